@@ -1,0 +1,37 @@
+"""What every construction owes: a theorem turned into a program."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
+from icgd.problems.problem import Problem
+from icgd.problems.settings import count
+from icgd.program.program import StackProgram
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How finely a construction approximates: pieces of a smooth function, width of a step."""
+
+    pieces: int = 64
+    kink_width: float = DEFAULT_KINK_WIDTH
+
+    def __post_init__(self) -> None:
+        count("pieces", self.pieces)
+
+
+class AbstractConstruction(ABC):
+    """One theorem: from a problem to a program. Subclasses are final and hold no state."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def why_not(self, problem: Problem) -> str | None:
+        """The reason why this construction cannot serve `problem`, or None if it can."""
+
+    @abstractmethod
+    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
+        """The program that performs `n_steps` updates of `problem` and then predicts."""

@@ -1,0 +1,27 @@
+"""The target network's backward pass, one product layer for each of its layers."""
+
+from __future__ import annotations
+
+from icgd.problems.mlp import MLP
+from icgd.program.instructions import MultiplySlots, PullBack
+from icgd.program.program import Layer
+
+
+def backward_pass(target: MLP) -> list[Layer]:
+    """Turn slot `loss_slope` into slots `delta_1 .. delta_N`, last layer first.
+
+    delta_N = slope_N * loss_slope
+    delta_j = slope_j * (weights_{j+1}^T delta_{j+1})
+    """
+    last = target.depth
+    first = MultiplySlots(f"slope_{last}", "loss_slope", write=f"delta_{last}")
+    layers = [Layer(f"backward {last}", (first,))]
+    for layer in range(last - 1, 0, -1):
+        pull_back = PullBack(
+            weights=f"weights_{layer + 1}",
+            upstream=f"delta_{layer + 1}",
+            slope=f"slope_{layer}",
+            write=f"delta_{layer}",
+        )
+        layers.append(Layer(f"backward {layer}", (pull_back,)))
+    return layers

@@ -1,0 +1,29 @@
+"""All constructions by name; a new one joins the test matrix by joining this table."""
+
+from __future__ import annotations
+
+from icgd.constructions.base import AbstractConstruction
+from icgd.constructions.relu_stack import ReluStack
+from icgd.errors import UnknownNameError, UnsupportedProblemError
+from icgd.problems.problem import Problem
+
+CONSTRUCTIONS: dict[str, AbstractConstruction] = {
+    construction.name: construction for construction in (ReluStack(),)
+}
+
+
+def construction_named(name: str) -> AbstractConstruction:
+    """The construction called `name`."""
+    if name not in CONSTRUCTIONS:
+        raise UnknownNameError.of("construction", name, known=list(CONSTRUCTIONS))
+    return CONSTRUCTIONS[name]
+
+
+def construction_for(problem: Problem, name: str) -> AbstractConstruction:
+    """The construction called `name`, if it can serve `problem`; else say why and which can."""
+    construction = construction_named(name)
+    reason = construction.why_not(problem)
+    if reason is not None:
+        able = [other.name for other in CONSTRUCTIONS.values() if other.why_not(problem) is None]
+        raise UnsupportedProblemError.of(name, reason, able)
+    return construction

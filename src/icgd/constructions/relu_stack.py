@@ -1,0 +1,211 @@
+r"""relu-stack: ReLU attention, MLPs and product layers train an N-layer network.
+
+wu, Theorem 1 and Theorem 5, corrected. Every token holds its example, all weights and scratch
+space. One gradient step is a block of exactly 2N + 4 layers:
+
+    1 .. N        attention  p_j = r(V_j p_{j-1}), one head for each unit and ReLU of r
+    N + 1         attention  all slopes r'(V_j p_{j-1})
+    N + 2         MLP        loss slope u(p_N, y) on examples, 0 on queries
+    N + 3 .. 2N+2 product    s_N = slope_N * u, then s_j = slope_j * (V_{j+1}^T s_{j+1})
+    2N + 3        attention  V_j -= (step_size / 2n) sum_t s_{t,j} p_{t,j-1}^T
+    2N + 4        MLP        clip the weights to the box, wipe all scratch
+
+The block is repeated once a step; N + 1 further layers predict the queries' labels. Only r, r'
+and u are approximated, by sums of ReLUs, and only where they are not piecewise linear. The
+weights of this transformer depend neither on the data nor on the length of the prompt.
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2
+from typing import ClassVar
+
+from icgd.approximation.relu_sum import fit_relu_sum
+from icgd.constructions.base import AbstractConstruction, Precision
+from icgd.constructions.parts.backward_pass import backward_pass
+from icgd.constructions.parts.forward_pass import forward_pass, slopes, units_slot
+from icgd.constructions.parts.ranges import Ranges, ranges_on_domain
+from icgd.problems.activations import IDENTITY
+from icgd.problems.functions import ScalarFunction
+from icgd.problems.losses import SlopePart
+from icgd.problems.mlp import MLP
+from icgd.problems.problem import Problem
+from icgd.program.functions import ReluSum
+from icgd.program.instructions import (
+    IS_EXAMPLE,
+    IS_QUERY,
+    ONE,
+    TOKENS_PER_EXAMPLE,
+    AccumulateOuterProduct,
+    ClipSlots,
+    MapSlots,
+    Summand,
+    WipeSlots,
+)
+from icgd.program.layout import Layout, Role, Slot
+from icgd.program.program import Layer, StackProgram
+
+
+class ReluStack(AbstractConstruction):
+    """Exactly 2N + 4 layers a step; exact for piecewise-linear activations and losses."""
+
+    name: ClassVar[str] = "relu-stack"
+
+    def why_not(self, problem: Problem) -> str | None:
+        if problem.loss_function.slope_parts is None:
+            return (
+                f"the slope of the {problem.loss} loss couples all outputs, and is not a sum of "
+                "functions of one variable, which is what its MLP layer evaluates; "
+                "the logistic loss (one output a class) is."
+            )
+        return None
+
+    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
+        functions, ranges = _fitted_functions(problem, precision)
+        target = problem.target
+        gate = _gate(functions)
+        block = [
+            *forward_pass(target),
+            slopes(target),
+            _loss_slope(problem, gate),
+            *backward_pass(target),
+            _gradient_step(problem),
+            _clip_and_wipe(problem),
+        ]
+        return StackProgram(
+            construction=self.name,
+            layout=_layout(target),
+            functions=functions,
+            block=tuple(block),
+            n_steps=n_steps,
+            prediction=(*forward_pass(target), _copy_prediction(target, gate)),
+        )
+
+
+def _layout(target: MLP) -> Layout:
+    layers = range(1, target.depth + 1)
+    widths = target.widths
+    return Layout(
+        (
+            Slot("x", (target.input_width,), Role.INPUT),
+            Slot("y", (target.output_width,), Role.LABEL),
+            *(Slot(f"weights_{j}", (widths[j], widths[j - 1]), Role.PARAMETER) for j in layers),
+            *(Slot(f"units_{j}", (widths[j],), Role.SCRATCH) for j in layers),
+            *(Slot(f"slope_{j}", (widths[j],), Role.SCRATCH) for j in layers),
+            Slot("loss_slope", (target.output_width,), Role.SCRATCH),
+            *(Slot(f"delta_{j}", (widths[j],), Role.SCRATCH) for j in reversed(layers)),
+            Slot(ONE, (1,), Role.CONSTANT),
+            Slot(IS_EXAMPLE, (1,), Role.CONSTANT),
+            Slot(IS_QUERY, (1,), Role.CONSTANT),
+            Slot(TOKENS_PER_EXAMPLE, (1,), Role.CONSTANT),
+        )
+    )
+
+
+def _needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
+    target = problem.target
+    activations = [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
+    functions = [activation.value for activation in activations]
+    functions += [activation.derivative for activation in activations]
+    functions += [part.function for part in problem.loss_function.slope_parts or ()]
+    functions.append(IDENTITY)  # copies the prediction
+    return {function.name: function for function in functions}
+
+
+def _fitted_functions(
+    problem: Problem, precision: Precision
+) -> tuple[tuple[ReluSum, ...], Ranges]:
+    """Fit every function on an interval that no argument leaves, fitting errors included.
+
+    The outputs may overshoot by the error of the fit, which is known only after fitting: widen
+    the interval by it and fit again until it is covered. Free knots make this harmless, since
+    a wider interval hardly changes the error.
+    """
+    needed = _needed_functions(problem)
+    margin = 0.0
+    while True:
+        ranges = ranges_on_domain(problem, margin)
+        reach = _largest_argument(problem, ranges)
+        functions = tuple(
+            fit_relu_sum(function, -reach, reach, precision.pieces, precision.kink_width)
+            for function in needed.values()
+        )
+        overshoot = max(f.error for f in functions if f.name in _value_names(problem.target))
+        if overshoot <= margin:
+            return functions, ranges
+        margin = 1.25 * overshoot
+
+
+def _value_names(target: MLP) -> set[str]:
+    return {target.activation, target.output_activation}
+
+
+def _largest_argument(problem: Problem, ranges: Ranges) -> float:
+    parts = problem.loss_function.slope_parts or ()
+    largest = max(*ranges.preactivations, ranges.outputs[-1])
+    for part in parts:
+        size = abs(part.prediction) * ranges.outputs[-1] + abs(part.label) * problem.domain.y
+        largest = max(largest, size)
+    return largest
+
+
+def _gate(functions: tuple[ReluSum, ...]) -> float:
+    """A power of two beyond the argument of every ReLU on the domain."""
+    largest = max(
+        abs(term.scale) * function.high + abs(term.shift)
+        for function in functions
+        for term in function.terms()
+    )
+    return 2.0 ** (1 + ceil(log2(largest)))
+
+
+def _loss_slope(problem: Problem, gate: float) -> Layer:
+    prediction = units_slot(problem.target.depth)
+    summands = [_summand(part, prediction) for part in problem.loss_function.slope_parts or ()]
+    instruction = MapSlots(
+        summands=tuple(summands),
+        only_where=IS_EXAMPLE,
+        never_where=IS_QUERY,
+        gate=gate,
+        write="loss_slope",
+    )
+    return Layer("loss slope", (instruction,))
+
+
+def _summand(part: SlopePart, prediction: str) -> Summand:
+    factors = {prediction: part.prediction, "y": part.label}
+    used = {slot: factor for slot, factor in factors.items() if factor != 0.0}
+    return Summand(tuple(used), tuple(used.values()), part.function.name)
+
+
+def _gradient_step(problem: Problem) -> Layer:
+    instructions = [
+        AccumulateOuterProduct(
+            left=f"delta_{layer}",
+            right=units_slot(layer - 1),
+            scale=-problem.update.step_size / 2,
+            write=f"weights_{layer}",
+        )
+        for layer in range(1, problem.target.depth + 1)
+    ]
+    return Layer("gradient step", tuple(instructions))
+
+
+def _clip_and_wipe(problem: Problem) -> Layer:
+    layout = _layout(problem.target)
+    weights = tuple(slot.name for slot in layout.having(Role.PARAMETER))
+    scratch = tuple(slot.name for slot in layout.having(Role.SCRATCH))
+    return Layer("clip and wipe", (ClipSlots(weights, problem.update.box), WipeSlots(scratch)))
+
+
+def _copy_prediction(target: MLP, gate: float) -> Layer:
+    prediction = units_slot(target.depth)
+    copy = MapSlots(
+        summands=(Summand((prediction,), (1.0,), IDENTITY.name),),
+        only_where=IS_QUERY,
+        never_where=IS_EXAMPLE,
+        gate=gate,
+        write="y",
+    )
+    wipe = WipeSlots(tuple(units_slot(layer) for layer in range(1, target.depth + 1)))
+    return Layer("copy prediction", (copy, wipe))

@@ -1,0 +1,242 @@
+"""Every exception of icgd: what happened, where, the value, what was expected, what to do.
+
+Messages are built here and nowhere else, and each is matched by a test in `tests/test_errors.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+
+class IcgdError(Exception):
+    """Base of every error that icgd raises on purpose."""
+
+
+def _did_you_mean(name: str, known: Sequence[str]) -> str:
+    closest = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f" Did you mean {closest[0]!r}?" if closest else ""
+
+
+def _at(index: Sequence[int]) -> str:
+    return f"[{', '.join(str(i) for i in index)}]"
+
+
+class UnknownNameError(IcgdError, ValueError):
+    """A name (activation, loss, construction, backend, ...) is not in its registry."""
+
+    @classmethod
+    def of(cls, kind: str, name: object, *, known: Sequence[str]) -> UnknownNameError:
+        """`kind` says what was looked up, such as "activation"."""
+        hint = _did_you_mean(name, known) if isinstance(name, str) else ""
+        return cls(f"Unknown {kind} {name!r}; known are {', '.join(known)}.{hint}")
+
+
+class SettingError(IcgdError, ValueError):
+    """A setting (a width, a step size, a count, ...) has an impossible value."""
+
+    @classmethod
+    def not_positive(cls, name: str, value: object) -> SettingError:
+        return cls(f"{name} must be a positive finite number, got {value!r}.")
+
+    @classmethod
+    def not_count(cls, name: str, value: object, *, least: int) -> SettingError:
+        return cls(f"{name} must be a whole number of at least {least}, got {value!r}.")
+
+    @classmethod
+    def too_few_widths(cls, widths: Sequence[int]) -> SettingError:
+        return cls(
+            f"widths must name the input and at least one layer, such as (4, 16, 1), "
+            f"got {tuple(widths)}."
+        )
+
+    @classmethod
+    def both(cls, first: str, second: str) -> SettingError:
+        return cls(f"Give either {first} or {second}, not both.")
+
+    @classmethod
+    def neither(cls, first: str, second: str) -> SettingError:
+        return cls(f"Give {first} or {second}; neither was given.")
+
+    @classmethod
+    def not_power_of_two(cls, name: str, value: object) -> SettingError:
+        return cls(
+            f"{name} must be a power of two, such as 2**-14, so that dividing by it is exact, "
+            f"got {value!r}."
+        )
+
+    @classmethod
+    def not_a_number_list(cls, name: str, text: str) -> SettingError:
+        return cls(f"{name} must be whole numbers joined by commas, such as 4,16,1, got {text!r}.")
+
+
+class DataError(IcgdError, ValueError):
+    """Data cannot be used: not numbers, not finite, of the wrong shape or type."""
+
+    @classmethod
+    def not_finite(cls, name: str, index: Sequence[int], value: float) -> DataError:
+        return cls(
+            f"{name}{_at(index)} is {value}; every entry must be finite. "
+            "Drop or fill such rows first."
+        )
+
+    @classmethod
+    def not_an_array(cls, name: str, problem: str) -> DataError:
+        return cls(
+            f"{name} is not a rectangular array of numbers ({problem}). "
+            "Every row must have the same length."
+        )
+
+    @classmethod
+    def empty(cls, name: str, shape: Sequence[int]) -> DataError:
+        return cls(f"{name} is empty: its shape is {tuple(shape)}. Give at least one row.")
+
+    @classmethod
+    def wrong_dtype(cls, name: str, dtype: object) -> DataError:
+        return cls(
+            f"{name} has dtype {dtype}; float64 or float32 is expected. "
+            f"Convert it explicitly, for example with {name}.astype('float64')."
+        )
+
+    @classmethod
+    def wrong_shape(cls, name: str, shape: Sequence[int], expected: str) -> DataError:
+        return cls(f"{name} has shape {tuple(shape)}; expected {expected}.")
+
+    @classmethod
+    def label_range(cls, loss: str, index: Sequence[int], value: float) -> DataError:
+        return cls(
+            f"y{_at(index)} is {value:g}; the {loss} loss needs labels between 0 and 1. "
+            "Rescale the labels, or use loss='squared'."
+        )
+
+    @classmethod
+    def text_cell(cls, path: object, line: int, column: str, cell: str) -> DataError:
+        return cls(
+            f"{path}, line {line}, column {column!r}: {cell!r} is not a number. "
+            "Remove the column or encode it as numbers."
+        )
+
+    @classmethod
+    def ragged_csv(cls, path: object, line: int, got: int, expected: int) -> DataError:
+        return cls(f"{path}, line {line} has {got} cells; the header has {expected}.")
+
+    @classmethod
+    def too_few_columns(cls, path: object, got: int, expected: int) -> DataError:
+        return cls(
+            f"{path} has {got} columns; the network needs {expected} "
+            "(inputs first, then labels; name label columns with --label)."
+        )
+
+    @classmethod
+    def unreadable(cls, path: object, problem: str) -> DataError:
+        return cls(f"Cannot read {path}: {problem}.")
+
+
+class DomainError(IcgdError, ValueError):
+    """Data or weights lie outside the bounds that the certificate relies on."""
+
+    @classmethod
+    def outside(
+        cls, name: str, index: Sequence[int], value: float, bound: float, setting: str
+    ) -> DomainError:
+        return cls(
+            f"{name}{_at(index)} is {value:g}, outside [-{bound:g}, {bound:g}]. "
+            f"Rescale the data or compile with a larger {setting}."
+        )
+
+
+class LayoutError(IcgdError, ValueError):
+    """A slot is missing or duplicated."""
+
+    @classmethod
+    def unknown_slot(cls, name: str, *, known: Sequence[str]) -> LayoutError:
+        hint = _did_you_mean(name, known)
+        return cls(f"Layout has no slot {name!r}; it has {', '.join(known)}.{hint}")
+
+    @classmethod
+    def duplicate_slot(cls, name: str) -> LayoutError:
+        return cls(f"Layout names slot {name!r} twice; slot names must be unique.")
+
+
+class ProgramError(IcgdError, ValueError):
+    """A program breaks one of the rules of `program/check.py`."""
+
+    @classmethod
+    def broken(cls, where: str, rule: str) -> ProgramError:
+        return cls(f"{where}: {rule}")
+
+
+class UnsupportedProblemError(IcgdError, ValueError):
+    """The chosen construction cannot serve this problem."""
+
+    @classmethod
+    def of(cls, construction: str, reason: str, alternatives: Sequence[str]) -> UnsupportedProblemError:
+        hint = (
+            f"Constructions that can: {', '.join(alternatives)}."
+            if alternatives
+            else "No construction in this version can."
+        )
+        return cls(f"{construction} cannot compile this problem: {reason} {hint}")
+
+
+class ToleranceError(IcgdError, ValueError):
+    """No number of pieces proves the tolerance."""
+
+    @classmethod
+    def unreachable(
+        cls, tolerance: float, best: float, pieces: int, reason: str
+    ) -> ToleranceError:
+        return cls(
+            f"tolerance={tolerance:g} cannot be proved: the smallest bound is {best:.3g}, "
+            f"with {pieces} pieces. {reason}"
+        )
+
+
+class DenseSizeError(IcgdError, MemoryError):
+    """The dense transformer does not fit in memory."""
+
+    @classmethod
+    def too_large(cls, needed: int, available: int, parameters: int) -> DenseSizeError:
+        return cls(
+            f"The dense transformer has {parameters:,} weights and needs {needed / 2**30:.1f} GiB; "
+            f"{available / 2**30:.1f} GiB may be used. "
+            "Run with backend='fused', which needs no weights."
+        )
+
+
+class FileError(IcgdError, ValueError):
+    """A file cannot be read as a compiled training run, or not be written."""
+
+    @classmethod
+    def missing(cls, path: object) -> FileError:
+        return cls(f"There is no file {path}.")
+
+    @classmethod
+    def damaged(cls, path: object, problem: str) -> FileError:
+        return cls(f"{path} is damaged or not a safetensors file ({problem}). Compile it again.")
+
+    @classmethod
+    def foreign(cls, path: object) -> FileError:
+        return cls(
+            f"{path} is a safetensors file, but not one that icgd wrote: "
+            "its metadata has no 'icgd' entry."
+        )
+
+    @classmethod
+    def newer(cls, path: object, version: object, known: int) -> FileError:
+        return cls(
+            f"{path} has file format {version!r}; this version of icgd reads format {known}. "
+            "Upgrade icgd or compile it again."
+        )
+
+    @classmethod
+    def unwritable(cls, path: object, problem: str) -> FileError:
+        return cls(f"Cannot write {path}: {problem}.")
+
+
+class MissingExtraError(IcgdError, ImportError):
+    """An optional package is not installed."""
+
+    @classmethod
+    def of(cls, package: str, extra: str, purpose: str) -> MissingExtraError:
+        return cls(f"{purpose} needs {package}. Install it with: pip install 'icgd[{extra}]'")

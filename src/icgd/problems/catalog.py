@@ -1,0 +1,23 @@
+"""Every function of one variable that a program may approximate, by its name."""
+
+from __future__ import annotations
+
+from icgd.errors import UnknownNameError
+from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.functions import ScalarFunction
+from icgd.problems.losses import LOSSES
+
+_functions: list[ScalarFunction] = [
+    *(activation.value for activation in ACTIVATIONS.values()),
+    *(activation.derivative for activation in ACTIVATIONS.values()),
+    *(part.function for loss in LOSSES.values() for part in loss.slope_parts or ()),
+]
+
+FUNCTIONS: dict[str, ScalarFunction] = {function.name: function for function in _functions}
+
+
+def function_named(name: str) -> ScalarFunction:
+    """The function called `name`; a derivative is called by its function's name and a prime."""
+    if name not in FUNCTIONS:
+        raise UnknownNameError.of("function", name, known=list(FUNCTIONS))
+    return FUNCTIONS[name]

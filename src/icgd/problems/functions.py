@@ -1,0 +1,148 @@
+r"""Functions of one variable with everything a proof needs to know about them.
+
+Three kinds: smooth (known by its derivatives and where they are stationary), kinked
+(piecewise linear) and stepped (piecewise constant, the derivative of a kinked one).
+Each gives its value, its range, its variation and its Lipschitz constant on any interval,
+for whole tensors of intervals at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from torch import Tensor
+
+from icgd.shapes import Values
+
+Evaluate = Callable[[Tensor], Tensor]
+
+
+def _extremes(
+    evaluate: Evaluate, low: Values, high: Values, points: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """Least and largest value of `evaluate` on [low, high].
+
+    The function must be monotone between consecutive `points`; then its extremes are taken at
+    the ends or at points inside.
+    """
+    candidates = [evaluate(low), evaluate(high)]
+    for point in points:
+        inside = (low <= point) & (point <= high)
+        candidates.append(torch.where(inside, evaluate(low.new_tensor(point)), candidates[0]))
+    stacked = torch.stack(torch.broadcast_tensors(*candidates))
+    return stacked.amin(0), stacked.amax(0)
+
+
+class ScalarFunction(ABC):
+    """A function of one variable; subclasses are final."""
+
+    name: str
+
+    @abstractmethod
+    def __call__(self, z: Values) -> Values:
+        """The value at every entry of `z`."""
+
+    @abstractmethod
+    def bounds(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
+        """Least and largest value on [low, high]."""
+
+    @abstractmethod
+    def lipschitz(self, low: Values, high: Values) -> Values:
+        """Smallest L with |f(a) - f(b)| <= L |a - b| on [low, high]; infinite across a jump."""
+
+    @abstractmethod
+    def derivative(self) -> ScalarFunction:
+        """The derivative; at a kink, its value from the left."""
+
+    def variation(self, low: Values, high: Values, distance: Values) -> Values:
+        """Upper bound on |f(a) - f(b)| for a, b in [low, high] at most `distance` apart."""
+        least, largest = self.bounds(low, high)
+        slope = self.lipschitz(low, high)
+        by_slope = torch.where(distance == 0, torch.zeros_like(distance), slope * distance)
+        return torch.minimum(by_slope, largest - least)
+
+
+@dataclass(frozen=True)
+class SmoothFunction(ScalarFunction):
+    """`tower[m]` is the m-th derivative, `stationary[m]` the zeros of derivative m + 1."""
+
+    name: str
+    tower: tuple[Evaluate, ...]
+    stationary: tuple[tuple[float, ...], ...]
+
+    def __call__(self, z: Values) -> Values:
+        return self.tower[0](z)
+
+    def bounds(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
+        return _extremes(self.tower[0], low, high, self.stationary[0])
+
+    def lipschitz(self, low: Values, high: Values) -> Values:
+        return self._largest_size(1, low, high)
+
+    def curvature(self, low: Values, high: Values) -> Values:
+        """Largest |f''| on [low, high]."""
+        return self._largest_size(2, low, high)
+
+    def derivative(self) -> SmoothFunction:
+        return SmoothFunction(f"{self.name}'", self.tower[1:], self.stationary[1:])
+
+    def _largest_size(self, order: int, low: Values, high: Values) -> Values:
+        least, largest = _extremes(self.tower[order], low, high, self.stationary[order])
+        return torch.maximum(-least, largest)
+
+
+@dataclass(frozen=True)
+class KinkedFunction(ScalarFunction):
+    """Continuous and piecewise linear: `slopes[i]` holds between knots i - 1 and i."""
+
+    name: str
+    evaluate: Evaluate
+    knots: tuple[float, ...]
+    slopes: tuple[float, ...]
+
+    def __call__(self, z: Values) -> Values:
+        return self.evaluate(z)
+
+    def bounds(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
+        return _extremes(self.evaluate, low, high, self.knots)
+
+    def lipschitz(self, low: Values, high: Values) -> Values:
+        least, largest = self.derivative().bounds(low, high)
+        return torch.maximum(-least, largest)
+
+    def derivative(self) -> StepFunction:
+        return StepFunction(f"{self.name}'", self.knots, self.slopes)
+
+
+@dataclass(frozen=True)
+class StepFunction(ScalarFunction):
+    """Piecewise constant: `levels[i]` on the half-open piece (knots[i - 1], knots[i]]."""
+
+    name: str
+    knots: tuple[float, ...]
+    levels: tuple[float, ...]
+
+    def __call__(self, z: Values) -> Values:
+        value = torch.full_like(z, self.levels[0])
+        for knot, before, after in zip(self.knots, self.levels[:-1], self.levels[1:], strict=True):
+            value = value + (after - before) * (z > knot).to(z.dtype)
+        return value
+
+    def bounds(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
+        least, largest = self(low), self(low)
+        for knot, level in zip(self.knots, self.levels[1:], strict=True):
+            reached = (low <= knot) & (knot < high)
+            least = torch.where(reached, least.clamp(max=level), least)
+            largest = torch.where(reached, largest.clamp(min=level), largest)
+        return least, largest
+
+    def lipschitz(self, low: Values, high: Values) -> Values:
+        least, largest = self.bounds(low, high)
+        return torch.where(largest > least, inf, torch.zeros_like(largest))
+
+    def derivative(self) -> StepFunction:
+        return StepFunction(f"{self.name}'", (), (0.0,))

@@ -1,0 +1,93 @@
+r"""Losses, known by their slope u(p, y) = d loss / d p.
+
+A loss whose slope is a sum of functions of one variable, each of a combination of prediction
+and label, says so in `slope_parts`; that is what a construction by one-variable approximation
+needs. All enter the risk as (1 / 2n) sum_i loss(p_i, y_i).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from icgd.errors import UnknownNameError
+from icgd.problems.activations import SIGMOID
+from icgd.problems.functions import KinkedFunction, ScalarFunction
+from icgd.shapes import Stream
+
+
+@dataclass(frozen=True)
+class SlopePart:
+    """The summand `function(prediction * p + label * y)` of a loss's slope."""
+
+    prediction: float
+    label: float
+    function: ScalarFunction
+
+
+@dataclass(frozen=True)
+class Loss:
+    """`value` sums over the outputs; `slope` is its gradient with respect to the prediction."""
+
+    name: str
+    value: Callable[[Tensor, Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
+    slope_parts: tuple[SlopePart, ...] | None
+    labels_are_probabilities: bool = False
+
+
+def _from_parts(
+    name: str,
+    value: Callable[[Tensor, Tensor], Tensor],
+    *parts: SlopePart,
+    labels_are_probabilities: bool = False,
+) -> Loss:
+    def slope(prediction: Stream, label: Stream) -> Stream:
+        terms = [p.function(p.prediction * prediction + p.label * label) for p in parts]
+        return torch.stack(terms).sum(0)
+
+    return Loss(name, value, slope, parts, labels_are_probabilities)
+
+
+DOUBLE = KinkedFunction("double", lambda z: 2 * z, (), (2.0,))
+NEGATE = KinkedFunction("negate", lambda z: -z, (), (-1.0,))
+CLIP = KinkedFunction("clip", lambda z: z.clamp(-1.0, 1.0), (-1.0, 1.0), (0.0, 1.0, 0.0))
+
+SQUARED = _from_parts(
+    "squared", lambda p, y: ((p - y) ** 2).sum(-1), SlopePart(1.0, -1.0, DOUBLE)
+)
+HUBER = _from_parts(
+    "huber",
+    lambda p, y: functional.huber_loss(p, y, reduction="none").sum(-1),
+    SlopePart(1.0, -1.0, CLIP),
+)
+LOGISTIC = _from_parts(
+    "logistic",
+    lambda p, y: (torch.logaddexp(p, torch.zeros_like(p)) - y * p).sum(-1),
+    SlopePart(1.0, 0.0, SIGMOID),
+    SlopePart(0.0, 1.0, NEGATE),
+    labels_are_probabilities=True,
+)
+# Its slope couples all outputs through the log-sum-exp: no sum of one-variable functions.
+CROSS_ENTROPY = Loss(
+    "cross_entropy",
+    lambda p, y: (p.logsumexp(-1, keepdim=True) - p).mul(y).sum(-1),
+    lambda p, y: y.sum(-1, keepdim=True) * p.softmax(-1) - y,
+    slope_parts=None,
+    labels_are_probabilities=True,
+)
+
+LOSSES: dict[str, Loss] = {
+    loss.name: loss for loss in (SQUARED, LOGISTIC, HUBER, CROSS_ENTROPY)
+}
+
+
+def loss_named(name: str) -> Loss:
+    """The loss called `name`."""
+    if name not in LOSSES:
+        raise UnknownNameError.of("loss", name, known=list(LOSSES))
+    return LOSSES[name]

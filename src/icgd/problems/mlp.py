@@ -1,0 +1,77 @@
+"""The target network: what the transformer trains in its forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from icgd.errors import SettingError
+from icgd.problems.activations import Activation, activation_named
+from icgd.problems.settings import count
+from icgd.shapes import Matrix, Parameters
+
+
+@dataclass(frozen=True)
+class MLP:
+    """A network of `depth` layers without biases: p_j = r(V_j p_{j-1}), p_0 = x.
+
+    `widths` runs from the input to the output. A bias is a constant-1 input feature. The last
+    layer applies `output_activation`.
+    """
+
+    widths: tuple[int, ...]
+    activation: str = "tanh"
+    output_activation: str = "identity"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "widths", tuple(count("width", width) for width in self.widths))
+        if len(self.widths) < 2:
+            raise SettingError.too_few_widths(self.widths)
+        activation_named(self.activation)
+        activation_named(self.output_activation)
+
+    @property
+    def depth(self) -> int:
+        return len(self.widths) - 1
+
+    @property
+    def input_width(self) -> int:
+        return self.widths[0]
+
+    @property
+    def output_width(self) -> int:
+        return self.widths[-1]
+
+    @property
+    def matrix_shapes(self) -> tuple[tuple[int, int], ...]:
+        """Shape (outputs, inputs) of every layer's matrix."""
+        return tuple(zip(self.widths[1:], self.widths[:-1], strict=True))
+
+    @property
+    def n_parameters(self) -> int:
+        return sum(rows * columns for rows, columns in self.matrix_shapes)
+
+    def layer_activation(self, layer: int) -> Activation:
+        """The activation of `layer`, counted from 1 as in the papers."""
+        is_last = layer == self.depth
+        return activation_named(self.output_activation if is_last else self.activation)
+
+    def matrices(self, parameters: Parameters) -> list[Matrix]:
+        """Views of the parameter vector as one matrix a layer."""
+        sizes = [rows * columns for rows, columns in self.matrix_shapes]
+        parts: tuple[Tensor, ...] = parameters.split(sizes, dim=-1)
+        return [
+            part.unflatten(-1, shape) for part, shape in zip(parts, self.matrix_shapes, strict=True)
+        ]
+
+    def initial_parameters(self, seed: int, box: float, tasks: tuple[int, ...] = ()) -> Parameters:
+        """Normal weights of variance 1 / fan-in, clipped to the box; repeatable from `seed`."""
+        generator = torch.Generator().manual_seed(seed)
+        blocks = [
+            torch.randn(*tasks, rows * columns, generator=generator, dtype=torch.float64)
+            / columns**0.5
+            for rows, columns in self.matrix_shapes
+        ]
+        return torch.cat(blocks, dim=-1).clamp(-box, box)

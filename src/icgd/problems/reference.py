@@ -1,0 +1,78 @@
+r"""The real algorithm in float64, by explicit formulas: the oracle of the whole library.
+
+    z_j = V_j p_{j-1},  p_j = r(z_j)                              forward
+    s_N = r'(z_N) * u,  s_j = r'(z_j) * (V_{j+1}^T s_{j+1})        backward
+    grad of V_j = (1 / 2n) sum_i s_{i,j} p_{i,j-1}^T
+
+Everything takes one task (no leading axis) or a batch of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from icgd.problems.mlp import MLP
+from icgd.problems.problem import Problem
+from icgd.shapes import History, Parameters, Stream
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Preactivations z_1 .. z_N and outputs p_0 .. p_N of every layer."""
+
+    preactivations: list[Tensor]
+    outputs: list[Tensor]
+
+
+def forward(target: MLP, parameters: Parameters, x: Stream) -> Forward:
+    """Run the target network on every row of `x`."""
+    preactivations: list[Tensor] = []
+    outputs = [x]
+    for layer, matrix in enumerate(target.matrices(parameters), start=1):
+        preactivations.append(outputs[-1] @ matrix.mT)
+        outputs.append(target.layer_activation(layer).value(preactivations[-1]))
+    return Forward(preactivations, outputs)
+
+
+def predict(target: MLP, parameters: Parameters, x: Stream) -> Stream:
+    """The network's output."""
+    return forward(target, parameters, x).outputs[-1]
+
+
+def risk(problem: Problem, parameters: Parameters, x: Stream, y: Stream) -> Tensor:
+    """L(w) = (1 / 2n) sum_i loss(p_i, y_i), one number a task."""
+    prediction = predict(problem.target, parameters, x)
+    return problem.loss_function.value(prediction, y).mean(-1) / 2
+
+
+def gradient(problem: Problem, parameters: Parameters, x: Stream, y: Stream) -> Parameters:
+    """The gradient of the risk."""
+    target = problem.target
+    matrices = target.matrices(parameters)
+    states = forward(target, parameters, x)
+    pulled_back = problem.loss_function.slope(states.outputs[-1], y)
+    blocks: list[Tensor] = []
+    for layer in range(target.depth, 0, -1):
+        slope = target.layer_activation(layer).derivative(states.preactivations[layer - 1])
+        delta = slope * pulled_back
+        blocks.append((delta.mT @ states.outputs[layer - 1]).flatten(-2))
+        pulled_back = delta @ matrices[layer - 1]
+    return torch.cat(blocks[::-1], dim=-1) / (2 * x.shape[-2])
+
+
+def step(problem: Problem, parameters: Parameters, x: Stream, y: Stream) -> Parameters:
+    """One exact update: w <- clip(w - step_size * grad L(w), -box, box)."""
+    update = problem.update
+    moved = parameters - update.step_size * gradient(problem, parameters, x, y)
+    return moved.clamp(-update.box, update.box)
+
+
+def train(problem: Problem, initial: Parameters, x: Stream, y: Stream, n_steps: int) -> History:
+    """`n_steps` exact updates from `initial`, which is the first entry of the history."""
+    history = [initial.double()]
+    for _ in range(n_steps):
+        history.append(step(problem, history[-1], x.double(), y.double()))
+    return torch.stack(history, dim=-2)

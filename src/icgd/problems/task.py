@@ -1,0 +1,153 @@
+"""A task: the data of one training run (or of a batch of them), checked and in torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from icgd.errors import DataError, DomainError, SettingError, UnknownNameError
+from icgd.problems.problem import Problem
+from icgd.problems.settings import count
+from icgd.shapes import Parameters, Stream
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+
+def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
+    """`dtype` as a torch dtype; only float64 and float32 are offered."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise UnknownNameError.of("dtype", name, known=list(DTYPES))
+    return DTYPES[name]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Examples (x, y), queries and initial weights; with a leading axis for many tasks."""
+
+    x: Stream
+    y: Stream
+    queries: Stream
+    initial: Parameters
+
+    @property
+    def n_examples(self) -> int:
+        return self.x.shape[-2]
+
+    @property
+    def n_queries(self) -> int:
+        return self.queries.shape[-2]
+
+    @property
+    def n_tokens(self) -> int:
+        return self.n_examples + self.n_queries
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """() for one task, (n_tasks,) for a batch."""
+        return tuple(self.x.shape[:-2])
+
+
+def as_task(
+    problem: Problem,
+    x: Any,
+    y: Any,
+    *,
+    queries: Any = None,
+    initial: Any = None,
+    seed: int | None = None,
+    dtype: str | torch.dtype = "float64",
+) -> Task:
+    """Check the data against the problem and bring it to torch.
+
+    `x` is (n, d_x) or (tasks, n, d_x); `y` is the same with d_y, or without its last axis when
+    d_y = 1. Initial weights are given, or drawn from `seed` (0 unless said otherwise).
+    """
+    target, domain = problem.target, problem.domain
+    x = _checked_array("X", x)
+    if x.ndim not in (2, 3) or x.shape[-1] != target.input_width:
+        expected = f"(n, {target.input_width}) or (tasks, n, {target.input_width})"
+        raise DataError.wrong_shape("X", x.shape, expected)
+    y = _labels(problem, _checked_array("y", y), x)
+    queries = x[..., :0, :] if queries is None else _queries(_checked_array("queries", queries), x)
+    weights = _initial(problem, initial, seed, tuple(x.shape[:-2]))
+    _within("X", x, domain.x, "domain.x")
+    _within("y", y, domain.y, "domain.y")
+    _within("queries", queries, domain.x, "domain.x")
+    _within("initial", weights, problem.update.box, "box")
+    target_dtype = dtype_named(dtype)
+    parts = [part.to(device=x.device, dtype=target_dtype) for part in (x, y, queries, weights)]
+    return Task(*parts)
+
+
+def _checked_array(name: str, data: Any) -> Tensor:
+    """`data` as a finite, non-empty tensor of float64 or float32."""
+    if not isinstance(data, Tensor):
+        try:
+            data = np.asarray(data)
+        except ValueError as problem:
+            raise DataError.not_an_array(name, str(problem)) from None
+        if data.dtype.kind in "OUS":
+            raise DataError.not_an_array(name, f"dtype {data.dtype}")
+    if str(data.dtype).removeprefix("torch.") not in DTYPES:
+        raise DataError.wrong_dtype(name, str(data.dtype).removeprefix("torch."))
+    if 0 in data.shape:
+        raise DataError.empty(name, data.shape)
+    array = data.detach() if isinstance(data, Tensor) else torch.from_numpy(data.copy())
+    bad = ~torch.isfinite(array)
+    if bad.any():
+        index = bad.nonzero()[0].tolist()
+        raise DataError.not_finite(name, index, array[tuple(index)].item())
+    return array
+
+
+def _labels(problem: Problem, y: Tensor, x: Tensor) -> Tensor:
+    width = problem.target.output_width
+    if width == 1 and y.ndim == x.ndim - 1:
+        y = y.unsqueeze(-1)
+    expected = (*x.shape[:-1], width)
+    if tuple(y.shape) != expected:
+        raise DataError.wrong_shape("y", y.shape, f"{expected}, a label for each row of X")
+    if problem.loss_function.labels_are_probabilities:
+        bad = (y < 0) | (y > 1)
+        if bad.any():
+            index = bad.nonzero()[0].tolist()
+            raise DataError.label_range(problem.loss, index, y[tuple(index)].item())
+    return y
+
+
+def _queries(queries: Tensor, x: Tensor) -> Tensor:
+    expected = (*x.shape[:-2], "n_queries", x.shape[-1])
+    fits = queries.ndim == x.ndim and queries.shape[:-2] == x.shape[:-2]
+    if not fits or queries.shape[-1] != x.shape[-1]:
+        raise DataError.wrong_shape("queries", queries.shape, _shape_text(expected))
+    return queries.to(x.device)
+
+
+def _initial(problem: Problem, initial: Any, seed: int | None, batch: tuple[int, ...]) -> Tensor:
+    target, box = problem.target, problem.update.box
+    if initial is None:
+        seed = count("seed", 0 if seed is None else seed, least=0)
+        return target.initial_parameters(seed, box, batch)
+    if seed is not None:
+        raise SettingError.both("initial", "seed")
+    weights = _checked_array("initial", initial)
+    if tuple(weights.shape) not in {(target.n_parameters,), (*batch, target.n_parameters)}:
+        expected = _shape_text((*batch, target.n_parameters))
+        raise DataError.wrong_shape("initial", weights.shape, expected)
+    return weights.expand(*batch, target.n_parameters)
+
+
+def _within(name: str, array: Tensor, bound: float, setting: str) -> None:
+    outside = array.abs() > bound
+    if outside.any():
+        index = outside.nonzero()[0].tolist()
+        raise DomainError.outside(name, index, array[tuple(index)].item(), bound, setting)
+
+
+def _shape_text(shape: tuple[object, ...]) -> str:
+    return f"({', '.join(str(size) for size in shape)})"

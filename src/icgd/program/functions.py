@@ -1,0 +1,91 @@
+r"""Functions of one variable as plain data: what a program's layers can evaluate exactly.
+
+A continuous piecewise-linear function is a sum of ReLUs. Counted outwards from an anchor c,
+
+    f(z) = f(c) + right * relu(z - c) - left * relu(c - z)
+           + sum_{knots t > c} jump(t) relu(z - t) + sum_{knots t < c} jump(t) relu(t - z),
+
+where jump(t) is the change of slope at t. Counting outwards keeps the terms small near the
+anchor, so that little is lost to rounding.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ReluTerm:
+    """coefficient * relu(scale * z + shift)."""
+
+    scale: float
+    shift: float
+    coefficient: float
+
+
+@dataclass(frozen=True)
+class ReluSum:
+    """A piecewise-linear stand-in for the function called `name`, with its certified errors.
+
+    `slopes[i]` holds between knots i - 1 and i, and `errors[i]` bounds the distance to the real
+    function there, within [low, high]. Knots are multiples of `grid`, a power of two, so that
+    a piece is found by one exact multiplication.
+    """
+
+    name: str
+    low: float
+    high: float
+    grid: float
+    knots: tuple[float, ...]
+    slopes: tuple[float, ...]
+    anchor: float
+    anchor_value: float
+    errors: tuple[float, ...]
+
+    @property
+    def n_pieces(self) -> int:
+        return len(self.slopes)
+
+    @property
+    def error(self) -> float:
+        """Certified largest distance to the real function on [low, high]."""
+        return max(self.errors)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.error == 0.0
+
+    def terms(self) -> tuple[ReluTerm, ...]:
+        """The function as a sum of ReLUs; terms that vanish identically are left out."""
+        left = self.slopes[bisect_left(self.knots, self.anchor)]
+        right = self.slopes[bisect_right(self.knots, self.anchor)]
+        terms = [
+            ReluTerm(0.0, 1.0, self.anchor_value),
+            ReluTerm(1.0, -self.anchor, right),
+            ReluTerm(-1.0, self.anchor, -left),
+        ]
+        for knot, before, after in zip(self.knots, self.slopes, self.slopes[1:], strict=False):
+            if knot != self.anchor:
+                side = 1.0 if knot > self.anchor else -1.0
+                terms.append(ReluTerm(side, -side * knot, after - before))
+        return tuple(term for term in terms if term.coefficient != 0.0)
+
+    def intercepts(self) -> tuple[float, ...]:
+        """The constants b with f(z) = slope * z + b, one for each piece."""
+        home = bisect_left(self.knots, self.anchor)
+        constants = [0.0] * self.n_pieces
+        constants[home] = self.anchor_value - self.slopes[home] * self.anchor
+        for piece in range(home, len(self.knots)):
+            jump = self.slopes[piece + 1] - self.slopes[piece]
+            constants[piece + 1] = constants[piece] - jump * self.knots[piece]
+        for piece in range(home - 1, -1, -1):
+            jump = self.slopes[piece + 1] - self.slopes[piece]
+            constants[piece] = constants[piece + 1] + jump * self.knots[piece]
+        return tuple(constants)
+
+    def __call__(self, z: float) -> float:
+        """The value at one point, term by term."""
+        return sum(
+            term.coefficient * max(term.scale * z + term.shift, 0.0) for term in self.terms()
+        )

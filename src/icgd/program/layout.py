@@ -1,0 +1,75 @@
+"""The residual stream's coordinates by name; the only place with offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from icgd.errors import LayoutError
+
+
+class Role(Enum):
+    """What a slot is for; the value says it in words."""
+
+    INPUT = "input of an example or a query"
+    LABEL = "label of an example; after the run, the prediction at a query"
+    PARAMETER = "weights of the target network, equal in every token"
+    SCRATCH = "intermediate result, zero at the start and the end of every step"
+    CONSTANT = "constant that the prompt sets"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A named group of coordinates; a matrix slot has two axes and is stored row by row."""
+
+    name: str
+    shape: tuple[int, ...]
+    role: Role
+
+    @property
+    def width(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Ordered named slots of the residual stream."""
+
+    slots: tuple[Slot, ...]
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for slot in self.slots:
+            if slot.name in seen:
+                raise LayoutError.duplicate_slot(slot.name)
+            seen.add(slot.name)
+
+    @property
+    def width(self) -> int:
+        """Width of the stream, d_model."""
+        return sum(slot.width for slot in self.slots)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(slot.name for slot in self.slots)
+
+    def slot(self, name: str) -> Slot:
+        """The slot called `name`."""
+        for slot in self.slots:
+            if slot.name == name:
+                return slot
+        raise LayoutError.unknown_slot(name, known=self.names)
+
+    def range_of(self, name: str) -> slice:
+        """Coordinates of slot `name`, for use as `stream[..., layout.range_of(name)]`."""
+        start = 0
+        for slot in self.slots:
+            if slot.name == name:
+                return slice(start, start + slot.width)
+            start += slot.width
+        raise LayoutError.unknown_slot(name, known=self.names)
+
+    def having(self, role: Role) -> tuple[Slot, ...]:
+        """The slots of one role, in order."""
+        return tuple(slot for slot in self.slots if slot.role is role)

@@ -1,0 +1,24 @@
+"""Names of tensor axes, used in every signature: a shape is written in words.
+
+`*tasks` is empty for one task and one axis for a batch of tasks.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+Stream = Float[Tensor, "*tasks token width"]
+"""The residual stream: a row of features for each token."""
+
+Matrix = Float[Tensor, "*tasks row column"]
+"""A weight matrix of the target network, one for each task."""
+
+Parameters = Float[Tensor, "*tasks parameter"]
+"""All weights of the target network in one vector: layer by layer, row by row."""
+
+History = Float[Tensor, "*tasks step parameter"]
+"""The parameter vector before the first step and after every step."""
+
+Values = Float[Tensor, "..."]
+"""Numbers that a function of one variable is applied to, entry by entry."""
