@@ -61,7 +61,7 @@ class SettingError(IcgdError, ValueError):
     @classmethod
     def not_power_of_two(cls, name: str, value: object) -> SettingError:
         return cls(
-            f"{name} must be a power of two, such as 2**-14, so that dividing by it is exact, "
+            f"{name} must be a power of two, such as 2**-13, so that dividing by it is exact, "
             f"got {value!r}."
         )
 

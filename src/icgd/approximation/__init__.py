@@ -1,0 +1,1 @@
+"""Functions by sums of activations, with a certified error."""

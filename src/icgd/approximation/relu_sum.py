@@ -29,11 +29,11 @@ CURVED_REACH = 40.0
 GRID_FINENESS = 16
 """Grid cells in the shortest piece: snapping a knot changes a piece by 1/16 at most."""
 
-DEFAULT_KINK_WIDTH = 2.0**-14
+DEFAULT_KINK_WIDTH = 2.0**-13
 """Width of the ramp that stands in for a step: as narrow as rounding in attention allows.
 
 Attention computes the ramp as a difference of two numbers of size |z| / width, so it loses
-about |z| / width units of rounding: 2e-12 |z| here.
+about |z| / width units of rounding: 1e-12 |z| here.
 """
 
 _ROUNDOFF = 2.0**-53

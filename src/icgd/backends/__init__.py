@@ -1,0 +1,1 @@
+"""Running a program: the dense transformer and its fused twin."""

@@ -1,0 +1,1 @@
+"""Proofs and measurements of how close a run comes."""

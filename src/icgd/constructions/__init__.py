@@ -1,0 +1,1 @@
+"""One theorem a file: from a problem to a program."""

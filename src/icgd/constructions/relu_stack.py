@@ -61,7 +61,7 @@ class ReluStack(AbstractConstruction):
         return None
 
     def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
-        functions, ranges = _fitted_functions(problem, precision)
+        functions = _fitted_functions(problem, precision)
         target = problem.target
         gate = _gate(functions)
         block = [
@@ -112,9 +112,7 @@ def _needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
     return {function.name: function for function in functions}
 
 
-def _fitted_functions(
-    problem: Problem, precision: Precision
-) -> tuple[tuple[ReluSum, ...], Ranges]:
+def _fitted_functions(problem: Problem, precision: Precision) -> tuple[ReluSum, ...]:
     """Fit every function on an interval that no argument leaves, fitting errors included.
 
     The outputs may overshoot by the error of the fit, which is known only after fitting: widen
@@ -124,15 +122,14 @@ def _fitted_functions(
     needed = _needed_functions(problem)
     margin = 0.0
     while True:
-        ranges = ranges_on_domain(problem, margin)
-        reach = _largest_argument(problem, ranges)
+        reach = _largest_argument(problem, ranges_on_domain(problem, margin))
         functions = tuple(
             fit_relu_sum(function, -reach, reach, precision.pieces, precision.kink_width)
             for function in needed.values()
         )
         overshoot = max(f.error for f in functions if f.name in _value_names(problem.target))
         if overshoot <= margin:
-            return functions, ranges
+            return functions
         margin = 1.25 * overshoot
 
 

@@ -1,0 +1,1 @@
+"""The transformer's layers as torch modules: tensors only."""

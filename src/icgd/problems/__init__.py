@@ -1,0 +1,1 @@
+"""What is trained: targets, losses, updates, data, and the exact algorithm."""

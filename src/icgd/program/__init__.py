@@ -1,0 +1,1 @@
+"""Programs: named slots and instructions on them. No tensors."""

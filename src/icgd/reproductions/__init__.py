@@ -1,0 +1,1 @@
+"""Figures: settings, numbers and pictures, apart."""

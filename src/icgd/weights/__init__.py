@@ -1,0 +1,1 @@
+"""From instructions to layers with numbers in them."""

@@ -1,0 +1,1 @@
+"""Sub-programs that constructions share."""

@@ -1,0 +1,41 @@
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check fmt bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) ## Compile a small training run, execute it and verify it
+	$(BIN)/icgd demo
+
+test: $(INSTALLED) ## Run the tests
+	$(BIN)/pytest -n 2
+
+test-slow: $(INSTALLED) ## Run the tests that take minutes
+	$(BIN)/pytest -n 2 -m slow
+
+check: $(INSTALLED) ## Check format, lint, types, the order of imports and docstrings
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pydoclint --quiet src
+
+fmt: $(INSTALLED) ## Format the code and mend what the linter can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED) ## Run the benchmarks
+	$(BIN)/python -m benchmarks
+
+clean: ## Remove the environment, caches and build products
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@

@@ -1,0 +1,71 @@
+"""The dense backend: literally the transformer, every head of every layer."""
+
+from __future__ import annotations
+
+import os
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from icgd.backends.prompt import encode, read_parameters, read_predictions
+from icgd.backends.run import AbstractBackend, OnProgress, Run
+from icgd.errors import DenseSizeError
+from icgd.layers.transformer import Transformer
+from icgd.problems.task import Task
+from icgd.program.program import StackProgram
+from icgd.weights.lowering import lower_program
+from icgd.weights.summary import summarise
+
+MEMORY_SHARE = 0.6
+"""Part of the machine's memory that dense weights may take; the rest is for the run."""
+
+
+def usable_memory() -> int:
+    """Bytes that dense weights may take on this machine."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(MEMORY_SHARE * physical)
+
+
+def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
+    """The transformer with ordinary weights, if they fit in memory."""
+    parameters = summarise(program, n_tokens=1).parameters
+    needed, available = parameters * dtype.itemsize, usable_memory()
+    if needed > available:
+        raise DenseSizeError.too_large(needed, available, parameters)
+    return lower_program(program, dtype)
+
+
+class DenseBackend(AbstractBackend):
+    """Builds the weights and runs them, layer by layer."""
+
+    name: ClassVar[str] = "dense"
+
+    def run(
+        self,
+        program: StackProgram,
+        task: Task,
+        *,
+        trace: tuple[str, ...] = (),
+        on_progress: OnProgress | None = None,
+    ) -> Run:
+        places = {name: program.layout.range_of(name) for name in trace}
+        transformer = build_transformer(program, task.x.dtype).to(task.x.device)
+        stream = encode(program.layout, task)
+        history = [task.initial]
+        recorded: dict[str, list[Tensor]] = {name: [stream[..., places[name]]] for name in trace}
+        with torch.inference_mode():
+            for number, layer in enumerate(transformer.unrolled(), start=1):
+                stream = layer(stream)
+                for name in trace:
+                    recorded[name].append(stream[..., places[name]])
+                step, within = divmod(number, len(program.block))
+                if within == 0 and step <= program.n_steps:
+                    history.append(read_parameters(program.layout, stream))
+                    if on_progress:
+                        on_progress(step, program.n_steps)
+        return Run(
+            parameters=torch.stack(history, dim=-2),
+            predictions=read_predictions(program.layout, stream, task.n_examples),
+            trace={name: torch.stack(states, dim=-3) for name, states in recorded.items()},
+        )

@@ -1,0 +1,343 @@
+r"""The fused backend: runs the program without materialising weights, with the same numbers.
+
+Weights that are equal in every token are kept once; an instruction over all tokens is one or
+two matrix products; functions are looked up in tables. A step costs what the training step
+itself costs, O(n |w|), whatever the number of pieces.
+
+Each instruction becomes a kernel: a closure over buffers that are allocated once and reused in
+every step. Scratch is overwritten rather than added to, so wiping it matters only to a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import singledispatch
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from icgd.backends.look_up import Cells, Kernel, simple_kernel
+from icgd.backends.prompt import split_parameters
+from icgd.backends.run import AbstractBackend, OnProgress, Run
+from icgd.errors import ProgramError
+from icgd.problems.task import Task
+from icgd.program.instructions import (
+    IS_EXAMPLE,
+    IS_QUERY,
+    ONE,
+    TOKENS_PER_EXAMPLE,
+    AccumulateOuterProduct,
+    ApplyUnits,
+    ClipSlots,
+    Instruction,
+    MapSlots,
+    MultiplySlots,
+    PullBack,
+    Summand,
+    WipeSlots,
+)
+from icgd.program.layout import Role
+from icgd.program.program import Layer, StackProgram
+from icgd.shapes import Parameters, Stream
+
+NUMBERS_AT_ONCE = 2**16
+"""Size of the widest slot over the tasks that run together: small enough for the cache, large
+enough to keep two threads busy (measured in benchmarks/)."""
+
+
+class FusedBackend(AbstractBackend):
+    """Runs groups of tasks one after the other, each through all its steps."""
+
+    name: ClassVar[str] = "fused"
+
+    def run(
+        self,
+        program: StackProgram,
+        task: Task,
+        *,
+        trace: tuple[str, ...] = (),
+        on_progress: OnProgress | None = None,
+    ) -> Run:
+        for name in trace:
+            program.layout.slot(name)
+        with torch.inference_mode():
+            groups = list(_groups(program, task))
+            runs = [
+                _run_group(program, group, trace, _shifted(on_progress, number, len(groups)))
+                for number, group in enumerate(groups)
+            ]
+        return runs[0] if len(runs) == 1 else _joined(runs)
+
+
+def _groups(program: StackProgram, task: Task) -> Iterable[Task]:
+    """The task itself, or a batch cut into groups that fit in the cache."""
+    if not task.batch:
+        return [task]
+    widest = max(slot.width for slot in program.layout.having(Role.SCRATCH))
+    size = max(1, NUMBERS_AT_ONCE // (widest * task.n_tokens))
+    parts = [part.split(size) for part in (task.x, task.y, task.queries, task.initial)]
+    return [Task(*group) for group in zip(*parts, strict=True)]
+
+
+def _shifted(on_progress: OnProgress | None, group: int, n_groups: int) -> OnProgress | None:
+    if on_progress is None:
+        return None
+    return lambda done, total: on_progress(group * total + done, n_groups * total)
+
+
+def _joined(runs: list[Run]) -> Run:
+    return Run(
+        parameters=torch.cat([run.parameters for run in runs]),
+        predictions=torch.cat([run.predictions for run in runs]),
+        trace={name: torch.cat([run.trace[name] for run in runs]) for name in runs[0].trace},
+    )
+
+
+def _run_group(
+    program: StackProgram, task: Task, trace: tuple[str, ...], on_progress: OnProgress | None
+) -> Run:
+    if trace:
+        return _traced(program, task, trace)
+    parameters = task.initial.clone(memory_format=torch.contiguous_format)
+    history = parameters.new_empty(*task.batch, program.n_steps + 1, parameters.shape[-1])
+    history[..., 0, :] = parameters
+    training = Machine(program, parameters, task.x, task.y, task.queries[..., :0, :])
+    kernels = training.kernels(program.block)
+    for step in range(1, program.n_steps + 1):
+        for kernel in kernels:
+            kernel()
+        history[..., step, :] = parameters
+        if on_progress:
+            on_progress(step, program.n_steps)
+    return Run(history, _predict(program, parameters, task))
+
+
+def _predict(program: StackProgram, parameters: Parameters, task: Task) -> Stream:
+    if task.n_queries == 0:
+        return task.y[..., :0, :].clone()
+    machine = Machine(program, parameters, task.x[..., :0, :], task.y[..., :0, :], task.queries)
+    for kernel in machine.kernels(program.prediction):
+        kernel()
+    return machine.slots["y"]
+
+
+def _traced(program: StackProgram, task: Task, trace: tuple[str, ...]) -> Run:
+    """All tokens through all layers, with a copy of the traced slots after each."""
+    parameters = task.initial.clone(memory_format=torch.contiguous_format)
+    machine = Machine(program, parameters, task.x, task.y, task.queries)
+    history = [parameters.clone()]
+    recorded = {name: [machine.snapshot(name)] for name in trace}
+    parts = [program.block] * program.n_steps + [program.prediction]
+    for part in parts:
+        for layer in part:
+            for kernel in machine.kernels((layer,)):
+                kernel()
+            for name in trace:
+                recorded[name].append(machine.snapshot(name))
+        history.append(parameters.clone())
+    return Run(
+        parameters=torch.stack(history[:-1], dim=-2),
+        predictions=machine.slots["y"][..., task.n_examples :, :].clone(),
+        trace={name: torch.stack(states, dim=-3) for name, states in recorded.items()},
+    )
+
+
+class Machine:
+    """The slots of some tasks as buffers, and the kernels that run on them."""
+
+    def __init__(
+        self, program: StackProgram, parameters: Parameters, x: Stream, y: Stream, queries: Stream
+    ) -> None:
+        self.program = program
+        self.parameters = parameters
+        self.examples = slice(0, x.shape[-2])
+        self.queries = slice(x.shape[-2], x.shape[-2] + queries.shape[-2])
+        self.batch = tuple(x.shape[:-2])
+        self.n_tokens = self.queries.stop
+        self.slots = split_parameters(program.layout, parameters)
+        for slot in program.layout.having(Role.SCRATCH):
+            self.slots[slot.name] = self.buffer(self.n_tokens, slot.width)
+        self.slots["x"] = torch.cat([x, queries], dim=-2)
+        self.slots["y"] = torch.cat([y, y.new_zeros(*self.batch, queries.shape[-2], y.shape[-1])], -2)
+        self._arguments: dict[tuple[str, str], Tensor] = {}
+        self._cells: dict[tuple[str, str], Cells] = {}
+
+    def buffer(self, n_rows: int, width: int) -> Tensor:
+        """Zeros for every task."""
+        return self.parameters.new_zeros(*self.batch, n_rows, width)
+
+    def tokens_where(self, flag: str) -> slice:
+        """The tokens at which a flag is 1."""
+        return {IS_EXAMPLE: self.examples, IS_QUERY: self.queries}[flag]
+
+    def kernels(self, layers: Iterable[Layer]) -> list[Kernel]:
+        """The layers' instructions as kernels, in order.
+
+        Functions of the same preactivation share its computation: within `layers`, weights and
+        inputs are not written between two uses (a slot is wiped before it is written again).
+        """
+        instructions = [part for layer in layers for part in layer.instructions]
+        kernels: list[Kernel] = []
+        ready: set[tuple[str, str]] = set()
+        for instruction in instructions:
+            if isinstance(instruction, ApplyUnits):
+                kernels += _units(instruction, self, ready)
+            else:
+                kernels.append(kernel(instruction, self))
+        return kernels
+
+    def snapshot(self, name: str) -> Stream:
+        """A copy of a slot as every token sees it."""
+        role = self.program.layout.slot(name).role
+        if role is Role.PARAMETER:
+            flat = self.slots[name].flatten(-2).unsqueeze(-2)
+            return flat.expand(*self.batch, self.n_tokens, flat.shape[-1]).clone()
+        if role is Role.CONSTANT:
+            return self._constant(name)
+        return self.slots[name].clone()
+
+    def _constant(self, name: str) -> Stream:
+        column = self.buffer(self.n_tokens, 1)
+        if name == ONE:
+            column += 1.0
+        elif name == TOKENS_PER_EXAMPLE:
+            column += self.n_tokens / self.examples.stop
+        else:
+            column[..., self.tokens_where(name), :] = 1.0
+        return column
+
+    def argument(self, key: tuple[str, str]) -> Tensor:
+        """The buffer of preactivation (weights, inputs)."""
+        if key not in self._arguments:
+            self._arguments[key] = self.buffer(self.n_tokens, self.slots[key[0]].shape[-2])
+        return self._arguments[key]
+
+    def cells(self, key: tuple[str, str]) -> Cells:
+        """The common cells of all functions that are looked up at this preactivation."""
+        if key not in self._cells:
+            argument = self.argument(key)
+            names = {
+                part.function
+                for layer in (*self.program.block, *self.program.prediction)
+                for part in layer.instructions
+                if isinstance(part, ApplyUnits) and (part.weights, part.inputs) == key
+            }
+            functions = [self.program.function(name) for name in sorted(names)]
+            looked_up = [f for f in functions if simple_kernel(f, argument, argument) is None]
+            self._cells[key] = Cells(looked_up, argument)
+        return self._cells[key]
+
+
+def _units(instruction: ApplyUnits, machine: Machine, ready: set[tuple[str, str]]) -> list[Kernel]:
+    """Preactivation, cells and value; the first two only if they are not there yet."""
+    key = (instruction.weights, instruction.inputs)
+    function = machine.program.function(instruction.function)
+    argument, write = machine.argument(key), machine.slots[instruction.write]
+    kernels: list[Kernel] = []
+    if key not in ready:
+        inputs, transposed = machine.slots[instruction.inputs], machine.slots[instruction.weights].mT
+        kernels.append(lambda: torch.matmul(inputs, transposed, out=argument))
+        ready.add(key)
+    if simple := simple_kernel(function, argument, write):
+        return [*kernels, simple]
+    cells = machine.cells(key)
+    if (cells_key := (*key, "cells")) not in ready:
+        kernels.append(cells.find)
+        ready.add(cells_key)
+    return [*kernels, cells.evaluate(function, write)]
+
+
+@singledispatch
+def kernel(instruction: Instruction, machine: Machine) -> Kernel:
+    """The instruction as a closure over the machine's buffers."""
+    raise ProgramError.broken(type(instruction).__name__, "has no kernel in backends/fused.py")
+
+
+@kernel.register
+def _(instruction: MultiplySlots, machine: Machine) -> Kernel:
+    left, right = machine.slots[instruction.left], machine.slots[instruction.right]
+    write = machine.slots[instruction.write]
+    return lambda: torch.mul(left, right, out=write)
+
+
+@kernel.register
+def _(instruction: PullBack, machine: Machine) -> Kernel:
+    upstream, weights = machine.slots[instruction.upstream], machine.slots[instruction.weights]
+    slope, write = machine.slots[instruction.slope], machine.slots[instruction.write]
+    return lambda: torch.matmul(upstream, weights, out=write).mul_(slope)
+
+
+@kernel.register
+def _(instruction: AccumulateOuterProduct, machine: Machine) -> Kernel:
+    left = machine.slots[instruction.left][..., machine.examples, :].mT
+    right = machine.slots[instruction.right][..., machine.examples, :]
+    write = machine.slots[instruction.write]
+    add = write.baddbmm_ if machine.batch else write.addmm_
+    scale = instruction.scale / machine.examples.stop
+    return lambda: add(left, right, alpha=scale)
+
+
+@kernel.register
+def _(instruction: MapSlots, machine: Machine) -> Kernel:
+    tokens = machine.tokens_where(instruction.only_where)
+    target = machine.slots[instruction.write][..., tokens, :]
+    parts = [_summand(summand, machine, tokens) for summand in instruction.summands]
+
+    def run() -> None:
+        for number, (evaluate, value) in enumerate(parts):
+            evaluate()
+            if number == 0:
+                target.copy_(value)
+            else:
+                target.add_(value)
+
+    return run
+
+
+def _summand(summand: Summand, machine: Machine, tokens: slice) -> tuple[Kernel, Tensor]:
+    """The kernel that evaluates one summand, and the buffer that it fills."""
+    function = machine.program.function(summand.function)
+    slots = [machine.slots[name][..., tokens, :] for name in summand.slots]
+    argument, value = torch.zeros_like(slots[0]), torch.zeros_like(slots[0])
+    factors = list(zip(slots, summand.coefficients, strict=True))
+    cells = None
+    apply = simple_kernel(function, argument, value)
+    if apply is None:
+        cells = Cells([function], argument)
+        apply = cells.evaluate(function, value)
+
+    def run() -> None:
+        argument.zero_()
+        for slot, factor in factors:
+            argument.add_(slot, alpha=factor)
+        if cells:
+            cells.find()
+        apply()
+
+    return run, value
+
+
+@kernel.register
+def _(instruction: ClipSlots, machine: Machine) -> Kernel:
+    names = [slot.name for slot in machine.program.layout.having(Role.PARAMETER)]
+    whole = set(instruction.slots) == set(names)
+    targets = [machine.parameters] if whole else [machine.slots[n] for n in instruction.slots]
+    bound = instruction.bound
+
+    def clip() -> None:
+        for target in targets:
+            target.clamp_(-bound, bound)
+
+    return clip
+
+
+@kernel.register
+def _(instruction: WipeSlots, machine: Machine) -> Kernel:
+    targets = [machine.slots[name] for name in instruction.slots]
+
+    def wipe() -> None:
+        for target in targets:
+            target.zero_()
+
+    return wipe

@@ -1,0 +1,125 @@
+r"""Evaluating piecewise-linear functions fast: one table look-up, whatever the number of pieces.
+
+All functions that are applied to the same argument share one division of the line into cells,
+in each of which every one of them is straight: f(z) = slope[cell] * z + intercept[cell]. Knots
+are multiples of a power of two, so the cell is found by one multiplication and a truncation
+instead of a search; a search remains for grids too fine to tabulate.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from icgd.program.functions import ReluSum
+
+MOST_CELLS = 2**20
+"""Largest table, 8 MiB in float64; beyond it the cell is found by a search among the knots."""
+
+Kernel = Callable[[], None]
+
+
+class Cells:
+    """The common division of the line for some functions, and the cell of every argument."""
+
+    def __init__(self, functions: Sequence[ReluSum], argument: Tensor) -> None:
+        self.argument = argument
+        self.cell = torch.empty(argument.numel(), dtype=torch.int32, device=argument.device)
+        knots = sorted({knot for function in functions for knot in function.knots})
+        grid = min(function.grid for function in functions)
+        low, n_cells = knots[0], round((knots[-1] - knots[0]) / grid) + 2
+        if n_cells <= MOST_CELLS:
+            self.starts = [low + grid * index for index in range(-1, n_cells - 1)]
+            self.find = self._by_grid(grid, low, n_cells)
+        else:
+            self.starts = [2 * knots[0] - knots[1], *knots]
+            self.find = self._by_search(knots)
+
+    def _by_grid(self, grid: float, low: float, n_cells: int) -> Kernel:
+        argument, cell = self.argument, self.cell
+        position = torch.empty_like(argument)
+        flat, first = position.view(-1), 1.0 - low / grid
+
+        def find() -> None:
+            torch.mul(argument, 1.0 / grid, out=position).add_(first).clamp_(0, n_cells - 1)
+            cell.copy_(flat)
+
+        return find
+
+    def _by_search(self, knots: list[float]) -> Kernel:
+        argument, cell = self.argument.view(-1), self.cell
+        edges = argument.new_tensor(knots)
+
+        def find() -> None:
+            torch.bucketize(argument, edges, out_int32=True, right=True, out=cell)
+
+        return find
+
+    def evaluate(self, function: ReluSum, write: Tensor) -> Kernel:
+        """Kernel: write = function(argument), once the cells are found."""
+        pieces = [bisect_right(function.knots, start) for start in self.starts]
+        intercepts = function.intercepts()
+        slope = write.new_tensor([function.slopes[piece] for piece in pieces])
+        intercept = write.new_tensor([intercepts[piece] for piece in pieces])
+        slopes, flat_slopes = (buffer := torch.empty_like(write)), buffer.view(-1)
+        argument, cell, flat = self.argument, self.cell, write.view(-1)
+
+        def evaluate() -> None:
+            torch.index_select(slope, 0, cell, out=flat_slopes)
+            torch.index_select(intercept, 0, cell, out=flat)
+            write.addcmul_(slopes, argument)
+
+        return evaluate
+
+
+def simple_kernel(function: ReluSum, argument: Tensor, write: Tensor) -> Kernel | None:
+    """Kernel for functions that need no table: straight lines, single kinks at 0, ramps."""
+    if not function.knots:
+        return _line(function.slopes[0], function.intercepts()[0], argument, write)
+    if function.knots == (0.0,) and function.anchor_value == 0.0 and function.slopes[1] == 1.0:
+        return _kink(function.slopes[0], argument, write)
+    if len(function.knots) == 2 and function.slopes[0] == function.slopes[2] == 0.0:
+        return _ramp(function, argument, write)
+    return None
+
+
+def _line(slope: float, intercept: float, argument: Tensor, write: Tensor) -> Kernel:
+    def constant() -> None:
+        write.fill_(intercept)
+
+    def line() -> None:
+        torch.mul(argument, slope, out=write)
+        if intercept:
+            write.add_(intercept)
+
+    return line if slope else constant
+
+
+def _kink(left: float, argument: Tensor, write: Tensor) -> Kernel:
+    def relu() -> None:
+        torch.clamp_min(argument, 0.0, out=write)
+
+    def leaky() -> None:  # left < 1
+        torch.mul(argument, left, out=write)
+        torch.maximum(argument, write, out=write)
+
+    return leaky if left else relu
+
+
+def _ramp(function: ReluSum, argument: Tensor, write: Tensor) -> Kernel:
+    start, end = function.knots
+    slope, foot = function.slopes[1], function(start)
+    low, high = sorted((0.0, slope * (end - start)))
+
+    def ramp() -> None:
+        torch.mul(argument, slope, out=write)
+        if start:
+            write.sub_(slope * start)
+        write.clamp_(low, high)
+        if foot:
+            write.add_(foot)
+
+    return ramp

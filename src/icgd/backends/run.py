@@ -1,0 +1,49 @@
+"""What a backend is, and what it returns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from icgd.problems.task import Task
+from icgd.program.program import StackProgram
+from icgd.shapes import History, Stream
+
+OnProgress = Callable[[int, int], None]
+"""Called with the number of training steps done and the number in all."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A transformer's forward pass, read out.
+
+    `parameters` holds the trained weights before the first step and after every step;
+    `predictions` the labels it gives to the queries; `trace` the traced slots, of shape
+    (layer, token, width), where entry 0 of the first axis is the prompt and entry i the stream
+    after layer i. A batch of tasks adds an axis in front of each.
+    """
+
+    parameters: History
+    predictions: Stream
+    trace: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class AbstractBackend(ABC):
+    """Runs a program on a task. Subclasses are final."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def run(
+        self,
+        program: StackProgram,
+        task: Task,
+        *,
+        trace: tuple[str, ...] = (),
+        on_progress: OnProgress | None = None,
+    ) -> Run:
+        """Run the whole program; `trace` names the slots to record after every layer."""

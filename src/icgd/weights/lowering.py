@@ -1,0 +1,232 @@
+r"""Lowering: each instruction spelt out as numbers in W_Q, W_K, W_V, W_O or W_in, b_in, W_out.
+
+Instructions of one layer get consecutive heads (or hidden units). A rule fills the tensors of
+its own heads, which arrive as zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import singledispatch
+
+import torch
+from torch import Tensor, nn
+
+from icgd.errors import ProgramError
+from icgd.layers.mlp import MLPLayer
+from icgd.layers.product import ProductLayer
+from icgd.layers.relu_attention import ReLUAttention
+from icgd.layers.transformer import Transformer
+from icgd.program.functions import ReluSum
+from icgd.program.instructions import (
+    ONE,
+    TOKENS_PER_EXAMPLE,
+    AccumulateOuterProduct,
+    ApplyUnits,
+    ClipSlots,
+    Instruction,
+    LayerKind,
+    MapSlots,
+    MultiplySlots,
+    PullBack,
+    WipeSlots,
+)
+from icgd.program.layout import Layout
+from icgd.program.program import Layer, StackProgram
+from icgd.weights.sizes import instruction_size, layer_size
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Weights of some heads: query, key, value (head, model, inner), output (head, inner, model)."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+
+    def part(self, start: int, length: int) -> Heads:
+        """Views of `length` heads from `start` on."""
+        return Heads(
+            *(t.narrow(0, start, length) for t in (self.query, self.key, self.value, self.output))
+        )
+
+
+@dataclass(frozen=True)
+class Units:
+    """Weights of some hidden units, one row each: reads (unit, model), bias, writes."""
+
+    reads: Tensor
+    bias: Tensor
+    writes: Tensor
+
+    def part(self, start: int, length: int) -> Units:
+        """Views of `length` units from `start` on."""
+        return Units(*(t.narrow(0, start, length) for t in (self.reads, self.bias, self.writes)))
+
+
+def lower_program(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
+    """The program as a transformer with ordinary weights."""
+    return Transformer(
+        block=[lower_layer(layer, program, dtype) for layer in program.block],
+        n_repeats=program.n_steps,
+        final=[lower_layer(layer, program, dtype) for layer in program.prediction],
+    )
+
+
+def lower_layer(layer: Layer, program: StackProgram, dtype: torch.dtype) -> nn.Module:
+    """One layer of the program as one layer of the transformer."""
+    size = layer_size(layer, program)
+    if layer.kind is LayerKind.MLP:
+        units = Units(
+            torch.zeros(size.units, size.d_model, dtype=dtype),
+            torch.zeros(size.units, dtype=dtype),
+            torch.zeros(size.units, size.d_model, dtype=dtype),
+        )
+        _fill_in_turn(layer, program, units)
+        return MLPLayer(units.reads.T.contiguous(), units.bias, units.writes)
+    shape = (size.units, size.d_model, size.width)
+    query, key, value = (torch.zeros(shape, dtype=dtype) for _ in range(3))
+    heads = Heads(query, key, value, torch.zeros(size.units, size.width, size.d_model, dtype=dtype))
+    _fill_in_turn(layer, program, heads)
+    module = ReLUAttention if layer.kind is LayerKind.ATTENTION else ProductLayer
+    return module(heads.query, heads.key, heads.value, heads.output)
+
+
+def _fill_in_turn(layer: Layer, program: StackProgram, weights: Heads | Units) -> None:
+    start = 0
+    for instruction in layer.instructions:
+        length = instruction_size(instruction, program).units
+        fill(instruction, program, weights.part(start, length))
+        start += length
+
+
+@singledispatch
+def fill(instruction: Instruction, program: StackProgram, weights: Heads | Units) -> None:
+    """Write the instruction's numbers into the zero tensors of its own heads or units."""
+    raise ProgramError.broken(type(instruction).__name__, "has no rule in weights/lowering.py")
+
+
+def _coordinates(layout: Layout, name: str) -> Tensor:
+    """Coordinates of a slot, in its own shape."""
+    place = layout.range_of(name)
+    return torch.arange(place.start, place.stop).view(layout.slot(name).shape)
+
+
+def _terms(function: ReluSum, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Scales, shifts and coefficients of the function's terms."""
+    rows = [(term.scale, term.shift, term.coefficient) for term in function.terms()]
+    scale, shift, coefficient = torch.tensor(rows, dtype=dtype).reshape(-1, 3).T
+    return scale, shift, coefficient
+
+
+@fill.register
+def _(instruction: ApplyUnits, program: StackProgram, weights: Heads) -> None:
+    """Query [scale * inputs; shift], key [weights[k, :]; 1], value coefficient."""
+    layout = program.layout
+    function = program.function(instruction.function)
+    scale, shift, coefficient = _terms(function, weights.query.dtype)
+    n_units, fan_in = layout.slot(instruction.weights).shape
+    n_terms = len(scale)
+    unit = torch.arange(n_units).repeat_interleave(n_terms)
+    head = torch.arange(n_units * n_terms)
+    entry = torch.arange(fan_in)
+    one = int(_coordinates(layout, ONE))
+    inputs = _coordinates(layout, instruction.inputs).flatten()
+    weights.query[:, inputs, entry] = scale.repeat(n_units)[:, None].expand(-1, fan_in)
+    weights.query[:, one, fan_in] = shift.repeat(n_units)
+    weights.key[head[:, None], _coordinates(layout, instruction.weights)[unit], entry] = 1.0
+    weights.key[:, one, fan_in] = 1.0
+    weights.value[:, one, 0] = 1.0
+    write = _coordinates(layout, instruction.write)[unit]
+    weights.output[head, 0, write] = coefficient.repeat(n_units)
+
+
+@fill.register
+def _(instruction: AccumulateOuterProduct, program: StackProgram, weights: Heads) -> None:
+    """Query +-tokens_per_example, key left[k], value +-scale * right: two heads for each row k."""
+    layout = program.layout
+    write = _coordinates(layout, instruction.write)
+    rows, columns = write.shape
+    head = torch.arange(rows)
+    entry = torch.arange(columns)
+    gain = int(_coordinates(layout, TOKENS_PER_EXAMPLE))
+    right = _coordinates(layout, instruction.right).flatten()
+    for start, sign in ((0, 1.0), (rows, -1.0)):
+        part = weights.part(start, rows)
+        part.query[:, gain, 0] = sign
+        part.key[head, _coordinates(layout, instruction.left), 0] = 1.0
+        part.value[:, right, entry] = 1.0
+        part.output[head[:, None], entry, write] = sign * instruction.scale
+
+
+@fill.register
+def _(instruction: MultiplySlots, program: StackProgram, weights: Heads) -> None:
+    """Query left[k], key right[k], value 1: one head for each k."""
+    layout = program.layout
+    left = _coordinates(layout, instruction.left)
+    head = torch.arange(len(left))
+    weights.query[head, left, 0] = 1.0
+    weights.key[head, _coordinates(layout, instruction.right), 0] = 1.0
+    weights.value[:, int(_coordinates(layout, ONE)), 0] = 1.0
+    weights.output[head, 0, _coordinates(layout, instruction.write)] = 1.0
+
+
+@fill.register
+def _(instruction: PullBack, program: StackProgram, weights: Heads) -> None:
+    """Query weights[:, k], key upstream, value slope[k]: one head for each k."""
+    layout = program.layout
+    matrix = _coordinates(layout, instruction.weights)
+    rows, columns = matrix.shape
+    head = torch.arange(columns)
+    entry = torch.arange(rows)
+    weights.query[head[:, None], matrix.T, entry] = 1.0
+    weights.key[:, _coordinates(layout, instruction.upstream), entry] = 1.0
+    weights.value[head, _coordinates(layout, instruction.slope), 0] = 1.0
+    weights.output[head, 0, _coordinates(layout, instruction.write)] = 1.0
+
+
+@fill.register
+def _(instruction: MapSlots, program: StackProgram, weights: Units) -> None:
+    """Unit relu(scale * sum_i c_i slot_i[k] + shift - gate * never_where) for each k and term."""
+    layout = program.layout
+    write = _coordinates(layout, instruction.write).flatten()
+    width = len(write)
+    flag = int(_coordinates(layout, instruction.never_where))
+    start = 0
+    for summand in instruction.summands:
+        function = program.function(summand.function)
+        scale, shift, coefficient = _terms(function, weights.reads.dtype)
+        coordinate = torch.arange(width).repeat_interleave(len(scale))
+        unit = torch.arange(len(coordinate))
+        part = weights.part(start, len(unit))
+        for slot, factor in zip(summand.slots, summand.coefficients, strict=True):
+            read = _coordinates(layout, slot).flatten()[coordinate]
+            part.reads[unit, read] += factor * scale.repeat(width)
+        part.reads[:, flag] = -instruction.gate
+        part.bias[:] = shift.repeat(width)
+        part.writes[unit, write[coordinate]] = coefficient.repeat(width)
+        start += len(unit)
+
+
+@fill.register
+def _(instruction: ClipSlots, program: StackProgram, weights: Units) -> None:
+    """-relu(w - bound) + relu(-w - bound)."""
+    _fill_pairs(instruction.slots, program.layout, weights)
+    weights.bias[:] = -instruction.bound
+
+
+@fill.register
+def _(instruction: WipeSlots, program: StackProgram, weights: Units) -> None:
+    """-relu(h) + relu(-h)."""
+    _fill_pairs(instruction.slots, program.layout, weights)
+
+
+def _fill_pairs(slots: tuple[str, ...], layout: Layout, weights: Units) -> None:
+    """Two units for every coordinate h of the slots: -relu(h + bias) and +relu(-h + bias)."""
+    coordinate = torch.cat([_coordinates(layout, name).flatten() for name in slots])
+    unit = torch.arange(len(coordinate))
+    for start, sign in ((0, 1.0), (len(coordinate), -1.0)):
+        part = weights.part(start, len(coordinate))
+        part.reads[unit, coordinate] = sign
+        part.writes[unit, coordinate] = -sign

@@ -1,0 +1,73 @@
+"""The size of a transformer, computed from its program without building a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from icgd.program.layout import Role
+from icgd.program.program import StackProgram
+from icgd.weights.sizes import LayerSize, layer_size
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Sizes of one compiled transformer; a repeated block's weights count once.
+
+    `flops` is one forward pass of the dense transformer on `n_tokens` tokens, all steps
+    included; `direct_flops` is the same training done directly (three products with every
+    weight an example and step, one fewer for the first layer).
+    """
+
+    construction: str
+    n_steps: int
+    layers_per_step: int
+    n_layers: int
+    d_model: int
+    d_head: int
+    d_mlp: int
+    max_heads: int
+    n_heads: int
+    parameters: int
+    nonzeros: int
+    n_tokens: int
+    flops: int
+    direct_flops: int
+    layers: tuple[LayerSize, ...]
+
+
+def summarise(program: StackProgram, n_tokens: int) -> Summary:
+    """Count everything; costs nothing like the weights themselves, whatever their size."""
+    block = [layer_size(layer, program) for layer in program.block]
+    prediction = [layer_size(layer, program) for layer in program.prediction]
+    layers = (*block, *prediction)
+    with_heads = [layer for layer in layers if layer.n_heads]
+    block_flops = sum(layer.flops(n_tokens) for layer in block)
+    return Summary(
+        construction=program.construction,
+        n_steps=program.n_steps,
+        layers_per_step=len(block),
+        n_layers=program.n_layers,
+        d_model=program.layout.width,
+        d_head=max(layer.width for layer in with_heads),
+        d_mlp=max(layer.units for layer in layers if not layer.n_heads),
+        max_heads=max(layer.n_heads for layer in layers),
+        n_heads=sum(layer.n_heads for layer in layers),
+        parameters=sum(layer.parameters for layer in layers),
+        nonzeros=sum(layer.nonzeros for layer in layers),
+        n_tokens=n_tokens,
+        flops=block_flops * program.n_steps + sum(layer.flops(n_tokens) for layer in prediction),
+        direct_flops=_direct_flops(program, n_tokens) * program.n_steps,
+        layers=layers,
+    )
+
+
+def _direct_flops(program: StackProgram, n_tokens: int) -> int:
+    """Forward, backward and gradient: 2 flops a weight and token each."""
+    weights = [slot.width for slot in program.layout.having(Role.PARAMETER)]
+    return 2 * n_tokens * (3 * sum(weights) - weights[0])
+
+
+def dense_bytes(layers: Sequence[LayerSize], bytes_per_number: int) -> int:
+    """Memory that the dense weights take."""
+    return bytes_per_number * sum(layer.parameters for layer in layers)
