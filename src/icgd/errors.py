@@ -59,6 +59,10 @@ class SettingError(IcgdError, ValueError):
         return cls(f"Give {first} or {second}; neither was given.")
 
     @classmethod
+    def without(cls, given: str, missing: str) -> SettingError:
+        return cls(f"{given} has no effect without {missing}; give both or neither.")
+
+    @classmethod
     def not_power_of_two(cls, name: str, value: object) -> SettingError:
         return cls(
             f"{name} must be a power of two, such as 2**-13, so that dividing by it is exact, "

@@ -136,6 +136,8 @@ def _balanced_nodes(function: SmoothFunction, low: float, high: float, pieces: i
         errors = _sampled_errors(function, nodes)
         if float(errors.max()) < least:
             best, least = nodes, float(errors.max())
+        if least <= 1.01 * float(errors.mean()):
+            break
         # A piece's error grows with the square of its length.
         mass = torch.cat([errors.new_zeros(1), errors.sqrt().cumsum(0)])
         nodes = (nodes + _equal_masses(nodes, mass, pieces)) / 2

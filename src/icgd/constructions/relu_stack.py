@@ -45,6 +45,9 @@ from icgd.program.instructions import (
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer, StackProgram
 
+ROUNDING_ROOM = 1 + 2.0**-10
+"""Functions are fitted this much beyond the largest argument, so that no rounding leaves it."""
+
 
 class ReluStack(AbstractConstruction):
     """Exactly 2N + 4 layers a step; exact for piecewise-linear activations and losses."""
@@ -122,7 +125,7 @@ def _fitted_functions(problem: Problem, precision: Precision) -> tuple[ReluSum, 
     needed = _needed_functions(problem)
     margin = 0.0
     while True:
-        reach = _largest_argument(problem, ranges_on_domain(problem, margin))
+        reach = ROUNDING_ROOM * _largest_argument(problem, ranges_on_domain(problem, margin))
         functions = tuple(
             fit_relu_sum(function, -reach, reach, precision.pieces, precision.kink_width)
             for function in needed.values()

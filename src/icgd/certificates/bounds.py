@@ -1,0 +1,308 @@
+r"""Error bounds, propagated through a program instruction by instruction.
+
+Each slot carries an enclosure: where the exact quantity lies, where the transformer's own
+quantity lies, and how far apart the two are at most. One rule for each instruction turns the
+enclosures that it reads into those that it writes. The same rules serve three bounds:
+
+- whole domain: the exact quantities are intervals given by the domain and the box;
+- this run, one step: the exact quantities are numbers, computed from the run's own weights;
+- this run, whole trajectory: the exact quantities are those of real gradient descent, and the
+  weights enter each step with the error that the steps before left.
+
+Rounding. A sum of m terms in floating point is off by at most gamma(m) = m u / (1 - m u) times
+the sum of their sizes, in any order (u is the unit roundoff). Every rule adds that, twice: for
+the transformer, and for the float64 oracle that it is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+
+from icgd.certificates.intervals import Interval
+from icgd.errors import ProgramError
+from icgd.problems.catalog import function_named
+from icgd.problems.functions import StepFunction
+from icgd.program.functions import ReluSum
+from icgd.program.instructions import (
+    AccumulateOuterProduct,
+    ApplyUnits,
+    ClipSlots,
+    Instruction,
+    MapSlots,
+    MultiplySlots,
+    PullBack,
+    WipeSlots,
+)
+from icgd.program.program import Layer, StackProgram
+from icgd.shapes import Values
+
+
+@dataclass(frozen=True)
+class Enclosure:
+    """The exact value, the transformer's value, and a bound on their distance."""
+
+    exact: Interval
+    actual: Interval
+    error: Tensor
+
+    @classmethod
+    def common(cls, value: Interval) -> Enclosure:
+        """A quantity that the transformer has exactly."""
+        return cls(value, value, torch.zeros_like(value.low))
+
+    @classmethod
+    def around(cls, exact: Interval, error: Values, actual: Interval | None = None) -> Enclosure:
+        """The transformer's value lies within `error` of the exact one, and in `actual`."""
+        near = exact.widened(error)
+        actual = near if actual is None else near.within(actual)
+        return cls(exact, actual, torch.minimum(error, exact.distance_to(actual)))
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How the transformer computes: its unit roundoff, its sums, the length of its prompt.
+
+    `sums_terms` says that functions are evaluated ReLU by ReLU, and averaged over all tokens,
+    as the dense transformer does; otherwise they are looked up, piece by piece.
+    """
+
+    roundoff: float
+    n_tokens: int
+    sums_terms: bool
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, n_tokens: int, backend: str) -> Arithmetic:
+        """The arithmetic of a backend."""
+        return cls(torch.finfo(dtype).eps / 2, n_tokens, sums_terms=backend == "dense")
+
+    def sum_of(self, n_terms: int, sizes: Tensor) -> Tensor:
+        """Rounding of a sum of `n_terms` products whose sizes add up to `sizes`."""
+        # + 8: rounded weights and constants, the product itself, the residual addition.
+        product = (n_terms + 8) * self.roundoff
+        return 2 * product / (1 - product) * sizes
+
+    def function(self, fit: ReluSum, fan_in: int, argument: Tensor, n_copies: int) -> Tensor:
+        """Rounding of evaluating `fit` where the terms of its argument have this total size."""
+        if self.sums_terms:
+            terms = fit.terms()
+            slope = sum(abs(term.coefficient * term.scale) for term in terms)
+            constant = sum(abs(term.coefficient * term.shift) for term in terms)
+            # Attention sums over tokens first, then over heads.
+            return self.sum_of(len(terms) + n_copies + fan_in, slope * argument + constant)
+        if is_ramp(fit):  # clamped between its levels, exactly
+            return self.sum_of(0, torch.full_like(argument, max(map(abs, _levels(fit)))))
+        jumps = zip(fit.knots, fit.slopes[:-1], fit.slopes[1:], strict=True)
+        constant = abs(fit.anchor_value) + sum(abs(knot * (b - a)) for knot, a, b in jumps)
+        steepest = max(map(abs, fit.slopes))
+        return self.sum_of(fit.n_pieces, steepest * (argument + abs(fit.anchor)) + constant)
+
+
+def is_ramp(fit: ReluSum) -> bool:
+    """Whether the fit stands in for a step function."""
+    return isinstance(function_named(fit.name), StepFunction)
+
+
+def _levels(fit: ReluSum) -> tuple[float, ...]:
+    """The levels between which a ramp runs."""
+    return (fit.anchor_value, *(fit(knot) for knot in fit.knots))
+
+
+State = dict[str, Enclosure]
+
+
+def propagate(
+    program: StackProgram, layers: Iterable[Layer], state: Mapping[str, Enclosure], how: Arithmetic
+) -> State:
+    """The enclosures of all slots after `layers`, from those before."""
+    after = dict(state)
+    for layer in layers:
+        before = dict(after)
+        for instruction in layer.instructions:
+            after.update(rule(instruction, program, before, how))
+    return after
+
+
+@singledispatch
+def rule(
+    instruction: Instruction, program: StackProgram, state: State, how: Arithmetic
+) -> State:
+    """The enclosures of the slots that the instruction writes."""
+    raise ProgramError.broken(type(instruction).__name__, "has no rule in certificates/bounds.py")
+
+
+def _apply(
+    program: StackProgram, name: str, argument: Enclosure, rounding: Tensor
+) -> Enclosure:
+    """A program's function at an enclosed argument.
+
+    |fit(a) - f(b)| <= |fit(a) - f(a)| + |f(a) - f(b)|, with a, b in known intervals.
+    """
+    function, fit = function_named(name), program.function(name)
+    exact = Interval(*function.bounds(argument.exact.low, argument.exact.high))
+    at_actual = Interval(*function.bounds(argument.actual.low, argument.actual.high))
+    both_low = torch.minimum(argument.exact.low, argument.actual.low)
+    both_high = torch.maximum(argument.exact.high, argument.actual.high)
+    moved = function.variation(both_low, both_high, argument.error)
+    fitted = fit_error(fit, argument.actual) + rounding
+    actual = at_actual.widened(fitted)
+    if is_ramp(fit):  # it stays between the levels of the step
+        levels = _levels(fit)
+        actual = actual.within(Interval(min(levels) - rounding, max(levels) + rounding))
+    return Enclosure.around(exact, moved + fitted, actual)
+
+
+def fit_error(fit: ReluSum, argument: Interval) -> Tensor:
+    """Largest certified error on the pieces that the argument can touch.
+
+    Infinite outside the interval on which the fit was proved; exact fits and ramps continue as
+    the function itself does.
+    """
+    if fit.is_exact:
+        return torch.zeros_like(argument.low)
+    knots = torch.tensor(fit.knots, dtype=torch.float64)
+    last = torch.searchsorted(knots, argument.high.contiguous())
+    first = torch.minimum(torch.searchsorted(knots, argument.low.contiguous(), right=True), last)
+    error = _largest_between(torch.tensor(fit.errors, dtype=torch.float64), first, last)
+    if is_ramp(fit):
+        return error
+    outside = (argument.low < fit.low) | (argument.high > fit.high)
+    return torch.where(outside, torch.inf, error)
+
+
+def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """max(values[first .. last]) for tensors of positions, from maxima over powers of two."""
+    levels = [values]
+    while 2 ** len(levels) <= len(values):
+        shift = 2 ** (len(levels) - 1)
+        levels.append(torch.maximum(levels[-1][:-shift], levels[-1][shift:]))
+    length = last - first + 1
+    level = torch.log2(length.double()).floor().long()
+    padded = torch.stack([torch.nn.functional.pad(row, (0, len(values) - len(row))) for row in levels])
+    return torch.maximum(padded[level, first], padded[level, last + 1 - 2**level])
+
+
+@rule.register
+def _(
+    instruction: ApplyUnits, program: StackProgram, state: State, how: Arithmetic
+) -> State:
+    weights, inputs = state[instruction.weights], state[instruction.inputs]
+    fan_in = weights.error.shape[-1]
+    sizes = inputs.actual.size @ weights.actual.size.mT
+    error = (
+        inputs.error @ weights.exact.size.mT
+        + inputs.actual.size @ weights.error.mT
+        + how.sum_of(fan_in, sizes)
+    )
+    actual = (inputs.actual @ weights.actual.mT).widened(how.sum_of(fan_in, sizes))
+    argument = Enclosure.around(inputs.exact @ weights.exact.mT, error, actual)
+    fit = program.function(instruction.function)
+    rounding = how.function(fit, fan_in, sizes, how.n_tokens)
+    return {instruction.write: _apply(program, instruction.function, argument, rounding)}
+
+
+@rule.register
+def _(instruction: MapSlots, program: StackProgram, state: State, how: Arithmetic) -> State:
+    total: Enclosure | None = None
+    for summand in instruction.summands:
+        parts = [
+            (state[slot], factor)
+            for slot, factor in zip(summand.slots, summand.coefficients, strict=True)
+        ]
+        sizes = torch.stack([abs(f) * part.actual.size for part, f in parts]).sum(0)
+        error = torch.stack([abs(f) * part.error for part, f in parts]).sum(0)
+        exact = _sum([part.exact.times(f) for part, f in parts])
+        actual = _sum([part.actual.times(f) for part, f in parts])
+        rounding = how.sum_of(len(parts), sizes)
+        argument = Enclosure.around(exact, error + rounding, actual.widened(rounding))
+        fit = program.function(summand.function)
+        rounding = how.function(fit, len(parts), sizes, n_copies=1)
+        value = _apply(program, summand.function, argument, rounding)
+        total = value if total is None else _add(total, value, how)
+    return {} if total is None else {instruction.write: total}
+
+
+def _sum(intervals: list[Interval]) -> Interval:
+    total = intervals[0]
+    for interval in intervals[1:]:
+        total = total + interval
+    return total
+
+
+def _add(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
+    rounding = how.sum_of(2, left.actual.size + right.actual.size)
+    actual = (left.actual + right.actual).widened(rounding)
+    error = left.error + right.error + rounding
+    return Enclosure.around(left.exact + right.exact, error, actual)
+
+
+def _multiply(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
+    rounding = how.sum_of(2, left.actual.size * right.actual.size)
+    error = left.error * right.exact.size + left.actual.size * right.error + rounding
+    actual = (left.actual * right.actual).widened(rounding)
+    return Enclosure.around(left.exact * right.exact, error, actual)
+
+
+@rule.register
+def _(instruction: MultiplySlots, program: StackProgram, state: State, how: Arithmetic) -> State:
+    return {instruction.write: _multiply(state[instruction.left], state[instruction.right], how)}
+
+
+@rule.register
+def _(instruction: PullBack, program: StackProgram, state: State, how: Arithmetic) -> State:
+    weights, upstream = state[instruction.weights], state[instruction.upstream]
+    rounding = how.sum_of(weights.error.shape[-2], upstream.actual.size @ weights.actual.size)
+    error = (
+        upstream.error @ weights.exact.size + upstream.actual.size @ weights.error + rounding
+    )
+    actual = (upstream.actual @ weights.actual).widened(rounding)
+    pulled_back = Enclosure.around(upstream.exact @ weights.exact, error, actual)
+    return {instruction.write: _multiply(state[instruction.slope], pulled_back, how)}
+
+
+@rule.register
+def _(
+    instruction: AccumulateOuterProduct, program: StackProgram, state: State, how: Arithmetic
+) -> State:
+    left, right, weights = (
+        state[instruction.left],
+        state[instruction.right],
+        state[instruction.write],
+    )
+    share = abs(instruction.scale) / left.error.shape[-2]
+    size = share * left.actual.size.mT @ right.actual.size
+    error = share * (
+        left.error.mT @ right.exact.size + left.actual.size.mT @ right.error
+    )
+    rounding = how.sum_of(2 * how.n_tokens, size) + how.sum_of(2, weights.actual.size + size)
+    exact_size = share * left.exact.size.mT @ right.exact.size
+    exact = weights.exact.widened(exact_size)
+    return {
+        instruction.write: Enclosure.around(
+            exact, weights.error + error + rounding, weights.actual.widened(size + rounding)
+        )
+    }
+
+
+@rule.register
+def _(instruction: ClipSlots, program: StackProgram, state: State, how: Arithmetic) -> State:
+    clipped = {}
+    for name in instruction.slots:
+        slot = state[name]
+        rounding = how.sum_of(2, slot.actual.size)
+        exact = slot.exact.clipped(instruction.bound)
+        actual = slot.actual.clipped(instruction.bound).widened(rounding)
+        clipped[name] = Enclosure.around(exact, slot.error + rounding, actual)
+    return clipped
+
+
+@rule.register
+def _(instruction: WipeSlots, program: StackProgram, state: State, how: Arithmetic) -> State:
+    return {
+        name: Enclosure.common(Interval.point(torch.zeros_like(state[name].error)))
+        for name in instruction.slots
+    }

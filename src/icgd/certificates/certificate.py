@@ -1,0 +1,67 @@
+"""What is promised and what was found, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from torch import Tensor
+
+from icgd.certificates.near_kinks import NearKinks
+
+
+class Verdict(Enum):
+    """The outcome of a comparison; the value says it in words."""
+
+    PROMISED = "bounds proved, nothing measured yet"
+    HOLDS = "every measured error is within its proved bounds"
+    BROKEN = "a measured error exceeds a proved bound: the construction or its lowering is wrong"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is proved for every task in the domain, before any run.
+
+    All are bounds on the error of any single weight: `domain_step` (a) for one step and
+    `domain_trajectory` for the whole run, by intervals through the program, with rounding for
+    prompts of up to `n_tokens` tokens; `paper_step` (c) by the paper's closed form.
+    """
+
+    domain_step: float
+    domain_trajectory: float
+    paper_step: float
+    n_tokens: int
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict.PROMISED
+
+
+@dataclass(frozen=True)
+class Report:
+    """Measured errors of a run beside their bounds; one entry a step, and a task in front.
+
+    `step_errors` are |w_l - step(w_{l-1})|, what the theorems bound; `trajectory_errors` the
+    distance to real gradient descent. `step_bounds` and `trajectory_bounds` (b) are proved for
+    this run, those of `certificate` (a) for every run. Each is the largest over all weights.
+    """
+
+    certificate: Certificate
+    step_errors: Tensor
+    step_bounds: Tensor
+    trajectory_errors: Tensor
+    trajectory_bounds: Tensor
+    near_kinks: NearKinks
+    backend: str
+    dtype: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """A NaN anywhere counts as broken."""
+        holds = (
+            bool((self.step_errors <= self.step_bounds).all())
+            and bool((self.step_errors <= self.certificate.domain_step).all())
+            and bool((self.trajectory_errors <= self.trajectory_bounds).all())
+            and bool((self.trajectory_errors <= self.certificate.domain_trajectory).all())
+        )
+        return Verdict.HOLDS if holds else Verdict.BROKEN

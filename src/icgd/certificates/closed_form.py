@@ -1,0 +1,122 @@
+r"""Bound (c): the closed form of wu's Theorem 1 in its worst-case constants, repaired.
+
+With K the largest width, P = sqrt(K) and B_v = box P, which bounds rows and columns:
+
+    R_j  = B_v P B_{j-1},  B_0 = |x|,  B_j = max_{|t| <= R_j} |r| + eps_r,  B_r = max_{j<N} B_j
+    B_r' = max |r'| + eps_r',   B_u = max |u| + eps_u
+    E_r  = P sum_{l<N} (P L_r B_v)^l                         |p error|_2  <= E_r eps_r
+    d_r' = eps_r' + L_r' B_v E_r eps_r,   d_u = eps_u + L_u E_r eps_r
+    b    = B_r' B_v P,   B_s = max_{m<N} b^m B_r' B_u        |s|          <= B_s
+    E_s  = max_{m<N} d_r' P B_v B_s sum_{l<m} b^l + b^m (B_u d_r' + B_r' d_u)
+    step = step_size (N / 2) P (E_s P B_r + B_s E_r eps_r)
+
+Repairs to the printed chain: B_r^j lacks sqrt(K), because it bounds entries and not the norm;
+r' is evaluated at v . p, not at its own bound; V^T s needs column norms; r' and u enter with
+their approximations' bounds; the last line has sqrt(P) for P. To this the rounding that bound
+(a) finds is added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import sqrt
+
+import torch
+
+from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.domain_bound import domain_bound
+from icgd.problems.activations import Activation
+from icgd.problems.functions import ScalarFunction
+from icgd.problems.problem import Problem
+from icgd.program.program import StackProgram
+
+
+@dataclass(frozen=True)
+class _Constants:
+    """Largest size, Lipschitz constant and fitting error of a function on an interval."""
+
+    size: float
+    lipschitz: float
+    error: float
+
+
+def closed_form_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> float:
+    """The paper's bound on the error of one step, and rounding."""
+    functions = [replace(f, errors=(0.0,) * f.n_pieces) for f in program.functions]
+    rounding = domain_bound(replace(program, functions=tuple(functions), n_steps=0), problem, how)
+    return closed_form_step(program, problem) + rounding.step
+
+
+def closed_form_step(program: StackProgram, problem: Problem) -> float:
+    """The paper's bound on the error of one step, in exact arithmetic."""
+    target, box = problem.target, problem.update.box
+    depth, widest = target.depth, max(target.widths)
+    norm = sqrt(widest)  # P
+    vector = box * norm  # B_v
+    activations = [target.layer_activation(layer) for layer in range(1, depth + 1)]
+    reach, output_bounds = _forward_reach(program, problem, activations)
+    values = [_constants(program, a.value, reach) for a in activations]
+    slopes = [_constants(program, a.derivative, reach) for a in activations]
+    value_error = max(value.error for value in values)
+    slope = max(s.size + s.error for s in slopes)  # B_r'
+    growth = norm * vector * max(value.lipschitz for value in values)
+    forward = norm * sum(growth**power for power in range(depth))  # E_r
+    slope_lipschitz = max(s.lipschitz for s in slopes)
+    slope_error = max(s.error for s in slopes) + _times(
+        slope_lipschitz, vector * forward * value_error
+    )
+    loss, loss_lipschitz, loss_fit = _loss_constants(program, problem, output_bounds[-1])
+    loss_error = loss_fit + loss_lipschitz * forward * value_error
+    ratio = slope * vector * norm  # b
+    delta = max(ratio**power for power in range(depth)) * slope * loss  # B_s
+    delta_error = max(
+        _times(slope_error, norm * vector * delta * sum(ratio**power for power in range(m)))
+        + ratio**m * (_times(slope_error, loss) + slope * loss_error)
+        for m in range(depth)
+    )
+    largest_input = max(output_bounds[:-1])  # B_r
+    total = delta_error * norm * largest_input + delta * forward * value_error
+    return problem.update.step_size * depth / 2 * norm * total
+
+
+def _times(left: float, right: float) -> float:
+    """The product, with 0 * inf = 0: an infinite constant does no harm to an exact quantity."""
+    return 0.0 if left == 0.0 or right == 0.0 else left * right
+
+
+def _forward_reach(
+    program: StackProgram, problem: Problem, activations: list[Activation]
+) -> tuple[float, list[float]]:
+    """Largest argument of any activation, and bounds B_0 .. B_N, with the widest layer's K."""
+    outputs, reach = [problem.domain.x], 0.0
+    for activation in activations:
+        argument = problem.update.box * max(problem.target.widths) * outputs[-1]
+        constants = _constants(program, activation.value, argument)
+        outputs.append(constants.size + constants.error)
+        reach = max(reach, argument)
+    return reach, outputs
+
+
+def _constants(program: StackProgram, function: ScalarFunction, reach: float) -> _Constants:
+    end = torch.tensor(reach, dtype=torch.float64)
+    low, high = function.bounds(-end, end)
+    fit = program.function(function.name)
+    return _Constants(
+        size=float(torch.maximum(-low, high)),
+        lipschitz=float(function.lipschitz(-end, end)),
+        error=fit.error,
+    )
+
+
+def _loss_constants(
+    program: StackProgram, problem: Problem, prediction: float
+) -> tuple[float, float, float]:
+    """Bound, Lipschitz constant in the prediction and fitting error of the loss's slope."""
+    size, lipschitz, error = 0.0, 0.0, 0.0
+    for part in problem.loss_function.slope_parts or ():
+        reach = abs(part.prediction) * prediction + abs(part.label) * problem.domain.y
+        constants = _constants(program, part.function, reach)
+        size += constants.size + constants.error
+        lipschitz += abs(part.prediction) * constants.lipschitz
+        error += constants.error
+    return size, lipschitz, error

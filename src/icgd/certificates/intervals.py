@@ -1,0 +1,90 @@
+"""Intervals of tensors: the arithmetic in which bounds are propagated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from icgd.shapes import Values
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Every entry lies between `low` and `high`."""
+
+    low: Tensor
+    high: Tensor
+
+    @classmethod
+    def point(cls, value: Values) -> Interval:
+        """Exactly `value`."""
+        return cls(value, value)
+
+    @classmethod
+    def symmetric(cls, bound: float, *shape: int) -> Interval:
+        """[-bound, bound] in every entry."""
+        size = torch.full(shape, bound, dtype=torch.float64)
+        return cls(-size, size)
+
+    @property
+    def size(self) -> Tensor:
+        """Largest absolute value."""
+        return torch.maximum(-self.low, self.high)
+
+    def widened(self, margin: Values) -> Interval:
+        """Moved outwards by `margin` on both sides."""
+        return Interval(self.low - margin, self.high + margin)
+
+    def within(self, other: Interval) -> Interval:
+        """The common part with an interval that is known to hold the same value."""
+        return Interval(torch.maximum(self.low, other.low), torch.minimum(self.high, other.high))
+
+    def clipped(self, bound: float) -> Interval:
+        """The image under clipping to [-bound, bound]."""
+        return Interval(self.low.clamp(-bound, bound), self.high.clamp(-bound, bound))
+
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(self.low + other.low, self.high + other.high)
+
+    def times(self, factor: float) -> Interval:
+        """The multiple by a number."""
+        ends = (factor * self.low, factor * self.high)
+        return Interval(*ends) if factor >= 0 else Interval(*ends[::-1])
+
+    def __mul__(self, other: Interval) -> Interval:
+        corners = torch.stack(
+            torch.broadcast_tensors(
+                self.low * other.low,
+                self.low * other.high,
+                self.high * other.low,
+                self.high * other.high,
+            )
+        )
+        return Interval(corners.amin(0), corners.amax(0))
+
+    def __matmul__(self, other: Interval) -> Interval:
+        """Matrix product, by midpoints and radii."""
+        middle, radius = self._middle, self._radius
+        other_middle, other_radius = other._middle, other._radius
+        centre = middle @ other_middle
+        spread = middle.abs() @ other_radius + radius @ (other_middle.abs() + other_radius)
+        return Interval(centre - spread, centre + spread)
+
+    @property
+    def mT(self) -> Interval:  # noqa: N802 - torch's name
+        """Transposed."""
+        return Interval(self.low.mT, self.high.mT)
+
+    @property
+    def _middle(self) -> Tensor:
+        return (self.low + self.high) / 2
+
+    @property
+    def _radius(self) -> Tensor:
+        return (self.high - self.low) / 2
+
+    def distance_to(self, other: Interval) -> Tensor:
+        """Largest distance between a value here and a value there."""
+        return torch.maximum(self.high - other.low, other.high - self.low)

@@ -1,0 +1,71 @@
+"""Near-kink events: where a ramp stood in for a step, and gave neither of its levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from icgd.problems import reference
+from icgd.problems.functions import StepFunction
+from icgd.problems.mlp import MLP
+from icgd.problems.task import Task
+from icgd.program.program import StackProgram
+from icgd.shapes import History
+
+MOST_EVENTS = 20
+"""Events that are listed one by one; all are counted."""
+
+
+@dataclass(frozen=True)
+class NearKink:
+    """Unit `unit` of `layer` had a preactivation inside the ramp, at this step and token."""
+
+    task: int
+    step: int
+    layer: int
+    token: int
+    unit: int
+    preactivation: float
+
+
+@dataclass(frozen=True)
+class NearKinks:
+    """How often a run came that close to a kink, and the first events."""
+
+    count: int
+    events: tuple[NearKink, ...]
+
+
+def near_kinks(program: StackProgram, target: MLP, task: Task, history: History) -> NearKinks:
+    """Look at every preactivation of every step for those strictly inside a ramp."""
+    count = 0
+    events: list[NearKink] = []
+    for step in range(history.shape[-2] - 1):
+        states = reference.forward(target, history[..., step, :].double(), task.x.double())
+        for layer, preactivation in enumerate(states.preactivations, start=1):
+            inside = _inside_ramps(program, target, layer, preactivation)
+            count += len(inside)
+            events += [
+                _event(step + 1, layer, place, preactivation)
+                for place in inside[: MOST_EVENTS - len(events)].tolist()
+            ]
+    return NearKinks(count, tuple(events))
+
+
+def _inside_ramps(program: StackProgram, target: MLP, layer: int, z: Tensor) -> Tensor:
+    """Positions of the preactivations inside a ramp, one row each."""
+    derivative = target.layer_activation(layer).derivative
+    if not isinstance(derivative, StepFunction) or not derivative.knots:
+        return z.new_empty(0, z.dim()).long()
+    knots = program.function(derivative.name).knots
+    inside = z != z
+    for start, end in zip(knots[::2], knots[1::2], strict=True):
+        inside = inside | ((start < z) & (z < end))
+    return inside.nonzero()
+
+
+def _event(step: int, layer: int, place: list[int], preactivation: Tensor) -> NearKink:
+    task = place[0] if len(place) == 3 else 0
+    value = float(preactivation[tuple(place)])
+    return NearKink(task, step, layer, place[-2], place[-1], value)

@@ -1,0 +1,131 @@
+"""A compiled training run: the object that users hold."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from icgd.backends.dense import build_transformer
+from icgd.backends.registry import backend_named
+from icgd.backends.run import OnProgress, Run
+from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.certificate import Certificate
+from icgd.certificates.closed_form import closed_form_bound
+from icgd.certificates.domain_bound import domain_bound
+from icgd.layers.transformer import Transformer
+from icgd.problems.problem import Problem
+from icgd.problems.settings import count
+from icgd.problems.task import Task, as_task, dtype_named
+from icgd.program.program import StackProgram
+from icgd.program.render import listing
+from icgd.weights import files
+from icgd.weights.summary import Summary, summarise
+
+STORED_WEIGHTS = 2**28
+"""Bytes of dense weights that `save` stores unasked; larger ones only on request."""
+
+TYPICAL_TOKENS = 33
+"""Prompt length that a summary counts with unless told otherwise: 32 examples and a query."""
+
+CERTIFIED_TOKENS = 1024
+"""Prompt length up to which a certificate's rounding terms hold unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A problem and the program that trains it in a transformer's forward pass."""
+
+    problem: Problem
+    program: StackProgram
+
+    def task(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        queries: Any = None,
+        initial: Any = None,
+        seed: int | None = None,
+        dtype: str | torch.dtype = "float64",
+    ) -> Task:
+        """The data as a checked task of this problem."""
+        return as_task(
+            self.problem, X, y, queries=queries, initial=initial, seed=seed, dtype=dtype
+        )
+
+    def run(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        queries: Any = None,
+        initial: Any = None,
+        seed: int | None = None,
+        backend: str = "fused",
+        dtype: str | torch.dtype = "float64",
+        trace: bool | Sequence[str] = False,
+        on_progress: OnProgress | None = None,
+    ) -> Run:
+        """One forward pass: the data go into the prompt, weights and predictions come out.
+
+        `X` is (n, d_x), or (tasks, n, d_x) for many tasks at once. Initial weights are `initial`
+        or drawn from `seed`. `trace=True` records every slot after every layer, a list of names
+        only those.
+        """
+        task = self.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
+        return self.run_task(task, backend=backend, trace=trace, on_progress=on_progress)
+
+    def run_task(
+        self,
+        task: Task,
+        *,
+        backend: str = "fused",
+        trace: bool | Sequence[str] = False,
+        on_progress: OnProgress | None = None,
+    ) -> Run:
+        """One forward pass on data that were checked before."""
+        if isinstance(trace, bool):
+            trace = self.program.layout.names if trace else ()
+        runner = backend_named(backend)
+        return runner.run(self.program, task, trace=tuple(trace), on_progress=on_progress)
+
+    def certificate(
+        self,
+        *,
+        n_tokens: int = CERTIFIED_TOKENS,
+        backend: str = "dense",
+        dtype: str | torch.dtype = "float64",
+    ) -> Certificate:
+        """What is proved for every task in the domain with prompts of up to `n_tokens` tokens."""
+        count("n_tokens", n_tokens)
+        how = Arithmetic.of(dtype_named(dtype), n_tokens, backend_named(backend).name)
+        bound = domain_bound(self.program, self.problem, how)
+        paper = closed_form_bound(self.program, self.problem, how)
+        return Certificate(bound.step, bound.trajectory, paper, n_tokens)
+
+    def summary(self, n_tokens: int = TYPICAL_TOKENS) -> Summary:
+        """Layers, heads, widths, parameters, FLOPs: counted without building a weight."""
+        return summarise(self.program, count("n_tokens", n_tokens))
+
+    def transformer(self, dtype: str | torch.dtype = "float64") -> Transformer:
+        """The transformer as a torch module with ordinary weights."""
+        return build_transformer(self.program, dtype_named(dtype))
+
+    def listing(self) -> str:
+        """The program as readable text."""
+        return listing(self.program)
+
+    def save(self, path: str | os.PathLike[str], *, weights: bool | None = None) -> None:
+        """Write a safetensors file that `icgd.load` reads.
+
+        It holds the problem and the program, from which everything is rebuilt, and the dense
+        weights for other tools: if asked, or by default if they take at most 256 MiB.
+        """
+        if weights is None:
+            weights = 8 * self.summary().parameters <= STORED_WEIGHTS
+        tensors = dict(self.transformer().named_parameters()) if weights else {}
+        files.save(path, self.problem, self.program, tensors)

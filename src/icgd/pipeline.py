@@ -1,0 +1,148 @@
+"""The table of contents of the library: compile, verify, load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from math import ceil, sqrt
+from typing import Any
+
+import torch
+
+from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
+from icgd.backends.run import OnProgress
+from icgd.certificates.bounds import Arithmetic, is_ramp
+from icgd.certificates.certificate import Report
+from icgd.certificates.measured import stepwise_errors, trajectory_errors
+from icgd.certificates.near_kinks import near_kinks
+from icgd.certificates.run_bound import stepwise_bounds, trajectory_bounds
+from icgd.compiled import Compiled
+from icgd.constructions.base import Precision
+from icgd.constructions.registry import construction_for
+from icgd.errors import SettingError, ToleranceError
+from icgd.problems import reference
+from icgd.problems.problem import Problem
+from icgd.problems.settings import count, positive
+from icgd.problems.task import Task
+from icgd.program.check import check_program
+from icgd.program.program import StackProgram
+from icgd.weights import files
+
+FEWEST_PIECES, MOST_PIECES = 4, 2**14
+"""Numbers of pieces between which `tolerance` chooses."""
+
+
+def compile(
+    problem: Problem,
+    *,
+    n_steps: int,
+    construction: str = "relu-stack",
+    pieces: int | None = None,
+    tolerance: float | None = None,
+    task: Task | None = None,
+    kink_width: float = DEFAULT_KINK_WIDTH,
+) -> Compiled:
+    """Build a transformer whose forward pass performs `n_steps` updates of `problem`.
+
+    Smooth functions get `pieces` pieces (64 unless said), or as many as prove that no step errs
+    by more than `tolerance` in any weight: on the whole domain, or, if a `task` is given, in
+    the run on that task. Raises `UnsupportedProblemError` or `ToleranceError`.
+    """
+    count("n_steps", n_steps, least=0)
+    builder = construction_for(problem, construction)
+
+    def build(n_pieces: int) -> Compiled:
+        precision = Precision(n_pieces, kink_width)
+        program = builder.build(problem, n_steps=n_steps, precision=precision)
+        check_program(program)
+        return Compiled(problem, program)
+
+    if tolerance is None:
+        if task is not None:
+            raise SettingError.without("task", "tolerance")
+        return build(64 if pieces is None else pieces)
+    if pieces is not None:
+        raise SettingError.both("pieces", "tolerance")
+    return _within(positive("tolerance", tolerance), build, task)
+
+
+def _within(
+    tolerance: float, build: Callable[[int], Compiled], task: Task | None
+) -> Compiled:
+    """The compiled run with about the fewest pieces whose proved step error is small enough.
+
+    The error falls with the square of the number of pieces, which predicts how many are needed.
+    """
+    pieces = FEWEST_PIECES
+    while True:
+        compiled = build(pieces)
+        bound = _step_bound(compiled, task)
+        if bound <= tolerance:
+            return compiled
+        if pieces == MOST_PIECES or not _has_smooth_functions(compiled.program):
+            reason = _why_unreachable(compiled.program, task)
+            raise ToleranceError.unreachable(tolerance, bound, pieces, reason)
+        predicted = ceil(1.01 * pieces * sqrt(bound / tolerance))
+        pieces = min(max(predicted, pieces + 1), 16 * pieces, MOST_PIECES)
+
+
+def _step_bound(compiled: Compiled, task: Task | None) -> float:
+    if task is None:
+        return compiled.certificate().domain_step
+    run = compiled.run_task(task)
+    how = Arithmetic.of(task.x.dtype, task.n_tokens, "fused")
+    bounds = stepwise_bounds(compiled.program, compiled.problem, task, run.parameters, how)
+    return float(bounds.max()) if bounds.numel() else 0.0
+
+
+def _has_smooth_functions(program: StackProgram) -> bool:
+    return any(not (fit.is_exact or is_ramp(fit)) for fit in program.functions)
+
+
+def _why_unreachable(program: StackProgram, task: Task | None) -> str:
+    kinked = any(is_ramp(fit) and not fit.is_exact for fit in program.functions)
+    if kinked and task is None:
+        return (
+            "On the whole domain some data fall on a kink of the activation. Prove it for one "
+            "run with task=..., or use a smooth activation."
+        )
+    if kinked:
+        return "The run comes too close to a kink of the activation; see report.near_kinks."
+    return "Rounding or the size of the domain stands in the way; a smaller box or domain helps."
+
+
+def verify(
+    compiled: Compiled,
+    X: Any,
+    y: Any,
+    *,
+    initial: Any = None,
+    seed: int | None = None,
+    backend: str = "fused",
+    dtype: str | torch.dtype = "float64",
+    on_progress: OnProgress | None = None,
+) -> Report:
+    """Run it and compare every step with the real algorithm, and with what was proved.
+
+    The real algorithm runs in float64 on the same data from the same initial weights.
+    """
+    task = compiled.task(X, y, initial=initial, seed=seed, dtype=dtype)
+    program, problem = compiled.program, compiled.problem
+    history = compiled.run_task(task, backend=backend, on_progress=on_progress).parameters
+    real = reference.train(problem, task.initial, task.x, task.y, program.n_steps)
+    how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
+    return Report(
+        certificate=compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype),
+        step_errors=stepwise_errors(problem, task, history),
+        step_bounds=stepwise_bounds(program, problem, task, history, how),
+        trajectory_errors=trajectory_errors(history, real),
+        trajectory_bounds=trajectory_bounds(program, problem, task, real, how),
+        near_kinks=near_kinks(program, problem.target, task, history),
+        backend=backend,
+        dtype=str(task.x.dtype).removeprefix("torch."),
+    )
+
+
+def load(path: str | os.PathLike[str]) -> Compiled:
+    """Read a compiled run that `Compiled.save` wrote."""
+    return Compiled(*files.load(path))

@@ -1,0 +1,107 @@
+"""Saving and loading: safetensors with problem and program in the metadata, never a pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from icgd.errors import FileError, IcgdError
+from icgd.problems.problem import Problem
+from icgd.program.check import check_program
+from icgd.program.program import StackProgram
+from icgd.program.render import from_data, to_data
+
+FORMAT = 1
+"""Version of the file format; raised when older readers could misread a file."""
+
+
+def save(
+    path: str | os.PathLike[str],
+    problem: Problem,
+    program: StackProgram,
+    weights: Mapping[str, Tensor],
+) -> None:
+    """Write a file under a temporary name and rename it: it is whole or not there at all.
+
+    `weights` are the dense transformer's, by parameter name, or empty. The program alone
+    rebuilds them bit for bit; they are stored for other tools to read.
+    """
+    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}
+    texts = {"problem": json.dumps(problem.to_data()), "program": json.dumps(to_data(program))}
+    tensors = tensors or {"d_model": torch.tensor([program.layout.width])}
+    metadata = {"icgd": str(FORMAT), **texts, "digest": _digest(texts, tensors)}
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        os.close(handle)
+    except OSError as problem_:
+        raise FileError.unwritable(target, problem_.strerror or str(problem_)) from None
+    temporary = Path(name)
+    try:
+        save_file(tensors, temporary, metadata=metadata)
+        temporary.replace(target)
+    except OSError as problem_:
+        raise FileError.unwritable(target, problem_.strerror or str(problem_)) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: str | os.PathLike[str]) -> tuple[Problem, StackProgram]:
+    """Read a file that `save` wrote; its checksum and its program are checked."""
+    source = Path(path)
+    if not source.is_file():
+        raise FileError.missing(source)
+    try:
+        with safe_open(source, framework="pt") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise FileError.damaged(source, str(problem)) from None
+    if "icgd" not in metadata:
+        raise FileError.foreign(source)
+    if metadata["icgd"] != str(FORMAT):
+        raise FileError.newer(source, metadata["icgd"], FORMAT)
+    return _checked(source, metadata, tensors)
+
+
+def _checked(
+    source: Path, metadata: dict[str, str], tensors: Mapping[str, Tensor]
+) -> tuple[Problem, StackProgram]:
+    try:
+        texts = {"problem": metadata["problem"], "program": metadata["program"]}
+        if metadata["digest"] != _digest(texts, tensors):
+            raise FileError.damaged(source, "its checksum does not match")
+        problem = Problem.from_data(_parsed(texts["problem"]))
+        program = from_data(_parsed(texts["program"]))
+        check_program(program)
+    except FileError:
+        raise
+    except (IcgdError, KeyError, TypeError, ValueError) as error:
+        raise FileError.damaged(source, f"its metadata does not hold a program: {error}") from None
+    return problem, program
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(text)
+    return data
+
+
+def _digest(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the metadata texts and all tensors, by name."""
+    total = hashlib.sha256()
+    for name in sorted(texts):
+        total.update(f"{name}\0{texts[name]}\0".encode())
+    for name in sorted(tensors):
+        total.update(f"{name}\0{tensors[name].dtype}\0{tuple(tensors[name].shape)}\0".encode())
+        total.update(tensors[name].contiguous().view(torch.uint8).numpy())
+    return total.hexdigest()
