@@ -26,8 +26,8 @@ from icgd.program.functions import ReluSum
 CURVED_REACH = 40.0
 """Beyond this every smooth function here is a straight line to within float64."""
 
-GRID_FINENESS = 16
-"""Grid cells in the shortest piece: snapping a knot changes a piece by 1/16 at most."""
+GRID_FINENESS = 20
+"""Grid cells in the shortest piece: snapping a knot changes a piece by 1/20 at most."""
 
 DEFAULT_KINK_WIDTH = 2.0**-13
 """Width of the ramp that stands in for a step: as narrow as rounding in attention allows.

@@ -54,7 +54,7 @@ class DenseBackend(AbstractBackend):
         stream = encode(program.layout, task)
         history = [task.initial]
         recorded: dict[str, list[Tensor]] = {name: [stream[..., places[name]]] for name in trace}
-        with torch.inference_mode():
+        with torch.no_grad():
             for number, layer in enumerate(transformer.unrolled(), start=1):
                 stream = layer(stream)
                 for name in trace:

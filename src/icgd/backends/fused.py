@@ -5,7 +5,7 @@ two matrix products; functions are looked up in tables. A step costs what the tr
 itself costs, O(n |w|), whatever the number of pieces.
 
 Each instruction becomes a kernel: a closure over buffers that are allocated once and reused in
-every step. Scratch is overwritten rather than added to, so wiping it matters only to a trace.
+every step. Scratch is overwritten rather than added to, so it is wiped only for a trace.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from icgd.program.layout import Role
 from icgd.program.program import Layer, StackProgram
 from icgd.shapes import Parameters, Stream
 
-NUMBERS_AT_ONCE = 2**16
-"""Size of the widest slot over the tasks that run together: small enough for the cache, large
-enough to keep two threads busy (measured in benchmarks/)."""
+NUMBERS_AT_ONCE = 2**18
+"""Size of the widest slot over the tasks that run together: large enough to keep the threads
+busy, small enough to stay in the cache and to bound the memory of any batch."""
 
 
 class FusedBackend(AbstractBackend):
@@ -61,7 +61,7 @@ class FusedBackend(AbstractBackend):
     ) -> Run:
         for name in trace:
             program.layout.slot(name)
-        with torch.inference_mode():
+        with torch.no_grad():
             groups = list(_groups(program, task))
             runs = [
                 _run_group(program, group, trace, _shifted(on_progress, number, len(groups)))
@@ -99,18 +99,17 @@ def _run_group(
 ) -> Run:
     if trace:
         return _traced(program, task, trace)
-    parameters = task.initial.clone(memory_format=torch.contiguous_format)
-    history = parameters.new_empty(*task.batch, program.n_steps + 1, parameters.shape[-1])
-    history[..., 0, :] = parameters
-    training = Machine(program, parameters, task.x, task.y, task.queries[..., :0, :])
+    history = task.initial.new_empty(*task.batch, program.n_steps + 1, task.initial.shape[-1])
+    training = Machine(program, task.initial, task.x, task.y, task.queries[..., :0, :])
     kernels = training.kernels(program.block)
+    training.copy_parameters(history[..., 0, :])
     for step in range(1, program.n_steps + 1):
         for kernel in kernels:
             kernel()
-        history[..., step, :] = parameters
+        training.copy_parameters(history[..., step, :])
         if on_progress:
             on_progress(step, program.n_steps)
-    return Run(history, _predict(program, parameters, task))
+    return Run(history, _predict(program, history[..., -1, :], task))
 
 
 def _predict(program: StackProgram, parameters: Parameters, task: Task) -> Stream:
@@ -124,18 +123,17 @@ def _predict(program: StackProgram, parameters: Parameters, task: Task) -> Strea
 
 def _traced(program: StackProgram, task: Task, trace: tuple[str, ...]) -> Run:
     """All tokens through all layers, with a copy of the traced slots after each."""
-    parameters = task.initial.clone(memory_format=torch.contiguous_format)
-    machine = Machine(program, parameters, task.x, task.y, task.queries)
-    history = [parameters.clone()]
+    machine = Machine(program, task.initial, task.x, task.y, task.queries, wipes=True)
+    history = [task.initial]
     recorded = {name: [machine.snapshot(name)] for name in trace}
-    parts = [program.block] * program.n_steps + [program.prediction]
-    for part in parts:
+    for part in [program.block] * program.n_steps + [program.prediction]:
         for layer in part:
             for kernel in machine.kernels((layer,)):
                 kernel()
             for name in trace:
                 recorded[name].append(machine.snapshot(name))
-        history.append(parameters.clone())
+        machine.copy_parameters(after := torch.empty_like(task.initial))
+        history.append(after)
     return Run(
         parameters=torch.stack(history[:-1], dim=-2),
         predictions=machine.slots["y"][..., task.n_examples :, :].clone(),
@@ -147,25 +145,42 @@ class Machine:
     """The slots of some tasks as buffers, and the kernels that run on them."""
 
     def __init__(
-        self, program: StackProgram, parameters: Parameters, x: Stream, y: Stream, queries: Stream
+        self,
+        program: StackProgram,
+        parameters: Parameters,
+        x: Stream,
+        y: Stream,
+        queries: Stream,
+        *,
+        wipes: bool = False,
     ) -> None:
         self.program = program
-        self.parameters = parameters
+        self.wipes = wipes
         self.examples = slice(0, x.shape[-2])
         self.queries = slice(x.shape[-2], x.shape[-2] + queries.shape[-2])
         self.batch = tuple(x.shape[:-2])
         self.n_tokens = self.queries.stop
-        self.slots = split_parameters(program.layout, parameters)
+        no_labels = y.new_zeros(*self.batch, queries.shape[-2], y.shape[-1])
+        self.slots = {
+            "x": torch.cat([x, queries], dim=-2),
+            "y": torch.cat([y, no_labels], dim=-2),
+        }
+        # A matrix of its own for each weight slot: products are several times slower on views.
+        for name, matrix in split_parameters(program.layout, parameters).items():
+            self.slots[name] = matrix.clone(memory_format=torch.contiguous_format)
         for slot in program.layout.having(Role.SCRATCH):
             self.slots[slot.name] = self.buffer(self.n_tokens, slot.width)
-        self.slots["x"] = torch.cat([x, queries], dim=-2)
-        self.slots["y"] = torch.cat([y, y.new_zeros(*self.batch, queries.shape[-2], y.shape[-1])], -2)
         self._arguments: dict[tuple[str, str], Tensor] = {}
         self._cells: dict[tuple[str, str], Cells] = {}
 
+    def copy_parameters(self, write: Parameters) -> None:
+        """Write the current weights into a parameter vector."""
+        for name, part in split_parameters(self.program.layout, write).items():
+            part.copy_(self.slots[name])
+
     def buffer(self, n_rows: int, width: int) -> Tensor:
         """Zeros for every task."""
-        return self.parameters.new_zeros(*self.batch, n_rows, width)
+        return self.slots["x"].new_zeros(*self.batch, n_rows, width)
 
     def tokens_where(self, flag: str) -> slice:
         """The tokens at which a flag is 1."""
@@ -285,12 +300,11 @@ def _(instruction: MapSlots, machine: Machine) -> Kernel:
     parts = [_summand(summand, machine, tokens) for summand in instruction.summands]
 
     def run() -> None:
-        for number, (evaluate, value) in enumerate(parts):
+        for evaluate, _ in parts:
             evaluate()
-            if number == 0:
-                target.copy_(value)
-            else:
-                target.add_(value)
+        target.copy_(parts[0][1])
+        for _, value in parts[1:]:
+            target.add_(value)
 
     return run
 
@@ -298,31 +312,33 @@ def _(instruction: MapSlots, machine: Machine) -> Kernel:
 def _summand(summand: Summand, machine: Machine, tokens: slice) -> tuple[Kernel, Tensor]:
     """The kernel that evaluates one summand, and the buffer that it fills."""
     function = machine.program.function(summand.function)
-    slots = [machine.slots[name][..., tokens, :] for name in summand.slots]
-    argument, value = torch.zeros_like(slots[0]), torch.zeros_like(slots[0])
-    factors = list(zip(slots, summand.coefficients, strict=True))
-    cells = None
-    apply = simple_kernel(function, argument, value)
-    if apply is None:
-        cells = Cells([function], argument)
-        apply = cells.evaluate(function, value)
+    first, *others = (machine.slots[name][..., tokens, :] for name in summand.slots)
+    factor, *factors = summand.coefficients
+    argument = torch.empty_like(first, memory_format=torch.contiguous_format)
+    value = torch.empty_like(argument)
 
+    def combine() -> None:
+        torch.mul(first, factor, out=argument)
+        for slot, factor_ in zip(others, factors, strict=True):
+            argument.add_(slot, alpha=factor_)
+
+    if simple := simple_kernel(function, argument, value):
+        return _in_turn(combine, simple), value
+    cells = Cells([function], argument)
+    return _in_turn(combine, cells.find, cells.evaluate(function, value)), value
+
+
+def _in_turn(*kernels: Kernel) -> Kernel:
     def run() -> None:
-        argument.zero_()
-        for slot, factor in factors:
-            argument.add_(slot, alpha=factor)
-        if cells:
-            cells.find()
-        apply()
+        for kernel_ in kernels:
+            kernel_()
 
-    return run, value
+    return run
 
 
 @kernel.register
 def _(instruction: ClipSlots, machine: Machine) -> Kernel:
-    names = [slot.name for slot in machine.program.layout.having(Role.PARAMETER)]
-    whole = set(instruction.slots) == set(names)
-    targets = [machine.parameters] if whole else [machine.slots[n] for n in instruction.slots]
+    targets = [machine.slots[name] for name in instruction.slots]
     bound = instruction.bound
 
     def clip() -> None:
@@ -334,7 +350,7 @@ def _(instruction: ClipSlots, machine: Machine) -> Kernel:
 
 @kernel.register
 def _(instruction: WipeSlots, machine: Machine) -> Kernel:
-    targets = [machine.slots[name] for name in instruction.slots]
+    targets = [machine.slots[name] for name in instruction.slots] if machine.wipes else []
 
     def wipe() -> None:
         for target in targets:

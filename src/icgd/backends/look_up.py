@@ -8,7 +8,6 @@ instead of a search; a search remains for grids too fine to tabulate.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 import torch
@@ -30,12 +29,12 @@ class Cells:
         self.cell = torch.empty(argument.numel(), dtype=torch.int32, device=argument.device)
         knots = sorted({knot for function in functions for knot in function.knots})
         grid = min(function.grid for function in functions)
-        low, n_cells = knots[0], round((knots[-1] - knots[0]) / grid) + 2
+        n_cells = round((knots[-1] - knots[0]) / grid) + 2
         if n_cells <= MOST_CELLS:
-            self.starts = [low + grid * index for index in range(-1, n_cells - 1)]
-            self.find = self._by_grid(grid, low, n_cells)
+            self.starts = knots[0] + grid * torch.arange(-1, n_cells - 1, dtype=torch.float64)
+            self.find = self._by_grid(grid, knots[0], n_cells)
         else:
-            self.starts = [2 * knots[0] - knots[1], *knots]
+            self.starts = torch.tensor([knots[0] - 1.0, *knots], dtype=torch.float64)
             self.find = self._by_search(knots)
 
     def _by_grid(self, grid: float, low: float, n_cells: int) -> Kernel:
@@ -60,11 +59,12 @@ class Cells:
 
     def evaluate(self, function: ReluSum, write: Tensor) -> Kernel:
         """Kernel: write = function(argument), once the cells are found."""
-        pieces = [bisect_right(function.knots, start) for start in self.starts]
-        intercepts = function.intercepts()
-        slope = write.new_tensor([function.slopes[piece] for piece in pieces])
-        intercept = write.new_tensor([intercepts[piece] for piece in pieces])
-        slopes, flat_slopes = (buffer := torch.empty_like(write)), buffer.view(-1)
+        knots = torch.tensor(function.knots, dtype=torch.float64)
+        piece = torch.searchsorted(knots, self.starts, right=True)
+        slope = torch.tensor(function.slopes, dtype=torch.float64)[piece].to(write)
+        intercept = torch.tensor(function.intercepts(), dtype=torch.float64)[piece].to(write)
+        slopes = torch.empty_like(write)
+        flat_slopes = slopes.view(-1)
         argument, cell, flat = self.argument, self.cell, write.view(-1)
 
         def evaluate() -> None:

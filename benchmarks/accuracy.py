@@ -1,0 +1,58 @@
+"""How close: fits beside the best possible, and trained weights beside the real ones."""
+
+import torch
+
+import icgd
+from icgd.approximation.relu_sum import asymptotic_optimum, fit_relu_sum
+from icgd.problems import reference
+from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.functions import SmoothFunction
+
+
+def fits() -> list[dict[str, object]]:
+    """Certified error with 64 pieces on [-6, 6], over the asymptotic optimum."""
+    smooth = [a.value for a in ACTIVATIONS.values() if isinstance(a.value, SmoothFunction)]
+    return [_fit(function) for value in smooth for function in (value, value.derivative())]
+
+
+def _fit(function: SmoothFunction) -> dict[str, object]:
+    fit = fit_relu_sum(function, -6.0, 6.0, 64)
+    best = asymptotic_optimum(function, -6.0, 6.0, 64)
+    return {
+        "function": function.name,
+        "error": fit.error,
+        "optimum": best,
+        "ratio": fit.error / best,
+        "limit": 1.25,
+    }
+
+
+def weights() -> list[dict[str, object]]:
+    """Widths 3-4-4-2, tanh, n = 6, 5 steps, step 0.5, box 3, over the number of pieces."""
+    return [_weights(pieces) for pieces in (8, 32, 64, 128, 256, 512)]
+
+
+def _weights(pieces: int) -> dict[str, object]:
+    problem = icgd.Problem(
+        target=icgd.MLP((3, 4, 4, 2), "tanh", "tanh"),
+        loss="squared",
+        update=icgd.GradientStep(step_size=0.5, box=3.0),
+        domain=icgd.Domain(x=4.0, y=2.0),
+    )
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 3, generator=generator, dtype=torch.float64).clamp(-4, 4)
+    y = torch.rand(6, 2, generator=generator, dtype=torch.float64)
+    compiled = icgd.compile(problem, n_steps=5, pieces=pieces)
+    report = icgd.verify(compiled, x, y, seed=0, backend="dense")
+    task = compiled.task(x, y, seed=0)
+    real = reference.train(problem, task.initial, task.x, task.y, 5)
+    return {
+        "pieces": pieces,
+        "largest weight error": float(report.trajectory_errors.max()),
+        "largest step error": float(report.step_errors.max()),
+        "step bound, this run": float(report.step_bounds.max()),
+        "step bound, domain": report.certificate.domain_step,
+        "step bound, paper": report.certificate.paper_step,
+        "weights moved": float((real[-1] - real[0]).abs().max()),
+        "verdict": report.verdict.name,
+    }

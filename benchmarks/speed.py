@@ -1,0 +1,46 @@
+"""Fused runs against plain torch.autograd gradient descent of the same network."""
+
+import icgd
+from benchmarks.baseline import autograd_training
+from benchmarks.problems import problem_of, task_of
+from benchmarks.timing import interleaved_medians
+
+SIZES = (((8, 16, 16, 1), 32), ((8, 64, 64, 1), 64))
+LIMITS = {("tanh", None): 1.3, ("tanh", 256): 1.7, ("relu", None): 1.0, ("relu", 256): 1.2}
+
+
+def rows() -> list[dict[str, object]]:
+    return [
+        _row(widths, n, activation, n_tasks, limit)
+        for (activation, n_tasks), limit in LIMITS.items()
+        for widths, n in SIZES
+    ]
+
+
+def _row(
+    widths: tuple[int, ...], n: int, activation: str, n_tasks: int | None, limit: float
+) -> dict[str, object]:
+    problem = problem_of(widths, activation)
+    task = task_of(problem, n, n_tasks)
+    n_steps = 100 if n_tasks is None else 8
+    compiled = icgd.compile(problem, n_steps=n_steps, pieces=64)
+    difference = compiled.run_task(task).parameters[..., -1, :] - autograd_training(
+        problem, task, n_steps
+    )
+    seconds = interleaved_medians(
+        {
+            "fused": lambda: compiled.run_task(task),
+            "autograd": lambda: autograd_training(problem, task, n_steps),
+        }
+    )
+    return {
+        "widths": "-".join(map(str, widths)),
+        "n": n,
+        "activation": activation,
+        "tasks": n_tasks or 1,
+        "fused us/step": 1e6 * seconds["fused"] / n_steps,
+        "autograd us/step": 1e6 * seconds["autograd"] / n_steps,
+        "ratio": seconds["fused"] / seconds["autograd"],
+        "limit": limit,
+        "largest weight difference": float(difference.abs().max()),
+    }

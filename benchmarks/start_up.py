@@ -1,0 +1,39 @@
+"""Seconds until one can start: importing and compiling."""
+
+import subprocess
+import sys
+from statistics import median
+
+import icgd
+from benchmarks.problems import problem_of
+from benchmarks.timing import interleaved_medians
+from icgd.approximation.relu_sum import fit_relu_sum
+
+
+def rows() -> list[dict[str, object]]:
+    return [
+        {"what": "import icgd beyond torch", "seconds": _import_seconds(), "limit": 0.3},
+        {"what": "compile 8-64-64-1", "seconds": _compile_seconds(), "limit": 1.0},
+    ]
+
+
+def _import_seconds() -> float:
+    script = (
+        "import time, torch; start = time.perf_counter(); import icgd; "
+        "print(time.perf_counter() - start)"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        for _ in range(5)
+    ]
+    return median(float(run.stdout) for run in runs)
+
+
+def _compile_seconds() -> float:
+    problem = problem_of((8, 64, 64, 1), "tanh")
+
+    def compile_anew() -> None:
+        fit_relu_sum.cache_clear()
+        icgd.compile(problem, n_steps=20)
+
+    return interleaved_medians({"compile": compile_anew}, rounds=5)["compile"]

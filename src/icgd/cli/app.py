@@ -1,0 +1,55 @@
+"""The command `icgd`: joins the subcommands, and turns errors of icgd into one line."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from icgd import __version__
+from icgd.cli.compile import compile
+from icgd.cli.demo import demo
+from icgd.cli.run import run
+from icgd.cli.size import size
+from icgd.cli.verify import verify
+from icgd.errors import IcgdError
+
+WRONG_INPUT = 2
+"""Exit code for input that cannot be used, the same as for a wrong option."""
+
+app = typer.Typer(
+    help="Compile a training run into the weights of a transformer, and prove how close it comes.",
+    epilog="Start with: icgd demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (demo, compile, run, verify, size):
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"icgd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Options of `icgd` itself."""
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except IcgdError as error:
+        typer.echo(f"icgd: error: {' '.join(str(error).split())}", err=True)
+        raise SystemExit(WRONG_INPUT) from None

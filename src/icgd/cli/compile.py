@@ -1,0 +1,61 @@
+"""`icgd compile`: from the description of a training run to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from icgd.certificates.certificate import Certificate
+from icgd.cli import show
+from icgd.cli.options import AsJson
+from icgd.cli.problem_options import takes_training_run
+from icgd.cli.progress import progress
+from icgd.compiled import Compiled
+
+
+@takes_training_run
+def compile(
+    compiled: Compiled,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File to write.", metavar="FILE.safetensors")
+    ],
+    weights: Annotated[
+        bool | None,
+        typer.Option(help="Store the dense weights too. Default: if they take up to 256 MiB."),
+    ] = None,
+    listing: Annotated[bool, typer.Option("--listing", help="Print the program.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compile a training run into a transformer, and save it.
+
+    Example: icgd compile --widths 4,16,1 --steps 20 --tolerance 0.5 -o run.safetensors
+    """
+    with progress("proving and saving"):
+        certificate = compiled.certificate()
+        compiled.save(output, weights=weights)
+    if as_json:
+        return show.print_json(_data(compiled, certificate, output, listing))
+    show.print_summary(compiled.summary())
+    show.print_certificate(certificate)
+    if listing:
+        typer.echo(compiled.listing())
+    typer.echo(f"Saved {output}")
+
+
+def _data(
+    compiled: Compiled, certificate: Certificate, output: Path, listing: bool
+) -> dict[str, Any]:
+    functions = [
+        {"name": function.name, "pieces": function.n_pieces, "error": function.error}
+        for function in compiled.program.functions
+    ]
+    data = {
+        "file": str(output),
+        "problem": compiled.problem.to_data(),
+        "functions": functions,
+        "summary": show.summary_data(compiled.summary()),
+        "certificate": certificate,
+    }
+    return {**data, "listing": compiled.listing()} if listing else data

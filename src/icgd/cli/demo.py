@@ -1,0 +1,112 @@
+"""`icgd demo`: the whole line on real data, in a few seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from icgd.cli import show
+from icgd.cli.options import AsJson
+from icgd.cli.progress import progress
+from icgd.cli.writing import make_folder, write_file
+from icgd.reproductions import plotting
+from icgd.reproductions.demo import Result, Settings, numbers, picture
+
+SETTINGS = Settings()
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path(
+        "icgd-demo"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Train a network on real cars in a transformer's forward pass, and check it.
+
+    Writes demo.png and demo.json. Needs no arguments.
+
+    Example: icgd demo --out icgd-demo
+    """
+    plotting.require_matplotlib()
+    with progress("training, checking, timing") as on_progress:
+        result = numbers(SETTINGS, on_progress)
+        figure = plotting.png(picture(result))
+    data = show.json_text(_data(result))
+    make_folder(out)
+    write_file(out / "demo.png", figure)
+    write_file(out / "demo.json", f"{data}\n".encode())
+    if as_json:
+        typer.echo(data)
+    else:
+        _print(result)
+        typer.echo(f"Saved {out / 'demo.png'} and {out / 'demo.json'}")
+
+
+def _data(result: Result) -> dict[str, Any]:
+    return {
+        **show.plain(result),
+        "problem": result.settings.problem.to_data(),
+        "summary": show.summary_data(result.summary),
+        "report": show.report_data(result.report),
+        "transformer_rmse": result.transformer_rmse,
+        "descent_rmse": result.descent_rmse,
+    }
+
+
+def _print(result: Result) -> None:
+    show.output.print(_story(result))
+    show.print_summary(result.summary)
+    show.print_report(result.report)
+    _print_learning(result)
+    _print_times(result)
+
+
+def _story(result: Result) -> str:
+    """What happens, before the numbers."""
+    settings, n_held_out = result.settings, len(result.predictions)
+    widths = "-".join(str(width) for width in settings.problem.target.widths)
+    return (
+        f"A {widths} {settings.activation} network learns a car's miles per gallon from its "
+        "weight, horsepower\nand quarter-mile time (Motor Trend, 1974: "
+        f"{result.summary.n_tokens - n_held_out} cars to learn from, {n_held_out} held out).\n"
+        f"Its {settings.n_steps} steps of gradient descent are compiled into the weights of a "
+        "transformer. The cars and\nthe initial weights are the prompt; "
+        "one forward pass trains the network and predicts.\n"
+    )
+
+
+def _print_learning(result: Result) -> None:
+    rows = [
+        _learning("transformer", result.transformer_losses, result.transformer_rmse),
+        _learning("real gradient descent", result.descent_losses, result.descent_rmse),
+    ]
+    names = ("", "loss before", "loss after", "error on held-out cars")
+    show.print_columns("What was learnt", names, rows)
+
+
+def _learning(name: str, losses: tuple[float, ...], rmse: float) -> tuple[str, ...]:
+    return name, f"{losses[0]:.5f}", f"{losses[-1]:.5f}", f"{rmse:.3f} mpg"
+
+
+def _print_times(result: Result) -> None:
+    seconds, settings = result.seconds, result.settings
+    ratio = seconds.transformer / seconds.descent
+    rows = [
+        ("compile", show.seconds_text(seconds.compile)),
+        (
+            f"transformer, {settings.n_steps} steps (fused)",
+            f"{show.seconds_text(seconds.transformer)}, {ratio:.2f} of gradient descent's time",
+        ),
+        (
+            f"gradient descent, {settings.n_steps} steps (torch.autograd)",
+            show.seconds_text(seconds.descent),
+        ),
+        (
+            "transformer, one step through every head (dense)",
+            f"{show.seconds_text(seconds.dense_step)}; differs from fused by at most "
+            f"{show.error_text(result.dense_difference)}",
+        ),
+    ]
+    show.print_rows("Times, on one thread", rows)

@@ -1,0 +1,35 @@
+"""Arguments and options that several subcommands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icgd.backends.registry import BACKENDS
+from icgd.problems.task import DTYPES
+
+CompiledFile = Annotated[
+    Path, typer.Argument(help="File that `icgd compile` wrote.", metavar="FILE")
+]
+Data = Annotated[
+    Path,
+    typer.Argument(
+        help="CSV of the examples: columns of inputs and labels, with or without a header.",
+        metavar="DATA.csv",
+    ),
+]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        help="Name of a label column; once for each output. Default: the last columns.",
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Initial weights are drawn from it.")]
+BackendName = Annotated[
+    str, typer.Option("--backend", help=f"How to run it: {' or '.join(BACKENDS)}.")
+]
+DtypeName = Annotated[str, typer.Option("--dtype", help=f"{' or '.join(DTYPES)}.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]

@@ -1,0 +1,129 @@
+"""The options that describe a training run, shared by `compile` and `size`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any
+
+import typer
+
+from icgd.cli.progress import progress
+from icgd.compiled import Compiled
+from icgd.constructions.registry import CONSTRUCTIONS
+from icgd.errors import SettingError
+from icgd.pipeline import compile
+from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.losses import LOSSES
+from icgd.problems.mlp import MLP
+from icgd.problems.problem import Domain, GradientStep, Problem
+
+NETWORK, TRAINING, BUILDING = "The network", "Its training", "The transformer"
+
+Widths = Annotated[
+    str,
+    typer.Option(
+        help="Widths from the input to the output, joined by commas.",
+        metavar="N,...,N",
+        rich_help_panel=NETWORK,
+    ),
+]
+ActivationName = Annotated[
+    str,
+    typer.Option(
+        "--activation",
+        help=f"Activation of the hidden layers: {', '.join(ACTIVATIONS)}.",
+        rich_help_panel=NETWORK,
+    ),
+]
+OutputActivationName = Annotated[
+    str,
+    typer.Option(
+        "--output-activation", help="Activation of the last layer.", rich_help_panel=NETWORK
+    ),
+]
+LossName = Annotated[
+    str, typer.Option("--loss", help=f"One of {', '.join(LOSSES)}.", rich_help_panel=TRAINING)
+]
+StepSize = Annotated[float, typer.Option(help="Learning rate.", rich_help_panel=TRAINING)]
+Box = Annotated[
+    float,
+    typer.Option(help="After every step each weight is clipped to ±box.", rich_help_panel=TRAINING),
+]
+XBound = Annotated[
+    float, typer.Option(help="Largest size of an input (domain.x).", rich_help_panel=TRAINING)
+]
+YBound = Annotated[
+    float, typer.Option(help="Largest size of a label (domain.y).", rich_help_panel=TRAINING)
+]
+Steps = Annotated[int, typer.Option(help="Gradient steps.", rich_help_panel=TRAINING)]
+ConstructionName = Annotated[
+    str,
+    typer.Option(
+        "--construction", help=f"One of {', '.join(CONSTRUCTIONS)}.", rich_help_panel=BUILDING
+    ),
+]
+Pieces = Annotated[
+    int | None,
+    typer.Option(
+        help="Linear pieces of every smooth function; 64 unless said.", rich_help_panel=BUILDING
+    ),
+]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(
+        help="Instead of --pieces: as many as prove that no step errs by more.",
+        rich_help_panel=BUILDING,
+    ),
+]
+
+
+def compiled_from(
+    widths: Widths,
+    activation: ActivationName = "tanh",
+    output_activation: OutputActivationName = "identity",
+    loss: LossName = "squared",
+    step_size: StepSize = 0.1,
+    box: Box = 3.0,
+    x_bound: XBound = 4.0,
+    y_bound: YBound = 2.0,
+    steps: Steps = 20,
+    construction: ConstructionName = "relu-stack",
+    pieces: Pieces = None,
+    tolerance: Tolerance = None,
+) -> Compiled:
+    """The training run that the options describe."""
+    target = MLP(parse_widths(widths), activation, output_activation)
+    problem = Problem(target, loss, GradientStep(step_size, box), Domain(x_bound, y_bound))
+    with progress("compiling"):
+        return compile(
+            problem, n_steps=steps, construction=construction, pieces=pieces, tolerance=tolerance
+        )
+
+
+def parse_widths(text: str) -> tuple[int, ...]:
+    """The text `4,16,1` as numbers."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise SettingError.not_a_number_list("--widths", text) from None
+
+
+def takes_training_run(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `compiled_from` in place of its first parameter.
+
+    typer reads options from a signature, so that of the result joins both.
+    """
+    shared = signature(compiled_from, eval_str=True).parameters
+    _, *own = signature(command, eval_str=True).parameters.values()
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        options = {name: given.pop(name) for name in shared}
+        command(compiled_from(**options), **given)
+
+    parameters = [*shared.values(), *own]
+    keyword_only = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters]
+    with_options.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
+    return with_options

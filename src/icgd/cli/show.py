@@ -1,0 +1,198 @@
+"""Results on the terminal: as tables to read, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from math import isfinite
+from typing import Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from icgd.certificates.certificate import Certificate, Report, Verdict
+from icgd.weights.summary import Summary, dense_bytes
+
+output = Console(highlight=False)
+"""Standard output; a table there is as wide as the terminal, or 80 columns in a file."""
+
+FLOAT64_BYTES = 8
+LISTED_ROWS = 10
+"""Predictions that a table shows; a file holds all."""
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON data; a number that is not finite becomes null, because JSON has none."""
+    if isinstance(value, Tensor):
+        return plain(value.tolist())
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return value
+
+
+def json_text(data: Any) -> str:
+    """JSON data as text."""
+    return json.dumps(plain(data), indent=2, allow_nan=False)
+
+
+def print_json(data: Any) -> None:
+    typer.echo(json_text(data))
+
+
+def summary_data(summary: Summary) -> dict[str, Any]:
+    """Sizes with every digit, and the memory of the dense weights."""
+    return {**plain(summary), "dense_bytes": dense_bytes(summary.layers, FLOAT64_BYTES)}
+
+
+def report_data(report: Report) -> dict[str, Any]:
+    """The report with its verdict and the largest error and bound over all steps."""
+    names = ("step_errors", "step_bounds", "trajectory_errors", "trajectory_bounds")
+    return {
+        "verdict": report.verdict.name,
+        "meaning": report.verdict.value,
+        "largest": {name: largest(getattr(report, name)) for name in names},
+        **plain(report),
+    }
+
+
+def largest(values: Tensor) -> float:
+    """The largest entry, NaN if there is one; 0 if there is none because there is no step."""
+    return float(values.max()) if values.numel() else 0.0
+
+
+def count_text(number: int) -> str:
+    """`number` as a reader says it: exact while it is short, then in words."""
+    if number < 100_000:
+        return f"{number:,}"
+    if number >= 10**15:
+        return f"{number:.2e}"
+    words = ("thousand", "million", "billion", "trillion")
+    power = (len(str(number)) - 1) // 3
+    return f"{_three_digits(number / 1000**power)} {words[power - 1]}"
+
+
+def bytes_text(number: int) -> str:
+    """`number` of bytes in the largest binary unit that it fills."""
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+    power = min(max(number.bit_length() - 1, 0) // 10, len(units) - 1)
+    return f"{_three_digits(number / 1024**power)} {units[power]}"
+
+
+def _three_digits(number: float) -> str:
+    """The first three digits of a number of at least 1."""
+    return f"{number:.{max(0, 3 - len(str(int(number))))}f}"
+
+
+def seconds_text(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def error_text(value: float) -> str:
+    """An error or a bound: two digits are all that matters."""
+    return f"{value:.1e}"
+
+
+def print_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
+    """A table of two columns: what, and how much."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE)
+    table.show_header = False
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name), Text(value))
+    output.print(table)
+
+
+def print_columns(title: str, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table with a header; all but the first column are numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE)
+    for position, name in enumerate(names):
+        table.add_column(Text(name), justify="right" if position else "left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    output.print(table)
+
+
+def print_summary(summary: Summary) -> None:
+    """The transformer's size."""
+    prediction = summary.n_layers - summary.n_steps * summary.layers_per_step
+    steps = f"{summary.layers_per_step} for each of {summary.n_steps:,} steps"
+    memory = bytes_text(dense_bytes(summary.layers, FLOAT64_BYTES))
+    nonzero_share = summary.nonzeros / summary.parameters
+    rows = [
+        ("layers", f"{summary.n_layers:,}: {steps}, {prediction} to predict"),
+        ("d_model", count_text(summary.d_model)),
+        ("heads", f"at most {count_text(summary.max_heads)} a layer, d_head {summary.d_head:,}"),
+        ("hidden units of an MLP", f"at most {count_text(summary.d_mlp)}"),
+        ("weights", f"{count_text(summary.parameters)} ({memory} dense; steps share them)"),
+        ("non-zero weights", f"{count_text(summary.nonzeros)} ({nonzero_share:.2g} of all)"),
+        (f"FLOPs, {summary.n_tokens} tokens", f"{count_text(summary.flops)} dense"),
+        ("the same training directly", f"{count_text(summary.direct_flops)} FLOPs"),
+    ]
+    print_rows(f"The transformer ({summary.construction})", rows)
+
+
+def print_certificate(certificate: Certificate) -> None:
+    """What is proved before any run."""
+    rows = [
+        ("(a) one step", error_text(certificate.domain_step)),
+        ("(a) the whole run", error_text(certificate.domain_trajectory)),
+        ("(c) one step, the paper's closed form", error_text(certificate.paper_step)),
+    ]
+    print_rows("Proved: no weight errs by more, whatever the data in the domain", rows)
+
+
+def print_report(report: Report) -> None:
+    """Measured errors beside their bounds, and the verdict."""
+    certificate = report.certificate
+    rows = [
+        (
+            "one step",
+            error_text(largest(report.step_errors)),
+            error_text(largest(report.step_bounds)),
+            error_text(certificate.domain_step),
+            error_text(certificate.paper_step),
+        ),
+        (
+            "the whole run",
+            error_text(largest(report.trajectory_errors)),
+            error_text(largest(report.trajectory_bounds)),
+            error_text(certificate.domain_trajectory),
+            "none",
+        ),
+    ]
+    names = ("", "measured", "(b) this run", "(a) any data", "(c) paper")
+    print_columns("Largest error of any weight, and its proved bounds", names, rows)
+    print_rows("", [("near-kink events", f"{report.near_kinks.count:,}")])
+    print_verdict(report.verdict)
+
+
+def print_verdict(verdict: Verdict) -> None:
+    style = "bold green" if verdict is Verdict.HOLDS else "bold red"
+    output.print(Text(f"{verdict.name}: {verdict.value}.", style=style))
+
+
+def print_predictions(names: Sequence[str], rows: Sequence[Sequence[float]]) -> None:
+    """The first predictions, numbered as the rows of the queries."""
+    listed = [
+        (str(number), *(f"{value:.6g}" for value in row))
+        for number, row in enumerate(rows[:LISTED_ROWS], start=1)
+    ]
+    print_columns("Predictions", ("query", *names), listed)
+    if len(rows) > LISTED_ROWS:
+        output.print(f"and {len(rows) - LISTED_ROWS} more; --out writes all to a file")

@@ -1,0 +1,313 @@
+"""The demo: a transformer's forward pass trains a network on real cars.
+
+A network of three layers learns a car's miles per gallon from its weight, horsepower and
+quarter-mile time. Its gradient descent is compiled; the training cars and the initial weights
+go into the prompt, and the forward pass gives predictions for cars that it never saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from icgd.backends.run import OnProgress
+from icgd.certificates.certificate import Report
+from icgd.compiled import Compiled
+from icgd.pipeline import compile, verify
+from icgd.problems import reference
+from icgd.problems.mlp import MLP
+from icgd.problems.problem import Domain, GradientStep, Problem
+from icgd.problems.task import Task
+from icgd.reproductions import plotting
+from icgd.reproductions.cars import INPUTS, Cars, Scaling, read_cars, split_cars
+from icgd.reproductions.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
+from icgd.shapes import History, Parameters
+from icgd.weights.summary import Summary
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the demo does. The domain covers the standardised data with a little room."""
+
+    hidden_widths: tuple[int, ...] = (8, 8)
+    activation: str = "tanh"
+    step_size: float = 0.2
+    box: float = 1.5
+    domain: Domain = Domain(x=3.0, y=2.5)
+    n_steps: int = 200
+    pieces: int = 128
+    n_held_out: int = 8
+    split_seed: int = 0
+    weight_seed: int = 3
+    n_dense_steps: int = 3  # running every head of every layer costs about 0.2 s a step
+    n_timings: int = 5
+
+    @property
+    def problem(self) -> Problem:
+        """One input more than columns: the constant 1 that makes a bias."""
+        widths = (len(INPUTS) + 1, *self.hidden_widths, 1)
+        update = GradientStep(self.step_size, self.box)
+        return Problem(MLP(widths, self.activation), "squared", update, self.domain)
+
+    def compiled(self, n_steps: int) -> Compiled:
+        """The first `n_steps` steps of the problem's gradient descent."""
+        return compile(self.problem, n_steps=n_steps, pieces=self.pieces)
+
+
+N_STAGES = 4
+"""Stages of the work, for progress: training, dense run, certificate, timing."""
+
+QUICK = Settings(hidden_widths=(3, 3), n_steps=5, pieces=16, n_dense_steps=2, n_timings=1)
+"""What the tests run."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A held-out car's miles per gallon: as tested, and as predicted in two ways."""
+
+    car: str
+    true_mpg: float
+    transformer_mpg: float
+    descent_mpg: float
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall-clock times; those of the two runs are medians of interleaved repetitions."""
+
+    compile: float
+    transformer: float
+    descent: float
+    dense_step: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """Every number of the demo. Losses are before the first step and after every step."""
+
+    settings: Settings
+    summary: Summary
+    report: Report
+    transformer_losses: tuple[float, ...]
+    descent_losses: tuple[float, ...]
+    predictions: tuple[Prediction, ...]
+    dense_difference: float
+    seconds: Seconds
+
+    @property
+    def transformer_rmse(self) -> float:
+        """Root mean squared error on the held-out cars, in miles per gallon."""
+        return _rmse([car.transformer_mpg - car.true_mpg for car in self.predictions])
+
+    @property
+    def descent_rmse(self) -> float:
+        return _rmse([car.descent_mpg - car.true_mpg for car in self.predictions])
+
+
+def _rmse(errors: Sequence[float]) -> float:
+    return float(np.sqrt(np.mean(np.square(errors))))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one thread: on matrices this small, more only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@_one_thread()
+def numbers(settings: Settings | None = None, on_progress: OnProgress | None = None) -> Result:
+    """Compile, run, compare and time; `on_progress` hears of every stage."""
+    settings = settings or Settings()
+    stage_done = on_progress or _silently
+    training, held_out = split_cars(read_cars(), settings.n_held_out, settings.split_seed)
+    scaling = Scaling.of(training)
+    x, y, queries = scaling.inputs(training), scaling.labels(training), scaling.inputs(held_out)
+
+    start = perf_counter()
+    compiled = settings.compiled(settings.n_steps)
+    compile_seconds = perf_counter() - start
+    problem = compiled.problem
+    task = compiled.task(x, y, queries=queries, seed=settings.weight_seed)
+    run = compiled.run_task(task)
+    real = reference.train(problem, task.initial, task.x, task.y, settings.n_steps)
+    real_predictions = reference.predict(problem.target, real[-1], task.queries)
+    stage_done(1, N_STAGES)
+    dense = _through_every_head(settings, task)
+    stage_done(2, N_STAGES)
+    report = verify(compiled, x, y, initial=task.initial)
+    stage_done(3, N_STAGES)
+    run_seconds = _interleaved_medians(
+        lambda: compiled.run_task(task),
+        lambda: descend(problem, task, settings.n_steps),
+        n_timings=settings.n_timings,
+    )
+    stage_done(N_STAGES, N_STAGES)
+    return Result(
+        settings=settings,
+        summary=compiled.summary(task.n_tokens),
+        report=report,
+        transformer_losses=_losses(problem, run.parameters, task),
+        descent_losses=_losses(problem, real, task),
+        predictions=_predictions(held_out, scaling, run.predictions, real_predictions),
+        dense_difference=dense.difference,
+        seconds=Seconds(compile_seconds, *run_seconds, dense.step_seconds),
+    )
+
+
+def _silently(done: int, total: int) -> None:
+    """Progress that nobody listens to."""
+
+
+@dataclass(frozen=True)
+class _Dense:
+    """A few steps through every head: distance to the fused backend, and time a step."""
+
+    difference: float
+    step_seconds: float
+
+
+def _through_every_head(settings: Settings, task: Task) -> _Dense:
+    """Build the transformer's weights, run them, and compare with the fused backend."""
+    compiled = settings.compiled(settings.n_dense_steps)
+    moments: list[float] = []
+    dense = compiled.run_task(
+        task, backend="dense", on_progress=lambda done, total: moments.append(perf_counter())
+    )
+    fused = compiled.run_task(task)
+    differences = [dense.parameters - fused.parameters, dense.predictions - fused.predictions]
+    return _Dense(
+        difference=max(float(part.abs().max()) for part in differences),
+        step_seconds=float(np.median(np.diff(moments))),
+    )
+
+
+def descend(problem: Problem, task: Task, n_steps: int) -> Parameters:
+    """Real gradient descent as it is usually written, with torch.autograd: the weights it finds."""
+    target, update = problem.target, problem.update
+    activations = [target.layer_activation(layer).value for layer in range(1, target.depth + 1)]
+    matrices = [matrix.clone().requires_grad_() for matrix in target.matrices(task.initial)]
+    for _ in range(n_steps):
+        outputs = task.x
+        for matrix, activation in zip(matrices, activations, strict=True):
+            outputs = activation(outputs @ matrix.mT)
+        loss = problem.loss_function.value(outputs, task.y).mean() / 2
+        gradients = torch.autograd.grad(loss, matrices)
+        with torch.no_grad():
+            for matrix, gradient in zip(matrices, gradients, strict=True):
+                matrix.sub_(gradient, alpha=update.step_size).clamp_(-update.box, update.box)
+    return torch.cat([matrix.detach().flatten() for matrix in matrices])
+
+
+def _interleaved_medians(*jobs: Callable[[], object], n_timings: int) -> tuple[float, ...]:
+    """Median seconds of every job; taking turns spreads a slow moment over all of them."""
+    seconds = [[_seconds(job) for job in jobs] for _ in range(n_timings)]
+    return tuple(median(column) for column in zip(*seconds, strict=True))
+
+
+def _seconds(job: Callable[[], object]) -> float:
+    start = perf_counter()
+    job()
+    return perf_counter() - start
+
+
+def _losses(problem: Problem, history: History, task: Task) -> tuple[float, ...]:
+    losses = [reference.risk(problem, weights, task.x, task.y) for weights in history]
+    return tuple(float(loss) for loss in losses)
+
+
+def _predictions(
+    cars: Cars, scaling: Scaling, transformer: Tensor, descent: Tensor
+) -> tuple[Prediction, ...]:
+    """Standardised predictions, one row a car, back in miles per gallon."""
+    columns = [scaling.mpg(labels.numpy().ravel()).tolist() for labels in (transformer, descent)]
+    return tuple(map(Prediction, cars.names, cars.mpg.tolist(), *columns))
+
+
+def picture(result: Result) -> Figure:
+    """Three panels: the loss, the errors beside their bounds, the predictions."""
+    figure, (losses, errors, cars) = plotting.new_figure(13.0, 4.4, n_panels=3)
+    _draw_losses(losses, result)
+    _draw_errors(errors, result)
+    _draw_cars(cars, result)
+    return figure
+
+
+def _draw_losses(panel: Axes, result: Result) -> None:
+    """Gradient descent as a broad band, the transformer as a thin line inside it."""
+    ours, real = result.transformer_losses, result.descent_losses
+    plotting.describe(
+        panel, "One forward pass trains the network", "training step", "training loss (log scale)"
+    )
+    panel.plot(real, color=ORANGE, linewidth=8, alpha=0.5, solid_capstyle="round")
+    panel.plot(ours, color=BLUE, linewidth=2)
+    panel.set_yscale("log")
+    panel.yaxis.set_major_formatter("{x:g}")
+    at, top = 0.12 * len(ours), max(ours)
+    plotting.note(panel, "broad: real gradient descent", (at, 0.75 * top), RED)
+    plotting.note(panel, "thin: the transformer", (at, 0.55 * top), BLUE)
+
+
+def _draw_errors(panel: Axes, result: Result) -> None:
+    """Measured errors solid, bounds dashed; each text stands clear of the curve that it names."""
+    report = result.report
+    plotting.describe(
+        panel, "Every error stays below its bound", "training step", "largest error of any weight"
+    )
+    for errors, bounds, colour in (
+        (report.trajectory_errors, report.trajectory_bounds, RED),
+        (report.step_errors, report.step_bounds, BLUE),
+    ):
+        steps = range(1, len(errors) + 1)
+        panel.plot(steps, errors, color=colour, linewidth=2)
+        panel.plot(steps, bounds, color=colour, linewidth=2, linestyle=(0, (4, 2)))
+    panel.set_yscale("log")
+    panel.set_ylim(bottom=float(report.step_errors.min()) / 5)
+    last = len(report.step_errors)
+    far, one = "distance to real descent", "error of one step"
+    for text, height, colour in (
+        (f"{far}: proved", report.trajectory_bounds.max() / 4, RED),
+        (f"{far}: measured", report.trajectory_errors.max() * 2, RED),
+        (f"{one}: proved", report.step_bounds.min() / 2.2, BLUE),
+        (f"{one}: measured", report.step_errors.min() / 2.5, BLUE),
+    ):
+        plotting.note(panel, text, (last, float(height)), colour, ha="right")
+    ceiling = (last, float(report.trajectory_bounds.max()) / 14)
+    plotting.tag(panel, "(worst case; only the box ends its growth)", ceiling, ha="right")
+
+
+def _draw_cars(panel: Axes, result: Result) -> None:
+    """Gradient descent as large pale discs, the transformer as dots at their centres."""
+    cars = result.predictions
+    true, ours = [car.true_mpg for car in cars], [car.transformer_mpg for car in cars]
+    plotting.describe(
+        panel, "It predicts cars that it never saw", "true miles per gallon", "predicted mpg"
+    )
+    panel.axline((20, 20), slope=1, color=FAINT, linewidth=1, linestyle=":")
+    panel.scatter(true, [car.descent_mpg for car in cars], s=150, color=ORANGE, alpha=0.5, lw=0)
+    panel.scatter(true, ours, s=26, color=BLUE)
+    ends = (min(*true, *ours) - 2, max(*true, *ours) + 2)
+    panel.set(xlim=ends, ylim=ends)
+    for car in cars:
+        side = -1 if car.true_mpg > 0.75 * ends[1] else 1
+        at = (car.true_mpg + 0.8 * side, car.transformer_mpg)
+        plotting.tag(panel, car.car, at, ha="left" if side > 0 else "right")
+    low, high = ends
+    for text, share, colour in (
+        ("disc: real gradient descent", 0.96, RED),
+        ("dot: the transformer", 0.89, BLUE),
+    ):
+        plotting.note(panel, text, (low + 0.5, low + share * (high - low)), colour)
+    error = f"off by {result.transformer_rmse:.1f} mpg (root mean square)"
+    plotting.note(panel, error, (high - 0.5, low + 0.04 * (high - low)), INK, ha="right")

@@ -1,0 +1,73 @@
+"""The one place that imports matplotlib: how every figure looks, and how it becomes a file."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+from icgd.errors import MissingExtraError
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patheffects import withStroke
+except ImportError:  # the extra `plots` is not installed
+    Axes = FigureCanvasAgg = Figure = withStroke = None  # type: ignore[assignment,misc]
+
+BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+"""Colours of Okabe and Ito, which colour-blind readers can tell apart."""
+
+INK, FAINT = "#222222", "#767676"
+DOTS_PER_INCH = 150
+
+
+def require_matplotlib() -> None:
+    """Raise `MissingExtraError` if nothing can be drawn."""
+    if Figure is None:
+        raise MissingExtraError.of("matplotlib", "plots", "Drawing the figure")
+
+
+def new_figure(width: float, height: float, n_panels: int) -> tuple[Figure, list[Axes]]:
+    """A figure of `n_panels` panels side by side, in inches, without any global state."""
+    require_matplotlib()
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)  # type: ignore[union-attr]
+    panels = list(figure.subplots(1, n_panels, squeeze=False)[0])
+    for panel in panels:
+        _dress(panel)
+    return figure, panels
+
+
+def _dress(panel: Axes) -> None:
+    """Left and lower axis only, a faint grid behind the data, text that can be read."""
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.spines[["left", "bottom"]].set_color(FAINT)
+    panel.tick_params(labelsize=10.5, colors=INK)
+    panel.grid(color="#E6E6E6", linewidth=0.7)
+    panel.set_axisbelow(True)
+
+
+def describe(panel: Axes, message: str, x: str, y: str) -> None:
+    """The panel's message above its left edge, and what its axes show."""
+    panel.set_title(message, loc="left", fontsize=13, color=INK, pad=10)
+    panel.set_xlabel(x, fontsize=11.5, color=INK)
+    panel.set_ylabel(y, fontsize=11.5, color=INK)
+
+
+def note(panel: Axes, text: str, at: tuple[float, float], colour: str, ha: str = "left") -> None:
+    """Text in the colour of the curve that it names, at a point of the data."""
+    panel.text(*at, text, color=colour, fontsize=11.5, ha=ha, va="center")
+
+
+def tag(panel: Axes, text: str, at: tuple[float, float], ha: str = "left") -> None:
+    """The small name of one point; a white rim keeps it readable on top of a line."""
+    rim = [withStroke(linewidth=2.5, foreground="white")]
+    panel.text(*at, text, color=INK, fontsize=9, ha=ha, va="center", path_effects=rim)
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as the content of a PNG file; equal figures give equal bytes."""
+    content = BytesIO()
+    figure.savefig(content, format="png", metadata={"Software": None})
+    return content.getvalue()
