@@ -12,9 +12,7 @@ from icgd.problems.task import Task
 def autograd_training(problem: Problem, task: Task, n_steps: int) -> Tensor:
     """Gradient descent as anyone would write it; weights with a task axis if there are many."""
     activation: Callable[[Tensor], Tensor] = getattr(torch, problem.target.activation)
-    matrices = [
-        matrix.clone().requires_grad_() for matrix in problem.target.matrices(task.initial)
-    ]
+    matrices = [matrix.clone().requires_grad_() for matrix in problem.target.matrices(task.initial)]
     step_size, box = problem.update.step_size, problem.update.box
     for _ in range(n_steps):
         outputs = task.x

@@ -53,9 +53,7 @@ class Compiled:
         dtype: str | torch.dtype = "float64",
     ) -> Task:
         """The data as a checked task of this problem."""
-        return as_task(
-            self.problem, X, y, queries=queries, initial=initial, seed=seed, dtype=dtype
-        )
+        return as_task(self.problem, X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
 
     def run(
         self,

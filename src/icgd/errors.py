@@ -135,6 +135,24 @@ class DataError(IcgdError, ValueError):
     def unreadable(cls, path: object, problem: str) -> DataError:
         return cls(f"Cannot read {path}: {problem}.")
 
+    @classmethod
+    def repeated_column(cls, path: object, name: str) -> DataError:
+        return cls(f"{path} has two columns called {name!r}; column names must be unique.")
+
+    @classmethod
+    def wrong_labels(cls, labels: Sequence[str], expected: int) -> DataError:
+        return cls(
+            f"The network has {expected} outputs, but the label columns are {', '.join(labels)}. "
+            "Give --label once for each output."
+        )
+
+    @classmethod
+    def wrong_query_columns(cls, path: object, got: int, expected: int) -> DataError:
+        return cls(
+            f"{path} has {got} columns; a query has {expected} inputs. Keep only those, or give "
+            "both files a header, so that inputs are found by name."
+        )
+
 
 class DomainError(IcgdError, ValueError):
     """Data or weights lie outside the bounds that the certificate relies on."""
@@ -174,7 +192,9 @@ class UnsupportedProblemError(IcgdError, ValueError):
     """The chosen construction cannot serve this problem."""
 
     @classmethod
-    def of(cls, construction: str, reason: str, alternatives: Sequence[str]) -> UnsupportedProblemError:
+    def of(
+        cls, construction: str, reason: str, alternatives: Sequence[str]
+    ) -> UnsupportedProblemError:
         hint = (
             f"Constructions that can: {', '.join(alternatives)}."
             if alternatives
@@ -187,9 +207,7 @@ class ToleranceError(IcgdError, ValueError):
     """No number of pieces proves the tolerance."""
 
     @classmethod
-    def unreachable(
-        cls, tolerance: float, best: float, pieces: int, reason: str
-    ) -> ToleranceError:
+    def unreachable(cls, tolerance: float, best: float, pieces: int, reason: str) -> ToleranceError:
         return cls(
             f"tolerance={tolerance:g} cannot be proved: the smallest bound is {best:.3g}, "
             f"with {pieces} pieces. {reason}"

@@ -66,9 +66,7 @@ def compile(
     return _within(positive("tolerance", tolerance), build, task)
 
 
-def _within(
-    tolerance: float, build: Callable[[int], Compiled], task: Task | None
-) -> Compiled:
+def _within(tolerance: float, build: Callable[[int], Compiled], task: Task | None) -> Compiled:
     """The compiled run with about the fewest pieces whose proved step error is small enough.
 
     The error falls with the square of the number of pieces, which predicts how many are needed.

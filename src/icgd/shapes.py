@@ -8,6 +8,18 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
+Inputs = Float[Tensor, "*tasks example input_width"]
+"""Inputs of the examples."""
+
+Labels = Float[Tensor, "*tasks example output_width"]
+"""Labels of the examples, or predictions at them."""
+
+Queries = Float[Tensor, "*tasks query input_width"]
+"""Inputs of the queries."""
+
+Predictions = Float[Tensor, "*tasks query output_width"]
+"""Predictions at the queries."""
+
 Stream = Float[Tensor, "*tasks token width"]
 """The residual stream: a row of features for each token."""
 

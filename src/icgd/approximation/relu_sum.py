@@ -87,7 +87,10 @@ def _exact(function: KinkedFunction, low: float, high: float) -> ReluSum:
 def _ramps(function: StepFunction, low: float, high: float, width: float) -> ReluSum:
     if not width > 0 or log2(width) != floor(log2(width)):
         raise SettingError.not_power_of_two("kink_width", width)
-    jumps = [after - before for before, after in zip(function.levels[:-1], function.levels[1:], strict=True)]
+    jumps = [
+        after - before
+        for before, after in zip(function.levels[:-1], function.levels[1:], strict=True)
+    ]
     return ReluSum(
         name=function.name,
         low=low,
@@ -116,7 +119,9 @@ def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) 
         knots=tuple(knots.tolist()),
         slopes=tuple(slopes.tolist()),
         anchor=0.0 if anchor is None else float(knots[anchor]),
-        anchor_value=float(values[0] - slopes[0] * low) if anchor is None else float(values[anchor + 1]),
+        anchor_value=float(values[0] - slopes[0] * low)
+        if anchor is None
+        else float(values[anchor + 1]),
         errors=(0.0,) * len(slopes),
     )
     return _with_proved_errors(function, unproved)
@@ -125,7 +130,10 @@ def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) 
 def _balanced_nodes(function: SmoothFunction, low: float, high: float, pieces: int) -> Tensor:
     """Ends of the pieces, such that all pieces have nearly the same error."""
     reach = torch.linspace(
-        max(low, -CURVED_REACH), min(high, CURVED_REACH), max(20_001, 16 * pieces), dtype=torch.float64
+        max(low, -CURVED_REACH),
+        min(high, CURVED_REACH),
+        max(20_001, 16 * pieces),
+        dtype=torch.float64,
     )
     density = function.tower[2](reach).abs().sqrt()
     mass = torch.cat([density.new_zeros(1), torch.cumulative_trapezoid(density, reach)])
@@ -220,4 +228,3 @@ def _halved(cells: Tensor, piece: Tensor) -> tuple[Tensor, Tensor]:
     middle = cells.mean(0)
     left, right = torch.stack([cells[0], middle]), torch.stack([middle, cells[1]])
     return torch.cat([left, right], dim=1), piece.repeat(2)
-

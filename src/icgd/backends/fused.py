@@ -10,8 +10,8 @@ every step. Scratch is overwritten rather than added to, so it is wiped only for
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import singledispatch
+from collections.abc import Iterable, Sequence
+from functools import cached_property, singledispatch
 from typing import ClassVar
 
 import torch
@@ -22,6 +22,7 @@ from icgd.backends.prompt import split_parameters
 from icgd.backends.run import AbstractBackend, OnProgress, Run
 from icgd.errors import ProgramError
 from icgd.problems.task import Task
+from icgd.program.functions import ReluSum
 from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
@@ -39,7 +40,7 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import Role
 from icgd.program.program import Layer, StackProgram
-from icgd.shapes import Parameters, Stream
+from icgd.shapes import Inputs, Labels, Matrix, Parameters, Predictions, Queries, Stream
 
 NUMBERS_AT_ONCE = 2**18
 """Size of the widest slot over the tasks that run together: large enough to keep the threads
@@ -112,7 +113,7 @@ def _run_group(
     return Run(history, _predict(program, history[..., -1, :], task))
 
 
-def _predict(program: StackProgram, parameters: Parameters, task: Task) -> Stream:
+def _predict(program: StackProgram, parameters: Parameters, task: Task) -> Predictions:
     if task.n_queries == 0:
         return task.y[..., :0, :].clone()
     machine = Machine(program, parameters, task.x[..., :0, :], task.y[..., :0, :], task.queries)
@@ -141,6 +142,28 @@ def _traced(program: StackProgram, task: Task, trace: tuple[str, ...]) -> Run:
     )
 
 
+class Preactivation:
+    """W p for one matrix and one input slot, and the cells of the functions applied to it."""
+
+    def __init__(
+        self, weights: Matrix, inputs: Stream, value: Tensor, functions: Sequence[ReluSum]
+    ) -> None:
+        self.value = value
+        self._functions = functions
+        transposed = weights.mT
+
+        def compute() -> None:
+            torch.matmul(inputs, transposed, out=value)
+
+        self.compute: Kernel = compute
+
+    @cached_property
+    def cells(self) -> Cells:
+        """The common cells of all functions that are looked up."""
+        looked_up = [f for f in self._functions if not simple_kernel(f, self.value, self.value)]
+        return Cells(looked_up, self.value)
+
+
 class Machine:
     """The slots of some tasks as buffers, and the kernels that run on them."""
 
@@ -148,9 +171,9 @@ class Machine:
         self,
         program: StackProgram,
         parameters: Parameters,
-        x: Stream,
-        y: Stream,
-        queries: Stream,
+        x: Inputs,
+        y: Labels,
+        queries: Queries,
         *,
         wipes: bool = False,
     ) -> None:
@@ -170,8 +193,7 @@ class Machine:
             self.slots[name] = matrix.clone(memory_format=torch.contiguous_format)
         for slot in program.layout.having(Role.SCRATCH):
             self.slots[slot.name] = self.buffer(self.n_tokens, slot.width)
-        self._arguments: dict[tuple[str, str], Tensor] = {}
-        self._cells: dict[tuple[str, str], Cells] = {}
+        self._preactivations: dict[tuple[str, str], Preactivation] = {}
 
     def copy_parameters(self, write: Parameters) -> None:
         """Write the current weights into a parameter vector."""
@@ -192,15 +214,38 @@ class Machine:
         Functions of the same preactivation share its computation: within `layers`, weights and
         inputs are not written between two uses (a slot is wiped before it is written again).
         """
-        instructions = [part for layer in layers for part in layer.instructions]
         kernels: list[Kernel] = []
-        ready: set[tuple[str, str]] = set()
-        for instruction in instructions:
+        for instruction in (part for layer in layers for part in layer.instructions):
             if isinstance(instruction, ApplyUnits):
-                kernels += _units(instruction, self, ready)
+                kernels += [part for part in self._units(instruction) if part not in kernels]
             else:
                 kernels.append(kernel(instruction, self))
         return kernels
+
+    def _units(self, instruction: ApplyUnits) -> list[Kernel]:
+        """Preactivation, cells and value; the first two are the same objects in every use."""
+        preactivation = self._preactivation(instruction.weights, instruction.inputs)
+        function = self.program.function(instruction.function)
+        write = self.slots[instruction.write]
+        if simple := simple_kernel(function, preactivation.value, write):
+            return [preactivation.compute, simple]
+        cells = preactivation.cells
+        return [preactivation.compute, cells.find, cells.evaluate(function, write)]
+
+    def _preactivation(self, weights: str, inputs: str) -> Preactivation:
+        if (weights, inputs) not in self._preactivations:
+            names = {
+                part.function
+                for layer in (*self.program.block, *self.program.prediction)
+                for part in layer.instructions
+                if isinstance(part, ApplyUnits) and (part.weights, part.inputs) == (weights, inputs)
+            }
+            functions = [self.program.function(name) for name in sorted(names)]
+            value = self.buffer(self.n_tokens, self.slots[weights].shape[-2])
+            self._preactivations[weights, inputs] = Preactivation(
+                self.slots[weights], self.slots[inputs], value, functions
+            )
+        return self._preactivations[weights, inputs]
 
     def snapshot(self, name: str) -> Stream:
         """A copy of a slot as every token sees it."""
@@ -221,46 +266,6 @@ class Machine:
         else:
             column[..., self.tokens_where(name), :] = 1.0
         return column
-
-    def argument(self, key: tuple[str, str]) -> Tensor:
-        """The buffer of preactivation (weights, inputs)."""
-        if key not in self._arguments:
-            self._arguments[key] = self.buffer(self.n_tokens, self.slots[key[0]].shape[-2])
-        return self._arguments[key]
-
-    def cells(self, key: tuple[str, str]) -> Cells:
-        """The common cells of all functions that are looked up at this preactivation."""
-        if key not in self._cells:
-            argument = self.argument(key)
-            names = {
-                part.function
-                for layer in (*self.program.block, *self.program.prediction)
-                for part in layer.instructions
-                if isinstance(part, ApplyUnits) and (part.weights, part.inputs) == key
-            }
-            functions = [self.program.function(name) for name in sorted(names)]
-            looked_up = [f for f in functions if simple_kernel(f, argument, argument) is None]
-            self._cells[key] = Cells(looked_up, argument)
-        return self._cells[key]
-
-
-def _units(instruction: ApplyUnits, machine: Machine, ready: set[tuple[str, str]]) -> list[Kernel]:
-    """Preactivation, cells and value; the first two only if they are not there yet."""
-    key = (instruction.weights, instruction.inputs)
-    function = machine.program.function(instruction.function)
-    argument, write = machine.argument(key), machine.slots[instruction.write]
-    kernels: list[Kernel] = []
-    if key not in ready:
-        inputs, transposed = machine.slots[instruction.inputs], machine.slots[instruction.weights].mT
-        kernels.append(lambda: torch.matmul(inputs, transposed, out=argument))
-        ready.add(key)
-    if simple := simple_kernel(function, argument, write):
-        return [*kernels, simple]
-    cells = machine.cells(key)
-    if (cells_key := (*key, "cells")) not in ready:
-        kernels.append(cells.find)
-        ready.add(cells_key)
-    return [*kernels, cells.evaluate(function, write)]
 
 
 @singledispatch

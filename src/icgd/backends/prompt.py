@@ -8,7 +8,7 @@ from torch import Tensor
 from icgd.problems.task import Task
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE
 from icgd.program.layout import Layout, Role
-from icgd.shapes import Parameters, Stream
+from icgd.shapes import Parameters, Predictions, Stream
 
 
 def split_parameters(layout: Layout, parameters: Parameters) -> dict[str, Tensor]:
@@ -40,6 +40,6 @@ def read_parameters(layout: Layout, stream: Stream) -> Parameters:
     return torch.cat(parts, dim=-1)
 
 
-def read_predictions(layout: Layout, stream: Stream, n_examples: int) -> Stream:
+def read_predictions(layout: Layout, stream: Stream, n_examples: int) -> Predictions:
     """The labels at the queries."""
     return stream[..., n_examples:, layout.range_of("y")].clone()

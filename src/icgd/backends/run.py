@@ -11,7 +11,7 @@ from torch import Tensor
 
 from icgd.problems.task import Task
 from icgd.program.program import StackProgram
-from icgd.shapes import History, Stream
+from icgd.shapes import History, Predictions
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of training steps done and the number in all."""
@@ -28,7 +28,7 @@ class Run:
     """
 
     parameters: History
-    predictions: Stream
+    predictions: Predictions
     trace: Mapping[str, Tensor] = field(default_factory=dict)
 
 

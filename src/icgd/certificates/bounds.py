@@ -128,16 +128,12 @@ def propagate(
 
 
 @singledispatch
-def rule(
-    instruction: Instruction, program: StackProgram, state: State, how: Arithmetic
-) -> State:
+def rule(instruction: Instruction, program: StackProgram, state: State, how: Arithmetic) -> State:
     """The enclosures of the slots that the instruction writes."""
     raise ProgramError.broken(type(instruction).__name__, "has no rule in certificates/bounds.py")
 
 
-def _apply(
-    program: StackProgram, name: str, argument: Enclosure, rounding: Tensor
-) -> Enclosure:
+def _apply(program: StackProgram, name: str, argument: Enclosure, rounding: Tensor) -> Enclosure:
     """A program's function at an enclosed argument.
 
     |fit(a) - f(b)| <= |fit(a) - f(a)| + |f(a) - f(b)|, with a, b in known intervals.
@@ -182,14 +178,14 @@ def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
         levels.append(torch.maximum(levels[-1][:-shift], levels[-1][shift:]))
     length = last - first + 1
     level = torch.log2(length.double()).floor().long()
-    padded = torch.stack([torch.nn.functional.pad(row, (0, len(values) - len(row))) for row in levels])
+    padded = torch.stack(
+        [torch.nn.functional.pad(row, (0, len(values) - len(row))) for row in levels]
+    )
     return torch.maximum(padded[level, first], padded[level, last + 1 - 2**level])
 
 
 @rule.register
-def _(
-    instruction: ApplyUnits, program: StackProgram, state: State, how: Arithmetic
-) -> State:
+def _(instruction: ApplyUnits, program: StackProgram, state: State, how: Arithmetic) -> State:
     weights, inputs = state[instruction.weights], state[instruction.inputs]
     fan_in = weights.error.shape[-1]
     sizes = inputs.actual.size @ weights.actual.size.mT
@@ -256,9 +252,7 @@ def _(instruction: MultiplySlots, program: StackProgram, state: State, how: Arit
 def _(instruction: PullBack, program: StackProgram, state: State, how: Arithmetic) -> State:
     weights, upstream = state[instruction.weights], state[instruction.upstream]
     rounding = how.sum_of(weights.error.shape[-2], upstream.actual.size @ weights.actual.size)
-    error = (
-        upstream.error @ weights.exact.size + upstream.actual.size @ weights.error + rounding
-    )
+    error = upstream.error @ weights.exact.size + upstream.actual.size @ weights.error + rounding
     actual = (upstream.actual @ weights.actual).widened(rounding)
     pulled_back = Enclosure.around(upstream.exact @ weights.exact, error, actual)
     return {instruction.write: _multiply(state[instruction.slope], pulled_back, how)}
@@ -275,9 +269,7 @@ def _(
     )
     share = abs(instruction.scale) / left.error.shape[-2]
     size = share * left.actual.size.mT @ right.actual.size
-    error = share * (
-        left.error.mT @ right.exact.size + left.actual.size.mT @ right.error
-    )
+    error = share * (left.error.mT @ right.exact.size + left.actual.size.mT @ right.error)
     rounding = how.sum_of(2 * how.n_tokens, size) + how.sum_of(2, weights.actual.size + size)
     exact_size = share * left.exact.size.mT @ right.exact.size
     exact = weights.exact.widened(exact_size)

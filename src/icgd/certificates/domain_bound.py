@@ -38,9 +38,7 @@ def domain_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> Do
     return DomainBound(step, min(error, 2 * box))
 
 
-def _after_block(
-    program: StackProgram, problem: Problem, how: Arithmetic, error: float
-) -> float:
+def _after_block(program: StackProgram, problem: Problem, how: Arithmetic, error: float) -> float:
     """Largest error of a weight after one block, if it was `error` before."""
     state = _domain(program, problem, error)
     state = propagate(program, program.block, state, how)
@@ -54,7 +52,9 @@ def _domain(program: StackProgram, problem: Problem, error: float) -> State:
     for slot in program.layout.slots:
         if slot.role is Role.PARAMETER:
             exact = Interval.symmetric(problem.update.box, *slot.shape)
-            state[slot.name] = Enclosure.around(exact, torch.full(slot.shape, error).double(), exact)
+            state[slot.name] = Enclosure.around(
+                exact, torch.full(slot.shape, error).double(), exact
+            )
         elif slot.role in (Role.INPUT, Role.LABEL):
             bound = problem.domain.x if slot.role is Role.INPUT else problem.domain.y
             state[slot.name] = Enclosure.common(Interval.symmetric(bound, 1, slot.width))

@@ -12,7 +12,7 @@ from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.layout import Role
 from icgd.program.program import StackProgram
-from icgd.shapes import History, Parameters, Stream
+from icgd.shapes import History, Inputs, Labels, Parameters
 
 NUMBERS_AT_ONCE = 2**22
 """Numbers in the largest slot over the steps that are bounded together."""
@@ -28,12 +28,24 @@ def stepwise_bounds(
     before = history[..., :-1, :].double()
     numbers = task.x.shape[-2] * max(slot.width for slot in program.layout.slots)
     group = max(1, NUMBERS_AT_ONCE // (numbers * max(1, *task.batch, 1)))
-    x, y = task.x.double().unsqueeze(-3), task.y.double().unsqueeze(-3)
     errors = [
-        _error_after_block(program, problem, x, y, part, torch.zeros_like(part), how).amax(-1)
+        _error_after_block(
+            program,
+            problem,
+            _for_each_step(task.x, part),
+            _for_each_step(task.y, part),
+            part,
+            torch.zeros_like(part),
+            how,
+        ).amax(-1)
         for part in before.split(group, dim=-2)
     ]
     return torch.cat(errors, dim=-1) if errors else before.new_zeros(*task.batch, 0)
+
+
+def _for_each_step(data: Tensor, history: History) -> Tensor:
+    """The same examples beside every step of the history."""
+    return data.double().unsqueeze(-3).expand(*history.shape[:-1], *data.shape[-2:])
 
 
 def trajectory_bounds(
@@ -56,8 +68,8 @@ def trajectory_bounds(
 def _error_after_block(
     program: StackProgram,
     problem: Problem,
-    x: Stream,
-    y: Stream,
+    x: Inputs,
+    y: Labels,
     parameters: Parameters,
     error: Parameters,
     how: Arithmetic,
@@ -67,7 +79,6 @@ def _error_after_block(
     Both the real run and the transformer keep their weights in the box.
     """
     layout = program.layout
-    x, y = (part.expand(*parameters.shape[:-1], *part.shape[-2:]) for part in (x, y))
     state: State = {}
     errors = split_parameters(layout, error)
     for name, matrix in split_parameters(layout, parameters).items():

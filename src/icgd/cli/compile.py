@@ -38,6 +38,7 @@ def compile(
     if as_json:
         return show.print_json(_data(compiled, certificate, output, listing))
     show.print_summary(compiled.summary())
+    show.print_functions(compiled.program.functions)
     show.print_certificate(certificate)
     if listing:
         typer.echo(compiled.listing())

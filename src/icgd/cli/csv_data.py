@@ -51,15 +51,15 @@ class Examples:
 
 def read_examples(path: Path, target: MLP, label_names: Sequence[str] | None = None) -> Examples:
     """The examples in `path`; the label columns are named, or the last ones."""
-    table = read_table(path)
-    labels = tuple(label_names or table.names[-target.output_width :])
-    if len(set(labels)) != target.output_width:
-        raise DataError.wrong_labels(labels, target.output_width)
+    table, n_labels = read_table(path), target.output_width
+    if len(table.names) != target.input_width + n_labels:
+        expected = target.input_width + n_labels
+        raise DataError.too_few_columns(path, len(table.names), expected)
+    labels = tuple(label_names or table.names[-n_labels:])
+    if not len(labels) == len(set(labels)) == n_labels:
+        raise DataError.wrong_labels(labels, n_labels)
     y = table.columns(labels)
     inputs = tuple(name for name in table.names if name not in labels)
-    if len(inputs) != target.input_width:
-        expected = target.input_width + target.output_width
-        raise DataError.too_few_columns(path, len(table.names), expected)
     return Examples(table.columns(inputs), y, inputs, labels, table.has_header)
 
 

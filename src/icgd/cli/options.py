@@ -10,14 +10,11 @@ import typer
 from icgd.backends.registry import BACKENDS
 from icgd.problems.task import DTYPES
 
-CompiledFile = Annotated[
-    Path, typer.Argument(help="File that `icgd compile` wrote.", metavar="FILE")
-]
+CompiledFile = Annotated[Path, typer.Argument(help="File that `icgd compile` wrote.")]
 Data = Annotated[
     Path,
     typer.Argument(
-        help="CSV of the examples: columns of inputs and labels, with or without a header.",
-        metavar="DATA.csv",
+        help="CSV of the examples: columns of inputs and labels, with or without a header."
     ),
 ]
 Labels = Annotated[

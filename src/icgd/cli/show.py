@@ -17,6 +17,7 @@ from rich.text import Text
 from torch import Tensor
 
 from icgd.certificates.certificate import Certificate, Report, Verdict
+from icgd.program.functions import ReluSum
 from icgd.weights.summary import Summary, dense_bytes
 
 output = Console(highlight=False)
@@ -50,6 +51,7 @@ def json_text(data: Any) -> str:
 
 
 def print_json(data: Any) -> None:
+    """JSON data on standard output."""
     typer.echo(json_text(data))
 
 
@@ -104,28 +106,28 @@ def seconds_text(seconds: float) -> str:
 
 def error_text(value: float) -> str:
     """An error or a bound: two digits are all that matters."""
-    return f"{value:.1e}"
+    is_everyday = value == 0 or 0.01 <= value < 10_000
+    return f"{value:.2g}" if is_everyday else f"{value:.1e}"
 
 
 def print_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
     """A table of two columns: what, and how much."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE)
-    table.show_header = False
+    table = Table(box=box.SIMPLE, show_header=False)
     table.add_column(style="dim")
-    table.add_column(overflow="fold")
+    table.add_column()
     for name, value in rows:
         table.add_row(Text(name), Text(value))
-    output.print(table)
+    output.print(Text(title, style="bold"), table, sep="\n")
 
 
 def print_columns(title: str, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table with a header; all but the first column are numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE)
+    table = Table(box=box.SIMPLE)
     for position, name in enumerate(names):
         table.add_column(Text(name), justify="right" if position else "left")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    output.print(table)
+    output.print(Text(title, style="bold"), table, sep="\n")
 
 
 def print_summary(summary: Summary) -> None:
@@ -147,14 +149,25 @@ def print_summary(summary: Summary) -> None:
     print_rows(f"The transformer ({summary.construction})", rows)
 
 
+def print_functions(functions: Iterable[ReluSum]) -> None:
+    """How finely each function is approximated."""
+    rows = [
+        (function.name, f"{function.n_pieces} pieces, error at most {error_text(function.error)}")
+        for function in functions
+        if not function.is_exact
+    ]
+    print_rows("Functions as sums of ReLUs", rows or [("all", "exact")])
+
+
 def print_certificate(certificate: Certificate) -> None:
-    """What is proved before any run."""
+    """What is proved before any run, in words and numbers."""
     rows = [
         ("(a) one step", error_text(certificate.domain_step)),
         ("(a) the whole run", error_text(certificate.domain_trajectory)),
         ("(c) one step, the paper's closed form", error_text(certificate.paper_step)),
     ]
-    print_rows("Proved: no weight errs by more, whatever the data in the domain", rows)
+    tokens = f"{certificate.n_tokens:,} tokens"
+    print_rows(f"Proved for all data in the domain, up to {tokens}: no weight errs by more", rows)
 
 
 def print_report(report: Report) -> None:
@@ -173,18 +186,14 @@ def print_report(report: Report) -> None:
             error_text(largest(report.trajectory_errors)),
             error_text(largest(report.trajectory_bounds)),
             error_text(certificate.domain_trajectory),
-            "none",
+            "",
         ),
     ]
     names = ("", "measured", "(b) this run", "(a) any data", "(c) paper")
     print_columns("Largest error of any weight, and its proved bounds", names, rows)
-    print_rows("", [("near-kink events", f"{report.near_kinks.count:,}")])
-    print_verdict(report.verdict)
-
-
-def print_verdict(verdict: Verdict) -> None:
-    style = "bold green" if verdict is Verdict.HOLDS else "bold red"
-    output.print(Text(f"{verdict.name}: {verdict.value}.", style=style))
+    output.print(f"Near-kink events: {report.near_kinks.count:,}")
+    style = "bold green" if report.verdict is Verdict.HOLDS else "bold red"
+    output.print(Text(f"{report.verdict.name}: {report.verdict.value}.", style=style))
 
 
 def print_predictions(names: Sequence[str], rows: Sequence[Sequence[float]]) -> None:

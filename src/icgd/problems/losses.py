@@ -17,7 +17,7 @@ from torch.nn import functional
 from icgd.errors import UnknownNameError
 from icgd.problems.activations import SIGMOID
 from icgd.problems.functions import KinkedFunction, ScalarFunction
-from icgd.shapes import Stream
+from icgd.shapes import Labels
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def _from_parts(
     *parts: SlopePart,
     labels_are_probabilities: bool = False,
 ) -> Loss:
-    def slope(prediction: Stream, label: Stream) -> Stream:
+    def slope(prediction: Labels, label: Labels) -> Labels:
         terms = [p.function(p.prediction * prediction + p.label * label) for p in parts]
         return torch.stack(terms).sum(0)
 
@@ -57,9 +57,7 @@ DOUBLE = KinkedFunction("double", lambda z: 2 * z, (), (2.0,))
 NEGATE = KinkedFunction("negate", lambda z: -z, (), (-1.0,))
 CLIP = KinkedFunction("clip", lambda z: z.clamp(-1.0, 1.0), (-1.0, 1.0), (0.0, 1.0, 0.0))
 
-SQUARED = _from_parts(
-    "squared", lambda p, y: ((p - y) ** 2).sum(-1), SlopePart(1.0, -1.0, DOUBLE)
-)
+SQUARED = _from_parts("squared", lambda p, y: ((p - y) ** 2).sum(-1), SlopePart(1.0, -1.0, DOUBLE))
 HUBER = _from_parts(
     "huber",
     lambda p, y: functional.huber_loss(p, y, reduction="none").sum(-1),
@@ -81,9 +79,7 @@ CROSS_ENTROPY = Loss(
     labels_are_probabilities=True,
 )
 
-LOSSES: dict[str, Loss] = {
-    loss.name: loss for loss in (SQUARED, LOGISTIC, HUBER, CROSS_ENTROPY)
-}
+LOSSES: dict[str, Loss] = {loss.name: loss for loss in (SQUARED, LOGISTIC, HUBER, CROSS_ENTROPY)}
 
 
 def loss_named(name: str) -> Loss:

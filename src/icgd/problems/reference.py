@@ -16,7 +16,7 @@ from torch import Tensor
 
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
-from icgd.shapes import History, Parameters, Stream
+from icgd.shapes import History, Inputs, Labels, Parameters
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Forward:
     outputs: list[Tensor]
 
 
-def forward(target: MLP, parameters: Parameters, x: Stream) -> Forward:
+def forward(target: MLP, parameters: Parameters, x: Inputs) -> Forward:
     """Run the target network on every row of `x`."""
     preactivations: list[Tensor] = []
     outputs = [x]
@@ -37,18 +37,18 @@ def forward(target: MLP, parameters: Parameters, x: Stream) -> Forward:
     return Forward(preactivations, outputs)
 
 
-def predict(target: MLP, parameters: Parameters, x: Stream) -> Stream:
+def predict(target: MLP, parameters: Parameters, x: Inputs) -> Labels:
     """The network's output."""
     return forward(target, parameters, x).outputs[-1]
 
 
-def risk(problem: Problem, parameters: Parameters, x: Stream, y: Stream) -> Tensor:
+def risk(problem: Problem, parameters: Parameters, x: Inputs, y: Labels) -> Tensor:
     """L(w) = (1 / 2n) sum_i loss(p_i, y_i), one number a task."""
     prediction = predict(problem.target, parameters, x)
     return problem.loss_function.value(prediction, y).mean(-1) / 2
 
 
-def gradient(problem: Problem, parameters: Parameters, x: Stream, y: Stream) -> Parameters:
+def gradient(problem: Problem, parameters: Parameters, x: Inputs, y: Labels) -> Parameters:
     """The gradient of the risk."""
     target = problem.target
     matrices = target.matrices(parameters)
@@ -63,14 +63,14 @@ def gradient(problem: Problem, parameters: Parameters, x: Stream, y: Stream) -> 
     return torch.cat(blocks[::-1], dim=-1) / (2 * x.shape[-2])
 
 
-def step(problem: Problem, parameters: Parameters, x: Stream, y: Stream) -> Parameters:
+def step(problem: Problem, parameters: Parameters, x: Inputs, y: Labels) -> Parameters:
     """One exact update: w <- clip(w - step_size * grad L(w), -box, box)."""
     update = problem.update
     moved = parameters - update.step_size * gradient(problem, parameters, x, y)
     return moved.clamp(-update.box, update.box)
 
 
-def train(problem: Problem, initial: Parameters, x: Stream, y: Stream, n_steps: int) -> History:
+def train(problem: Problem, initial: Parameters, x: Inputs, y: Labels, n_steps: int) -> History:
     """`n_steps` exact updates from `initial`, which is the first entry of the history."""
     history = [initial.double()]
     for _ in range(n_steps):

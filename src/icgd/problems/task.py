@@ -12,7 +12,7 @@ from torch import Tensor
 from icgd.errors import DataError, DomainError, SettingError, UnknownNameError
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
-from icgd.shapes import Parameters, Stream
+from icgd.shapes import Inputs, Labels, Parameters, Queries
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
@@ -29,9 +29,9 @@ def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
 class Task:
     """Examples (x, y), queries and initial weights; with a leading axis for many tasks."""
 
-    x: Stream
-    y: Stream
-    queries: Stream
+    x: Inputs
+    y: Labels
+    queries: Queries
     initial: Parameters
 
     @property

@@ -33,7 +33,9 @@ def check_program(program: StackProgram) -> None:
         for number, layer in enumerate(layers, start=1):
             _check_layer(program, layer, filled, f"{part} layer {number} ({layer.title})")
         if filled:
-            raise ProgramError.broken(part, f"leaves {', '.join(sorted(filled))} unwiped at its end")
+            raise ProgramError.broken(
+                part, f"leaves {', '.join(sorted(filled))} unwiped at its end"
+            )
 
 
 def _check_function_shape(program: StackProgram, name: str) -> None:

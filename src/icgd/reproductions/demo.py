@@ -34,13 +34,14 @@ from icgd.weights.summary import Summary
 
 @dataclass(frozen=True)
 class Settings:
-    """What the demo does. The domain covers the standardised data with a little room."""
+    """What the demo does. The bounds cover the standardised data with a little room."""
 
     hidden_widths: tuple[int, ...] = (8, 8)
     activation: str = "tanh"
     step_size: float = 0.2
     box: float = 1.5
-    domain: Domain = Domain(x=3.0, y=2.5)
+    x_bound: float = 3.0
+    y_bound: float = 2.5
     n_steps: int = 200
     pieces: int = 128
     n_held_out: int = 8
@@ -53,8 +54,12 @@ class Settings:
     def problem(self) -> Problem:
         """One input more than columns: the constant 1 that makes a bias."""
         widths = (len(INPUTS) + 1, *self.hidden_widths, 1)
-        update = GradientStep(self.step_size, self.box)
-        return Problem(MLP(widths, self.activation), "squared", update, self.domain)
+        return Problem(
+            target=MLP(widths, self.activation),
+            loss="squared",
+            update=GradientStep(self.step_size, self.box),
+            domain=Domain(self.x_bound, self.y_bound),
+        )
 
     def compiled(self, n_steps: int) -> Compiled:
         """The first `n_steps` steps of the problem's gradient descent."""
@@ -148,7 +153,7 @@ def numbers(settings: Settings | None = None, on_progress: OnProgress | None = N
     stage_done(2, N_STAGES)
     report = verify(compiled, x, y, initial=task.initial)
     stage_done(3, N_STAGES)
-    run_seconds = _interleaved_medians(
+    transformer_seconds, descent_seconds = _interleaved_medians(
         lambda: compiled.run_task(task),
         lambda: descend(problem, task, settings.n_steps),
         n_timings=settings.n_timings,
@@ -162,7 +167,7 @@ def numbers(settings: Settings | None = None, on_progress: OnProgress | None = N
         descent_losses=_losses(problem, real, task),
         predictions=_predictions(held_out, scaling, run.predictions, real_predictions),
         dense_difference=dense.difference,
-        seconds=Seconds(compile_seconds, *run_seconds, dense.step_seconds),
+        seconds=Seconds(compile_seconds, transformer_seconds, descent_seconds, dense.step_seconds),
     )
 
 

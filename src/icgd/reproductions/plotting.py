@@ -7,14 +7,15 @@ from io import BytesIO
 from icgd.errors import MissingExtraError
 
 try:
-    from matplotlib.axes import Axes
+    from matplotlib import patheffects
+    from matplotlib.axes import Axes as Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.patheffects import withStroke
+    from matplotlib.figure import Figure as Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 except ImportError:  # the extra `plots` is not installed
-    Axes = FigureCanvasAgg = Figure = withStroke = None  # type: ignore[assignment,misc]
+    Axes = Figure = None  # type: ignore[assignment,misc]
 
-BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+BLUE, ORANGE, RED = "#0072B2", "#E69F00", "#D55E00"
 """Colours of Okabe and Ito, which colour-blind readers can tell apart."""
 
 INK, FAINT = "#222222", "#767676"
@@ -30,9 +31,9 @@ def require_matplotlib() -> None:
 def new_figure(width: float, height: float, n_panels: int) -> tuple[Figure, list[Axes]]:
     """A figure of `n_panels` panels side by side, in inches, without any global state."""
     require_matplotlib()
-    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
+    room = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout=room)
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)  # type: ignore[union-attr]
     panels = list(figure.subplots(1, n_panels, squeeze=False)[0])
     for panel in panels:
         _dress(panel)
@@ -62,7 +63,7 @@ def note(panel: Axes, text: str, at: tuple[float, float], colour: str, ha: str =
 
 def tag(panel: Axes, text: str, at: tuple[float, float], ha: str = "left") -> None:
     """The small name of one point; a white rim keeps it readable on top of a line."""
-    rim = [withStroke(linewidth=2.5, foreground="white")]
+    rim = [patheffects.withStroke(linewidth=2.5, foreground="white")]
     panel.text(*at, text, color=INK, fontsize=9, ha=ha, va="center", path_effects=rim)
 
 

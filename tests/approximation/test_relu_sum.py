@@ -1,0 +1,198 @@
+"""Near-optimal knots, certified errors, and exactness where a function has corners already."""
+
+from math import inf, nan
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, asymptotic_optimum, fit_relu_sum
+from icgd.errors import SettingError
+from icgd.problems.catalog import FUNCTIONS, function_named
+from icgd.problems.functions import KinkedFunction, SmoothFunction, StepFunction
+from icgd.program.functions import ReluSum
+
+SMOOTH = [name for name, f in FUNCTIONS.items() if isinstance(f, SmoothFunction)]
+KINKED = [name for name, f in FUNCTIONS.items() if isinstance(f, KinkedFunction)]
+STEPPED = [name for name, f in FUNCTIONS.items() if isinstance(f, StepFunction)]
+
+
+def unfit(reason: str, run: bool = True) -> pytest.MarkDecorator:
+    return pytest.mark.xfail(strict=True, reason=reason, run=run)
+
+
+def values(fit: ReluSum, z: torch.Tensor) -> torch.Tensor:
+    """The sum of its terms at many points."""
+    total = torch.zeros_like(z)
+    for term in fit.terms():
+        total += term.coefficient * torch.relu(term.scale * z + term.shift)
+    return total
+
+
+def gap(fit: ReluSum, z: torch.Tensor) -> torch.Tensor:
+    return (values(fit, z) - function_named(fit.name)(z)).abs()
+
+
+def inside(fit: ReluSum, each: int = 400) -> torch.Tensor:
+    """Points of every piece, ends included: (piece, point)."""
+    ends = torch.tensor([fit.low, *fit.knots, fit.high], dtype=torch.float64)
+    share = torch.linspace(0, 1, each, dtype=torch.float64)
+    return torch.lerp(ends[:-1, None], ends[1:, None], share)
+
+
+def test_the_functions_of_the_promise_are_all_here():
+    names = ["tanh", "sigmoid", "gelu", "silu", "softplus"]
+    assert sorted(SMOOTH) == sorted(names + [f"{name}'" for name in names])
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_the_error_is_within_a_quarter_of_the_asymptotic_optimum(name):
+    function = function_named(name)
+    fit = fit_relu_sum(function, -6.0, 6.0, 64)
+    assert fit.n_pieces == 64
+    assert fit.error <= 1.25 * asymptotic_optimum(function, -6.0, 6.0, 64)
+
+
+def test_the_asymptotic_optimum_of_a_parabola_is_known():
+    """f'' = 2, so the integral of sqrt(2) over [-1, 3] is 4 sqrt(2); 32 / (16 64) = 1/32."""
+    parabola = SmoothFunction(
+        "parabola",
+        (torch.square, lambda z: 2 * z, lambda z: torch.full_like(z, 2.0), torch.zeros_like),
+        ((0.0,), (), (), ()),
+    )
+    assert asymptotic_optimum(parabola, -1.0, 3.0, 8) == pytest.approx(1 / 32, rel=1e-12)
+    assert fit_relu_sum(parabola, -1.0, 3.0, 8).error == pytest.approx(1 / 32, rel=0.02)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize(("reach", "pieces"), [(6.0, 64), (500.0, 64), (500.0, 7), (2.0, 300)])
+def test_the_certified_error_is_above_the_real_one_by_two_percent_at_most(name, reach, pieces):
+    fit = fit_relu_sum(function_named(name), -reach, reach, pieces)
+    certified = torch.tensor(fit.errors, dtype=torch.float64)
+    sampled = gap(fit, inside(fit)).amax(1)
+    assert (sampled <= certified + 1e-15 * reach).all()
+    assert fit.error <= 1.02 * float(sampled.max())
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_a_hundred_times_wider_interval_costs_little_because_the_function_is_straight_there(name):
+    narrow = fit_relu_sum(function_named(name), -5.0, 5.0, 64)
+    wide = fit_relu_sum(function_named(name), -500.0, 500.0, 64)
+    assert wide.error <= 2 * narrow.error
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_the_error_falls_with_the_square_of_the_pieces(name):
+    coarse, fine = (fit_relu_sum(function_named(name), -6.0, 6.0, n).error for n in (32, 128))
+    assert 14 <= coarse / fine <= 19
+
+
+@pytest.mark.parametrize(
+    ("name", "terms"),
+    [("relu", 1), ("leaky_relu", 2), ("identity", 2), ("clip", 3), ("double", 2), ("negate", 2)],
+)
+def test_kinked_functions_are_exact_with_few_terms(name, terms):
+    fit = fit_relu_sum(function_named(name), -7.5, 3.0)
+    assert fit.is_exact
+    assert fit.errors == (0.0,) * fit.n_pieces
+    assert len(fit.terms()) == terms
+    assert gap(fit, torch.linspace(-7.5, 3.0, 1001, dtype=torch.float64)).max() <= 1e-15
+
+
+def test_all_kinked_functions_are_tested():
+    assert set(KINKED) == {"relu", "leaky_relu", "identity", "clip", "double", "negate"}
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_a_ramp_is_wrong_only_inside_itself_and_by_its_jump_at_most(name):
+    function, width = function_named(name), 2.0**-4
+    fit = fit_relu_sum(function, -3.0, 3.0, kink_width=width)
+    z = torch.linspace(-3.0, 3.0, 6001, dtype=torch.float64)
+    on_ramp = torch.zeros_like(z, dtype=torch.bool)
+    for knot in function.knots:
+        on_ramp |= (z > knot) & (z < knot + width)
+    assert gap(fit, z)[~on_ramp].max() <= 1e-13
+    jump = max((abs(b - a) for a, b in zip(function.levels, function.levels[1:], strict=False)), default=0)
+    assert fit.error == jump
+    assert gap(fit, z).max() <= jump
+    if jump:
+        assert gap(fit, z)[on_ramp].max() > 0.9 * jump
+
+
+def test_a_ramp_is_as_wide_as_said_and_2_to_the_minus_13_by_default():
+    step = function_named("relu'")
+    assert fit_relu_sum(step, -1.0, 1.0, kink_width=0.25).knots == (0.0, 0.25)
+    assert fit_relu_sum(step, -1.0, 1.0).knots == (0.0, DEFAULT_KINK_WIDTH) == (0.0, 2.0**-13)
+
+
+def test_steps_of_both_signs_become_ramps():
+    stairs = StepFunction("stairs", (-1.0, 2.0), (5.0, -3.0, 4.0))
+    fit = fit_relu_sum(stairs, -3.0, 3.0, kink_width=0.5)
+    assert [fit(z) for z in (-2.0, -1.0, -0.75, -0.5, 2.0, 2.25, 3.0)] == [5, 5, 1, -3, -3, 0.5, 4]
+    assert fit.errors == (0.0, 8.0, 0.0, 7.0, 0.0)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(("low", "high"), [(-6.0, 6.0), (-500.0, 500.0), (-0.3, 2.9)])
+def test_knots_lie_on_a_dyadic_grid_inside_the_interval(name, low, high):
+    fit = fit_relu_sum(function_named(name), low, high, 20)
+    assert fit.grid.hex().startswith("0x1.0000000000000p")
+    assert all((knot / fit.grid).is_integer() for knot in fit.knots)
+    assert list(fit.knots) == sorted(set(fit.knots))
+    if name in SMOOTH:
+        assert low < fit.knots[0] < fit.knots[-1] < high
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_terms_are_the_function_of_slopes_and_intercepts(name):
+    fit = fit_relu_sum(function_named(name), -9.0, 9.0, 50)
+    z = inside(fit, each=21)
+    slopes = torch.tensor(fit.slopes, dtype=torch.float64)[:, None]
+    intercepts = torch.tensor(fit.intercepts(), dtype=torch.float64)[:, None]
+    # The steepest function is a ramp of slope 2^13: 9 * 2^13 * 2^-53 = 8e-12.
+    assert (values(fit, z) - (slopes * z + intercepts)).abs().max() <= 1e-10
+
+
+@settings(max_examples=25)
+@given(
+    name=st.sampled_from(SMOOTH),
+    low=st.floats(-60, -1e-2),
+    high=st.floats(1e-2, 60),
+    pieces=st.integers(1, 200),
+)
+def test_every_interval_around_zero_and_number_of_pieces_is_certified(name, low, high, pieces):
+    fit = fit_relu_sum(function_named(name), low, high, pieces)
+    assert fit.n_pieces == len(fit.errors) == pieces
+    certified = torch.tensor(fit.errors, dtype=torch.float64)
+    sampled = gap(fit, inside(fit, each=100)).amax(1)
+    assert (sampled <= certified + 1e-15 * max(-low, high)).all()
+    assert fit.error <= 1.02 * float(sampled.max()) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        pytest.param("tanh", 50.0, 100.0, marks=unfit("math domain error")),
+        pytest.param("gelu", -13.2, -12.9, marks=unfit("bisects until memory ends", run=False)),
+    ],
+)
+def test_an_interval_far_from_the_curve_is_certified_too(name, low, high):
+    assert fit_relu_sum(function_named(name), low, high, 8).error <= 1e-15
+
+
+@pytest.mark.parametrize("pieces", [0, -3])
+def test_there_is_at_least_one_piece(pieces):
+    message = f"^pieces must be a whole number of at least 1, got {pieces}\\.$"
+    with pytest.raises(SettingError, match=message):
+        fit_relu_sum(function_named("tanh"), -1.0, 1.0, pieces)
+
+
+@pytest.mark.parametrize("width", [0.3, 0.0, -0.25, nan, pytest.param(inf, marks=unfit("OverflowError"))])
+def test_the_width_of_a_ramp_is_a_power_of_two(width):
+    with pytest.raises(SettingError) as caught:
+        fit_relu_sum(function_named("relu'"), -1.0, 1.0, kink_width=width)
+    assert str(caught.value) == (
+        "kink_width must be a power of two, such as 2**-13, so that dividing by it is exact, "
+        f"got {width!r}."
+    )

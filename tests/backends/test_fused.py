@@ -1,0 +1,104 @@
+"""The fused backend: the contract, and agreement with the dense one to the last digits."""
+
+import pytest
+import torch
+
+from icgd.backends import fused, look_up
+from icgd.backends.dense import DenseBackend
+from icgd.backends.fused import FusedBackend
+from icgd.backends.run import Run
+from icgd.errors import ProgramError
+from icgd.program.instructions import ClipSlots
+from tests import cases
+from tests.cases import Juggle, batch_of, build, every_construction, over
+from tests.contracts.backend import RELU_STACK, BackendContract, distance, traced
+
+
+class TestFused(BackendContract):
+    def make_backend(self) -> FusedBackend:
+        return FusedBackend()
+
+
+def assert_same_trace(ours: Run, truth: Run) -> None:
+    """Layer by layer: each slot of each layer is measured against its own largest entry."""
+    assert ours.trace.keys() == truth.trace.keys()
+    for name in truth.trace:
+        layers = zip(by_layer(ours.trace[name]), by_layer(truth.trace[name]), strict=True)
+        for number, (mine, theirs) in enumerate(layers):
+            assert distance(mine, theirs) <= 1e-11, f"{name} after layer {number}"
+
+
+def by_layer(trace: torch.Tensor) -> torch.Tensor:
+    return trace.movedim(-3, 0)
+
+
+@every_construction
+@over(cases.SMALL)
+def test_every_slot_after_every_layer_is_that_of_dense(construction, case):
+    ours, truth = (traced(b, construction, case) for b in (FusedBackend, DenseBackend))
+    assert_same_trace(ours, truth)
+
+
+@every_construction
+@over(cases.SMALL)
+def test_every_slot_after_every_layer_is_that_of_dense_for_a_batch(construction, case):
+    program, task = build(construction, case, pieces=16), batch_of(case, n_tasks=3).task()
+    names = program.layout.names
+    ours, truth = (b.run(program, task, trace=names) for b in (FusedBackend(), DenseBackend()))
+    assert_same_trace(ours, truth)
+
+
+@every_construction
+@over(cases.SMALL)
+def test_the_untraced_run_is_that_of_dense(construction, case):
+    program, task = build(construction, case), case.task()
+    ours, truth = FusedBackend().run(program, task), DenseBackend().run(program, task)
+    assert distance(ours.parameters, truth.parameters) <= 1e-11
+    assert distance(ours.predictions, truth.predictions) <= 1e-11
+
+
+@over(cases.FEW)
+def test_searching_for_cells_changes_nothing(monkeypatch, case):
+    program, task = build(RELU_STACK, case), case.task()
+    by_grid = FusedBackend().run(program, task)
+    monkeypatch.setattr(look_up, "MOST_CELLS", 0)
+    by_search = FusedBackend().run(program, task)
+    assert distance(by_search.parameters, by_grid.parameters) <= 1e-13
+
+
+@over(cases.FEW)
+def test_running_tasks_in_groups_changes_nothing(monkeypatch, case):
+    program, task = build(RELU_STACK, case), batch_of(case, n_tasks=5).task()
+    together = FusedBackend().run(program, task, trace=("y",))
+    monkeypatch.setattr(fused, "NUMBERS_AT_ONCE", 60)
+    in_groups = FusedBackend().run(program, task, trace=("y",))
+    assert in_groups.parameters.shape == together.parameters.shape
+    assert distance(in_groups.parameters, together.parameters) <= 1e-13
+    assert distance(in_groups.predictions, together.predictions) <= 1e-13
+    assert distance(in_groups.trace["y"], together.trace["y"]) <= 1e-13
+
+
+def test_progress_over_groups_counts_the_steps_of_all_groups(monkeypatch):
+    case, calls = cases.FEW[0], []
+    task = batch_of(case, n_tasks=2).task()
+    monkeypatch.setattr(fused, "NUMBERS_AT_ONCE", 1)
+    program = build(RELU_STACK, case, n_steps=2)
+    FusedBackend().run(program, task, on_progress=lambda *call: calls.append(call))
+    assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_clipping_some_of_the_weights_leaves_the_others_alone():
+    case = cases.FEW[1]
+    program, task = build(RELU_STACK, case, n_steps=0), case.task()
+    machine = fused.Machine(program, task.initial.clone() * 100, task.x, task.y, task.queries)
+    fused.kernel(ClipSlots(("weights_1",), 0.5), machine)()
+    assert machine.slots["weights_1"].abs().max() == 0.5
+    assert machine.slots["weights_2"].abs().max() > 10
+
+
+def test_an_instruction_without_a_kernel_is_named():
+    case = cases.FEW[0]
+    task = case.task()
+    machine = fused.Machine(build(RELU_STACK, case), task.initial, task.x, task.y, task.queries)
+    with pytest.raises(ProgramError, match=r"^Juggle: has no kernel in backends/fused\.py$"):
+        fused.kernel(Juggle(), machine)

@@ -1,0 +1,139 @@
+"""Table look-up against the sum of ReLUs, point by point."""
+
+import pytest
+import torch
+
+from icgd.approximation.relu_sum import fit_relu_sum
+from icgd.backends import look_up
+from icgd.backends.look_up import Cells, simple_kernel
+from icgd.problems.catalog import FUNCTIONS, function_named
+from icgd.problems.functions import SmoothFunction, StepFunction
+from icgd.program.functions import ReluSum
+
+SMOOTH = [name for name, f in FUNCTIONS.items() if isinstance(f, SmoothFunction)]
+SIMPLE = ["relu", "leaky_relu", "identity", "double", "negate", "clip", "relu'", "leaky_relu'", "identity'"]  # fmt: skip
+
+
+def fitted(name: str, reach: float = 9.0) -> ReluSum:
+    return fit_relu_sum(function_named(name), -reach, reach, 40, 2.0**-6)
+
+
+def arguments(*functions: ReluSum, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """Everywhere, far outside, and at, just before and just after every knot; in two columns."""
+    knots = torch.tensor([knot for f in functions for knot in f.knots], dtype=torch.float64)
+    points = [torch.linspace(-9.5, 9.5, 301, dtype=torch.float64)]
+    points += [knots, knots - 1e-9, knots + 1e-9, torch.tensor([-1e3, 1e3, 0.0])]
+    everything = torch.cat(points)
+    return everything[: len(everything) // 2 * 2].view(-1, 2).to(dtype)
+
+
+def truth(function: ReluSum, z: torch.Tensor) -> torch.Tensor:
+    return torch.tensor([function(p) for p in z.flatten().tolist()], dtype=torch.float64).view_as(z)
+
+
+def assert_close(ours: torch.Tensor, theirs: torch.Tensor, size: float) -> None:
+    torch.testing.assert_close(ours.double(), theirs, rtol=size, atol=size)
+
+
+def looked_up(functions: list[ReluSum], z: torch.Tensor) -> list[torch.Tensor]:
+    cells = Cells(functions, z)
+    writes = [torch.full_like(z, float("nan")) for _ in functions]
+    kernels = [cells.evaluate(f, write) for f, write in zip(functions, writes, strict=True)]
+    cells.find()
+    for kernel in kernels:
+        kernel()
+    return writes
+
+
+by_grid_and_by_search = pytest.mark.parametrize("most_cells", [2**20, 0], ids=["grid", "search"])
+
+
+@by_grid_and_by_search
+@pytest.mark.parametrize("name", [*SMOOTH, "clip", "relu", "leaky_relu'"])
+def test_a_table_gives_the_values_of_the_sum(monkeypatch, name, most_cells):
+    if name == "relu" and most_cells == 0:
+        pytest.skip("one knot always fits in a table")
+    monkeypatch.setattr(look_up, "MOST_CELLS", most_cells)
+    function = fitted(name)
+    z = arguments(function)
+    assert_close(looked_up([function], z)[0], truth(function, z), 1e-12)
+
+
+@by_grid_and_by_search
+def test_functions_of_one_argument_share_their_cells(monkeypatch, most_cells):
+    monkeypatch.setattr(look_up, "MOST_CELLS", most_cells)
+    functions = [fitted("tanh"), fitted("tanh'", reach=7.0), fitted("clip")]
+    z = arguments(*functions)
+    for function, values in zip(functions, looked_up(functions, z), strict=True):
+        assert_close(values, truth(function, z), 1e-12)
+
+
+@by_grid_and_by_search
+def test_float32_tables_are_right_to_float32(monkeypatch, most_cells):
+    monkeypatch.setattr(look_up, "MOST_CELLS", most_cells)
+    function = fitted("sigmoid")
+    z = arguments(function, dtype=torch.float32)
+    (values,) = looked_up([function], z)
+    assert values.dtype is torch.float32
+    assert_close(values, truth(function, z.double()), 1e-5)
+
+
+def test_a_kernel_follows_later_changes_of_its_argument():
+    function = fitted("tanh")
+    z = torch.zeros(3, 2, dtype=torch.float64)
+    cells, write = Cells([function], z), torch.empty_like(z)
+    evaluate = cells.evaluate(function, write)
+    for value in (-2.0, 0.3, 5.0):
+        z.fill_(value)
+        cells.find()
+        evaluate()
+        assert_close(write, truth(function, z), 1e-14)
+
+
+@pytest.mark.parametrize("name", SIMPLE)
+def test_a_simple_kernel_gives_the_values_of_the_sum(name):
+    function = fitted(name)
+    z = arguments(function)
+    write = torch.full_like(z, float("nan"))
+    simple_kernel(function, z, write)()
+    assert_close(write, truth(function, z), 1e-12)
+
+
+SPECIAL = {
+    "a constant": ((), (0.0,), 0.0, 2.5),
+    "a line off the origin": ((), (-3.0,), 0.0, 2.5),
+    "a falling ramp off the origin": ((1.0, 3.0), (0.0, -2.0, 0.0), 1.0, 5.0),
+    "a steeper negative side": ((0.0,), (-0.5, 1.0), 0.0, 0.0),
+}
+
+
+@pytest.mark.parametrize(("knots", "slopes", "anchor", "value"), SPECIAL.values(), ids=SPECIAL)
+def test_lines_kinks_and_ramps_of_every_kind_are_simple(knots, slopes, anchor, value):
+    function = ReluSum("f", -9.0, 9.0, 1.0, knots, slopes, anchor, value, (0.0,) * len(slopes))
+    z = arguments(function)
+    write = torch.full_like(z, float("nan"))
+    simple_kernel(function, z, write)()
+    assert_close(write, truth(function, z), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("knots", "slopes", "value"),
+    [
+        ((0.0,), (0.0, 2.0), 0.0),
+        ((0.0,), (0.0, 1.0), 1.0),
+        ((1.0,), (0.0, 1.0), 0.0),
+        ((0.0, 1.0), (0.0, 1.0, 0.5), 0.0),
+        ((0.0, 1.0), (0.5, 1.0, 0.0), 0.0),
+        ((0.0, 1.0, 2.0), (0.0, 1.0, 0.0, 1.0), 0.0),
+    ],
+)
+def test_other_functions_need_a_table(knots, slopes, value):
+    function = ReluSum("f", -9.0, 9.0, 1.0, knots, slopes, knots[0], value, (0.0,) * len(slopes))
+    z = torch.zeros(2, 2, dtype=torch.float64)
+    assert simple_kernel(function, z, torch.empty_like(z)) is None
+
+
+def test_all_exact_functions_are_simple():
+    exact = [name for name in FUNCTIONS if name not in SMOOTH]
+    assert sorted(exact) == sorted(SIMPLE)
+    assert {n for n in exact if isinstance(function_named(n), StepFunction)} < set(SIMPLE)

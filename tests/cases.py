@@ -1,0 +1,148 @@
+"""The problems of the test matrix: every activation with every loss, over depths 1 to 4."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from icgd.constructions.base import AbstractConstruction, Precision
+from icgd.constructions.registry import CONSTRUCTIONS
+from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.functions import SmoothFunction
+from icgd.problems.losses import LOSSES
+from icgd.problems.mlp import MLP
+from icgd.problems.problem import Domain, GradientStep, Problem
+from icgd.problems.task import Task, as_task
+from icgd.program.instructions import Instruction, LayerKind
+from icgd.program.program import StackProgram
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A problem with data for it; with a leading axis for a batch of tasks."""
+
+    name: str
+    problem: Problem
+    x: Tensor
+    y: Tensor
+    queries: Tensor
+    seed: int
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every function is piecewise linear, so that only steps are approximated."""
+        target = self.problem.target
+        values = [target.layer_activation(layer).value for layer in range(1, target.depth + 1)]
+        slopes = [part.function for part in self.problem.loss_function.slope_parts or ()]
+        return not any(isinstance(function, SmoothFunction) for function in values + slopes)
+
+    def task(self, dtype: str = "float64") -> Task:
+        return as_task(
+            self.problem, self.x, self.y, queries=self.queries, seed=self.seed, dtype=dtype
+        )
+
+
+def make_case(
+    target: MLP,
+    loss: str,
+    *,
+    step_size: float = 0.5,
+    box: float = 3.0,
+    domain: Domain | None = None,
+    n_examples: int = 5,
+    n_queries: int = 2,
+    tasks: tuple[int, ...] = (),
+    seed: int = 0,
+) -> Case:
+    """Normal inputs cut off at the domain, labels between 0 and 1 (which suit every loss)."""
+    domain = domain or Domain(x=2.0, y=2.0)
+    generator = torch.Generator().manual_seed(seed)
+    float64 = {"generator": generator, "dtype": torch.float64}
+    widths = "-".join(str(width) for width in target.widths)
+    output = "" if target.output_activation == "identity" else f"-{target.output_activation}"
+    return Case(
+        name=f"{target.activation}-{widths}{output}-{loss}",
+        problem=Problem(target, loss, GradientStep(step_size, box), domain),
+        x=torch.randn(*tasks, n_examples, target.widths[0], **float64).clamp(-domain.x, domain.x),
+        y=torch.rand(*tasks, n_examples, target.widths[-1], **float64) * min(1.0, domain.y),
+        queries=torch.rand(*tasks, n_queries, target.widths[0], **float64) * domain.x,
+        seed=seed,
+    )
+
+
+def batch_of(case: Case, n_tasks: int) -> Case:
+    """Other data for the same problem, `n_tasks` at once."""
+    problem = case.problem
+    data = make_case(
+        problem.target, problem.loss, domain=problem.domain, tasks=(n_tasks,), seed=case.seed
+    )
+    return replace(data, problem=problem)
+
+
+def tasks_of(batch: Task) -> list[Task]:
+    """The tasks of a batch, one by one."""
+    parts = (batch.x, batch.y, batch.queries, batch.initial)
+    return [Task(*parts) for parts in zip(*parts, strict=True)]
+
+
+SHAPES = ((3, 2), (2, 3, 1), (3, 4, 4, 2), (2, 3, 3, 3, 2))
+SMOOTH = tuple(name for name, activation in ACTIVATIONS.items() if activation.is_smooth)
+ONE_VARIABLE_LOSSES = tuple(name for name, loss in LOSSES.items() if loss.slope_parts)
+
+
+def _small(activation: str, loss: str, number: int) -> Case:
+    """Depth 1, 2, 3 or 4 in turn; networks of odd depth have an activation at the output too."""
+    widths = SHAPES[number % 4]
+    output = "identity" if len(widths) % 2 else activation
+    return make_case(MLP(widths, activation, output), loss, seed=3 + number)
+
+
+SMALL = tuple(
+    _small(activation, loss, row + column)
+    for row, activation in enumerate(ACTIVATIONS)
+    for column, loss in enumerate(ONE_VARIABLE_LOSSES)
+)
+
+FEW = tuple(case for case in SMALL if case.problem.target.activation in {"relu", "tanh", "silu"})
+"""For behaviour that does not depend on the function."""
+
+
+def over(cases: tuple[Case, ...]) -> pytest.MarkDecorator:
+    """Parametrise a test over `cases`."""
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+
+
+every_construction = pytest.mark.parametrize(
+    "construction", CONSTRUCTIONS.values(), ids=lambda construction: construction.name
+)
+
+
+@cache
+def build(
+    construction: AbstractConstruction, case: Case, n_steps: int = 3, pieces: int = 128
+) -> StackProgram:
+    """The construction's program for a case; skips the test if it cannot serve the problem."""
+    if reason := construction.why_not(case.problem):
+        pytest.skip(reason)
+    return construction.build(case.problem, n_steps=n_steps, precision=Precision(pieces))
+
+
+class Juggle(Instruction):
+    """An instruction that no stage has a rule for."""
+
+    kind: ClassVar[LayerKind] = LayerKind.MLP
+
+    def reads(self) -> tuple[str, ...]:
+        return ()
+
+    def writes(self) -> tuple[str, ...]:
+        return ()
+
+    def formula(self) -> str:
+        return "juggle"

@@ -1,0 +1,60 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+import icgd
+from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.domain_bound import domain_bound
+
+HOW = Arithmetic.of(torch.float64, n_tokens=8, backend="fused")
+
+
+def compiled(pieces: int = 64, activation: str = "tanh", n_steps: int = 3) -> icgd.Compiled:
+    problem = icgd.Problem(
+        target=icgd.MLP((2, 3, 1), activation),
+        loss="squared",
+        update=icgd.GradientStep(step_size=0.1, box=1.0),
+        domain=icgd.Domain(x=1.0, y=1.0),
+    )
+    return icgd.compile(problem, n_steps=n_steps, pieces=pieces)
+
+
+def bound(**settings):
+    run = compiled(**settings)
+    return domain_bound(run.program, run.problem, HOW)
+
+
+def test_it_falls_with_the_square_of_the_number_of_pieces():
+    assert bound(pieces=32).step / bound(pieces=128).step == pytest.approx(16, rel=0.2)
+
+
+def test_the_trajectory_bound_grows_with_the_steps_and_stops_at_the_width_of_the_box():
+    one, three, many = (bound(n_steps=n).trajectory for n in (1, 3, 50))
+    assert bound(n_steps=1).step == one < three < many == 2.0
+
+
+def test_a_linear_network_has_only_rounding():
+    assert 0 < bound(activation="identity").step < 1e-12
+
+
+def test_a_step_function_makes_it_as_large_as_the_gradient_itself():
+    assert bound(activation="relu").step > 0.01
+
+
+def test_weights_at_the_corners_of_the_box_stay_within_it():
+    run = compiled(pieces=8)
+    limit = domain_bound(run.program, run.problem, HOW).step
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        signs = [
+            torch.randint(0, 2, s, generator=generator) * 2.0 - 1 for s in ((4, 2), (4, 1), (9,))
+        ]
+        x, y, initial = (part.double() for part in signs)
+        report = icgd.verify(run, x, y, initial=initial)
+        assert float(report.step_errors.max()) <= limit
+
+
+def test_no_steps_no_trajectory_error():
+    program = replace(compiled().program, n_steps=0)
+    assert domain_bound(program, compiled().problem, HOW).trajectory == 0.0

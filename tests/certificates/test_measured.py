@@ -1,0 +1,26 @@
+import torch
+
+from icgd.certificates.measured import stepwise_errors, trajectory_errors
+from icgd.problems import reference
+from tests.cases import SMALL
+
+CASE = SMALL[0]
+
+
+def test_the_reference_itself_has_no_error_and_a_nudge_shows_as_itself():
+    task = CASE.task()
+    real = reference.train(CASE.problem, task.initial, task.x, task.y, 3)
+    assert stepwise_errors(CASE.problem, task, real).tolist() == [0.0, 0.0, 0.0]
+    nudged = real.clone()
+    nudged[-1, 0] += 0.25
+    assert stepwise_errors(CASE.problem, task, nudged).tolist() == [0.0, 0.0, 0.25]
+    assert trajectory_errors(nudged, real).tolist() == [0.0, 0.0, 0.25]
+
+
+def test_a_nudge_in_the_middle_counts_as_a_step_error_once():
+    task = CASE.task()
+    real = reference.train(CASE.problem, task.initial, task.x, task.y, 2)
+    first = real[1] + 0.01
+    second = reference.step(CASE.problem, first, task.x, task.y)
+    errors = stepwise_errors(CASE.problem, task, torch.stack([real[0], first, second]))
+    torch.testing.assert_close(errors, torch.tensor([0.01, 0.0]).double())

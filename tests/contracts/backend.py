@@ -1,0 +1,224 @@
+"""What every backend owes: subclass in tests/backends/test_<name>.py and name the backend."""
+
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from icgd.backends.run import AbstractBackend, Run
+from icgd.constructions.base import AbstractConstruction
+from icgd.constructions.registry import CONSTRUCTIONS
+from icgd.errors import LayoutError
+from icgd.problems import reference
+from icgd.problems.task import Task
+from icgd.program.layout import Role
+from icgd.program.program import StackProgram
+from tests import cases
+from tests.cases import Case, batch_of, build, every_construction, over, tasks_of
+
+STEP_TOLERANCE = 2e-4
+"""Of one step with 128 pieces. A step of these cases moves a weight by more than ten times that,
+so a backend that does not move, or moves the wrong way, cannot pass."""
+
+RELU_STACK = CONSTRUCTIONS["relu-stack"]
+
+
+def tolerance(case: Case, size: float) -> float:
+    return 1e-11 if case.is_exact else size
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """Largest distance, relative to the largest entry but at least absolute."""
+    return float((a - b).abs().max() / b.abs().max().clamp(min=1.0)) if b.numel() else 0.0
+
+
+@cache
+def traced(backend: type[AbstractBackend], construction: AbstractConstruction, case: Case) -> Run:
+    """A run with every slot recorded; many tests read the same one."""
+    program = build(construction, case, pieces=64)
+    return backend().run(program, case.task(), trace=program.layout.names)
+
+
+class BackendContract:
+    """Behaviour that does not depend on how a program is run."""
+
+    def make_backend(self) -> AbstractBackend:
+        raise NotImplementedError
+
+    def run(self, program: StackProgram, task: Task, **settings: object) -> Run:
+        return self.make_backend().run(program, task, **settings)
+
+    def traced(self, construction: AbstractConstruction, case: Case) -> Run:
+        return traced(type(self.make_backend()), construction, case)
+
+    @every_construction
+    @over(cases.SMALL)
+    def test_every_step_is_a_step_of_the_reference(self, construction, case):
+        task = case.task()
+        weights = self.run(build(construction, case), task).parameters
+        assert weights.shape == (4, case.problem.target.n_parameters)
+        for before, after in zip(weights, weights[1:], strict=False):
+            truth = reference.step(case.problem, before, task.x, task.y)
+            assert (truth - before).abs().max() > 10 * STEP_TOLERANCE
+            assert (after - truth).abs().max() <= tolerance(case, STEP_TOLERANCE)
+
+    @every_construction
+    @over(cases.SMALL)
+    def test_predictions_are_those_of_the_trained_network(self, construction, case):
+        task = case.task()
+        run = self.run(build(construction, case), task)
+        truth = reference.predict(case.problem.target, run.parameters[-1], task.queries)
+        assert distance(run.predictions, truth) <= tolerance(case, 5e-4)
+
+    @every_construction
+    @over(cases.FEW)
+    def test_the_first_weights_are_those_of_the_prompt(self, construction, case):
+        task = case.task()
+        assert torch.equal(self.run(build(construction, case), task).parameters[0], task.initial)
+
+    @every_construction
+    @over(cases.FEW)
+    def test_without_steps_it_only_predicts(self, construction, case):
+        task = case.task()
+        run = self.run(build(construction, case, n_steps=0), task)
+        assert torch.equal(run.parameters, task.initial[None])
+        truth = reference.predict(case.problem.target, task.initial, task.queries)
+        assert distance(run.predictions, truth) <= tolerance(case, 5e-4)
+
+    @every_construction
+    @over(cases.SMALL)
+    def test_a_batch_equals_its_tasks_one_by_one(self, construction, case):
+        program = build(construction, case, pieces=32)
+        batch = batch_of(case, n_tasks=3).task()
+        together = self.run(program, batch)
+        alone = [self.run(program, task) for task in tasks_of(batch)]
+        assert distance(together.parameters, torch.stack([r.parameters for r in alone])) <= 1e-11
+        assert distance(together.predictions, torch.stack([r.predictions for r in alone])) <= 1e-11
+
+    @every_construction
+    @over(cases.FEW)
+    def test_the_trace_of_a_batch_is_that_of_its_tasks(self, construction, case):
+        program = build(construction, case, pieces=32)
+        names = program.layout.names
+        batch = batch_of(case, n_tasks=2).task()
+        together = self.run(program, batch, trace=names)
+        alone = [self.run(program, task, trace=names) for task in tasks_of(batch)]
+        for name in names:
+            one_by_one = torch.stack([run.trace[name] for run in alone])
+            assert distance(together.trace[name], one_by_one) <= 1e-11, name
+
+    @every_construction
+    @over(cases.SMALL)
+    def test_float32_is_close_to_float64(self, construction, case):
+        """A ramp of width 2^-13 in float32 loses |z| 2^13 2^-24 = 5e-4 |z| of a slope."""
+        program = build(construction, case, pieces=32)
+        single = self.run(program, case.task("float32"))
+        double = self.run(program, case.task("float64"))
+        assert single.parameters.dtype is single.predictions.dtype is torch.float32
+        assert double.parameters.dtype is double.predictions.dtype is torch.float64
+        assert distance(single.parameters.double(), double.parameters) <= 2e-3
+        assert distance(single.predictions.double(), double.predictions) <= 5e-3
+
+    @every_construction
+    @over(cases.SMALL)
+    def test_the_trace_has_every_slot_before_the_first_and_after_every_layer(
+        self, construction, case
+    ):
+        program, task = build(construction, case, pieces=64), case.task()
+        run = self.traced(construction, case)
+        for slot in program.layout.slots:
+            expected = (program.n_layers + 1, task.n_tokens, slot.width)
+            assert run.trace[slot.name].shape == expected, slot.name
+        layers = len(program.block)
+        weights = [run.trace[slot.name] for slot in program.layout.having(Role.PARAMETER)]
+        after_blocks = torch.cat(weights, dim=-1)[: 3 * layers + 1 : layers, 0]
+        assert torch.equal(after_blocks, run.parameters)
+
+    @every_construction
+    @over(cases.SMALL)
+    def test_tracing_does_not_change_the_result(self, construction, case):
+        plain = self.run(build(construction, case, pieces=64), case.task())
+        traced = self.traced(construction, case)
+        assert plain.trace == {}
+        assert distance(traced.parameters, plain.parameters) <= 1e-11
+        assert distance(traced.predictions, plain.predictions) <= 1e-11
+
+    @every_construction
+    @over(cases.SMALL)
+    def test_scratch_is_exactly_zero_after_every_block(self, construction, case):
+        program, task = build(construction, case, pieces=64), case.task()
+        run = self.traced(construction, case)
+        for slot in program.layout.having(Role.SCRATCH):
+            after_blocks = run.trace[slot.name][:: len(program.block)]
+            assert len(after_blocks) == 4
+            assert not after_blocks.any(), slot.name
+            assert not run.trace[slot.name][-1].any(), slot.name
+            assert run.trace[slot.name][: len(program.block)].any(), slot.name
+
+    @every_construction
+    @over(cases.SMALL)
+    def test_inputs_labels_and_constants_stay_as_they_are(self, construction, case):
+        program, task = build(construction, case, pieces=64), case.task()
+        trace = self.traced(construction, case).trace
+        examples, queries = slice(0, task.n_examples), slice(task.n_examples, None)
+        inputs = torch.cat([task.x, task.queries])
+        expected = {"x": inputs, "one": torch.ones_like(inputs[:, :1])}
+        expected["is_example"] = torch.zeros_like(expected["one"])
+        expected["is_example"][examples] = 1.0
+        expected["is_query"] = 1.0 - expected["is_example"]
+        expected["tokens_per_example"] = expected["one"] * task.n_tokens / task.n_examples
+        untouched = program.layout.having(Role.INPUT) + program.layout.having(Role.CONSTANT)
+        for name in (slot.name for slot in untouched):
+            assert torch.equal(trace[name], expected[name].expand_as(trace[name])), name
+        assert torch.equal(trace["y"][:, examples], task.y.expand_as(trace["y"][:, examples]))
+        assert not trace["y"][:-1, queries].any()
+
+    @every_construction
+    @over(cases.SMALL)
+    def test_weights_are_equal_in_all_tokens(self, construction, case):
+        program, task = build(construction, case, pieces=64), case.task()
+        trace = self.traced(construction, case).trace
+        for slot in program.layout.having(Role.PARAMETER):
+            first = trace[slot.name][:, :1]
+            assert distance(trace[slot.name], first) <= 1e-14, slot.name
+
+    @every_construction
+    @over(cases.FEW)
+    def test_queries_do_not_change_what_is_learnt(self, construction, case):
+        program, task = build(construction, case, pieces=32), case.task()
+        alone = Task(task.x, task.y, task.queries[:0], task.initial)
+        crowd = Task(task.x, task.y, task.queries.repeat(4, 1), task.initial)
+        run = self.run(program, alone)
+        assert run.predictions.shape == (0, case.problem.target.output_width)
+        assert distance(run.parameters, self.run(program, crowd).parameters) <= 1e-11
+
+    @every_construction
+    @over(cases.FEW)
+    def test_the_task_is_left_as_it_was(self, construction, case):
+        task, again = case.task(), case.task()
+        self.run(build(construction, case, pieces=32), task)
+        for name in ("x", "y", "queries", "initial"):
+            assert torch.equal(getattr(task, name), getattr(again, name)), name
+
+    @pytest.mark.parametrize("trace", [(), ("y",)], ids=["untraced", "traced"])
+    def test_progress_is_reported_after_every_step(self, trace):
+        case, calls = cases.FEW[0], []
+        program = build(RELU_STACK, case, n_steps=4)
+        self.run(program, case.task(), trace=trace, on_progress=lambda *call: calls.append(call))
+        assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+    @pytest.mark.parametrize("batched", [False, True], ids=["one task", "batch"])
+    def test_results_are_ordinary_tensors(self, batched):
+        case = batch_of(cases.FEW[0], n_tasks=2) if batched else cases.FEW[0]
+        run = self.run(build(RELU_STACK, cases.FEW[0]), case.task(), trace=("y",))
+        for result in (run.parameters, run.predictions, run.trace["y"]):
+            assert not result.is_inference()
+            assert not result.requires_grad
+
+    def test_an_unknown_slot_in_the_trace_is_named_with_the_nearest(self):
+        case = cases.FEW[0]
+        with pytest.raises(LayoutError) as caught:
+            self.run(build(RELU_STACK, case), case.task(), trace=("y", "delta1"))
+        assert str(caught.value).startswith("Layout has no slot 'delta1'; it has x, y, weights_1")
+        assert str(caught.value).endswith("Did you mean 'delta_1'?")

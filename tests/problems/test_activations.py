@@ -1,0 +1,112 @@
+"""Values and derivatives against torch's own, and stationary points against sign changes."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from icgd.errors import UnknownNameError
+from icgd.problems.activations import ACTIVATIONS, LEAK, activation_named
+from tests.cases import SMOOTH
+
+TORCH = {
+    "relu": torch.relu,
+    "leaky_relu": functional.leaky_relu,
+    "identity": lambda z: z,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "softplus": functional.softplus,
+}
+
+# No point of the line falls on a kink.
+LINE = torch.linspace(-12.0, 12.0, 24_002, dtype=torch.float64)
+
+
+def slope_of(function, z: Tensor) -> Tensor:
+    """By automatic differentiation."""
+    z = z.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(function(z).sum(), z)
+    return slope
+
+
+def test_all_activations_are_tested():
+    assert TORCH.keys() == ACTIVATIONS.keys()
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_values_are_those_of_torch(name):
+    torch.testing.assert_close(
+        ACTIVATIONS[name].value(LINE), TORCH[name](LINE), rtol=1e-13, atol=1e-13
+    )
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_derivatives_are_those_of_torch(name):
+    ours = ACTIVATIONS[name].derivative(LINE)
+    torch.testing.assert_close(ours, slope_of(TORCH[name], LINE), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_each_derivative_is_the_slope_of_the_one_before(name, order):
+    tower = ACTIVATIONS[name].value.tower
+    expected = slope_of(tower[order - 1], LINE)
+    torch.testing.assert_close(tower[order](LINE), expected, rtol=1e-10, atol=1e-13)
+
+
+def next_derivative(name: str, order: int):
+    """Derivative order + 1, by automatic differentiation where the tower ends."""
+    tower = ACTIVATIONS[name].value.tower
+    if order + 1 < len(tower):
+        return tower[order + 1]
+    return lambda z: slope_of(tower[order], z)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_stationary_points_are_zeros_of_the_next_derivative(name, order):
+    points = torch.tensor(ACTIVATIONS[name].value.stationary[order], dtype=torch.float64)
+    assert (next_derivative(name, order)(points).abs() <= 1e-15).all()
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_no_stationary_point_is_missing(name, order):
+    points = sorted(ACTIVATIONS[name].value.stationary[order])
+    sign = next_derivative(name, order)(LINE).sign()
+    changes = (sign[:-1] * sign[1:] < 0).nonzero().flatten()
+    assert len(changes) == len(points)
+    for change, point in zip(changes, points, strict=True):
+        assert LINE[change] <= point <= LINE[change + 1]
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_smooth_functions_stay_finite_far_out(name):
+    far = torch.tensor([-1e4, -800.0, 800.0, 1e4], dtype=torch.float64)
+    for derivative in ACTIVATIONS[name].value.tower:
+        assert derivative(far).isfinite().all()
+
+
+def test_which_activations_are_smooth():
+    assert SMOOTH == ("tanh", "sigmoid", "gelu", "silu", "softplus")
+
+
+def test_the_leak_is_that_of_torch():
+    assert functional.leaky_relu(torch.tensor(-1.0)) == torch.tensor(-LEAK)
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_activations_are_found_by_name(name):
+    assert activation_named(name).name == name
+    assert activation_named(name).derivative.name == f"{name}'"
+
+
+def test_an_unknown_activation_lists_the_known_ones_and_suggests_the_nearest():
+    with pytest.raises(UnknownNameError) as caught:
+        activation_named("tahn")
+    assert str(caught.value) == (
+        "Unknown activation 'tahn'; known are relu, leaky_relu, identity, tanh, sigmoid, gelu, "
+        "silu, softplus. Did you mean 'tanh'?"
+    )

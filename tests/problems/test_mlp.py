@@ -1,0 +1,87 @@
+import pytest
+import torch
+
+from icgd.errors import SettingError, UnknownNameError
+from icgd.problems.mlp import MLP
+
+NETWORK = MLP((3, 4, 2), "gelu", "sigmoid")
+
+
+def test_its_sizes_follow_from_its_widths():
+    assert (NETWORK.depth, NETWORK.input_width, NETWORK.output_width) == (2, 3, 2)
+    assert NETWORK.matrix_shapes == ((4, 3), (2, 4))
+    assert NETWORK.n_parameters == 20
+
+
+def test_the_last_layer_has_the_output_activation():
+    assert [NETWORK.layer_activation(layer).name for layer in (1, 2)] == ["gelu", "sigmoid"]
+    assert MLP((3, 2), "gelu").layer_activation(1).name == "identity"
+
+
+def test_tanh_inside_and_identity_at_the_output_unless_said_otherwise():
+    assert MLP((3, 1)) == MLP((3, 1), "tanh", "identity")
+
+
+def test_parameters_run_layer_by_layer_and_row_by_row():
+    first, second = NETWORK.matrices(torch.arange(20.0))
+    assert torch.equal(first, torch.arange(12.0).view(4, 3))
+    assert torch.equal(second, torch.arange(12.0, 20.0).view(2, 4))
+
+
+def test_a_batch_of_parameter_vectors_gives_a_batch_of_matrices():
+    vectors = torch.arange(40.0).view(2, 20)
+    for task in range(2):
+        for matrix, batched in zip(
+            NETWORK.matrices(vectors[task]), NETWORK.matrices(vectors), strict=True
+        ):
+            assert torch.equal(matrix, batched[task])
+
+
+def test_initial_weights_have_variance_one_over_fan_in():
+    wide = MLP((100, 400, 25))
+    first, second = wide.matrices(wide.initial_parameters(seed=0, box=9.0))
+    assert first.std().item() == pytest.approx(1 / 10, rel=0.02)
+    assert second.std().item() == pytest.approx(1 / 20, rel=0.02)
+
+
+def test_initial_weights_are_repeatable_and_differ_between_seeds_and_tasks():
+    once = NETWORK.initial_parameters(seed=5, box=3.0)
+    assert once.dtype is torch.float64
+    assert torch.equal(once, NETWORK.initial_parameters(seed=5, box=3.0))
+    assert not torch.equal(once, NETWORK.initial_parameters(seed=6, box=3.0))
+    batch = NETWORK.initial_parameters(seed=5, box=3.0, tasks=(2,))
+    assert batch.shape == (2, 20)
+    assert not torch.equal(batch[0], batch[1])
+
+
+def test_initial_weights_leave_torchs_own_random_numbers_alone():
+    state = torch.get_rng_state()
+    NETWORK.initial_parameters(seed=5, box=3.0)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_initial_weights_stay_in_the_box():
+    weights = NETWORK.initial_parameters(seed=0, box=0.25)
+    assert weights.abs().max() == 0.25
+    assert (weights.abs() < 0.25).any()
+
+
+@pytest.mark.parametrize(
+    ("widths", "message"),
+    [
+        ((4,), "widths must name the input and at least one layer, such as (4, 16, 1), got (4,)."),
+        ((), "widths must name the input and at least one layer, such as (4, 16, 1), got ()."),
+        ((4, 0, 1), "width must be a whole number of at least 1, got 0."),
+        ((4, -2, 1), "width must be a whole number of at least 1, got -2."),
+    ],
+)
+def test_impossible_widths_are_refused(widths, message):
+    with pytest.raises(SettingError) as caught:
+        MLP(widths)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("setting", ["activation", "output_activation"])
+def test_unknown_activations_are_refused(setting):
+    with pytest.raises(UnknownNameError, match=r"^Unknown activation 'geluu'.*Did you mean 'gelu'"):
+        MLP((3, 1), **{setting: "geluu"})

@@ -1,0 +1,113 @@
+"""The oracle itself: against torch.autograd, and against numbers computed by hand."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from icgd.problems import reference
+from icgd.problems.losses import LOSSES
+from icgd.problems.mlp import MLP
+from icgd.problems.problem import Domain, GradientStep, Problem
+from tests import cases
+from tests.cases import batch_of, make_case, over, tasks_of
+
+ALL = (
+    *cases.SMALL,
+    make_case(MLP((3, 4, 3), "tanh"), "cross_entropy"),
+    make_case(MLP((3, 4, 4, 3), "gelu", "gelu"), "cross_entropy"),
+)
+
+
+def gradient_by_autograd(problem: Problem, weights, x, y):
+    weights = weights.clone().requires_grad_()
+    risk = reference.risk(problem, weights, x, y)
+    (gradient,) = torch.autograd.grad(risk.sum(), weights)
+    return gradient
+
+
+def test_all_losses_are_tested():
+    assert {case.problem.loss for case in ALL} == LOSSES.keys()
+
+
+@over(ALL)
+def test_the_gradient_is_that_of_autograd(case):
+    task = case.task()
+    ours = reference.gradient(case.problem, task.initial, task.x, task.y)
+    truth = gradient_by_autograd(case.problem, task.initial, task.x, task.y)
+    assert truth.abs().max() > 1e-3
+    torch.testing.assert_close(ours, truth, rtol=1e-11, atol=1e-14)
+
+
+@over(ALL)
+def test_the_gradient_of_a_batch_is_that_of_each_task(case):
+    batch = batch_of(case, n_tasks=3).task()
+    ours = reference.gradient(case.problem, batch.initial, batch.x, batch.y)
+    truth = [
+        gradient_by_autograd(case.problem, task.initial, task.x, task.y) for task in tasks_of(batch)
+    ]
+    torch.testing.assert_close(ours, torch.stack(truth), rtol=1e-11, atol=1e-14)
+
+
+@over(ALL)
+def test_predictions_are_those_of_the_formula(case):
+    task, target = case.task(), case.problem.target
+    p = task.x
+    for layer, matrix in enumerate(target.matrices(task.initial), start=1):
+        p = target.layer_activation(layer).value(torch.einsum("kj,ij->ik", matrix, p))
+    torch.testing.assert_close(reference.predict(target, task.initial, task.x), p)
+
+
+# One output w . x; two examples x = (1, 2), (3, -1) with labels 1, -2; weights (0.5, 1).
+LINEAR = Problem(MLP((2, 1)), "squared", GradientStep(0.1, 3.0), Domain(4.0, 4.0))
+X = torch.tensor([[1.0, 2.0], [3.0, -1.0]], dtype=torch.float64)
+Y = torch.tensor([[1.0], [-2.0]], dtype=torch.float64)
+W = torch.tensor([0.5, 1.0], dtype=torch.float64)
+
+
+def test_one_step_of_linear_regression_by_hand():
+    """Predictions 2.5, 0.5; residuals 1.5, 2.5; gradient (1.5 + 7.5, 3 - 2.5) / 2."""
+    assert reference.predict(LINEAR.target, W, X).flatten().tolist() == [2.5, 0.5]
+    assert reference.risk(LINEAR, W, X, Y) == (1.5**2 + 2.5**2) / 4
+    assert reference.gradient(LINEAR, W, X, Y).tolist() == [4.5, 0.25]
+    torch.testing.assert_close(
+        reference.step(LINEAR, W, X, Y), torch.tensor([0.05, 0.975], dtype=torch.float64)
+    )
+
+
+def test_a_step_is_clipped_to_the_box():
+    large = replace(LINEAR, update=GradientStep(1.0, 0.8))
+    assert reference.step(large, W, X, Y).tolist() == [-0.8, 0.75]
+
+
+def test_the_history_starts_at_the_initial_weights_and_goes_step_by_step():
+    history = reference.train(LINEAR, W, X, Y, n_steps=4)
+    assert history.shape == (5, 2)
+    assert torch.equal(history[0], W)
+    for before, after in zip(history, history[1:], strict=False):
+        assert torch.equal(after, reference.step(LINEAR, before, X, Y))
+    assert torch.equal(reference.train(LINEAR, W, X, Y, n_steps=0), W[None])
+
+
+def test_training_a_batch_trains_each_task():
+    case = cases.SMALL[0]
+    batch = batch_of(case, n_tasks=3).task()
+    together = reference.train(case.problem, batch.initial, batch.x, batch.y, n_steps=3)
+    assert together.shape == (3, 4, case.problem.target.n_parameters)
+    for task, history in zip(tasks_of(batch), together, strict=True):
+        alone = reference.train(case.problem, task.initial, task.x, task.y, n_steps=3)
+        torch.testing.assert_close(history, alone, rtol=1e-12, atol=1e-13)
+
+
+@over(cases.SMALL)
+def test_training_lowers_the_risk(case):
+    task = case.task()
+    history = reference.train(case.problem, task.initial, task.x, task.y, n_steps=20)
+    first, last = (reference.risk(case.problem, w, task.x, task.y) for w in (history[0], history[-1]))
+    assert last < first
+
+
+def test_training_is_in_float64_whatever_comes_in():
+    history = reference.train(LINEAR, W.float(), X.float(), Y.float(), n_steps=1)
+    assert history.dtype is torch.float64
+    assert torch.equal(history, reference.train(LINEAR, W, X, Y, n_steps=1))

@@ -1,0 +1,94 @@
+from math import nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icgd.program.functions import ReluSum, ReluTerm
+
+
+def relu_sum(
+    knots: tuple[float, ...],
+    slopes: tuple[float, ...],
+    anchor: float = 0.0,
+    anchor_value: float = 0.0,
+    errors: tuple[float, ...] | None = None,
+) -> ReluSum:
+    errors = (0.0,) * len(slopes) if errors is None else errors
+    return ReluSum("f", -9.0, 9.0, 1.0, knots, slopes, anchor, anchor_value, errors)
+
+
+TENT = relu_sum((-1.0, 0.0, 2.0), (0.0, 3.0, -0.5, 1.0), anchor=0.0, anchor_value=5.0)
+"""2 up to -1, up by 3 to 5 at 0, down by 1 to 4 at 2, then up."""
+
+
+@pytest.mark.parametrize(
+    ("z", "value"),
+    [(-7.0, 2.0), (-1.0, 2.0), (-0.5, 3.5), (0.0, 5.0), (1.0, 4.5), (2.0, 4.0), (3.5, 5.5)],
+)
+def test_the_value_follows_knots_and_slopes(z, value):
+    assert TENT(z) == value
+
+
+def test_terms_count_outwards_from_the_anchor():
+    assert TENT.terms() == (
+        ReluTerm(0.0, 1.0, 5.0),
+        ReluTerm(1.0, -0.0, -0.5),
+        ReluTerm(-1.0, 0.0, -3.0),
+        ReluTerm(-1.0, -1.0, 3.0),
+        ReluTerm(1.0, -2.0, 1.5),
+    )
+
+
+def test_terms_that_vanish_are_left_out():
+    assert relu_sum((0.0,), (0.0, 1.0)).terms() == (ReluTerm(1.0, 0.0, 1.0),)
+    assert relu_sum((), (0.0,)).terms() == ()
+    assert relu_sum((), (0.0,))(3.0) == 0
+
+
+def test_an_anchor_between_two_knots_has_the_same_slope_on_both_sides():
+    function = relu_sum((-1.0, 1.0), (0.0, 1.0, 0.0), anchor=0.5, anchor_value=0.5)
+    assert [function(z) for z in (-2.0, -1.0, 0.25, 1.0, 4.0)] == [-1.0, -1.0, 0.25, 1.0, 1.0]
+
+
+def test_the_error_is_the_largest_of_the_pieces():
+    function = relu_sum((0.0,), (0.0, 1.0), errors=(0.25, 0.125))
+    assert function.n_pieces == 2
+    assert function.error == 0.25
+    assert not function.is_exact
+    assert TENT.is_exact
+
+
+integers = st.integers(-20, 20).map(float)
+
+
+@st.composite
+def parts(draw):
+    """Knots, slopes, anchor and its value: what `relu_sum` takes."""
+    knots = tuple(sorted(draw(st.sets(integers, max_size=6))))
+    slopes = draw(st.tuples(*[integers] * (len(knots) + 1)))
+    anchor = draw(st.sampled_from(knots) | integers if knots else integers)
+    return knots, slopes, anchor, draw(integers)
+
+
+@given(parts(), st.integers(-100, 100).map(lambda n: n / 4))
+def test_terms_slopes_and_intercepts_are_the_same_function(parts, z):
+    """Everything is a small dyadic number here, so all of it is exact."""
+    function = relu_sum(*parts)
+    piece = sum(knot < z for knot in function.knots)
+    assert function(z) == function.slopes[piece] * z + function.intercepts()[piece]
+    assert function(function.anchor) == function.anchor_value
+
+
+@given(parts())
+def test_neighbouring_pieces_meet_at_their_knot(parts):
+    function = relu_sum(*parts)
+    constants = function.intercepts()
+    for piece, knot in enumerate(function.knots):
+        left = function.slopes[piece] * knot + constants[piece]
+        right = function.slopes[piece + 1] * knot + constants[piece + 1]
+        assert left == right == function(knot)
+
+
+def test_a_sum_whose_error_is_unknown_is_not_exact():
+    assert not relu_sum((), (1.0,), errors=(nan,)).is_exact

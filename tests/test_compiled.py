@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+import torch
+
+import icgd
+from icgd.errors import DenseSizeError, LayoutError, SettingError, UnknownNameError
+from icgd.problems import reference
+
+PROBLEM = icgd.Problem(
+    target=icgd.MLP((2, 3, 1), "tanh"),
+    loss="squared",
+    update=icgd.GradientStep(step_size=0.1, box=2.0),
+    domain=icgd.Domain(x=1.0, y=1.0),
+)
+COMPILED = icgd.compile(PROBLEM, n_steps=2, pieces=64)
+X = torch.linspace(-1, 1, 8, dtype=torch.float64).reshape(4, 2)
+Y = X.mean(1, keepdim=True)
+
+
+def test_numpy_torch_and_lists_give_the_same_run():
+    expected = COMPILED.run(X, Y).parameters
+    assert torch.equal(COMPILED.run(X.numpy(), Y.numpy()).parameters, expected)
+    assert torch.equal(COMPILED.run(X.tolist(), Y.tolist()).parameters, expected)
+    assert torch.equal(COMPILED.run(X, Y[:, 0]).parameters, expected)
+
+
+def test_the_same_seed_repeats_a_run_and_another_does_not():
+    assert torch.equal(COMPILED.run(X, Y, seed=5).parameters, COMPILED.run(X, Y, seed=5).parameters)
+    assert not torch.equal(COMPILED.run(X, Y, seed=6).parameters, COMPILED.run(X, Y).parameters)
+
+
+def test_results_are_ordinary_tensors_that_autograd_accepts():
+    weights = torch.ones(9, dtype=torch.float64, requires_grad=True)
+    (COMPILED.run(X, Y).parameters[-1] * weights).sum().backward()
+    assert weights.grad is not None
+
+
+def test_the_data_are_not_changed():
+    before = X.clone(), Y.clone()
+    COMPILED.run(X, Y, queries=X)
+    COMPILED.run(X, Y, queries=X, trace=True)
+    assert torch.equal(X, before[0])
+    assert torch.equal(Y, before[1])
+
+
+def test_float32_runs_in_float32():
+    run = COMPILED.run(X, Y, dtype="float32")
+    assert run.parameters.dtype == torch.float32
+    torch.testing.assert_close(
+        run.parameters.double(), COMPILED.run(X, Y).parameters, atol=1e-6, rtol=0
+    )
+
+
+def test_a_trace_of_named_slots_has_only_those():
+    run = COMPILED.run(X, Y, trace=["delta_2", "weights_1"])
+    assert set(run.trace) == {"delta_2", "weights_1"}
+    assert run.trace["delta_2"].shape == (2 * 8 + 3 + 1, 4, 1)
+    prediction = reference.predict(PROBLEM.target, run.parameters[0], X)
+    after_backward = run.trace["delta_2"][5]
+    torch.testing.assert_close(after_backward, 2 * (prediction - Y), atol=1e-3, rtol=0)
+
+
+def test_a_misspelt_slot_is_named_with_the_nearest():
+    with pytest.raises(LayoutError, match=r"no slot 'delta2'; it has .* Did you mean 'delta_2'"):
+        COMPILED.run(X, Y, trace=["delta2"])
+
+
+def test_unknown_backend_and_dtype_are_named():
+    with pytest.raises(UnknownNameError, match="Unknown backend 'fussed'"):
+        COMPILED.run(X, Y, backend="fussed")
+    with pytest.raises(
+        UnknownNameError, match="Unknown dtype 'float16'; known are float64, float32"
+    ):
+        COMPILED.run(X, Y, dtype=torch.float16)
+
+
+def test_the_transformer_is_a_module_with_ordinary_weights():
+    transformer = COMPILED.transformer()
+    summary = COMPILED.summary()
+    assert sum(p.numel() for p in transformer.parameters()) == summary.parameters
+    assert transformer.block[0].W_Q.shape == (3 * 64, summary.d_model, 3)
+    assert all(p.dtype == torch.float32 for p in COMPILED.transformer("float32").parameters())
+
+
+def test_a_dense_transformer_that_does_not_fit_is_refused_with_its_size(monkeypatch):
+    monkeypatch.setattr("icgd.backends.dense.usable_memory", lambda: 2**20)
+    for build in (COMPILED.transformer, lambda: COMPILED.run(X, Y, backend="dense")):
+        with pytest.raises(
+            DenseSizeError, match=r"needs 0\.\d GiB; 0\.0 GiB may be used\. Run with b"
+        ):
+            build()
+    assert COMPILED.run(X, Y).parameters.shape == (3, 9)
+
+
+def test_a_certificate_holds_for_longer_prompts_with_more_rounding():
+    short, long = (COMPILED.certificate(n_tokens=n) for n in (4, 4096))
+    assert short.domain_step < long.domain_step < short.domain_step * 1.001
+    with pytest.raises(SettingError, match="n_tokens must be a whole number of at least 1, got 0"):
+        COMPILED.certificate(n_tokens=0)
+
+
+def test_the_listing_reads_like_the_algorithm():
+    assert "slope_1 * (weights_2^T @ delta_2)" in COMPILED.listing()
+
+
+def test_compiled_runs_compare_by_value():
+    assert icgd.compile(PROBLEM, n_steps=2, pieces=64) == COMPILED
+    assert icgd.compile(PROBLEM, n_steps=3, pieces=64) != COMPILED
+
+
+def test_queries_are_predicted_by_the_trained_network():
+    queries = np.array([[0.5, -0.5], [0.25, 1.0]])
+    run = COMPILED.run(X, Y, queries=queries)
+    expected = reference.predict(PROBLEM.target, run.parameters[-1], torch.from_numpy(queries))
+    torch.testing.assert_close(run.predictions, expected, atol=1e-3, rtol=0)

@@ -1,0 +1,160 @@
+import json
+import pickletools
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import icgd
+from icgd.errors import FileError
+from icgd.weights import files
+
+PROBLEM = icgd.Problem(
+    target=icgd.MLP((2, 3, 1), "silu"),
+    loss="huber",
+    update=icgd.GradientStep(step_size=0.1, box=2.0),
+    domain=icgd.Domain(x=1.0, y=1.0),
+)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> icgd.Compiled:
+    return icgd.compile(PROBLEM, n_steps=2, pieces=8)
+
+
+@pytest.fixture
+def path(compiled, tmp_path):
+    path = tmp_path / "run.safetensors"
+    compiled.save(path)
+    return path
+
+
+def metadata_of(path) -> dict[str, str]:
+    with safe_open(path, framework="pt") as file:
+        return file.metadata()
+
+
+def rewrite(path, **changes) -> None:
+    """Write the file again with other metadata; None leaves an entry out."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = {**file.metadata(), **changes}
+    save_file(tensors, path, {key: value for key, value in metadata.items() if value is not None})
+
+
+@pytest.mark.parametrize("weights", [True, False, None])
+def test_what_was_saved_is_what_is_loaded(compiled, tmp_path, weights):
+    path = tmp_path / "run.safetensors"
+    compiled.save(path, weights=weights)
+    assert icgd.load(path) == compiled
+
+
+def test_a_loaded_run_gives_the_same_numbers(compiled, path):
+    x, y = torch.rand(4, 2).double(), torch.rand(4, 1).double()
+    assert torch.equal(icgd.load(path).run(x, y).parameters, compiled.run(x, y).parameters)
+
+
+def test_the_weights_in_the_file_are_the_transformers(compiled, path):
+    with safe_open(path, framework="pt") as file:
+        stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    built = dict(compiled.transformer().named_parameters())
+    assert stored.keys() == built.keys()
+    assert all(torch.equal(stored[name], built[name]) for name in built)
+
+
+def test_layout_and_program_can_be_read_without_icgd(path):
+    program = json.loads(metadata_of(path)["program"])
+    assert program["slots"][0] == {"name": "x", "shape": [2], "role": "INPUT"}
+    assert len(program["block"]) == 8
+
+
+def test_large_weights_are_stored_only_on_request(compiled, tmp_path, monkeypatch):
+    monkeypatch.setattr("icgd.compiled.STORED_WEIGHTS", 1000)
+    compiled.save(tmp_path / "small")
+    compiled.save(tmp_path / "large", weights=True)
+    assert (tmp_path / "small").stat().st_size < (tmp_path / "large").stat().st_size / 2
+
+
+def test_a_file_is_no_pickle(path):
+    with pytest.raises(ValueError, match="opcode"):
+        list(pickletools.genops(path.read_bytes()))
+
+
+def test_a_failed_write_leaves_nothing_behind(compiled, tmp_path, monkeypatch):
+    def fail(*_args, **_settings):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "save_file", fail)
+    with pytest.raises(FileError, match=r"Cannot write .*run: No space left on device\."):
+        compiled.save(tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_keeps_the_old_file(compiled, path, monkeypatch):
+    before = path.read_bytes()
+    monkeypatch.setattr(files, "save_file", lambda *_a, **_k: (_ for _ in ()).throw(OSError("x")))
+    with pytest.raises(FileError):
+        compiled.save(path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_folder_that_does_not_exist_is_named(compiled, tmp_path):
+    with pytest.raises(FileError, match=r"Cannot write .*nowhere/run: No such file or directory\."):
+        compiled.save(tmp_path / "nowhere" / "run")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileError, match=r"There is no file .*absent\."):
+        icgd.load(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"\x80\x04K\x01.", b"\xff" * 100])
+def test_junk_is_called_damaged(tmp_path, content):
+    path = tmp_path / "junk"
+    path.write_bytes(content)
+    with pytest.raises(FileError, match="junk is damaged or not a safetensors file"):
+        icgd.load(path)
+
+
+def test_a_truncated_file_is_called_damaged(path):
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(FileError, match="is damaged or not a safetensors file"):
+        icgd.load(path)
+
+
+def test_a_flipped_bit_in_a_weight_is_noticed(path):
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FileError, match="its checksum does not match"):
+        icgd.load(path)
+
+
+def test_a_changed_program_is_noticed(path):
+    program = metadata_of(path)["program"].replace('"n_steps": 2', '"n_steps": 3')
+    rewrite(path, program=program)
+    with pytest.raises(FileError, match="its checksum does not match"):
+        icgd.load(path)
+
+
+def test_metadata_that_lacks_a_part_is_called_damaged(path):
+    rewrite(path, program=None)
+    with pytest.raises(FileError, match="its metadata does not hold a program: 'program'"):
+        icgd.load(path)
+
+
+def test_a_foreign_file_is_called_foreign(tmp_path):
+    path = tmp_path / "foreign"
+    save_file({"weight": torch.zeros(2)}, path)
+    with pytest.raises(FileError, match=r"foreign is a safetensors file, but not one that icgd"):
+        icgd.load(path)
+
+
+def test_a_newer_format_is_named(path):
+    rewrite(path, icgd="99")
+    with pytest.raises(
+        FileError, match="has file format '99'; this version of icgd reads format 1"
+    ):
+        icgd.load(path)

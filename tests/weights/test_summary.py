@@ -1,0 +1,74 @@
+import time
+
+import torch
+
+from icgd.problems.mlp import MLP
+from icgd.weights.lowering import lower_program
+from icgd.weights.summary import dense_bytes, summarise
+from tests import cases
+from tests.cases import build, every_construction, make_case, over
+from tests.contracts.backend import RELU_STACK
+
+
+@every_construction
+@over(cases.SMALL)
+def test_totals_are_those_of_the_built_transformer(construction, case):
+    program = build(construction, case, n_steps=2, pieces=16)
+    summary = summarise(program, n_tokens=7)
+    transformer = lower_program(program)
+    weights = dict(transformer.named_parameters())
+    assert summary.parameters == sum(weight.numel() for weight in weights.values())
+    assert summary.nonzeros == sum(int(weight.count_nonzero()) for weight in weights.values())
+    queries = [weight for name, weight in weights.items() if name.endswith("W_Q")]
+    assert summary.n_heads == sum(len(query) for query in queries)
+    assert summary.max_heads == max(len(query) for query in queries)
+    assert summary.d_head == max(query.shape[-1] for query in queries)
+    biases = [weight for name, weight in weights.items() if name.endswith("b_in")]
+    assert summary.d_mlp == max(len(bias) for bias in biases)
+    assert summary.n_layers == len(list(transformer.unrolled()))
+    assert summary.layers_per_step == len(transformer.block)
+    assert dense_bytes(summary.layers, 4) == 4 * summary.parameters
+
+
+def test_flops_count_the_block_once_a_step_and_the_prediction_once():
+    case = cases.FEW[0]
+    flops = [summarise(build(RELU_STACK, case, n_steps=n), 7).flops for n in (0, 1, 5)]
+    assert flops[2] - flops[0] == 5 * (flops[1] - flops[0])
+    layers = summarise(build(RELU_STACK, case, n_steps=1), 7).layers
+    assert flops[1] == sum(layer.flops(7) for layer in layers)
+
+
+def test_direct_training_costs_three_products_a_weight_and_one_fewer_for_the_first_layer():
+    case = make_case(MLP((3, 4, 2), "tanh"), "squared")
+    summary = summarise(build(RELU_STACK, case, n_steps=5), n_tokens=7)
+    assert summary.direct_flops == 5 * 7 * 2 * (2 * 12 + 3 * 8)
+
+
+def test_a_target_of_a_billion_parameters_is_counted_at_once_and_exactly():
+    k, pieces = 22_000, 128
+    target = MLP((k, k, k, 10), "tanh")
+    started = time.perf_counter()
+    summary = summarise(build(RELU_STACK, make_case(target, "squared"), 10, pieces), n_tokens=100)
+    assert time.perf_counter() - started < 2.0
+    assert target.n_parameters == 2 * k * k + 10 * k > 9.6e8
+    d_model = k + 10 + target.n_parameters + 3 * (2 * k + 10) + 10 + 4
+    assert summary.d_model == d_model
+    # tanh has a kink at each of 127 knots, its anchor counts twice, and its value there.
+    n_terms = len(build(RELU_STACK, make_case(target, "squared"), 10, pieces).function("tanh").terms())
+    assert n_terms in {pieces, pieces + 1}
+    forward = summary.layers[0]
+    assert (forward.n_heads, forward.width) == (k * n_terms, k + 1)
+    assert forward.parameters == 4 * k * n_terms * d_model * (k + 1)
+    step = next(layer for layer in summary.layers if layer.title == "gradient step")
+    assert step.n_heads == 2 * (k + k + 10)
+    assert step.parameters == 4 * step.n_heads * d_model * k
+    counts = (summary.parameters, summary.nonzeros, summary.flops, summary.n_heads)
+    assert all(type(count) is int for count in counts)
+    assert summary.parameters > 2**64
+
+
+def test_float32_weights_take_half_the_memory():
+    layers = summarise(build(RELU_STACK, cases.FEW[0]), n_tokens=1).layers
+    assert dense_bytes(layers, torch.float64.itemsize) == 2 * dense_bytes(
+        layers, torch.float32.itemsize
+    )
