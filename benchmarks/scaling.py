@@ -32,7 +32,7 @@ def _along(name: str) -> list[dict[str, object]]:
     return rows
 
 
-def _run(setting: dict[str, int]):  # noqa: ANN202
+def _run(setting: dict[str, int]):
     widths = (8, *(WIDTH for _ in range(setting["depth"] - 1)), 1)
     problem = problem_of(widths, "tanh")
     task = task_of(problem, setting["n"], None)

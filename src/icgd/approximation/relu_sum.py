@@ -18,7 +18,7 @@ from math import floor, log2
 import torch
 from torch import Tensor
 
-from icgd.errors import SettingError
+from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction, StepFunction
 from icgd.problems.settings import count
 from icgd.program.functions import ReluSum
@@ -58,8 +58,10 @@ def fit_relu_sum(
         return _exact(function, low, high)
     if isinstance(function, StepFunction):
         return _ramps(function, low, high, kink_width)
-    assert isinstance(function, SmoothFunction)
-    return _fit_smooth(function, low, high, pieces)
+    if isinstance(function, SmoothFunction):
+        return _fit_smooth(function, low, high, pieces)
+    known = [kind.__name__ for kind in (KinkedFunction, StepFunction, SmoothFunction)]
+    raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
 
 
 def asymptotic_optimum(function: SmoothFunction, low: float, high: float, pieces: int) -> float:

@@ -18,7 +18,7 @@ from icgd.program.functions import ReluSum
 MOST_CELLS = 2**20
 """Largest table, 8 MiB in float64; beyond it the cell is found by a search among the knots."""
 
-Kernel = Callable[[], None]
+Kernel = Callable[[], object]
 
 
 class Cells:

@@ -102,7 +102,8 @@ def _normal_density(z: Tensor) -> Tensor:
 
 
 def _normal_distribution(z: Tensor) -> Tensor:
-    return torch.special.ndtr(z)
+    distribution: Tensor = torch.special.ndtr(z)
+    return distribution
 
 
 GELU = SmoothFunction(

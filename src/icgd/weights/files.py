@@ -103,5 +103,5 @@ def _digest(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
         total.update(f"{name}\0{texts[name]}\0".encode())
     for name in sorted(tensors):
         total.update(f"{name}\0{tensors[name].dtype}\0{tuple(tensors[name].shape)}\0".encode())
-        total.update(tensors[name].contiguous().view(torch.uint8).numpy())
+        total.update(tensors[name].contiguous().view(torch.uint8).numpy().data)
     return total.hexdigest()

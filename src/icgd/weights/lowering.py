@@ -38,7 +38,7 @@ from icgd.weights.sizes import instruction_size, layer_size
 
 @dataclass(frozen=True)
 class Heads:
-    """Weights of some heads: query, key, value (head, model, inner), output (head, inner, model)."""
+    """Weights of some heads: three of shape (head, model, inner), output (head, inner, model)."""
 
     query: Tensor
     key: Tensor
