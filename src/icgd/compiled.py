@@ -16,6 +16,7 @@ from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.certificate import Certificate
 from icgd.certificates.closed_form import closed_form_bound
 from icgd.certificates.domain_bound import domain_bound
+from icgd.errors import OverflowedRunError
 from icgd.layers.transformer import Transformer
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
@@ -89,7 +90,16 @@ class Compiled:
         if isinstance(trace, bool):
             trace = self.program.layout.names if trace else ()
         runner = backend_named(backend)
-        return runner.run(self.program, task, trace=tuple(trace), on_progress=on_progress)
+        run = runner.run(self.program, task, trace=tuple(trace), on_progress=on_progress)
+        self._require_finite(run)
+        return run
+
+    def _require_finite(self, run: Run) -> None:
+        finite = run.parameters.isfinite().all(-1).reshape(-1, run.parameters.shape[-2]).all(0)
+        if not finite.all():
+            dtype = str(run.parameters.dtype).removeprefix("torch.")
+            step = int((~finite).nonzero()[0])
+            raise OverflowedRunError.after(step, dtype, self.problem.update.step_size)
 
     def certificate(
         self,

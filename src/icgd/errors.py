@@ -167,6 +167,17 @@ class DomainError(IcgdError, ValueError):
         )
 
 
+class OverflowedRunError(IcgdError, ArithmeticError):
+    """A run left the range of its floating-point numbers."""
+
+    @classmethod
+    def after(cls, step: int, dtype: str, step_size: float) -> OverflowedRunError:
+        return cls(
+            f"The weights are no longer finite after step {step}: step_size={step_size:g} is too "
+            f"large for these data in {dtype}."
+        )
+
+
 class LayoutError(IcgdError, ValueError):
     """A slot is missing or duplicated."""
 

@@ -11,13 +11,13 @@ every step. Scratch is overwritten rather than added to, so it is wiped only for
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property, singledispatch
+from functools import singledispatch
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from icgd.backends.look_up import Cells, Kernel, simple_kernel
+from icgd.backends.look_up import Evaluation, Kernel
 from icgd.backends.prompt import split_parameters
 from icgd.backends.run import AbstractBackend, OnProgress, Run
 from icgd.errors import ProgramError
@@ -99,7 +99,7 @@ def _run_group(
     program: StackProgram, task: Task, trace: tuple[str, ...], on_progress: OnProgress | None
 ) -> Run:
     if trace:
-        return _traced(program, task, trace)
+        return _traced(program, task, trace, on_progress)
     history = task.initial.new_empty(*task.batch, program.n_steps + 1, task.initial.shape[-1])
     training = Machine(program, task.initial, task.x, task.y, task.queries[..., :0, :])
     kernels = training.kernels(program.block)
@@ -122,12 +122,14 @@ def _predict(program: StackProgram, parameters: Parameters, task: Task) -> Predi
     return machine.slots["y"]
 
 
-def _traced(program: StackProgram, task: Task, trace: tuple[str, ...]) -> Run:
+def _traced(
+    program: StackProgram, task: Task, trace: tuple[str, ...], on_progress: OnProgress | None
+) -> Run:
     """All tokens through all layers, with a copy of the traced slots after each."""
     machine = Machine(program, task.initial, task.x, task.y, task.queries, wipes=True)
     history = [task.initial]
     recorded = {name: [machine.snapshot(name)] for name in trace}
-    for part in [program.block] * program.n_steps + [program.prediction]:
+    for step, part in enumerate([program.block] * program.n_steps + [program.prediction], start=1):
         for layer in part:
             for kernel in machine.kernels((layer,)):
                 kernel()
@@ -135,6 +137,8 @@ def _traced(program: StackProgram, task: Task, trace: tuple[str, ...]) -> Run:
                 recorded[name].append(machine.snapshot(name))
         machine.copy_parameters(after := torch.empty_like(task.initial))
         history.append(after)
+        if on_progress and step <= program.n_steps:
+            on_progress(step, program.n_steps)
     return Run(
         parameters=torch.stack(history[:-1], dim=-2),
         predictions=machine.slots["y"][..., task.n_examples :, :].clone(),
@@ -143,25 +147,19 @@ def _traced(program: StackProgram, task: Task, trace: tuple[str, ...]) -> Run:
 
 
 class Preactivation:
-    """W p for one matrix and one input slot, and the cells of the functions applied to it."""
+    """W p for one matrix and one input slot, ready for the functions applied to it."""
 
     def __init__(
         self, weights: Matrix, inputs: Stream, value: Tensor, functions: Sequence[ReluSum]
     ) -> None:
-        self.value = value
-        self._functions = functions
-        transposed = weights.mT
+        self._inputs, self._transposed, self._value = inputs, weights.mT, value
+        evaluation = Evaluation(functions, value)
+        self._prepare, self.kernel = evaluation.prepare, evaluation.kernel
 
-        def compute() -> None:
-            torch.matmul(inputs, transposed, out=value)
-
-        self.compute: Kernel = compute
-
-    @cached_property
-    def cells(self) -> Cells:
-        """The common cells of all functions that are looked up."""
-        looked_up = [f for f in self._functions if not simple_kernel(f, self.value, self.value)]
-        return Cells(looked_up, self.value)
+    def compute(self) -> None:
+        """Compute W p, and what its functions share."""
+        torch.matmul(self._inputs, self._transposed, out=self._value)
+        self._prepare()
 
 
 class Machine:
@@ -211,26 +209,24 @@ class Machine:
     def kernels(self, layers: Iterable[Layer]) -> list[Kernel]:
         """The layers' instructions as kernels, in order.
 
-        Functions of the same preactivation share its computation: within `layers`, weights and
-        inputs are not written between two uses (a slot is wiped before it is written again).
+        A preactivation is computed once for all its functions, and again only after its weights
+        or its inputs were written.
         """
         kernels: list[Kernel] = []
+        fresh: set[tuple[str, str]] = set()
         for instruction in (part for layer in layers for part in layer.instructions):
             if isinstance(instruction, ApplyUnits):
-                kernels += [part for part in self._units(instruction) if part not in kernels]
+                key = (instruction.weights, instruction.inputs)
+                preactivation = self._preactivation(*key)
+                if key not in fresh:
+                    kernels.append(preactivation.compute)
+                    fresh.add(key)
+                function = self.program.function(instruction.function)
+                kernels.append(preactivation.kernel(function, self.slots[instruction.write]))
             else:
                 kernels.append(kernel(instruction, self))
+            fresh = {key for key in fresh if not set(key) & set(instruction.writes())}
         return kernels
-
-    def _units(self, instruction: ApplyUnits) -> list[Kernel]:
-        """Preactivation, cells and value; the first two are the same objects in every use."""
-        preactivation = self._preactivation(instruction.weights, instruction.inputs)
-        function = self.program.function(instruction.function)
-        write = self.slots[instruction.write]
-        if simple := simple_kernel(function, preactivation.value, write):
-            return [preactivation.compute, simple]
-        cells = preactivation.cells
-        return [preactivation.compute, cells.find, cells.evaluate(function, write)]
 
     def _preactivation(self, weights: str, inputs: str) -> Preactivation:
         if (weights, inputs) not in self._preactivations:
@@ -322,23 +318,17 @@ def _summand(summand: Summand, machine: Machine, tokens: slice) -> tuple[Kernel,
     argument = torch.empty_like(first, memory_format=torch.contiguous_format)
     value = torch.empty_like(argument)
 
-    def combine() -> None:
-        torch.mul(first, factor, out=argument)
-        for slot, factor_ in zip(others, factors, strict=True):
-            argument.add_(slot, alpha=factor_)
+    evaluation = Evaluation([function], argument)
+    apply = evaluation.kernel(function, value)
 
-    if simple := simple_kernel(function, argument, value):
-        return _in_turn(combine, simple), value
-    cells = Cells([function], argument)
-    return _in_turn(combine, cells.find, cells.evaluate(function, value)), value
-
-
-def _in_turn(*kernels: Kernel) -> Kernel:
     def run() -> None:
-        for kernel_ in kernels:
-            kernel_()
+        torch.mul(first, factor, out=argument)
+        for slot, slot_factor in zip(others, factors, strict=True):
+            argument.add_(slot, alpha=slot_factor)
+        evaluation.prepare()
+        apply()
 
-    return run
+    return run, value
 
 
 @kernel.register

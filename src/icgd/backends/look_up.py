@@ -21,6 +21,26 @@ MOST_CELLS = 2**20
 Kernel = Callable[[], object]
 
 
+class Evaluation:
+    """Some functions at one argument: what is prepared once, and a kernel for each function."""
+
+    def __init__(self, functions: Sequence[ReluSum], argument: Tensor) -> None:
+        self.argument = argument
+        self._looked_up = [function for function in functions if not is_simple(function)]
+        self._cells = Cells(self._looked_up, argument) if self._looked_up else None
+
+    def prepare(self) -> None:
+        """Find the cells of the argument, if any function is looked up."""
+        if self._cells:
+            self._cells.find()
+
+    def kernel(self, function: ReluSum, write: Tensor) -> Kernel:
+        """Kernel: write = function(argument), once the argument is prepared."""
+        if self._cells and function in self._looked_up:
+            return self._cells.evaluate(function, write)
+        return simple_kernel(function, self.argument, write)
+
+
 class Cells:
     """The common division of the line for some functions, and the cell of every argument."""
 
@@ -75,15 +95,31 @@ class Cells:
         return evaluate
 
 
-def simple_kernel(function: ReluSum, argument: Tensor, write: Tensor) -> Kernel | None:
-    """Kernel for functions that need no table: straight lines, single kinks at 0, ramps."""
-    if not function.knots:
+def is_simple(function: ReluSum) -> bool:
+    """Whether it needs no table: a straight line, a kink at 0, or a single ramp."""
+    return _is_line(function) or _is_kink(function) or _is_ramp(function)
+
+
+def _is_line(function: ReluSum) -> bool:
+    return not function.knots
+
+
+def _is_kink(function: ReluSum) -> bool:
+    left, right = function.slopes[0], function.slopes[-1]
+    return function.knots == (0.0,) and function.anchor_value == 0.0 and left < right == 1.0
+
+
+def _is_ramp(function: ReluSum) -> bool:
+    return len(function.knots) == 2 and function.slopes[0] == function.slopes[2] == 0.0
+
+
+def simple_kernel(function: ReluSum, argument: Tensor, write: Tensor) -> Kernel:
+    """Kernel of a function that needs no table."""
+    if _is_line(function):
         return _line(function.slopes[0], function.intercepts()[0], argument, write)
-    if function.knots == (0.0,) and function.anchor_value == 0.0 and function.slopes[1] == 1.0:
+    if _is_kink(function):
         return _kink(function.slopes[0], argument, write)
-    if len(function.knots) == 2 and function.slopes[0] == function.slopes[2] == 0.0:
-        return _ramp(function, argument, write)
-    return None
+    return _ramp(function, argument, write)
 
 
 def _line(slope: float, intercept: float, argument: Tensor, write: Tensor) -> Kernel:

@@ -28,10 +28,11 @@ for command in (demo, compile, run, verify, size):
     app.command()(command)
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"icgd {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

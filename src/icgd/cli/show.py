@@ -144,7 +144,7 @@ def print_summary(summary: Summary) -> None:
         ("weights", f"{count_text(summary.parameters)} ({memory} dense; steps share them)"),
         ("non-zero weights", f"{count_text(summary.nonzeros)} ({nonzero_share:.2g} of all)"),
         (f"FLOPs, {summary.n_tokens} tokens", f"{count_text(summary.flops)} dense"),
-        ("the same training directly", f"{count_text(summary.direct_flops)} FLOPs"),
+        ("direct training", f"{count_text(summary.direct_flops)} FLOPs"),
     ]
     print_rows(f"The transformer ({summary.construction})", rows)
 

@@ -48,6 +48,9 @@ from icgd.program.program import Layer, StackProgram
 ROUNDING_ROOM = 1 + 2.0**-10
 """Functions are fitted this much beyond the largest argument, so that no rounding leaves it."""
 
+LARGEST_ARGUMENT = 1e12
+"""Beyond this the rounding of a preactivation is as large as the features of an activation."""
+
 
 class ReluStack(AbstractConstruction):
     """Exactly 2N + 4 layers a step; exact for piecewise-linear activations and losses."""
@@ -60,6 +63,12 @@ class ReluStack(AbstractConstruction):
                 f"the slope of the {problem.loss} loss couples all outputs, and is not a sum of "
                 "functions of one variable, which is what its MLP layer evaluates; "
                 "the logistic loss (one output a class) is."
+            )
+        largest = _largest_argument(problem, ranges_on_domain(problem, margin=0.0))
+        if not largest <= LARGEST_ARGUMENT:
+            return (
+                f"its preactivations can reach {largest:.3g} on the domain, where float64 leaves "
+                "no digits to evaluate an activation; use a smaller box or domain."
             )
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +27,8 @@ class MLP:
     output_activation: str = "identity"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "widths", tuple(count("width", width) for width in self.widths))
+        widths = self.widths if isinstance(self.widths, Sequence) else (self.widths,)
+        object.__setattr__(self, "widths", tuple(count("width", width) for width in widths))
         if len(self.widths) < 2:
             raise SettingError.too_few_widths(self.widths)
         activation_named(self.activation)

@@ -81,6 +81,8 @@ def as_task(
     _within("initial", weights, problem.update.box, "box")
     target_dtype = dtype_named(dtype)
     parts = [part.to(device=x.device, dtype=target_dtype) for part in (x, y, queries, weights)]
+    for name, part in zip(("X", "y", "queries", "initial"), parts, strict=True):
+        _finite(name, part)  # float32 has a smaller range
     return Task(*parts)
 
 
@@ -89,8 +91,8 @@ def _checked_array(name: str, data: Any) -> Tensor:
     if not isinstance(data, Tensor):
         try:
             data = np.asarray(data)
-        except ValueError as problem:
-            raise DataError.not_an_array(name, str(problem)) from None
+        except ValueError:
+            raise DataError.not_an_array(name, "rows of different lengths") from None
         if data.dtype.kind in "OUS":
             raise DataError.not_an_array(name, f"dtype {data.dtype}")
     if str(data.dtype).removeprefix("torch.") not in DTYPES:
@@ -98,11 +100,15 @@ def _checked_array(name: str, data: Any) -> Tensor:
     if 0 in data.shape:
         raise DataError.empty(name, data.shape)
     array = data.detach() if isinstance(data, Tensor) else torch.from_numpy(data.copy())
+    _finite(name, array)
+    return array
+
+
+def _finite(name: str, array: Tensor) -> None:
     bad = ~torch.isfinite(array)
     if bad.any():
         index = bad.nonzero()[0].tolist()
         raise DataError.not_finite(name, index, array[tuple(index)].item())
-    return array
 
 
 def _labels(problem: Problem, y: Tensor, x: Tensor) -> Tensor:
@@ -150,4 +156,4 @@ def _within(name: str, array: Tensor, bound: float, setting: str) -> None:
 
 
 def _shape_text(shape: tuple[object, ...]) -> str:
-    return f"({', '.join(str(size) for size in shape)})"
+    return f"({', '.join(str(size) for size in shape)}{',' * (len(shape) == 1)})"

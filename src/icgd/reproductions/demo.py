@@ -279,7 +279,7 @@ def _draw_errors(panel: Axes, result: Result) -> None:
         panel.plot(steps, bounds, color=colour, linewidth=2, linestyle=(0, (4, 2)))
     panel.set_yscale("log")
     panel.set_ylim(bottom=float(report.step_errors.min()) / 5)
-    last = len(report.step_errors)
+    last = float(len(report.step_errors))
     far, one = "distance to real descent", "error of one step"
     for text, height, colour in (
         (f"{far}: proved", report.trajectory_bounds.max() / 4, RED),
