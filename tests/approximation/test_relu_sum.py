@@ -113,7 +113,9 @@ def test_a_ramp_is_wrong_only_inside_itself_and_by_its_jump_at_most(name):
     for knot in function.knots:
         on_ramp |= (z > knot) & (z < knot + width)
     assert gap(fit, z)[~on_ramp].max() <= 1e-13
-    jump = max((abs(b - a) for a, b in zip(function.levels, function.levels[1:], strict=False)), default=0)
+    jump = max(
+        (abs(b - a) for a, b in zip(function.levels, function.levels[1:], strict=False)), default=0
+    )
     assert fit.error == jump
     assert gap(fit, z).max() <= jump
     if jump:
@@ -188,7 +190,9 @@ def test_there_is_at_least_one_piece(pieces):
         fit_relu_sum(function_named("tanh"), -1.0, 1.0, pieces)
 
 
-@pytest.mark.parametrize("width", [0.3, 0.0, -0.25, nan, pytest.param(inf, marks=unfit("OverflowError"))])
+@pytest.mark.parametrize(
+    "width", [0.3, 0.0, -0.25, nan, pytest.param(inf, marks=unfit("OverflowError"))]
+)
 def test_the_width_of_a_ramp_is_a_power_of_two(width):
     with pytest.raises(SettingError) as caught:
         fit_relu_sum(function_named("relu'"), -1.0, 1.0, kink_width=width)

@@ -11,7 +11,8 @@ from icgd.problems.functions import SmoothFunction, StepFunction
 from icgd.program.functions import ReluSum
 
 SMOOTH = [name for name, f in FUNCTIONS.items() if isinstance(f, SmoothFunction)]
-SIMPLE = ["relu", "leaky_relu", "identity", "double", "negate", "clip", "relu'", "leaky_relu'", "identity'"]  # fmt: skip
+KINKED = ["relu", "leaky_relu", "identity", "double", "negate", "clip"]
+SIMPLE = [*KINKED, "relu'", "leaky_relu'", "identity'"]
 
 
 def fitted(name: str, reach: float = 9.0) -> ReluSum:

@@ -14,5 +14,5 @@ def test_a_backend_must_say_how_it_runs():
     class Idle(AbstractBackend):
         name = "idle"
 
-    with pytest.raises(TypeError, match="abstract method '?run'?"):
+    with pytest.raises(TypeError, match=r"abstract method '?run'?"):
         Idle()

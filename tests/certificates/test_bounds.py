@@ -87,5 +87,5 @@ def test_rounding_grows_with_the_number_of_terms_and_the_unit_roundoff():
 
 
 def test_an_instruction_without_a_rule_is_named():
-    with pytest.raises(ProgramError, match="Juggle: has no rule in certificates/bounds.py"):
+    with pytest.raises(ProgramError, match=r"Juggle: has no rule in certificates/bounds\.py"):
         rule(Juggle(), PROGRAM, {}, FLOAT64)

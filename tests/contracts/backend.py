@@ -1,6 +1,7 @@
 """What every backend owes: subclass in tests/backends/test_<name>.py and name the backend."""
 
 from functools import cache
+from itertools import pairwise
 
 import pytest
 import torch
@@ -58,7 +59,7 @@ class BackendContract:
         task = case.task()
         weights = self.run(build(construction, case), task).parameters
         assert weights.shape == (4, case.problem.target.n_parameters)
-        for before, after in zip(weights, weights[1:], strict=False):
+        for before, after in pairwise(weights):
             truth = reference.step(case.problem, before, task.x, task.y)
             assert (truth - before).abs().max() > 10 * STEP_TOLERANCE
             assert (after - truth).abs().max() <= tolerance(case, STEP_TOLERANCE)
@@ -147,7 +148,7 @@ class BackendContract:
     @every_construction
     @over(cases.SMALL)
     def test_scratch_is_exactly_zero_after_every_block(self, construction, case):
-        program, task = build(construction, case, pieces=64), case.task()
+        program = build(construction, case, pieces=64)
         run = self.traced(construction, case)
         for slot in program.layout.having(Role.SCRATCH):
             after_blocks = run.trace[slot.name][:: len(program.block)]
@@ -177,7 +178,7 @@ class BackendContract:
     @every_construction
     @over(cases.SMALL)
     def test_weights_are_equal_in_all_tokens(self, construction, case):
-        program, task = build(construction, case, pieces=64), case.task()
+        program = build(construction, case, pieces=64)
         trace = self.traced(construction, case).trace
         for slot in program.layout.having(Role.PARAMETER):
             first = trace[slot.name][:, :1]

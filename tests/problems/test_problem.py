@@ -55,5 +55,5 @@ def test_bounds_and_sizes_must_be_positive_and_finite(make, name, bad):
 
 
 def test_an_unknown_loss_is_refused_at_once():
-    with pytest.raises(UnknownNameError, match="^Unknown loss 'mse'; known are squared, "):
+    with pytest.raises(UnknownNameError, match=r"^Unknown loss 'mse'; known are squared, "):
         Problem(PROBLEM.target, "mse", PROBLEM.update, PROBLEM.domain)

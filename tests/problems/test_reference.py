@@ -1,8 +1,8 @@
 """The oracle itself: against torch.autograd, and against numbers computed by hand."""
 
 from dataclasses import replace
+from itertools import pairwise
 
-import pytest
 import torch
 
 from icgd.problems import reference
@@ -84,7 +84,7 @@ def test_the_history_starts_at_the_initial_weights_and_goes_step_by_step():
     history = reference.train(LINEAR, W, X, Y, n_steps=4)
     assert history.shape == (5, 2)
     assert torch.equal(history[0], W)
-    for before, after in zip(history, history[1:], strict=False):
+    for before, after in pairwise(history):
         assert torch.equal(after, reference.step(LINEAR, before, X, Y))
     assert torch.equal(reference.train(LINEAR, W, X, Y, n_steps=0), W[None])
 
@@ -103,7 +103,9 @@ def test_training_a_batch_trains_each_task():
 def test_training_lowers_the_risk(case):
     task = case.task()
     history = reference.train(case.problem, task.initial, task.x, task.y, n_steps=20)
-    first, last = (reference.risk(case.problem, w, task.x, task.y) for w in (history[0], history[-1]))
+    first, last = (
+        reference.risk(case.problem, w, task.x, task.y) for w in (history[0], history[-1])
+    )
     assert last < first
 
 

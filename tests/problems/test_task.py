@@ -127,18 +127,20 @@ def test_what_is_not_finite_is_named_by_its_entry(name, setting, array, index, b
 
 
 @pytest.mark.parametrize(
-    ("setting", "array", "index", "value", "message"),
+    ("setting", "array", "index", "value", "start", "remedy"),
     [
-        ("x", X, (3, 1), 5.5, "X[3, 1] is 5.5, outside [-4, 4]. Rescale the data or compile with a larger domain.x."),
-        ("y", Y, (2, 0), -2.5, "y[2, 0] is -2.5, outside [-2, 2]. Rescale the data or compile with a larger domain.y."),
-        ("queries", QUERIES, (1, 2), -6.0, "queries[1, 2] is -6, outside [-4, 4]. Rescale the data or compile with a larger domain.x."),
-        ("initial", W, (9,), 3.25, "initial[9] is 3.25, outside [-3, 3]. Rescale the data or compile with a larger box."),
+        ("x", X, (3, 1), 5.5, "X[3, 1] is 5.5, outside [-4, 4].", "domain.x"),
+        ("y", Y, (2, 0), -2.5, "y[2, 0] is -2.5, outside [-2, 2].", "domain.y"),
+        ("queries", QUERIES, (1, 2), -6.0, "queries[1, 2] is -6, outside [-4, 4].", "domain.x"),
+        ("initial", W, (9,), 3.25, "initial[9] is 3.25, outside [-3, 3].", "box"),
     ],
-)  # fmt: skip
+    ids=["X", "y", "queries", "initial"],
+)
 def test_what_lies_outside_the_domain_is_named_with_value_bound_and_remedy(
-    setting, array, index, value, message
+    setting, array, index, value, start, remedy
 ):
-    assert refusal(**{setting: changed(array, index, value)}) == message
+    message = refusal(**{setting: changed(array, index, value)})
+    assert message == f"{start} Rescale the data or compile with a larger {remedy}."
 
 
 def test_an_entry_of_a_batch_is_named_by_its_task_too():
@@ -170,9 +172,10 @@ def test_labels_of_the_logistic_loss_lie_between_0_and_1(value):
     ids=["X", "y", "queries", "initial"],
 )
 def test_ragged_lists_are_refused(name, settings):
-    message = refusal(**settings)
-    assert message.startswith(f"{name} is not a rectangular array of numbers (")
-    assert message.endswith("Every row must have the same length.")
+    assert refusal(**settings) == (
+        f"{name} is not a rectangular array of numbers (rows of different lengths). "
+        "Every row must have the same length."
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,9 +208,7 @@ def test_other_types_of_number_are_refused_by_name(convert, dtype):
     ],
 )
 def test_empty_arrays_are_refused(name, settings, shape):
-    assert refusal(**settings) == (
-        f"{name} is empty: its shape is {shape}. Give at least one row."
-    )
+    assert refusal(**settings) == (f"{name} is empty: its shape is {shape}. Give at least one row.")
 
 
 BATCH = {"x": np.stack([X, X]), "y": np.stack([Y, Y])}
@@ -250,7 +251,7 @@ WRONG_SHAPES = {
         {**BATCH, "queries": QUERIES},
         "queries has shape (2, 3); expected (2, n_queries, 3).",
     ),
-    "too few weights": ({"initial": W[:-1]}, "initial has shape (15,); expected (16)."),
+    "too few weights": ({"initial": W[:-1]}, "initial has shape (15,); expected (16,)."),
     "weights for three tasks of two": (
         {**BATCH, "initial": np.stack([W, W, W])},
         "initial has shape (3, 16); expected (2, 16).",
@@ -282,6 +283,12 @@ def test_each_kind_of_fault_has_its_own_kind_of_error():
 
 def test_initial_weights_and_a_seed_exclude_each_other():
     assert refusal(initial=W, seed=1) == "Give either initial or seed, not both."
+
+
+def test_what_float32_cannot_hold_is_named():
+    wide = replace(PROBLEM, domain=Domain(1e300, 2.0))
+    message = refusal(wide, x=changed(X, (3, 1), 1e200), dtype="float32")
+    assert message.startswith("X[3, 1] is ")
 
 
 def test_a_seed_is_a_whole_number():

@@ -19,7 +19,9 @@ def test_a_program_survives_its_json_text_unchanged(construction, case):
 def test_a_different_program_has_different_data():
     program = build(RELU_STACK, cases.FEW[0])
     first = program.functions[0]
-    other = replace(program, functions=(replace(first, low=first.low - 1.0), *program.functions[1:]))
+    other = replace(
+        program, functions=(replace(first, low=first.low - 1.0), *program.functions[1:])
+    )
     assert render.to_data(other) != render.to_data(program)
 
 

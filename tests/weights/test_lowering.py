@@ -167,7 +167,11 @@ def test_a_map_sums_functions_where_its_flag_is_1_and_adds_exactly_nothing_elsew
 def test_a_map_may_read_one_slot_twice():
     before = prompt()
     twice = MapSlots(
-        (Summand(("left", "left"), (1.0, 2.0), "identity"),), "is_example", "is_query", 256.0, "write"
+        (Summand(("left", "left"), (1.0, 2.0), "identity"),),
+        "is_example",
+        "is_query",
+        256.0,
+        "write",
     )
     expected = 3.0 * Slots(before)["left"] * Slots(before)["is_example"]
     assert_changes_only(twice, before=before, kind=MLPLayer, write=expected)

@@ -54,7 +54,9 @@ def test_a_target_of_a_billion_parameters_is_counted_at_once_and_exactly():
     d_model = k + 10 + target.n_parameters + 3 * (2 * k + 10) + 10 + 4
     assert summary.d_model == d_model
     # tanh has a kink at each of 127 knots, its anchor counts twice, and its value there.
-    n_terms = len(build(RELU_STACK, make_case(target, "squared"), 10, pieces).function("tanh").terms())
+    n_terms = len(
+        build(RELU_STACK, make_case(target, "squared"), 10, pieces).function("tanh").terms()
+    )
     assert n_terms in {pieces, pieces + 1}
     forward = summary.layers[0]
     assert (forward.n_heads, forward.width) == (k * n_terms, k + 1)

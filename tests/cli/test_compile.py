@@ -1,0 +1,157 @@
+import json
+import math
+from importlib import import_module
+
+import pytest
+from safetensors import safe_open
+
+import icgd
+from tests.cli.files import PROBLEM, compiled_run, listing
+
+SMALL = ("compile", "--widths", "4,3,1", "--steps", "2", "-o", "run.safetensors")
+
+
+def test_the_file_holds_what_the_library_compiles(command, tmp_path):
+    outcome = command(*SMALL, "--pieces", "8")
+    assert outcome.code == 0
+    loaded = icgd.load(tmp_path / "run.safetensors")
+    assert loaded == compiled_run()
+    assert listing(tmp_path) == ["run.safetensors"]
+
+
+def test_every_option_reaches_the_problem(command):
+    network = ["--activation", "silu", "--output-activation", "tanh"]
+    training = ["--loss", "huber", "--step-size", "0.25", "--box", "2"]
+    bounds = ["--x-bound", "1.5", "--y-bound", "0.5", "--construction", "relu-stack"]
+    assert command(*SMALL, *network, *training, *bounds).code == 0
+    assert icgd.load("run.safetensors").problem == icgd.Problem(
+        icgd.MLP((4, 3, 1), "silu", "tanh"),
+        "huber",
+        icgd.GradientStep(0.25, 2.0),
+        icgd.Domain(1.5, 0.5),
+    )
+
+
+def test_tables_show_size_functions_and_certificate(command):
+    text = command(*SMALL, "--pieces", "8").stdout
+    compiled = compiled_run()
+    assert "19: 8 for each of 2 steps, 3 to predict" in text
+    assert f"{compiled.summary().parameters:,} (" in text
+    assert "tanh    8 pieces" in text
+    assert f"{compiled.certificate().domain_step:.2g}" in text
+    assert "up to 1,024 tokens" in text
+    assert text.endswith("Saved run.safetensors\n")
+
+
+def test_json_holds_the_librarys_numbers(command):
+    outcome = command(*SMALL, "--pieces", "8", "--json")
+    data, compiled = json.loads(outcome.stdout), compiled_run()
+    certificate, summary = compiled.certificate(), compiled.summary()
+    assert data["file"] == "run.safetensors"
+    assert icgd.Problem.from_data(data["problem"]) == PROBLEM
+    assert data["certificate"] == {
+        "domain_step": certificate.domain_step,
+        "domain_trajectory": certificate.domain_trajectory,
+        "paper_step": certificate.paper_step,
+        "n_tokens": 1024,
+    }
+    assert data["summary"]["parameters"] == summary.parameters
+    assert data["summary"]["dense_bytes"] == 8 * summary.parameters
+    assert {"name": "identity", "pieces": 1, "error": 0.0} in data["functions"]
+    assert "listing" not in data
+
+
+def test_listing_prints_the_program(command):
+    assert compiled_run().listing() in command(*SMALL, "--pieces", "8", "--listing").stdout
+    data = json.loads(command(*SMALL, "--pieces", "8", "--listing", "--json").stdout)
+    assert data["listing"] == compiled_run().listing()
+
+
+def test_tolerance_is_proved(command):
+    data = json.loads(command(*SMALL, "--tolerance", "0.05", "--json").stdout)
+    assert data["certificate"]["domain_step"] <= 0.05
+    assert 4 < max(function["pieces"] for function in data["functions"]) < 1000
+
+
+@pytest.mark.parametrize(("option", "stored"), [("--weights", True), ("--no-weights", False)])
+def test_weights_are_stored_on_request(command, option, stored):
+    command(*SMALL, "--pieces", "8", option)
+    with safe_open("run.safetensors", framework="pt") as file:
+        names = set(file.keys())
+    transformer = {name for name, _ in compiled_run().transformer().named_parameters()}
+    assert (names == transformer) is stored
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--activation", "tahn"],
+            "Unknown activation 'tahn'; known are relu, leaky_relu, identity, tanh, sigmoid, gelu, "
+            "silu, softplus. Did you mean 'tanh'?",
+        ),
+        (
+            ["--loss", "square"],
+            "Unknown loss 'square'; known are squared, logistic, huber, cross_entropy. "
+            "Did you mean 'squared'?",
+        ),
+        (
+            ["--construction", "relu_stack"],
+            "Unknown construction 'relu_stack'; known are relu-stack. Did you mean 'relu-stack'?",
+        ),
+        (["--step-size", "0"], "step_size must be a positive finite number, got 0.0."),
+        (["--step-size", "nan"], "step_size must be a positive finite number, got nan."),
+        (["--box", "-3"], "box must be a positive finite number, got -3.0."),
+        (["--x-bound", "inf"], "domain.x must be a positive finite number, got inf."),
+        (["--steps", "-1"], "n_steps must be a whole number of at least 0, got -1."),
+        (["--pieces", "0"], "pieces must be a whole number of at least 1, got 0."),
+        (["--widths", "4,0,1"], "width must be a whole number of at least 1, got 0."),
+        (["--pieces", "8", "--tolerance", "1"], "Give either pieces or tolerance, not both."),
+        (["--tolerance", "0"], "tolerance must be a positive finite number, got 0.0."),
+    ],
+)
+def test_bad_input_is_refused_and_nothing_is_written(command, tmp_path, options, message):
+    assert command(*SMALL, *options).refusal() == message
+    assert listing(tmp_path) == []
+
+
+def test_what_no_construction_can_do_is_refused(command, tmp_path):
+    message = command(*SMALL, "--loss", "cross_entropy").refusal()
+    assert message.startswith("relu-stack cannot compile this problem: the slope of the ")
+    assert listing(tmp_path) == []
+
+
+def test_an_unreachable_tolerance_is_refused(command, tmp_path):
+    message = command(*SMALL, "--activation", "relu", "--tolerance", "0.001").refusal()
+    assert message.startswith("tolerance=0.001 cannot be proved: the smallest bound is ")
+    assert listing(tmp_path) == []
+
+
+def test_dense_weights_that_do_not_fit_are_refused(command, tmp_path, monkeypatch):
+    dense = import_module("icgd.backends.dense")
+    monkeypatch.setattr(dense, "usable_memory", lambda: 1000)
+    message = command(*SMALL, "--weights").refusal()
+    assert message.startswith("The dense transformer has ")
+    assert "0.0 GiB may be used. Run with backend='fused', which needs no weights." in message
+    assert listing(tmp_path) == []
+
+
+def test_a_missing_folder_is_refused(command, tmp_path):
+    message = command(*SMALL[:-1], "missing/run.safetensors").refusal()
+    assert message == "Cannot write missing/run.safetensors: No such file or directory."
+    assert listing(tmp_path) == []
+
+
+def test_an_interrupted_write_leaves_nothing(command, tmp_path, monkeypatch):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("icgd.weights.files"), "save_file", interrupt)
+    assert command(*SMALL).code == 130
+    assert listing(tmp_path) == []
+
+
+def test_the_example_of_the_help_works(command, tmp_path):
+    assert command(*command("compile", "--help").example()).code == 0
+    assert icgd.load(tmp_path / "run.safetensors").problem.target.widths == (4, 16, 1)
+    assert math.isfinite(icgd.load(tmp_path / "run.safetensors").certificate().domain_step)

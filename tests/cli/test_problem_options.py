@@ -1,0 +1,55 @@
+from inspect import signature
+
+import pytest
+
+from icgd.cli.compile import compile
+from icgd.cli.problem_options import compiled_from, parse_widths, takes_training_run
+from icgd.cli.size import size
+from icgd.errors import SettingError
+from tests.cli.files import PROBLEM
+
+
+def test_widths_are_numbers_joined_by_commas():
+    assert parse_widths("4,16, 1") == (4, 16, 1)
+
+
+@pytest.mark.parametrize("text", ["", "4,", "4;1", "4,x", "4,1.5"])
+def test_other_texts_are_refused(text):
+    with pytest.raises(SettingError) as caught:
+        parse_widths(text)
+    assert str(caught.value) == (
+        f"--widths must be whole numbers joined by commas, such as 4,16,1, got {text!r}."
+    )
+
+
+def test_only_the_widths_must_be_given():
+    compiled = compiled_from("4,3,1")
+    assert compiled.problem == PROBLEM
+    assert compiled.program.n_steps == 20
+    assert compiled.program.function("tanh").n_pieces == 64
+
+
+def test_compile_and_size_share_the_options():
+    shared = dict(signature(compiled_from, eval_str=True).parameters)
+    for command in (compile, size):
+        offered = signature(command).parameters
+        for name, option in shared.items():
+            assert offered[name].annotation == option.annotation
+            assert offered[name].default == option.default
+
+
+def test_a_command_receives_the_run_and_its_own_options():
+    received = []
+
+    @takes_training_run
+    def command(compiled, loud: bool = False) -> None:
+        received.append((compiled, loud))
+
+    defaults = {
+        name: option.default for name, option in signature(compiled_from).parameters.items()
+    }
+    command(**{**defaults, "widths": "4,3,1", "steps": 2, "pieces": 8}, loud=True)
+    [(compiled, loud)] = received
+    assert loud
+    assert compiled.problem == PROBLEM
+    assert compiled.program.n_steps == 2

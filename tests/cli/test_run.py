@@ -1,0 +1,196 @@
+import csv
+import json
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from icgd.problems import reference
+from tests.cli.files import PROBLEM, TRAIN, compiled_run, listing, write_all
+
+FILES = ["new.csv", "run.safetensors", "train.csv"]
+X = np.array([[0.5, -1, 2, 0], [1, 0.25, -3, 1], [-2, 1, 0, 0.125]])
+Y = np.array([[1], [-0.5], [0.75]])
+QUERIES = np.array([[-1, 0.5, 0, 1], [0.25, 0, 0, 0.0]])
+
+
+@pytest.fixture
+def run(command, tmp_path):
+    """`icgd run` on files that the folder holds."""
+    write_all(tmp_path)
+    return lambda *options: command("run", "run.safetensors", "train.csv", *options)
+
+
+def risk(parameters: torch.Tensor) -> float:
+    return float(reference.risk(PROBLEM, parameters, torch.tensor(X), torch.tensor(Y)))
+
+
+def test_json_holds_the_librarys_risks_and_predictions(run):
+    data = json.loads(run("--queries", "new.csv", "--seed", "7", "--json").stdout)
+    expected = compiled_run().run(X, Y, queries=QUERIES, seed=7)
+    assert data == {
+        "risk_before": risk(expected.parameters[0]),
+        "risk_after": risk(expected.parameters[-1]),
+        "labels": ["price"],
+        "predictions": expected.predictions.tolist(),
+    }
+    assert data["risk_after"] < data["risk_before"]
+
+
+def test_tables_show_the_risks_and_predictions(run):
+    text = run("--queries", "new.csv").stdout
+    expected = compiled_run().run(X, Y, queries=QUERIES)
+    assert f"{risk(expected.parameters[0]):.6g}" in text
+    assert f"{risk(expected.parameters[-1]):.6g}" in text
+    assert f"{expected.predictions[1, 0]:.6g}" in text
+
+
+def test_predictions_are_written_with_every_digit(run, tmp_path):
+    assert run("--queries", "new.csv", "--out", "prices.csv").code == 0
+    with (tmp_path / "prices.csv").open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["price"]
+    expected = compiled_run().run(X, Y, queries=QUERIES).predictions
+    assert [[float(cell) for cell in row] for row in rows] == expected.tolist()
+    assert listing(tmp_path) == ["new.csv", "prices.csv", "run.safetensors", "train.csv"]
+
+
+def test_without_queries_nothing_is_predicted(run):
+    assert json.loads(run("--json").stdout)["predictions"] == []
+    assert "Predictions" not in run().stdout
+
+
+def test_a_label_column_may_stand_anywhere(run):
+    data = json.loads(run("--label", "a", "--json").stdout)
+    inputs = np.column_stack([X[:, 1:], Y])
+    before = compiled_run().run(inputs, X[:, :1]).parameters[0]
+    predictions = reference.predict(PROBLEM.target, before, torch.tensor(inputs))
+    assert data["labels"] == ["a"]
+    assert data["risk_before"] == pytest.approx(
+        float(((predictions - torch.tensor(X[:, :1])) ** 2).mean() / 2), rel=1e-12
+    )
+
+
+def test_dense_and_float32_reach_the_library(run):
+    fused = json.loads(run("--queries", "new.csv", "--json").stdout)["predictions"]
+    dense = json.loads(run("--queries", "new.csv", "--backend", "dense", "--json").stdout)
+    single = json.loads(run("--queries", "new.csv", "--dtype", "float32", "--json").stdout)
+    assert np.allclose(dense["predictions"], fused, rtol=1e-11)
+    assert np.allclose(single["predictions"], fused, rtol=1e-4)
+    assert single["predictions"] != fused
+
+
+@pytest.mark.parametrize(
+    ("replaced", "by", "message"),
+    [
+        (
+            "2,0,1",
+            "two,0,1",
+            "train.csv, line 2, column 'c': 'two' is not a number. "
+            "Remove the column or encode it as numbers.",
+        ),
+        (
+            "-3,1,-0.5",
+            "nan,1,-0.5",
+            "X[1, 2] is nan; every entry must be finite. Drop or fill such rows first.",
+        ),
+        (
+            "-3,1,-0.5",
+            "1e999,1,-0.5",
+            "X[1, 2] is inf; every entry must be finite. Drop or fill such rows first.",
+        ),
+        (
+            "-3,1,-0.5",
+            "-5,1,-0.5",
+            "X[1, 2] is -5, outside [-4, 4]. Rescale the data or compile with a larger domain.x.",
+        ),
+        (
+            "0.125,0.75",
+            "0.125,2.5",
+            "y[2, 0] is 2.5, outside [-2, 2]. Rescale the data or compile with a larger domain.y.",
+        ),
+        ("-3,1,-0.5", "-3,1", "train.csv, line 3 has 4 cells; the header has 5."),
+        (
+            TRAIN,
+            "a,price\n1,2\n",
+            "train.csv has 2 columns; the network needs 5 "
+            "(inputs first, then labels; name label columns with --label).",
+        ),
+        (TRAIN, "", "Cannot read train.csv: it is empty."),
+        (TRAIN, "a,b,c,d,price\n", "Cannot read train.csv: it has a header and no rows."),
+    ],
+)
+def test_bad_data_are_refused_and_nothing_is_written(run, tmp_path, replaced, by, message):
+    (tmp_path / "train.csv").write_text(TRAIN.replace(replaced, by))
+    assert run("--queries", "new.csv", "--out", "prices.csv").refusal() == message
+    assert listing(tmp_path) == FILES
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--label", "prize"],
+            "Unknown column 'prize'; known are a, b, c, d, price. Did you mean 'price'?",
+        ),
+        (
+            ["--label", "a", "--label", "b"],
+            "The network has 1 outputs, but the label columns are a, b. "
+            "Give --label once for each output.",
+        ),
+        (["--queries", "old.csv"], "Cannot read old.csv: No such file or directory."),
+        (["--out", "p.csv"], "--out has no effect without --queries; give both or neither."),
+        (["--seed", "-1"], "seed must be a whole number of at least 0, got -1."),
+        (
+            ["--backend", "fussed"],
+            "Unknown backend 'fussed'; known are fused, dense. Did you mean 'fused'?",
+        ),
+        (
+            ["--dtype", "float16"],
+            "Unknown dtype 'float16'; known are float64, float32. Did you mean 'float64'?",
+        ),
+        (
+            ["--queries", "new.csv", "--out", "missing/p.csv"],
+            "Cannot write missing/p.csv: No such file or directory.",
+        ),
+    ],
+)
+def test_bad_options_are_refused_and_nothing_is_written(run, tmp_path, options, message):
+    assert run(*options).refusal() == message
+    assert listing(tmp_path) == FILES
+
+
+def test_dense_weights_that_do_not_fit_are_refused(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(import_module("icgd.backends.dense"), "usable_memory", lambda: 1000)
+    message = run("--backend", "dense").refusal()
+    parameters = compiled_run().summary().parameters
+    assert f"{parameters:,} weights and needs " in message
+    assert message.endswith("Run with backend='fused', which needs no weights.")
+    assert listing(tmp_path) == FILES
+
+
+def test_a_file_that_is_no_compiled_run_is_refused(run, tmp_path):
+    path = tmp_path / "run.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    assert run().refusal().startswith("run.safetensors is damaged or not a safetensors file (")
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert run().refusal() == (
+        "run.safetensors is damaged or not a safetensors file (its checksum does not match). "
+        "Compile it again."
+    )
+    save_file({"weight": torch.zeros(2)}, path)
+    assert run().refusal() == (
+        "run.safetensors is a safetensors file, but not one that icgd wrote: "
+        "its metadata has no 'icgd' entry."
+    )
+    path.unlink()
+    assert run().refusal() == "There is no file run.safetensors."
+
+
+def test_the_example_of_the_help_works(run, command, tmp_path):
+    assert run().code == 0
+    assert command(*command("run", "--help").example()).code == 0
+    assert (tmp_path / "prices.csv").read_text().startswith("price\n")

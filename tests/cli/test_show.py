@@ -1,0 +1,111 @@
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+import icgd
+from icgd.cli import show
+from icgd.program.instructions import LayerKind
+from tests.cli.files import compiled_run
+from tests.cli.test_run import X, Y
+
+
+@dataclass(frozen=True)
+class Point:
+    x: float
+    tags: tuple[str, ...]
+
+
+def test_plain_data_of_every_kind():
+    data = {"point": Point(0.5, ("a",)), "kind": LayerKind.MLP, "t": torch.eye(2), "n": None}
+    assert show.plain(data) == {
+        "point": {"x": 0.5, "tags": ["a"]},
+        "kind": LayerKind.MLP.value,
+        "t": [[1.0, 0.0], [0.0, 1.0]],
+        "n": None,
+    }
+
+
+def test_json_stays_valid_when_numbers_are_not_finite():
+    text = show.json_text({"bound": float("inf"), "errors": torch.tensor([1.0, float("nan")])})
+    assert json.loads(text) == {"bound": None, "errors": [1.0, None]}
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (99_999, "99,999"),
+        (100_034, "100 thousand"),
+        (31_556_930, "31.6 million"),
+        (1_000_000, "1.00 million"),
+        (999_999_999, "1000 million"),
+        (310_387_309_568, "310 billion"),
+        (85_800_000_000_000, "85.8 trillion"),
+        (191 * 10**18, "1.91e+20"),
+    ],
+)
+def test_counts_as_a_reader_says_them(number, text):
+    assert show.count_text(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0.00 bytes"),
+        (1023, "1023 bytes"),
+        (1536, "1.50 KiB"),
+        (8 * 31_556_930, "241 MiB"),
+        (2**30, "1.00 GiB"),
+        (2**70, "1024 EiB"),
+    ],
+)
+def test_bytes_in_binary_units(number, text):
+    assert show.bytes_text(number) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (6.94e-6, "6.9e-06"), (0.176, "0.18"), (3.3e5, "3.3e+05"), (float("inf"), "inf")],
+)
+def test_errors_show_two_digits(value, text):
+    assert show.error_text(value) == text
+
+
+def test_times_in_the_unit_that_suits_them():
+    assert show.seconds_text(0.0552) == "55.2 ms"
+    assert show.seconds_text(2.5) == "2.5 s"
+
+
+def test_the_largest_of_no_steps_is_zero_and_nan_is_seen():
+    assert show.largest(torch.zeros(0)) == 0.0
+    assert show.largest(torch.tensor([1.0, 3.0])) == 3.0
+    assert show.largest(torch.tensor([1.0, float("nan")])) != 0.0
+
+
+def test_a_report_shows_its_verdict(capsys):
+    report = icgd.verify(compiled_run(), X, Y)
+    show.print_report(replace(report, step_errors=report.step_bounds + 1))
+    assert "BROKEN: a measured error exceeds a proved bound" in capsys.readouterr().out
+
+
+def test_exact_functions_are_not_listed_one_by_one(capsys):
+    functions = [f for f in compiled_run().program.functions if f.is_exact]
+    show.print_functions(functions)
+    assert "all   exact" in capsys.readouterr().out
+
+
+def test_long_lists_of_predictions_are_cut(capsys):
+    show.print_predictions(["y"], [[float(i)] for i in range(14)])
+    text = capsys.readouterr().out
+    assert "and 4 more; --out writes all to a file" in text
+    assert " 13" not in text
+
+
+def test_brackets_in_names_are_text_and_not_markup(capsys):
+    show.print_columns("[bold]", ["", "[red]"], [["[x]", "1"]])
+    text = capsys.readouterr().out
+    assert "[bold]" in text
+    assert "[red]" in text
+    assert "[x]" in text

@@ -1,0 +1,56 @@
+import json
+
+import icgd
+from tests.cli.files import listing
+
+HUGE = ("size", "--widths", "1000,20000,20000,1000", "--steps", "1000")
+
+
+def huge_summary(n_tokens: int):
+    problem = icgd.Problem(
+        icgd.MLP((1000, 20000, 20000, 1000)),
+        "squared",
+        icgd.GradientStep(0.1, 3.0),
+        icgd.Domain(4.0, 2.0),
+    )
+    return icgd.compile(problem, n_steps=1000).summary(n_tokens)
+
+
+def test_json_has_every_digit_of_a_huge_transformer(command):
+    data, summary = json.loads(command(*HUGE, "--json").stdout), huge_summary(33)
+    assert data["d_model"] == summary.d_model > 440_000_000
+    assert data["n_layers"] == 10 * 1000 + 4
+    assert data["parameters"] == summary.parameters > 10**20
+    assert data["dense_bytes"] == 8 * summary.parameters
+    assert data["flops"] == summary.flops
+    assert data["layers"][0] == {
+        "title": "forward 1",
+        "kind": "attention",
+        "d_model": summary.d_model,
+        "units": summary.layers[0].units,
+        "width": 1001,
+        "nonzeros": summary.layers[0].nonzeros,
+    }
+
+
+def test_the_table_speaks_in_human_units(command, tmp_path):
+    text = command(*HUGE).stdout
+    assert "10,004: 10 for each of 1,000 steps, 4 to predict" in text
+    assert "440 million" in text
+    assert "EiB dense" in text
+    assert listing(tmp_path) == []
+
+
+def test_flops_follow_the_length_of_the_prompt(command):
+    data = json.loads(command(*HUGE, "--tokens", "5", "--json").stdout)
+    assert data["n_tokens"] == 5
+    assert data["flops"] == huge_summary(5).flops
+
+
+def test_a_prompt_without_tokens_is_refused(command):
+    message = command(*HUGE, "--tokens", "0").refusal()
+    assert message == "n_tokens must be a whole number of at least 1, got 0."
+
+
+def test_the_example_of_the_help_works(command):
+    assert command("size", "--help").example() == list(HUGE)

@@ -1,0 +1,78 @@
+import json
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+
+import icgd
+from tests.cli.files import compiled_run, listing, write_all
+from tests.cli.test_run import FILES, X, Y
+
+
+@pytest.fixture
+def verify(command, tmp_path):
+    """`icgd verify` on files that the folder holds."""
+    write_all(tmp_path)
+    return lambda *options: command("verify", "run.safetensors", "train.csv", *options)
+
+
+def test_json_holds_the_librarys_report(verify):
+    outcome = verify("--seed", "5", "--json")
+    data, report = json.loads(outcome.stdout), icgd.verify(compiled_run(), X, Y, seed=5)
+    assert outcome.code == 0
+    assert data["verdict"] == "HOLDS"
+    assert data["meaning"] == icgd.Verdict.HOLDS.value
+    for name in ("step_errors", "step_bounds", "trajectory_errors", "trajectory_bounds"):
+        assert data[name] == getattr(report, name).tolist()
+        assert data["largest"][name] == float(getattr(report, name).max())
+    assert data["certificate"]["domain_step"] == report.certificate.domain_step
+    assert data["certificate"]["paper_step"] == report.certificate.paper_step
+    assert data["near_kinks"] == {"count": 0, "events": []}
+    assert (data["backend"], data["dtype"]) == ("fused", "float64")
+
+
+def test_the_table_shows_errors_beside_their_bounds(verify):
+    text = verify().stdout
+    report = icgd.verify(compiled_run(), X, Y)
+    for value in (report.step_errors.max(), report.step_bounds.max()):
+        assert f"{float(value):.1e}" in text
+    assert "(b) this run" in text
+    assert "Near-kink events: 0" in text
+    assert "HOLDS: every measured error is within its proved bounds." in text
+
+
+def test_dense_and_float32_reach_the_library(verify):
+    data = json.loads(verify("--backend", "dense", "--dtype", "float32", "--json").stdout)
+    assert (data["backend"], data["dtype"]) == ("dense", "float32")
+    assert data["verdict"] == "HOLDS"
+
+
+def test_a_broken_bound_gives_code_1(verify, monkeypatch):
+    report = icgd.verify(compiled_run(), X, Y)
+    broken = replace(report, step_errors=report.step_bounds * 2)
+    module = import_module("icgd.cli.verify")
+    monkeypatch.setattr(module, "verify_run", lambda *data, **options: broken)
+    outcome = verify()
+    assert outcome.code == 1
+    assert "BROKEN: a measured error exceeds a proved bound" in outcome.stdout
+    assert json.loads(verify("--json").stdout)["verdict"] == "BROKEN"
+
+
+def test_bad_data_are_refused(verify, tmp_path):
+    (tmp_path / "train.csv").write_text("a,b,c,d,price\n1,2,3,4,x\n")
+    assert verify().refusal() == (
+        "train.csv, line 2, column 'price': 'x' is not a number. "
+        "Remove the column or encode it as numbers."
+    )
+    assert listing(tmp_path) == FILES
+
+
+def test_a_missing_file_is_refused(verify, tmp_path):
+    (tmp_path / "run.safetensors").unlink()
+    assert verify().refusal() == "There is no file run.safetensors."
+
+
+def test_the_example_of_the_help_works(verify, command):
+    assert verify().code == 0
+    outcome = command(*command("verify", "--help").example())
+    assert json.loads(outcome.stdout)["verdict"] == "HOLDS"

@@ -1,0 +1,110 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+import icgd
+from icgd.problems import reference
+from icgd.reproductions import demo, plotting
+from icgd.reproductions.demo import QUICK, Settings, descend, numbers, picture
+
+
+@pytest.fixture(scope="module")
+def result():
+    return numbers(QUICK)
+
+
+def test_the_demo_as_it_is_shipped():
+    result = numbers(Settings(n_timings=1))
+    assert result.report.verdict is icgd.Verdict.HOLDS
+    assert float(result.report.step_errors.max()) < 1e-5
+    assert float(result.report.step_bounds.max()) < 1e-3
+    assert result.transformer_losses[-1] < 0.1 * result.transformer_losses[0]
+    assert result.transformer_rmse < 3.0  # the mean of the training cars is off by 5.5
+    assert result.dense_difference < 1e-13
+
+
+def test_it_learns_what_gradient_descent_learns(result):
+    assert result.report.verdict is icgd.Verdict.HOLDS
+    assert result.transformer_losses[-1] < result.transformer_losses[0]
+    assert result.transformer_losses == pytest.approx(result.descent_losses, rel=0.01)
+    assert len(result.transformer_losses) == result.settings.n_steps + 1
+
+
+def test_held_out_cars_are_predicted_in_miles_per_gallon(result):
+    assert len(result.predictions) == 8
+    for car in result.predictions:
+        assert 10 <= car.true_mpg <= 34
+        assert car.transformer_mpg == pytest.approx(car.descent_mpg, abs=0.1)
+    errors = [car.transformer_mpg - car.true_mpg for car in result.predictions]
+    assert result.transformer_rmse == pytest.approx((sum(e * e for e in errors) / 8) ** 0.5)
+    assert result.descent_rmse == pytest.approx(result.transformer_rmse, abs=0.1)
+
+
+def test_every_head_gives_what_the_fused_backend_gives(result):
+    assert result.dense_difference < 1e-13
+
+
+def test_times_are_positive(result):
+    seconds = result.seconds
+    assert min(seconds.compile, seconds.transformer, seconds.descent, seconds.dense_step) > 0
+
+
+def test_autograd_descent_is_the_reference_algorithm():
+    task = icgd.as_task(QUICK.problem, torch.rand(6, 4).double(), torch.rand(6, 1).double(), seed=1)
+    real = reference.train(QUICK.problem, task.initial, task.x, task.y, 7)
+    assert torch.allclose(descend(QUICK.problem, task, 7), real[-1], rtol=1e-12, atol=1e-14)
+
+
+def test_progress_tells_every_stage():
+    told = []
+    numbers(QUICK, on_progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_the_number_of_threads_is_put_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        numbers(QUICK)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_settings_reach_the_numbers():
+    changed = numbers(replace(QUICK, n_steps=3, n_held_out=5))
+    assert len(changed.report.step_errors) == 3
+    assert len(changed.predictions) == 5
+
+
+def test_the_picture_has_three_panels_that_show_the_numbers(result):
+    losses, errors, cars = picture(result).axes
+    assert losses.get_title(loc="left") == "One forward pass trains the network"
+    real, ours = losses.lines
+    assert tuple(ours.get_ydata()) == result.transformer_losses
+    assert tuple(real.get_ydata()) == result.descent_losses
+    assert len(errors.lines) == 4
+    assert errors.get_yscale() == "log"
+    names = {text.get_text() for text in cars.texts}
+    assert {car.car for car in result.predictions} <= names
+
+
+def test_every_text_of_the_picture_stays_inside_it(result):
+    figure = picture(result)
+    figure.canvas.draw()
+    width, height = figure.bbox.width, figure.bbox.height
+    for panel in figure.axes:
+        texts = [*panel.texts, panel.xaxis.label, panel.yaxis.label]
+        for text in [*texts, *(title for title in [panel.title, panel._left_title])]:
+            box = text.get_window_extent()
+            assert box.x0 >= 0, text
+            assert box.y0 >= 0, text
+            assert box.x1 <= width, text
+            assert box.y1 <= height, text
+
+
+def test_the_picture_needs_matplotlib(result, monkeypatch):
+    monkeypatch.setattr(plotting, "Figure", None)
+    with pytest.raises(icgd.errors.MissingExtraError, match="needs matplotlib"):
+        demo.picture(result)
