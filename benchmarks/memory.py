@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import icgd
-from benchmarks.baseline import autograd_training
 from benchmarks.problems import problem_of, task_of
+from icgd.reproductions.descent import descend
 
 CASES = (((8, 64, 64, 1), 64, 256), ((8, 256, 256, 1), 4096, None))
 N_STEPS = 5
@@ -46,7 +46,7 @@ def _measure(variant: str, case: int) -> int:
     def run(task: icgd.Task) -> object:
         if variant == "fused":
             return compiled.run_task(task)
-        return autograd_training(problem, task, N_STEPS)
+        return descend(problem, task, N_STEPS)
 
     run(small)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew

@@ -1,9 +1,9 @@
 """Fused runs against plain torch.autograd gradient descent of the same network."""
 
 import icgd
-from benchmarks.baseline import autograd_training
 from benchmarks.problems import problem_of, task_of
-from benchmarks.timing import interleaved_medians
+from icgd.reproductions.descent import descend
+from icgd.reproductions.timing import interleaved_medians
 
 SIZES = (((8, 16, 16, 1), 32), ((8, 64, 64, 1), 64))
 LIMITS = {("tanh", None): 1.3, ("tanh", 256): 1.7, ("relu", None): 1.0, ("relu", 256): 1.2}
@@ -24,13 +24,11 @@ def _row(
     task = task_of(problem, n, n_tasks)
     n_steps = 100 if n_tasks is None else 8
     compiled = icgd.compile(problem, n_steps=n_steps, pieces=64)
-    difference = compiled.run_task(task).parameters[..., -1, :] - autograd_training(
-        problem, task, n_steps
-    )
+    difference = compiled.run_task(task).parameters[..., -1, :] - descend(problem, task, n_steps)
     seconds = interleaved_medians(
         {
             "fused": lambda: compiled.run_task(task),
-            "autograd": lambda: autograd_training(problem, task, n_steps),
+            "autograd": lambda: descend(problem, task, n_steps),
         }
     )
     return {

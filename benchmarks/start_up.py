@@ -6,8 +6,8 @@ from statistics import median
 
 import icgd
 from benchmarks.problems import problem_of
-from benchmarks.timing import interleaved_medians
 from icgd.approximation.relu_sum import fit_relu_sum
+from icgd.reproductions.timing import interleaved_medians
 
 
 def rows() -> list[dict[str, object]]:

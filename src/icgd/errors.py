@@ -44,6 +44,10 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{name} must be a whole number of at least {least}, got {value!r}.")
 
     @classmethod
+    def too_large(cls, name: str, value: object, *, most: int) -> SettingError:
+        return cls(f"{name} must be at most {most}, got {value!r}.")
+
+    @classmethod
     def too_few_widths(cls, widths: Sequence[int]) -> SettingError:
         return cls(
             f"widths must name the input and at least one layer, such as (4, 16, 1), "
@@ -122,7 +126,7 @@ class DataError(IcgdError, ValueError):
 
     @classmethod
     def ragged_csv(cls, path: object, line: int, got: int, expected: int) -> DataError:
-        return cls(f"{path}, line {line} has {got} cells; the header has {expected}.")
+        return cls(f"{path}, line {line} has {got} cells; the first line has {expected}.")
 
     @classmethod
     def too_few_columns(cls, path: object, got: int, expected: int) -> DataError:

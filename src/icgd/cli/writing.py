@@ -1,25 +1,17 @@
-"""Files that are whole or not there at all."""
+"""Writing what a command was asked for."""
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
 from icgd.errors import FileError
+from icgd.weights.atomic import whole_file
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write under a temporary name in the same folder and rename it."""
-    temporary = path.parent / f".{path.name}.{os.getpid()}.partial"
-    try:
+    """Write a file that is whole or not there at all."""
+    with whole_file(path) as temporary:
         temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError as problem:
-        raise FileError.unwritable(path, problem.strerror or str(problem)) from None
-    finally:
-        with suppress(OSError):  # renamed, or never written
-            temporary.unlink()
 
 
 def make_folder(path: Path) -> None:

@@ -17,12 +17,14 @@ def positive(name: str, value: object) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def count(name: str, value: object, *, least: int = 1) -> int:
-    """`value` as an int, if it is a whole number of at least `least`."""
+def count(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:
+    """`value` as an int, if it is a whole number between `least` and `most`."""
     try:
         whole = index(value)  # type: ignore[arg-type]
     except TypeError:
         raise SettingError.not_count(name, value, least=least) from None
     if isinstance(value, bool) or whole < least:
         raise SettingError.not_count(name, value, least=least)
+    if most is not None and whole > most:
+        raise SettingError.too_large(name, value, most=most)
     return whole

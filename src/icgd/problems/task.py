@@ -137,7 +137,7 @@ def _queries(queries: Tensor, x: Tensor) -> Tensor:
 def _initial(problem: Problem, initial: Any, seed: int | None, batch: tuple[int, ...]) -> Tensor:
     target, box = problem.target, problem.update.box
     if initial is None:
-        seed = count("seed", 0 if seed is None else seed, least=0)
+        seed = count("seed", 0 if seed is None else seed, least=0, most=2**63 - 1)
         return target.initial_parameters(seed, box, batch)
     if seed is not None:
         raise SettingError.both("initial", "seed")

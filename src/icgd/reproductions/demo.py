@@ -7,10 +7,9 @@ go into the prompt, and the forward pass gives predictions for cars that it neve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import median
 from time import perf_counter
 
 import numpy as np
@@ -27,8 +26,10 @@ from icgd.problems.problem import Domain, GradientStep, Problem
 from icgd.problems.task import Task
 from icgd.reproductions import plotting
 from icgd.reproductions.cars import INPUTS, Cars, Scaling, read_cars, split_cars
+from icgd.reproductions.descent import descend
 from icgd.reproductions.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
-from icgd.shapes import History, Parameters
+from icgd.reproductions.timing import interleaved_medians
+from icgd.shapes import History
 from icgd.weights.summary import Summary
 
 
@@ -153,10 +154,12 @@ def numbers(settings: Settings | None = None, on_progress: OnProgress | None = N
     stage_done(2, N_STAGES)
     report = verify(compiled, x, y, initial=task.initial)
     stage_done(3, N_STAGES)
-    transformer_seconds, descent_seconds = _interleaved_medians(
-        lambda: compiled.run_task(task),
-        lambda: descend(problem, task, settings.n_steps),
-        n_timings=settings.n_timings,
+    seconds = interleaved_medians(
+        {
+            "transformer": lambda: compiled.run_task(task),
+            "descent": lambda: descend(problem, task, settings.n_steps),
+        },
+        rounds=settings.n_timings,
     )
     stage_done(N_STAGES, N_STAGES)
     return Result(
@@ -167,7 +170,7 @@ def numbers(settings: Settings | None = None, on_progress: OnProgress | None = N
         descent_losses=_losses(problem, real, task),
         predictions=_predictions(held_out, scaling, run.predictions, real_predictions),
         dense_difference=dense.difference,
-        seconds=Seconds(compile_seconds, transformer_seconds, descent_seconds, dense.step_seconds),
+        seconds=Seconds(compile_seconds, **seconds, dense_step=dense.step_seconds),
     )
 
 
@@ -196,35 +199,6 @@ def _through_every_head(settings: Settings, task: Task) -> _Dense:
         difference=max(float(part.abs().max()) for part in differences),
         step_seconds=float(np.median(np.diff(moments))),
     )
-
-
-def descend(problem: Problem, task: Task, n_steps: int) -> Parameters:
-    """Real gradient descent as it is usually written, with torch.autograd: the weights it finds."""
-    target, update = problem.target, problem.update
-    activations = [target.layer_activation(layer).value for layer in range(1, target.depth + 1)]
-    matrices = [matrix.clone().requires_grad_() for matrix in target.matrices(task.initial)]
-    for _ in range(n_steps):
-        outputs = task.x
-        for matrix, activation in zip(matrices, activations, strict=True):
-            outputs = activation(outputs @ matrix.mT)
-        loss = problem.loss_function.value(outputs, task.y).mean() / 2
-        gradients = torch.autograd.grad(loss, matrices)
-        with torch.no_grad():
-            for matrix, gradient in zip(matrices, gradients, strict=True):
-                matrix.sub_(gradient, alpha=update.step_size).clamp_(-update.box, update.box)
-    return torch.cat([matrix.detach().flatten() for matrix in matrices])
-
-
-def _interleaved_medians(*jobs: Callable[[], object], n_timings: int) -> tuple[float, ...]:
-    """Median seconds of every job; taking turns spreads a slow moment over all of them."""
-    seconds = [[_seconds(job) for job in jobs] for _ in range(n_timings)]
-    return tuple(median(column) for column in zip(*seconds, strict=True))
-
-
-def _seconds(job: Callable[[], object]) -> float:
-    start = perf_counter()
-    job()
-    return perf_counter() - start
 
 
 def _losses(problem: Problem, history: History, task: Task) -> tuple[float, ...]:

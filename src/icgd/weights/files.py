@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from icgd.problems.problem import Problem
 from icgd.program.check import check_program
 from icgd.program.program import StackProgram
 from icgd.program.render import from_data, to_data
+from icgd.weights.atomic import whole_file
 
 FORMAT = 1
 """Version of the file format; raised when older readers could misread a file."""
@@ -40,20 +40,11 @@ def save(
     texts = {"problem": json.dumps(problem.to_data()), "program": json.dumps(to_data(program))}
     tensors = tensors or {"d_model": torch.tensor([program.layout.width])}
     metadata = {"icgd": str(FORMAT), **texts, "digest": _digest(texts, tensors)}
-    target = Path(path)
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        os.close(handle)
-    except OSError as problem_:
-        raise FileError.unwritable(target, problem_.strerror or str(problem_)) from None
-    temporary = Path(name)
-    try:
-        save_file(tensors, temporary, metadata=metadata)
-        temporary.replace(target)
-    except OSError as problem_:
-        raise FileError.unwritable(target, problem_.strerror or str(problem_)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(Path(path)) as temporary:
+        try:
+            save_file(tensors, temporary, metadata=metadata)
+        except SafetensorError as error:
+            raise FileError.unwritable(path, str(error)) from None
 
 
 def load(path: str | os.PathLike[str]) -> tuple[Problem, StackProgram]:

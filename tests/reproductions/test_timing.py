@@ -1,0 +1,12 @@
+from icgd.reproductions import timing
+
+
+def test_jobs_take_turns_after_a_warm_up_and_medians_are_returned(monkeypatch):
+    clock = iter([0.0, 1.0, 0.0, 10.0, 0.0, 5.0, 0.0, 30.0, 0.0, 2.0, 0.0, 20.0])
+    monkeypatch.setattr(timing, "perf_counter", lambda: next(clock))
+    calls: list[str] = []
+    medians = timing.interleaved_medians(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=3
+    )
+    assert calls == ["a", "b"] * 4
+    assert medians == {"a": 2.0, "b": 20.0}
