@@ -107,7 +107,7 @@ MESSAGES = [
     ),
     (
         made(DataError.ragged_csv, "data.csv", 7, 3, 4),
-        "data.csv, line 7 has 3 cells; the header has 4.",
+        "data.csv, line 7 has 3 cells; the first line has 4.",
     ),
     (
         made(DataError.too_few_columns, "data.csv", 3, 5),

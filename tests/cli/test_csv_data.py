@@ -61,7 +61,7 @@ def test_files_as_spreadsheets_write_them(path, content):
         (b"x,y\n", "Cannot read data.csv: it has a header and no rows."),
         (b"x,\xff\n1,2\n", "Cannot read data.csv: byte 2 is not UTF-8 text."),
         (b"x,x\n1,2\n", "data.csv has two columns called 'x'; column names must be unique."),
-        (b"x,y\n1\n", "data.csv, line 2 has 1 cells; the header has 2."),
+        (b"x,y\n1\n", "data.csv, line 2 has 1 cells; the first line has 2."),
         (
             b"x,y\n\n1,\n",
             "data.csv, line 3, column 'y': '' is not a number. "

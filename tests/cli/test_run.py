@@ -111,7 +111,7 @@ def test_dense_and_float32_reach_the_library(run):
             "0.125,2.5",
             "y[2, 0] is 2.5, outside [-2, 2]. Rescale the data or compile with a larger domain.y.",
         ),
-        ("-3,1,-0.5", "-3,1", "train.csv, line 3 has 4 cells; the header has 5."),
+        ("-3,1,-0.5", "-3,1", "train.csv, line 3 has 4 cells; the first line has 5."),
         (
             TRAIN,
             "a,price\n1,2\n",
