@@ -52,6 +52,10 @@ MESSAGES = [
         "n_steps must be a whole number of at least 0, got 2.5.",
     ),
     (
+        made(SettingError.too_large, "seed", 12, most=10),
+        "seed must be at most 10, got 12.",
+    ),
+    (
         made(SettingError.too_few_widths, [4]),
         "widths must name the input and at least one layer, such as (4, 16, 1), got (4,).",
     ),

@@ -67,16 +67,19 @@ class Compiled:
         backend: str = "fused",
         dtype: str | torch.dtype = "float64",
         trace: bool | Sequence[str] = False,
+        history: bool = True,
         on_progress: OnProgress | None = None,
     ) -> Run:
         """One forward pass: the data go into the prompt, weights and predictions come out.
 
         `X` is (n, d_x), or (tasks, n, d_x) for many tasks at once. Initial weights are `initial`
         or drawn from `seed`. `trace=True` records every slot after every layer, a list of names
-        only those.
+        only those; `history=False` keeps only the initial and the final weights.
         """
         task = self.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
-        return self.run_task(task, backend=backend, trace=trace, on_progress=on_progress)
+        return self.run_task(
+            task, backend=backend, trace=trace, history=history, on_progress=on_progress
+        )
 
     def run_task(
         self,
@@ -84,22 +87,24 @@ class Compiled:
         *,
         backend: str = "fused",
         trace: bool | Sequence[str] = False,
+        history: bool = True,
         on_progress: OnProgress | None = None,
     ) -> Run:
         """One forward pass on data that were checked before."""
         if isinstance(trace, bool):
             trace = self.program.layout.names if trace else ()
         runner = backend_named(backend)
-        run = runner.run(self.program, task, trace=tuple(trace), on_progress=on_progress)
+        run = runner.run(
+            self.program, task, trace=tuple(trace), history=history, on_progress=on_progress
+        )
         self._require_finite(run)
         return run
 
     def _require_finite(self, run: Run) -> None:
-        finite = run.parameters.isfinite().all(-1).reshape(-1, run.parameters.shape[-2]).all(0)
-        if not finite.all():
+        # A weight that is not finite never becomes so again: the last step tells of all.
+        if not run.parameters[..., -1, :].isfinite().all():
             dtype = str(run.parameters.dtype).removeprefix("torch.")
-            step = int((~finite).nonzero()[0])
-            raise OverflowedRunError.after(step, dtype, self.problem.update.step_size)
+            raise OverflowedRunError.of(dtype, self.problem.update.step_size)
 
     def certificate(
         self,

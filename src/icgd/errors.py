@@ -175,10 +175,10 @@ class OverflowedRunError(IcgdError, ArithmeticError):
     """A run left the range of its floating-point numbers."""
 
     @classmethod
-    def after(cls, step: int, dtype: str, step_size: float) -> OverflowedRunError:
+    def of(cls, dtype: str, step_size: float) -> OverflowedRunError:
         return cls(
-            f"The weights are no longer finite after step {step}: step_size={step_size:g} is too "
-            f"large for these data in {dtype}."
+            f"The weights are no longer finite: step_size={step_size:g} is too large for these "
+            f"data in {dtype}."
         )
 
 

@@ -293,6 +293,7 @@ def test_what_float32_cannot_hold_is_named():
 
 def test_a_seed_is_a_whole_number():
     assert refusal(seed=-1) == "seed must be a whole number of at least 0, got -1."
+    assert refusal(seed=2**63) == f"seed must be at most {2**63 - 1}, got {2**63}."
 
 
 @pytest.mark.parametrize("name", ["float64", "float32"])

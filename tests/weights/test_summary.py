@@ -32,10 +32,12 @@ def test_totals_are_those_of_the_built_transformer(construction, case):
 
 def test_flops_count_the_block_once_a_step_and_the_prediction_once():
     case = cases.FEW[0]
-    flops = [summarise(build(RELU_STACK, case, n_steps=n), 7).flops for n in (0, 1, 5)]
-    assert flops[2] - flops[0] == 5 * (flops[1] - flops[0])
-    layers = summarise(build(RELU_STACK, case, n_steps=1), 7).layers
-    assert flops[1] == sum(layer.flops(7) for layer in layers)
+    summaries = {n: summarise(build(RELU_STACK, case, n_steps=n), n_tokens=7) for n in (0, 5)}
+    layers = [layer.flops(7) for layer in summaries[5].layers]
+    block, prediction = sum(layers[:6]), sum(layers[6:])  # depth 1: 6 layers a step, 2 to predict
+    assert len(layers) == 8
+    assert summaries[0].flops == prediction
+    assert summaries[5].flops == 5 * block + prediction
 
 
 def test_direct_training_costs_three_products_a_weight_and_one_fewer_for_the_first_layer():

@@ -47,12 +47,13 @@ class DenseBackend(AbstractBackend):
         task: Task,
         *,
         trace: tuple[str, ...] = (),
+        history: bool = True,
         on_progress: OnProgress | None = None,
     ) -> Run:
         places = {name: program.layout.range_of(name) for name in trace}
         transformer = build_transformer(program, task.x.dtype).to(task.x.device)
         stream = encode(program.layout, task)
-        history = [task.initial]
+        states = [task.initial]
         recorded: dict[str, list[Tensor]] = {name: [stream[..., places[name]]] for name in trace}
         with torch.no_grad():
             for number, layer in enumerate(transformer.unrolled(), start=1):
@@ -61,11 +62,12 @@ class DenseBackend(AbstractBackend):
                     recorded[name].append(stream[..., places[name]])
                 step, within = divmod(number, len(program.block))
                 if within == 0 and step <= program.n_steps:
-                    history.append(read_parameters(program.layout, stream))
+                    kept = states if history else states[:1]
+                    states = [*kept, read_parameters(program.layout, stream)]
                     if on_progress:
                         on_progress(step, program.n_steps)
         return Run(
-            parameters=torch.stack(history, dim=-2),
+            parameters=torch.stack(states, dim=-2),
             predictions=read_predictions(program.layout, stream, task.n_examples),
-            trace={name: torch.stack(states, dim=-3) for name, states in recorded.items()},
+            trace={name: torch.stack(layers, dim=-3) for name, layers in recorded.items()},
         )

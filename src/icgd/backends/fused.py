@@ -58,6 +58,7 @@ class FusedBackend(AbstractBackend):
         task: Task,
         *,
         trace: tuple[str, ...] = (),
+        history: bool = True,
         on_progress: OnProgress | None = None,
     ) -> Run:
         for name in trace:
@@ -65,7 +66,9 @@ class FusedBackend(AbstractBackend):
         with torch.no_grad():
             groups = list(_groups(program, task))
             runs = [
-                _run_group(program, group, trace, _shifted(on_progress, number, len(groups)))
+                _run_group(
+                    program, group, trace, history, _shifted(on_progress, number, len(groups))
+                )
                 for number, group in enumerate(groups)
             ]
         return runs[0] if len(runs) == 1 else _joined(runs)
@@ -96,21 +99,28 @@ def _joined(runs: list[Run]) -> Run:
 
 
 def _run_group(
-    program: StackProgram, task: Task, trace: tuple[str, ...], on_progress: OnProgress | None
+    program: StackProgram,
+    task: Task,
+    trace: tuple[str, ...],
+    history: bool,
+    on_progress: OnProgress | None,
 ) -> Run:
     if trace:
-        return _traced(program, task, trace, on_progress)
-    history = task.initial.new_empty(*task.batch, program.n_steps + 1, task.initial.shape[-1])
+        return _traced(program, task, trace, history, on_progress)
+    n_kept = program.n_steps + 1 if history else min(program.n_steps, 1) + 1
+    kept = task.initial.new_empty(*task.batch, n_kept, task.initial.shape[-1])
     training = Machine(program, task.initial, task.x, task.y, task.queries[..., :0, :])
     kernels = training.kernels(program.block)
-    training.copy_parameters(history[..., 0, :])
+    training.copy_parameters(kept[..., 0, :])
     for step in range(1, program.n_steps + 1):
         for kernel in kernels:
             kernel()
-        training.copy_parameters(history[..., step, :])
+        if history:
+            training.copy_parameters(kept[..., step, :])
         if on_progress:
             on_progress(step, program.n_steps)
-    return Run(history, _predict(program, history[..., -1, :], task))
+    training.copy_parameters(kept[..., -1, :])
+    return Run(kept, _predict(program, kept[..., -1, :], task))
 
 
 def _predict(program: StackProgram, parameters: Parameters, task: Task) -> Predictions:
@@ -123,11 +133,15 @@ def _predict(program: StackProgram, parameters: Parameters, task: Task) -> Predi
 
 
 def _traced(
-    program: StackProgram, task: Task, trace: tuple[str, ...], on_progress: OnProgress | None
+    program: StackProgram,
+    task: Task,
+    trace: tuple[str, ...],
+    history: bool,
+    on_progress: OnProgress | None,
 ) -> Run:
     """All tokens through all layers, with a copy of the traced slots after each."""
     machine = Machine(program, task.initial, task.x, task.y, task.queries, wipes=True)
-    history = [task.initial]
+    states = [task.initial]
     recorded = {name: [machine.snapshot(name)] for name in trace}
     for step, part in enumerate([program.block] * program.n_steps + [program.prediction], start=1):
         for layer in part:
@@ -136,13 +150,13 @@ def _traced(
             for name in trace:
                 recorded[name].append(machine.snapshot(name))
         machine.copy_parameters(after := torch.empty_like(task.initial))
-        history.append(after)
+        states = [*(states if history or step > program.n_steps else states[:1]), after]
         if on_progress and step <= program.n_steps:
             on_progress(step, program.n_steps)
     return Run(
-        parameters=torch.stack(history[:-1], dim=-2),
+        parameters=torch.stack(states[:-1], dim=-2),
         predictions=machine.slots["y"][..., task.n_examples :, :].clone(),
-        trace={name: torch.stack(states, dim=-3) for name, states in recorded.items()},
+        trace={name: torch.stack(layers, dim=-3) for name, layers in recorded.items()},
     )
 
 

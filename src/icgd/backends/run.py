@@ -21,8 +21,8 @@ OnProgress = Callable[[int, int], None]
 class Run:
     """A transformer's forward pass, read out.
 
-    `parameters` holds the trained weights before the first step and after every step;
-    `predictions` the labels it gives to the queries; `trace` the traced slots, of shape
+    `parameters` holds the trained weights before the first step and after every step (of a run
+    without history: after the last one only); `predictions` the labels it gives to the queries; `trace` the traced slots, of shape
     (layer, token, width), where entry 0 of the first axis is the prompt and entry i the stream
     after layer i. A batch of tasks adds an axis in front of each.
     """
@@ -44,6 +44,11 @@ class AbstractBackend(ABC):
         task: Task,
         *,
         trace: tuple[str, ...] = (),
+        history: bool = True,
         on_progress: OnProgress | None = None,
     ) -> Run:
-        """Run the whole program; `trace` names the slots to record after every layer."""
+        """Run the whole program.
+
+        `trace` names the slots to record after every layer. Without `history` only the initial
+        and the final weights are kept.
+        """
