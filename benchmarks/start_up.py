@@ -6,7 +6,7 @@ from statistics import median
 
 import icgd
 from benchmarks.problems import problem_of
-from icgd.approximation.relu_sum import fit_relu_sum
+from icgd.approximation import relu_sum
 from icgd.reproductions.timing import interleaved_medians
 
 
@@ -33,7 +33,7 @@ def _compile_seconds() -> float:
     problem = problem_of((8, 64, 64, 1), "tanh")
 
     def compile_anew() -> None:
-        fit_relu_sum.cache_clear()
+        relu_sum._fit.cache_clear()
         icgd.compile(problem, n_steps=20)
 
     return interleaved_medians({"compile": compile_anew}, rounds=5)["compile"]

@@ -82,6 +82,19 @@ MESSAGES = [
         "X[3, 1] is nan; every entry must be finite. Drop or fill such rows first.",
     ),
     (
+        made(DataError.overflows, "X", [3, 1], 1e200, "float32"),
+        "X[3, 1] is 1e+200, too large for float32. Rescale the data, or run in float64.",
+    ),
+    (
+        made(SettingError.too_few_pieces, 1, "silu"),
+        "pieces=1 is too few for silu: the error of the fit grows with the interval, so no "
+        "interval covers the layers' outputs. Give at least 2.",
+    ),
+    (
+        made(SettingError.bad_interval, 2.0, 1.0),
+        "An interval needs finite ends low < high, got [2.0, 1.0].",
+    ),
+    (
         made(DataError.not_an_array, "X", "dtype object"),
         "X is not a rectangular array of numbers (dtype object). "
         "Every row must have the same length.",
@@ -93,7 +106,7 @@ MESSAGES = [
     (
         made(DataError.wrong_dtype, "X", "float16"),
         "X has dtype float16; float64 or float32 is expected. "
-        "Convert it explicitly, for example with X.astype('float64').",
+        "Convert it explicitly to one of them.",
     ),
     (
         made(DataError.wrong_shape, "X", [5, 2], "(n, 3)"),
@@ -138,9 +151,8 @@ MESSAGES = [
         "X[3, 1] is 5.5, outside [-4, 4]. Rescale the data or compile with a larger domain.x.",
     ),
     (
-        made(OverflowedRunError.after, 3, "float32", 0.5),
-        "The weights are no longer finite after step 3: step_size=0.5 is too "
-        "large for these data in float32.",
+        made(OverflowedRunError.of, "float32", 0.5),
+        "The weights are no longer finite: step_size=0.5 is too large for these data in float32.",
     ),
     (
         made(LayoutError.unknown_slot, "gradeint", known=["input", "gradient"]),

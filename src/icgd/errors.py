@@ -48,6 +48,17 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{name} must be at most {most}, got {value!r}.")
 
     @classmethod
+    def too_few_pieces(cls, pieces: int, activation: str) -> SettingError:
+        return cls(
+            f"pieces={pieces} is too few for {activation}: the error of the fit grows with the "
+            "interval, so no interval covers the layers' outputs. Give at least 2."
+        )
+
+    @classmethod
+    def bad_interval(cls, low: float, high: float) -> SettingError:
+        return cls(f"An interval needs finite ends low < high, got [{low}, {high}].")
+
+    @classmethod
     def too_few_widths(cls, widths: Sequence[int]) -> SettingError:
         return cls(
             f"widths must name the input and at least one layer, such as (4, 16, 1), "
@@ -89,6 +100,13 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
+    def overflows(cls, name: str, index: Sequence[int], value: float, dtype: str) -> DataError:
+        return cls(
+            f"{name}{_at(index)} is {value:.12g}, too large for {dtype}. "
+            "Rescale the data, or run in float64."
+        )
+
+    @classmethod
     def not_an_array(cls, name: str, problem: str) -> DataError:
         return cls(
             f"{name} is not a rectangular array of numbers ({problem}). "
@@ -103,7 +121,7 @@ class DataError(IcgdError, ValueError):
     def wrong_dtype(cls, name: str, dtype: object) -> DataError:
         return cls(
             f"{name} has dtype {dtype}; float64 or float32 is expected. "
-            f"Convert it explicitly, for example with {name}.astype('float64')."
+            "Convert it explicitly to one of them."
         )
 
     @classmethod
@@ -113,7 +131,7 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def label_range(cls, loss: str, index: Sequence[int], value: float) -> DataError:
         return cls(
-            f"y{_at(index)} is {value:g}; the {loss} loss needs labels between 0 and 1. "
+            f"y{_at(index)} is {value:.12g}; the {loss} loss needs labels between 0 and 1. "
             "Rescale the labels, or use loss='squared'."
         )
 
@@ -166,7 +184,7 @@ class DomainError(IcgdError, ValueError):
         cls, name: str, index: Sequence[int], value: float, bound: float, setting: str
     ) -> DomainError:
         return cls(
-            f"{name}{_at(index)} is {value:g}, outside [-{bound:g}, {bound:g}]. "
+            f"{name}{_at(index)} is {value:.12g}, outside [-{bound:g}, {bound:g}]. "
             f"Rescale the data or compile with a larger {setting}."
         )
 

@@ -134,7 +134,6 @@ def test_other_functions_are_looked_up(knots, slopes, value):
     assert_close(evaluated([function], z)[0], truth(function, z), 1e-12)
 
 
-@pytest.mark.xfail(strict=True, reason="a kink at 0 is taken to be anchored there")
 def test_a_kink_that_is_anchored_elsewhere_keeps_its_value_there():
     function = ReluSum("f", -9.0, 9.0, 1.0, (0.0,), (0.0, 1.0), 5.0, 0.0, (0.0, 0.0))
     z = arguments(function)

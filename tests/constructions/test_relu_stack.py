@@ -236,7 +236,8 @@ def test_the_error_falls_with_the_square_of_the_pieces():
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "softplus"])
-@pytest.mark.xfail(strict=True, run=False, reason="the interval is widened for ever")
-def test_one_piece_is_enough_to_build(activation):
+def test_one_piece_is_too_few_for_an_activation_without_bounds(activation):
     case = make_case(MLP(HEADLINE.widths, activation), "squared")
-    assert build(RELU_STACK, case, pieces=1).function(activation).n_pieces == 1
+    with pytest.raises(SettingError, match=f"^pieces=1 is too few for {activation}"):
+        build(RELU_STACK, case, pieces=1)
+    assert build(RELU_STACK, case, pieces=2).function(activation).n_pieces == 2

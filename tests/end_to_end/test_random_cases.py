@@ -2,6 +2,8 @@
 
 from statistics import median
 
+import hypothesis
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,22 +11,19 @@ from hypothesis import strategies as st
 import icgd
 from icgd.problems.activations import ACTIVATIONS
 
-N_CASES = 500
+N_GROUPS, CASES_IN_GROUP = 5, 100
 
-layer_widths = st.lists(st.integers(1, 5), min_size=2, max_size=5).map(tuple)
 names = st.sampled_from(sorted(ACTIVATIONS))
-problems = st.builds(
-    icgd.Problem,
-    target=st.builds(
-        icgd.MLP,
-        layer_widths,
-        names,
-        st.one_of(st.just("identity"), names),
-    ),
-    loss=st.sampled_from(["squared", "logistic", "huber"]),
-    update=st.builds(icgd.GradientStep, st.floats(0.01, 1.0), st.floats(0.5, 4.0)),
-    domain=st.builds(icgd.Domain, st.floats(0.5, 4.0), st.floats(0.5, 2.0)),
-)
+widths = st.lists(st.integers(1, 5), min_size=2, max_size=5).map(tuple)
+outputs = st.one_of(st.just("identity"), names)
+losses = st.sampled_from(["squared", "logistic", "huber"])
+updates = st.tuples(st.floats(0.01, 1.0), st.floats(0.5, 4.0))  # step size, box
+domains = st.tuples(st.floats(0.5, 4.0), st.floats(0.5, 2.0))
+descriptions = st.tuples(st.tuples(widths, names, outputs), losses, updates, domains)
+
+
+def problem_of(target: tuple, loss: str, update: tuple, domain: tuple) -> icgd.Problem:
+    return icgd.Problem(icgd.MLP(*target), loss, icgd.GradientStep(*update), icgd.Domain(*domain))
 
 
 def data_for(problem: icgd.Problem, n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -36,18 +35,21 @@ def data_for(problem: icgd.Problem, n: int, seed: int) -> tuple[torch.Tensor, to
     return x, y * min(1.0, domain.y)
 
 
-def test_bounds_hold_in_every_random_case_and_are_tight_in_the_median():
+@pytest.mark.parametrize("group", range(N_GROUPS))
+def test_bounds_hold_in_every_random_case_and_are_tight_in_the_median(group: int):
     ratios: list[float] = []
 
-    @settings(max_examples=N_CASES, deadline=None)
+    @hypothesis.seed(group)
+    @settings(max_examples=CASES_IN_GROUP, deadline=None, derandomize=False, database=None)
     @given(
-        problem=problems,
+        description=descriptions,
         n=st.integers(1, 8),
         pieces=st.integers(2, 64),
         backend=st.sampled_from(["fused", "fused", "dense"]),
         seed=st.integers(0, 2**16),
     )
-    def bounds_hold(problem: icgd.Problem, n: int, pieces: int, backend: str, seed: int) -> None:
+    def bounds_hold(description: tuple, n: int, pieces: int, backend: str, seed: int) -> None:
+        problem = problem_of(*description)
         compiled = icgd.compile(problem, n_steps=3, pieces=pieces)
         x, y = data_for(problem, n, seed)
         report = icgd.verify(compiled, x, y, seed=seed, backend=backend)
@@ -61,5 +63,5 @@ def test_bounds_hold_in_every_random_case_and_are_tight_in_the_median():
             ratios.append(float(report.step_bounds.max()) / measured)
 
     bounds_hold()
-    assert len(ratios) >= 400
+    assert len(ratios) >= CASES_IN_GROUP * 3 // 4
     assert median(ratios) <= 1000

@@ -148,7 +148,6 @@ def test_an_entry_of_a_batch_is_named_by_its_task_too():
     assert refusal(x=x, y=np.stack([Y, Y])).startswith("X[1, 4, 0] is 9, outside [-4, 4].")
 
 
-@pytest.mark.xfail(strict=True, reason="{value:g} rounds the value to the bound itself")
 def test_a_value_just_outside_is_not_printed_as_the_bound():
     assert "X[3, 1] is 4.00000001" in refusal(x=changed(X, (3, 1), 4.00000001))
 
@@ -193,7 +192,7 @@ def test_text_and_objects_are_refused(bad, dtype):
 def test_other_types_of_number_are_refused_by_name(convert, dtype):
     assert refusal(x=convert(X.astype(dtype))) == (
         f"X has dtype {dtype}; float64 or float32 is expected. "
-        "Convert it explicitly, for example with X.astype('float64')."
+        "Convert it explicitly to one of them."
     )
 
 
@@ -264,7 +263,6 @@ def test_a_wrong_shape_is_named_with_the_one_expected(settings, message):
     assert refusal(**settings) == message
 
 
-@pytest.mark.xfail(strict=True, reason="it names (5, 1, 1), a shape that the user never gave")
 def test_the_shape_that_is_named_is_the_one_that_was_given():
     assert refusal(x=BATCH["x"], y=Y).startswith("y has shape (5, 1); expected (2, 5, 1)")
 

@@ -221,7 +221,6 @@ UNNOTICED = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="no rule yet; the fused backend relies on all three")
 @pytest.mark.parametrize("broken", UNNOTICED.values(), ids=UNNOTICED)
 def test_what_the_backends_rely_on_is_checked_too(broken):
     with pytest.raises((ProgramError, LayoutError)):

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import floor, log2
+from math import floor, inf, log2
 
 import torch
 from torch import Tensor
 
 from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction, StepFunction
-from icgd.problems.settings import count
+from icgd.problems.settings import count, power_of_two
 from icgd.program.functions import ReluSum
 
 CURVED_REACH = 40.0
@@ -37,9 +37,9 @@ about |z| / width units of rounding: 1e-12 |z| here.
 """
 
 _ROUNDOFF = 2.0**-53
+_NEGLIGIBLE = 1e-18  # an error that is added, but not worth halving a cell for
 
 
-@lru_cache(maxsize=256)
 def fit_relu_sum(
     function: ScalarFunction,
     low: float,
@@ -54,6 +54,16 @@ def fit_relu_sum(
     `pieces` pieces with near-optimal knots. Costs O(pieces).
     """
     count("pieces", pieces)
+    power_of_two("kink_width", kink_width)
+    if not -inf < low < high < inf:
+        raise SettingError.bad_interval(low, high)
+    return _fit(function, low, high, pieces, kink_width)
+
+
+@lru_cache(maxsize=256)
+def _fit(
+    function: ScalarFunction, low: float, high: float, pieces: int, kink_width: float
+) -> ReluSum:
     if isinstance(function, KinkedFunction):
         return _exact(function, low, high)
     if isinstance(function, StepFunction):
@@ -87,8 +97,6 @@ def _exact(function: KinkedFunction, low: float, high: float) -> ReluSum:
 
 
 def _ramps(function: StepFunction, low: float, high: float, width: float) -> ReluSum:
-    if not width > 0 or log2(width) != floor(log2(width)):
-        raise SettingError.not_power_of_two("kink_width", width)
     jumps = [
         after - before
         for before, after in zip(function.levels[:-1], function.levels[1:], strict=True)
@@ -139,8 +147,9 @@ def _balanced_nodes(function: SmoothFunction, low: float, high: float, pieces: i
     )
     density = function.tower[2](reach).abs().sqrt()
     mass = torch.cat([density.new_zeros(1), torch.cumulative_trapezoid(density, reach)])
-    nodes = _equal_masses(reach, mass, pieces)
-    nodes[0], nodes[-1] = low, high
+    ends = torch.tensor([low, high], dtype=torch.float64)
+    inner = _equal_masses(reach, mass, pieces)[1:-1].clamp(low, high)
+    nodes: Tensor = torch.cat([ends, inner]).unique()
     best, least = nodes, float("inf")
     for _ in range(30):
         errors = _sampled_errors(function, nodes)
@@ -150,7 +159,7 @@ def _balanced_nodes(function: SmoothFunction, low: float, high: float, pieces: i
             break
         # A piece's error grows with the square of its length.
         mass = torch.cat([errors.new_zeros(1), errors.sqrt().cumsum(0)])
-        nodes = (nodes + _equal_masses(nodes, mass, pieces)) / 2
+        nodes = ((nodes + _equal_masses(nodes, mass, len(nodes) - 1)) / 2).unique()
     return best
 
 
@@ -220,7 +229,7 @@ def _with_proved_errors(function: SmoothFunction, fit: ReluSum) -> ReluSum:
         at_ends = ((straight + intercepts[piece] - value).abs() + rounding).amax(0)
         sag = cells.diff(dim=0)[0] ** 2 * function.curvature(cells[0], cells[1]) / 8
         least = max(least, float(at_ends.max()))
-        done = sag <= 0.01 * least
+        done = sag <= max(0.01 * least, _NEGLIGIBLE)
         proved.scatter_reduce_(0, piece[done], (at_ends + sag)[done], "amax")
         cells, piece = _halved(cells[:, ~done], piece[~done])
     return replace(fit, errors=tuple(proved.tolist()))

@@ -106,7 +106,8 @@ def _is_line(function: ReluSum) -> bool:
 
 def _is_kink(function: ReluSum) -> bool:
     left, right = function.slopes[0], function.slopes[-1]
-    return function.knots == (0.0,) and function.anchor_value == 0.0 and left < right == 1.0
+    through_origin = function.anchor == function.anchor_value == 0.0
+    return function.knots == (0.0,) and through_origin and left < right == 1.0
 
 
 def _is_ramp(function: ReluSum) -> bool:

@@ -22,9 +22,9 @@ class Run:
     """A transformer's forward pass, read out.
 
     `parameters` holds the trained weights before the first step and after every step (of a run
-    without history: after the last one only); `predictions` the labels it gives to the queries; `trace` the traced slots, of shape
-    (layer, token, width), where entry 0 of the first axis is the prompt and entry i the stream
-    after layer i. A batch of tasks adds an axis in front of each.
+    without history, after the last one only); `predictions` the labels it gives to the queries;
+    `trace` the traced slots, of shape (layer, token, width), where entry 0 of the first axis is
+    the prompt and entry i the stream after layer i. A batch of tasks adds an axis in front.
     """
 
     parameters: History

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count
+from icgd.problems.settings import count, power_of_two
 from icgd.program.program import StackProgram
 
 
@@ -21,6 +21,7 @@ class Precision:
 
     def __post_init__(self) -> None:
         count("pieces", self.pieces)
+        power_of_two("kink_width", self.kink_width)
 
 
 class AbstractConstruction(ABC):

@@ -25,6 +25,7 @@ from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.constructions.parts.backward_pass import backward_pass
 from icgd.constructions.parts.forward_pass import forward_pass, slopes, units_slot
 from icgd.constructions.parts.ranges import Ranges, ranges_on_domain
+from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.losses import SlopePart
@@ -143,6 +144,8 @@ def _fitted_functions(problem: Problem, precision: Precision) -> tuple[ReluSum, 
         if overshoot <= margin:
             return functions
         margin = 1.25 * overshoot
+        if not margin <= LARGEST_ARGUMENT:  # the error of so few pieces grows with the interval
+            raise SettingError.too_few_pieces(precision.pieces, problem.target.activation)
 
 
 def _value_names(target: MLP) -> set[str]:

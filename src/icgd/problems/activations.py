@@ -102,8 +102,8 @@ def _normal_density(z: Tensor) -> Tensor:
 
 
 def _normal_distribution(z: Tensor) -> Tensor:
-    distribution: Tensor = torch.special.ndtr(z)
-    return distribution
+    # Not torch.special.ndtr, which is exactly 0 below -9.
+    return torch.erfc(-z / sqrt(2)) / 2
 
 
 GELU = SmoothFunction(
@@ -155,6 +155,6 @@ ACTIVATIONS: dict[str, Activation] = {
 
 def activation_named(name: str) -> Activation:
     """The activation called `name`."""
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise UnknownNameError.of("activation", name, known=list(ACTIVATIONS))
     return ACTIVATIONS[name]

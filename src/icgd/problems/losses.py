@@ -84,6 +84,6 @@ LOSSES: dict[str, Loss] = {loss.name: loss for loss in (SQUARED, LOGISTIC, HUBER
 
 def loss_named(name: str) -> Loss:
     """The loss called `name`."""
-    if name not in LOSSES:
+    if not isinstance(name, str) or name not in LOSSES:
         raise UnknownNameError.of("loss", name, known=list(LOSSES))
     return LOSSES[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +27,7 @@ class MLP:
     output_activation: str = "identity"
 
     def __post_init__(self) -> None:
-        widths = self.widths if isinstance(self.widths, Sequence) else (self.widths,)
+        widths = self.widths if isinstance(self.widths, Iterable) else (self.widths,)
         object.__setattr__(self, "widths", tuple(count("width", width) for width in widths))
         if len(self.widths) < 2:
             raise SettingError.too_few_widths(self.widths)

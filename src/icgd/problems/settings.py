@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import frexp, inf, nan
 from numbers import Real
 from operator import index
+from typing import TypeGuard
 
 from icgd.errors import SettingError
 
 
 def positive(name: str, value: object) -> float:
     """`value` as a float, if it is a positive finite number."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number or not isfinite(value) or value <= 0:  # type: ignore[arg-type,operator]
+    try:
+        number = float(value) if _is_number(value) else nan
+    except OverflowError:
+        number = inf
+    if not 0 < number < inf:
         raise SettingError.not_positive(name, value)
-    return float(value)  # type: ignore[arg-type]
+    return number
+
+
+def _is_number(value: object) -> TypeGuard[Real]:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def power_of_two(name: str, value: float) -> float:
+    """`value`, if it is a power of two."""
+    if not 0 < value < inf or frexp(value)[0] != 0.5:
+        raise SettingError.not_power_of_two(name, value)
+    return value
 
 
 def count(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:

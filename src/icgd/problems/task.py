@@ -80,21 +80,33 @@ def as_task(
     _within("queries", queries, domain.x, "domain.x")
     _within("initial", weights, problem.update.box, "box")
     target_dtype = dtype_named(dtype)
-    parts = [part.to(device=x.device, dtype=target_dtype) for part in (x, y, queries, weights)]
-    for name, part in zip(("X", "y", "queries", "initial"), parts, strict=True):
-        _finite(name, part)  # float32 has a smaller range
+    named = {"X": x, "y": y, "queries": queries, "initial": weights}
+    parts = [_converted(name, part, x.device, target_dtype) for name, part in named.items()]
     return Task(*parts)
+
+
+def _converted(name: str, array: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """`array` in `dtype`, if it fits: float32 has a smaller range."""
+    converted = array.to(device=device, dtype=dtype)
+    if index := _first(~torch.isfinite(converted)):
+        dtype_name = str(dtype).removeprefix("torch.")
+        raise DataError.overflows(name, index, array[tuple(index)].item(), dtype_name)
+    return converted
 
 
 def _checked_array(name: str, data: Any) -> Tensor:
     """`data` as a finite, non-empty tensor of float64 or float32."""
     if not isinstance(data, Tensor):
+        if np.ma.is_masked(data):
+            raise DataError.not_an_array(name, "it has masked entries")
         try:
             data = np.asarray(data)
-        except ValueError:
+        except (ValueError, TypeError, RuntimeError):
             raise DataError.not_an_array(name, "rows of different lengths") from None
         if data.dtype.kind in "OUS":
             raise DataError.not_an_array(name, f"dtype {data.dtype}")
+    elif data.layout != torch.strided:
+        raise DataError.not_an_array(name, "a sparse tensor")
     if str(data.dtype).removeprefix("torch.") not in DTYPES:
         raise DataError.wrong_dtype(name, str(data.dtype).removeprefix("torch."))
     if 0 in data.shape:
@@ -105,24 +117,24 @@ def _checked_array(name: str, data: Any) -> Tensor:
 
 
 def _finite(name: str, array: Tensor) -> None:
-    bad = ~torch.isfinite(array)
-    if bad.any():
-        index = bad.nonzero()[0].tolist()
+    if index := _first(~torch.isfinite(array)):
         raise DataError.not_finite(name, index, array[tuple(index)].item())
+
+
+def _first(flags: Tensor) -> list[int] | None:
+    """Where the first flag is set, if any is."""
+    return flags.nonzero()[0].tolist() if flags.any() else None
 
 
 def _labels(problem: Problem, y: Tensor, x: Tensor) -> Tensor:
     width = problem.target.output_width
-    if width == 1 and y.ndim == x.ndim - 1:
-        y = y.unsqueeze(-1)
     expected = (*x.shape[:-1], width)
-    if tuple(y.shape) != expected:
+    if tuple(y.shape) != expected and not (width == 1 and y.shape == x.shape[:-1]):
         raise DataError.wrong_shape("y", y.shape, f"{expected}, a label for each row of X")
-    if problem.loss_function.labels_are_probabilities:
-        bad = (y < 0) | (y > 1)
-        if bad.any():
-            index = bad.nonzero()[0].tolist()
-            raise DataError.label_range(problem.loss, index, y[tuple(index)].item())
+    y = y.reshape(expected)
+    are_probabilities = problem.loss_function.labels_are_probabilities
+    if are_probabilities and (index := _first((y < 0) | (y > 1))):
+        raise DataError.label_range(problem.loss, index, y[tuple(index)].item())
     return y
 
 
@@ -149,9 +161,7 @@ def _initial(problem: Problem, initial: Any, seed: int | None, batch: tuple[int,
 
 
 def _within(name: str, array: Tensor, bound: float, setting: str) -> None:
-    outside = array.abs() > bound
-    if outside.any():
-        index = outside.nonzero()[0].tolist()
+    if index := _first(array.double().abs() > bound):
         raise DomainError.outside(name, index, array[tuple(index)].item(), bound, setting)
 
 

@@ -6,6 +6,8 @@ from functools import singledispatch
 
 from icgd.errors import ProgramError
 from icgd.program.instructions import (
+    IS_EXAMPLE,
+    IS_QUERY,
     AccumulateOuterProduct,
     ApplyUnits,
     ClipSlots,
@@ -45,6 +47,8 @@ def _check_function_shape(program: StackProgram, name: str) -> None:
         raise ProgramError.broken(
             f"function {name!r}", "needs increasing knots and one slope more than knots"
         )
+    if not all((knot / function.grid).is_integer() for knot in function.knots):
+        raise ProgramError.broken(f"function {name!r}", f"has knots off its grid {function.grid}")
     if len(function.errors) != len(function.slopes):
         raise ProgramError.broken(f"function {name!r}", "needs one certified error a piece")
 
@@ -82,6 +86,10 @@ def _check_writes(
         role = layout.slot(name).role
         if role in (Role.INPUT, Role.CONSTANT):
             raise ProgramError.broken(where, f"writes to {name!r}, which must stay as it is")
+        if role is Role.SCRATCH and isinstance(instruction, AccumulateOuterProduct):
+            raise ProgramError.broken(where, f"accumulates into scratch slot {name!r}")
+        if role is Role.LABEL and getattr(instruction, "only_where", None) != IS_QUERY:
+            raise ProgramError.broken(where, f"writes over {name!r}, the examples' labels")
         if name in written:
             raise ProgramError.broken(where, f"writes {name!r} twice in one layer")
         if not changes_in_place and (name in filled or role is Role.PARAMETER):
@@ -122,6 +130,9 @@ def _(instruction: MultiplySlots, layout: Layout) -> str | None:
 
 @shape_problem.register
 def _(instruction: MapSlots, layout: Layout) -> str | None:
+    flags = {instruction.only_where, instruction.never_where}
+    if flags != {IS_EXAMPLE, IS_QUERY}:
+        return f"its flags are {', '.join(sorted(flags))}, expected {IS_EXAMPLE} and {IS_QUERY}"
     slots = [slot for summand in instruction.summands for slot in summand.slots]
     return _expect_equal_widths(layout, *slots, instruction.write)
 

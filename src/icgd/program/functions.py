@@ -86,6 +86,5 @@ class ReluSum:
 
     def __call__(self, z: float) -> float:
         """The value at one point, term by term."""
-        return sum(
-            term.coefficient * max(term.scale * z + term.shift, 0.0) for term in self.terms()
-        )
+        values = [term.coefficient * max(term.scale * z + term.shift, 0.0) for term in self.terms()]
+        return sum(values, 0.0)

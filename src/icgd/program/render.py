@@ -57,10 +57,14 @@ def _slot_line(layout: Layout, slot: Slot) -> str:
 
 
 def _function_line(function: ReluSum) -> str:
-    pieces = f"{function.n_pieces} piece{'s' * (function.n_pieces != 1)}"
+    pieces, terms = _counted(function.n_pieces, "piece"), _counted(len(function.terms()), "term")
     error = "exact" if function.is_exact else f"error at most {function.error:.3g}"
     where = f"on [{function.low:g}, {function.high:g}]"
-    return f"  {function.name:<12} {pieces}, {len(function.terms())} terms {where}, {error}"
+    return f"  {function.name:<12} {pieces}, {terms} {where}, {error}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _layer_lines(layers: tuple[Layer, ...]) -> list[str]:
