@@ -86,6 +86,15 @@ MESSAGES = [
         "X[3, 1] is 1e+200, too large for float32. Rescale the data, or run in float64.",
     ),
     (
+        made(SettingError.out_of_range, "accuracy", 2.0, least=1e-15, most=1.0),
+        "accuracy must lie between 1e-15 and 1, got 2.0.",
+    ),
+    (
+        made(SettingError.unreachable_accuracy, 1e-15, 2e-13, 1024),
+        "accuracy=1e-15 cannot be proved with 1024 grid tokens; the smallest error is 2e-13. "
+        "Ask for less, or use a smaller range.",
+    ),
+    (
         made(SettingError.too_few_pieces, 1, "silu"),
         "pieces=1 is too few for silu: the error of the fit grows with the interval, so no "
         "interval covers the layers' outputs. Give at least 2.",

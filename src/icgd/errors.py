@@ -48,6 +48,17 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{name} must be at most {most}, got {value!r}.")
 
     @classmethod
+    def out_of_range(cls, name: str, value: float, *, least: float, most: float) -> SettingError:
+        return cls(f"{name} must lie between {least:g} and {most:g}, got {value!r}.")
+
+    @classmethod
+    def unreachable_accuracy(cls, accuracy: float, best: float, n_tokens: int) -> SettingError:
+        return cls(
+            f"accuracy={accuracy:g} cannot be proved with {n_tokens} grid tokens; "
+            f"the smallest error is {best:.3g}. Ask for less, or use a smaller range."
+        )
+
+    @classmethod
     def too_few_pieces(cls, pieces: int, activation: str) -> SettingError:
         return cls(
             f"pieces={pieces} is too few for {activation}: the error of the fit grows with the "
