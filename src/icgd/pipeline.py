@@ -89,7 +89,7 @@ def _step_bound(compiled: Compiled, task: Task | None) -> float:
         return compiled.certificate().domain_step
     run = compiled.run_task(task)
     how = Arithmetic.of(task.x.dtype, task.n_tokens, "fused")
-    bounds = stepwise_bounds(compiled.program, compiled.problem, task, run.parameters, how)
+    bounds = stepwise_bounds(compiled.program, task, run.parameters, how)
     return float(bounds.max()) if bounds.numel() else 0.0
 
 
@@ -132,7 +132,7 @@ def verify(
     return Report(
         certificate=compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype),
         step_errors=stepwise_errors(problem, task, history),
-        step_bounds=stepwise_bounds(program, problem, task, history, how),
+        step_bounds=stepwise_bounds(program, task, history, how),
         trajectory_errors=trajectory_errors(history, real),
         trajectory_bounds=trajectory_bounds(program, problem, task, real, how),
         near_kinks=near_kinks(program, problem.target, task, history),

@@ -1,11 +1,12 @@
 from dataclasses import replace
+from math import inf
 
 import pytest
 import torch
 
 import icgd
 from icgd.certificates.bounds import Arithmetic
-from icgd.certificates.domain_bound import domain_bound
+from icgd.certificates.domain_bound import _after_steps, domain_bound
 
 HOW = Arithmetic.of(torch.float64, n_tokens=8, backend="fused")
 
@@ -31,7 +32,7 @@ def test_it_falls_with_the_square_of_the_number_of_pieces():
 
 def test_the_trajectory_bound_grows_with_the_steps_and_stops_at_the_width_of_the_box():
     one, three, many = (bound(n_steps=n).trajectory for n in (1, 3, 50))
-    assert bound(n_steps=1).step == one < three < many == 2.0
+    assert bound(n_steps=1).step == one < three < many == pytest.approx(2.0)
 
 
 def test_a_linear_network_has_only_rounding():
@@ -58,3 +59,33 @@ def test_weights_at_the_corners_of_the_box_stay_within_it():
 def test_no_steps_no_trajectory_error():
     program = replace(compiled().program, n_steps=0)
     assert domain_bound(program, compiled().problem, HOW).trajectory == 0.0
+
+
+@pytest.mark.parametrize(("dtype", "n_tokens"), [(torch.float32, 10**9), (torch.float64, 10**18)])
+def test_a_prompt_too_long_for_any_rounding_bound_has_no_bound(dtype, n_tokens):
+    how = Arithmetic.of(dtype, n_tokens, backend="dense")
+    assert domain_bound(compiled().program, compiled().problem, how).step == inf
+
+
+def test_many_slow_steps_are_bounded_quickly_and_never_below_step_by_step():
+    increase = lambda error: 1e-6 + 1e-4 * error  # noqa: E731
+    exact = 0.0
+    for _ in range(20_000):
+        exact += increase(exact)
+    calls = []
+    bound = _after_steps(lambda e: calls.append(e) or increase(e), 20_000, enough=inf)
+    assert exact <= bound <= 1.2 * exact
+    assert len(calls) < 1000
+
+
+def test_a_network_whose_bounds_overflow_has_an_infinite_one_not_a_broken_one():
+    problem = icgd.Problem(
+        target=icgd.MLP((4,) * 40, "tanh"),
+        loss="squared",
+        update=icgd.GradientStep(step_size=0.1, box=1e8),
+        domain=icgd.Domain(x=1.0, y=1.0),
+    )
+    deep = icgd.compile(problem, n_steps=1, pieces=4)
+    certificate = deep.certificate()
+    assert certificate.domain_step <= 2.001e8 or certificate.domain_step == inf
+    assert certificate.paper_step == inf

@@ -18,7 +18,7 @@ def bounds_of(task):
     history = FusedBackend().run(PROGRAM, task).parameters
     real = reference.train(CASE.problem, task.initial, task.x, task.y, 4)
     return (
-        stepwise_bounds(PROGRAM, CASE.problem, task, history, HOW),
+        stepwise_bounds(PROGRAM, task, history, HOW),
         trajectory_bounds(PROGRAM, CASE.problem, task, real, HOW),
     )
 

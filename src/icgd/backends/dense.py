@@ -40,6 +40,7 @@ class DenseBackend(AbstractBackend):
     """Builds the weights and runs them, layer by layer."""
 
     name: ClassVar[str] = "dense"
+    sums_terms: ClassVar[bool] = True
 
     def run(
         self,

@@ -51,6 +51,7 @@ class FusedBackend(AbstractBackend):
     """Runs groups of tasks one after the other, each through all its steps."""
 
     name: ClassVar[str] = "fused"
+    sums_terms: ClassVar[bool] = False
 
     def run(
         self,

@@ -36,6 +36,8 @@ class AbstractBackend(ABC):
     """Runs a program on a task. Subclasses are final."""
 
     name: ClassVar[str]
+    sums_terms: ClassVar[bool]
+    """Whether functions are evaluated ReLU by ReLU, which rounds more; bounds ask for it."""
 
     @abstractmethod
     def run(

@@ -19,10 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import singledispatch
+from math import inf
 
 import torch
 from torch import Tensor
 
+from icgd.backends.registry import backend_named
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
 from icgd.problems.catalog import function_named
@@ -62,6 +64,11 @@ class Enclosure:
         actual = near if actual is None else near.within(actual)
         return cls(exact, actual, torch.minimum(error, exact.distance_to(actual)))
 
+    def without_nan(self) -> Enclosure:
+        """With an infinite error where infinities cancelled: nothing is known there."""
+        error = torch.where(self.error.isnan(), inf, self.error)
+        return Enclosure(self.exact.without_nan(), self.actual.without_nan(), error)
+
 
 @dataclass(frozen=True)
 class Arithmetic:
@@ -78,13 +85,14 @@ class Arithmetic:
     @classmethod
     def of(cls, dtype: torch.dtype, n_tokens: int, backend: str) -> Arithmetic:
         """The arithmetic of a backend."""
-        return cls(torch.finfo(dtype).eps / 2, n_tokens, sums_terms=backend == "dense")
+        return cls(torch.finfo(dtype).eps / 2, n_tokens, backend_named(backend).sums_terms)
 
     def sum_of(self, n_terms: int, sizes: Tensor) -> Tensor:
         """Rounding of a sum of `n_terms` products whose sizes add up to `sizes`."""
         # + 8: rounded weights and constants, the product itself, the residual addition.
         product = (n_terms + 8) * self.roundoff
-        return 2 * product / (1 - product) * sizes
+        gamma = product / (1 - product) if product < 1 else inf
+        return 2 * gamma * sizes
 
     def function(self, fit: ReluSum, fan_in: int, argument: Tensor, n_copies: int) -> Tensor:
         """Rounding of evaluating `fit` where the terms of its argument have this total size."""
@@ -123,7 +131,8 @@ def propagate(
     for layer in layers:
         before = dict(after)
         for instruction in layer.instructions:
-            after.update(rule(instruction, program, before, how))
+            written = rule(instruction, program, before, how)
+            after.update({name: slot.without_nan() for name, slot in written.items()})
     return after
 
 

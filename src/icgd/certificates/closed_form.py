@@ -19,7 +19,7 @@ their approximations' bounds; the last line has sqrt(P) for P. To this the round
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import inf, sqrt
 
 import torch
 
@@ -41,10 +41,13 @@ class _Constants:
 
 
 def closed_form_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> float:
-    """The paper's bound on the error of one step, and rounding."""
+    """The paper's bound on the error of one step, and rounding; infinite beyond float64."""
     functions = [replace(f, errors=(0.0,) * f.n_pieces) for f in program.functions]
     rounding = domain_bound(replace(program, functions=tuple(functions), n_steps=0), problem, how)
-    return closed_form_step(program, problem) + rounding.step
+    try:
+        return closed_form_step(program, problem) + rounding.step
+    except OverflowError:
+        return inf
 
 
 def closed_form_step(program: StackProgram, problem: Problem) -> float:

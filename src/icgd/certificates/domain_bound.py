@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 import torch
 
@@ -11,6 +13,9 @@ from icgd.certificates.intervals import Interval
 from icgd.problems.problem import Problem
 from icgd.program.layout import Role
 from icgd.program.program import StackProgram
+
+DATA_ROUNDING = 2.0**-22
+"""Data within the domain may leave it by this much when they are converted to float32."""
 
 
 @dataclass(frozen=True)
@@ -26,38 +31,89 @@ def domain_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> Do
 
     One token stands for all, since a mean over examples is no larger than the largest. The
     trajectory bound repeats the block with the error that it left in the weights, and is never
-    worse than the width of the box. Costs O(|w|) a step.
+    worse than the distance between two points of the box. Costs O(|w|) a propagation, and at
+    most a few hundred of them however many steps there are.
     """
-    box = problem.update.box
-    step = _after_block(program, problem, how, error=0.0)
-    error = 0.0
-    for _ in range(program.n_steps):
-        if error >= 2 * box:
+    reach = _reach_of_weights(program, problem, how)
+    if reach == inf:
+        return DomainBound(inf, inf)
+
+    def after_block(error: float) -> float:
+        return _propagated(program, problem, how, reach, error).error
+
+    def increase(error: float) -> float:
+        return max(after_block(error) - error, 0.0)
+
+    widest = problem.update.box + reach
+    trajectory = _after_steps(increase, program.n_steps, widest)
+    return DomainBound(after_block(0.0), min(trajectory, widest))
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """After a block: the largest error of a weight, and the largest weight of the transformer."""
+
+    error: float
+    size: float
+
+
+def _reach_of_weights(program: StackProgram, problem: Problem, how: Arithmetic) -> float:
+    """How large the transformer's weights can be: the box, and what rounding adds to a clip.
+
+    A clip of w is off by the rounding of w, which is the larger the farther w has moved.
+    """
+    reach = problem.update.box * (1 + 4 * how.roundoff)
+    for _ in range(8):
+        size = _propagated(program, problem, how, reach, error=0.0).size
+        if size <= reach:
+            return reach
+        reach = size * (1 + 2.0**-40)
+    return inf
+
+
+def _after_steps(increase: Callable[[float], float], n_steps: int, enough: float) -> float:
+    """The error after `n_steps` steps that each add `increase(error)`, from 0; up to `enough`.
+
+    Since `increase` never falls, all steps up to a level 5% higher add at most what a step from
+    that level adds, so slow growth is followed many steps at a time.
+    """
+    error, left = 0.0, n_steps
+    while left > 0 and error < enough:
+        level = 1.05 * error
+        gain = increase(level)
+        if gain == 0.0:
             break
-        error = _after_block(program, problem, how, error)
-    return DomainBound(step, min(error, 2 * box))
+        jump = min(left, int((level - error) / gain))
+        error += jump * gain if jump > 1 else increase(error)
+        left -= max(jump, 1)
+    return error
 
 
-def _after_block(program: StackProgram, problem: Problem, how: Arithmetic, error: float) -> float:
-    """Largest error of a weight after one block, if it was `error` before."""
-    state = _domain(program, problem, error)
+def _propagated(
+    program: StackProgram, problem: Problem, how: Arithmetic, reach: float, error: float
+) -> _Weights:
+    """The weights after one block, if they were off by `error` before."""
+    state = _domain(program, problem, reach, error)
     state = propagate(program, program.block, state, how)
-    parameters = program.layout.having(Role.PARAMETER)
-    return max(float(state[slot.name].error.max()) for slot in parameters)
+    weights = [state[slot.name] for slot in program.layout.having(Role.PARAMETER)]
+    return _Weights(
+        error=max(float(slot.error.max()) for slot in weights),
+        size=max(float(slot.actual.size.max()) for slot in weights),
+    )
 
 
-def _domain(program: StackProgram, problem: Problem, error: float) -> State:
+def _domain(program: StackProgram, problem: Problem, reach: float, error: float) -> State:
     """Any token and any weights of the domain; the transformer's weights are off by `error`."""
     state: State = {}
     for slot in program.layout.slots:
         if slot.role is Role.PARAMETER:
-            exact = Interval.symmetric(problem.update.box, *slot.shape)
-            state[slot.name] = Enclosure.around(
-                exact, torch.full(slot.shape, error).double(), exact
-            )
+            exact = Interval.symmetric(reach, *slot.shape)
+            off = torch.full(slot.shape, error, dtype=torch.float64)
+            state[slot.name] = Enclosure.around(exact, off, exact)
         elif slot.role in (Role.INPUT, Role.LABEL):
             bound = problem.domain.x if slot.role is Role.INPUT else problem.domain.y
-            state[slot.name] = Enclosure.common(Interval.symmetric(bound, 1, slot.width))
+            entries = Interval.symmetric(bound * (1 + DATA_ROUNDING), 1, slot.width)
+            state[slot.name] = Enclosure.common(entries)
         elif slot.role is Role.SCRATCH:
             state[slot.name] = Enclosure.common(Interval.symmetric(0.0, 1, slot.width))
     return state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
@@ -38,8 +39,17 @@ class Interval:
         return Interval(self.low - margin, self.high + margin)
 
     def within(self, other: Interval) -> Interval:
-        """The common part with an interval that is known to hold the same value."""
-        return Interval(torch.maximum(self.low, other.low), torch.minimum(self.high, other.high))
+        """The common part with an interval that is known to hold the same value.
+
+        Where rounding leaves the two a hair apart, it is what lies between them.
+        """
+        low = torch.maximum(self.low, other.low)
+        high = torch.minimum(self.high, other.high)
+        return Interval(torch.minimum(low, high), torch.maximum(low, high))
+
+    def without_nan(self) -> Interval:
+        """With no bound where infinities cancelled."""
+        return Interval(_nan_to(-inf, self.low), _nan_to(inf, self.high))
 
     def clipped(self, bound: float) -> Interval:
         """The image under clipping to [-bound, bound]."""
@@ -88,3 +98,7 @@ class Interval:
     def distance_to(self, other: Interval) -> Tensor:
         """Largest distance between a value here and a value there."""
         return torch.maximum(self.high - other.low, other.high - self.low)
+
+
+def _nan_to(replacement: float, values: Tensor) -> Tensor:
+    return torch.where(values.isnan(), replacement, values)

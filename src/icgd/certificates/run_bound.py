@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import inf
+
 import torch
 from torch import Tensor
 
@@ -18,9 +21,7 @@ NUMBERS_AT_ONCE = 2**22
 """Numbers in the largest slot over the steps that are bounded together."""
 
 
-def stepwise_bounds(
-    program: StackProgram, problem: Problem, task: Task, history: History, how: Arithmetic
-) -> Tensor:
+def stepwise_bounds(program: StackProgram, task: Task, history: History, how: Arithmetic) -> Tensor:
     """For each step, a bound on the error it adds to any weight.
 
     The steps are independent of each other, so they are bounded many at a time.
@@ -29,15 +30,15 @@ def stepwise_bounds(
     numbers = task.x.shape[-2] * max(slot.width for slot in program.layout.slots)
     group = max(1, NUMBERS_AT_ONCE // (numbers * max(1, *task.batch, 1)))
     errors = [
-        _error_after_block(
+        _after_block(
             program,
-            problem,
             _for_each_step(task.x, part),
             _for_each_step(task.y, part),
             part,
             torch.zeros_like(part),
+            inf,
             how,
-        ).amax(-1)
+        ).error.amax(-1)
         for part in before.split(group, dim=-2)
     ]
     return torch.cat(errors, dim=-1) if errors else before.new_zeros(*task.batch, 0)
@@ -58,37 +59,51 @@ def trajectory_bounds(
     """
     x, y = task.x.double(), task.y.double()
     error = torch.zeros_like(real[..., 0, :])
+    reach = max(problem.update.box, float(real[..., 0, :].abs().max()))
     bounds = []
     for step in range(real.shape[-2] - 1):
-        error = _error_after_block(program, problem, x, y, real[..., step, :], error, how)
+        before = real[..., step, :]
+        if bool((error >= reach + before.abs()).all()):  # nothing is known but the box
+            error = reach + real[..., step + 1, :].abs()
+        else:
+            weights = _after_block(program, x, y, before, error, reach, how)
+            error, reach = weights.error, max(reach, weights.size)
         bounds.append(error.amax(-1))
     return torch.stack(bounds, dim=-1) if bounds else real.new_zeros(*task.batch, 0)
 
 
-def _error_after_block(
+@dataclass(frozen=True)
+class _Weights:
+    """After a block: a bound on every weight's error, and the largest transformer's weight."""
+
+    error: Parameters
+    size: float
+
+
+def _after_block(
     program: StackProgram,
-    problem: Problem,
     x: Inputs,
     y: Labels,
     parameters: Parameters,
     error: Parameters,
+    reach: float,
     how: Arithmetic,
-) -> Parameters:
-    """Bound on every weight's error after a block that starts from `parameters` with `error`.
-
-    Both the real run and the transformer keep their weights in the box.
-    """
+) -> _Weights:
+    """What a block leaves that starts from `parameters`, off by `error` and at most `reach`."""
     layout = program.layout
     state: State = {}
     errors = split_parameters(layout, error)
+    known = Interval.symmetric(reach, 1, 1)
     for name, matrix in split_parameters(layout, parameters).items():
-        in_box = Interval.symmetric(problem.update.box, 1, 1)
-        state[name] = Enclosure.around(Interval.point(matrix), errors[name], in_box)
+        state[name] = Enclosure.around(Interval.point(matrix), errors[name], known)
     state["x"] = Enclosure.common(Interval.point(x))
     state["y"] = Enclosure.common(Interval.point(y))
     for slot in layout.having(Role.SCRATCH):
         zeros = x.new_zeros(*x.shape[:-1], slot.width)
         state[slot.name] = Enclosure.common(Interval.point(zeros))
     state = propagate(program, program.block, state, how)
-    parts = [state[slot.name].error.flatten(-2) for slot in layout.having(Role.PARAMETER)]
-    return torch.cat(parts, dim=-1)
+    weights = [state[slot.name] for slot in layout.having(Role.PARAMETER)]
+    return _Weights(
+        error=torch.cat([slot.error.flatten(-2) for slot in weights], dim=-1),
+        size=max(float(slot.actual.size.max()) for slot in weights),
+    )

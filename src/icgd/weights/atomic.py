@@ -12,12 +12,20 @@ from icgd.errors import FileError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path`, which takes its name when the block has written it."""
-    temporary = path.parent / f".{path.name}.{os.getpid()}.partial"
+    """A temporary file beside `path`, which takes its name when the block has written it.
+
+    A link is followed, and only an ordinary file is ever replaced: a device or a pipe is refused.
+    """
+    target = path.resolve()
+    if target.exists() and not target.is_file() and not target.is_dir():
+        raise FileError.unwritable(path, "it is not an ordinary file")
+    temporary = target.parent / f".{target.name}.{os.getpid()}.partial"
     try:
         temporary.touch()
+        mode = temporary.stat().st_mode
         yield temporary
-        temporary.replace(path)
+        temporary.chmod(mode)  # whoever wrote it may have made it private
+        temporary.replace(target)
     except OSError as problem:
         raise FileError.unwritable(path, problem.strerror or str(problem)) from None
     finally:
