@@ -92,7 +92,9 @@ def tasks_of(batch: Task) -> list[Task]:
 
 
 SHAPES = ((3, 2), (2, 3, 1), (3, 4, 4, 2), (2, 3, 3, 3, 2))
-SMOOTH = tuple(name for name, activation in ACTIVATIONS.items() if activation.is_smooth)
+SMOOTH = tuple(
+    name for name, activation in ACTIVATIONS.items() if isinstance(activation.value, SmoothFunction)
+)
 ONE_VARIABLE_LOSSES = tuple(name for name, loss in LOSSES.items() if loss.slope_parts)
 
 

@@ -1,9 +1,19 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import icgd
-from icgd.errors import DenseSizeError, LayoutError, SettingError, UnknownNameError
+from icgd.errors import (
+    DataError,
+    DenseSizeError,
+    DomainError,
+    LayoutError,
+    OverflowedRunError,
+    SettingError,
+    UnknownNameError,
+)
 from icgd.problems import reference
 
 PROBLEM = icgd.Problem(
@@ -113,3 +123,50 @@ def test_queries_are_predicted_by_the_trained_network():
     run = COMPILED.run(X, Y, queries=queries)
     expected = reference.predict(PROBLEM.target, run.parameters[-1], torch.from_numpy(queries))
     torch.testing.assert_close(run.predictions, expected, atol=1e-3, rtol=0)
+
+
+def test_a_run_without_history_keeps_the_first_and_the_last_weights():
+    full = COMPILED.run(X, Y, queries=X)
+    for backend in ("fused", "dense"):
+        for trace in (False, True):
+            short = COMPILED.run(X, Y, queries=X, history=False, backend=backend, trace=trace)
+            assert short.parameters.shape == (2, 9)
+            torch.testing.assert_close(short.parameters, full.parameters[[0, -1]])
+            torch.testing.assert_close(short.predictions, full.predictions)
+
+
+def with_step(step_size: float) -> icgd.Compiled:
+    problem = replace(PROBLEM, update=icgd.GradientStep(step_size, 2.0))
+    return icgd.compile(problem, n_steps=3)
+
+
+@pytest.mark.parametrize("step_size", [1e39, 1e300])
+def test_a_step_too_large_for_float32_is_an_error_of_ours(step_size):
+    column = torch.cat([X[:, :1], torch.zeros(4, 1).double()], dim=1)
+    with pytest.raises(OverflowedRunError, match="float32"):
+        with_step(step_size).run(column, Y, dtype="float32")
+
+
+def test_a_task_of_another_problem_is_refused():
+    other = replace(PROBLEM, target=icgd.MLP((3, 3, 1)))
+    task = icgd.as_task(other, torch.rand(4, 3).double(), Y)
+    with pytest.raises(DataError, match=r"X has shape \(4, 3\); expected \(n, 2\)"):
+        COMPILED.run_task(task)
+
+
+def test_a_task_outside_the_domain_is_refused():
+    wide = replace(PROBLEM, domain=icgd.Domain(9.0, 9.0))
+    task = icgd.as_task(wide, 5 * X, Y)
+    with pytest.raises(DomainError, match=r"X\[0, 0\] is -5, outside \[-1, 1\]"):
+        COMPILED.run_task(task)
+
+
+def test_float32_weights_on_the_edge_of_the_box_run():
+    edge = replace(PROBLEM, update=icgd.GradientStep(0.1, 0.1))
+    initial = torch.full((9,), 0.1, dtype=torch.float64)
+    run = icgd.compile(edge, n_steps=1).run(X, Y, initial=initial, dtype="float32")
+    assert run.parameters.dtype == torch.float32
+
+
+def test_one_slot_may_be_traced_by_its_bare_name():
+    assert list(COMPILED.run(X, Y, trace="delta_1").trace) == ["delta_1"]

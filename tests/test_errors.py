@@ -161,7 +161,16 @@ MESSAGES = [
     ),
     (
         made(OverflowedRunError.of, "float32", 0.5),
-        "The weights are no longer finite: step_size=0.5 is too large for these data in float32.",
+        "The run leaves the range of float32: step_size=0.5 is too large for these data.",
+    ),
+    (
+        made(OverflowedRunError.constant, "gate", 1e40, "float32"),
+        "The program's gate is 1e+40, outside the range of float32. "
+        "Run in float64, or change the problem.",
+    ),
+    (
+        made(SettingError.wrong_kind, "target", None, "MLP"),
+        "target must be of type MLP, got None.",
     ),
     (
         made(LayoutError.unknown_slot, "gradeint", known=["input", "gradient"]),

@@ -20,7 +20,8 @@ from icgd.errors import OverflowedRunError
 from icgd.layers.transformer import Transformer
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
-from icgd.problems.task import Task, as_task, dtype_named
+from icgd.problems.task import Task, as_task, checked_task, dtype_named
+from icgd.program.check import constants
 from icgd.program.program import StackProgram
 from icgd.program.render import listing
 from icgd.weights import files
@@ -93,18 +94,29 @@ class Compiled:
         """One forward pass on data that were checked before."""
         if isinstance(trace, bool):
             trace = self.program.layout.names if trace else ()
+        trace = (trace,) if isinstance(trace, str) else tuple(trace)
         runner = backend_named(backend)
-        run = runner.run(
-            self.program, task, trace=tuple(trace), history=history, on_progress=on_progress
-        )
-        self._require_finite(run)
-        return run
-
-    def _require_finite(self, run: Run) -> None:
+        task = checked_task(self.problem, task)
+        dtype = str(task.x.dtype).removeprefix("torch.")
+        self._require_range(task.x.dtype, dtype)
+        overflowed = OverflowedRunError.of(dtype, self.problem.update.step_size)
+        try:
+            run = runner.run(
+                self.program, task, trace=trace, history=history, on_progress=on_progress
+            )
+        except IndexError:  # a preactivation that is not a number has no cell to look up
+            raise overflowed from None
         # A weight that is not finite never becomes so again: the last step tells of all.
         if not run.parameters[..., -1, :].isfinite().all():
-            dtype = str(run.parameters.dtype).removeprefix("torch.")
-            raise OverflowedRunError.of(dtype, self.problem.update.step_size)
+            raise overflowed
+        return run
+
+    def _require_range(self, dtype: torch.dtype, name: str) -> None:
+        """Every constant of the program must be a number of the run's precision."""
+        largest = torch.finfo(dtype).max
+        for constant, value in constants(self.program):
+            if not abs(value) <= largest:
+                raise OverflowedRunError.constant(constant, value, name)
 
     def certificate(
         self,

@@ -40,6 +40,10 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{name} must be a positive finite number, got {value!r}.")
 
     @classmethod
+    def wrong_kind(cls, name: str, value: object, expected: str) -> SettingError:
+        return cls(f"{name} must be of type {expected}, got {value!r}.")
+
+    @classmethod
     def not_count(cls, name: str, value: object, *, least: int) -> SettingError:
         return cls(f"{name} must be a whole number of at least {least}, got {value!r}.")
 
@@ -206,8 +210,15 @@ class OverflowedRunError(IcgdError, ArithmeticError):
     @classmethod
     def of(cls, dtype: str, step_size: float) -> OverflowedRunError:
         return cls(
-            f"The weights are no longer finite: step_size={step_size:g} is too large for these "
-            f"data in {dtype}."
+            f"The run leaves the range of {dtype}: step_size={step_size:g} is too large for "
+            "these data."
+        )
+
+    @classmethod
+    def constant(cls, name: str, value: float, dtype: str) -> OverflowedRunError:
+        return cls(
+            f"The program's {name} is {value:g}, outside the range of {dtype}. "
+            "Run in float64, or change the problem."
         )
 
 

@@ -57,3 +57,14 @@ def test_bounds_and_sizes_must_be_positive_and_finite(make, name, bad):
 def test_an_unknown_loss_is_refused_at_once():
     with pytest.raises(UnknownNameError, match=r"^Unknown loss 'mse'; known are squared, "):
         Problem(PROBLEM.target, "mse", PROBLEM.update, PROBLEM.domain)
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"), [("target", "MLP"), ("update", "GradientStep"), ("domain", "Domain")]
+)
+def test_a_part_of_the_wrong_kind_is_named(part, kind):
+    good = Problem(MLP((2, 1)), "squared", GradientStep(0.1, 1.0), Domain(1.0, 1.0))
+    raw = object.__new__(Problem)  # the type checker would refuse it first
+    raw.__dict__.update({**good.__dict__, part: "x"})
+    with pytest.raises(SettingError, match=f"^{part} must be of type {kind}, got 'x'"):
+        raw.__post_init__()

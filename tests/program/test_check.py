@@ -1,6 +1,7 @@
 """Every rule of a program: take one that obeys them all, break one thing, read the message."""
 
 from dataclasses import replace
+from math import inf, nan
 
 import pytest
 
@@ -214,14 +215,49 @@ def test_every_function_that_is_used_must_exist():
         check_program(with_layer(1, replace(FORWARD, function="tanh")))
 
 
-UNNOTICED = {
-    "an unknown flag": with_layer(2, replace(SLOPE, only_where="is_exmaple")),
-    "labels overwritten at examples": with_layer(2, SLOPE, replace(SLOPE, write="y")),
-    "knots off the grid": program(functions=(replace(RELU, grid=0.75),)),
+RELIED_ON = {
+    "an unknown flag": (
+        with_layer(2, replace(SLOPE, only_where="is_exmaple")),
+        "its flags are is_exmaple, is_query, expected is_example and is_query",
+    ),
+    "labels overwritten at examples": (
+        with_layer(2, SLOPE, replace(SLOPE, write="y")),
+        "writes over 'y', the examples' labels",
+    ),
+    "knots off the grid": (
+        program(functions=(replace(RELU, grid=0.75),)),
+        "function 'relu': has knots off its grid 0.75",
+    ),
+    "no grid": (program(functions=(replace(RELU, grid=0.0),)), "has knots off its grid 0.0"),
+    "a slope that is no number": (
+        program(functions=(replace(RELU, slopes=(0.0, nan, 2.0)),)),
+        "function 'relu': is nan, expected a finite number",
+    ),
+    "a negative error": (
+        program(functions=(replace(RELU, errors=(0.0, -1.0, 0.0)),)),
+        "function 'relu': needs one certified error a piece",
+    ),
+    "an infinite gate": (
+        with_layer(2, replace(SLOPE, gate=inf)),
+        "gate: is inf, expected a finite number",
+    ),
+    "steps that cannot be counted": (
+        program(n_steps=-3),
+        "program: needs a block and a whole number of steps",
+    ),
+    "a read after a write in one layer": (
+        program(prediction=((FORWARD,), (WipeSlots(("units",)), COPY))),
+        "reads 'units' after writing it in the same layer",
+    ),
+    "accumulating what queries have too": (
+        with_layer(5, replace(STEP, left="units")),
+        "accumulates 'units', not zero on queries",
+    ),
 }
 
 
-@pytest.mark.parametrize("broken", UNNOTICED.values(), ids=UNNOTICED)
-def test_what_the_backends_rely_on_is_checked_too(broken):
-    with pytest.raises((ProgramError, LayoutError)):
+@pytest.mark.parametrize(("broken", "message"), RELIED_ON.values(), ids=RELIED_ON)
+def test_what_the_backends_rely_on_is_checked_too(broken, message):
+    with pytest.raises(ProgramError) as caught:
         check_program(broken)
+    assert message in str(caught.value)

@@ -14,6 +14,6 @@ BACKENDS: dict[str, AbstractBackend] = {
 
 def backend_named(name: str) -> AbstractBackend:
     """The backend called `name`."""
-    if name not in BACKENDS:
+    if not isinstance(name, str) or name not in BACKENDS:
         raise UnknownNameError.of("backend", name, known=list(BACKENDS))
     return BACKENDS[name]

@@ -11,11 +11,9 @@ import torch
 from icgd.certificates.bounds import Arithmetic, Enclosure, State, propagate
 from icgd.certificates.intervals import Interval
 from icgd.problems.problem import Problem
+from icgd.problems.task import FLOAT32_ROUNDING
 from icgd.program.layout import Role
 from icgd.program.program import StackProgram
-
-DATA_ROUNDING = 2.0**-22
-"""Data within the domain may leave it by this much when they are converted to float32."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def _reach_of_weights(program: StackProgram, problem: Problem, how: Arithmetic) 
 
     A clip of w is off by the rounding of w, which is the larger the farther w has moved.
     """
-    reach = problem.update.box * (1 + 4 * how.roundoff)
+    reach = problem.update.box * (1 + FLOAT32_ROUNDING)
     for _ in range(8):
         size = _propagated(program, problem, how, reach, error=0.0).size
         if size <= reach:
@@ -112,7 +110,7 @@ def _domain(program: StackProgram, problem: Problem, reach: float, error: float)
             state[slot.name] = Enclosure.around(exact, off, exact)
         elif slot.role in (Role.INPUT, Role.LABEL):
             bound = problem.domain.x if slot.role is Role.INPUT else problem.domain.y
-            entries = Interval.symmetric(bound * (1 + DATA_ROUNDING), 1, slot.width)
+            entries = Interval.symmetric(bound * (1 + FLOAT32_ROUNDING), 1, slot.width)
             state[slot.name] = Enclosure.common(entries)
         elif slot.role is Role.SCRATCH:
             state[slot.name] = Enclosure.common(Interval.symmetric(0.0, 1, slot.width))

@@ -27,6 +27,8 @@ def stepwise_bounds(program: StackProgram, task: Task, history: History, how: Ar
     The steps are independent of each other, so they are bounded many at a time.
     """
     before = history[..., :-1, :].double()
+    if before.numel() == 0:
+        return before.new_zeros(*task.batch, 0)
     numbers = task.x.shape[-2] * max(slot.width for slot in program.layout.slots)
     group = max(1, NUMBERS_AT_ONCE // (numbers * max(1, *task.batch, 1)))
     errors = [
@@ -41,7 +43,7 @@ def stepwise_bounds(program: StackProgram, task: Task, history: History, how: Ar
         ).error.amax(-1)
         for part in before.split(group, dim=-2)
     ]
-    return torch.cat(errors, dim=-1) if errors else before.new_zeros(*task.batch, 0)
+    return torch.cat(errors, dim=-1)
 
 
 def _for_each_step(data: Tensor, history: History) -> Tensor:

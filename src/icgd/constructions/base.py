@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
+from icgd.errors import SettingError
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, power_of_two
 from icgd.program.program import StackProgram
@@ -22,6 +23,8 @@ class Precision:
     def __post_init__(self) -> None:
         count("pieces", self.pieces)
         power_of_two("kink_width", self.kink_width)
+        if not 2.0**-60 <= self.kink_width <= 1.0:
+            raise SettingError.out_of_range("kink_width", self.kink_width, least=2.0**-60, most=1.0)
 
 
 class AbstractConstruction(ABC):

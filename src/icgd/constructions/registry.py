@@ -14,7 +14,7 @@ CONSTRUCTIONS: dict[str, AbstractConstruction] = {
 
 def construction_named(name: str) -> AbstractConstruction:
     """The construction called `name`."""
-    if name not in CONSTRUCTIONS:
+    if not isinstance(name, str) or name not in CONSTRUCTIONS:
         raise UnknownNameError.of("construction", name, known=list(CONSTRUCTIONS))
     return CONSTRUCTIONS[name]
 

@@ -38,10 +38,6 @@ class Activation:
     def derivative(self) -> ScalarFunction:
         return self.value.derivative()
 
-    @property
-    def is_smooth(self) -> bool:
-        return isinstance(self.value, SmoothFunction)
-
 
 def _around_zero(*points: float) -> tuple[float, ...]:
     return (*(-point for point in reversed(points)), *points)

@@ -8,7 +8,7 @@ from typing import Any
 
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
-from icgd.problems.settings import positive
+from icgd.problems.settings import instance, positive
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ class Problem:
 
     def __post_init__(self) -> None:
         loss_named(self.loss)
+        instance("target", self.target, MLP)
+        instance("update", self.update, GradientStep)
+        instance("domain", self.domain, Domain)
 
     @property
     def loss_function(self) -> Loss:

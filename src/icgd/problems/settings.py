@@ -25,11 +25,18 @@ def _is_number(value: object) -> TypeGuard[Real]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def power_of_two(name: str, value: float) -> float:
+def power_of_two(name: str, value: object) -> float:
     """`value`, if it is a power of two."""
-    if not 0 < value < inf or frexp(value)[0] != 0.5:
+    number = float(value) if _is_number(value) else nan
+    if not 0 < number < inf or frexp(number)[0] != 0.5:
         raise SettingError.not_power_of_two(name, value)
-    return value
+    return number
+
+
+def instance(name: str, value: object, kind: type) -> None:
+    """Raise `SettingError` unless `value` is a `kind`."""
+    if not isinstance(value, kind):
+        raise SettingError.wrong_kind(name, value, kind.__name__)
 
 
 def count(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:

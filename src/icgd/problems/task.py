@@ -16,10 +16,13 @@ from icgd.shapes import Inputs, Labels, Parameters, Queries
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
+FLOAT32_ROUNDING = 2.0**-22
+"""Relative change, with room to spare, of a number that is converted to float32."""
+
 
 def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
     """`dtype` as a torch dtype; only float64 and float32 are offered."""
-    name = str(dtype).removeprefix("torch.")
+    name = getattr(dtype, "__name__", str(dtype)).removeprefix("torch.")  # numpy's is a class
     if name not in DTYPES:
         raise UnknownNameError.of("dtype", name, known=list(DTYPES))
     return DTYPES[name]
@@ -83,6 +86,18 @@ def as_task(
     named = {"X": x, "y": y, "queries": queries, "initial": weights}
     parts = [_converted(name, part, x.device, target_dtype) for name, part in named.items()]
     return Task(*parts)
+
+
+def checked_task(problem: Problem, task: Task) -> Task:
+    """`task`, if it is one of this problem."""
+    return as_task(
+        problem,
+        task.x,
+        task.y,
+        queries=task.queries if task.n_queries else None,
+        initial=task.initial,
+        dtype=task.x.dtype,
+    )
 
 
 def _converted(name: str, array: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -161,7 +176,9 @@ def _initial(problem: Problem, initial: Any, seed: int | None, batch: tuple[int,
 
 
 def _within(name: str, array: Tensor, bound: float, setting: str) -> None:
-    if index := _first(array.double().abs() > bound):
+    # A bound itself may round up when it is converted to float32.
+    slack = FLOAT32_ROUNDING * bound if array.dtype == torch.float32 else 0.0
+    if index := _first(array.double().abs() > bound + slack):
         raise DomainError.outside(name, index, array[tuple(index)].item(), bound, setting)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import singledispatch
+from math import isfinite
 
 from icgd.errors import ProgramError
 from icgd.program.instructions import (
@@ -26,18 +28,39 @@ def check_program(program: StackProgram) -> None:
 
     Slots and functions exist; shapes agree; a layer has instructions of one kind; nothing is
     read before it is written, and nothing written over what another instruction left; scratch
-    is wiped when a block ends.
+    is wiped when a block ends; what is accumulated is zero on queries; numbers are finite.
     """
+    if not isinstance(program.n_steps, int) or program.n_steps < 0 or not program.block:
+        raise ProgramError.broken("program", "needs a block and a whole number of steps")
+    for name, value in constants(program):
+        if not isfinite(value):
+            raise ProgramError.broken(name, f"is {value}, expected a finite number")
     for function in program.functions:
         _check_function_shape(program, function.name)
     for part, layers in (("block", program.block), ("prediction", program.prediction)):
         filled: set[str] = set()
+        example_only: set[str] = set()
         for number, layer in enumerate(layers, start=1):
-            _check_layer(program, layer, filled, f"{part} layer {number} ({layer.title})")
+            where = f"{part} layer {number} ({layer.title})"
+            _check_layer(program, layer, filled, where)
+            _check_accumulations(layer, example_only, where)
         if filled:
             raise ProgramError.broken(
                 part, f"leaves {', '.join(sorted(filled))} unwiped at its end"
             )
+
+
+def constants(program: StackProgram) -> Iterator[tuple[str, float]]:
+    """Every number that the program holds, with the name of what it belongs to."""
+    for function in program.functions:
+        numbers = (function.grid, function.anchor, function.anchor_value)
+        for value in (*numbers, *function.knots, *function.slopes, *function.errors):
+            yield f"function {function.name!r}", value
+    for layer in (*program.block, *program.prediction):
+        for instruction in layer.instructions:
+            for name in ("scale", "gate", "bound"):
+                if hasattr(instruction, name):
+                    yield name, getattr(instruction, name)
 
 
 def _check_function_shape(program: StackProgram, name: str) -> None:
@@ -47,9 +70,11 @@ def _check_function_shape(program: StackProgram, name: str) -> None:
         raise ProgramError.broken(
             f"function {name!r}", "needs increasing knots and one slope more than knots"
         )
-    if not all((knot / function.grid).is_integer() for knot in function.knots):
+    if not function.grid > 0 or not all(
+        (knot / function.grid).is_integer() for knot in function.knots
+    ):
         raise ProgramError.broken(f"function {name!r}", f"has knots off its grid {function.grid}")
-    if len(function.errors) != len(function.slopes):
+    if len(function.errors) != len(function.slopes) or min(function.errors) < 0:
         raise ProgramError.broken(f"function {name!r}", "needs one certified error a piece")
 
 
@@ -63,6 +88,8 @@ def _check_layer(program: StackProgram, layer: Layer, filled: set[str], where: s
         for name in instruction.functions():
             program.function(name)
         _check_reads(program.layout, instruction, filled, where)
+        for name in set(instruction.reads()) & written - set(instruction.writes()):
+            raise ProgramError.broken(where, f"reads {name!r} after writing it in the same layer")
         _check_writes(program.layout, instruction, filled, written, where)
         if problem := shape_problem(instruction, program.layout):
             raise ProgramError.broken(where, problem)
@@ -70,6 +97,23 @@ def _check_layer(program: StackProgram, layer: Layer, filled: set[str], where: s
             wiped.update(instruction.slots)
     filled.update(name for name in written if program.layout.slot(name).role is Role.SCRATCH)
     filled.difference_update(wiped)
+
+
+def _check_accumulations(layer: Layer, example_only: set[str], where: str) -> None:
+    """Attention sums over all tokens: what it accumulates must be zero on queries.
+
+    `example_only` holds the slots that are: gated ones, and products with them.
+    """
+    for instruction in layer.instructions:
+        match instruction:
+            case MapSlots(only_where="is_example", write=write):
+                example_only.add(write)
+            case MultiplySlots(left=left, right=right, write=write):
+                example_only.update({write} if {left, right} & example_only else ())
+            case PullBack(upstream=upstream, write=write):
+                example_only.update({write} if upstream in example_only else ())
+            case AccumulateOuterProduct(left=left) if left not in example_only:
+                raise ProgramError.broken(where, f"accumulates {left!r}, not zero on queries")
 
 
 def _check_reads(layout: Layout, instruction: Instruction, filled: set[str], where: str) -> None:

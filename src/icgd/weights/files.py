@@ -17,6 +17,7 @@ from torch import Tensor
 from icgd.errors import FileError, IcgdError
 from icgd.problems.problem import Problem
 from icgd.program.check import check_program
+from icgd.program.layout import Role
 from icgd.program.program import StackProgram
 from icgd.program.render import from_data, to_data
 from icgd.weights.atomic import whole_file
@@ -75,6 +76,10 @@ def _checked(
         problem = Problem.from_data(_parsed(texts["problem"]))
         program = from_data(_parsed(texts["program"]))
         check_program(program)
+        if [slot.shape for slot in program.layout.having(Role.PARAMETER)] != list(
+            problem.target.matrix_shapes
+        ):
+            raise FileError.damaged(source, "its program is not one of its problem")
     except FileError:
         raise
     except (IcgdError, KeyError, TypeError, ValueError) as error:
