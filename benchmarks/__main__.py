@@ -1,4 +1,4 @@
-"""Run all benchmarks, print their tables and write benchmarks/results.json."""
+"""Run all benchmarks, print their tables, write benchmarks/results.json; exit 1 over a limit."""
 
 import json
 import platform
@@ -35,6 +35,15 @@ def main() -> None:
     path = Path(__file__).with_name("results.json")
     path.write_text(json.dumps({"machine": machine, **results}, indent=1) + "\n")
     console.print(f"Written to benchmarks/{path.name}")
+    over = [row for rows in results.values() for row in rows if _is_over_its_limit(row)]
+    for row in over:
+        console.print("over its limit:", row)
+    raise SystemExit(1 if over else 0)
+
+
+def _is_over_its_limit(row: dict[str, object]) -> bool:
+    measured, limit = row.get("ratio", row.get("seconds")), row.get("limit")
+    return isinstance(limit, float) and isinstance(measured, float) and measured > limit
 
 
 def _table(title: str, rows: Rows) -> Table:

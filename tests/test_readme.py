@@ -1,9 +1,12 @@
 """What the README shows works as shown."""
 
+import json
 import re
 from pathlib import Path
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
 
 
 def test_the_example_runs_and_its_verdict_holds(capsys):
@@ -20,5 +23,24 @@ def test_the_example_runs_and_its_verdict_holds(capsys):
 def test_files_that_it_points_to_exist():
     targets = re.findall(r"\]\(([^)]+)\)", README)
     assert "docs/images/demo.png" in targets
-    missing = [target for target in targets if not (Path(__file__).parents[1] / target).exists()]
+    missing = [target for target in targets if not (ROOT / target).exists()]
     assert missing == []
+
+
+def test_its_figures_are_those_of_the_last_benchmark():
+    speed = RESULTS["speed"]
+    for activation in ("tanh", "relu"):
+        for tasks in (1, 256):
+            rows = [r for r in speed if (r["activation"], r["tasks"]) == (activation, tasks)]
+            for key in ("ratio", "ratio, all steps kept"):
+                assert ", ".join(f"{row[key]:.2f}" for row in rows) in README
+    weights = next(row for row in RESULTS["weights"] if row["pieces"] == 128)
+    assert f"within {weights['largest weight error']:.1e} of real gradient descent" in README
+    fits = [row["ratio"] for row in RESULTS["fits"]]
+    assert f"{min(fits):.2f} to {max(fits):.2f} times the asymptotic optimum" in README
+
+
+def test_no_benchmark_was_over_its_limit():
+    rows = [row for name in ("speed", "memory", "fits") for row in RESULTS[name]]
+    assert rows
+    assert [row for row in rows if row["ratio"] > row["limit"]] == []
