@@ -1,5 +1,7 @@
 """How close: fits beside the best possible, and trained weights beside the real ones."""
 
+from random import Random
+
 import torch
 
 import icgd
@@ -56,3 +58,49 @@ def _weights(pieces: int) -> dict[str, object]:
         "weights moved": float((real[-1] - real[0]).abs().max()),
         "verdict": report.verdict.name,
     }
+
+
+def bounds() -> list[dict[str, object]]:
+    """How far bound (b) lies above the measured step error, over random problems."""
+    return [
+        _bounds(dtype, backend)
+        for dtype in ("float64", "float32")
+        for backend in ("fused", "dense")
+    ]
+
+
+def _bounds(dtype: str, backend: str, n_problems: int = 100) -> dict[str, object]:
+    draw = Random(0)
+    ratios, verdicts = [], []
+    for seed in range(n_problems):
+        compiled, x, y = _random_run(draw, seed)
+        report = icgd.verify(compiled, x, y, seed=seed, backend=backend, dtype=dtype)
+        verdicts.append(report.verdict)
+        if (measured := float(report.step_errors.max())) > 0:
+            ratios.append(float(report.step_bounds.max()) / measured)
+    ratios.sort()
+    return {
+        "dtype": dtype,
+        "backend": backend,
+        "problems": n_problems,
+        "verdicts that hold": sum(verdict is icgd.Verdict.HOLDS for verdict in verdicts),
+        "with an error": len(ratios),
+        "median bound / measured": ratios[len(ratios) // 2],
+        "90th percentile": ratios[len(ratios) * 9 // 10],
+    }
+
+
+def _random_run(draw: Random, seed: int) -> tuple[icgd.Compiled, torch.Tensor, torch.Tensor]:
+    """Depth 1 to 4, any activation and loss, step sizes up to 1, data over the whole domain."""
+    widths = tuple(draw.randint(1, 5) for _ in range(draw.randint(2, 5)))
+    problem = icgd.Problem(
+        target=icgd.MLP(widths, draw.choice(list(ACTIVATIONS)), draw.choice(list(ACTIVATIONS))),
+        loss=draw.choice(["squared", "logistic", "huber"]),
+        update=icgd.GradientStep(step_size=draw.uniform(0.01, 1.0), box=draw.uniform(0.5, 4.0)),
+        domain=icgd.Domain(x=draw.uniform(0.5, 4.0), y=1.0),
+    )
+    generator = torch.Generator().manual_seed(seed)
+    x = 2 * torch.rand(6, widths[0], generator=generator, dtype=torch.float64) - 1
+    y = torch.rand(6, widths[-1], generator=generator, dtype=torch.float64)
+    compiled = icgd.compile(problem, n_steps=3, pieces=draw.randint(4, 64))
+    return compiled, problem.domain.x * x, y

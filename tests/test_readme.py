@@ -34,6 +34,8 @@ def test_its_figures_are_those_of_the_last_benchmark():
             rows = [r for r in speed if (r["activation"], r["tasks"]) == (activation, tasks)]
             for key in ("ratio", "ratio, all steps kept"):
                 assert ", ".join(f"{row[key]:.2f}" for row in rows) in README
+    median = RESULTS["bounds"][0]["median bound / measured"]
+    assert f"(b) is {median:.1f} times the measured error in the median" in README
     weights = next(row for row in RESULTS["weights"] if row["pieces"] == 128)
     assert f"within {weights['largest weight error']:.1e} of real gradient descent" in README
     fits = [row["ratio"] for row in RESULTS["fits"]]
