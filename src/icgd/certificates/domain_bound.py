@@ -69,6 +69,10 @@ def _reach_of_weights(program: StackProgram, problem: Problem, how: Arithmetic) 
     return inf
 
 
+STEPS_ONE_BY_ONE = 100
+"""The last steps of a trajectory, or all of a short one, are followed singly: it is tighter."""
+
+
 def _after_steps(increase: Callable[[float], float], n_steps: int, enough: float) -> float:
     """The error after `n_steps` steps that each add `increase(error)`, from 0; up to `enough`.
 
@@ -78,10 +82,8 @@ def _after_steps(increase: Callable[[float], float], n_steps: int, enough: float
     error, left = 0.0, n_steps
     while left > 0 and error < enough:
         level = 1.05 * error
-        gain = increase(level)
-        if gain == 0.0:
-            break
-        jump = min(left, int((level - error) / gain))
+        gain = increase(level) if left > STEPS_ONE_BY_ONE else inf
+        jump = min(left, int((level - error) / gain)) if gain > 0.0 else left
         error += jump * gain if jump > 1 else increase(error)
         left -= max(jump, 1)
     return error
