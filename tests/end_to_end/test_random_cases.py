@@ -1,6 +1,6 @@
 """Bounds (a) and (b) in 500 random cases, and how tight (b) is.
 
-Both backends and precisions; step sizes up to those that jump across the whole box.
+Both backends and precisions; and 50 cases whose steps jump far across the box.
 """
 
 from statistics import median
@@ -14,16 +14,20 @@ from hypothesis import strategies as st
 import icgd
 from icgd.problems.activations import ACTIVATIONS
 
-N_GROUPS, CASES_IN_GROUP = 5, 100
+N_GROUPS, CASES_IN_GROUP = 10, 50
+FAR_JUMPS = 1e9  # steps that cross the box many times over
 
 names = st.sampled_from(sorted(ACTIVATIONS))
 widths = st.lists(st.integers(1, 5), min_size=2, max_size=5).map(tuple)
 outputs = st.one_of(st.just("identity"), names)
 losses = st.sampled_from(["squared", "logistic", "huber"])
-step_sizes = st.one_of(st.floats(0.01, 1.0), st.floats(0.01, 1.0), st.floats(1.0, 1e9))
-updates = st.tuples(step_sizes, st.floats(0.05, 4.0))  # step size, box
+boxes = st.floats(0.05, 4.0)
 domains = st.tuples(st.floats(0.5, 4.0), st.floats(0.5, 2.0))
-descriptions = st.tuples(st.tuples(widths, names, outputs), losses, updates, domains)
+
+
+def descriptions(largest_step: float) -> st.SearchStrategy:
+    updates = st.tuples(st.floats(0.01, largest_step), boxes)
+    return st.tuples(st.tuples(widths, names, outputs), losses, updates, domains)
 
 
 def problem_of(target: tuple, loss: str, update: tuple, domain: tuple) -> icgd.Problem:
@@ -39,14 +43,14 @@ def data_for(problem: icgd.Problem, n: int, seed: int) -> tuple[torch.Tensor, to
     return x, y * min(1.0, domain.y)
 
 
-@pytest.mark.parametrize("group", range(N_GROUPS))
-def test_bounds_hold_in_every_random_case_and_are_tight_in_the_median(group: int):
+def bound_over_measured(group: int, n_cases: int, largest_step: float) -> list[float]:
+    """Check every bound in `n_cases` cases; how far bound (b) lay above each measured error."""
     ratios: list[float] = []
 
     @hypothesis.seed(group)
-    @settings(max_examples=CASES_IN_GROUP, deadline=None, derandomize=False, database=None)
+    @settings(max_examples=n_cases, deadline=None, derandomize=False, database=None)
     @given(
-        description=descriptions,
+        description=descriptions(largest_step),
         n=st.integers(1, 8),
         pieces=st.integers(2, 64),
         backend=st.sampled_from(["fused", "fused", "dense"]),
@@ -55,7 +59,7 @@ def test_bounds_hold_in_every_random_case_and_are_tight_in_the_median(group: int
     )
     def bounds_hold(description, n, pieces, backend, dtype, seed) -> None:
         problem = problem_of(*description)
-        compiled = icgd.compile(problem, n_steps=3, pieces=pieces)
+        compiled = icgd.compile(problem, n_steps=2, pieces=pieces)
         x, y = data_for(problem, n, seed)
         report = icgd.verify(compiled, x, y, seed=seed, backend=backend, dtype=dtype)
         assert (report.step_errors <= report.step_bounds).all()
@@ -68,5 +72,15 @@ def test_bounds_hold_in_every_random_case_and_are_tight_in_the_median(group: int
             ratios.append(float(report.step_bounds.max()) / measured)
 
     bounds_hold()
+    return ratios
+
+
+@pytest.mark.parametrize("group", range(N_GROUPS))
+def test_bounds_hold_in_every_random_case_and_are_tight_in_the_median(group: int):
+    ratios = bound_over_measured(group, CASES_IN_GROUP, largest_step=1.0)
     assert len(ratios) >= CASES_IN_GROUP // 2  # the others had no error at all
     assert median(ratios) <= 1000
+
+
+def test_bounds_hold_when_a_step_jumps_far_across_the_box():
+    assert bound_over_measured(N_GROUPS, CASES_IN_GROUP, largest_step=FAR_JUMPS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 
 import torch
@@ -32,19 +33,21 @@ def domain_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> Do
     worse than the distance between two points of the box. Costs O(|w|) a propagation, and at
     most a few hundred of them however many steps there are.
     """
-    reach = _reach_of_weights(program, problem, how)
+
+    @cache
+    def after_block(reach: float, error: float) -> _Weights:
+        return _propagated(program, problem, how, reach, error)
+
+    reach = _reach_of_weights(after_block, problem.update.box)
     if reach == inf:
         return DomainBound(inf, inf)
 
-    def after_block(error: float) -> float:
-        return _propagated(program, problem, how, reach, error).error
-
     def increase(error: float) -> float:
-        return max(after_block(error) - error, 0.0)
+        return max(after_block(reach, error).error - error, 0.0)
 
     widest = problem.update.box + reach
     trajectory = _after_steps(increase, program.n_steps, widest)
-    return DomainBound(after_block(0.0), min(trajectory, widest))
+    return DomainBound(after_block(reach, 0.0).error, min(trajectory, widest))
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,14 @@ class _Weights:
     size: float
 
 
-def _reach_of_weights(program: StackProgram, problem: Problem, how: Arithmetic) -> float:
+def _reach_of_weights(after_block: Callable[[float, float], _Weights], box: float) -> float:
     """How large the transformer's weights can be: the box, and what rounding adds to a clip.
 
     A clip of w is off by the rounding of w, which is the larger the farther w has moved.
     """
-    reach = problem.update.box * (1 + FLOAT32_ROUNDING)
+    reach = box * (1 + FLOAT32_ROUNDING)
     for _ in range(8):
-        size = _propagated(program, problem, how, reach, error=0.0).size
+        size = after_block(reach, 0.0).size
         if size <= reach:
             return reach
         reach = size * (1 + 2.0**-40)
