@@ -20,6 +20,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "memory": ("Peak memory beyond the inputs", memory.rows),
     "start_up": ("Start-up", start_up.rows),
     "fits": ("Certified error of 64 pieces on [-6, 6]", accuracy.fits),
+    "lattices": ("Softmax lattices: identity on [-1, 1], tanh on [-6, 6]", accuracy.lattices),
     "bounds": ("Bound (b) over the measured step error, random problems", accuracy.bounds),
     "weights": ("Trained weights, 3-4-4-2 tanh, n = 6, 5 steps, dense backend", accuracy.weights),
 }

@@ -5,9 +5,15 @@ from random import Random
 import torch
 
 import icgd
+from icgd.approximation.lattice import (
+    choose_lattice,
+    fit_lattice,
+    identity,
+    nearest_token_error,
+)
 from icgd.approximation.relu_sum import asymptotic_optimum, fit_relu_sum
 from icgd.problems import reference
-from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.activations import ACTIVATIONS, TANH
 from icgd.problems.functions import SmoothFunction
 
 
@@ -27,6 +33,22 @@ def _fit(function: SmoothFunction) -> dict[str, object]:
         "ratio": fit.error / best,
         "limit": 1.25,
     }
+
+
+def lattices() -> list[dict[str, object]]:
+    """Tokens of a softmax lattice for an accuracy: the identity on [-1, 1], tanh on [-6, 6]."""
+    line = identity(choose_lattice(1.0, 1e-13))
+    tanh = [fit_lattice(TANH, 6.0, accuracy=accuracy) for accuracy in (1e-6, 1e-9, 1e-11)]
+    return [
+        {
+            "function": head.name,
+            "tokens": head.lattice.n_tokens,
+            "certified error": head.error,
+            "largest value": max(map(abs, head.values)),
+            "nearest token instead": nearest_token_error(TANH, 6.0, head.lattice.n_tokens),
+        }
+        for head in (line, *tanh)
+    ]
 
 
 def weights() -> list[dict[str, object]]:

@@ -61,10 +61,6 @@ MESSAGES = [
     ),
     (made(SettingError.both, "initial", "seed"), "Give either initial or seed, not both."),
     (
-        made(SettingError.neither, "tolerance", "pieces"),
-        "Give tolerance or pieces; neither was given.",
-    ),
-    (
         made(SettingError.without, "per_run", "tolerance"),
         "per_run has no effect without tolerance; give both or neither.",
     ),

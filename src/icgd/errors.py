@@ -85,10 +85,6 @@ class SettingError(IcgdError, ValueError):
         return cls(f"Give either {first} or {second}, not both.")
 
     @classmethod
-    def neither(cls, first: str, second: str) -> SettingError:
-        return cls(f"Give {first} or {second}; neither was given.")
-
-    @classmethod
     def without(cls, given: str, missing: str) -> SettingError:
         return cls(f"{given} has no effect without {missing}; give both or neither.")
 
