@@ -5,12 +5,7 @@ from random import Random
 import torch
 
 import icgd
-from icgd.approximation.lattice import (
-    choose_lattice,
-    fit_lattice,
-    identity,
-    nearest_token_error,
-)
+from icgd.approximation.lattice import choose_lattice, fit_lattice, identity
 from icgd.approximation.relu_sum import asymptotic_optimum, fit_relu_sum
 from icgd.problems import reference
 from icgd.problems.activations import ACTIVATIONS, TANH
@@ -45,7 +40,7 @@ def lattices() -> list[dict[str, object]]:
             "tokens": head.lattice.n_tokens,
             "certified error": head.error,
             "largest value": max(map(abs, head.values)),
-            "nearest token instead": nearest_token_error(TANH, 6.0, head.lattice.n_tokens),
+            "nearest token instead": head.lattice.reach / head.lattice.n_tokens,
         }
         for head in (line, *tanh)
     ]
