@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from icgd.layers import relu_attention
+from icgd.layers import attention
 from icgd.layers.relu_attention import ReLUAttention
 
 
@@ -52,7 +52,7 @@ def test_heads_in_groups_give_what_all_at_once_give(monkeypatch, at_once):
         "_heads",
         lambda self, x, part: sizes.append(part) or heads_of_group(self, x, part),
     )
-    monkeypatch.setattr(relu_attention, "SCORES_AT_ONCE", at_once)
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", at_once)
     torch.testing.assert_close(layer(x), expected, rtol=1e-13, atol=1e-13)
     assert len(sizes) == -(-7 // max(1, at_once // 16))
 

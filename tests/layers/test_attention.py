@@ -1,0 +1,9 @@
+import pytest
+
+from icgd.layers.attention import AbstractAttention
+from tests.layers.test_relu_attention import heads
+
+
+def test_a_kind_of_attention_must_say_what_its_pattern_is():
+    with pytest.raises(TypeError, match="pattern"):
+        AbstractAttention(*heads())
