@@ -27,7 +27,7 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def pieces_of(compiled: icgd.Compiled) -> int:
-    return compiled.program.function(compiled.problem.target.activation).n_pieces
+    return compiled.program.relu_sum(compiled.problem.target.activation).n_pieces
 
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-4, 1e-6])

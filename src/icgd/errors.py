@@ -70,6 +70,13 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def too_few_registers(cls, registers: int) -> SettingError:
+        return cls(
+            f"registers={registers} is too few for these ranges: the error of a look-up exceeds "
+            "what it looks up. Give more registers, or use a smaller box or domain."
+        )
+
+    @classmethod
     def bad_interval(cls, low: float, high: float) -> SettingError:
         return cls(f"An interval needs finite ends low < high, got [{low}, {high}].")
 
@@ -87,6 +94,10 @@ class SettingError(IcgdError, ValueError):
     @classmethod
     def without(cls, given: str, missing: str) -> SettingError:
         return cls(f"{given} has no effect without {missing}; give both or neither.")
+
+    @classmethod
+    def of_another_construction(cls, name: str, construction: str, own: str) -> SettingError:
+        return cls(f"{name} is not a setting of {construction}; its setting is {own}.")
 
     @classmethod
     def not_power_of_two(cls, name: str, value: object) -> SettingError:
@@ -230,6 +241,10 @@ class LayoutError(IcgdError, ValueError):
     def duplicate_slot(cls, name: str) -> LayoutError:
         return cls(f"Layout names slot {name!r} twice; slot names must be unique.")
 
+    @classmethod
+    def no_coordinate(cls, coordinate: int, width: int) -> LayoutError:
+        return cls(f"The residual stream has coordinates 0 to {width - 1}, got {coordinate}.")
+
 
 class ProgramError(IcgdError, ValueError):
     """A program breaks one of the rules of `program/check.py`."""
@@ -255,13 +270,13 @@ class UnsupportedProblemError(IcgdError, ValueError):
 
 
 class ToleranceError(IcgdError, ValueError):
-    """No number of pieces proves the tolerance."""
+    """No number of pieces or registers proves the tolerance."""
 
     @classmethod
-    def unreachable(cls, tolerance: float, best: float, pieces: int, reason: str) -> ToleranceError:
+    def unreachable(cls, tolerance: float, best: float, finest: str, reason: str) -> ToleranceError:
         return cls(
             f"tolerance={tolerance:g} cannot be proved: the smallest bound is {best:.3g}, "
-            f"with {pieces} pieces. {reason}"
+            f"with {finest}. {reason}"
         )
 
 
@@ -305,6 +320,30 @@ class FileError(IcgdError, ValueError):
     @classmethod
     def unwritable(cls, path: object, problem: str) -> FileError:
         return cls(f"Cannot write {path}: {problem}.")
+
+    @classmethod
+    def unreadable_onnx(cls, path: object, problem: str) -> FileError:
+        return cls(f"{path} cannot be run as an ONNX file of icgd: {problem}. Export it again.")
+
+
+class ExportError(IcgdError, ValueError):
+    """A compiled transformer does not fit another tool."""
+
+    @classmethod
+    def not_standard(cls, tool: str, construction: str, foreign: Sequence[str]) -> ExportError:
+        return cls(
+            f"{tool} has softmax attention and MLP layers only; the transformer of {construction} "
+            f"has {' and '.join(foreign)} too. Compile with construction='softmax-stack', or use "
+            "icgd.exports.onnx, which writes every layer."
+        )
+
+    @classmethod
+    def too_large(cls, tool: str, needed: int, limit: int) -> ExportError:
+        return cls(
+            f"The {tool} file would take {needed / 2**30:.1f} GiB; such a file can hold "
+            f"{limit / 2**30:.0f} GiB. Export with dtype='float32', or compile a smaller "
+            "transformer: fewer pieces, or a smaller network."
+        )
 
 
 class MissingExtraError(IcgdError, ImportError):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from math import ceil, sqrt
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
 from icgd.certificates.run_bound import stepwise_bounds, trajectory_bounds
 from icgd.compiled import Compiled
-from icgd.constructions.base import Precision
+from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.constructions.registry import construction_for
 from icgd.errors import SettingError, ToleranceError
 from icgd.problems import reference
@@ -25,11 +24,9 @@ from icgd.problems.problem import Problem
 from icgd.problems.settings import count, instance, positive
 from icgd.problems.task import Task
 from icgd.program.check import check_program
+from icgd.program.instructions import IDENTITY, SQUARE
 from icgd.program.program import StackProgram
 from icgd.weights import files
-
-FEWEST_PIECES, MOST_PIECES = 4, 2**14
-"""Numbers of pieces between which `tolerance` chooses."""
 
 
 def compile(
@@ -38,24 +35,32 @@ def compile(
     n_steps: int,
     construction: str = "relu-stack",
     pieces: int | None = None,
+    registers: int | None = None,
     tolerance: float | None = None,
     task: Task | None = None,
     kink_width: float = DEFAULT_KINK_WIDTH,
+    dtype: str = "float64",
 ) -> Compiled:
     """Build a transformer whose forward pass performs `n_steps` updates of `problem`.
 
-    Smooth functions get `pieces` pieces (64 unless said), or as many as prove that no step errs
-    by more than `tolerance` in any weight: on the whole domain, or, if a `task` is given, in
-    the run on that task (by the fused backend, in the task's precision). On the domain it holds
-    for both backends in float64 and prompts of up to 1024 tokens. Raises
+    Smooth functions get `pieces` pieces in relu-stack (64 unless said) and are looked up in
+    `registers` registers in softmax-stack (as many as `dtype` can use unless said), or as many
+    as prove that no step errs by more than `tolerance` in any weight: on the whole domain, or, if
+    a `task` is given, in the run on that task (by the fused backend, in the task's precision). On
+    the domain it holds for both backends in float64 and prompts of up to 1024 tokens. Raises
     `UnsupportedProblemError` or `ToleranceError`.
     """
     instance("problem", problem, Problem)
     count("n_steps", n_steps, least=0)
     builder = construction_for(problem, construction)
+    settings = {"pieces": pieces, "registers": registers}
+    given = {name: value for name, value in settings.items() if value is not None}
+    for name in given:
+        if name != builder.setting:
+            raise SettingError.of_another_construction(name, builder.name, builder.setting)
 
-    def build(n_pieces: int) -> Compiled:
-        precision = Precision(n_pieces, kink_width)
+    def build(chosen: Mapping[str, int]) -> Compiled:
+        precision = Precision(**chosen, kink_width=kink_width, dtype=dtype)
         program = builder.build(problem, n_steps=n_steps, precision=precision)
         check_program(program)
         return Compiled(problem, program)
@@ -63,28 +68,31 @@ def compile(
     if tolerance is None:
         if task is not None:
             raise SettingError.without("task", "tolerance")
-        return build(64 if pieces is None else pieces)
-    if pieces is not None:
-        raise SettingError.both("pieces", "tolerance")
-    return _within(positive("tolerance", tolerance), build, task)
+        return build(given)
+    if given:
+        raise SettingError.both(builder.setting, "tolerance")
+    return _within(positive("tolerance", tolerance), builder, build, task)
 
 
-def _within(tolerance: float, build: Callable[[int], Compiled], task: Task | None) -> Compiled:
-    """The compiled run with about the fewest pieces whose proved step error is small enough.
-
-    The error falls with the square of the number of pieces, which predicts how many are needed.
-    """
-    pieces = FEWEST_PIECES
+def _within(
+    tolerance: float,
+    builder: AbstractConstruction,
+    build: Callable[[Mapping[str, int]], Compiled],
+    task: Task | None,
+) -> Compiled:
+    """The compiled run with about the coarsest setting whose proved step error is small enough."""
+    setting = builder.coarsest
     while True:
-        compiled = build(pieces)
+        compiled = build({builder.setting: setting})
         bound = _step_bound(compiled, task)
         if bound <= tolerance:
             return compiled
-        if pieces == MOST_PIECES or not _has_smooth_functions(compiled.program):
+        if setting == builder.finest or not _has_smooth_functions(compiled.program):
             reason = _why_unreachable(compiled.program, task)
-            raise ToleranceError.unreachable(tolerance, bound, pieces, reason)
-        predicted = ceil(1.01 * pieces * sqrt(bound / tolerance))
-        pieces = min(max(predicted, pieces + 1), 16 * pieces, MOST_PIECES)
+            finest = f"{setting} {builder.setting}"
+            raise ToleranceError.unreachable(tolerance, bound, finest, reason)
+        predicted = builder.finer(setting, min(bound / tolerance, 1e6))
+        setting = min(max(predicted, setting + 1), builder.finest)
 
 
 def _step_bound(compiled: Compiled, task: Task | None) -> float:
@@ -97,7 +105,8 @@ def _step_bound(compiled: Compiled, task: Task | None) -> float:
 
 
 def _has_smooth_functions(program: StackProgram) -> bool:
-    return any(not (fit.is_exact or is_ramp(fit)) for fit in program.functions)
+    lines = {IDENTITY, SQUARE}  # as good with few registers as with many
+    return any(not (fit.is_exact or is_ramp(fit) or fit.name in lines) for fit in program.functions)
 
 
 def _why_unreachable(program: StackProgram, task: Task | None) -> str:

@@ -26,7 +26,7 @@ def test_only_the_widths_must_be_given():
     compiled = compiled_from("4,3,1")
     assert compiled.problem == PROBLEM
     assert compiled.program.n_steps == 20
-    assert compiled.program.function("tanh").n_pieces == 64
+    assert compiled.program.relu_sum("tanh").n_pieces == 64
 
 
 def test_compile_and_size_share_the_options():

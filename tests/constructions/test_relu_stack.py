@@ -192,7 +192,7 @@ def test_no_argument_leaves_the_interval_of_its_function_at_the_corners_of_the_d
     program = RELU_STACK.build(problem, n_steps=2, precision=Precision(pieces))
     trace = DenseBackend().run(program, task, trace=program.layout.names).trace
     for function, largest in arguments(program, trace):
-        assert largest <= program.function(function).high, function
+        assert largest <= program.relu_sum(function).high, function
 
 
 @pytest.mark.parametrize("activation", list(ACTIVATIONS))
@@ -240,4 +240,4 @@ def test_one_piece_is_too_few_for_an_activation_without_bounds(activation):
     case = make_case(MLP(HEADLINE.widths, activation), "squared")
     with pytest.raises(SettingError, match=f"^pieces=1 is too few for {activation}"):
         build(RELU_STACK, case, pieces=1)
-    assert build(RELU_STACK, case, pieces=2).function(activation).n_pieces == 2
+    assert build(RELU_STACK, case, pieces=2).relu_sum(activation).n_pieces == 2

@@ -27,12 +27,12 @@ def test_the_block_is_repeated_once_a_step_and_prediction_follows():
 
 
 def test_functions_are_found_by_name():
-    assert PROGRAM.function("double") is TWICE
+    assert PROGRAM.relu_sum("double") is TWICE
 
 
 def test_an_unknown_function_lists_the_known_ones_and_suggests_the_nearest():
     with pytest.raises(UnknownNameError) as caught:
-        PROGRAM.function("rleu")
+        PROGRAM.relu_sum("rleu")
     assert str(caught.value) == (
         "Unknown function of the program 'rleu'; known are relu, double. Did you mean 'relu'?"
     )

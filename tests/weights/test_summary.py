@@ -57,7 +57,7 @@ def test_a_target_of_a_billion_parameters_is_counted_at_once_and_exactly():
     assert summary.d_model == d_model
     # tanh has a kink at each of 127 knots, its anchor counts twice, and its value there.
     n_terms = len(
-        build(RELU_STACK, make_case(target, "squared"), 10, pieces).function("tanh").terms()
+        build(RELU_STACK, make_case(target, "squared"), 10, pieces).relu_sum("tanh").terms()
     )
     assert n_terms in {pieces, pieces + 1}
     forward = summary.layers[0]

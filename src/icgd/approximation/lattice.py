@@ -1,23 +1,23 @@
 r"""Functions of one variable by one softmax head over grid tokens, to machine precision.
 
-Grid tokens hold L_g = g h for whole g, on [-reach, reach] and `margin` more on both sides. A
-query with the scalar s meets them with the scores (s L_g - L_g^2 / 2) / sigma^2, so its softmax
-weights are a discrete Gaussian of width sigma = rho h around s, and the head returns the mean of
-the tokens' values under it.
+Grid tokens g = -half .. half stand for the points g h. A query with the scalar s meets them with
+the scores (g s / h - g^2 / 2) / rho^2, so its softmax weights are a discrete Gaussian of width
+rho h around s, and the head returns the mean of the tokens' values under it.
 
-- Values L_g give s itself. By Poisson summation the mean is off by 4 pi rho^2 h exp(-2 pi^2 rho^2)
-  sin(2 pi s / h) and smaller terms, and by what the grid cuts off, about exp(-margin^2 / 2 rho^2).
-- Values L_g^2 - sigma^2 give s^2, and with two such heads the product of two features.
+- Values g h give s itself. By Poisson summation the mean is off by 4 pi rho^2 h exp(-2 pi^2 rho^2)
+  sin(2 pi s / h) and smaller terms, and by what the grid cuts off.
+- Values (g h)^2 - (rho h)^2 give s^2, and with two such heads the product of two features.
 - Values found by least squares give any smooth function.
 
 The error falls exponentially with the number of tokens. The published form picks the nearest
-token (`nearest_token_error`), whose error falls only like 1 / tokens.
+token (`nearest_token`), whose error falls only like 1 / tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from math import ceil, exp, inf, log, pi, sqrt
 
 import torch
@@ -26,10 +26,20 @@ from torch import Tensor
 from icgd.errors import SettingError
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.settings import positive
+from icgd.program.functions import LatticeFunction
 from icgd.shapes import Values
 
 LARGEST_VALUE = 10.0
 """Values of a fit stay below this, or below what the function itself reaches on the interval."""
+
+RATIO = 1.4
+"""rho of a fit: the lattice error of a line is 4e-16 h, and wider weights resolve less."""
+
+FIT_MARGIN = 5.5
+"""Widths of the weights beyond the reach; least squares makes up for what is cut off there."""
+
+MOST_TOKENS = 1024
+"""Where a search for the number of tokens gives up."""
 
 _STRIP = 0.5
 _NODES = 32
@@ -38,68 +48,62 @@ _ROUNDOFF = 2.0**-53
 
 @dataclass(frozen=True)
 class Lattice:
-    """A grid of tokens: `2 * half + 1` of them, `spacing` apart, read with weights of `width`."""
+    """Tokens -half .. half, `spacing` apart, read with weights `ratio` cells wide."""
 
     reach: float
     spacing: float
-    width: float
+    ratio: float
     half: int
 
     @property
     def n_tokens(self) -> int:
         return 2 * self.half + 1
 
-    @property
-    def ratio(self) -> float:
-        """rho, the width in units of the spacing."""
-        return self.width / self.spacing
+    def numbers(self) -> Tensor:
+        """The tokens' numbers g."""
+        return torch.arange(-self.half, self.half + 1, dtype=torch.float64)
 
     def points(self) -> Tensor:
-        """What the tokens hold."""
-        return self.spacing * torch.arange(-self.half, self.half + 1, dtype=torch.float64)
+        """What the tokens stand for."""
+        return self.spacing * self.numbers()
 
     def weights(self, s: Values) -> Values:
         """The softmax weights over the tokens at every entry of `s`, along a new last axis."""
-        points = self.points().to(s)
-        scores = (s.unsqueeze(-1) * points - points**2 / 2) / self.width**2
+        g = self.numbers().to(s)
+        scores = (s.unsqueeze(-1) / self.spacing * g - g**2 / 2) / self.ratio**2
         return torch.softmax(scores, dim=-1)
 
 
-@dataclass(frozen=True)
-class LatticeFunction:
-    """Values of the grid tokens that make the head return `name` at s, within `error`."""
-
-    name: str
-    lattice: Lattice
-    values: tuple[float, ...]
-    error: float
-
-    def __call__(self, s: Values) -> Values:
-        """What the head returns."""
-        return self.lattice.weights(s) @ torch.tensor(self.values, dtype=s.dtype)
+def head(function: LatticeFunction, s: Values) -> Values:
+    """What the head returns at every entry of `s`."""
+    lattice = Lattice(function.reach, function.spacing, function.ratio, function.half)
+    return lattice.weights(s) @ torch.tensor(function.values, dtype=s.dtype)
 
 
-def choose_lattice(reach: float, accuracy: float, *, scale: float | None = None) -> Lattice:
-    """The lattice with the fewest tokens for `accuracy` on [-reach, reach].
+def choose_lattice(reach: float, accuracy: float) -> Lattice:
+    """The lattice with the fewest tokens that gives lines on [-reach, reach] this accuracy.
 
-    `scale` is the length over which the function varies; a line or a parabola has none, and two
-    grid cells are then enough for any reach. Raises `SettingError` below what float64 holds.
+    One cell on either side is enough for any reach; the rest is margin. Raises `SettingError`
+    below what float64 holds.
     """
     positive("reach", reach)
     if not 1e-15 <= positive("accuracy", accuracy) < 1:
         raise SettingError.out_of_range("accuracy", accuracy, least=1e-15, most=1.0)
-    spacing = reach if scale is None else min(reach, positive("scale", scale))
-    ratio = _ratio_for(accuracy / spacing)
-    margin = ceil(ratio * sqrt(2 * log(4 * (1 + reach / spacing) / (accuracy / spacing))))
-    return Lattice(reach, spacing, ratio * spacing, ceil(reach / spacing) + margin)
-
-
-def _ratio_for(accuracy: float) -> float:
-    """The smallest rho, in steps of 1/100, whose lattice error is a quarter of the accuracy."""
+    relative = accuracy / reach
     ratio = 0.5
-    while 4 * pi * ratio**2 * exp(-2 * pi**2 * ratio**2) > accuracy / 4:
+    while 4 * pi * ratio**2 * exp(-2 * pi**2 * ratio**2) > relative / 4:
         ratio += 0.01
-    return ratio
+    margin = ceil(ratio * sqrt(2 * log(8 / relative)))
+    return Lattice(reach, reach, ratio, 1 + margin)
+
+
+def line_lattice(reach: float, half: int) -> Lattice:
+    """The lattice over given tokens for lines and squares; coarse, so that little is rounded."""
+    return Lattice(reach, reach / min(2, half - LINE_MARGIN), RATIO, half)
+
+
+LINE_MARGIN = 13
+"""Tokens beyond the reach of a line; what they cut off is below 1e-17."""
 
 
 def identity(lattice: Lattice) -> LatticeFunction:
@@ -108,55 +112,109 @@ def identity(lattice: Lattice) -> LatticeFunction:
 
 
 def square(lattice: Lattice) -> LatticeFunction:
-    """s^2: the second moment of the weights is s^2 + sigma^2."""
-    return _certified("square", lattice, lattice.points() ** 2 - lattice.width**2, torch.square)
+    """s^2: the second moment of the weights is s^2 + (rho h)^2."""
+    variance = (lattice.ratio * lattice.spacing) ** 2
+    return _certified("square", lattice, lattice.points() ** 2 - variance, torch.square)
 
 
 def fit_lattice(function: SmoothFunction, reach: float, *, accuracy: float) -> LatticeFunction:
-    """`function` on [-reach, reach] with about the fewest tokens whose certified error suffices.
+    """`function` on [-reach, reach] with about the fewest tokens whose proved error suffices."""
+    return fit_to_accuracy((function,), reach, accuracy)[0]
 
-    Halves the spacing until it does, then bisects the number of tokens. Each trial is a least
-    squares problem, so it costs O(tokens^3).
+
+@cache
+def fit_to_accuracy(
+    functions: tuple[SmoothFunction, ...], reach: float, accuracy: float, fewest: int = 4
+) -> tuple[LatticeFunction, ...]:
+    """Several functions on one grid of about the fewest tokens whose proved errors suffice.
+
+    Doubles the number of tokens until they do, then bisects. A trial costs O(tokens^3).
     """
-    ratio = _ratio_for(accuracy / reach)
-    fewest, most, best = 4, 8, inf
-    while (enough := _fit(function, reach, most, ratio)).error > accuracy:
-        best = min(best, enough.error)
-        if 4 * most > MOST_TOKENS:
+    end = _where_flat(functions, accuracy / 128)
+
+    def trial(half: int) -> tuple[LatticeFunction, ...]:
+        return _fit_all(functions, reach, half, end)
+
+    too_few, enough, best = fewest - 1, fewest, inf
+    while (error := _worst(trial(enough))) > accuracy:
+        best = min(best, error)
+        if 4 * enough > MOST_TOKENS:
             raise SettingError.unreachable_accuracy(accuracy, best, MOST_TOKENS)
-        fewest, most = most, 2 * most
-    while most - fewest > 1:
-        middle = (fewest + most) // 2
-        trial = _fit(function, reach, middle, ratio)
-        if trial.error <= accuracy:
-            enough, most = trial, middle
-        else:
-            fewest = middle
-    return enough
+        too_few, enough = enough, 2 * enough
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        suffices = _worst(trial(middle)) <= accuracy
+        too_few, enough = (too_few, middle) if suffices else (middle, enough)
+    return trial(enough)
 
 
-MOST_TOKENS = 1024
-"""Where a search for the number of tokens gives up."""
-
-FIT_MARGIN = 5.5
-"""Widths of the weights beyond the reach; least squares makes up for what is cut off there."""
+def _worst(fits: Sequence[LatticeFunction]) -> float:
+    return max(fit.error for fit in fits)
 
 
-def _fit(function: SmoothFunction, reach: float, n_inside: int, ratio: float) -> LatticeFunction:
-    """Least squares on Chebyshev points, with values of moderate size."""
-    spacing = reach / n_inside
-    lattice = Lattice(reach, spacing, ratio * spacing, n_inside + ceil(FIT_MARGIN * ratio))
-    n_samples = 8 * lattice.n_tokens
-    angles = torch.pi * (torch.arange(n_samples, dtype=torch.float64) + 0.5) / n_samples
-    s = reach * torch.cos(angles)
-    weights, target = lattice.weights(s), function(s)
+@cache
+def fit_on_grid(
+    functions: tuple[SmoothFunction, ...], reach: float, half: int
+) -> tuple[LatticeFunction, ...]:
+    """Several functions over the same 2 half + 1 tokens, with one spacing, as well as possible."""
+    ends = {min(_where_flat(functions, 10.0**-digits), 2 * reach) for digits in range(1, 14, 2)}
+    return min((_fit_all(functions, reach, half, end) for end in sorted(ends)), key=_worst)
+
+
+@cache
+def _fit_all(
+    functions: tuple[SmoothFunction, ...], reach: float, half: int, end: float
+) -> tuple[LatticeFunction, ...]:
+    """The functions over 2 half + 1 tokens that either cover [-reach, reach] with a margin, or
+    end at `end`, beyond which all functions are flat: whichever spacing is smaller.
+    """
+    inside = half - ceil(FIT_MARGIN * RATIO)
+    saturates = inside <= 0 or end / half < reach / inside
+    spacing = end / half if saturates else reach / inside
+    until = (half + 6 * RATIO) * spacing if saturates else reach
+    lattice = Lattice(until, spacing, RATIO, half)
+    fits = [
+        _certified(function.name, lattice, values, function)
+        for function, values in zip(functions, _least_squares(functions, lattice), strict=True)
+    ]
+    if not saturates:
+        return tuple(fits)
+    return tuple(
+        replace(fit, error=max(fit.error, _tail_error(function, lattice, fit)), saturates=True)
+        for function, fit in zip(functions, fits, strict=True)
+    )
+
+
+@cache
+def _where_flat(functions: tuple[SmoothFunction, ...], flatness: float) -> float:
+    """Beyond this distance every function stays this close to its limit; inf if one has none."""
+    s = torch.linspace(0, _FAR, 6401, dtype=torch.float64)
+    gaps = [(f(side * s) - f(side * s[-1:])).abs() for f in functions for side in (1, -1)]
+    beyond = [
+        float(s[gap > flatness].amax()) if bool((gap > flatness).any()) else 0.0 for gap in gaps
+    ]
+    return max(beyond) + _FAR / 6400 if max(beyond) < _FAR / 2 else inf
+
+
+_FAR = 128.0
+
+
+def _least_squares(functions: Sequence[SmoothFunction], lattice: Lattice) -> Tensor:
+    """Values of moderate size that fit best at Chebyshev points, a row for each function."""
+    s = lattice.reach * _chebyshev(3 * lattice.n_tokens)
+    weights = lattice.weights(s)
+    target = torch.stack([function(s) for function in functions], dim=-1)
     largest = max(LARGEST_VALUE, 2 * float(target.abs().max()))
+    values: Tensor = torch.linalg.lstsq(weights, target, driver="gels").solution
     for cut in (1e-14, 1e-12, 1e-10, 1e-8, 1e-6):
-        solution = torch.linalg.lstsq(weights, target.unsqueeze(-1), rcond=cut, driver="gelsd")
-        values = solution.solution.squeeze(-1)
         if float(values.abs().max()) <= largest:
             break
-    return _certified(function.name, lattice, values, function)
+        values = torch.linalg.lstsq(weights, target, rcond=cut, driver="gelsd").solution
+    return values.T
+
+
+def _chebyshev(n_points: int) -> Tensor:
+    return torch.cos(torch.pi * (torch.arange(n_points, dtype=torch.float64) + 0.5) / n_points)
 
 
 def _certified(
@@ -170,29 +228,86 @@ def _certified(
     Chebyshev points to within 4 M r^-n / (r - 1), where r = 2 + sqrt(5) and M bounds it in the
     strip, and the interpolant is at most (1 + (2 / pi) log n) times its largest value there.
     """
-    strip = min(_STRIP, pi * lattice.ratio**2 * lattice.spacing / 2)
-    angles = torch.pi * (torch.arange(_NODES, dtype=torch.float64) + 0.5) / _NODES
-    n_panels = ceil(lattice.reach / (strip / 2))
-    centres = lattice.reach * (2 * torch.arange(n_panels, dtype=torch.float64) + 1 - n_panels)
-    s = (centres[:, None] + lattice.reach * torch.cos(angles)) / n_panels
+    reach, width = lattice.reach, lattice.ratio * lattice.spacing
+    strip = min(_STRIP, pi * lattice.ratio * width / 2)
+    n_panels = ceil(reach / (strip / 2))
+    centres = reach * (2 * torch.arange(n_panels, dtype=torch.float64) + 1 - n_panels)
+    s = (centres[:, None] + reach * _chebyshev(_NODES)) / n_panels
     weights = lattice.weights(s)
-    gap = (weights @ values - function(s)).abs().max()
-    size = float(values.abs().max())
-    head = 4 * size * exp(strip**2 / (2 * lattice.width**2))
-    real = 3 * (1 + lattice.reach) ** 2  # |f(s)| <= 3 (1 + |s|)^2 for every function used here
+    mean = weights @ values
+    gap = float((mean - function(s)).abs().max())
+    size = float((weights @ values.abs()).max())
+    sensitivity = _sensitivity(lattice, weights, values, mean)
+    in_strip = 4 * float(values.abs().max()) * exp(strip**2 / (2 * width**2))
+    real = 3 * (1 + reach) ** 2  # |f(s)| <= 3 (1 + |s|)^2 for every function used here
     r = 2 + sqrt(5)
-    beyond = 4 * (head + real) * r**-_NODES / (r - 1)
-    # A score of size (reach / width)^2 / 2 is rounded before it is exponentiated.
-    n_roundings = lattice.n_tokens + 2 * (lattice.reach / lattice.width) ** 2
-    rounding = n_roundings * _ROUNDOFF * float((weights @ values.abs()).max())
-    error = (1 + 2 / pi * log(_NODES)) * float(gap) + beyond + rounding
-    return LatticeFunction(name, lattice, tuple(values.tolist()), error)
+    beyond = 4 * (in_strip + real) * r**-_NODES / (r - 1)
+    rounding = _ROUNDOFF * (2 * sensitivity + lattice.n_tokens * size)
+    error = (1 + 2 / pi * log(_NODES)) * gap + beyond + rounding
+    return LatticeFunction(
+        name,
+        reach,
+        lattice.spacing,
+        lattice.ratio,
+        tuple(values.tolist()),
+        error,
+        size,
+        sensitivity,
+    )
 
 
-def nearest_token_error(function: SmoothFunction, reach: float, n_tokens: int) -> float:
-    """Error of the published form: the nearest of `n_tokens` tokens answers with its own value.
+def _sensitivity(lattice: Lattice, weights: Tensor, values: Tensor, mean: Tensor) -> float:
+    """Largest change of the mean if each score is off by its own size, and 2 for the exponential.
+
+    A score's terms add up to at most (|g| reach / h + g^2 / 2) / rho^2.
+    """
+    g = lattice.numbers().abs()
+    sizes = (g * lattice.reach / lattice.spacing + g**2 / 2) / lattice.ratio**2 + 2
+    spread = (values - mean.unsqueeze(-1)).abs()
+    return float((weights * spread * sizes).sum(-1).max())
+
+
+def _tail_error(function: SmoothFunction, lattice: Lattice, fit: LatticeFunction) -> float:
+    """Largest error beyond the lattice's reach, where the function is nearly at its limits.
+
+    The mass of the tokens below any g falls as s grows, so the head is at most the largest
+    distance of the tokens from g on, and that mass times the largest of all.
+    """
+    worst = 0.0
+    values = torch.tensor(fit.values, dtype=torch.float64)
+    for side in (1.0, -1.0):
+        at_end = torch.tensor([side * lattice.reach], dtype=torch.float64)
+        limit = function(torch.full_like(at_end, side * 1e6))
+        mass = lattice.weights(at_end)[0]
+        off = (values - limit).abs()
+        if side < 0:
+            mass, off = mass.flip(0), off.flip(0)
+        below = mass.cumsum(0) - mass
+        above = off.flip(0).cummax(0).values.flip(0)
+        head_error = float((above + below * off.max()).min())
+        worst = max(worst, head_error + float((function(at_end) - limit).abs()))
+    return worst
+
+
+def nearest_token(function: SmoothFunction, reach: float, n_tokens: int) -> LatticeFunction:
+    """The published form: weights so narrow that the nearest token answers with its own value.
 
     A token is at most reach / n_tokens away, so the error is that times the steepest slope.
     """
+    half = n_tokens // 2
+    lattice = Lattice(reach, 2 * reach / n_tokens, 0.02, half)
     end = torch.tensor(reach, dtype=torch.float64)
-    return reach / n_tokens * float(function.lipschitz(-end, end))
+    error = reach / n_tokens * float(function.lipschitz(-end, end))
+    values = function(lattice.points())
+    size = float(values.abs().max())
+    sensitivity = 2 * size * lattice.n_tokens**2 / lattice.ratio**2
+    return LatticeFunction(
+        function.name,
+        reach,
+        lattice.spacing,
+        lattice.ratio,
+        tuple(values.tolist()),
+        error,
+        size,
+        sensitivity,
+    )

@@ -53,7 +53,7 @@ class DenseBackend(AbstractBackend):
     ) -> Run:
         places = {name: program.layout.range_of(name) for name in trace}
         transformer = build_transformer(program, task.x.dtype).to(task.x.device)
-        stream = encode(program.layout, task)
+        stream = encode(program, task)
         states = [task.initial]
         recorded: dict[str, list[Tensor]] = {name: [stream[..., places[name]]] for name in trace}
         with torch.no_grad():
@@ -69,6 +69,6 @@ class DenseBackend(AbstractBackend):
                         on_progress(step, program.n_steps)
         return Run(
             parameters=torch.stack(states, dim=-2),
-            predictions=read_predictions(program.layout, stream, task.n_examples),
+            predictions=read_predictions(program, stream, task.n_examples),
             trace={name: torch.stack(layers, dim=-3) for name, layers in recorded.items()},
         )

@@ -10,7 +10,7 @@ every step. Scratch is overwritten rather than added to, so it is wiped only for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import singledispatch
 from typing import ClassVar
 
@@ -18,29 +18,34 @@ import torch
 from torch import Tensor
 
 from icgd.backends.look_up import Evaluation, Kernel
-from icgd.backends.prompt import split_parameters
+from icgd.backends.prompt import constants_of, split_parameters, weight_scales
 from icgd.backends.run import AbstractBackend, OnProgress, Run
 from icgd.errors import ProgramError
 from icgd.problems.task import Task
-from icgd.program.functions import ReluSum
+from icgd.program.functions import Function
 from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
     ONE,
-    TOKENS_PER_EXAMPLE,
     AccumulateOuterProduct,
+    AddGradient,
+    AddProduct,
     ApplyUnits,
+    Argument,
     ClipSlots,
+    Combination,
     Instruction,
+    LookUp,
     MapSlots,
     MultiplySlots,
+    Project,
     PullBack,
     Summand,
     WipeSlots,
 )
 from icgd.program.layout import Role
 from icgd.program.program import Layer, StackProgram
-from icgd.shapes import Inputs, Labels, Matrix, Parameters, Predictions, Queries, Stream
+from icgd.shapes import Inputs, Labels, Parameters, Predictions, Queries, Stream
 
 NUMBERS_AT_ONCE = 2**18
 """Size of the widest slot over the tasks that run together: large enough to keep the threads
@@ -141,44 +146,87 @@ def _traced(
     on_progress: OnProgress | None,
 ) -> Run:
     """All tokens through all layers, with a copy of the traced slots after each."""
-    machine = Machine(program, task.initial, task.x, task.y, task.queries, wipes=True)
+    machine = Machine(program, task.initial, task.x, task.y, task.queries, traced=True)
+    snapshot = _snapshots(program, task, machine)
     states = [task.initial]
-    recorded = {name: [machine.snapshot(name)] for name in trace}
+    recorded = {name: [snapshot(name)] for name in trace}
     for step, part in enumerate([program.block] * program.n_steps + [program.prediction], start=1):
         for layer in part:
             for kernel in machine.kernels((layer,)):
                 kernel()
             for name in trace:
-                recorded[name].append(machine.snapshot(name))
+                recorded[name].append(snapshot(name))
         machine.copy_parameters(after := torch.empty_like(task.initial))
         states = [*(states if history or step > program.n_steps else states[:1]), after]
         if on_progress and step <= program.n_steps:
             on_progress(step, program.n_steps)
     return Run(
         parameters=torch.stack(states[:-1], dim=-2),
-        predictions=machine.slots["y"][..., task.n_examples :, :].clone(),
+        predictions=machine.slots["y"][..., machine.queries, :].clone(),
         trace={name: torch.stack(layers, dim=-3) for name, layers in recorded.items()},
     )
 
 
-class Preactivation:
-    """W p for one matrix and one input slot, ready for the functions applied to it."""
+def _snapshots(program: StackProgram, task: Task, machine: Machine) -> Callable[[str], Stream]:
+    """How to copy a slot as every token sees it."""
+    constants, scales = constants_of(program, task), weight_scales(program, task)
+    roles = {slot.name: slot.role for slot in program.layout.slots}
 
-    def __init__(
-        self, weights: Matrix, inputs: Stream, value: Tensor, functions: Sequence[ReluSum]
-    ) -> None:
-        self._inputs, self._transposed, self._value = inputs, weights.mT, value
-        evaluation = Evaluation(functions, value)
+    def snapshot(name: str) -> Stream:
+        if roles[name] is Role.CONSTANT:
+            return constants[name].expand(*task.batch, -1, -1).clone()
+        if roles[name] is Role.PARAMETER:
+            return machine.slots[name].flatten(-2).unsqueeze(-2) * scales
+        return machine.slots[name].clone()
+
+    return snapshot
+
+
+class ArgumentBuffer:
+    """W p for one matrix and its inputs, or the inputs alone, ready for functions of it."""
+
+    def __init__(self, argument: Argument, machine: Machine, functions: Sequence[Function]) -> None:
+        inputs, self._combine = _combined(argument.inputs, machine.slots)
+        self.value = inputs
+        self._product: Kernel | None = None
+        if argument.weights is not None:
+            matrix = machine.slots[argument.weights]
+            factor = matrix if argument.transposed else matrix.mT
+            self.value = value = machine.buffer(machine.n_tokens, factor.shape[-1])
+            self._product = lambda: torch.matmul(inputs, factor, out=value)
+        evaluation = Evaluation(functions, self.value)
         self._prepare, self.kernel = evaluation.prepare, evaluation.kernel
 
     def compute(self) -> None:
-        """Compute W p, and what its functions share."""
-        torch.matmul(self._inputs, self._transposed, out=self._value)
+        """Compute the argument, and what its functions share."""
+        self._combine()
+        if self._product:
+            self._product()
         self._prepare()
 
 
+def _combined(combination: Combination, slots: Mapping[str, Tensor]) -> tuple[Tensor, Kernel]:
+    """A buffer for the combination, and the kernel that fills it; a single slot is used itself."""
+    (name, factor), *others = combination.terms()
+    if not others and factor == 1.0 and slots[name].is_contiguous():
+        return slots[name], lambda: None
+    first, rest = slots[name], [(slots[slot], coefficient) for slot, coefficient in others]
+    value = torch.empty_like(first, memory_format=torch.contiguous_format)
+
+    def combine() -> None:
+        torch.mul(first, factor, out=value)
+        for slot, coefficient in rest:
+            value.add_(slot, alpha=coefficient)
+
+    return value, combine
+
+
 class Machine:
-    """The slots of some tasks as buffers, and the kernels that run on them."""
+    """The slots of some tasks as buffers, and the kernels that run on them.
+
+    Registers are tokens only of a traced run: otherwise nobody reads what happens in them, and
+    the weights are kept once.
+    """
 
     def __init__(
         self,
@@ -188,25 +236,26 @@ class Machine:
         y: Labels,
         queries: Queries,
         *,
-        wipes: bool = False,
+        traced: bool = False,
     ) -> None:
         self.program = program
-        self.wipes = wipes
-        self.examples = slice(0, x.shape[-2])
-        self.queries = slice(x.shape[-2], x.shape[-2] + queries.shape[-2])
+        self.traced = traced
+        n_registers = program.n_registers if traced else 0
+        n_examples, n_queries = x.shape[-2], queries.shape[-2]
+        self.examples = slice(n_registers, n_registers + n_examples)
+        self.queries = slice(self.examples.stop, self.examples.stop + n_queries)
         self.batch = tuple(x.shape[:-2])
         self.n_tokens = self.queries.stop
-        no_labels = y.new_zeros(*self.batch, queries.shape[-2], y.shape[-1])
-        self.slots = {
-            "x": torch.cat([x, queries], dim=-2),
-            "y": torch.cat([y, no_labels], dim=-2),
-        }
+        nothing = x.new_zeros(*self.batch, n_registers, x.shape[-1])
+        self.slots = {"x": torch.cat([nothing, x, queries], dim=-2)}
+        self.slots["y"] = self.buffer(self.n_tokens, y.shape[-1])
+        self.slots["y"][..., self.examples, :] = y
         # A matrix of its own for each weight slot: products are several times slower on views.
         for name, matrix in split_parameters(program.layout, parameters).items():
             self.slots[name] = matrix.clone(memory_format=torch.contiguous_format)
         for slot in program.layout.having(Role.SCRATCH):
             self.slots[slot.name] = self.buffer(self.n_tokens, slot.width)
-        self._preactivations: dict[tuple[str, str], Preactivation] = {}
+        self._arguments: dict[Argument, ArgumentBuffer] = {}
 
     def copy_parameters(self, write: Parameters) -> None:
         """Write the current weights into a parameter vector."""
@@ -219,70 +268,135 @@ class Machine:
 
     def tokens_where(self, flag: str) -> slice:
         """The tokens at which a flag is 1."""
-        return {IS_EXAMPLE: self.examples, IS_QUERY: self.queries}[flag]
+        everywhere = slice(0, self.n_tokens)
+        return {IS_EXAMPLE: self.examples, IS_QUERY: self.queries, ONE: everywhere}[flag]
 
     def kernels(self, layers: Iterable[Layer]) -> list[Kernel]:
         """The layers' instructions as kernels, in order.
 
-        A preactivation is computed once for all its functions, and again only after its weights
-        or its inputs were written.
+        An argument is computed once for all its functions, and again only after its weights or
+        its inputs were written.
         """
         kernels: list[Kernel] = []
-        fresh: set[tuple[str, str]] = set()
+        fresh: set[Argument] = set()
         for instruction in (part for layer in layers for part in layer.instructions):
-            if isinstance(instruction, ApplyUnits):
-                key = (instruction.weights, instruction.inputs)
-                preactivation = self._preactivation(*key)
-                if key not in fresh:
-                    kernels.append(preactivation.compute)
-                    fresh.add(key)
-                function = self.program.function(instruction.function)
-                kernels.append(preactivation.kernel(function, self.slots[instruction.write]))
-            else:
-                kernels.append(kernel(instruction, self))
-            fresh = {key for key in fresh if not set(key) & set(instruction.writes())}
+            argument = argument_of(instruction)
+            if argument is not None and argument not in fresh:
+                kernels.append(self.argument(argument).compute)
+                fresh.add(argument)
+            kernels.append(kernel(instruction, self))
+            fresh = {old for old in fresh if not set(old.slots()) & set(instruction.writes())}
         return kernels
 
-    def _preactivation(self, weights: str, inputs: str) -> Preactivation:
-        if (weights, inputs) not in self._preactivations:
-            names = {
-                part.function
+    def argument(self, argument: Argument) -> ArgumentBuffer:
+        """The buffer of an argument, prepared for all functions that the program applies to it."""
+        if argument not in self._arguments:
+            instructions = [
+                part
                 for layer in (*self.program.block, *self.program.prediction)
                 for part in layer.instructions
-                if isinstance(part, ApplyUnits) and (part.weights, part.inputs) == (weights, inputs)
-            }
-            functions = [self.program.function(name) for name in sorted(names)]
-            value = self.buffer(self.n_tokens, self.slots[weights].shape[-2])
-            self._preactivations[weights, inputs] = Preactivation(
-                self.slots[weights], self.slots[inputs], value, functions
-            )
-        return self._preactivations[weights, inputs]
+                if argument_of(part) == argument
+            ]
+            functions = dict.fromkeys(f for part in instructions for f in self.functions(part))
+            self._arguments[argument] = ArgumentBuffer(argument, self, list(functions))
+        return self._arguments[argument]
 
-    def snapshot(self, name: str) -> Stream:
-        """A copy of a slot as every token sees it."""
-        role = self.program.layout.slot(name).role
-        if role is Role.PARAMETER:
-            flat = self.slots[name].flatten(-2).unsqueeze(-2)
-            return flat.expand(*self.batch, self.n_tokens, flat.shape[-1]).clone()
-        if role is Role.CONSTANT:
-            return self._constant(name)
-        return self.slots[name].clone()
+    def is_written_before(self, instruction: AddProduct) -> bool:
+        """Whether there is something to add to: scratch is overwritten, not wiped, in a run."""
+        for part in (part for layer in self.program.block for part in layer.instructions):
+            if instruction.write in part.writes():
+                return part != instruction
+        return False
 
-    def _constant(self, name: str) -> Stream:
-        column = self.buffer(self.n_tokens, 1)
-        if name == ONE:
-            column += 1.0
-        elif name == TOKENS_PER_EXAMPLE:
-            column += self.n_tokens / self.examples.stop
-        else:
-            column[..., self.tokens_where(name), :] = 1.0
-        return column
+    def functions(self, instruction: Instruction) -> list[Function]:
+        """What an instruction evaluates by table: lines and squares it does by arithmetic."""
+        match instruction:
+            case ApplyUnits(function=name):
+                return [self.program.relu_sum(name)]
+            case LookUp(lookups=names):
+                return [self.program.look_up(name) for name in names]
+        return []
+
+
+def argument_of(instruction: Instruction) -> Argument | None:
+    """What the instruction first computes from weights and inputs, if anything."""
+    match instruction:
+        case ApplyUnits(weights=weights, inputs=inputs):
+            return Argument(Combination.of(inputs), weights)
+        case LookUp(argument=argument) | Project(argument=argument) | AddProduct(argument=argument):
+            return argument
+    return None
 
 
 @singledispatch
 def kernel(instruction: Instruction, machine: Machine) -> Kernel:
     """The instruction as a closure over the machine's buffers."""
     raise ProgramError.broken(type(instruction).__name__, "has no kernel in backends/fused.py")
+
+
+@kernel.register
+def _(instruction: ApplyUnits, machine: Machine) -> Kernel:
+    buffer = machine.argument(Argument(Combination.of(instruction.inputs), instruction.weights))
+    function = machine.program.relu_sum(instruction.function)
+    return buffer.kernel(function, machine.slots[instruction.write])
+
+
+@kernel.register
+def _(instruction: LookUp, machine: Machine) -> Kernel:
+    buffer = machine.argument(instruction.argument)
+    writes = [machine.slots[name] for name in instruction.into]
+    functions = [machine.program.look_up(name) for name in instruction.lookups]
+    parts = [buffer.kernel(f, write) for f, write in zip(functions, writes, strict=True)]
+    memories = [write[..., :1, :] for write in writes] if machine.traced else []
+
+    def run() -> None:
+        for part in parts:
+            part()
+        for memory in memories:  # it reads itself, and holds no values
+            memory.zero_()
+
+    return run
+
+
+@kernel.register
+def _(instruction: Project, machine: Machine) -> Kernel:
+    value, write = machine.argument(instruction.argument).value, machine.slots[instruction.write]
+    return lambda: write.copy_(value)
+
+
+@kernel.register
+def _(instruction: AddProduct, machine: Machine) -> Kernel:
+    value, factor = (
+        machine.argument(instruction.argument).value,
+        machine.slots[instruction.factor],
+    )
+    write = machine.slots[instruction.write]
+    if machine.is_written_before(instruction):
+        return lambda: write.addcmul_(value, factor)
+    return lambda: torch.mul(value, factor, out=write)
+
+
+@kernel.register
+def _(instruction: AddGradient, machine: Machine) -> Kernel:
+    left, combine = _combined(instruction.left, machine.slots)
+    right, write = machine.slots[instruction.right], machine.slots[instruction.write]
+    add = _add_outer_product(left, right, instruction.scale, write, machine)
+
+    def run() -> None:
+        combine()
+        add()
+
+    return run
+
+
+def _add_outer_product(
+    left: Tensor, right: Tensor, scale: float, write: Tensor, machine: Machine
+) -> Kernel:
+    """Kernel: write += scale * the mean over the examples of left right^T."""
+    transposed, right = left[..., machine.examples, :].mT, right[..., machine.examples, :]
+    add = write.baddbmm_ if machine.batch else write.addmm_
+    share = scale / right.shape[-2]
+    return lambda: add(transposed, right, alpha=share)
 
 
 @kernel.register
@@ -301,12 +415,10 @@ def _(instruction: PullBack, machine: Machine) -> Kernel:
 
 @kernel.register
 def _(instruction: AccumulateOuterProduct, machine: Machine) -> Kernel:
-    left = machine.slots[instruction.left][..., machine.examples, :].mT
-    right = machine.slots[instruction.right][..., machine.examples, :]
-    write = machine.slots[instruction.write]
-    add = write.baddbmm_ if machine.batch else write.addmm_
-    scale = instruction.scale / machine.examples.stop
-    return lambda: add(left, right, alpha=scale)
+    left, right, write = (
+        machine.slots[name] for name in (instruction.left, instruction.right, instruction.write)
+    )
+    return _add_outer_product(left, right, instruction.scale, write, machine)
 
 
 @kernel.register
@@ -327,19 +439,17 @@ def _(instruction: MapSlots, machine: Machine) -> Kernel:
 
 def _summand(summand: Summand, machine: Machine, tokens: slice) -> tuple[Kernel, Tensor]:
     """The kernel that evaluates one summand, and the buffer that it fills."""
-    function = machine.program.function(summand.function)
-    first, *others = (machine.slots[name][..., tokens, :] for name in summand.slots)
-    factor, *factors = summand.coefficients
-    argument = torch.empty_like(first, memory_format=torch.contiguous_format)
-    value = torch.empty_like(argument)
-
+    function = machine.program.relu_sum(summand.function)
+    names = summand.argument.slots
+    argument, combine = _combined(
+        summand.argument, {name: machine.slots[name][..., tokens, :] for name in names}
+    )
+    value = torch.empty_like(argument, memory_format=torch.contiguous_format)
     evaluation = Evaluation([function], argument)
     apply = evaluation.kernel(function, value)
 
     def run() -> None:
-        torch.mul(first, factor, out=argument)
-        for slot, slot_factor in zip(others, factors, strict=True):
-            argument.add_(slot, alpha=slot_factor)
+        combine()
         evaluation.prepare()
         apply()
 
@@ -360,7 +470,7 @@ def _(instruction: ClipSlots, machine: Machine) -> Kernel:
 
 @kernel.register
 def _(instruction: WipeSlots, machine: Machine) -> Kernel:
-    targets = [machine.slots[name] for name in instruction.slots] if machine.wipes else []
+    targets = [machine.slots[name] for name in instruction.slots] if machine.traced else []
 
     def wipe() -> None:
         for target in targets:

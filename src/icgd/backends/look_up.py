@@ -1,19 +1,26 @@
-r"""Evaluating piecewise-linear functions fast: one table look-up, whatever the number of pieces.
+r"""Evaluating a program's functions fast: one table look-up, whatever their resolution.
 
-All functions that are applied to the same argument share one division of the line into cells,
-in each of which every one of them is straight: f(z) = slope[cell] * z + intercept[cell]. Knots
-are multiples of a power of two, so the cell is found by one multiplication and a truncation
-instead of a search; a search remains for grids too fine to tabulate.
+Sums of ReLUs. All functions that are applied to the same argument share one division of the line
+into cells, in each of which every one of them is straight: f(z) = slope[cell] * z +
+intercept[cell]. Knots are multiples of a power of two, so the cell is found by one multiplication
+and a truncation instead of a search; a search remains for grids too fine to tabulate.
+
+Softmax look-ups. What a head over the grid returns is one fixed analytic function of its argument;
+it is tabulated as polynomials of degree 4 on equal cells, with a proved error (`table_error`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from math import ceil, exp, log2, pi
 
 import torch
 from torch import Tensor
 
-from icgd.program.functions import ReluSum
+from icgd.approximation.lattice import head
+from icgd.errors import ProgramError
+from icgd.program.functions import Function, LatticeFunction, ReluSum
 
 MOST_CELLS = 2**20
 """Largest table, 8 MiB in float64; beyond it the cell is found by a search among the knots."""
@@ -24,21 +31,33 @@ Kernel = Callable[[], object]
 class Evaluation:
     """Some functions at one argument: what is prepared once, and a kernel for each function."""
 
-    def __init__(self, functions: Sequence[ReluSum], argument: Tensor) -> None:
+    def __init__(self, functions: Sequence[Function], argument: Tensor) -> None:
         self.argument = argument
-        self._looked_up = [function for function in functions if not is_simple(function)]
+        sums = [function for function in functions if isinstance(function, ReluSum)]
+        self._looked_up = [function for function in sums if not is_simple(function)]
         self._cells = Cells(self._looked_up, argument) if self._looked_up else None
+        heads = [function for function in functions if isinstance(function, LatticeFunction)]
+        self._table = Table(heads, argument) if heads else None
 
     def prepare(self) -> None:
         """Find the cells of the argument, if any function is looked up."""
         if self._cells:
             self._cells.find()
+        if self._table:
+            self._table.find()
 
-    def kernel(self, function: ReluSum, write: Tensor) -> Kernel:
+    def kernel(self, function: Function, write: Tensor) -> Kernel:
         """Kernel: write = function(argument), once the argument is prepared."""
+        if isinstance(function, LatticeFunction):
+            return self._table.evaluate(function, write) if self._table else _unprepared
         if self._cells and function in self._looked_up:
             return self._cells.evaluate(function, write)
         return simple_kernel(function, self.argument, write)
+
+
+def _unprepared() -> None:
+    """A function that was not named beforehand has no table."""
+    raise ProgramError.broken("look-up", "was not prepared for this argument")
 
 
 class Cells:
@@ -93,6 +112,96 @@ class Cells:
             write.addcmul_(slopes, argument)
 
         return evaluate
+
+
+DEGREE = 4
+"""Of the polynomials in a table."""
+
+TABLE_ACCURACY = 2.0**-43
+"""Proved error of a table, relative to the largest value of a grid token: 1e-13."""
+
+
+class Table:
+    """What some heads return, all on the same grid, as polynomials on equal cells."""
+
+    def __init__(self, functions: Sequence[LatticeFunction], argument: Tensor) -> None:
+        self.argument = argument
+        self.cell = torch.empty(argument.numel(), dtype=torch.int32, device=argument.device)
+        self.position = torch.empty_like(argument)
+        end, n_cells = _cells_of(functions[0])
+        self.find = self._finder(end, n_cells)
+
+    def _finder(self, end: float, n_cells: int) -> Kernel:
+        argument, position, cell = self.argument, self.position, self.cell
+        flat, per_unit = position.view(-1), n_cells / (2 * end)
+        last = n_cells * (1 - torch.finfo(argument.dtype).eps)
+
+        def find() -> None:
+            torch.mul(argument, per_unit, out=position).add_(n_cells / 2).clamp_(0.0, last)
+            cell.copy_(flat)
+            position.frac_()
+
+        return find
+
+    def evaluate(self, function: LatticeFunction, write: Tensor) -> Kernel:
+        """Kernel: write = function(argument), once the cells are found; Horner's rule."""
+        columns = _polynomials(function).to(write).unbind()
+        part = torch.empty_like(write)
+        cell, position = self.cell, self.position
+        flat, flat_part = write.view(-1), part.view(-1)
+
+        def evaluate() -> None:
+            torch.index_select(columns[-1], 0, cell, out=flat)
+            for column in columns[-2::-1]:
+                torch.index_select(column, 0, cell, out=flat_part)
+                torch.addcmul(part, write, position, out=write)
+
+        return evaluate
+
+
+def _strip(function: LatticeFunction) -> float:
+    """The head is analytic this far from the line, and at most `_largest` there."""
+    return pi * function.ratio**2 * function.spacing / 2
+
+
+def _largest(function: LatticeFunction) -> float:
+    size = max(map(abs, function.values))
+    return 4 * size * exp((_strip(function) / (function.ratio * function.spacing)) ** 2 / 2)
+
+
+def _cells_of(function: LatticeFunction) -> tuple[float, int]:
+    """End of the table and number of its cells, so that its error is small enough.
+
+    A polynomial through n Chebyshev points of a cell of width d is off by at most
+    4 M r^-n / (r - 1) with r = 4 strip / d, where M bounds the head in the strip.
+    """
+    end = function.reach * (1 + 2.0**-10)
+    ratio = (4 * _largest(function) / max(map(abs, function.values)) / TABLE_ACCURACY) ** (
+        1 / (DEGREE + 2)
+    )
+    return end, 2 ** ceil(log2(2 * end * (ratio + 1) / (4 * _strip(function))))
+
+
+def table_error(function: LatticeFunction) -> float:
+    """Proved distance between a table and what the head returns, for arguments of any size."""
+    end, n_cells = _cells_of(function)
+    ratio = 4 * _strip(function) * n_cells / (2 * end)
+    inside = 4 * _largest(function) * ratio ** -(DEGREE + 1) / (ratio - 1)
+    return inside + (2 * function.error if function.saturates else 0.0)
+
+
+@cache
+def _polynomials(function: LatticeFunction) -> Tensor:
+    """Coefficients in the position within a cell, a row for each power."""
+    end, n_cells = _cells_of(function)
+    angles = torch.pi * (torch.arange(DEGREE + 1, dtype=torch.float64) + 0.5) / (DEGREE + 1)
+    nodes = (1 + torch.cos(angles)) / 2
+    starts = torch.arange(n_cells, dtype=torch.float64)[:, None]
+    arguments = (starts + nodes) * (2 * end / n_cells) - end
+    values = torch.cat([head(function, part) for part in arguments.split(1024)])
+    powers = nodes[:, None] ** torch.arange(DEGREE + 1, dtype=torch.float64)
+    coefficients: Tensor = torch.linalg.solve(powers, values.T)
+    return coefficients.contiguous()
 
 
 def is_simple(function: ReluSum) -> bool:

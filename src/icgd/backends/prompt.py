@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import log
+
 import torch
 from torch import Tensor
 
 from icgd.problems.task import Task
-from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE
+from icgd.program import instructions, registers
 from icgd.program.layout import Layout, Role
+from icgd.program.program import StackProgram
 from icgd.shapes import Parameters, Predictions, Stream
 
 
@@ -20,26 +23,58 @@ def split_parameters(layout: Layout, parameters: Parameters) -> dict[str, Tensor
     }
 
 
-def encode(layout: Layout, task: Task) -> Stream:
-    """The prompt: examples, then queries, a token each; all scratch is zero."""
-    stream = task.x.new_zeros(*task.batch, task.n_tokens, layout.width)
-    stream[..., layout.range_of("x")] = torch.cat([task.x, task.queries], dim=-2)
-    stream[..., : task.n_examples, layout.range_of("y")] = task.y
+def encode(program: StackProgram, task: Task) -> Stream:
+    """The prompt: registers, examples, then queries, a token each; all scratch is zero."""
+    layout, first = program.layout, program.n_registers
+    examples = slice(first, first + task.n_examples)
+    stream = task.x.new_zeros(*task.batch, first + task.n_tokens, layout.width)
+    stream[..., first:, layout.range_of("x")] = torch.cat([task.x, task.queries], dim=-2)
+    stream[..., examples, layout.range_of("y")] = task.y
+    for name, column in constants_of(program, task).items():
+        stream[..., layout.range_of(name)] = column
     for name, matrix in split_parameters(layout, task.initial).items():
-        stream[..., layout.range_of(name)] = matrix.flatten(-2).unsqueeze(-2)
-    stream[..., layout.range_of(ONE)] = 1.0
-    stream[..., : task.n_examples, layout.range_of(IS_EXAMPLE)] = 1.0
-    stream[..., task.n_examples :, layout.range_of(IS_QUERY)] = 1.0
-    stream[..., layout.range_of(TOKENS_PER_EXAMPLE)] = task.n_tokens / task.n_examples
+        weights = matrix.flatten(-2).unsqueeze(-2)
+        stream[..., layout.range_of(name)] = weights * weight_scales(program, task)
     return stream
 
 
+def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
+    """Every constant slot as a column with an entry for each token."""
+    first, n_tokens = program.n_registers, program.n_registers + task.n_tokens
+    examples, queries = slice(first, first + task.n_examples), slice(first + task.n_examples, None)
+    columns = {}
+    for slot in program.layout.having(Role.CONSTANT):
+        columns[slot.name] = column = task.x.new_zeros(n_tokens, 1)
+        match slot.name:
+            case instructions.ONE:
+                column += 1.0
+            case instructions.IS_EXAMPLE:
+                column[examples] = 1.0
+            case instructions.IS_QUERY:
+                column[queries] = 1.0
+            case instructions.TOKENS_PER_EXAMPLE:
+                column += n_tokens / task.n_examples
+            case registers.LOG_EXAMPLES:
+                column += log(task.n_examples)
+    for name, values in program.registers().items():
+        columns[name][:first, 0] = torch.tensor(values, dtype=torch.float64).to(task.x)
+    return columns
+
+
+def weight_scales(program: StackProgram, task: Task) -> Tensor:
+    """What every token's copy of the weights is multiplied by: 1, or a register's scale."""
+    if program.n_registers:
+        return constants_of(program, task)[registers.SCALE]
+    return task.x.new_ones(task.n_tokens, 1)
+
+
 def read_parameters(layout: Layout, stream: Stream) -> Parameters:
-    """The weights that the stream carries, equal in every token: those of the first."""
+    """The weights that the stream carries in its first token, whose scale is always 1."""
     parts = [stream[..., 0, layout.range_of(slot.name)] for slot in layout.having(Role.PARAMETER)]
     return torch.cat(parts, dim=-1)
 
 
-def read_predictions(layout: Layout, stream: Stream, n_examples: int) -> Predictions:
+def read_predictions(program: StackProgram, stream: Stream, n_examples: int) -> Predictions:
     """The labels at the queries."""
-    return stream[..., n_examples:, layout.range_of("y")].clone()
+    first = program.n_registers + n_examples
+    return stream[..., first:, program.layout.range_of("y")].clone()

@@ -11,7 +11,8 @@ enclosures that it reads into those that it writes. The same rules serve three b
 
 Rounding. A sum of m terms in floating point is off by at most gamma(m) = m u / (1 - m u) times
 the sum of their sizes, in any order (u is the unit roundoff). Every rule adds that, twice: for
-the transformer, and for the float64 oracle that it is compared with.
+the transformer, and for the float64 oracle that it is compared with. A softmax head is off by
+what the rounding of its scores changes, besides its sum.
 """
 
 from __future__ import annotations
@@ -24,23 +25,33 @@ from math import inf
 import torch
 from torch import Tensor
 
+from icgd.backends.look_up import DEGREE, table_error
 from icgd.backends.registry import backend_named
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
 from icgd.problems.catalog import function_named
 from icgd.problems.functions import StepFunction
-from icgd.program.functions import ReluSum
+from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.program.instructions import (
+    IDENTITY,
+    SQUARE,
     AccumulateOuterProduct,
+    AddGradient,
+    AddProduct,
     ApplyUnits,
+    Argument,
     ClipSlots,
+    Combination,
     Instruction,
+    LookUp,
     MapSlots,
     MultiplySlots,
+    Project,
     PullBack,
     WipeSlots,
 )
 from icgd.program.program import Layer, StackProgram
+from icgd.program.registers import SHARE
 from icgd.shapes import Values
 
 
@@ -64,6 +75,11 @@ class Enclosure:
         actual = near if actual is None else near.within(actual)
         return cls(exact, actual, torch.minimum(error, exact.distance_to(actual)))
 
+    @property
+    def mT(self) -> Enclosure:  # noqa: N802 - torch's name
+        """Transposed."""
+        return Enclosure(self.exact.mT, self.actual.mT, self.error.mT)
+
     def without_nan(self) -> Enclosure:
         """With an infinite error where infinities cancelled: nothing is known there."""
         error = torch.where(self.error.isnan(), inf, self.error)
@@ -74,8 +90,9 @@ class Enclosure:
 class Arithmetic:
     """How the transformer computes: its unit roundoff, its sums, the length of its prompt.
 
-    `sums_terms` says that functions are evaluated ReLU by ReLU, and averaged over all tokens,
-    as the dense transformer does; otherwise they are looked up, piece by piece.
+    `sums_terms` says that functions are evaluated ReLU by ReLU or token by token, and averaged
+    over all tokens, as the dense transformer does; otherwise they are looked up in tables, and
+    lines and products are computed as such.
     """
 
     roundoff: float
@@ -94,6 +111,15 @@ class Arithmetic:
         gamma = product / (1 - product) if product < 1 else inf
         return 2 * gamma * sizes
 
+    def head(self, fit: LatticeFunction, fan_in: int, argument: Tensor) -> Tensor:
+        """Rounding of a look-up where the terms of its argument have this total size."""
+        if self.sums_terms:
+            beyond = (argument / fit.reach).clamp(min=1.0)
+            scores = self.sum_of(fan_in + 2, fit.sensitivity * beyond)
+            return scores + self.sum_of(len(fit.values), torch.full_like(argument, fit.size))
+        tabulated = self.sum_of(2 * DEGREE, torch.full_like(argument, 4 * fit.size))
+        return tabulated + table_error(fit)
+
     def function(self, fit: ReluSum, fan_in: int, argument: Tensor, n_copies: int) -> Tensor:
         """Rounding of evaluating `fit` where the terms of its argument have this total size."""
         if self.sums_terms:
@@ -110,9 +136,9 @@ class Arithmetic:
         return self.sum_of(fit.n_pieces, steepest * (argument + abs(fit.anchor)) + constant)
 
 
-def is_ramp(fit: ReluSum) -> bool:
+def is_ramp(fit: Function) -> bool:
     """Whether the fit stands in for a step function."""
-    return isinstance(function_named(fit.name), StepFunction)
+    return isinstance(fit, ReluSum) and isinstance(function_named(fit.name), StepFunction)
 
 
 def _levels(fit: ReluSum) -> tuple[float, ...]:
@@ -142,12 +168,12 @@ def rule(instruction: Instruction, program: StackProgram, state: State, how: Ari
     raise ProgramError.broken(type(instruction).__name__, "has no rule in certificates/bounds.py")
 
 
-def _apply(program: StackProgram, name: str, argument: Enclosure, rounding: Tensor) -> Enclosure:
+def _apply(fit: Function, argument: Enclosure, rounding: Tensor) -> Enclosure:
     """A program's function at an enclosed argument.
 
     |fit(a) - f(b)| <= |fit(a) - f(a)| + |f(a) - f(b)|, with a, b in known intervals.
     """
-    function, fit = function_named(name), program.function(name)
+    function = function_named(fit.name)
     exact = Interval(*function.bounds(argument.exact.low, argument.exact.high))
     at_actual = Interval(*function.bounds(argument.actual.low, argument.actual.high))
     both_low = torch.minimum(argument.exact.low, argument.actual.low)
@@ -155,20 +181,23 @@ def _apply(program: StackProgram, name: str, argument: Enclosure, rounding: Tens
     moved = function.variation(both_low, both_high, argument.error)
     fitted = fit_error(fit, argument.actual) + rounding
     actual = at_actual.widened(fitted)
-    if is_ramp(fit):  # it stays between the levels of the step
+    if isinstance(fit, ReluSum) and is_ramp(fit):  # it stays between the levels of the step
         levels = _levels(fit)
         actual = actual.within(Interval(min(levels) - rounding, max(levels) + rounding))
     return Enclosure.around(exact, moved + fitted, actual)
 
 
-def fit_error(fit: ReluSum, argument: Interval) -> Tensor:
+def fit_error(fit: Function, argument: Interval) -> Tensor:
     """Largest certified error on the pieces that the argument can touch.
 
-    Infinite outside the interval on which the fit was proved; exact fits and ramps continue as
-    the function itself does.
+    Infinite outside the interval on which the fit was proved; exact fits, ramps and look-ups
+    that saturate continue as the function itself does.
     """
     if fit.is_exact:
         return torch.zeros_like(argument.low)
+    if isinstance(fit, LatticeFunction):
+        outside = (argument.size > fit.reach) & torch.tensor(not fit.saturates)
+        return torch.where(outside, torch.inf, fit.error)
     knots = torch.tensor(fit.knots, dtype=torch.float64)
     last = torch.searchsorted(knots, argument.high.contiguous())
     first = torch.minimum(torch.searchsorted(knots, argument.low.contiguous(), right=True), last)
@@ -193,42 +222,142 @@ def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
     return torch.maximum(padded[level, first], padded[level, last + 1 - 2**level])
 
 
+def _product(weights: Enclosure, inputs: Enclosure, how: Arithmetic) -> Enclosure:
+    """`weights @ inputs` at every token."""
+    rounding = how.sum_of(weights.error.shape[-1], inputs.actual.size @ weights.actual.size.mT)
+    error = inputs.error @ weights.exact.size.mT + inputs.actual.size @ weights.error.mT + rounding
+    actual = (inputs.actual @ weights.actual.mT).widened(rounding)
+    return Enclosure.around(inputs.exact @ weights.exact.mT, error, actual)
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """An argument, the total size of its terms, and how many there are."""
+
+    value: Enclosure
+    sizes: Tensor
+    n_terms: int
+
+
+def _argument(weights: Enclosure, inputs: _Argument, how: Arithmetic) -> _Argument:
+    """`weights @ inputs`."""
+    sizes = inputs.sizes @ weights.actual.size.mT
+    n_terms = weights.error.shape[-1] + inputs.n_terms - 1
+    return _Argument(_product(weights, inputs.value, how), sizes, n_terms)
+
+
+def _combination(combination: Combination, state: State, how: Arithmetic) -> _Argument:
+    """A combination of slots; a slot itself is not rounded."""
+    parts = [(state[slot], factor) for slot, factor in combination.terms()]
+    sizes = torch.stack([abs(f) * part.actual.size for part, f in parts]).sum(0)
+    error = torch.stack([abs(f) * part.error for part, f in parts]).sum(0)
+    exact = _sum([part.exact.times(f) for part, f in parts])
+    actual = _sum([part.actual.times(f) for part, f in parts])
+    if len(parts) > 1:
+        rounding = how.sum_of(len(parts), sizes)
+        error, actual = error + rounding, actual.widened(rounding)
+    return _Argument(Enclosure.around(exact, error, actual), sizes, len(parts))
+
+
 @rule.register
 def _(instruction: ApplyUnits, program: StackProgram, state: State, how: Arithmetic) -> State:
-    weights, inputs = state[instruction.weights], state[instruction.inputs]
-    fan_in = weights.error.shape[-1]
-    sizes = inputs.actual.size @ weights.actual.size.mT
-    error = (
-        inputs.error @ weights.exact.size.mT
-        + inputs.actual.size @ weights.error.mT
-        + how.sum_of(fan_in, sizes)
-    )
-    actual = (inputs.actual @ weights.actual.mT).widened(how.sum_of(fan_in, sizes))
-    argument = Enclosure.around(inputs.exact @ weights.exact.mT, error, actual)
-    fit = program.function(instruction.function)
-    rounding = how.function(fit, fan_in, sizes, how.n_tokens)
-    return {instruction.write: _apply(program, instruction.function, argument, rounding)}
+    inputs = _combination(Combination.of(instruction.inputs), state, how)
+    argument = _argument(state[instruction.weights], inputs, how)
+    fit = program.relu_sum(instruction.function)
+    rounding = how.function(fit, argument.n_terms, argument.sizes, how.n_tokens)
+    return {instruction.write: _apply(fit, argument.value, rounding)}
 
 
 @rule.register
 def _(instruction: MapSlots, program: StackProgram, state: State, how: Arithmetic) -> State:
     total: Enclosure | None = None
     for summand in instruction.summands:
-        parts = [
-            (state[slot], factor)
-            for slot, factor in zip(summand.slots, summand.coefficients, strict=True)
-        ]
-        sizes = torch.stack([abs(f) * part.actual.size for part, f in parts]).sum(0)
-        error = torch.stack([abs(f) * part.error for part, f in parts]).sum(0)
-        exact = _sum([part.exact.times(f) for part, f in parts])
-        actual = _sum([part.actual.times(f) for part, f in parts])
-        rounding = how.sum_of(len(parts), sizes)
-        argument = Enclosure.around(exact, error + rounding, actual.widened(rounding))
-        fit = program.function(summand.function)
-        rounding = how.function(fit, len(parts), sizes, n_copies=1)
-        value = _apply(program, summand.function, argument, rounding)
+        argument = _combination(summand.argument, state, how)
+        fit = program.relu_sum(summand.function)
+        rounding = how.function(fit, argument.n_terms, argument.sizes, n_copies=1)
+        value = _apply(fit, argument.value, rounding)
         total = value if total is None else _add(total, value, how)
     return {} if total is None else {instruction.write: total}
+
+
+def _grid_argument(argument: Argument, state: State, how: Arithmetic) -> _Argument:
+    inputs = _combination(argument.inputs, state, how)
+    if argument.weights is None:
+        return inputs
+    weights = state[argument.weights]
+    return _argument(weights.mT if argument.transposed else weights, inputs, how)
+
+
+@rule.register
+def _(instruction: LookUp, program: StackProgram, state: State, how: Arithmetic) -> State:
+    argument = _grid_argument(instruction.argument, state, how)
+    written = {}
+    for name, write in zip(instruction.lookups, instruction.into, strict=True):
+        fit = program.look_up(name)
+        rounding = how.head(fit, argument.n_terms, argument.sizes)
+        written[write] = _apply(fit, argument.value, rounding)
+    return written
+
+
+@rule.register
+def _(instruction: Project, program: StackProgram, state: State, how: Arithmetic) -> State:
+    argument = _grid_argument(instruction.argument, state, how)
+    fit, reach = program.look_up(IDENTITY), instruction.reach
+    off = reach * _grid_error(fit, argument.n_terms, argument.sizes / reach, how)
+    return {instruction.write: _moved(argument.value, off)}
+
+
+def _moved(value: Enclosure, off: Tensor) -> Enclosure:
+    """The value as the transformer has it after getting it wrong by `off`."""
+    return Enclosure.around(value.exact, value.error + off, value.actual.widened(off))
+
+
+def _grid_error(fit: LatticeFunction, n_terms: int, sizes: Tensor, how: Arithmetic) -> Tensor:
+    """How far a line or a square is off; only the dense transformer reads it from the grid."""
+    if not how.sums_terms:
+        return torch.zeros_like(sizes)
+    off = fit.error + how.head(fit, n_terms, sizes)
+    return torch.where(sizes > fit.reach, torch.inf, off)
+
+
+@rule.register
+def _(instruction: AddProduct, program: StackProgram, state: State, how: Arithmetic) -> State:
+    argument = _grid_argument(instruction.argument, state, how)
+    factor, before = state[instruction.factor], state[instruction.write]
+    reach, factor_reach = instruction.reach, instruction.factor_reach
+    sizes = argument.sizes / reach + factor.actual.size / factor_reach
+    off = _grid_error(program.look_up(SQUARE), argument.n_terms + 1, sizes, how)
+    product = _moved(_multiply(argument.value, factor, how), reach * factor_reach / 2 * off)
+    return {instruction.write: _add(before, product, how) if before.exact.size.any() else product}
+
+
+@rule.register
+def _(instruction: AddGradient, program: StackProgram, state: State, how: Arithmetic) -> State:
+    left, right = _combination(instruction.left, state, how).value, state[instruction.right]
+    off = _probing_error(instruction, left, right, how) if how.sums_terms else None
+    return _add_outer_product(instruction.write, left, right, instruction.scale, off, state, how)
+
+
+def _probing_error(
+    instruction: AddGradient, left: Enclosure, right: Enclosure, how: Arithmetic
+) -> Tensor:
+    """How far the heads' mean(left right^T) is from the exact one, before it is scaled.
+
+    With x = probe * left, sum_k c_k sinh(k x) / k = x + R(x) and |R(x)| <= 0.0224 |x|^7 cosh(3 x).
+    The examples in the denominator change it by at most 2.2 SHARE exp(6 x) of |left| |right|. The
+    rest is rounding: of n exponentials, each of a number below 48, divided by the probe.
+    """
+    left_size, right_size = left.actual.size, right.actual.size
+    x = instruction.probe * left_size
+    n_examples = left_size.shape[-2]
+    lost = (
+        0.0224 * torch.cosh(3 * x) * x**6 * left_size + 2.2 * SHARE * torch.exp(6 * x) * left_size
+    )
+    rounded = torch.full_like(x, 1.84 / instruction.probe) * torch.exp(3 * x)
+    return (
+        lost.mT @ right_size / n_examples
+        + how.sum_of(how.n_tokens + 48, rounded).mT @ right_size / n_examples
+    )
 
 
 def _sum(intervals: list[Interval]) -> Interval:
@@ -260,10 +389,7 @@ def _(instruction: MultiplySlots, program: StackProgram, state: State, how: Arit
 @rule.register
 def _(instruction: PullBack, program: StackProgram, state: State, how: Arithmetic) -> State:
     weights, upstream = state[instruction.weights], state[instruction.upstream]
-    rounding = how.sum_of(weights.error.shape[-2], upstream.actual.size @ weights.actual.size)
-    error = upstream.error @ weights.exact.size + upstream.actual.size @ weights.error + rounding
-    actual = (upstream.actual @ weights.actual).widened(rounding)
-    pulled_back = Enclosure.around(upstream.exact @ weights.exact, error, actual)
+    pulled_back = _product(weights.mT, upstream, how)
     return {instruction.write: _multiply(state[instruction.slope], pulled_back, how)}
 
 
@@ -271,22 +397,43 @@ def _(instruction: PullBack, program: StackProgram, state: State, how: Arithmeti
 def _(
     instruction: AccumulateOuterProduct, program: StackProgram, state: State, how: Arithmetic
 ) -> State:
-    left, right, weights = (
-        state[instruction.left],
-        state[instruction.right],
-        state[instruction.write],
-    )
-    share = abs(instruction.scale) / left.error.shape[-2]
+    left, right = state[instruction.left], state[instruction.right]
+    return _add_outer_product(instruction.write, left, right, instruction.scale, None, state, how)
+
+
+def _add_outer_product(
+    write: str,
+    left: Enclosure,
+    right: Enclosure,
+    scale: float,
+    off: Tensor | None,
+    state: State,
+    how: Arithmetic,
+) -> State:
+    """`write` plus scale * mean(left right^T), which the layer itself gets wrong by `off`.
+
+    Then the registers' copies of the weights, which are not rounded alike, may also drift apart.
+    """
+    weights = state[write]
+    share = abs(scale) / left.error.shape[-2]
     size = share * left.actual.size.mT @ right.actual.size
     error = share * (left.error.mT @ right.exact.size + left.actual.size.mT @ right.error)
     rounding = how.sum_of(2 * how.n_tokens, size) + how.sum_of(2, weights.actual.size + size)
-    exact_size = share * left.exact.size.mT @ right.exact.size
-    exact = weights.exact.widened(exact_size)
-    return {
-        instruction.write: Enclosure.around(
-            exact, weights.error + error + rounding, weights.actual.widened(size + rounding)
+    exact = weights.exact.widened(share * left.exact.size.mT @ right.exact.size)
+    if off is not None:
+        rounding = rounding + abs(scale) * off
+    error = weights.error + error + rounding
+    written = {write: Enclosure.around(exact, error, weights.actual.widened(size + rounding))}
+    if off is not None:
+        written[drift_of(write)] = Enclosure.around(
+            Interval.point(torch.zeros_like(rounding)), 2 * rounding
         )
-    }
+    return written
+
+
+def drift_of(weights: str) -> str:
+    """The entry of a state that tells by how much a block moves copies of `weights` apart."""
+    return f"drift of {weights}"
 
 
 @rule.register

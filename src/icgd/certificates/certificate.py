@@ -24,12 +24,13 @@ class Certificate:
 
     All are bounds on the error of any single weight: `domain_step` (a) for one step and
     `domain_trajectory` for the whole run, by intervals through the program, with rounding for
-    prompts of up to `n_tokens` tokens; `paper_step` (c) by the paper's closed form.
+    prompts of up to `n_tokens` tokens; `paper_step` (c) by the paper's closed form, if there is
+    one.
     """
 
     domain_step: float
     domain_trajectory: float
-    paper_step: float
+    paper_step: float | None
     n_tokens: int
 
     @property

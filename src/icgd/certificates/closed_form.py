@@ -40,9 +40,14 @@ class _Constants:
     error: float
 
 
-def closed_form_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> float:
-    """The paper's bound on the error of one step, and rounding; infinite beyond float64."""
-    functions = [replace(f, errors=(0.0,) * f.n_pieces) for f in program.functions]
+def closed_form_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> float | None:
+    """The paper's bound on the error of one step, and rounding; infinite beyond float64.
+
+    None for a program with look-ups, for which no paper gives one.
+    """
+    if program.n_registers:
+        return None
+    functions = [function.without_error() for function in program.functions]
     rounding = domain_bound(replace(program, functions=tuple(functions), n_steps=0), problem, how)
     try:
         return closed_form_step(program, problem) + rounding.step
@@ -103,7 +108,7 @@ def _forward_reach(
 def _constants(program: StackProgram, function: ScalarFunction, reach: float) -> _Constants:
     end = torch.tensor(reach, dtype=torch.float64)
     low, high = function.bounds(-end, end)
-    fit = program.function(function.name)
+    fit = program.relu_sum(function.name)
     return _Constants(
         size=float(torch.maximum(-low, high)),
         lipschitz=float(function.lipschitz(-end, end)),

@@ -9,7 +9,7 @@ from math import inf
 
 import torch
 
-from icgd.certificates.bounds import Arithmetic, Enclosure, State, propagate
+from icgd.certificates.bounds import Arithmetic, Enclosure, State, drift_of, propagate
 from icgd.certificates.intervals import Interval
 from icgd.problems.problem import Problem
 from icgd.problems.task import FLOAT32_ROUNDING
@@ -47,14 +47,18 @@ def domain_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> Do
 
     widest = problem.update.box + reach
     trajectory = _after_steps(increase, program.n_steps, widest)
-    return DomainBound(after_block(reach, 0.0).error, min(trajectory, widest))
+    drift = program.n_steps * after_block(reach, 0.0).drift
+    return DomainBound(after_block(reach, drift).error, min(trajectory, widest))
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """After a block: the largest error of a weight, and the largest weight of the transformer."""
+    """After a block: the largest error of a weight, how far it moved copies of the weights apart,
+    and the largest weight of the transformer.
+    """
 
     error: float
+    drift: float
     size: float
 
 
@@ -98,9 +102,12 @@ def _propagated(
     """The weights after one block, if they were off by `error` before."""
     state = _domain(program, problem, reach, error)
     state = propagate(program, program.block, state, how)
-    weights = [state[slot.name] for slot in program.layout.having(Role.PARAMETER)]
+    names = [slot.name for slot in program.layout.having(Role.PARAMETER)]
+    weights = [state[name] for name in names]
+    drifts = [state[drift_of(name)] for name in names if drift_of(name) in state]
     return _Weights(
         error=max(float(slot.error.max()) for slot in weights),
+        drift=max((float(slot.error.max()) for slot in drifts), default=0.0),
         size=max(float(slot.actual.size.max()) for slot in weights),
     )
 

@@ -58,7 +58,7 @@ def _inside_ramps(program: StackProgram, target: MLP, layer: int, z: Tensor) -> 
     derivative = target.layer_activation(layer).derivative
     if not isinstance(derivative, StepFunction) or not derivative.knots:
         return z.new_empty(0, z.dim()).long()
-    knots = program.function(derivative.name).knots
+    knots = program.relu_sum(derivative.name).knots
     inside = z != z
     for start, end in zip(knots[::2], knots[1::2], strict=True):
         inside = inside | ((start < z) & (z < end))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from icgd.backends.prompt import split_parameters
-from icgd.certificates.bounds import Arithmetic, Enclosure, State, propagate
+from icgd.certificates.bounds import Arithmetic, Enclosure, State, drift_of, propagate
 from icgd.certificates.intervals import Interval
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
@@ -24,11 +24,14 @@ NUMBERS_AT_ONCE = 2**22
 def stepwise_bounds(program: StackProgram, task: Task, history: History, how: Arithmetic) -> Tensor:
     """For each step, a bound on the error it adds to any weight.
 
-    The steps are independent of each other, so they are bounded many at a time.
+    The steps are independent of each other, so they are bounded many at a time; unless the
+    weights have copies, which drift apart from step to step.
     """
     before = history[..., :-1, :].double()
     if before.numel() == 0:
         return before.new_zeros(*task.batch, 0)
+    if how.sums_terms and program.n_registers:
+        return _with_drift(program, task, before, how)
     numbers = task.x.shape[-2] * max(slot.width for slot in program.layout.slots)
     group = max(1, NUMBERS_AT_ONCE // (numbers * max(1, *task.batch, 1)))
     errors = [
@@ -44,6 +47,18 @@ def stepwise_bounds(program: StackProgram, task: Task, history: History, how: Ar
         for part in before.split(group, dim=-2)
     ]
     return torch.cat(errors, dim=-1)
+
+
+def _with_drift(program: StackProgram, task: Task, before: History, how: Arithmetic) -> Tensor:
+    """Step by step, with what the steps before may have moved the weights' copies apart."""
+    x, y = task.x.double(), task.y.double()
+    drift = torch.zeros_like(before[..., 0, :])
+    errors = []
+    for parameters in before.unbind(-2):
+        weights = _after_block(program, x, y, parameters, drift, inf, how)
+        errors.append(weights.error.amax(-1))
+        drift = drift + weights.drift
+    return torch.stack(errors, dim=-1)
 
 
 def _for_each_step(data: Tensor, history: History) -> Tensor:
@@ -76,9 +91,12 @@ def trajectory_bounds(
 
 @dataclass(frozen=True)
 class _Weights:
-    """After a block: a bound on every weight's error, and the largest transformer's weight."""
+    """After a block: a bound on every weight's error and on how far it moved the weights' copies
+    apart, and the largest transformer's weight.
+    """
 
     error: Parameters
+    drift: Parameters
     size: float
 
 
@@ -104,8 +122,11 @@ def _after_block(
         zeros = x.new_zeros(*x.shape[:-1], slot.width)
         state[slot.name] = Enclosure.common(Interval.point(zeros))
     state = propagate(program, program.block, state, how)
-    weights = [state[slot.name] for slot in layout.having(Role.PARAMETER)]
+    names = [slot.name for slot in layout.having(Role.PARAMETER)]
+    weights = [state[name] for name in names]
+    drifts = [state[drift_of(name)] for name in names if drift_of(name) in state]
     return _Weights(
         error=torch.cat([slot.error.flatten(-2) for slot in weights], dim=-1),
+        drift=torch.cat([slot.error.flatten(-2) for slot in drifts] or [error], dim=-1),
         size=max(float(slot.actual.size.max()) for slot in weights),
     )

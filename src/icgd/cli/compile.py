@@ -49,7 +49,7 @@ def _data(
     compiled: Compiled, certificate: Certificate, output: Path, listing: bool
 ) -> dict[str, Any]:
     functions = [
-        {"name": function.name, "pieces": function.n_pieces, "error": function.error}
+        {"name": function.name, "fineness": function.fineness, "error": function.error}
         for function in compiled.program.functions
     ]
     data = {

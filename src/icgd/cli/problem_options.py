@@ -67,13 +67,21 @@ ConstructionName = Annotated[
 Pieces = Annotated[
     int | None,
     typer.Option(
-        help="Linear pieces of every smooth function; 64 unless said.", rich_help_panel=BUILDING
+        help="relu-stack: linear pieces of every smooth function; 64 unless said.",
+        rich_help_panel=BUILDING,
+    ),
+]
+Registers = Annotated[
+    int | None,
+    typer.Option(
+        help="softmax-stack: registers of its look-ups; enough for full accuracy unless said.",
+        rich_help_panel=BUILDING,
     ),
 ]
 Tolerance = Annotated[
     float | None,
     typer.Option(
-        help="Instead of --pieces: as many as prove that no step errs by more.",
+        help="Instead of these: as many as prove that no step errs by more.",
         rich_help_panel=BUILDING,
     ),
 ]
@@ -91,6 +99,7 @@ def compiled_from(
     steps: Steps = 20,
     construction: ConstructionName = "relu-stack",
     pieces: Pieces = None,
+    registers: Registers = None,
     tolerance: Tolerance = None,
 ) -> Compiled:
     """The training run that the options describe."""
@@ -98,7 +107,12 @@ def compiled_from(
     problem = Problem(target, loss, GradientStep(step_size, box), Domain(x_bound, y_bound))
     with progress("compiling"):
         return compile(
-            problem, n_steps=steps, construction=construction, pieces=pieces, tolerance=tolerance
+            problem,
+            n_steps=steps,
+            construction=construction,
+            pieces=pieces,
+            registers=registers,
+            tolerance=tolerance,
         )
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from torch import Tensor
 
 from icgd.certificates.certificate import Certificate, Report, Verdict
-from icgd.program.functions import ReluSum
+from icgd.program.functions import Function
 from icgd.weights.summary import Summary, dense_bytes
 
 output = Console(highlight=False)
@@ -104,8 +104,10 @@ def seconds_text(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def error_text(value: float) -> str:
+def error_text(value: float | None) -> str:
     """An error or a bound: two digits are all that matters."""
+    if value is None:
+        return "none"
     is_everyday = value == 0 or 0.01 <= value < 10_000
     return f"{value:.2g}" if is_everyday else f"{value:.1e}"
 
@@ -138,6 +140,7 @@ def print_summary(summary: Summary) -> None:
     nonzero_share = summary.nonzeros / summary.parameters
     rows = [
         ("layers", f"{summary.n_layers:,}: {steps}, {prediction} to predict"),
+        *([("registers", f"{summary.n_registers:,}")] if summary.n_registers else []),
         ("d_model", count_text(summary.d_model)),
         ("heads", f"at most {count_text(summary.max_heads)} a layer, d_head {summary.d_head:,}"),
         ("hidden units of an MLP", f"at most {count_text(summary.d_mlp)}"),
@@ -149,14 +152,14 @@ def print_summary(summary: Summary) -> None:
     print_rows(f"The transformer ({summary.construction})", rows)
 
 
-def print_functions(functions: Iterable[ReluSum]) -> None:
+def print_functions(functions: Iterable[Function]) -> None:
     """How finely each function is approximated."""
     rows = [
-        (function.name, f"{function.n_pieces} pieces, error at most {error_text(function.error)}")
+        (function.name, f"{function.fineness}, error at most {error_text(function.error)}")
         for function in functions
         if not function.is_exact
     ]
-    print_rows("Functions as sums of ReLUs", rows or [("all", "exact")])
+    print_rows("Approximated functions", rows or [("all", "exact")])
 
 
 def print_certificate(certificate: Certificate) -> None:

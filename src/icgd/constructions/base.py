@@ -10,18 +10,27 @@ from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.errors import SettingError
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, power_of_two
+from icgd.problems.task import dtype_named
 from icgd.program.program import StackProgram
 
 
 @dataclass(frozen=True)
 class Precision:
-    """How finely a construction approximates: pieces of a smooth function, width of a step."""
+    """How finely a construction approximates.
+
+    `pieces` of a smooth function by sums of ReLUs; `registers` of a softmax lattice, or None for
+    as many as give full accuracy in `dtype`, the arithmetic that it is made for; width of the
+    ramp that stands in for a step.
+    """
 
     pieces: int = 64
+    registers: int | None = None
     kink_width: float = DEFAULT_KINK_WIDTH
+    dtype: str = "float64"
 
     def __post_init__(self) -> None:
         count("pieces", self.pieces)
+        dtype_named(self.dtype)
         power_of_two("kink_width", self.kink_width)
         if not 2.0**-60 <= self.kink_width <= 1.0:
             raise SettingError.out_of_range("kink_width", self.kink_width, least=2.0**-60, most=1.0)
@@ -31,10 +40,19 @@ class AbstractConstruction(ABC):
     """One theorem: from a problem to a program. Subclasses are final and hold no state."""
 
     name: ClassVar[str]
+    setting: ClassVar[str]
+    """The setting of `Precision` that makes it finer, a whole number."""
+    coarsest: ClassVar[int]
+    finest: ClassVar[int]
+    """Values of that setting between which a tolerance chooses."""
 
     @abstractmethod
     def why_not(self, problem: Problem) -> str | None:
         """The reason why this construction cannot serve `problem`, or None if it can."""
+
+    @abstractmethod
+    def finer(self, setting: int, excess: float) -> int:
+        """The setting that about divides the error by `excess`."""
 
     @abstractmethod
     def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:

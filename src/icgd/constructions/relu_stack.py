@@ -17,14 +17,14 @@ weights of this transformer depend neither on the data nor on the length of the 
 
 from __future__ import annotations
 
-from math import ceil, log2
+from math import ceil, log2, sqrt
 from typing import ClassVar
 
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.constructions.parts.backward_pass import backward_pass
 from icgd.constructions.parts.forward_pass import forward_pass, slopes, units_slot
-from icgd.constructions.parts.ranges import Ranges, ranges_on_domain
+from icgd.constructions.parts.ranges import Ranges, largest_loss_argument, ranges_on_domain
 from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY
 from icgd.problems.functions import ScalarFunction
@@ -39,6 +39,7 @@ from icgd.program.instructions import (
     TOKENS_PER_EXAMPLE,
     AccumulateOuterProduct,
     ClipSlots,
+    Combination,
     MapSlots,
     Summand,
     WipeSlots,
@@ -57,6 +58,12 @@ class ReluStack(AbstractConstruction):
     """Exactly 2N + 4 layers a step; exact for piecewise-linear activations and losses."""
 
     name: ClassVar[str] = "relu-stack"
+    setting: ClassVar[str] = "pieces"
+    coarsest: ClassVar[int] = 4
+    finest: ClassVar[int] = 2**14
+
+    def finer(self, setting: int, excess: float) -> int:
+        return ceil(1.01 * setting * sqrt(excess))  # the error falls with the square
 
     def why_not(self, problem: Problem) -> str | None:
         if problem.loss_function.slope_parts is None:
@@ -156,8 +163,7 @@ def _largest_argument(problem: Problem, ranges: Ranges) -> float:
     parts = problem.loss_function.slope_parts or ()
     largest = max(*ranges.preactivations, ranges.outputs[-1])
     for part in parts:
-        size = abs(part.prediction) * ranges.outputs[-1] + abs(part.label) * problem.domain.y
-        largest = max(largest, size)
+        largest = max(largest, largest_loss_argument(problem, part, ranges.outputs[-1]))
     return largest
 
 
@@ -177,7 +183,7 @@ def _loss_slope(problem: Problem, gate: float) -> Layer:
     instruction = MapSlots(
         summands=tuple(summands),
         only_where=IS_EXAMPLE,
-        never_where=IS_QUERY,
+        never_where=(IS_QUERY,),
         gate=gate,
         write="loss_slope",
     )
@@ -187,7 +193,7 @@ def _loss_slope(problem: Problem, gate: float) -> Layer:
 def _summand(part: SlopePart, prediction: str) -> Summand:
     factors = {prediction: part.prediction, "y": part.label}
     used = {slot: factor for slot, factor in factors.items() if factor != 0.0}
-    return Summand(tuple(used), tuple(used.values()), part.function.name)
+    return Summand(Combination(tuple(used), tuple(used.values())), part.function.name)
 
 
 def _gradient_step(problem: Problem) -> Layer:
@@ -207,15 +213,15 @@ def _clip_and_wipe(problem: Problem) -> Layer:
     layout = _layout(problem.target)
     weights = tuple(slot.name for slot in layout.having(Role.PARAMETER))
     scratch = tuple(slot.name for slot in layout.having(Role.SCRATCH))
-    return Layer("clip and wipe", (ClipSlots(weights, problem.update.box), WipeSlots(scratch)))
+    return Layer("clip and wipe", (ClipSlots(weights, problem.update.box, ONE), WipeSlots(scratch)))
 
 
 def _copy_prediction(target: MLP, gate: float) -> Layer:
     prediction = units_slot(target.depth)
     copy = MapSlots(
-        summands=(Summand((prediction,), (1.0,), IDENTITY.name),),
+        summands=(Summand(Combination.of(prediction), IDENTITY.name),),
         only_where=IS_QUERY,
-        never_where=IS_EXAMPLE,
+        never_where=(IS_EXAMPLE,),
         gate=gate,
         write="y",
     )

@@ -26,9 +26,14 @@ from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFuncti
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation r together with its derivative r'."""
+    """An activation r together with its derivative r'.
+
+    A smooth one that grows like a line is r(z) = z gate(z) + rest(z) with bounded parts.
+    """
 
     value: ScalarFunction
+    gate: SmoothFunction | None = None
+    rest: SmoothFunction | None = None
 
     @property
     def name(self) -> str:
@@ -134,6 +139,34 @@ SILU = SmoothFunction(
     ),
 )
 
+NORMAL_DISTRIBUTION = SmoothFunction(
+    "normal_distribution",
+    (_normal_distribution, _normal_density, lambda z: -z * _normal_density(z)),
+    ((), (0.0,), (-1.0, 1.0)),
+)
+
+
+def _coin_entropy(z: Tensor) -> Tensor:
+    # Even; written for the side on which nothing cancels.
+    size = z.abs()
+    return torch.log1p(torch.exp(-size)) + size * torch.sigmoid(-size)
+
+
+# softplus(z) - z sigmoid(z), the entropy of a coin that shows heads with probability sigmoid(z).
+COIN_ENTROPY = SmoothFunction(
+    "coin_entropy",
+    (
+        _coin_entropy,
+        lambda z: -z * _sigmoid_1(z),
+        lambda z: -_sigmoid_1(z) - z * _sigmoid_2(z),
+    ),
+    (
+        (0.0,),
+        _around_zero(1.5434046384182084480),
+        (-2.7032361206583568889, 0.0, 2.7032361206583568889),
+    ),
+)
+
 LEAK = 0.01
 """Slope of leaky_relu for negative arguments, torch's default."""
 
@@ -144,8 +177,17 @@ LEAKY_RELU = KinkedFunction(
 IDENTITY = KinkedFunction("identity", lambda z: z, (), (1.0,))
 
 ACTIVATIONS: dict[str, Activation] = {
-    function.name: Activation(function)
-    for function in (RELU, LEAKY_RELU, IDENTITY, TANH, SIGMOID, GELU, SILU, SOFTPLUS)
+    activation.name: activation
+    for activation in (
+        Activation(RELU),
+        Activation(LEAKY_RELU),
+        Activation(IDENTITY),
+        Activation(TANH),
+        Activation(SIGMOID),
+        Activation(GELU, gate=NORMAL_DISTRIBUTION),
+        Activation(SILU, gate=SIGMOID),
+        Activation(SOFTPLUS, gate=SIGMOID, rest=COIN_ENTROPY),
+    )
 }
 
 

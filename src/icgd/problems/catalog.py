@@ -10,6 +10,7 @@ from icgd.problems.losses import LOSSES
 _functions: list[ScalarFunction] = [
     *(activation.value for activation in ACTIVATIONS.values()),
     *(activation.derivative for activation in ACTIVATIONS.values()),
+    *(part for a in ACTIVATIONS.values() for part in (a.gate, a.rest) if part is not None),
     *(part.function for loss in LOSSES.values() for part in loss.slope_parts or ()),
 ]
 

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import singledispatch
 from math import isfinite
 
 from icgd.errors import ProgramError
+from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
+    ONE,
     AccumulateOuterProduct,
+    AddGradient,
+    AddProduct,
     ApplyUnits,
+    Argument,
     ClipSlots,
     Instruction,
+    LayerKind,
+    LookUp,
     MapSlots,
     MultiplySlots,
+    Project,
     PullBack,
     WipeSlots,
 )
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer, StackProgram
+from icgd.program.registers import IS_REGISTER
+
+CHANGE_IN_PLACE = (ClipSlots, WipeSlots, AccumulateOuterProduct, AddGradient, AddProduct)
+"""Instructions that add to what a slot holds, or replace it."""
 
 
 def check_program(program: StackProgram) -> None:
@@ -36,7 +49,9 @@ def check_program(program: StackProgram) -> None:
         if not isfinite(value):
             raise ProgramError.broken(name, f"is {value}, expected a finite number")
     for function in program.functions:
-        _check_function_shape(program, function.name)
+        if function_problem := _function_problem(function):
+            raise ProgramError.broken(f"function {function.name!r}", function_problem)
+    _check_registers(program)
     for part, layers in (("block", program.block), ("prediction", program.prediction)):
         filled: set[str] = set()
         example_only: set[str] = set()
@@ -53,29 +68,56 @@ def check_program(program: StackProgram) -> None:
 def constants(program: StackProgram) -> Iterator[tuple[str, float]]:
     """Every number that the program holds, with the name of what it belongs to."""
     for function in program.functions:
-        numbers = (function.grid, function.anchor, function.anchor_value)
-        for value in (*numbers, *function.knots, *function.slopes, *function.errors):
-            yield f"function {function.name!r}", value
+        for field in fields(function):
+            value = getattr(function, field.name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, float):
+                    yield f"function {function.name!r}", number
     for layer in (*program.block, *program.prediction):
         for instruction in layer.instructions:
-            for name in ("scale", "gate", "bound"):
+            for name in ("scale", "gate", "bound", "reach", "factor_reach", "probe"):
                 if hasattr(instruction, name):
                     yield name, getattr(instruction, name)
 
 
-def _check_function_shape(program: StackProgram, name: str) -> None:
-    function = program.function(name)
+@singledispatch
+def _function_problem(function: Function) -> str | None:
+    """What is wrong with a function, or None."""
+    return "is of no known kind"
+
+
+@_function_problem.register
+def _(function: ReluSum) -> str | None:
     increasing = all(a < b for a, b in zip(function.knots, function.knots[1:], strict=False))
     if not increasing or len(function.slopes) != len(function.knots) + 1:
-        raise ProgramError.broken(
-            f"function {name!r}", "needs increasing knots and one slope more than knots"
-        )
+        return "needs increasing knots and one slope more than knots"
     if not function.grid > 0 or not all(
         (knot / function.grid).is_integer() for knot in function.knots
     ):
-        raise ProgramError.broken(f"function {name!r}", f"has knots off its grid {function.grid}")
+        return f"has knots off its grid {function.grid}"
     if len(function.errors) != len(function.slopes) or min(function.errors) < 0:
-        raise ProgramError.broken(f"function {name!r}", "needs one certified error a piece")
+        return "needs one certified error a piece"
+    return None
+
+
+@_function_problem.register
+def _(function: LatticeFunction) -> str | None:
+    if len(function.values) % 2 == 0:
+        return f"has {len(function.values)} values, expected an odd number"
+    positive = (function.reach, function.spacing, function.ratio)
+    if not min(positive) > 0 or min(function.error, function.size, function.sensitivity) < 0:
+        return "needs a positive reach, spacing and ratio, and errors of at least 0"
+    return None
+
+
+def _check_registers(program: StackProgram) -> None:
+    """All look-ups share the registers, and the registers' constants have their slots."""
+    halves = {function.half for function in program.lattice_functions}
+    if len(halves) > 1:
+        raise ProgramError.broken("program", f"has look-ups over grids of half {sorted(halves)}")
+    for name in program.registers():
+        if program.layout.slot(name).role is not Role.CONSTANT:
+            raise ProgramError.broken("program", f"keeps register constants in {name!r}")
 
 
 def _check_layer(program: StackProgram, layer: Layer, filled: set[str], where: str) -> None:
@@ -86,7 +128,10 @@ def _check_layer(program: StackProgram, layer: Layer, filled: set[str], where: s
     wiped: set[str] = set()
     for instruction in layer.instructions:
         for name in instruction.functions():
-            program.function(name)
+            if instruction.kind is LayerKind.SOFTMAX:
+                program.look_up(name)
+            else:
+                program.relu_sum(name)
         _check_reads(program.layout, instruction, filled, where)
         for name in set(instruction.reads()) & written - set(instruction.writes()):
             raise ProgramError.broken(where, f"reads {name!r} after writing it in the same layer")
@@ -125,18 +170,19 @@ def _check_reads(layout: Layout, instruction: Instruction, filled: set[str], whe
 def _check_writes(
     layout: Layout, instruction: Instruction, filled: set[str], written: set[str], where: str
 ) -> None:
-    changes_in_place = isinstance(instruction, ClipSlots | WipeSlots | AccumulateOuterProduct)
+    changes_in_place = isinstance(instruction, CHANGE_IN_PLACE)
     for name in instruction.writes():
         role = layout.slot(name).role
         if role in (Role.INPUT, Role.CONSTANT):
             raise ProgramError.broken(where, f"writes to {name!r}, which must stay as it is")
-        if role is Role.SCRATCH and isinstance(instruction, AccumulateOuterProduct):
+        if role is Role.SCRATCH and isinstance(instruction, AccumulateOuterProduct | AddGradient):
             raise ProgramError.broken(where, f"accumulates into scratch slot {name!r}")
         if role is Role.LABEL and getattr(instruction, "only_where", None) != IS_QUERY:
             raise ProgramError.broken(where, f"writes over {name!r}, the examples' labels")
         if name in written:
             raise ProgramError.broken(where, f"writes {name!r} twice in one layer")
-        if not changes_in_place and (name in filled or role is Role.PARAMETER):
+        held = name in filled or role is Role.PARAMETER
+        if held and not changes_in_place:
             raise ProgramError.broken(where, f"writes over {name!r}, which still holds a value")
         written.add(name)
 
@@ -174,11 +220,51 @@ def _(instruction: MultiplySlots, layout: Layout) -> str | None:
 
 @shape_problem.register
 def _(instruction: MapSlots, layout: Layout) -> str | None:
-    flags = {instruction.only_where, instruction.never_where}
-    if flags != {IS_EXAMPLE, IS_QUERY}:
-        return f"its flags are {', '.join(sorted(flags))}, expected {IS_EXAMPLE} and {IS_QUERY}"
-    slots = [slot for summand in instruction.summands for slot in summand.slots]
+    flags = {instruction.only_where, *instruction.never_where}
+    known = {IS_EXAMPLE, IS_QUERY, IS_REGISTER} & set(layout.names)
+    if flags not in ({ONE}, known) or len(instruction.never_where) != len(flags) - 1:
+        expected = f"{', '.join(sorted(known))}, or only {ONE}"
+        return f"its flags are {', '.join(sorted(flags))}, expected {expected}"
+    slots = [slot for summand in instruction.summands for slot in summand.argument.slots]
     return _expect_equal_widths(layout, *slots, instruction.write)
+
+
+@shape_problem.register
+def _(instruction: LookUp, layout: Layout) -> str | None:
+    if len(instruction.lookups) != len(instruction.into):
+        return f"looks up {len(instruction.lookups)} functions into {len(instruction.into)} slots"
+    return _argument_problem(instruction.argument, layout, *instruction.into)
+
+
+@shape_problem.register
+def _(instruction: Project, layout: Layout) -> str | None:
+    return _argument_problem(instruction.argument, layout, instruction.write)
+
+
+@shape_problem.register
+def _(instruction: AddProduct, layout: Layout) -> str | None:
+    return _argument_problem(instruction.argument, layout, instruction.factor, instruction.write)
+
+
+def _argument_problem(argument: Argument, layout: Layout, *same_width: str) -> str | None:
+    """What is wrong with the shape of an argument, or of slots that are as wide as it is."""
+    if problem := _expect_equal_widths(layout, *argument.inputs.slots):
+        return problem
+    if argument.weights is None:
+        return _expect_equal_widths(layout, argument.inputs.slots[0], *same_width)
+    if problem := _expect_equal_widths(layout, *same_width):
+        return problem
+    rows, columns = (layout.slot(same_width[0]).width, layout.slot(argument.inputs.slots[0]).width)
+    expected = (columns, rows) if argument.transposed else (rows, columns)
+    return _expect_shape(layout, argument.weights, expected)
+
+
+@shape_problem.register
+def _(instruction: AddGradient, layout: Layout) -> str | None:
+    expected = (layout.slot(instruction.left.slots[0]).width, layout.slot(instruction.right).width)
+    return _expect_equal_widths(layout, *instruction.left.slots) or _expect_shape(
+        layout, instruction.write, expected
+    )
 
 
 @shape_problem.register(ClipSlots)

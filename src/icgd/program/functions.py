@@ -1,5 +1,7 @@
 r"""Functions of one variable as plain data: what a program's layers can evaluate exactly.
 
+Two kinds: sums of ReLUs, and look-ups by one softmax head over a grid of tokens.
+
 A continuous piecewise-linear function is a sum of ReLUs. Counted outwards from an anchor c,
 
     f(z) = f(c) + right * relu(z - c) - left * relu(c - z)
@@ -7,12 +9,16 @@ A continuous piecewise-linear function is a sum of ReLUs. Counted outwards from 
 
 where jump(t) is the change of slope at t. Counting outwards keeps the terms small near the
 anchor, so that little is lost to rounding.
+
+A softmax head over grid tokens g = -half .. half, which meets an argument s with the scores
+(g s / spacing - g^2 / 2) / ratio^2, weighs them by a discrete Gaussian around s, `ratio` cells
+wide, and returns the mean of the tokens' values.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,11 @@ class ReluSum:
     @property
     def n_pieces(self) -> int:
         return len(self.slopes)
+
+    @property
+    def fineness(self) -> str:
+        """How finely it is approximated, in words."""
+        return f"{self.n_pieces} piece{'s' * (self.n_pieces != 1)}"
 
     @property
     def error(self) -> float:
@@ -88,3 +99,49 @@ class ReluSum:
         """The value at one point, term by term."""
         values = [term.coefficient * max(term.scale * z + term.shift, 0.0) for term in self.terms()]
         return sum(values, 0.0)
+
+    def without_error(self) -> ReluSum:
+        """The same function, taken for the real one."""
+        return replace(self, errors=(0.0,) * self.n_pieces)
+
+
+@dataclass(frozen=True)
+class LatticeFunction:
+    """Values of the grid tokens that make a head return `name` at s, within `error`.
+
+    The error is proved on [-reach, reach], or everywhere if the function `saturates`: far out
+    the head returns the value of the last token. `size` bounds the sum of weight * |value|, and
+    `sensitivity` what a relative rounding of all scores changes, as a multiple of it, where the
+    terms of the argument have a total size of at most reach.
+    """
+
+    name: str
+    reach: float
+    spacing: float
+    ratio: float
+    values: tuple[float, ...]
+    error: float
+    size: float
+    sensitivity: float
+    saturates: bool = False
+
+    @property
+    def half(self) -> int:
+        """The grid tokens are those from -half to half."""
+        return len(self.values) // 2
+
+    @property
+    def fineness(self) -> str:
+        """How finely it is approximated, in words."""
+        return f"{len(self.values)} grid tokens"
+
+    @property
+    def is_exact(self) -> bool:
+        return self.error == 0.0
+
+    def without_error(self) -> LatticeFunction:
+        """The same function, taken for the real one."""
+        return replace(self, error=0.0)
+
+
+Function = ReluSum | LatticeFunction

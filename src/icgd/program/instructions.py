@@ -18,6 +18,7 @@ class LayerKind(Enum):
     """The kinds of layer that a stack program uses."""
 
     ATTENTION = "attention"
+    SOFTMAX = "softmax"
     MLP = "mlp"
     PRODUCT = "product"
 
@@ -136,40 +137,57 @@ class PullBack(Instruction):
 
 
 @dataclass(frozen=True)
-class Summand:
-    """`function(sum_i coefficients[i] * slots[i])`, coordinate by coordinate."""
+class Combination:
+    """`sum_i coefficients[i] * slots[i]`, coordinate by coordinate."""
 
     slots: tuple[str, ...]
     coefficients: tuple[float, ...]
+
+    @classmethod
+    def of(cls, slot: str) -> Combination:
+        """A slot itself."""
+        return cls((slot,), (1.0,))
+
+    def terms(self) -> tuple[tuple[str, float], ...]:
+        """Slots with their coefficients."""
+        return tuple(zip(self.slots, self.coefficients, strict=True))
+
+    def formula(self) -> str:
+        if self.coefficients == (1.0,):
+            return self.slots[0]
+        return " ".join(f"{coefficient:+g} {slot}" for slot, coefficient in self.terms())
+
+
+@dataclass(frozen=True)
+class Summand:
+    """`function(argument)`, coordinate by coordinate."""
+
+    argument: Combination
     function: str
 
     def formula(self) -> str:
-        parts = [
-            f"{coefficient:+g} {slot}"
-            for slot, coefficient in zip(self.slots, self.coefficients, strict=True)
-        ]
-        return f"{self.function}({' '.join(parts)})"
+        return f"{self.function}({self.argument.formula()})"
 
 
 @dataclass(frozen=True)
 class MapSlots(Instruction):
     """Set `write = sum of summands` at the tokens where flag `only_where` is 1, not elsewhere.
 
-    Elsewhere flag `never_where` is 1 and each ReLU's argument is lowered by `gate`, which is
-    larger than any argument on the domain: the ReLU is then exactly 0. Where the flag is 0 the
-    gate adds exactly nothing.
+    Elsewhere a flag of `never_where` is 1 and each ReLU's argument is lowered by `gate`, which is
+    larger than any argument on the domain: the ReLU is then exactly 0. Where these flags are 0
+    the gate adds exactly nothing.
     """
 
     summands: tuple[Summand, ...]
     only_where: str
-    never_where: str
+    never_where: tuple[str, ...]
     gate: float
     write: str
     kind: ClassVar[LayerKind] = LayerKind.MLP
 
     def reads(self) -> tuple[str, ...]:
-        slots = [slot for summand in self.summands for slot in summand.slots]
-        return (*slots, self.never_where)
+        slots = [slot for summand in self.summands for slot in summand.argument.slots]
+        return (*slots, *self.never_where)
 
     def writes(self) -> tuple[str, ...]:
         return (self.write,)
@@ -179,25 +197,31 @@ class MapSlots(Instruction):
 
     def formula(self) -> str:
         total = " + ".join(summand.formula() for summand in self.summands)
-        return f"{self.write} = {total} where {self.only_where}"
+        where = f" where {self.only_where}" if self.never_where else ""
+        return f"{self.write} = {total}{where}"
 
 
 @dataclass(frozen=True)
 class ClipSlots(Instruction):
-    """Clip every coordinate of `slots` to [-bound, bound]: w - relu(w - b) + relu(-w - b)."""
+    """Clip every coordinate of `slots` to [-b, b], where b = bound times slot `unit`.
+
+    That is w - relu(w - b) + relu(-w - b).
+    """
 
     slots: tuple[str, ...]
     bound: float
+    unit: str
     kind: ClassVar[LayerKind] = LayerKind.MLP
 
     def reads(self) -> tuple[str, ...]:
-        return self.slots
+        return (*self.slots, self.unit)
 
     def writes(self) -> tuple[str, ...]:
         return self.slots
 
     def formula(self) -> str:
-        return f"clip {', '.join(self.slots)} to [-{self.bound:g}, {self.bound:g}]"
+        unit = "" if self.unit == ONE else f" {self.unit}"
+        return f"clip {', '.join(self.slots)} to [-{self.bound:g}, {self.bound:g}]{unit}"
 
 
 @dataclass(frozen=True)
@@ -217,11 +241,145 @@ class WipeSlots(Instruction):
         return f"wipe {', '.join(self.slots)}"
 
 
+@dataclass(frozen=True)
+class Argument:
+    """What a softmax head takes at a token: `weights @ inputs`, or `inputs` without weights.
+
+    With `transposed` it is `weights^T @ inputs`. The registers hold the weights times their own
+    scale, so the scores of the grid are linear in it.
+    """
+
+    inputs: Combination
+    weights: str | None = None
+    transposed: bool = False
+
+    def slots(self) -> tuple[str, ...]:
+        """Slots that it is made of."""
+        return self.inputs.slots if self.weights is None else (*self.inputs.slots, self.weights)
+
+    def formula(self) -> str:
+        inputs = self.inputs.formula()
+        if self.weights is None:
+            return inputs
+        inputs = inputs if self.inputs.coefficients == (1.0,) else f"({inputs})"
+        return f"{self.weights}{'^T' * self.transposed} @ {inputs}"
+
+
+@dataclass(frozen=True)
+class LookUp(Instruction):
+    """Set `writes[i] = functions[i](argument)`, one head for each coordinate.
+
+    All functions have values on the same grid, so that they come from the same heads.
+    """
+
+    argument: Argument
+    lookups: tuple[str, ...]
+    into: tuple[str, ...]
+    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
+
+    def reads(self) -> tuple[str, ...]:
+        return self.argument.slots()
+
+    def writes(self) -> tuple[str, ...]:
+        return self.into
+
+    def functions(self) -> tuple[str, ...]:
+        return self.lookups
+
+    def formula(self) -> str:
+        functions = ", ".join(self.lookups)
+        return f"{', '.join(self.into)} = {functions} at {self.argument.formula()}"
+
+
+@dataclass(frozen=True)
+class Project(Instruction):
+    """Set `write = argument`, which is at most `reach` in size, one head for each coordinate."""
+
+    argument: Argument
+    reach: float
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
+
+    def reads(self) -> tuple[str, ...]:
+        return self.argument.slots()
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def functions(self) -> tuple[str, ...]:
+        return (IDENTITY,)
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.argument.formula()}"
+
+
+@dataclass(frozen=True)
+class AddProduct(Instruction):
+    """Add `factor * argument` to `write`, two heads for each coordinate.
+
+    With a = argument / reach and f = factor / factor_reach, both at most 1 in size, it is
+    reach factor_reach ((a + f)^2 - (a - f)^2) / 4.
+    """
+
+    argument: Argument
+    reach: float
+    factor: str
+    factor_reach: float
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
+
+    def reads(self) -> tuple[str, ...]:
+        return (*self.argument.slots(), self.factor)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def functions(self) -> tuple[str, ...]:
+        return (SQUARE,)
+
+    def formula(self) -> str:
+        return f"{self.write} += {self.factor} * ({self.argument.formula()})"
+
+
+@dataclass(frozen=True)
+class AddGradient(Instruction):
+    r"""Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
+
+    A register reads the examples with the scores e * left[k], and a token of value 0 with a score
+    so high that it alone makes up the denominator: the examples keep a share mu of 1e-12. So it
+    gets mu mean(exp(e left[k]) right), to a relative error of mu, and nothing is lost to rounding,
+    because the other value is 0. Six heads for each row k, with e = +-1, +-2 and +-3 probes, give
+    mu mean(left[k] right) up to a sixth power of the probe. The share is proportional to the
+    register's scale, as is what it adds.
+    """
+
+    left: Combination
+    right: str
+    scale: float
+    probe: float
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
+
+    def reads(self) -> tuple[str, ...]:
+        return (*self.left.slots, self.right)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def formula(self) -> str:
+        left = self.left.formula()
+        left = left if self.left.coefficients == (1.0,) else f"({left})"
+        return f"{self.write} += {self.scale:g} * mean({left} (x) {self.right})"
+
+
 ONE = "one"
 """The slot that holds 1 in every token."""
 
 IS_EXAMPLE, IS_QUERY = "is_example", "is_query"
-"""The flags of the two kinds of token; they sum to `one`."""
+"""The flags of the two kinds of token that carry data."""
 
 TOKENS_PER_EXAMPLE = "tokens_per_example"
 """The slot that holds n_tokens / n_examples in every token."""
+
+IDENTITY, SQUARE = "identity", "square"
+"""The look-ups of `Project` and `AddProduct`."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from icgd.errors import UnknownNameError
-from icgd.program.functions import ReluSum
+from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.layout import Layout
+from icgd.program.registers import register_constants
+
+AnyFunction = TypeVar("AnyFunction", ReluSum, LatticeFunction)
 
 
 @dataclass(frozen=True)
@@ -25,11 +29,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class StackProgram:
-    """A block of layers, repeated once for each training step, and layers that predict."""
+    """A block of layers, repeated once for each training step, and layers that predict.
+
+    A program whose functions are looked up has `n_registers` tokens in front of the examples.
+    """
 
     construction: str
     layout: Layout
-    functions: tuple[ReluSum, ...]
+    functions: tuple[Function, ...]
     block: tuple[Layer, ...]
     n_steps: int
     prediction: tuple[Layer, ...]
@@ -39,12 +46,35 @@ class StackProgram:
         """Layers of the whole transformer, repetitions counted."""
         return len(self.block) * self.n_steps + len(self.prediction)
 
-    def function(self, name: str) -> ReluSum:
-        """The program's stand-in for the function called `name`."""
-        for function in self.functions:
+    @property
+    def n_registers(self) -> int:
+        return 2 * max((f.half for f in self.lattice_functions), default=-1) + 2
+
+    @property
+    def lattice_functions(self) -> tuple[LatticeFunction, ...]:
+        """The functions that are looked up."""
+        return tuple(f for f in self.functions if isinstance(f, LatticeFunction))
+
+    def registers(self) -> dict[str, tuple[float, ...]]:
+        """What the registers hold at the start, besides the weights: a value each, by slot."""
+        if not self.n_registers:
+            return {}
+        return register_constants(self.lattice_functions, self.n_registers // 2 - 1)
+
+    def relu_sum(self, name: str) -> ReluSum:
+        """The program's sum of ReLUs for the function called `name`."""
+        return self._function(name, ReluSum)
+
+    def look_up(self, name: str) -> LatticeFunction:
+        """The program's look-up of the function called `name`."""
+        return self._function(name, LatticeFunction)
+
+    def _function(self, name: str, kind: type[AnyFunction]) -> AnyFunction:
+        candidates = [function for function in self.functions if isinstance(function, kind)]
+        for function in candidates:
             if function.name == name:
                 return function
-        known = [function.name for function in self.functions]
+        known = [function.name for function in candidates]
         raise UnknownNameError.of("function of the program", name, known=known)
 
     def unrolled(self) -> Iterator[Layer]:

@@ -6,14 +6,20 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from icgd.program.functions import ReluSum
+from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.program.instructions import (
     AccumulateOuterProduct,
+    AddGradient,
+    AddProduct,
     ApplyUnits,
+    Argument,
     ClipSlots,
+    Combination,
     Instruction,
+    LookUp,
     MapSlots,
     MultiplySlots,
+    Project,
     PullBack,
     Summand,
     WipeSlots,
@@ -31,14 +37,22 @@ INSTRUCTIONS: dict[str, type[Instruction]] = {
         MapSlots,
         ClipSlots,
         WipeSlots,
+        LookUp,
+        Project,
+        AddProduct,
+        AddGradient,
     )
 }
+
+FUNCTIONS: dict[str, type[Function]] = {kind.__name__: kind for kind in (ReluSum, LatticeFunction)}
 
 
 def listing(program: StackProgram) -> str:
     """The program as a readable listing: slots, functions, then every layer."""
     layout = program.layout
     lines = [f"program {program.construction}, {program.n_layers} layers, d_model {layout.width}"]
+    if program.n_registers:
+        lines[0] += f", {program.n_registers} registers"
     lines += ["", "slots"]
     lines += [_slot_line(layout, slot) for slot in layout.slots]
     lines += ["", "functions"]
@@ -56,15 +70,20 @@ def _slot_line(layout: Layout, slot: Slot) -> str:
     return f"  {place.start:>5}  {slot.name:<20} {shape:<9} {slot.role.name.lower()}"
 
 
-def _function_line(function: ReluSum) -> str:
-    pieces, terms = _counted(function.n_pieces, "piece"), _counted(len(function.terms()), "term")
+def _function_line(function: Function) -> str:
     error = "exact" if function.is_exact else f"error at most {function.error:.3g}"
-    where = f"on [{function.low:g}, {function.high:g}]"
-    return f"  {function.name:<12} {pieces}, {terms} {where}, {error}"
+    return f"  {function.name:<12} {_how_and_where(function)}, {error}"
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+def _how_and_where(function: Function) -> str:
+    if isinstance(function, LatticeFunction):
+        where = (
+            "everywhere" if function.saturates else f"on [-{function.reach:g}, {function.reach:g}]"
+        )
+        return f"{function.fineness}, {function.spacing:.3g} apart, {where}"
+    n_terms = len(function.terms())
+    terms = f"{n_terms} term{'s' * (n_terms != 1)}"
+    return f"{function.fineness}, {terms} on [{function.low:g}, {function.high:g}]"
 
 
 def _layer_lines(layers: tuple[Layer, ...]) -> list[str]:
@@ -85,7 +104,9 @@ def to_data(program: StackProgram) -> dict[str, Any]:
             {"name": slot.name, "shape": list(slot.shape), "role": slot.role.name}
             for slot in program.layout.slots
         ],
-        "functions": [asdict(function) for function in program.functions],
+        "functions": [
+            {"kind": type(function).__name__, **asdict(function)} for function in program.functions
+        ],
         "block": [_layer_data(layer) for layer in program.block],
         "prediction": [_layer_data(layer) for layer in program.prediction],
     }
@@ -105,7 +126,7 @@ def from_data(data: Mapping[str, Any]) -> StackProgram:
     return StackProgram(
         construction=data["construction"],
         layout=Layout(tuple(slots)),
-        functions=tuple(ReluSum(**_with_tuples(entry)) for entry in data["functions"]),
+        functions=tuple(_function(entry) for entry in data["functions"]),
         block=tuple(_layer(entry) for entry in data["block"]),
         n_steps=data["n_steps"],
         prediction=tuple(_layer(entry) for entry in data["prediction"]),
@@ -116,12 +137,28 @@ def _layer(data: Mapping[str, Any]) -> Layer:
     return Layer(data["title"], tuple(_instruction(entry) for entry in data["instructions"]))
 
 
+def _function(data: Mapping[str, Any]) -> Function:
+    fields = _with_tuples(data)
+    return FUNCTIONS[fields.pop("kind")](**fields)
+
+
 def _instruction(data: Mapping[str, Any]) -> Instruction:
     fields = _with_tuples(data)
     verb = INSTRUCTIONS[fields.pop("verb")]
     if "summands" in fields:
-        fields["summands"] = tuple(Summand(**_with_tuples(part)) for part in fields["summands"])
+        fields["summands"] = tuple(
+            Summand(_combination(part["argument"]), part["function"]) for part in fields["summands"]
+        )
+    if "argument" in fields:
+        argument = dict(fields["argument"])
+        fields["argument"] = Argument(_combination(argument.pop("inputs")), **argument)
+    if isinstance(fields.get("left"), Mapping):
+        fields["left"] = _combination(fields["left"])
     return verb(**fields)
+
+
+def _combination(data: Mapping[str, Any]) -> Combination:
+    return Combination(**_with_tuples(data))
 
 
 def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,24 +16,52 @@ from icgd.errors import ProgramError
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.product import ProductLayer
 from icgd.layers.relu_attention import ReLUAttention
+from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.layers.transformer import Transformer
-from icgd.program.functions import ReluSum
+from icgd.program.functions import LatticeFunction, ReluSum
 from icgd.program.instructions import (
+    IDENTITY,
+    IS_EXAMPLE,
+    IS_QUERY,
     ONE,
+    SQUARE,
     TOKENS_PER_EXAMPLE,
     AccumulateOuterProduct,
+    AddGradient,
+    AddProduct,
     ApplyUnits,
+    Argument,
     ClipSlots,
     Instruction,
     LayerKind,
+    LookUp,
     MapSlots,
     MultiplySlots,
+    Project,
     PullBack,
     WipeSlots,
 )
 from icgd.program.layout import Layout
 from icgd.program.program import Layer, StackProgram
-from icgd.weights.sizes import instruction_size, layer_size
+from icgd.program.registers import (
+    IS_MEMORY,
+    IS_REGISTER,
+    LOG_EXAMPLES,
+    MASKED,
+    OFFSET,
+    SCALE,
+    SHARE,
+    SIGN,
+    SINK,
+    value_slot,
+)
+from icgd.weights.sizes import (
+    PROBES,
+    argument_features,
+    argument_width,
+    instruction_size,
+    layer_size,
+)
 
 
 @dataclass(frozen=True)
@@ -89,8 +117,14 @@ def lower_layer(layer: Layer, program: StackProgram, dtype: torch.dtype) -> nn.M
     query, key, value = (torch.zeros(shape, dtype=dtype) for _ in range(3))
     heads = Heads(query, key, value, torch.zeros(size.units, size.width, size.d_model, dtype=dtype))
     _fill_in_turn(layer, program, heads)
-    module = ReLUAttention if layer.kind is LayerKind.ATTENTION else ProductLayer
-    return module(heads.query, heads.key, heads.value, heads.output)
+    return HEADED_LAYERS[layer.kind](heads.query, heads.key, heads.value, heads.output)
+
+
+HEADED_LAYERS = {
+    LayerKind.ATTENTION: ReLUAttention,
+    LayerKind.SOFTMAX: SoftmaxAttention,
+    LayerKind.PRODUCT: ProductLayer,
+}
 
 
 def _fill_in_turn(layer: Layer, program: StackProgram, weights: Heads | Units) -> None:
@@ -124,7 +158,7 @@ def _terms(function: ReluSum, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tenso
 def _(instruction: ApplyUnits, program: StackProgram, weights: Heads) -> None:
     """Query [scale * inputs; shift], key [weights[k, :]; 1], value coefficient."""
     layout = program.layout
-    function = program.function(instruction.function)
+    function = program.relu_sum(instruction.function)
     scale, shift, coefficient = _terms(function, weights.query.dtype)
     n_units, fan_in = layout.slot(instruction.weights).shape
     n_terms = len(scale)
@@ -192,18 +226,18 @@ def _(instruction: MapSlots, program: StackProgram, weights: Units) -> None:
     layout = program.layout
     write = _coordinates(layout, instruction.write).flatten()
     width = len(write)
-    flag = int(_coordinates(layout, instruction.never_where))
     start = 0
     for summand in instruction.summands:
-        function = program.function(summand.function)
+        function = program.relu_sum(summand.function)
         scale, shift, coefficient = _terms(function, weights.reads.dtype)
         coordinate = torch.arange(width).repeat_interleave(len(scale))
         unit = torch.arange(len(coordinate))
         part = weights.part(start, len(unit))
-        for slot, factor in zip(summand.slots, summand.coefficients, strict=True):
+        for slot, factor in summand.argument.terms():
             read = _coordinates(layout, slot).flatten()[coordinate]
             part.reads[unit, read] += factor * scale.repeat(width)
-        part.reads[:, flag] = -instruction.gate
+        for flag in instruction.never_where:
+            part.reads[:, int(_coordinates(layout, flag))] = -instruction.gate
         part.bias[:] = shift.repeat(width)
         part.writes[unit, write[coordinate]] = coefficient.repeat(width)
         start += len(unit)
@@ -211,9 +245,9 @@ def _(instruction: MapSlots, program: StackProgram, weights: Units) -> None:
 
 @fill.register
 def _(instruction: ClipSlots, program: StackProgram, weights: Units) -> None:
-    """-relu(w - bound) + relu(-w - bound)."""
+    """-relu(w - bound * unit) + relu(-w - bound * unit)."""
     _fill_pairs(instruction.slots, program.layout, weights)
-    weights.bias[:] = -instruction.bound
+    weights.reads[:, int(_coordinates(program.layout, instruction.unit))] = -instruction.bound
 
 
 @fill.register
@@ -223,10 +257,131 @@ def _(instruction: WipeSlots, program: StackProgram, weights: Units) -> None:
 
 
 def _fill_pairs(slots: tuple[str, ...], layout: Layout, weights: Units) -> None:
-    """Two units for every coordinate h of the slots: -relu(h + bias) and +relu(-h + bias)."""
+    """Two units for every coordinate h of the slots: -relu(h) and +relu(-h)."""
     coordinate = torch.cat([_coordinates(layout, name).flatten() for name in slots])
     unit = torch.arange(len(coordinate))
     for start, sign in ((0, 1.0), (len(coordinate), -1.0)):
         part = weights.part(start, len(coordinate))
         part.reads[unit, coordinate] = sign
         part.writes[unit, coordinate] = -sign
+
+
+def _fill_grid_scores(
+    argument: Argument,
+    function: LatticeFunction,
+    reach: float,
+    layout: Layout,
+    heads: Heads,
+) -> None:
+    """Scores (g a / spacing - g^2 / 2) / ratio^2 at grid register g, with a = argument / reach.
+
+    Features: the argument's own, then the offset, then one by which the memory reads itself.
+    Other tokens are masked; a register's scale is g / half.
+    """
+    n_features = argument_features(argument, layout)
+    head, feature = torch.arange(len(heads.query)), torch.arange(n_features)
+    gain = function.half / (function.spacing * function.ratio**2 * reach)
+    for slot, factor in argument.inputs.terms():
+        read = _coordinates(layout, slot)
+        if argument.weights is None:
+            heads.query[head, read, 0] += gain * factor
+        else:
+            heads.query[:, read, feature] += gain * factor
+    if argument.weights is None:
+        heads.key[:, _at(layout, SCALE), 0] = 1.0
+    else:
+        matrix = _coordinates(layout, argument.weights)
+        rows = matrix.T if argument.transposed else matrix
+        heads.key[head[:, None], rows, feature] = 1.0
+    offset, memory = n_features, n_features + 1
+    heads.query[:, _at(layout, ONE), offset] = 1 / function.ratio**2
+    heads.key[:, _at(layout, OFFSET), offset] = 1.0
+    heads.key[:, _at(layout, IS_EXAMPLE), offset] = -MASKED
+    heads.key[:, _at(layout, IS_QUERY), offset] = -MASKED
+    heads.query[:, _at(layout, IS_MEMORY), memory] = 2 * MASKED
+    heads.key[:, _at(layout, IS_MEMORY), memory] = 1.0
+
+
+def _at(layout: Layout, name: str) -> int:
+    """The coordinate of a slot that has only one."""
+    return int(layout.range_of(name).start)
+
+
+@fill.register
+def _(instruction: LookUp, program: StackProgram, weights: Heads) -> None:
+    """Head k reads the grid at coordinate k of the argument: a value for each function."""
+    layout = program.layout
+    functions = [program.look_up(name) for name in instruction.lookups]
+    _fill_grid_scores(instruction.argument, functions[0], 1.0, layout, weights)
+    head = torch.arange(len(weights.query))
+    for number, (function, write) in enumerate(zip(functions, instruction.into, strict=True)):
+        weights.value[:, _at(layout, value_slot(function.name)), number] = 1.0
+        weights.output[head, number, _coordinates(layout, write)] = 1.0
+
+
+@fill.register
+def _(instruction: Project, program: StackProgram, weights: Heads) -> None:
+    """Head k reads the grid at coordinate k of argument / reach; the value is the identity."""
+    layout, reach = program.layout, instruction.reach
+    _fill_grid_scores(instruction.argument, program.look_up(IDENTITY), reach, layout, weights)
+    head = torch.arange(len(weights.query))
+    weights.value[:, _at(layout, value_slot(IDENTITY)), 0] = 1.0
+    weights.output[head, 0, _coordinates(layout, instruction.write)] = reach
+
+
+@fill.register
+def _(instruction: AddProduct, program: StackProgram, weights: Heads) -> None:
+    """Heads k and width + k read the square at argument / reach +- factor / factor_reach."""
+    layout, reach, square = program.layout, instruction.reach, program.look_up(SQUARE)
+    width = argument_width(instruction.argument, layout)
+    head = torch.arange(width)
+    last = argument_features(instruction.argument, layout) + 2
+    gain = square.half / (square.spacing * square.ratio**2 * instruction.factor_reach)
+    for start, sign in ((0, 1.0), (width, -1.0)):
+        part = weights.part(start, width)
+        _fill_grid_scores(instruction.argument, square, reach, layout, part)
+        part.query[head, _coordinates(layout, instruction.factor), last] = sign * gain
+        part.key[:, _at(layout, SCALE), last] = 1.0
+        part.value[:, _at(layout, value_slot(SQUARE)), 0] = 1.0
+        product = sign * reach * instruction.factor_reach / 4
+        part.output[head, 0, _coordinates(layout, instruction.write)] = product
+
+
+@fill.register
+def _(instruction: AddGradient, program: StackProgram, weights: Heads) -> None:
+    """For each multiple of the probe and each sign a head for each row; see the instruction.
+
+    Scores of a register: probe * left[k] at examples, log n - log(share) at the memory, whose
+    value is 0. All other tokens are masked, and other queries read only the memory.
+    """
+    layout = program.layout
+    write = _coordinates(layout, instruction.write)
+    rows, columns = write.shape
+    row, entry = torch.arange(rows), torch.arange(columns)
+    start = 0
+    for multiple, coefficient in PROBES:
+        for sign in (1.0, -1.0):
+            probe = sign * multiple * instruction.probe
+            part = weights.part(start, rows)
+            _fill_share_scores(probe, layout, part)
+            for slot, factor in instruction.left.terms():
+                part.key[row, _coordinates(layout, slot), 0] += factor
+            part.value[:, _coordinates(layout, instruction.right), entry] = 1.0
+            gain = coefficient * instruction.scale / (2 * probe * SHARE)
+            part.output[row[:, None], entry, write] = gain
+            start += rows
+
+
+def _fill_share_scores(probe: float, layout: Layout, heads: Heads) -> None:
+    """The part of the scores of `AddGradient` that does not depend on its slots."""
+    heads.query[:, _at(layout, SIGN), 0] = probe
+    heads.query[:, _at(layout, LOG_EXAMPLES), 1] = 1.0
+    heads.query[:, _at(layout, SINK), 1] = 1.0
+    heads.key[:, _at(layout, IS_MEMORY), 1] = 1.0
+    heads.query[:, _at(layout, IS_EXAMPLE), 2] = -MASKED
+    heads.query[:, _at(layout, IS_QUERY), 2] = -MASKED
+    heads.key[:, _at(layout, IS_EXAMPLE), 2] = 1.0
+    heads.query[:, _at(layout, ONE), 3] = -MASKED
+    heads.key[:, _at(layout, IS_QUERY), 3] = 1.0
+    heads.key[:, _at(layout, IS_REGISTER), 3] = 1.0
+    heads.key[:, _at(layout, IS_MEMORY), 3] = -1.0

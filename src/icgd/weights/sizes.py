@@ -9,21 +9,27 @@ from icgd.errors import ProgramError
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import (
     AccumulateOuterProduct,
+    AddGradient,
+    AddProduct,
     ApplyUnits,
+    Argument,
     ClipSlots,
     Instruction,
     LayerKind,
+    LookUp,
     MapSlots,
     MultiplySlots,
+    Project,
     PullBack,
     WipeSlots,
 )
+from icgd.program.layout import Layout
 from icgd.program.program import Layer, StackProgram
 
 
 @dataclass(frozen=True)
 class InstructionSize:
-    """`units` heads of `width` features each (attention, product), or hidden units (MLP)."""
+    """`units` heads of `width` features each (all attention), or hidden units (MLP)."""
 
     units: int
     width: int
@@ -54,7 +60,7 @@ class LayerSize:
     def flops(self, n_tokens: int) -> int:
         """Multiplications and additions of the dense layer on `n_tokens` tokens."""
         projections = 2 * n_tokens * self.parameters
-        if self.kind is LayerKind.ATTENTION:
+        if self.kind in (LayerKind.ATTENTION, LayerKind.SOFTMAX):
             return projections + 4 * self.units * n_tokens**2 * self.width
         if self.kind is LayerKind.PRODUCT:
             return projections + 3 * self.units * n_tokens * self.width
@@ -90,7 +96,7 @@ def _nonzero_inputs(function: ReluSum, n_arguments: int) -> int:
 
 @instruction_size.register
 def _(instruction: ApplyUnits, program: StackProgram) -> InstructionSize:
-    function = program.function(instruction.function)
+    function = program.relu_sum(instruction.function)
     n_units, fan_in = program.layout.slot(instruction.weights).shape
     n_terms = len(function.terms())
     keys_values_outputs = n_terms * (fan_in + 3)
@@ -121,11 +127,13 @@ def _(instruction: MapSlots, program: StackProgram) -> InstructionSize:
     width = program.layout.slot(instruction.write).width
     units, nonzeros = 0, 0
     for summand in instruction.summands:
-        function = program.function(summand.function)
+        function = program.relu_sum(summand.function)
         n_terms = len(function.terms())
         units += width * n_terms
-        gates_and_outputs = 2 * n_terms
-        nonzeros += width * (_nonzero_inputs(function, len(summand.slots)) + gates_and_outputs)
+        gates_and_outputs = n_terms * (len(instruction.never_where) + 1)
+        nonzeros += width * (
+            _nonzero_inputs(function, len(summand.argument.slots)) + gates_and_outputs
+        )
     return InstructionSize(units, 1, nonzeros)
 
 
@@ -139,3 +147,75 @@ def _(instruction: ClipSlots, program: StackProgram) -> InstructionSize:
 def _(instruction: WipeSlots, program: StackProgram) -> InstructionSize:
     width = sum(program.layout.slot(name).width for name in instruction.slots)
     return InstructionSize(2 * width, 1, 4 * width)
+
+
+GRID_FEATURES = 2
+"""Features of a head over the grid besides its argument: the offset, and the memory's own."""
+
+GRID_NONZEROS = 6
+"""What they take: two in the query; the offset, two masks and the memory's flag in the key."""
+
+
+def argument_features(argument: Argument, layout: Layout) -> int:
+    """Features of query and key that form one coordinate of an argument."""
+    return 1 if argument.weights is None else layout.slot(argument.inputs.slots[0]).width
+
+
+def argument_width(argument: Argument, layout: Layout) -> int:
+    """Coordinates of an argument."""
+    if argument.weights is None:
+        return layout.slot(argument.inputs.slots[0]).width
+    rows, columns = layout.slot(argument.weights).shape
+    return columns if argument.transposed else rows
+
+
+def _argument_nonzeros(argument: Argument, layout: Layout) -> int:
+    """Of query and key: the inputs with their coefficients, the weights or the scale."""
+    return argument_features(argument, layout) * (len(argument.inputs.slots) + 1)
+
+
+@instruction_size.register
+def _(instruction: LookUp, program: StackProgram) -> InstructionSize:
+    argument, layout = instruction.argument, program.layout
+    heads, n_functions = argument_width(argument, layout), len(instruction.lookups)
+    width = max(argument_features(argument, layout) + GRID_FEATURES, n_functions)
+    nonzeros = _argument_nonzeros(argument, layout) + GRID_NONZEROS + 2 * n_functions
+    return InstructionSize(heads, width, heads * nonzeros)
+
+
+@instruction_size.register
+def _(instruction: Project, program: StackProgram) -> InstructionSize:
+    argument, layout = instruction.argument, program.layout
+    heads = argument_width(argument, layout)
+    nonzeros = _argument_nonzeros(argument, layout) + GRID_NONZEROS + 2
+    return InstructionSize(
+        heads, argument_features(argument, layout) + GRID_FEATURES, heads * nonzeros
+    )
+
+
+@instruction_size.register
+def _(instruction: AddProduct, program: StackProgram) -> InstructionSize:
+    argument, layout = instruction.argument, program.layout
+    heads = 2 * argument_width(argument, layout)
+    nonzeros = _argument_nonzeros(argument, layout) + GRID_NONZEROS + 4
+    width = argument_features(argument, layout) + 1 + GRID_FEATURES
+    return InstructionSize(heads, width, heads * nonzeros)
+
+
+PROBES = ((1.0, 3 / 2), (2.0, -3 / 5), (3.0, 1 / 10))
+"""Multiples k of the probe in `AddGradient` and shares c of them: sum_k c_k sinh(k e) / k is e up
+to a seventh power."""
+
+GRADIENT_FEATURES = 4
+"""Features of a head of `AddGradient`: the probe, the sink, and two masks."""
+
+GRADIENT_NONZEROS = 11
+"""Non-zeros of query and key besides `left`: probe; log n, sink, flag; 3 flags; one, 3 flags."""
+
+
+@instruction_size.register
+def _(instruction: AddGradient, program: StackProgram) -> InstructionSize:
+    rows, columns = program.layout.slot(instruction.write).shape
+    nonzeros = GRADIENT_NONZEROS + len(instruction.left.slots) + 2 * columns
+    heads = 2 * len(PROBES) * rows
+    return InstructionSize(heads, max(columns, GRADIENT_FEATURES), heads * nonzeros)

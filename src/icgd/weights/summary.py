@@ -14,8 +14,8 @@ from icgd.weights.sizes import LayerSize, layer_size
 class Summary:
     """Sizes of one compiled transformer; a repeated block's weights count once.
 
-    `flops` is one forward pass of the dense transformer on `n_tokens` tokens, all steps
-    included; `direct_flops` is the same training done directly (three products with every
+    `flops` is one forward pass of the dense transformer on `n_tokens` tokens and its registers,
+    all steps included; `direct_flops` is the same training done directly (three products with every
     weight an example and step, one fewer for the first layer).
     """
 
@@ -30,6 +30,7 @@ class Summary:
     n_heads: int
     parameters: int
     nonzeros: int
+    n_registers: int
     n_tokens: int
     flops: int
     direct_flops: int
@@ -42,7 +43,8 @@ def summarise(program: StackProgram, n_tokens: int) -> Summary:
     prediction = [layer_size(layer, program) for layer in program.prediction]
     layers = (*block, *prediction)
     with_heads = [layer for layer in layers if layer.n_heads]
-    block_flops = sum(layer.flops(n_tokens) for layer in block)
+    length = program.n_registers + n_tokens
+    block_flops = sum(layer.flops(length) for layer in block)
     return Summary(
         construction=program.construction,
         n_steps=program.n_steps,
@@ -55,8 +57,9 @@ def summarise(program: StackProgram, n_tokens: int) -> Summary:
         n_heads=sum(layer.n_heads for layer in layers),
         parameters=sum(layer.parameters for layer in layers),
         nonzeros=sum(layer.nonzeros for layer in layers),
+        n_registers=program.n_registers,
         n_tokens=n_tokens,
-        flops=block_flops * program.n_steps + sum(layer.flops(n_tokens) for layer in prediction),
+        flops=block_flops * program.n_steps + sum(layer.flops(length) for layer in prediction),
         direct_flops=_direct_flops(program, n_tokens) * program.n_steps,
         layers=layers,
     )

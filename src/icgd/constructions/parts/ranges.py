@@ -2,17 +2,22 @@ r"""How large the quantities of a training run can become on the domain.
 
     |z_j| <= k_{j-1} box max|p_{j-1}|,   |p_j| <= max |r| on [-|z_j|, |z_j|]
 
+    |delta_N| <= max |r'| max |u|,   |delta_j| <= max |r'| k_{j+1} box max|delta_{j+1}|
+
 A construction fits its functions on these ranges. Outputs get a `margin` on top, for the error
 of the fitted activation itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
+from icgd.problems.activations import Activation
 from icgd.problems.functions import ScalarFunction
+from icgd.problems.losses import SlopePart
 from icgd.problems.problem import Problem
 
 
@@ -24,16 +29,63 @@ class Ranges:
     outputs: tuple[float, ...]
 
 
-def ranges_on_domain(problem: Problem, margin: float) -> Ranges:
+def _largest_value(activation: Activation, reach: float) -> float:
+    return largest_size(activation.value, reach)
+
+
+def ranges_on_domain(
+    problem: Problem,
+    margin: float,
+    largest_output: Callable[[Activation, float], float] = _largest_value,
+) -> Ranges:
     """Propagate the bounds of the domain and the box through the target network."""
     target = problem.target
     preactivations: list[float] = []
     outputs = [problem.domain.x]
     for layer, fan_in in enumerate(target.widths[:-1], start=1):
         preactivations.append(fan_in * problem.update.box * outputs[-1])
-        value = target.layer_activation(layer).value
-        outputs.append(largest_size(value, preactivations[-1]) + margin)
+        activation = target.layer_activation(layer)
+        outputs.append(largest_output(activation, preactivations[-1]) + margin)
     return Ranges(tuple(preactivations), tuple(outputs))
+
+
+@dataclass(frozen=True)
+class BackwardRanges:
+    """Largest sizes of the loss slope, of slopes r', of V_{j+1}^T delta_{j+1} and of delta_j.
+
+    Entry j - 1 belongs to layer j; the last of `pulled_back` is the loss slope itself.
+    """
+
+    slopes: tuple[float, ...]
+    pulled_back: tuple[float, ...]
+    deltas: tuple[float, ...]
+
+
+def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> BackwardRanges:
+    """Propagate the bounds of the forward pass through the backward pass."""
+    target = problem.target
+    slopes = [
+        largest_size(target.layer_activation(layer).derivative, reach) + margin
+        for layer, reach in enumerate(ranges.preactivations, start=1)
+    ]
+    pulled_back = [_loss_slope(problem, ranges.outputs[-1]) + margin]
+    deltas = [slopes[-1] * pulled_back[0]]
+    for layer in range(target.depth - 1, 0, -1):
+        pulled_back.insert(0, target.widths[layer + 1] * problem.update.box * deltas[0])
+        deltas.insert(0, slopes[layer - 1] * pulled_back[0])
+    return BackwardRanges(tuple(slopes), tuple(pulled_back), tuple(deltas))
+
+
+def _loss_slope(problem: Problem, prediction: float) -> float:
+    return sum(
+        largest_size(part.function, largest_loss_argument(problem, part, prediction))
+        for part in problem.loss_function.slope_parts or ()
+    )
+
+
+def largest_loss_argument(problem: Problem, part: SlopePart, prediction: float) -> float:
+    """Largest argument of a part of the loss slope."""
+    return abs(part.prediction) * prediction + abs(part.label) * problem.domain.y
 
 
 def largest_size(function: ScalarFunction, reach: float) -> float:

@@ -1,0 +1,478 @@
+r"""softmax-stack: a plain softmax transformer, weights written down, trains an N-layer network.
+
+Softmax attention, ReLU MLPs, a residual stream; no normalisation and no product layer. Registers
+in front of the examples form a softmax lattice (`program/registers.py`): a head over them returns
+any smooth function of a dot product, or a square, from which products are made. One gradient
+step for smooth bounded activations, a linear output and a squared or logistic loss:
+
+    N        attention  p_j = r(V_j p_{j-1}) and r'(V_j p_{j-1}), from the same heads
+    N - 1    attention  s_j = r'_j * (V_{j+1}^T s_{j+1}), two squares for each unit
+    1        attention  L_g V_j -= L_g (step_size / 2n) sum_t s_{t,j} p_{t,j-1}^T in register g
+    1        MLP        clip the weights to the box, wipe all scratch
+
+That is 2N + 1 layers. What needs more:
+
+- an output activation: one layer for s_N = r'_N * u, and one for the logistic loss slope;
+- a kinked activation: an MLP layer in every layer that has it, for r and r';
+- gelu, silu and softplus: an attention layer there, for r(z) = z gate(z) + rest(z);
+- the huber loss: an MLP layer.
+
+At most 3N + 3 in all. The loss slope u is linear in slots (2p - 2y, sigmoid(p) - y), so that no
+layer is spent on it. A block of N layers predicts, and an MLP copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, log, log2
+from typing import ClassVar
+
+from icgd.approximation.lattice import (
+    MOST_TOKENS,
+    fit_on_grid,
+    fit_to_accuracy,
+    identity,
+    line_lattice,
+    square,
+)
+from icgd.approximation.relu_sum import fit_relu_sum
+from icgd.constructions.base import AbstractConstruction, Precision
+from icgd.constructions.parts.forward_pass import units_slot
+from icgd.constructions.parts.ranges import (
+    BackwardRanges,
+    Ranges,
+    backward_ranges,
+    largest_loss_argument,
+    largest_size,
+    ranges_on_domain,
+)
+from icgd.errors import SettingError
+from icgd.problems import activations
+from icgd.problems.activations import Activation
+from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction
+from icgd.problems.losses import SlopePart
+from icgd.problems.problem import Problem
+from icgd.program.functions import Function, LatticeFunction, ReluSum
+from icgd.program.instructions import (
+    IS_EXAMPLE,
+    IS_QUERY,
+    ONE,
+    AddGradient,
+    AddProduct,
+    Argument,
+    ClipSlots,
+    Combination,
+    Instruction,
+    LookUp,
+    MapSlots,
+    Project,
+    Summand,
+    WipeSlots,
+)
+from icgd.program.layout import Layout, Role, Slot
+from icgd.program.program import Layer, StackProgram
+from icgd.program.registers import (
+    IS_REGISTER,
+    LOG_EXAMPLES,
+    REGISTER_SLOTS,
+    SCALE_SIZE,
+    value_slot,
+)
+
+ROUNDING_ROOM = 1 + 2.0**-10
+"""Ranges are taken this much larger, so that no rounding leaves them."""
+
+LARGEST_ARGUMENT = 1e12
+"""Beyond this the rounding of a preactivation is as large as the features of an activation."""
+
+FEWEST_REGISTERS = 32
+"""With 15 grid cells on either side lines and squares have full accuracy."""
+
+ACCURACY = {"float64": 1e-11, "float32": 1e-6}
+"""Certified error of look-ups, unless the number of registers is given."""
+
+PROBE = {"float64": 2.0**-5, "float32": 2.0**-2}
+"""Scores by which the gradient heads see a slope, for the largest slope on the domain. Its sixth
+power is lost, and the rounding of a softmax weight divided by it."""
+
+
+class SoftmaxStack(AbstractConstruction):
+    """2N + 1 to 3N + 3 layers a step, all of a standard transformer."""
+
+    name: ClassVar[str] = "softmax-stack"
+    setting: ClassVar[str] = "registers"
+    coarsest: ClassVar[int] = FEWEST_REGISTERS
+    finest: ClassVar[int] = MOST_TOKENS
+
+    def finer(self, setting: int, excess: float) -> int:
+        return ceil(setting * (1 + 0.05 * log(excess)))  # the error falls exponentially
+
+    def why_not(self, problem: Problem) -> str | None:
+        if problem.loss_function.slope_parts is None:
+            return (
+                f"the slope of the {problem.loss} loss couples all outputs, and is not a sum of "
+                "functions of one variable, which is what its heads look up; "
+                "the logistic loss (one output a class) is."
+            )
+        ranges = ranges_on_domain(problem, 0.0, _largest_output)
+        largest = max(*ranges.preactivations, *backward_ranges(problem, ranges, 0.0).deltas)
+        if not largest <= LARGEST_ARGUMENT:
+            return (
+                f"its preactivations or slopes can reach {largest:.3g} on the domain, where "
+                "float64 leaves no digits to look them up; use a smaller box or domain."
+            )
+        return None
+
+    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
+        return _Builder.of(problem, precision).program(self.name, n_steps)
+
+
+def _is_linear(activation: Activation) -> bool:
+    return activation.value == activations.IDENTITY
+
+
+def _largest_output(activation: Activation, reach: float) -> float:
+    """Bound on |r|, also if it is put together from its gate and rest."""
+    bound = largest_size(activation.value, reach)
+    if activation.gate is None:
+        return bound
+    rest = largest_size(activation.rest, reach) if activation.rest else 0.0
+    return max(bound, reach * largest_size(activation.gate, reach) + rest)
+
+
+def _is_kinked(activation: Activation) -> bool:
+    return isinstance(activation.value, KinkedFunction) and not _is_linear(activation)
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """Everything that the layers of one program are made from."""
+
+    problem: Problem
+    precision: Precision
+    look_ups: tuple[LatticeFunction, ...]
+    forward: Ranges
+    backward: BackwardRanges
+
+    @classmethod
+    def of(cls, problem: Problem, precision: Precision) -> _Builder:
+        """Fit the look-ups on ranges that allow for their own errors, which they widen."""
+        margin = 0.0
+        while True:
+            forward = _roomy(ranges_on_domain(problem, margin, _largest_output))
+            look_ups = _fitted(problem, forward, precision)
+            overshoot = _overshoot(problem, forward, look_ups)
+            if overshoot <= margin:
+                backward = backward_ranges(problem, forward, margin)
+                return cls(problem, precision, look_ups, forward, backward)
+            margin = 1.25 * overshoot
+            if not margin <= LARGEST_ARGUMENT:
+                raise SettingError.too_few_registers(len(look_ups[0].values) + 1)
+
+    @property
+    def depth(self) -> int:
+        return self.problem.target.depth
+
+    @property
+    def half(self) -> int:
+        if self.look_ups:
+            return self.look_ups[0].half
+        return (self.precision.registers or FEWEST_REGISTERS) // 2 - 1
+
+    def activation(self, layer: int) -> Activation:
+        return self.problem.target.layer_activation(layer)
+
+    def program(self, name: str, n_steps: int) -> StackProgram:
+        forward = self.forward_pass()
+        block = [*forward, *self.loss_slope_layers(), *self.backward_pass(), self.gradient_step()]
+        block.append(self.clip_and_wipe(block))
+        prediction = [*forward, self.copy_prediction(forward)]
+        layers = (*block, *prediction)
+        functions = self.functions(layers)
+        return StackProgram(
+            construction=name,
+            layout=self.layout(layers, functions),
+            functions=functions,
+            block=tuple(block),
+            n_steps=n_steps,
+            prediction=tuple(prediction),
+        )
+
+    def preactivation(self, layer: int) -> Argument:
+        inputs = Combination.of(units_slot(layer - 1))
+        return Argument(inputs, f"weights_{layer}")
+
+    def forward_pass(self) -> list[Layer]:
+        layers = []
+        for layer in range(1, self.depth + 1):
+            first, *others = self.units(layer)
+            if layer == self.depth and _is_linear(self.activation(layer)):
+                first += self.loss_look_ups(self.preactivation(layer), on_weights=True)
+            layers += [Layer(f"forward {layer}", instructions) for instructions in (first, *others)]
+        return layers
+
+    def units(self, layer: int) -> list[tuple[Instruction, ...]]:
+        """The layers that compute p_j = r(z) and r'(z) from z = V_j p_{j-1}."""
+        activation, z = self.activation(layer), self.preactivation(layer)
+        value, derivative = activation.value.name, activation.derivative.name
+        units, slope = units_slot(layer), f"slope_{layer}"
+        reach = self.forward.preactivations[layer - 1]
+        if _is_linear(activation):
+            return [(Project(z, reach, units),)]
+        if _is_kinked(activation):
+            preactivation = f"preactivation_{layer}"
+            argument = Combination.of(preactivation)
+            maps = [
+                MapSlots((Summand(argument, function),), ONE, (), 0.0, write)
+                for function, write in ((value, units), (derivative, slope))
+            ]
+            return [(Project(z, reach, preactivation),), tuple(maps)]
+        if activation.gate is None:
+            return [(LookUp(z, (value, derivative), (units, slope)),)]
+        gate, bound = f"gate_{layer}", ROUNDING_ROOM + self.look_up(activation.gate.name).error
+        looked_up = {gate: activation.gate.name, slope: derivative}
+        if activation.rest is not None:
+            looked_up[units] = activation.rest.name
+        look_up = LookUp(z, tuple(looked_up.values()), tuple(looked_up))
+        return [(look_up,), (AddProduct(z, reach, gate, bound, units),)]
+
+    def look_up(self, name: str) -> LatticeFunction:
+        return next(function for function in self.look_ups if function.name == name)
+
+    @property
+    def loss_parts(self) -> tuple[SlopePart, ...]:
+        return self.problem.loss_function.slope_parts or ()
+
+    def loss_argument(self, part: SlopePart) -> Combination:
+        factors = {units_slot(self.depth): part.prediction, "y": part.label}
+        used = {slot: factor for slot, factor in factors.items() if factor != 0.0}
+        return Combination(tuple(used), tuple(used.values()))
+
+    def loss_look_ups(self, z: Argument, *, on_weights: bool) -> tuple[LookUp, ...]:
+        """Smooth parts of the loss slope: of the linear output z itself, or of p_N and y."""
+        look_ups = []
+        for number, part in enumerate(self.loss_parts, start=1):
+            of_prediction = part.prediction == 1.0 and part.label == 0.0
+            if isinstance(part.function, SmoothFunction) and of_prediction is on_weights:
+                argument = z if on_weights else Argument(self.loss_argument(part))
+                look_ups.append(LookUp(argument, (part.function.name,), (f"loss_part_{number}",)))
+        return tuple(look_ups)
+
+    def loss_slope_layers(self) -> list[Layer]:
+        """Layers that evaluate the parts of u which are not linear, unless the last unit did."""
+        layers = []
+        looked_up_before = _is_linear(self.activation(self.depth))
+        z = Argument(Combination.of(units_slot(self.depth)))
+        look_ups = self.loss_look_ups(z, on_weights=False)
+        if not looked_up_before:
+            look_ups += self.loss_look_ups(z, on_weights=True)
+        if look_ups:
+            layers.append(Layer("loss slope", look_ups))
+        maps = tuple(
+            MapSlots(
+                (Summand(self.loss_argument(part), part.function.name),),
+                ONE,
+                (),
+                0.0,
+                f"loss_part_{number}",
+            )
+            for number, part in enumerate(self.loss_parts, start=1)
+            if isinstance(part.function, KinkedFunction) and part.function.knots
+        )
+        if maps:
+            layers.append(Layer("loss slope", maps))
+        return layers
+
+    @cached_property
+    def loss_slope(self) -> Combination:
+        """u(p_N, y) as a combination of slots."""
+        factors: dict[str, float] = {}
+        for number, part in enumerate(self.loss_parts, start=1):
+            function = part.function
+            if isinstance(function, KinkedFunction) and not function.knots:
+                for slot, factor in self.loss_argument(part).terms():
+                    factors[slot] = factors.get(slot, 0.0) + function.slopes[0] * factor
+            else:
+                factors[f"loss_part_{number}"] = 1.0
+        return Combination(tuple(factors), tuple(factors.values()))
+
+    def delta(self, layer: int) -> Combination:
+        """s_j: a slot, or, of a linear output, the loss slope itself."""
+        if layer == self.depth and _is_linear(self.activation(layer)):
+            return self.loss_slope
+        return Combination.of(f"delta_{layer}")
+
+    def backward_pass(self) -> list[Layer]:
+        layers = []
+        if not _is_linear(self.activation(self.depth)):
+            layers.append(self.times_slope(self.depth, Argument(self.loss_slope)))
+        for layer in range(self.depth - 1, 0, -1):
+            upstream = Argument(self.delta(layer + 1), f"weights_{layer + 1}", transposed=True)
+            layers.append(self.times_slope(layer, upstream))
+        return layers
+
+    def times_slope(self, layer: int, pulled_back: Argument) -> Layer:
+        reach = ROUNDING_ROOM * self.backward.pulled_back[layer - 1]
+        write = f"delta_{layer}"
+        if _is_linear(self.activation(layer)):
+            return Layer(f"backward {layer}", (Project(pulled_back, reach, write),))
+        slope = ROUNDING_ROOM * self.backward.slopes[layer - 1]
+        product = AddProduct(pulled_back, reach, f"slope_{layer}", slope, write)
+        return Layer(f"backward {layer}", (product,))
+
+    def gradient_step(self) -> Layer:
+        probe = PROBE[self.precision.dtype]
+        instructions = [
+            AddGradient(
+                left=self.delta(layer),
+                right=units_slot(layer - 1),
+                scale=-self.problem.update.step_size / 2,
+                probe=probe / self.backward.deltas[layer - 1],
+                write=f"weights_{layer}",
+            )
+            for layer in range(1, self.depth + 1)
+        ]
+        return Layer("gradient step", tuple(instructions))
+
+    def clip_and_wipe(self, layers: Iterable[Layer]) -> Layer:
+        weights = tuple(f"weights_{layer}" for layer in range(1, self.depth + 1))
+        clip = ClipSlots(weights, self.problem.update.box, SCALE_SIZE)
+        scratch = tuple(name for name in _written(layers) if name not in weights)
+        return Layer("clip and wipe", (clip, WipeSlots(scratch)))
+
+    def copy_prediction(self, forward: Iterable[Layer]) -> Layer:
+        copied = Summand(Combination.of(units_slot(self.depth)), activations.IDENTITY.name)
+        gate = 2.0 ** (1 + ceil(log2(self.forward.outputs[-1])))
+        others = (IS_EXAMPLE, IS_REGISTER)
+        copy = MapSlots((copied,), IS_QUERY, others, gate, "y")
+        return Layer("copy prediction", (copy, WipeSlots(_written(forward))))
+
+    def functions(self, layers: Iterable[Layer]) -> tuple[Function, ...]:
+        """Lines and squares over the registers, look-ups, and what MLPs evaluate."""
+        instructions = [part for layer in layers for part in layer.instructions]
+        lines: list[LatticeFunction] = []
+        if any(isinstance(part, Project) for part in instructions):
+            lines.append(identity(line_lattice(1.0, self.half)))
+        if any(isinstance(part, AddProduct) for part in instructions):
+            lines.append(square(line_lattice(2.0, self.half)))
+        maps = [part for part in instructions if isinstance(part, MapSlots)]
+        names = dict.fromkeys(name for part in maps for name in part.functions())
+        return (*lines, *self.look_ups, *(self.relu_sum(name) for name in names))
+
+    def relu_sum(self, name: str) -> ReluSum:
+        """A function that an MLP evaluates: piecewise linear, or a step."""
+        candidates = [
+            activations.IDENTITY,
+            *(self.activation(layer).value for layer in range(1, self.depth + 1)),
+            *(self.activation(layer).derivative for layer in range(1, self.depth + 1)),
+            *(part.function for part in self.loss_parts),
+        ]
+        function = next(candidate for candidate in candidates if candidate.name == name)
+        reach = ROUNDING_ROOM * max(*self.forward.preactivations, *self._loss_arguments())
+        pieces, width = self.precision.pieces, self.precision.kink_width
+        return fit_relu_sum(function, -reach, reach, pieces, width)
+
+    def _loss_arguments(self) -> list[float]:
+        prediction = self.forward.outputs[-1]
+        return [
+            prediction,
+            *(largest_loss_argument(self.problem, part, prediction) for part in self.loss_parts),
+        ]
+
+    def layout(self, layers: Iterable[Layer], functions: Iterable[Function]) -> Layout:
+        target = self.problem.target
+        widths = target.widths
+        layer_numbers = range(1, self.depth + 1)
+        written = _written(layers)
+        scratch = [
+            Slot(name, (width,), Role.SCRATCH)
+            for name, width in self._scratch_widths()
+            if name in written
+        ]
+        values = [value_slot(f.name) for f in functions if isinstance(f, LatticeFunction)]
+        constants = (ONE, IS_EXAMPLE, IS_QUERY, LOG_EXAMPLES, *REGISTER_SLOTS, *values)
+        return Layout(
+            (
+                Slot("x", (target.input_width,), Role.INPUT),
+                Slot("y", (target.output_width,), Role.LABEL),
+                *(
+                    Slot(f"weights_{j}", (widths[j], widths[j - 1]), Role.PARAMETER)
+                    for j in layer_numbers
+                ),
+                *scratch,
+                *(Slot(name, (1,), Role.CONSTANT) for name in constants),
+            )
+        )
+
+    def _scratch_widths(self) -> list[tuple[str, int]]:
+        """Every scratch slot that a program may use, in order."""
+        layers = range(1, self.depth + 1)
+        kinds = ("preactivation", "gate", "units", "slope", "delta")
+        names = [(f"{kind}_{j}", self.problem.target.widths[j]) for kind in kinds for j in layers]
+        parts = range(1, len(self.loss_parts) + 1)
+        return names + [(f"loss_part_{i}", self.problem.target.output_width) for i in parts]
+
+
+def _written(layers: Iterable[Layer]) -> tuple[str, ...]:
+    """Slots that the layers write, in order, each once."""
+    instructions = [part for layer in layers for part in layer.instructions]
+    return tuple(dict.fromkeys(name for part in instructions for name in part.writes()))
+
+
+def _roomy(ranges: Ranges) -> Ranges:
+    return Ranges(
+        tuple(ROUNDING_ROOM * size for size in ranges.preactivations),
+        tuple(ROUNDING_ROOM * size for size in ranges.outputs),
+    )
+
+
+def _smooth_functions(problem: Problem) -> tuple[SmoothFunction, ...]:
+    """Functions that are looked up, all of them bounded."""
+    target = problem.target
+    functions: dict[str, ScalarFunction] = {}
+    for layer in range(1, target.depth + 1):
+        activation = target.layer_activation(layer)
+        value = activation.gate or activation.value
+        for function in (value, activation.rest, activation.derivative):
+            if function is not None:
+                functions[function.name] = function
+    for part in problem.loss_function.slope_parts or ():
+        functions[part.function.name] = part.function
+    return tuple(f for f in functions.values() if isinstance(f, SmoothFunction))
+
+
+def _fitted(problem: Problem, forward: Ranges, precision: Precision) -> tuple[LatticeFunction, ...]:
+    functions = _smooth_functions(problem)
+    registers = precision.registers
+    if registers is not None and not FEWEST_REGISTERS <= registers <= MOST_TOKENS:
+        raise SettingError.out_of_range(
+            "registers", registers, least=FEWEST_REGISTERS, most=MOST_TOKENS
+        )
+    if not functions:
+        return ()
+    parts = problem.loss_function.slope_parts or ()
+    reach = max(
+        *forward.preactivations,
+        *(largest_loss_argument(problem, part, forward.outputs[-1]) for part in parts),
+    )
+    if registers is not None:
+        return fit_on_grid(functions, reach, registers // 2 - 1)
+    fewest = FEWEST_REGISTERS // 2 - 1
+    return fit_to_accuracy(functions, reach, ACCURACY[precision.dtype], fewest)
+
+
+def _overshoot(problem: Problem, forward: Ranges, look_ups: tuple[LatticeFunction, ...]) -> float:
+    """How far an activation or a slope can be off, by the errors of its look-ups."""
+    errors = {function.name: function.error for function in look_ups}
+    largest = 0.0
+    for layer, reach in enumerate(forward.preactivations, start=1):
+        activation = problem.target.layer_activation(layer)
+        if isinstance(activation.value, SmoothFunction):
+            gate, rest = activation.gate, activation.rest
+            value = errors[gate.name] * reach if gate else errors[activation.value.name]
+            value += errors[rest.name] if rest else 0.0
+            largest = max(largest, value, errors[activation.derivative.name])
+    parts = problem.loss_function.slope_parts or ()
+    return max(largest, sum(errors.get(part.function.name, 0.0) for part in parts))

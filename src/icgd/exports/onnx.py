@@ -1,0 +1,254 @@
+"""ONNX: a compiled transformer as a file that onnxruntime and other tools run.
+
+The graph maps `stream` [tasks, tokens, width] to `final_stream` of the same shape, for any number
+of tasks and tokens. The repeated block is spelt out once for each step, but its weights are
+stored once, with the names and shapes that they have in `compiled.transformer()`. The metadata
+hold the layout of the stream, the problem and the program as JSON.
+
+Only operations are used that onnxruntime has in float64. All heads of a layer run at once, so
+that memory grows with heads x tokens^2.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import singledispatch
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from icgd.compiled import Compiled
+from icgd.errors import ExportError, FileError, MissingExtraError, ProgramError
+from icgd.exports.streams import as_batch
+from icgd.layers.mlp import MLPLayer
+from icgd.layers.product import ProductLayer
+from icgd.layers.relu_attention import ReLUAttention
+from icgd.layers.softmax_attention import SoftmaxAttention
+from icgd.problems.task import DTYPES, dtype_named
+from icgd.program.layout import Layout
+from icgd.program.program import StackProgram
+from icgd.program.render import to_data
+from icgd.shapes import Stream
+from icgd.weights.atomic import whole_file
+from icgd.weights.files import FORMAT
+
+try:
+    import onnx
+    import onnxruntime
+except ImportError:  # the extra `onnx` is not installed
+    onnx = onnxruntime = None
+
+OPSET, IR_VERSION = 17, 8
+"""Of 2022: everything that is needed, and old runtimes read it."""
+
+LARGEST_FILE = 2**31
+"""Bytes that protobuf can write."""
+
+ROOM = 2**26
+"""Bytes that are kept for everything but the weights: nodes and metadata."""
+
+
+def export_onnx(
+    compiled: Compiled, path: str | os.PathLike[str], *, dtype: str | torch.dtype = "float64"
+) -> None:
+    """Write the dense transformer as an ONNX file, which is whole or not there at all."""
+    _require_packages()
+    needed = compiled.summary().parameters * dtype_named(dtype).itemsize + ROOM
+    if needed > LARGEST_FILE:
+        raise ExportError.too_large("ONNX", needed, LARGEST_FILE)
+    content = _model(compiled, dtype_named(dtype)).SerializeToString(deterministic=True)
+    with whole_file(Path(path)) as temporary:
+        temporary.write_bytes(content)
+
+
+def run_onnx(path: str | os.PathLike[str], stream: Stream) -> Stream:
+    """The residual stream after the last layer, computed by onnxruntime on the processor."""
+    _require_packages()
+    session = _session(Path(path))
+    [source] = session.get_inputs()
+    dtype = DTYPES["float64" if source.type == "tensor(double)" else "float32"]
+    batch = as_batch(stream, source.shape[-1], dtype).detach().cpu().numpy()
+    [result] = session.run(None, {source.name: batch})
+    return torch.from_numpy(result).view_as(stream)
+
+
+def _require_packages() -> None:
+    if onnx is None:
+        raise MissingExtraError.of("onnx and onnxruntime", "onnx", "An ONNX file")
+
+
+def _session(path: Path) -> Any:
+    if not path.is_file():
+        raise FileError.missing(path)
+    try:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except Exception as problem:  # onnxruntime's exceptions have no other common base
+        raise FileError.unreadable_onnx(path, str(problem)) from None
+    if "icgd" not in session.get_modelmeta().custom_metadata_map:
+        raise FileError.unreadable_onnx(path, "its metadata have no 'icgd' entry")
+    return session
+
+
+def _model(compiled: Compiled, dtype: torch.dtype) -> Any:
+    transformer, program = compiled.transformer(dtype), compiled.program
+    graph = _Graph()
+    for name, weight in transformer.named_parameters():
+        graph.constant(name, weight.detach())
+    stream = "stream"
+    modules = {module: name for name, module in transformer.named_modules()}
+    for place, layer in zip(_places(program), transformer.unrolled(), strict=True):
+        graph.place = place
+        update = append(layer, graph, modules[layer], stream)
+        stream = graph.add("Add", stream, update, output=f"{place}/stream")
+    graph.add("Identity", stream, output="final_stream")
+    return _with_metadata(graph.proto(program.layout.width, dtype), compiled)
+
+
+def _places(program: StackProgram) -> Iterator[str]:
+    """A name for every layer in the order in which they run, such as "step 2/10 clip and wipe"."""
+    parts = [(f"step {step}", program.block) for step in range(1, program.n_steps + 1)]
+    for part, layers in [*parts, ("prediction", program.prediction)]:
+        yield from (f"{part}/{number} {layer.title}" for number, layer in enumerate(layers, 1))
+
+
+def _with_metadata(graph: Any, compiled: Compiled) -> Any:
+    model = onnx.helper.make_model(
+        graph,
+        producer_name="icgd",
+        ir_version=IR_VERSION,
+        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
+    )
+    metadata = {
+        "icgd": str(FORMAT),
+        "layout": json.dumps(_layout_data(compiled.program.layout)),
+        "problem": json.dumps(compiled.problem.to_data()),
+        "program": json.dumps(to_data(compiled.program)),
+    }
+    onnx.helper.set_model_props(model, metadata)
+    return model
+
+
+def _layout_data(layout: Layout) -> list[dict[str, Any]]:
+    """Every slot with its coordinates start .. stop - 1 of the stream, row by row."""
+    places = [(slot, layout.range_of(slot.name)) for slot in layout.slots]
+    return [
+        {
+            "name": slot.name,
+            "start": place.start,
+            "stop": place.stop,
+            "shape": list(slot.shape),
+            "role": slot.role.name,
+        }
+        for slot, place in places
+    ]
+
+
+@dataclass
+class _Graph:
+    """Nodes in the order in which they run, and constants by name."""
+
+    place: str = ""
+    nodes: list[Any] = field(default_factory=list)
+    constants: dict[str, Any] = field(default_factory=dict)
+
+    def constant(self, name: str, value: Tensor) -> str:
+        self.constants[name] = onnx.numpy_helper.from_array(value.numpy(), name)
+        return name
+
+    def axes(self, *axes: int) -> str:
+        """A list of axes, which some operations take as an input."""
+        return self.constant(f"axes {axes}", torch.tensor(axes))
+
+    def add(self, operation: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        """Append a node; its result is called `output`, or after its place."""
+        name = f"{self.place}/{operation} {len(self.nodes)}"
+        output = output or name
+        node = onnx.helper.make_node(operation, inputs, [output], name, **attributes)
+        self.nodes.append(node)
+        return output
+
+    def proto(self, width: int, dtype: torch.dtype) -> Any:
+        """The whole graph, from `stream` to `final_stream`."""
+        number = tensor_type(dtype)
+        ends = [
+            onnx.helper.make_tensor_value_info(name, number, ["tasks", "tokens", width])
+            for name in ("stream", "final_stream")
+        ]
+        constants = list(self.constants.values())
+        return onnx.helper.make_graph(self.nodes, "icgd", ends[:1], ends[1:], constants)
+
+
+def tensor_type(dtype: torch.dtype) -> int:
+    """ONNX's number for a type."""
+    names = {torch.float64: "DOUBLE", torch.float32: "FLOAT"}
+    return int(onnx.TensorProto.DataType.Value(names[dtype]))
+
+
+@singledispatch
+def append(layer: nn.Module, graph: _Graph, name: str, stream: str) -> str:
+    """Append the layer called `name`; returns what it adds to the stream."""
+    raise ProgramError.broken(type(layer).__name__, "has no rule in exports/onnx.py")
+
+
+@append.register
+def _(layer: MLPLayer, graph: _Graph, name: str, stream: str) -> str:
+    read = graph.add("MatMul", stream, f"{name}.W_in")
+    hidden = graph.add("Relu", graph.add("Add", read, f"{name}.b_in"))
+    return graph.add("MatMul", hidden, f"{name}.W_out")
+
+
+@append.register
+def _(layer: ReLUAttention, graph: _Graph, name: str, stream: str) -> str:
+    query, key, value = _projections(graph, name, stream)
+    tokens = graph.add("Shape", stream, start=1, end=2)
+    n_tokens = graph.add("Cast", tokens, to=tensor_type(layer.W_Q.dtype))
+    pattern = graph.add("Div", graph.add("Relu", _scores(graph, query, key)), n_tokens)
+    return _output(layer, graph, name, graph.add("MatMul", pattern, value))
+
+
+@append.register
+def _(layer: SoftmaxAttention, graph: _Graph, name: str, stream: str) -> str:
+    query, key, value = _projections(graph, name, stream)
+    scores = _scores(graph, query, key)
+    if layer.mask is not None:
+        mask = graph.constant(f"{name}.mask", layer.mask)
+        never = graph.constant("never", torch.tensor(-inf, dtype=layer.W_Q.dtype))
+        scores = graph.add("Where", mask, scores, never)
+    pattern = graph.add("Softmax", scores, axis=-1)
+    return _output(layer, graph, name, graph.add("MatMul", pattern, value))
+
+
+@append.register
+def _(layer: ProductLayer, graph: _Graph, name: str, stream: str) -> str:
+    query, key, value = _projections(graph, name, stream)
+    products = graph.add("Mul", query, key)
+    score = graph.add("ReduceSum", products, graph.axes(3), keepdims=1)
+    return _output(layer, graph, name, graph.add("Mul", score, value))
+
+
+def _projections(graph: _Graph, name: str, stream: str) -> list[str]:
+    """Queries, keys and values: [tasks, head, token, feature]."""
+    tokens = graph.add("Unsqueeze", stream, graph.axes(1))
+    return [graph.add("MatMul", tokens, f"{name}.{weight}") for weight in ("W_Q", "W_K", "W_V")]
+
+
+def _scores(graph: _Graph, query: str, key: str) -> str:
+    """<query, key>: [tasks, head, token, token]."""
+    return graph.add("MatMul", query, graph.add("Transpose", key, perm=[0, 1, 3, 2]))
+
+
+def _output(
+    layer: ReLUAttention | SoftmaxAttention | ProductLayer, graph: _Graph, name: str, heads: str
+) -> str:
+    """Sum of W_O times what every head read, as one product with all heads side by side."""
+    n_heads, d_value, d_model = layer.W_O.shape
+    by_token = graph.add("Transpose", heads, perm=[0, 2, 1, 3])
+    joined = graph.add("Reshape", by_token, graph.axes(0, 0, n_heads * d_value))
+    weights = graph.add("Reshape", f"{name}.W_O", graph.axes(n_heads * d_value, d_model))
+    return graph.add("MatMul", joined, weights)

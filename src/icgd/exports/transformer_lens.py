@@ -1,0 +1,286 @@
+"""TransformerLens: a compiled softmax transformer as a model with hooks and caches.
+
+The tool's blocks are an attention layer and an MLP each. Layers are packed into them in order,
+an MLP together with the attention before it; what a block lacks is zero. All blocks have as many
+heads, and heads as wide, as the largest: the others are padded with zeros, which write nothing.
+The repeated block stands there once for each step, and all its copies share their weights.
+
+What the tool has besides is switched off: its table of positions is zero, and its unembedding is
+the identity, so that `model(stream)` is the residual stream after the last layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from icgd.backends.prompt import encode, read_parameters, read_predictions
+from icgd.compiled import Compiled
+from icgd.errors import ExportError, LayoutError, MissingExtraError, UnknownNameError
+from icgd.exports.streams import as_batch
+from icgd.layers.mlp import MLPLayer
+from icgd.layers.softmax_attention import SoftmaxAttention
+from icgd.problems.settings import count
+from icgd.problems.task import Task
+from icgd.program.instructions import LayerKind
+from icgd.program.layout import Layout
+from icgd.program.program import StackProgram
+from icgd.shapes import Parameters, Predictions, Stream
+
+try:
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+except ImportError:  # the extra `lens` is not installed
+    TransformerBridge = TransformerBridgeConfig = None
+
+MAX_TOKENS = 4096
+"""Longest prompt unless told otherwise."""
+
+SCORE_SCALE = 2.0
+"""What the tool divides scores by, and W_Q is multiplied by before. The tool does not take 1, and
+a power of two changes no digit."""
+
+NOT_STANDARD = {LayerKind.ATTENTION: "ReLU attention", LayerKind.PRODUCT: "product layers"}
+"""Kinds of layers that the tool does not have."""
+
+
+@dataclass(frozen=True)
+class LensLayer:
+    """Where a layer of the program is found: its block, and how many heads or hidden units it has.
+
+    `step` counts from 1; layers that predict have none.
+    """
+
+    step: int | None
+    title: str
+    kind: LayerKind
+    block: int
+    n_units: int
+
+    @property
+    def stream(self) -> str:
+        """Name of the activation that is the residual stream after this layer."""
+        return f"blocks.{self.block}.hook_resid_{'post' if self.kind is LayerKind.MLP else 'mid'}"
+
+
+@dataclass(frozen=True, eq=False)
+class LensModel:
+    """A model of TransformerLens, and the program that its weights spell out."""
+
+    model: TransformerBridge
+    program: StackProgram
+    layers: tuple[LensLayer, ...]
+
+    @property
+    def layout(self) -> Layout:
+        """The coordinates of the residual stream by name."""
+        return self.program.layout
+
+    def prompt(self, task: Task) -> Stream:
+        """The residual stream that a task starts with."""
+        return encode(self.program, task)
+
+    def run(self, stream: Stream) -> Stream:
+        """The residual stream after the last layer."""
+        with torch.no_grad():
+            result: Tensor = self.model(self._batch(stream))
+        return result.view_as(stream)
+
+    def run_with_cache(self, stream: Stream, **options: Any) -> tuple[Stream, Any]:
+        """`run`, and the tool's cache of activations, in which tasks have an axis of their own.
+
+        `options` are those of the tool, such as `names_filter`.
+        """
+        with torch.no_grad():
+            result, cache = self.model.run_with_cache(self._batch(stream), **options)
+        return result.view_as(stream), cache
+
+    def parameters(self, stream: Stream) -> Parameters:
+        """The weights of the network in training, read from a residual stream."""
+        return read_parameters(self.layout, stream)
+
+    def predictions(self, stream: Stream, n_examples: int) -> Predictions:
+        """The labels of the queries, read from a residual stream."""
+        return read_predictions(self.program, stream, n_examples)
+
+    def layers_titled(self, title: str, step: int | None = None) -> tuple[LensLayer, ...]:
+        """The layers with a title, in a step counted from 1, or among those that predict."""
+        if step is not None:
+            count("step", step, most=self.program.n_steps)
+        candidates = [layer for layer in self.layers if layer.step == step]
+        if found := tuple(layer for layer in candidates if layer.title == title):
+            return found
+        known = dict.fromkeys(layer.title for layer in candidates)
+        raise UnknownNameError.of("layer", title, known=list(known))
+
+    def coordinates(self, slot: str) -> slice:
+        """Coordinates of a slot, for use as `stream[..., lens.coordinates(slot)]`."""
+        return self.layout.range_of(slot)
+
+    def slot_of(self, coordinate: int) -> str:
+        """The slot to which a coordinate of the residual stream belongs."""
+        for name in self.layout.names:
+            if 0 <= coordinate < self.layout.range_of(name).stop:
+                return name
+        raise LayoutError.no_coordinate(coordinate, self.layout.width)
+
+    def label(self, coordinate: int) -> str:
+        """A coordinate of the residual stream in words, such as "weights_2[3, 1]"."""
+        slot = self.layout.slot(self.slot_of(coordinate))
+        within = torch.tensor(coordinate - self.layout.range_of(slot.name).start)
+        return f"{slot.name}{[int(place) for place in torch.unravel_index(within, slot.shape)]}"
+
+    def _batch(self, stream: Stream) -> Tensor:
+        config = self.model.cfg
+        batch = as_batch(stream, config.d_model, config.dtype)
+        count("number of tokens", stream.shape[-2], most=config.n_ctx)
+        return batch
+
+
+def open_in_transformer_lens(
+    compiled: Compiled, *, dtype: str | torch.dtype = "float64", max_tokens: int = MAX_TOKENS
+) -> LensModel:
+    """The compiled transformer as a model of TransformerLens.
+
+    It needs softmax attention and MLPs, and nothing else: compile with `softmax-stack`.
+    """
+    program = compiled.program
+    kinds = {layer.kind for layer in program.unrolled()}
+    if foreign := [name for kind, name in NOT_STANDARD.items() if kind in kinds]:
+        raise ExportError.not_standard("TransformerLens", program.construction, foreign)
+    if TransformerBridge is None:
+        raise MissingExtraError.of("transformer-lens", "lens", "Opening a model in TransformerLens")
+    transformer = compiled.transformer(dtype)
+    blocks = _packed(transformer.block) * transformer.n_repeats + _packed(transformer.final)
+    config = _config(blocks, program.layout.width, max_tokens)
+    # On no device at first: weights are put in place, and copies of the block share theirs.
+    with torch.device("meta"):
+        model = TransformerBridge.boot_native(config, dtype=config.dtype)
+    model.load_state_dict(_state(model, blocks), assign=True)
+    _set_masks(model, blocks)
+    return LensModel(model, program, _places(program, blocks))
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """A block of the tool: attention, then an MLP; one of the two may be missing."""
+
+    attention: SoftmaxAttention | None
+    mlp: MLPLayer | None
+
+    def layers(self) -> Iterator[SoftmaxAttention | MLPLayer]:
+        """Those that are there."""
+        yield from (layer for layer in (self.attention, self.mlp) if layer is not None)
+
+
+def _packed(layers: Iterable[nn.Module]) -> list[_Block]:
+    """The layers in blocks: an MLP joins the attention before it."""
+    blocks: list[_Block] = []
+    for layer in layers:
+        match layer:
+            case SoftmaxAttention():
+                blocks.append(_Block(layer, None))
+            case MLPLayer() if blocks and blocks[-1].mlp is None:
+                blocks[-1] = replace(blocks[-1], mlp=layer)
+            case MLPLayer():
+                blocks.append(_Block(None, layer))
+    return blocks
+
+
+def _places(program: StackProgram, blocks: Sequence[_Block]) -> tuple[LensLayer, ...]:
+    steps: list[int | None] = [s for s in range(1, program.n_steps + 1) for _ in program.block]
+    steps += [None] * len(program.prediction)
+    places = [(number, layer) for number, block in enumerate(blocks) for layer in block.layers()]
+    return tuple(
+        LensLayer(step, layer.title, layer.kind, number, _n_units(module))
+        for step, layer, (number, module) in zip(steps, program.unrolled(), places, strict=True)
+    )
+
+
+def _n_units(layer: SoftmaxAttention | MLPLayer) -> int:
+    return len(layer.b_in if isinstance(layer, MLPLayer) else layer.W_Q)
+
+
+def _config(blocks: Sequence[_Block], width: int, max_tokens: int) -> TransformerBridgeConfig:
+    """Sizes of the largest layers, and at least 1, because a block has both kinds."""
+    layers = [layer for block in blocks for layer in block.layers()]
+    attentions = [layer for layer in layers if isinstance(layer, SoftmaxAttention)]
+    mlps = [layer for layer in layers if isinstance(layer, MLPLayer)]
+    return TransformerBridgeConfig(
+        n_layers=len(blocks),
+        n_ctx=count("max_tokens", max_tokens),
+        d_model=width,
+        n_heads=max(map(_n_units, attentions), default=1),
+        d_head=max((w.shape[2] for a in attentions for w in (a.W_Q, a.W_V)), default=1),
+        d_mlp=max(map(_n_units, mlps), default=1),
+        d_vocab=1,
+        d_vocab_out=width,
+        act_fn="relu",
+        normalization_type=None,
+        attention_dir="bidirectional",
+        attn_scale=SCORE_SCALE,
+        init_weights=False,
+        dtype=next(layers[0].parameters()).dtype,
+    )
+
+
+def _state(model: TransformerBridge, blocks: Sequence[_Block]) -> dict[str, Tensor]:
+    """All weights under the tool's names."""
+    config = model.cfg
+    outside = [item for item in model.state_dict().items() if not item[0].startswith("blocks.")]
+    state = {name: torch.zeros(weight.shape, dtype=config.dtype) for name, weight in outside}
+    state["unembed.weight"] = torch.eye(config.d_model, dtype=config.dtype)
+    weights = {block: _weights(block, config) for block in dict.fromkeys(blocks)}
+    for number, block in enumerate(blocks):
+        state |= {f"blocks.{number}.{name}": weight for name, weight in weights[block].items()}
+    return state
+
+
+def _weights(block: _Block, config: TransformerBridgeConfig) -> dict[str, Tensor]:
+    """A block's weights in the orientation of `nn.Linear`, padded with zeros."""
+    n_heads, d_head, d_model, d_mlp = config.n_heads, config.d_head, config.d_model, config.d_mlp
+    attention = block.attention or _no_heads(d_model, config.dtype)
+    mlp = block.mlp or _no_units(d_model, config.dtype)
+    rows, columns = (n_heads, d_head, d_model), (d_model, n_heads, d_head)
+    return {
+        "attn.q.weight": _padded(SCORE_SCALE * attention.W_Q.mT, rows).flatten(0, 1),
+        "attn.k.weight": _padded(attention.W_K.mT, rows).flatten(0, 1),
+        "attn.v.weight": _padded(attention.W_V.mT, rows).flatten(0, 1),
+        "attn.o.weight": _padded(attention.W_O.permute(2, 0, 1), columns).flatten(1, 2),
+        **{f"attn.{name}.bias": mlp.b_in.new_zeros(n_heads * d_head) for name in "qkv"},
+        "attn.o.bias": mlp.b_in.new_zeros(d_model),
+        "mlp.in.weight": _padded(mlp.W_in.T, (d_mlp, d_model)),
+        "mlp.in.bias": _padded(mlp.b_in, (d_mlp,)),
+        "mlp.out.weight": _padded(mlp.W_out.T, (d_model, d_mlp)),
+        "mlp.out.bias": mlp.b_in.new_zeros(d_model),
+    }
+
+
+def _no_heads(d_model: int, dtype: torch.dtype) -> SoftmaxAttention:
+    reads, writes = torch.zeros(0, d_model, 0, dtype=dtype), torch.zeros(0, 0, d_model, dtype=dtype)
+    return SoftmaxAttention(reads, reads, reads, writes)
+
+
+def _no_units(d_model: int, dtype: torch.dtype) -> MLPLayer:
+    weights = torch.zeros(d_model, 0, dtype=dtype)
+    return MLPLayer(weights, torch.zeros(0, dtype=dtype), weights.T)
+
+
+def _padded(weights: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The weights in the first places along every axis, zeros in the others."""
+    result = torch.zeros(shape, dtype=weights.dtype)
+    result[tuple(slice(size) for size in weights.shape)] = weights.detach()
+    return result
+
+
+def _set_masks(model: TransformerBridge, blocks: Sequence[_Block]) -> None:
+    """Where a layer has a mask, it takes the place of the tool's causal one."""
+    for place, block in zip(model.blocks, blocks, strict=True):
+        mask = None if block.attention is None else block.attention.mask
+        attention = place.attn.original_component
+        attention.causal = mask is not None
+        attention.causal_mask = torch.zeros(0, 0, dtype=torch.bool) if mask is None else ~mask

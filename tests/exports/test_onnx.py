@@ -1,0 +1,218 @@
+"""ONNX files in onnxruntime against the torch transformers that they were made from."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from icgd.backends.prompt import encode, read_parameters, read_predictions
+from icgd.compiled import Compiled
+from icgd.errors import (
+    DataError,
+    ExportError,
+    FileError,
+    MissingExtraError,
+    ProgramError,
+    SettingError,
+)
+from icgd.exports import onnx as exports
+from icgd.exports.onnx import export_onnx, run_onnx
+from icgd.layers.transformer import Transformer
+from icgd.problems.problem import Problem
+from icgd.program.render import from_data
+from tests import cases
+from tests.cases import build
+from tests.exports.hand_made import HandMade, hand_made, run, some_stream, streams
+
+needs_packages = pytest.mark.skipif(
+    exports.onnx is None, reason="the extra icgd[onnx] is not installed"
+)
+
+RELU_STACK = cases.CONSTRUCTIONS["relu-stack"]
+
+AGREEMENT = {"relu-stack": 1e-11}
+"""Largest difference from torch in float64; 1e-8 for constructions that are not named. A last
+digit that rounds otherwise grows most in softmax-stack, where small differences of softmax
+weights are amplified."""
+
+
+def compiled_case(construction=RELU_STACK, case=cases.FEW[0], n_steps=2) -> Compiled:
+    return Compiled(case.problem, build(construction, case, n_steps=n_steps, pieces=16))
+
+
+def close(actual, expected, atol):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+@needs_packages
+@cases.every_construction
+@cases.over(cases.FEW)
+def test_a_compiled_run_agrees_with_the_dense_backend(construction, case, tmp_path):
+    compiled, task = compiled_case(construction, case), case.task()
+    export_onnx(compiled, tmp_path / "run.onnx")
+    final = run_onnx(tmp_path / "run.onnx", encode(compiled.program, task))
+    atol = AGREEMENT.get(construction.name, 1e-8)
+    close(final, run(compiled, encode(compiled.program, task)), atol)
+    dense = compiled.run_task(task, backend="dense")
+    close(read_parameters(compiled.program.layout, final), dense.parameters[-1], atol)
+    predictions = read_predictions(compiled.program, final, task.n_examples)
+    close(predictions, dense.predictions, atol)
+
+
+@needs_packages
+def test_one_file_serves_any_number_of_tasks_and_tokens(tmp_path):
+    compiled = compiled_case()
+    export_onnx(compiled, tmp_path / "run.onnx")
+    for n_tasks in (1, 3):
+        task = cases.batch_of(cases.FEW[0], n_tasks).task()
+        longer = encode(compiled.program, task).repeat(1, n_tasks, 1)
+        close(run_onnx(tmp_path / "run.onnx", longer), run(compiled, longer), 1e-11)
+
+
+@needs_packages
+def test_float32_agrees_as_far_as_it_goes(tmp_path):
+    compiled, task = compiled_case(), cases.FEW[0].task("float32")
+    export_onnx(compiled, tmp_path / "run.onnx", dtype="float32")
+    stream = encode(compiled.program, task)
+    final = run_onnx(tmp_path / "run.onnx", stream)
+    assert final.dtype == torch.float32
+    close(final, run(compiled, stream, "float32"), 1e-5)
+
+
+@needs_packages
+def test_masks_hide_tokens(tmp_path):
+    compiled = hand_made("AMA", 2, "A")
+    free = run(compiled, some_stream(5))
+    compiled.weights.block[0].mask = torch.ones(5, 5, dtype=torch.bool).tril()
+    export_onnx(compiled, tmp_path / "run.onnx")
+    final = run_onnx(tmp_path / "run.onnx", some_stream(2, 5))
+    close(final, run(compiled, some_stream(2, 5)), 1e-12)
+    assert not torch.allclose(run(compiled, some_stream(5)), free, atol=1e-3)
+
+
+@needs_packages
+@cases.every_construction
+def test_the_file_is_valid_and_holds_every_weight_once(construction, tmp_path):
+    compiled = compiled_case(construction, n_steps=3)
+    export_onnx(compiled, tmp_path / "run.onnx")
+    exports.onnx.checker.check_model(tmp_path / "run.onnx", full_check=True)
+    stored = exports.onnx.load(tmp_path / "run.onnx").graph.initializer
+    arrays = {part.name: exports.onnx.numpy_helper.to_array(part) for part in stored}
+    weights = dict(compiled.transformer().named_parameters())
+    assert weights.keys() <= arrays.keys()
+    for name, weight in weights.items():
+        assert torch.equal(torch.tensor(arrays[name]), weight)
+    others = sum(array.size for name, array in arrays.items() if name not in weights)
+    assert others < 10 * len(weights)
+
+
+@needs_packages
+def test_the_stream_after_every_layer_has_a_name(tmp_path):
+    compiled = hand_made("AM", 2, "A")
+    export_onnx(compiled, tmp_path / "run.onnx")
+    model = exports.onnx.load(tmp_path / "run.onnx")
+    places = ["step 1/1 layer 0", "step 1/2 layer 1", "step 2/1 layer 0", "step 2/2 layer 1"]
+    names = [f"{place}/stream" for place in [*places, "prediction/1 layer 0"]]
+    model.graph.output.extend(exports.onnx.ValueInfoProto(name=name) for name in names)
+    session = exports.onnxruntime.InferenceSession(model.SerializeToString())
+    found = session.run(names, {"stream": some_stream(1, 5).numpy()})
+    for actual, expected in zip(found, streams(compiled, some_stream(1, 5)), strict=True):
+        close(torch.tensor(actual), expected, 1e-12)
+
+
+@needs_packages
+@cases.every_construction
+def test_layout_problem_and_program_travel_along(construction, tmp_path):
+    compiled = compiled_case(construction)
+    export_onnx(compiled, tmp_path / "run.onnx")
+    session = exports.onnxruntime.InferenceSession(tmp_path / "run.onnx")
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert Problem.from_data(json.loads(metadata["problem"])) == compiled.problem
+    assert from_data(json.loads(metadata["program"])) == compiled.program
+    layout = compiled.program.layout
+    slots = json.loads(metadata["layout"])
+    assert [slot["name"] for slot in slots] == list(layout.names)
+    for slot in slots:
+        assert slice(slot["start"], slot["stop"]) == layout.range_of(slot["name"])
+        assert tuple(slot["shape"]) == layout.slot(slot["name"]).shape
+        assert slot["role"] == layout.slot(slot["name"]).role.name
+
+
+@needs_packages
+def test_equal_runs_give_equal_files(tmp_path):
+    for name in ("first", "second"):
+        export_onnx(compiled_case(), tmp_path / name)
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
+
+
+@needs_packages
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
+    with pytest.raises(FileError, match=r"Cannot write .*run\.onnx: No such file or directory\."):
+        export_onnx(compiled_case(), tmp_path / "missing" / "run.onnx")
+
+
+@needs_packages
+def test_a_model_beyond_the_format_is_refused_before_it_is_built(monkeypatch, tmp_path):
+    monkeypatch.setattr(Compiled, "transformer", lambda *_: pytest.fail("weights were built"))
+    case = cases.make_case(cases.MLP((64, 512, 512, 1), "tanh"), "squared")
+    with pytest.raises(ExportError, match=r"The ONNX file would take [\d.]+ GiB; .* 2 GiB\."):
+        export_onnx(compiled_case(case=case), tmp_path / "run.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_packages
+def test_a_layer_without_a_rule_is_named(tmp_path):
+    given = hand_made("A", 1, "")
+    odd = HandMade(given.problem, given.program, Transformer([nn.ReLU()], 1, []))
+    with pytest.raises(ProgramError, match=r"ReLU: has no rule in exports/onnx\.py"):
+        export_onnx(odd, tmp_path / "run.onnx")
+
+
+@needs_packages
+def test_files_that_cannot_be_run_are_refused(tmp_path):
+    stream = some_stream(5)
+    with pytest.raises(FileError, match=r"There is no file .*run\.onnx\."):
+        run_onnx(tmp_path / "run.onnx", stream)
+    (tmp_path / "run.onnx").write_text("not a model")
+    with pytest.raises(FileError, match=r"run\.onnx cannot be run as an ONNX file of icgd: "):
+        run_onnx(tmp_path / "run.onnx", stream)
+    export_onnx(hand_made("A", 1, ""), tmp_path / "run.onnx")
+    foreign = exports.onnx.load(tmp_path / "run.onnx")
+    del foreign.metadata_props[:]
+    exports.onnx.save(foreign, tmp_path / "run.onnx")
+    with pytest.raises(FileError, match=r"its metadata have no 'icgd' entry\. Export it again\."):
+        run_onnx(tmp_path / "run.onnx", stream)
+
+
+@needs_packages
+def test_streams_that_do_not_fit_are_refused(tmp_path):
+    export_onnx(hand_made("A", 1, ""), tmp_path / "run.onnx")
+    with pytest.raises(SettingError, match=r"stream must be of type torch\.float64"):
+        run_onnx(tmp_path / "run.onnx", some_stream(5).float())
+    with pytest.raises(DataError, match=r"stream has shape \(5, 9\); expected \(tokens, 10\)"):
+        run_onnx(tmp_path / "run.onnx", some_stream(5)[:, :-1])
+
+
+def test_missing_packages_are_named_with_their_extra(monkeypatch, tmp_path):
+    monkeypatch.setattr(exports, "onnx", None)
+    message = "An ONNX file needs onnx and onnxruntime. Install it with: pip install 'icgd[onnx]'"
+    with pytest.raises(MissingExtraError) as caught:
+        export_onnx(compiled_case(), tmp_path / "run.onnx")
+    assert str(caught.value) == message
+    with pytest.raises(MissingExtraError) as caught:
+        run_onnx(tmp_path / "run.onnx", some_stream(5))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_the_module_is_imported_without_its_packages(package):
+    script = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        "from icgd.exports import onnx; assert onnx.onnx is None"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,236 @@
+"""Models of TransformerLens against the torch transformers that they were made from."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn import Sequential
+
+from icgd.compiled import Compiled
+from icgd.errors import (
+    DataError,
+    ExportError,
+    LayoutError,
+    MissingExtraError,
+    SettingError,
+    UnknownNameError,
+)
+from icgd.exports import transformer_lens
+from icgd.exports.transformer_lens import open_in_transformer_lens
+from icgd.program.instructions import LayerKind
+from tests import cases
+from tests.cases import Case, build
+from tests.exports.hand_made import LAYOUT, hand_made, run, some_stream, streams
+
+needs_package = pytest.mark.skipif(
+    transformer_lens.TransformerBridge is None, reason="the extra icgd[lens] is not installed"
+)
+
+ORDERS = [("AAAMAM", 2, "AM"), ("MA", 3, ""), ("A", 1, "M"), ("MM", 2, "M"), ("AA", 2, "A")]
+
+
+def compiled_case(construction, case: Case) -> Compiled:
+    """Two steps of a really compiled run, in standard layers."""
+    program = build(construction, case, n_steps=2)
+    if {layer.kind for layer in program.block} & set(transformer_lens.NOT_STANDARD):
+        pytest.skip(f"{construction.name} has layers that the tool lacks")
+    return Compiled(case.problem, program)
+
+
+@needs_package
+@pytest.mark.parametrize(("block", "n_repeats", "final"), ORDERS)
+def test_layers_in_any_order_agree_with_torch(block, n_repeats, final):
+    compiled = hand_made(block, n_repeats, final)
+    lens = open_in_transformer_lens(compiled)
+    for stream in (some_stream(5), some_stream(3, 4)):
+        torch.testing.assert_close(lens.run(stream), run(compiled, stream), rtol=0, atol=1e-12)
+
+
+@needs_package
+@cases.every_construction
+@cases.over(cases.FEW)
+def test_a_compiled_run_agrees_with_torch(construction, case):
+    compiled = compiled_case(construction, case)
+    task = case.task()
+    lens = open_in_transformer_lens(compiled)
+    final = lens.run(lens.prompt(task))
+    torch.testing.assert_close(final, run(compiled, lens.prompt(task)), rtol=0, atol=1e-8)
+    dense = compiled.run_task(task, backend="dense")
+    torch.testing.assert_close(lens.parameters(final), dense.parameters[-1], rtol=0, atol=1e-8)
+    predictions = lens.predictions(final, task.n_examples)
+    torch.testing.assert_close(predictions, dense.predictions, rtol=0, atol=1e-8)
+
+
+@needs_package
+@cases.every_construction
+def test_the_stream_after_every_layer_is_in_the_cache(construction):
+    case = cases.FEW[0]
+    compiled = compiled_case(construction, case)
+    lens = open_in_transformer_lens(compiled)
+    prompt = lens.prompt(case.task())
+    final, cache = lens.run_with_cache(prompt)
+    expected = streams(compiled, prompt)
+    assert len(lens.layers) == len(expected) == compiled.program.n_layers
+    for layer, stream in zip(lens.layers, expected, strict=True):
+        torch.testing.assert_close(cache[layer.stream][0], stream, rtol=0, atol=1e-8)
+    assert torch.equal(final, cache[f"blocks.{len(lens.model.blocks) - 1}.hook_resid_post"][0])
+
+
+@needs_package
+def test_an_mlp_shares_the_block_of_the_attention_before_it():
+    lens = open_in_transformer_lens(hand_made("MAAM", 2, "AM"))
+    places = [(layer.step, layer.title, layer.block, layer.n_units) for layer in lens.layers]
+    step = [("layer 0", 0, 1), ("layer 1", 1, 2), ("layer 2", 2, 3), ("layer 3", 2, 4)]
+    assert places == [
+        *((1, *place) for place in step),
+        *((2, title, 3 + block, n_units) for title, block, n_units in step),
+        (None, "layer 0", 6, 5),
+        (None, "layer 1", 6, 6),
+    ]
+    assert [layer.kind for layer in lens.layers[-2:]] == [LayerKind.SOFTMAX, LayerKind.MLP]
+    assert len(lens.model.blocks) == 7
+    assert lens.layers[-2].stream == "blocks.6.hook_resid_mid"
+    assert lens.layers[-1].stream == "blocks.6.hook_resid_post"
+
+
+@needs_package
+def test_a_layer_is_found_by_title_and_step():
+    lens = open_in_transformer_lens(hand_made("AM", 2, "A"))
+    assert [layer.block for layer in lens.layers_titled("layer 1", step=2)] == [1]
+    assert lens.layers_titled("layer 0") == lens.layers[-1:]
+
+
+@needs_package
+def test_unknown_layers_and_steps_are_refused():
+    lens = open_in_transformer_lens(hand_made("AM", 2, "A"))
+    with pytest.raises(UnknownNameError, match=r"Unknown layer 'layer 1'; known are layer 0\."):
+        lens.layers_titled("layer 1")
+    with pytest.raises(SettingError, match=r"step must be at most 2, got 3\."):
+        lens.layers_titled("layer 0", step=3)
+
+
+@needs_package
+def test_steps_share_their_weights():
+    lens = open_in_transformer_lens(hand_made("AMA", 3, "A"))
+    weights = [block.attn.q.weight for block in lens.model.blocks]
+    assert weights[0].data_ptr() == weights[2].data_ptr() == weights[4].data_ptr()
+    assert len({weight.data_ptr() for weight in weights}) == 3
+
+
+@needs_package
+def test_padding_is_zero_and_queries_are_doubled():
+    compiled = hand_made("AA", 1, "M")
+    first, second = compiled.transformer().block
+    model = open_in_transformer_lens(compiled).model
+    assert model.W_Q.shape == (3, 2, LAYOUT.width, 3)  # the values of layer 1 are 3 wide
+    assert torch.equal(model.W_Q[0, :1, :, :2], 2 * first.W_Q)
+    assert torch.equal(model.W_V[1, :, :, :3], second.W_V)
+    assert torch.equal(model.W_O[1, :, :3], second.W_O)
+    assert model.W_O[0].count_nonzero() == first.W_O.numel()
+    assert model.W_Q[2].count_nonzero() == 0
+
+
+@needs_package
+def test_masks_hide_tokens():
+    compiled = hand_made("AMA", 2, "A")
+    first, _, second = compiled.transformer().block
+    first.mask = torch.ones(5, 5, dtype=torch.bool).tril()
+    second.mask = torch.eye(5, dtype=torch.bool).roll(1, dims=0)
+    lens = open_in_transformer_lens(compiled)
+    final, cache = lens.run_with_cache(some_stream(5))
+    torch.testing.assert_close(final, run(compiled, some_stream(5)), rtol=0, atol=1e-12)
+    pattern = cache["blocks.2.attn.hook_pattern"]
+    assert pattern[..., ~first.mask].count_nonzero() == 0
+    assert (pattern[..., first.mask] > 0).all()
+
+
+@needs_package
+def test_ablating_a_head_in_one_step_is_a_head_without_output_there():
+    compiled = hand_made("MAM", 2, "")
+    lens = open_in_transformer_lens(compiled)
+    [layer] = lens.layers_titled("layer 1", step=2)
+
+    def ablate(z, hook):
+        z[:, :, 1] = 0.0
+        return z
+
+    hooks = [(f"blocks.{layer.block}.attn.hook_z", ablate)]
+    ablated = lens.model.run_with_hooks(some_stream(1, 5), fwd_hooks=hooks)
+    layers = list(compiled.transformer().unrolled())
+    stream = Sequential(*layers[:4])(some_stream(1, 5))
+    layers[4].W_O.data[1] = 0.0
+    expected = Sequential(*layers[4:])(stream)
+    torch.testing.assert_close(ablated, expected, rtol=0, atol=1e-12)
+    assert not torch.allclose(ablated, lens.run(some_stream(1, 5)), atol=1e-3)
+
+
+@needs_package
+def test_float32_agrees_as_far_as_it_goes():
+    compiled = hand_made("AAM", 2, "M")
+    stream = some_stream(5)
+    single = open_in_transformer_lens(compiled, dtype="float32").run(stream.float())
+    assert single.dtype == torch.float32
+    expected = run(compiled, stream)
+    torch.testing.assert_close(single.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@needs_package
+def test_coordinates_have_names():
+    lens = open_in_transformer_lens(hand_made("A", 1, ""))
+    labels = [lens.label(coordinate) for coordinate in range(LAYOUT.width)]
+    weights = [f"weights_1[{row}, {column}]" for row in range(3) for column in range(2)]
+    assert labels == ["x[0]", "x[1]", "y[0]", *weights, "one[0]"]
+    assert [lens.slot_of(coordinate) for coordinate in (0, 2, 8)] == ["x", "y", "weights_1"]
+    assert lens.coordinates("weights_1") == slice(3, 9)
+
+
+@needs_package
+@pytest.mark.parametrize("coordinate", [-1, 10])
+def test_a_coordinate_beyond_the_stream_is_refused(coordinate):
+    lens = open_in_transformer_lens(hand_made("A", 1, ""))
+    with pytest.raises(LayoutError) as caught:
+        lens.label(coordinate)
+    expected = f"The residual stream has coordinates 0 to 9, got {coordinate}."
+    assert str(caught.value) == expected
+
+
+@needs_package
+def test_streams_that_do_not_fit_are_refused():
+    lens = open_in_transformer_lens(hand_made("A", 1, ""), max_tokens=8)
+    with pytest.raises(SettingError, match=r"stream must be of type torch\.float64"):
+        lens.run(some_stream(5).float())
+    with pytest.raises(DataError, match=r"stream has shape \(5, 9\); expected \(tokens, 10\)"):
+        lens.run_with_cache(some_stream(5)[:, :-1])
+    with pytest.raises(SettingError, match=r"number of tokens must be at most 8, got 9\."):
+        lens.run(some_stream(9))
+
+
+def test_layers_that_the_tool_lacks_are_named():
+    case = cases.FEW[0]
+    program = build(cases.CONSTRUCTIONS["relu-stack"], case)
+    with pytest.raises(ExportError) as caught:
+        open_in_transformer_lens(Compiled(case.problem, program))
+    assert str(caught.value) == (
+        "TransformerLens has softmax attention and MLP layers only; the transformer of relu-stack "
+        "has ReLU attention and product layers too. Compile with construction='softmax-stack', "
+        "or use icgd.exports.onnx, which writes every layer."
+    )
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setattr(transformer_lens, "TransformerBridge", None)
+    with pytest.raises(MissingExtraError) as caught:
+        open_in_transformer_lens(hand_made("A", 1, ""))
+    assert str(caught.value) == (
+        "Opening a model in TransformerLens needs transformer-lens. "
+        "Install it with: pip install 'icgd[lens]'"
+    )
+
+
+def test_the_module_is_imported_without_the_package():
+    script = (
+        "import sys; sys.modules['transformer_lens'] = None; import icgd.exports.transformer_lens"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
