@@ -253,6 +253,13 @@ class ProgramError(IcgdError, ValueError):
     def broken(cls, where: str, rule: str) -> ProgramError:
         return cls(f"{where}: {rule}")
 
+    @classmethod
+    def not_masked(cls, construction: str) -> ProgramError:
+        return cls(
+            f"A mask needs softmax attention alone; {construction} has other attention too. "
+            "Compile with construction='softmax-stack'."
+        )
+
 
 class UnsupportedProblemError(IcgdError, ValueError):
     """The chosen construction cannot serve this problem."""

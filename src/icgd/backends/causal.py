@@ -1,0 +1,99 @@
+r"""Softmax programs under the masks of decoder-only transformers, with the same weights.
+
+Prefix mask: registers and examples read each other, queries come last and nobody reads them. The
+program never does otherwise, so nothing changes.
+
+Causal: no token reads a later one. Then a step cannot use the same examples as the step before:
+what the first example computes would have to depend on the last one. But the prompt can be
+repeated, once for each step:
+
+    registers 0, examples, registers 1, examples, ..., registers L, queries
+
+Examples l read registers l - 1, and registers l read examples l; queries read registers L. All
+of these are earlier tokens. After block b, registers l >= b hold the weights of step b: by
+induction, examples l then computed with registers l - 1 after block b - 1, which hold those of
+step b - 1.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from icgd.backends.dense import build_transformer
+from icgd.backends.prompt import encode, read_parameters
+from icgd.backends.run import Run
+from icgd.errors import ProgramError
+from icgd.layers.softmax_attention import SoftmaxAttention
+from icgd.layers.transformer import Transformer
+from icgd.problems.task import Task
+from icgd.program.instructions import LayerKind
+from icgd.program.program import StackProgram
+
+Mask = Bool[Tensor, "token token"]
+
+
+def prefix_mask(program: StackProgram, task: Task) -> Mask:
+    """Which tokens (columns) a token (row) may read: the prefix before the queries, and itself."""
+    n_prefix = program.n_registers + task.n_examples
+    n_tokens = n_prefix + task.n_queries
+    mask = torch.eye(n_tokens, dtype=torch.bool)
+    mask[:, :n_prefix] = True
+    return mask
+
+
+def causal_mask(program: StackProgram, task: Task) -> Mask:
+    """The mask of `causal_prompt`, a part of the lower triangle."""
+    n_registers, n_examples = program.n_registers, task.n_examples
+    segment = n_registers + n_examples
+    n_tokens = program.n_steps * segment + n_registers + task.n_queries
+    mask = torch.eye(n_tokens, dtype=torch.bool)
+    for step in range(program.n_steps + 1):
+        start = step * segment
+        registers = slice(start, start + n_registers)
+        mask[registers, start] = True  # the memory, whose value is 0
+        mask[registers, max(start - n_examples, 0) : start] = True
+        readers = slice(start + n_registers, start + segment if step < program.n_steps else None)
+        mask[readers, registers] = True
+    return mask
+
+
+def causal_prompt(program: StackProgram, task: Task) -> Tensor:
+    """The prompt with registers and examples repeated once for each step."""
+    stream = encode(program, task)
+    n_registers, n_prefix = program.n_registers, program.n_registers + task.n_examples
+    repeated = [stream[..., :n_prefix, :]] * program.n_steps
+    return torch.cat([*repeated, stream[..., :n_registers, :], stream[..., n_prefix:, :]], dim=-2)
+
+
+def run_under(program: StackProgram, task: Task, stream: Tensor, mask: Mask) -> Tensor:
+    """The stream after all layers of the dense transformer under a mask."""
+    transformer = masked_transformer(program, mask.to(task.x.device), task.x.dtype)
+    with torch.no_grad():
+        result: Tensor = transformer.to(task.x.device)(stream)
+    return result
+
+
+def masked_transformer(program: StackProgram, mask: Mask, dtype: torch.dtype) -> Transformer:
+    """The dense transformer whose attention is masked."""
+    kinds = {layer.kind for layer in (*program.block, *program.prediction)}
+    if not kinds <= {LayerKind.SOFTMAX, LayerKind.MLP}:
+        raise ProgramError.not_masked(program.construction)
+    transformer = build_transformer(program, dtype)
+    for layer in transformer.modules():
+        if isinstance(layer, SoftmaxAttention):
+            layer.mask = mask
+    return transformer
+
+
+def run_causal(program: StackProgram, task: Task) -> Run:
+    """Run left to right; the initial and the final weights, and the predictions.
+
+    The prompt has (n_steps + 1) n_registers + n_steps n_examples + n_queries tokens.
+    """
+    final = run_under(program, task, causal_prompt(program, task), causal_mask(program, task))
+    last = final.shape[-2] - task.n_queries - program.n_registers
+    weights = read_parameters(program.layout, final[..., last:, :])
+    labels = final[..., final.shape[-2] - task.n_queries :, program.layout.range_of("y")]
+    return Run(torch.stack([task.initial, weights], dim=-2), labels.clone())
