@@ -3,7 +3,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check fmt bench clean
+.PHONY: help demo test test-slow check fmt bench figures clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ fmt: $(INSTALLED) ## Format the code and mend what the linter can mend
 
 bench: $(INSTALLED) ## Run the benchmarks
 	$(BIN)/python -m benchmarks
+
+figures: $(INSTALLED) ## Measure and draw the figures of the documentation
+	$(BIN)/python -m benchmarks.figures
 
 clean: ## Remove the environment, caches and build products
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

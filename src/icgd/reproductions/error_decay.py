@@ -1,0 +1,143 @@
+"""How the error of a whole training run falls with the size of what approximates its functions.
+
+Five steps of a 3-4-4-2 tanh network on six examples: softmax-stack with more and more registers,
+the same transformer with the published nearest-token look-up in place of the lattice, and
+relu-stack with more and more pieces; beside them the rates that the papers give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from icgd.approximation.lattice import nearest_token
+from icgd.compiled import Compiled
+from icgd.pipeline import compile
+from icgd.problems import reference
+from icgd.problems.catalog import function_named
+from icgd.problems.functions import SmoothFunction
+from icgd.problems.mlp import MLP
+from icgd.problems.problem import Domain, GradientStep, Problem
+from icgd.problems.task import Task, as_task
+from icgd.program.functions import Function, LatticeFunction
+from icgd.reproductions import plotting
+from icgd.reproductions.plotting import BLUE, FAINT, ORANGE, RED, Axes, Figure
+
+PROBLEM = Problem(
+    MLP((3, 4, 4, 2), "tanh"), "squared", GradientStep(0.3, box=1.0), Domain(x=2.0, y=2.0)
+)
+N_STEPS, N_EXAMPLES = 5, 6
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers of registers or pieces that are tried."""
+
+    lattice: tuple[int, ...] = tuple(range(32, 112, 4))
+    nearest: tuple[int, ...] = (32, 64, 128, 256, 512)
+    pieces: tuple[int, ...] = tuple(2**power for power in range(3, 13))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Largest error of a weight after the last step, for every size."""
+
+    name: str
+    sizes: tuple[int, ...]
+    errors: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The three measured curves, and how far training moved a weight."""
+
+    lattice: Curve
+    nearest: Curve
+    pieces: Curve
+    moved: float
+
+
+def measure(sizes: Sizes = Sizes()) -> Result:  # noqa: B008 - a constant
+    """Run everything; softmax-stack on the dense backend, where every head is computed."""
+    task = _task()
+    real = reference.train(PROBLEM, task.initial, task.x, task.y, N_STEPS)
+
+    def curve(
+        name: str, tried: Sequence[int], build: Callable[[int], Compiled], backend: str
+    ) -> Curve:
+        finals = [build(size).run_task(task, backend=backend).parameters[-1] for size in tried]
+        errors = tuple(float((final - real[-1]).abs().max()) for final in finals)
+        return Curve(name, tuple(tried), errors)
+
+    return Result(
+        lattice=curve("softmax-stack, registers", sizes.lattice, _softmax_stack, "dense"),
+        nearest=curve("nearest token, registers", sizes.nearest, _with_nearest_token, "dense"),
+        pieces=curve("relu-stack, pieces", sizes.pieces, _relu_stack, "fused"),
+        moved=float((real[-1] - real[0]).abs().max()),
+    )
+
+
+def _task() -> Task:
+    generator = torch.Generator().manual_seed(0)
+    float64 = {"generator": generator, "dtype": torch.float64}
+    x = torch.randn(N_EXAMPLES, 3, **float64).clamp(-2.0, 2.0)
+    return as_task(PROBLEM, x, torch.rand(N_EXAMPLES, 2, **float64), seed=1)
+
+
+def _softmax_stack(registers: int) -> Compiled:
+    return compile(PROBLEM, n_steps=N_STEPS, construction="softmax-stack", registers=registers)
+
+
+def _relu_stack(pieces: int) -> Compiled:
+    return compile(PROBLEM, n_steps=N_STEPS, pieces=pieces)
+
+
+def _with_nearest_token(registers: int) -> Compiled:
+    """softmax-stack whose activations are looked up in the published way; products stay."""
+    compiled = _softmax_stack(registers)
+
+    def published(function: Function) -> Function:
+        real = function_named(function.name) if function.name != "square" else None
+        if isinstance(function, LatticeFunction) and isinstance(real, SmoothFunction):
+            return nearest_token(real, function.reach, len(function.values))
+        return function
+
+    functions = tuple(published(function) for function in compiled.program.functions)
+    return Compiled(PROBLEM, replace(compiled.program, functions=functions))
+
+
+def draw(result: Result) -> Figure:
+    """Errors over sizes, both on logarithmic axes."""
+    figure, (panel,) = plotting.new_figure(8.0, 5.2, 1)
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    curves = ((result.lattice, BLUE), (result.nearest, RED), (result.pieces, ORANGE))
+    for curve, colour in curves:
+        panel.plot(curve.sizes, curve.errors, "o-", color=colour, markersize=4, linewidth=1.6)
+    _rate(panel, result.pieces, -2.0, "pieces$^{-2}$")
+    _rate(panel, result.pieces, -0.5, "pieces$^{-1/2}$ (wu)")
+    _rate(panel, result.nearest, -1.0, "1 / registers (cot)")
+    nearest, pieces, lattice = result.nearest, result.pieces, result.lattice
+    plotting.note(panel, nearest.name, (1.1 * nearest.sizes[0], 2.5 * nearest.errors[0]), RED)
+    plotting.note(panel, pieces.name, (pieces.sizes[-2], pieces.errors[-1]), ORANGE, ha="right")
+    plotting.note(panel, lattice.name, (1.12 * lattice.sizes[-1], lattice.errors[-1]), BLUE)
+    panel.set_ylim(top=8 * nearest.errors[0])
+    panel.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
+    panel.set_xlim(right=3 * result.pieces.sizes[-1])
+    plotting.describe(
+        panel,
+        "With a softmax lattice the error falls exponentially",
+        "registers or pieces",
+        "largest error of a weight after 5 steps",
+    )
+    return figure
+
+
+def _rate(panel: Axes, curve: Curve, power: float, name: str) -> None:
+    """A line of the given slope through the curve's first point."""
+    first, last = curve.sizes[0], curve.sizes[-1]
+    ends = (curve.errors[0], curve.errors[0] * (last / first) ** power)
+    panel.plot((first, last), ends, "--", color=FAINT, linewidth=1.0)
+    plotting.tag(panel, name, (1.08 * last, ends[1]))

@@ -1,0 +1,35 @@
+from functools import cache
+
+from icgd.reproductions.error_decay import Result, Sizes, draw, measure
+from icgd.reproductions.plotting import png
+
+
+@cache
+def result() -> Result:
+    return measure(Sizes(lattice=(32, 64, 88), nearest=(32, 64), pieces=(16, 64)))
+
+
+def test_the_lattice_falls_exponentially():
+    first, second, third = result().lattice.errors
+    assert second < 1e-2 * first
+    assert third < 1e-2 * second
+    assert third < 1e-11
+
+
+def test_the_nearest_token_falls_like_one_over_the_registers():
+    first, second = result().nearest.errors
+    assert 1.5 < first / second < 10
+    assert second > 1e-2
+
+
+def test_pieces_fall_with_the_square():
+    first, second = result().pieces.errors
+    assert 8 < first / second < 32
+
+
+def test_training_moves_the_weights_much_more():
+    assert result().moved > 0.2
+
+
+def test_it_can_be_drawn():
+    assert png(draw(result())).startswith(b"\x89PNG")
