@@ -81,9 +81,9 @@ def measure(sizes: Sizes = Sizes()) -> Result:  # noqa: B008 - a constant
 
 def _task() -> Task:
     generator = torch.Generator().manual_seed(0)
-    float64 = {"generator": generator, "dtype": torch.float64}
-    x = torch.randn(N_EXAMPLES, 3, **float64).clamp(-2.0, 2.0)
-    return as_task(PROBLEM, x, torch.rand(N_EXAMPLES, 2, **float64), seed=1)
+    x = torch.randn(N_EXAMPLES, 3, generator=generator, dtype=torch.float64).clamp(-2.0, 2.0)
+    y = torch.rand(N_EXAMPLES, 2, generator=generator, dtype=torch.float64)
+    return as_task(PROBLEM, x, y, seed=1)
 
 
 def _softmax_stack(registers: int) -> Compiled:
@@ -121,7 +121,8 @@ def draw(result: Result) -> Figure:
     _rate(panel, result.nearest, -1.0, "1 / registers (cot)")
     nearest, pieces, lattice = result.nearest, result.pieces, result.lattice
     plotting.note(panel, nearest.name, (1.1 * nearest.sizes[0], 2.5 * nearest.errors[0]), RED)
-    plotting.note(panel, pieces.name, (pieces.sizes[-2], pieces.errors[-1]), ORANGE, ha="right")
+    left_of_end = (0.5 * pieces.sizes[-1], pieces.errors[-1])
+    plotting.note(panel, pieces.name, left_of_end, ORANGE, ha="right")
     plotting.note(panel, lattice.name, (1.12 * lattice.sizes[-1], lattice.errors[-1]), BLUE)
     panel.set_ylim(top=8 * nearest.errors[0])
     panel.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
