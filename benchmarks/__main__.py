@@ -16,6 +16,7 @@ Rows = list[dict[str, object]]
 
 BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "speed": ("Fused against torch.autograd, float64, 64 pieces, 2 threads", speed.rows),
+    "softmax_speed": ("Fused softmax-stack against fused relu-stack", speed.softmax_rows),
     "scaling": ("Cost of a fused run along each axis (tanh, width 32)", scaling.rows),
     "memory": ("Peak memory beyond the inputs", memory.rows),
     "start_up": ("Start-up", start_up.rows),
@@ -23,6 +24,10 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "lattices": ("Softmax lattices: identity on [-1, 1], tanh on [-6, 6]", accuracy.lattices),
     "bounds": ("Bound (b) over the measured step error, random problems", accuracy.bounds),
     "weights": ("Trained weights, 3-4-4-2 tanh, n = 6, 5 steps, dense backend", accuracy.weights),
+    "softmax_weights": (
+        "Trained weights of softmax-stack, 3-4-4-2, n = 6, 5 steps, dense backend",
+        accuracy.softmax_weights,
+    ),
 }
 
 

@@ -37,10 +37,10 @@ def lattices() -> list[dict[str, object]]:
     return [
         {
             "function": head.name,
-            "tokens": head.lattice.n_tokens,
+            "tokens": len(head.values),
             "certified error": head.error,
             "largest value": max(map(abs, head.values)),
-            "nearest token instead": head.lattice.reach / head.lattice.n_tokens,
+            "nearest token instead": head.reach / len(head.values),
         }
         for head in (line, *tanh)
     ]
@@ -77,26 +77,71 @@ def _weights(pieces: int) -> dict[str, object]:
     }
 
 
+def softmax_weights() -> list[dict[str, object]]:
+    """Widths 3-4-4-2, n = 6, 5 steps, step 0.3, box 1: tanh, relu, and tanh made for float32."""
+    return [
+        _softmax_weights("tanh", "float64", 66),
+        _softmax_weights("tanh", "float64", None),
+        _softmax_weights("relu", "float64", None),
+        _softmax_weights("tanh", "float32", None),
+    ]
+
+
+def _softmax_weights(activation: str, dtype: str, registers: int | None) -> dict[str, object]:
+    problem = icgd.Problem(
+        target=icgd.MLP((3, 4, 4, 2), activation),
+        loss="squared",
+        update=icgd.GradientStep(step_size=0.3, box=1.0),
+        domain=icgd.Domain(x=2.0, y=2.0),
+    )
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 3, generator=generator, dtype=torch.float64).clamp(-2, 2)
+    y = torch.rand(6, 2, generator=generator, dtype=torch.float64)
+    compiled = icgd.compile(
+        problem, n_steps=5, construction="softmax-stack", registers=registers, dtype=dtype
+    )
+    report = icgd.verify(compiled, x, y, seed=1, backend="dense", dtype=dtype)
+    fused = icgd.verify(compiled, x, y, seed=1, dtype=dtype)
+    summary = compiled.summary()
+    return {
+        "activation": activation,
+        "dtype": dtype,
+        "registers": summary.n_registers,
+        "layers a step": summary.layers_per_step,
+        "heads": summary.n_heads,
+        "largest weight error": float(report.trajectory_errors.max()),
+        "fused": float(fused.trajectory_errors.max()),
+        "bound, this run": float(report.trajectory_bounds.max()),
+        "step bound, domain": report.certificate.domain_step,
+        "near-kink events": report.near_kinks.count,
+        "verdict": report.verdict.name,
+    }
+
+
 def bounds() -> list[dict[str, object]]:
     """How far bound (b) lies above the measured step error, over random problems."""
     return [
-        _bounds(dtype, backend)
+        _bounds(construction, dtype, backend)
+        for construction in ("relu-stack", "softmax-stack")
         for dtype in ("float64", "float32")
         for backend in ("fused", "dense")
     ]
 
 
-def _bounds(dtype: str, backend: str, n_problems: int = 100) -> dict[str, object]:
+def _bounds(
+    construction: str, dtype: str, backend: str, n_problems: int = 100
+) -> dict[str, object]:
     draw = Random(0)
     ratios, verdicts = [], []
     for seed in range(n_problems):
-        compiled, x, y = _random_run(draw, seed)
+        compiled, x, y = _random_run(construction, dtype, draw, seed)
         report = icgd.verify(compiled, x, y, seed=seed, backend=backend, dtype=dtype)
         verdicts.append(report.verdict)
         if (measured := float(report.step_errors.max())) > 0:
             ratios.append(float(report.step_bounds.max()) / measured)
     ratios.sort()
     return {
+        "construction": construction,
         "dtype": dtype,
         "backend": backend,
         "problems": n_problems,
@@ -107,7 +152,9 @@ def _bounds(dtype: str, backend: str, n_problems: int = 100) -> dict[str, object
     }
 
 
-def _random_run(draw: Random, seed: int) -> tuple[icgd.Compiled, torch.Tensor, torch.Tensor]:
+def _random_run(
+    construction: str, dtype: str, draw: Random, seed: int
+) -> tuple[icgd.Compiled, torch.Tensor, torch.Tensor]:
     """Depth 1 to 4, any activation and loss, step sizes up to 1, data over the whole domain."""
     widths = tuple(draw.randint(1, 5) for _ in range(draw.randint(2, 5)))
     problem = icgd.Problem(
@@ -119,5 +166,10 @@ def _random_run(draw: Random, seed: int) -> tuple[icgd.Compiled, torch.Tensor, t
     generator = torch.Generator().manual_seed(seed)
     x = 2 * torch.rand(6, widths[0], generator=generator, dtype=torch.float64) - 1
     y = torch.rand(6, widths[-1], generator=generator, dtype=torch.float64)
-    compiled = icgd.compile(problem, n_steps=3, pieces=draw.randint(4, 64))
+    size = draw.randint(4, 64)
+    if construction == "relu-stack":
+        return icgd.compile(problem, n_steps=3, pieces=size), problem.domain.x * x, y
+    compiled = icgd.compile(
+        problem, n_steps=3, construction=construction, registers=32 + size, dtype=dtype
+    )
     return compiled, problem.domain.x * x, y

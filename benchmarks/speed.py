@@ -21,6 +21,45 @@ def rows() -> list[dict[str, object]]:
     ]
 
 
+def softmax_rows() -> list[dict[str, object]]:
+    """Fused softmax-stack over fused relu-stack on the same sizes; full accuracy, 64 pieces."""
+    return [
+        _softmax_row(widths, n, activation, n_tasks)
+        for activation in ("tanh", "relu", "gelu")
+        for n_tasks in (None, 256)
+        for widths, n in SIZES
+    ]
+
+
+def _softmax_row(
+    widths: tuple[int, ...], n: int, activation: str, n_tasks: int | None
+) -> dict[str, object]:
+    problem = problem_of(widths, activation)
+    task = task_of(problem, n, n_tasks)
+    n_steps = 100 if n_tasks is None else 8
+    runs = {
+        construction: icgd.compile(problem, n_steps=n_steps, construction=construction)
+        for construction in ("relu-stack", "softmax-stack")
+    }
+    seconds = interleaved_medians(
+        {
+            name: lambda compiled=compiled: compiled.run_task(task, history=False)
+            for name, compiled in runs.items()
+        }
+    )
+    return {
+        "widths": "-".join(map(str, widths)),
+        "n": n,
+        "activation": activation,
+        "tasks": n_tasks or 1,
+        "registers": runs["softmax-stack"].program.n_registers,
+        "softmax-stack us/step": 1e6 * seconds["softmax-stack"] / n_steps,
+        "relu-stack us/step": 1e6 * seconds["relu-stack"] / n_steps,
+        "ratio": seconds["softmax-stack"] / seconds["relu-stack"],
+        "limit": 5.0,
+    }
+
+
 def _row(
     widths: tuple[int, ...], n: int, activation: str, n_tasks: int | None, limit: float
 ) -> dict[str, object]:
