@@ -3,7 +3,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check fmt bench figures clean
+.PHONY: help demo test test-slow test-exports check fmt bench figures clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,6 +16,10 @@ test: $(INSTALLED) ## Run the tests
 
 test-slow: $(INSTALLED) ## Run the tests that take minutes
 	$(BIN)/pytest -n 2 -m slow
+
+test-exports: $(INSTALLED) ## Install TransformerLens too, and run the tests of the exports
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,lens]"
+	$(BIN)/pytest -n 2 tests/exports
 
 check: $(INSTALLED) ## Check format, lint, types, the order of imports and docstrings
 	$(BIN)/ruff format --check .

@@ -9,6 +9,7 @@ from icgd.errors import (
     DataError,
     DenseSizeError,
     DomainError,
+    ExportError,
     FileError,
     IcgdError,
     LayoutError,
@@ -96,6 +97,15 @@ MESSAGES = [
         "interval covers the layers' outputs. Give at least 2.",
     ),
     (
+        made(SettingError.too_few_registers, 34),
+        "registers=34 is too few for these ranges: the error of a look-up exceeds what it looks "
+        "up. Give more registers, or use a smaller box or domain.",
+    ),
+    (
+        made(SettingError.of_another_construction, "pieces", "softmax-stack", "registers"),
+        "pieces is not a setting of softmax-stack; its setting is registers.",
+    ),
+    (
         made(SettingError.bad_interval, 2.0, 1.0),
         "An interval needs finite ends low < high, got [2.0, 1.0].",
     ),
@@ -181,8 +191,17 @@ MESSAGES = [
         "Layout names slot 'x' twice; slot names must be unique.",
     ),
     (
+        made(LayoutError.no_coordinate, 23, 23),
+        "The residual stream has coordinates 0 to 22, got 23.",
+    ),
+    (
         made(ProgramError.broken, "block layer 2 (slopes)", "reads 'p' too early"),
         "block layer 2 (slopes): reads 'p' too early",
+    ),
+    (
+        made(ProgramError.not_masked, "relu-stack"),
+        "A mask needs softmax attention alone; relu-stack has other attention too. "
+        "Compile with construction='softmax-stack'.",
     ),
     (
         made(
@@ -197,7 +216,7 @@ MESSAGES = [
         "No construction in this version can.",
     ),
     (
-        made(ToleranceError.unreachable, 1e-9, 0.0012345, 4096, "Rounding is larger."),
+        made(ToleranceError.unreachable, 1e-9, 0.0012345, "4096 pieces", "Rounding is larger."),
         "tolerance=1e-09 cannot be proved: the smallest bound is 0.00123, with 4096 pieces. "
         "Rounding is larger.",
     ),
@@ -207,6 +226,31 @@ MESSAGES = [
         "Run with backend='fused', which needs no weights.",
     ),
     (made(FileError.missing, "run.safetensors"), "There is no file run.safetensors."),
+    (
+        made(SettingError.table_too_large, 8, 3, "366,080", most=65536),
+        "levels=8 with n_examples=3 needs a table of 366,080 entries; at most 65,536 fit. Give "
+        "fewer levels or examples.",
+    ),
+    (
+        made(SettingError.keys_too_close, 2, 50),
+        "levels=2 with n_examples=50 needs keys that are too close for float64 to tell apart. Give "
+        "fewer levels or examples.",
+    ),
+    (
+        made(SettingError.any_number_of_examples, "relu-stack"),
+        "relu-stack takes prompts of any length; leave n_examples out.",
+    ),
+    (
+        made(DataError.other_number_of_examples, 3, 2),
+        "X has 3 examples, but the table was made for prompts of 2. Give 2, or compile with "
+        "n_examples=3.",
+    ),
+    (
+        made(DataError.between_levels, "y", [1, 0], 0.50001, 0.5, 0.5001220703125),
+        "y[1, 0] is 0.50001, on the ramp between two levels: the table has no entry for examples "
+        "strictly between 0.5 and 0.500122070312. Move it out, or compile with a smaller "
+        "kink_width.",
+    ),
     (
         made(FileError.damaged, "run.safetensors", "header too short"),
         "run.safetensors is damaged or not a safetensors file (header too short). "
@@ -225,6 +269,27 @@ MESSAGES = [
     (
         made(FileError.unwritable, "run.safetensors", "disk full"),
         "Cannot write run.safetensors: disk full.",
+    ),
+    (
+        made(FileError.unreadable_onnx, "run.onnx", "it has no input called stream"),
+        "run.onnx cannot be run as an ONNX file of icgd: it has no input called stream. "
+        "Export it again.",
+    ),
+    (
+        made(
+            ExportError.not_standard,
+            "TransformerLens",
+            "relu-stack",
+            ["ReLU attention", "products"],
+        ),
+        "TransformerLens has softmax attention and MLP layers only; the transformer of relu-stack "
+        "has ReLU attention and products too. Compile with construction='softmax-stack', or use "
+        "icgd.exports.onnx, which writes every layer.",
+    ),
+    (
+        made(ExportError.too_large, "ONNX", 5 * 2**29, 2**31),
+        "The ONNX file would take 2.5 GiB; such a file can hold 2 GiB. Export with "
+        "dtype='float32', or compile a smaller transformer: fewer pieces, or a smaller network.",
     ),
     (
         made(MissingExtraError.of, "matplotlib", "plots", "Drawing a figure"),
@@ -266,6 +331,7 @@ def test_every_message_is_tested():
         (DenseSizeError, MemoryError),
         (OverflowedRunError, ArithmeticError),
         (FileError, ValueError),
+        (ExportError, ValueError),
         (MissingExtraError, ImportError),
     ],
 )

@@ -52,7 +52,7 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{name} must be at most {most}, got {value!r}.")
 
     @classmethod
-    def out_of_range(cls, name: str, value: float, *, least: float, most: float) -> SettingError:
+    def out_of_range(cls, name: str, value: object, *, least: float, most: float) -> SettingError:
         return cls(f"{name} must lie between {least:g} and {most:g}, got {value!r}.")
 
     @classmethod
@@ -75,6 +75,26 @@ class SettingError(IcgdError, ValueError):
             f"registers={registers} is too few for these ranges: the error of a look-up exceeds "
             "what it looks up. Give more registers, or use a smaller box or domain."
         )
+
+    @classmethod
+    def table_too_large(
+        cls, levels: int, n_examples: int, entries: str, *, most: int
+    ) -> SettingError:
+        return cls(
+            f"levels={levels} with n_examples={n_examples} needs a table of {entries} entries; "
+            f"at most {most:,} fit. Give fewer levels or examples."
+        )
+
+    @classmethod
+    def keys_too_close(cls, levels: int, n_examples: int) -> SettingError:
+        return cls(
+            f"levels={levels} with n_examples={n_examples} needs keys that are too close for "
+            "float64 to tell apart. Give fewer levels or examples."
+        )
+
+    @classmethod
+    def any_number_of_examples(cls, construction: str) -> SettingError:
+        return cls(f"{construction} takes prompts of any length; leave n_examples out.")
 
     @classmethod
     def bad_interval(cls, low: float, high: float) -> SettingError:
@@ -149,6 +169,23 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def wrong_shape(cls, name: str, shape: Sequence[int], expected: str) -> DataError:
         return cls(f"{name} has shape {tuple(shape)}; expected {expected}.")
+
+    @classmethod
+    def other_number_of_examples(cls, got: int, expected: int) -> DataError:
+        return cls(
+            f"X has {got} examples, but the table was made for prompts of {expected}. "
+            f"Give {expected}, or compile with n_examples={got}."
+        )
+
+    @classmethod
+    def between_levels(
+        cls, name: str, index: Sequence[int], value: float, low: float, high: float
+    ) -> DataError:
+        return cls(
+            f"{name}{_at(index)} is {value:.12g}, on the ramp between two levels: the table has no "
+            f"entry for examples strictly between {low:.12g} and {high:.12g}. Move it out, or "
+            "compile with a smaller kink_width."
+        )
 
     @classmethod
     def label_range(cls, loss: str, index: Sequence[int], value: float) -> DataError:

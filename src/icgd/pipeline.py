@@ -24,6 +24,7 @@ from icgd.problems.problem import Problem
 from icgd.problems.settings import count, instance, positive
 from icgd.problems.task import Task
 from icgd.program.check import check_program
+from icgd.program.functions import Function, LatticeFunction
 from icgd.program.instructions import IDENTITY, SQUARE
 from icgd.program.program import StackProgram
 from icgd.weights import files
@@ -36,6 +37,8 @@ def compile(
     construction: str = "relu-stack",
     pieces: int | None = None,
     registers: int | None = None,
+    levels: int | None = None,
+    n_examples: int | None = None,
     tolerance: float | None = None,
     task: Task | None = None,
     kink_width: float = DEFAULT_KINK_WIDTH,
@@ -44,23 +47,27 @@ def compile(
     """Build a transformer whose forward pass performs `n_steps` updates of `problem`.
 
     Smooth functions get `pieces` pieces in relu-stack (64 unless said) and are looked up in
-    `registers` registers in softmax-stack (as many as `dtype` can use unless said), or as many
-    as prove that no step errs by more than `tolerance` in any weight: on the whole domain, or, if
-    a `task` is given, in the run on that task (by the fused backend, in the task's precision). On
-    the domain it holds for both backends in float64 and prompts of up to 1024 tokens. Raises
-    `UnsupportedProblemError` or `ToleranceError`.
+    `registers` registers in softmax-stack (as many as `dtype` can use unless said); universal puts
+    every entry on one of `levels` levels (4 unless said), in a table for prompts of `n_examples`
+    examples (2 unless said). With `tolerance` it is as many as prove that no step errs by more in
+    any weight: on the whole domain, or, if a `task` is given, in the run on that task (by the fused
+    backend, in the task's precision). On the domain it holds for both backends in float64 and
+    prompts of up to 1024 tokens. Raises `UnsupportedProblemError` or `ToleranceError`.
     """
     instance("problem", problem, Problem)
     count("n_steps", n_steps, least=0)
     builder = construction_for(problem, construction)
-    settings = {"pieces": pieces, "registers": registers}
+    settings = {"pieces": pieces, "registers": registers, "levels": levels}
     given = {name: value for name, value in settings.items() if value is not None}
     for name in given:
         if name != builder.setting:
             raise SettingError.of_another_construction(name, builder.name, builder.setting)
+    if n_examples is not None and not builder.fixes_examples:
+        raise SettingError.any_number_of_examples(builder.name)
+    prompt = {} if n_examples is None else {"n_examples": n_examples}
 
     def build(chosen: Mapping[str, int]) -> Compiled:
-        precision = Precision(**chosen, kink_width=kink_width, dtype=dtype)
+        precision = Precision(**chosen, **prompt, kink_width=kink_width, dtype=dtype)
         program = builder.build(problem, n_steps=n_steps, precision=precision)
         check_program(program)
         return Compiled(problem, program)
@@ -105,8 +112,12 @@ def _step_bound(compiled: Compiled, task: Task | None) -> float:
 
 
 def _has_smooth_functions(program: StackProgram) -> bool:
-    lines = {IDENTITY, SQUARE}  # as good with few registers as with many
-    return any(not (fit.is_exact or is_ramp(fit) or fit.name in lines) for fit in program.functions)
+    return any(not (fit.is_exact or is_ramp(fit) or _is_line(fit)) for fit in program.functions)
+
+
+def _is_line(fit: Function) -> bool:
+    """Whether it is as good with few registers as with many."""
+    return isinstance(fit, LatticeFunction) and fit.name in {IDENTITY, SQUARE}
 
 
 def _why_unreachable(program: StackProgram, task: Task | None) -> str:
@@ -118,6 +129,8 @@ def _why_unreachable(program: StackProgram, task: Task | None) -> str:
         )
     if kinked:
         return "The run comes too close to a kink of the activation; see report.near_kinks."
+    if program.step_table is not None:
+        return "The error falls like 1 / levels, and larger tables do not fit."
     return "Rounding or the size of the domain stands in the way; a smaller box or domain helps."
 
 

@@ -39,7 +39,8 @@ def inside(fit: ReluSum, each: int = 400) -> torch.Tensor:
 
 def test_the_functions_of_the_promise_are_all_here():
     names = ["tanh", "sigmoid", "gelu", "silu", "softplus"]
-    assert sorted(SMOOTH) == sorted(names + [f"{name}'" for name in names])
+    parts = ["normal_distribution", "coin_entropy"]
+    assert sorted(SMOOTH) == sorted(names + [f"{name}'" for name in names] + parts)
 
 
 @pytest.mark.parametrize("name", SMOOTH)

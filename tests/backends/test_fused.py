@@ -8,10 +8,11 @@ from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.run import Run
 from icgd.errors import ProgramError
-from icgd.program.instructions import ClipSlots
+from icgd.program.instructions import ONE, AddGradient, ClipSlots
+from icgd.program.program import StackProgram
 from tests import cases
-from tests.cases import Juggle, batch_of, build, every_construction, over
-from tests.contracts.backend import RELU_STACK, BackendContract, distance, traced
+from tests.cases import Case, Juggle, batch_of, build, every_construction_on, over
+from tests.contracts.backend import RELU_STACK, SOFTMAX_STACK, BackendContract, distance, traced
 
 
 class TestFused(BackendContract):
@@ -19,42 +20,72 @@ class TestFused(BackendContract):
         return FusedBackend()
 
 
-def assert_same_trace(ours: Run, truth: Run) -> None:
+def assert_same_trace(case: Case, ours: Run, truth: Run, allowed: float = 1e-11) -> None:
     """Layer by layer: each slot of each layer is measured against its own largest entry."""
     assert ours.trace.keys() == truth.trace.keys()
     for name in truth.trace:
+        size = allowed + ON_RAMPS if may_meet_a_ramp(case, name) else allowed
         layers = zip(by_layer(ours.trace[name]), by_layer(truth.trace[name]), strict=True)
         for number, (mine, theirs) in enumerate(layers):
-            assert distance(mine, theirs) <= 1e-11, f"{name} after layer {number}"
+            assert distance(mine, theirs) <= size, f"{name} after layer {number}"
+
+
+ON_RAMPS = 1e-10
+"""A ramp is 2^13 steep, and preactivations are rounded to 1e-15 of numbers of about 10."""
+
+
+def may_meet_a_ramp(case: Case, slot: str) -> bool:
+    kinked = case.problem.target.activation in {"relu", "leaky_relu"}
+    return kinked and slot.startswith(("slope", "delta"))
 
 
 def by_layer(trace: torch.Tensor) -> torch.Tensor:
     return trace.movedim(-3, 0)
 
 
-@every_construction
-@over(cases.SMALL)
+@every_construction_on(cases.SMALL)
 def test_every_slot_after_every_layer_is_that_of_dense(construction, case):
     ours, truth = (traced(b, construction, case) for b in (FusedBackend, DenseBackend))
-    assert_same_trace(ours, truth)
+    assert_same_trace(case, ours, truth)
 
 
-@every_construction
-@over(cases.SMALL)
+@every_construction_on(cases.SMALL)
 def test_every_slot_after_every_layer_is_that_of_dense_for_a_batch(construction, case):
     program, task = build(construction, case, pieces=16), batch_of(case, n_tasks=3).task()
     names = program.layout.names
     ours, truth = (b.run(program, task, trace=names) for b in (FusedBackend(), DenseBackend()))
-    assert_same_trace(ours, truth)
+    assert_same_trace(case, ours, truth)
 
 
-@every_construction
-@over(cases.SMALL)
+@every_construction_on(cases.SMALL)
 def test_the_untraced_run_is_that_of_dense(construction, case):
     program, task = build(construction, case), case.task()
     ours, truth = FusedBackend().run(program, task), DenseBackend().run(program, task)
     assert distance(ours.parameters, truth.parameters) <= 1e-11
     assert distance(ours.predictions, truth.predictions) <= 1e-11
+
+
+WIDE = tuple(
+    case
+    for case in cases.SMALL
+    if case.name in {"identity-3-4-4-2-squared", "tanh-2-3-3-3-2-squared", "gelu-2-3-3-3-2-huber"}
+)
+"""In a large box, where slopes of 700 to 400 000 are possible."""
+
+
+@over(WIDE)
+def test_softmax_stack_loses_to_rounding_in_proportion_to_the_largest_slope(case):
+    """The gradient heads divide the rounding of a softmax weight by the probe."""
+    ours, truth = (traced(b, SOFTMAX_STACK, case) for b in (FusedBackend, DenseBackend))
+    allowed = 1e-14 * largest_inverse_probe(build(SOFTMAX_STACK, case))
+    assert 1e-10 < allowed < 2e-7
+    assert_same_trace(case, ours, truth, allowed)
+
+
+def largest_inverse_probe(program: StackProgram) -> float:
+    """32 times the largest slope on the domain."""
+    instructions = [part for layer in program.block for part in layer.instructions]
+    return max(1 / part.probe for part in instructions if isinstance(part, AddGradient))
 
 
 @over(cases.FEW)
@@ -91,7 +122,7 @@ def test_clipping_some_of_the_weights_leaves_the_others_alone():
     case = cases.FEW[1]
     program, task = build(RELU_STACK, case, n_steps=0), case.task()
     machine = fused.Machine(program, task.initial.clone() * 100, task.x, task.y, task.queries)
-    fused.kernel(ClipSlots(("weights_1",), 0.5), machine)()
+    fused.kernel(ClipSlots(("weights_1",), 0.5, ONE), machine)()
     assert machine.slots["weights_1"].abs().max() == 0.5
     assert machine.slots["weights_2"].abs().max() > 10
 

@@ -1,14 +1,16 @@
-"""Table look-up against the sum of ReLUs, point by point."""
+"""Table look-up against the sum of ReLUs, and against a softmax head, point by point."""
 
 import pytest
 import torch
 
+from icgd.approximation.lattice import fit_on_grid, head
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.backends import look_up
-from icgd.backends.look_up import Cells, Evaluation, is_simple, simple_kernel
+from icgd.backends.look_up import Cells, Evaluation, Table, is_simple, simple_kernel, table_error
+from icgd.errors import ProgramError
 from icgd.problems.catalog import FUNCTIONS, function_named
 from icgd.problems.functions import SmoothFunction
-from icgd.program.functions import ReluSum
+from icgd.program.functions import Function, LatticeFunction, ReluSum
 
 SMOOTH = [name for name, f in FUNCTIONS.items() if isinstance(f, SmoothFunction)]
 KINKED = ["relu", "leaky_relu", "identity", "double", "negate", "clip"]
@@ -147,7 +149,7 @@ def test_exactly_the_exact_functions_are_simple():
     )
 
 
-def evaluated(functions: list[ReluSum], z: torch.Tensor) -> list[torch.Tensor]:
+def evaluated(functions: list[Function], z: torch.Tensor) -> list[torch.Tensor]:
     evaluation = Evaluation(functions, z)
     writes = [torch.full_like(z, float("nan")) for _ in functions]
     kernels = [evaluation.kernel(f, write) for f, write in zip(functions, writes, strict=True)]
@@ -165,3 +167,90 @@ def test_simple_and_looked_up_functions_are_evaluated_side_by_side(names):
     z = arguments(*functions)
     for function, values in zip(functions, evaluated(functions, z), strict=True):
         assert_close(values, truth(function, z), 1e-12)
+
+
+LOOKED_UP = ("tanh", "tanh'", "sigmoid", "sigmoid'", "gelu'", "silu'", "coin_entropy")
+
+
+def looked_up_by_heads(
+    reach: float = 3.0, half: int = 30, names: tuple[str, ...] = LOOKED_UP
+) -> tuple[LatticeFunction, ...]:
+    """Functions over one grid, as a program has them."""
+    return fit_on_grid(tuple(function_named(name) for name in names), reach, half)
+
+
+def sample(reach: float, n: int = 20_000, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """Many more points than a table has cells."""
+    return torch.linspace(-reach, reach, n, dtype=dtype).view(-1, 2)
+
+
+def rounding_of(function: LatticeFunction, dtype: torch.dtype) -> float:
+    """128 units: five coefficients, Horner's rule, and where in its cell the argument lies."""
+    return 64 * torch.finfo(dtype).eps * function.size
+
+
+both_precisions = pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+
+
+@both_precisions
+@pytest.mark.parametrize("half", [15, 30])
+def test_a_table_is_as_close_to_the_head_as_is_proved(half, dtype):
+    functions = looked_up_by_heads(half=half)
+    z = sample(3.0, dtype=dtype)
+    for function, ours in zip(functions, evaluated(list(functions), z), strict=True):
+        assert not function.saturates
+        assert table_error(function) <= 2.0**-40 * max(map(abs, function.values))
+        allowed = table_error(function) + rounding_of(function, dtype)
+        assert ours.dtype is dtype
+        assert (ours - head(function, z.double())).abs().max() <= allowed, function.name
+
+
+@both_precisions
+def test_a_table_of_functions_that_saturate_holds_far_outside_too(dtype):
+    functions = looked_up_by_heads(reach=1e3, half=60, names=("tanh", "silu'", "coin_entropy"))
+    near, far = sample(45.0, dtype=dtype), torch.tensor([[-1e30, -1e3], [1e3, 1e30]]).to(dtype)
+    z = torch.cat([near, far])
+    for function, ours in zip(functions, evaluated(list(functions), z), strict=True):
+        assert function.saturates
+        assert table_error(function) <= 2 * function.error + 1e-12 * max(map(abs, function.values))
+        allowed = table_error(function) + rounding_of(function, dtype)
+        assert (ours - head(function, z.double())).abs().max() <= allowed, function.name
+        inside = z.abs() <= function.reach
+        gap = (ours - head(function, z.double())).abs()[inside]
+        assert gap.max() <= allowed - 2 * function.error, function.name
+
+
+@pytest.mark.parametrize("shape", [(1,), (5,), (3, 2), (2, 3, 4), (0, 4)], ids=str)
+def test_a_table_takes_arguments_of_any_shape(shape):
+    functions = list(looked_up_by_heads()[:2])
+    z = torch.linspace(-3, 3, 24, dtype=torch.float64)[: torch.Size(shape).numel()].view(shape)
+    for function, ours in zip(functions, evaluated(functions, z), strict=True):
+        assert ours.shape == z.shape
+        assert_close(ours, head(function, z), 1e-12)
+
+
+def test_a_table_follows_later_changes_of_its_argument():
+    function = looked_up_by_heads()[0]
+    z = torch.zeros(3, 2, dtype=torch.float64)
+    table, write = Table([function], z), torch.empty_like(z)
+    evaluate = table.evaluate(function, write)
+    for value in (-3.0, 0.3, 2.0):
+        z.fill_(value)
+        table.find()
+        evaluate()
+        assert_close(write, head(function, z), 1e-12)
+
+
+def test_sums_of_relus_and_heads_are_evaluated_side_by_side():
+    relu_sum, by_head = fitted("clip"), looked_up_by_heads()[0]
+    z = sample(3.0, 100)
+    first, second = evaluated([relu_sum, by_head], z)
+    assert_close(first, truth(relu_sum, z), 1e-12)
+    assert_close(second, head(by_head, z), 1e-12)
+
+
+def test_a_head_that_was_not_prepared_is_refused():
+    z = sample(3.0, 4)
+    kernel = Evaluation([fitted("clip")], z).kernel(looked_up_by_heads()[0], torch.empty_like(z))
+    with pytest.raises(ProgramError, match=r"^look-up: was not prepared for this argument$"):
+        kernel()

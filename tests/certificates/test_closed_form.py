@@ -58,3 +58,10 @@ def test_rounding_is_part_of_it():
     run = compiled(activation="identity")
     assert closed_form_step(run.program, run.problem) == 0.0
     assert 0 < closed_form_bound(run.program, run.problem, HOW) < 1e-12
+
+
+def test_there_is_none_for_look_ups():
+    problem = compiled().problem
+    run = icgd.compile(problem, n_steps=1, construction="softmax-stack", registers=40)
+    assert closed_form_bound(run.program, run.problem, HOW) is None
+    assert run.certificate().paper_step is None

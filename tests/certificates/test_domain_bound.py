@@ -9,6 +9,7 @@ from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.domain_bound import _after_steps, domain_bound
 
 HOW = Arithmetic.of(torch.float64, n_tokens=8, backend="fused")
+DENSE = Arithmetic.of(torch.float64, n_tokens=8, backend="dense")
 
 
 def compiled(pieces: int = 64, activation: str = "tanh", n_steps: int = 3) -> icgd.Compiled:
@@ -46,14 +47,68 @@ def test_a_step_function_makes_it_as_large_as_the_gradient_itself():
 def test_weights_at_the_corners_of_the_box_stay_within_it():
     run = compiled(pieces=8)
     limit = domain_bound(run.program, run.problem, HOW).step
+    x, y, initial = corners(n_tasks=50)
+    report = icgd.verify(run, x, y, initial=initial)
+    assert report.step_errors.shape == (50, 3)
+    assert float(report.step_errors.max()) <= limit
+
+
+def corners(n_tasks: int) -> list[torch.Tensor]:
+    """Inputs, labels and weights of which every entry is 1 or -1."""
     generator = torch.Generator().manual_seed(0)
-    for _ in range(50):
-        signs = [
-            torch.randint(0, 2, s, generator=generator) * 2.0 - 1 for s in ((4, 2), (4, 1), (9,))
-        ]
-        x, y, initial = (part.double() for part in signs)
-        report = icgd.verify(run, x, y, initial=initial)
-        assert float(report.step_errors.max()) <= limit
+    shapes = ((n_tasks, 4, 2), (n_tasks, 4, 1), (n_tasks, 9))
+    signs = [torch.randint(0, 2, shape, generator=generator) * 2 - 1 for shape in shapes]
+    return [part.double() for part in signs]
+
+
+def softmax_stack(registers: int | None = None, n_steps: int = 3, step_size: float = 0.1):
+    problem = icgd.Problem(
+        target=icgd.MLP((2, 3, 1), "tanh"),
+        loss="squared",
+        update=icgd.GradientStep(step_size=step_size, box=0.5),
+        domain=icgd.Domain(x=1.0, y=1.0),
+    )
+    return icgd.compile(
+        problem, n_steps=n_steps, construction="softmax-stack", registers=registers
+    )
+
+
+def test_it_falls_exponentially_with_the_number_of_registers():
+    steps = [
+        domain_bound(run.program, run.problem, HOW).step
+        for run in map(softmax_stack, (32, 36, 40, 44))
+    ]
+    for more, fewer in zip(steps[1:], steps[:-1], strict=True):
+        assert more < fewer / 15
+
+
+@pytest.mark.parametrize("backend", ["dense", "fused"])
+@pytest.mark.parametrize("registers", [34, None])
+def test_weights_at_the_corners_of_the_box_stay_within_it_in_softmax_stack(backend, registers):
+    run = softmax_stack(registers)
+    certificate = run.certificate(backend=backend)
+    x, y, initial = corners(n_tasks=16)
+    report = icgd.verify(run, x, y, initial=initial / 2, backend=backend)
+    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.step_errors.max() <= certificate.domain_step
+    assert certificate.domain_step <= (1e-7 if registers is None else 0.1)
+
+
+def test_only_the_dense_transformer_drifts_with_the_number_of_steps():
+    short, long = softmax_stack(n_steps=1), softmax_stack(n_steps=50)
+    in_dense, in_fused = (
+        [domain_bound(run.program, run.problem, how).step for run in (short, long)]
+        for how in (DENSE, HOW)
+    )
+    assert in_fused[0] == in_fused[1]
+    assert 5 * in_dense[0] < in_dense[1] < 1e-9
+
+
+def test_a_drift_that_feeds_itself_has_no_bound():
+    """Float32 and far steps: nothing but the box would be known, and not even that."""
+    run = softmax_stack(n_steps=10, step_size=1e6)
+    how = Arithmetic.of(torch.float32, n_tokens=8, backend="dense")
+    assert domain_bound(run.program, run.problem, how).step == inf
 
 
 def test_no_steps_no_trajectory_error():

@@ -1,12 +1,19 @@
+from math import inf
+
 import torch
 
+from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
+from icgd.backends.prompt import encode, read_parameters
 from icgd.certificates import run_bound
-from icgd.certificates.bounds import Arithmetic
-from icgd.certificates.run_bound import stepwise_bounds, trajectory_bounds
+from icgd.certificates.bounds import Arithmetic, apart_by
+from icgd.certificates.run_bound import _after_block, stepwise_bounds, trajectory_bounds
 from icgd.constructions.registry import construction_named
 from icgd.problems import reference
 from icgd.problems.mlp import MLP
+from icgd.problems.problem import Domain
+from icgd.program.layout import Role
+from icgd.weights.lowering import lower_program
 from tests.cases import batch_of, build, make_case, tasks_of
 
 CASE = make_case(MLP((3, 4, 4, 2), "tanh"), "squared")
@@ -44,3 +51,78 @@ def test_the_first_step_of_a_trajectory_is_a_single_step_and_later_ones_carry_it
     torch.testing.assert_close(trajectory[0], stepwise[0], rtol=1e-9, atol=0)
     assert (trajectory[1:] > trajectory[:-1]).all()
     assert (trajectory[1:] > stepwise[1:]).all()
+
+
+NARROW = make_case(MLP((2, 3, 2), "tanh"), "squared", box=0.5, domain=Domain(1.0, 2.0))
+SOFTMAX = build(construction_named("softmax-stack"), NARROW, n_steps=5)
+DENSE = Arithmetic.of(torch.float64, n_tokens=7, backend="dense")
+
+
+def bound_of_a_step(weights: torch.Tensor, drift: torch.Tensor):
+    task, nothing = NARROW.task(), torch.zeros_like(weights)
+    return _after_block(SOFTMAX, task.x, task.y, weights, nothing, drift, inf, DENSE)
+
+
+def grid_copies(stream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scales of the grid registers, and their copies of all weights."""
+    layout = SOFTMAX.layout
+    scales = stream[1 : SOFTMAX.n_registers, layout.range_of("scale")]
+    slots = [layout.range_of(slot.name) for slot in layout.having(Role.PARAMETER)]
+    return scales, stream[1 : SOFTMAX.n_registers, slots[0].start : slots[-1].stop]
+
+
+def test_a_step_from_copies_that_lie_apart_stays_within_the_bound_for_their_drift():
+    task, drift = NARROW.task(), 1e-7
+    stream = encode(SOFTMAX, task)
+    scales, copies = grid_copies(stream)
+    generator = torch.Generator().manual_seed(0)
+    copies += drift * scales * torch.randint(0, 2, copies.shape, generator=generator).mul(2).sub(1)
+    for layer in lower_program(SOFTMAX).block:
+        stream = layer(stream)
+    after = read_parameters(SOFTMAX.layout, stream)
+    missed = (after - reference.step(NARROW.problem, task.initial, task.x, task.y)).abs().max()
+    apart, together = (
+        bound_of_a_step(task.initial, torch.full_like(task.initial, size)).error.max()
+        for size in (drift, 0.0)
+    )
+    assert 100 * together < missed <= apart < 100 * missed
+
+
+def test_copies_drift_apart_by_no_more_than_is_proved():
+    task = NARROW.task()
+    names = tuple(slot.name for slot in SOFTMAX.layout.having(Role.PARAMETER))
+    run = DenseBackend().run(SOFTMAX, task, trace=("scale", *names))
+    drift, n_layers, grid = torch.zeros_like(task.initial), len(SOFTMAX.block), SOFTMAX.n_registers
+    for step in range(1, 6):
+        drift = bound_of_a_step(run.parameters[step - 1], drift).drift
+        copies = torch.cat([run.trace[name][step * n_layers] for name in names], -1)[1:grid]
+        scales = run.trace["scale"][0][1:grid]
+        gap = (copies - scales * run.parameters[step]).abs()
+        assert (gap <= scales.abs() * drift).all()
+        assert (drift <= 3e-12 * step).all()
+        assert drift.min() > 0
+
+
+def test_only_bounds_of_the_dense_transformer_grow_with_the_drift_of_earlier_steps():
+    task = NARROW.task()
+    standing_still = task.initial.expand(4, -1)
+    dense, fused = (stepwise_bounds(SOFTMAX, task, standing_still, how) for how in (DENSE, HOW))
+    assert (dense[1:] > dense[:-1]).all()
+    assert fused.unique().numel() == 1
+
+
+def test_the_trajectory_of_a_dense_transformer_is_bounded_with_the_drift_of_its_copies(monkeypatch):
+    task = NARROW.task()
+    real = reference.train(NARROW.problem, task.initial, task.x, task.y, 5)
+    bounds = trajectory_bounds(SOFTMAX, NARROW.problem, task, real, DENSE)
+    run = DenseBackend().run(SOFTMAX, task)
+    errors = (run.parameters - real).abs().amax(-1)[1:]
+    assert (errors <= bounds).all()
+    stepwise = stepwise_bounds(SOFTMAX, task, run.parameters, DENSE)
+    torch.testing.assert_close(bounds[0], stepwise[0], rtol=1e-9, atol=0)
+    assert (bounds[1:] > stepwise[1:]).all()
+    assert bounds.max() <= 1e-10
+    monkeypatch.setattr(run_bound, "apart_by", lambda distance: apart_by(0 * distance))
+    without_drift = trajectory_bounds(SOFTMAX, NARROW.problem, task, real, DENSE)
+    assert bounds[0] == without_drift[0]
+    assert (bounds[1:] > without_drift[1:]).all()

@@ -146,8 +146,8 @@ def arguments(program: StackProgram, trace: dict) -> list[tuple[str, float]]:
                 found.append((instruction.function, float(z.abs().max())))
             if isinstance(instruction, MapSlots):
                 for summand in instruction.summands:
-                    slots = zip(summand.slots, summand.coefficients, strict=True)
-                    z = sum(factor * before[name] for name, factor in slots)
+                    terms = summand.argument.terms()
+                    z = sum(factor * before[name] for name, factor in terms)
                     found.append((summand.function, float(z.abs().max())))
     return found
 

@@ -11,6 +11,7 @@ from icgd.compiled import Compiled
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.layers.transformer import Transformer
+from icgd.problems.task import dtype_named
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer, StackProgram
@@ -56,7 +57,7 @@ class HandMade(Compiled):
     weights: Transformer
 
     def transformer(self, dtype: str | torch.dtype = "float64") -> Transformer:
-        return self.weights.to(getattr(torch, dtype))
+        return self.weights.to(dtype_named(dtype))
 
     def summary(self, n_tokens: int = 1) -> SimpleNamespace:
         return SimpleNamespace(parameters=sum(w.numel() for w in self.weights.parameters()))

@@ -40,14 +40,28 @@ def test_a_mask_hides_tokens():
 
 
 @pytest.mark.parametrize("shift", [1e3, -1e3])
-def test_large_scores_do_not_overflow(shift):
+def test_large_scores_neither_overflow_nor_count_as_long_as_all_are_equally_large(shift):
     query, key, value, output = heads(d_model=5)
     x = stream(4, 5)
-    x[:, 4] = 1.0  # a constant feature that adds `shift` to every score
-    query[:, 4] = key[:, 4] = 0.0
+    x[:, 4] = 1.0
     before = SoftmaxAttention(query, key, value, output)(x)
-    query[:, 4, 0], key[:, 4, 0] = shift, 1.0
-    assert SoftmaxAttention(query, key, value, output)(x).isfinite().all()
-    query[:, :4, 0] = 0.0
-    key[:, :4, 0] = 0.0
-    assert before.isfinite().all()
+    constant = torch.zeros_like(query[:, :, :1])  # a feature that adds `shift` to every score
+    constant[:, 4] = 1.0
+    query, key = torch.cat([query, shift * constant], -1), torch.cat([key, constant], -1)
+    after = SoftmaxAttention(query, key, value, output)(x)
+    torch.testing.assert_close(after, before, rtol=1e-10, atol=1e-10)
+
+
+def test_a_score_that_is_lower_by_4096_counts_for_exactly_nothing():
+    query, key, value, output = heads(d_model=5)
+    x = stream(4, 5)
+    x[:, 4] = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    query[:, 4] = key[:, 4] = 0.0
+    masked = torch.zeros_like(query[:, :, :1])  # a feature in which token 3 has nothing
+    masked[:, 4] = 64.0
+    query, key = torch.cat([query, masked], -1), torch.cat([key, masked], -1)
+    layer = SoftmaxAttention(query, key, value, output)
+    changed = x.clone()
+    changed[3, :4] = -x[3, :4]
+    assert torch.equal(layer(changed)[:3], layer(x)[:3])
+    assert not torch.equal(layer(changed)[3], layer(x)[3])

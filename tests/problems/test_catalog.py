@@ -6,11 +6,12 @@ from icgd.problems.catalog import FUNCTIONS, function_named
 from icgd.problems.losses import LOSSES
 
 
-def test_it_holds_activations_their_derivatives_and_the_parts_of_losses():
+def test_it_holds_activations_their_derivatives_their_parts_and_those_of_losses():
     derivatives = {f"{name}'" for name in ACTIVATIONS}
     parts = {part.function.name for loss in LOSSES.values() for part in loss.slope_parts or ()}
     assert parts == {"double", "negate", "clip", "sigmoid"}
-    assert FUNCTIONS.keys() == ACTIVATIONS.keys() | derivatives | parts
+    gates_and_rests = {"normal_distribution", "coin_entropy", "sigmoid"}
+    assert FUNCTIONS.keys() == ACTIVATIONS.keys() | derivatives | parts | gates_and_rests
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

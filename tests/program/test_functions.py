@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icgd.program.functions import ReluSum, ReluTerm
+from icgd.program.functions import LatticeFunction, ReluSum, ReluTerm
 
 
 def relu_sum(
@@ -97,3 +97,28 @@ def test_neighbouring_pieces_meet_at_their_knot(parts):
 
 def test_a_sum_whose_error_is_unknown_is_not_exact():
     assert not relu_sum((), (1.0,), errors=(nan,)).is_exact
+
+
+def test_a_sum_says_how_fine_it_is():
+    assert TENT.fineness == "4 pieces"
+    assert relu_sum((), (1.0,)).fineness == "1 piece"
+
+
+def test_a_sum_can_be_taken_for_the_real_function():
+    rough = relu_sum((0.0,), (0.0, 1.0), errors=(0.25, 0.125))
+    assert rough.without_error() == relu_sum((0.0,), (0.0, 1.0), errors=(0.0, 0.0))
+
+
+LOOK_UP = LatticeFunction("f", 2.0, 0.5, 1.4, (1.0, 2.0, 3.0, 4.0, 5.0), 0.125, 5.0, 7.0)
+
+
+def test_a_look_up_has_its_grid_tokens_on_both_sides_of_zero():
+    assert LOOK_UP.half == 2
+    assert LOOK_UP.fineness == "5 grid tokens"
+
+
+def test_a_look_up_can_be_taken_for_the_real_function():
+    assert not LOOK_UP.is_exact
+    exact = LOOK_UP.without_error()
+    assert exact.is_exact
+    assert exact == LatticeFunction("f", 2.0, 0.5, 1.4, LOOK_UP.values, 0.0, 5.0, 7.0)

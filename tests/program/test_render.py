@@ -3,14 +3,14 @@ from dataclasses import replace
 
 import pytest
 
+from icgd.problems.mlp import MLP
 from icgd.program import render
 from tests import cases
-from tests.cases import build, every_construction, over
-from tests.contracts.backend import RELU_STACK
+from tests.cases import build, every_construction_on
+from tests.contracts.backend import RELU_STACK, SOFTMAX_STACK
 
 
-@every_construction
-@over(cases.SMALL)
+@every_construction_on(cases.SMALL)
 def test_a_program_survives_its_json_text_unchanged(construction, case):
     program = build(construction, case)
     assert render.from_data(json.loads(json.dumps(render.to_data(program)))) == program
@@ -43,10 +43,59 @@ def test_data_names_verbs_kinds_roles_and_functions():
         ],
     }
     assert data["block"][2]["instructions"][0]["summands"][0] == {
-        "slots": ("units_1", "y"),
-        "coefficients": (1.0, -1.0),
+        "argument": {"slots": ("units_1", "y"), "coefficients": (1.0, -1.0)},
         "function": "double",
     }
+
+
+LOOKING_UP = cases.make_case(MLP((2, 3, 1), "tanh"), "squared", box=0.5)
+
+
+def test_data_of_a_program_with_registers_name_arguments_and_kinds_of_functions():
+    data = render.to_data(build(SOFTMAX_STACK, LOOKING_UP))
+    inputs = {"slots": ("x",), "coefficients": (1.0,)}
+    assert data["block"][0]["kind"] == "softmax"
+    assert data["block"][0]["instructions"] == [
+        {
+            "verb": "LookUp",
+            "argument": {"inputs": inputs, "weights": "weights_1", "transposed": False},
+            "lookups": ("tanh", "tanh'"),
+            "into": ("units_1", "slope_1"),
+        }
+    ]
+    left = {"slots": ("units_2", "y"), "coefficients": (2.0, -2.0)}
+    assert data["block"][3]["instructions"][1]["left"] == left
+    kinds = {entry["name"]: entry["kind"] for entry in data["functions"][:-1]}
+    assert set(kinds.values()) == {"LatticeFunction"}
+    assert (data["functions"][-1]["name"], data["functions"][-1]["kind"]) == ("identity", "ReluSum")
+
+
+def test_a_program_with_other_values_in_its_registers_has_different_data():
+    program = build(SOFTMAX_STACK, LOOKING_UP)
+    first = program.functions[0]
+    values = (first.values[0] + 1.0, *first.values[1:])
+    other = replace(program, functions=(replace(first, values=values), *program.functions[1:]))
+    assert render.from_data(json.loads(json.dumps(render.to_data(other)))) == other != program
+
+
+def test_the_listing_says_where_a_look_up_is_right():
+    wide = cases.make_case(MLP((2, 3, 1), "tanh"), "squared", box=30.0)
+    narrow, wide = (build(SOFTMAX_STACK, case) for case in (LOOKING_UP, wide))
+    lines = [
+        next(line for line in render.listing(program).splitlines() if line.startswith("  tanh "))
+        for program in (narrow, wide)
+    ]
+    reach = narrow.look_up("tanh").reach
+    assert f" grid tokens, {narrow.look_up('tanh').spacing:.3g} apart, on " in lines[0]
+    assert f" apart, on [-{reach:g}, {reach:g}], error at most " in lines[0]
+    assert " apart, everywhere, error at most " in lines[1]
+
+
+def test_the_listing_counts_registers_only_if_there_are_some():
+    title = render.listing(build(SOFTMAX_STACK, LOOKING_UP)).splitlines()[0]
+    n_registers = build(SOFTMAX_STACK, LOOKING_UP).n_registers
+    assert title.endswith(f", {n_registers} registers")
+    assert "registers" not in render.listing(build(RELU_STACK, cases.FEW[0])).splitlines()[0]
 
 
 def test_the_listing_says_piece_in_the_singular_and_exact_for_no_error():

@@ -50,6 +50,14 @@ def test_what_was_saved_is_what_is_loaded(compiled, tmp_path, weights):
     assert icgd.load(path) == compiled
 
 
+def test_look_ups_and_registers_survive_a_file(tmp_path):
+    path = tmp_path / "run.safetensors"
+    saved = icgd.compile(PROBLEM, n_steps=2, construction="softmax-stack", registers=64)
+    saved.save(path, weights=False)
+    assert icgd.load(path) == saved
+    assert icgd.load(path).program.n_registers == 64
+
+
 def test_a_loaded_run_gives_the_same_numbers(compiled, path):
     x, y = torch.rand(4, 2).double(), torch.rand(4, 1).double()
     assert torch.equal(icgd.load(path).run(x, y).parameters, compiled.run(x, y).parameters)
@@ -152,9 +160,10 @@ def test_a_foreign_file_is_called_foreign(tmp_path):
         icgd.load(path)
 
 
-def test_a_newer_format_is_named(path):
-    rewrite(path, icgd="99")
+@pytest.mark.parametrize("version", ["1", "99"])
+def test_another_format_is_named(path, version):
+    rewrite(path, icgd=version)
     with pytest.raises(
-        FileError, match="has file format '99'; this version of icgd reads format 1"
+        FileError, match=f"has file format '{version}'; this version of icgd reads format 2"
     ):
         icgd.load(path)

@@ -4,16 +4,25 @@ import pytest
 import torch
 
 from icgd.errors import ProgramError
-from icgd.program.instructions import LayerKind
+from icgd.program.instructions import (
+    AddGradient,
+    AddProduct,
+    Argument,
+    Combination,
+    LayerKind,
+    LookUp,
+    Project,
+)
+from icgd.program.program import Layer
 from icgd.weights.lowering import lower_layer
 from icgd.weights.sizes import LayerSize, instruction_size, layer_size
 from tests import cases
-from tests.cases import Juggle, build, every_construction, over
+from tests.cases import Juggle, build, every_construction_on
 from tests.contracts.backend import RELU_STACK
+from tests.weights import with_registers
 
 
-@every_construction
-@over(cases.SMALL)
+@every_construction_on(cases.SMALL)
 def test_counts_are_those_of_the_built_layers(construction, case):
     program = build(construction, case, pieces=32)
     for layer in (*program.block, *program.prediction):
@@ -42,11 +51,67 @@ def test_sizes_of_a_small_layer_by_hand():
     assert size.parameters == 4 * 2 * 23 * 4
 
 
+SLOT = Argument(Combination.of("left"))
+BOTH = Combination(("left", "right"), (1.5, -0.5))
+FORWARD = Argument(Combination.of("x"), "matrix")
+BACKWARD = Argument(BOTH, "matrix", transposed=True)
+THREE = ("tanh", "tanh'", "normal_distribution")
+
+# Heads, their width, and the non-zeros of query and key, value, output in one of them.
+WITH_REGISTERS = {
+    # One feature of the argument, the offset, the memory.
+    "look up a slot": (LookUp(SLOT, THREE[:1], ("write",)), 2, 3, (3 + 5) + 1 + 1),
+    # Two slots form the one feature.
+    "look up a combination": (LookUp(Argument(BOTH), THREE[:1], ("write",)), 2, 3, (4 + 5) + 2),
+    # Five features; a value for each function.
+    "look up a unit": (
+        LookUp(FORWARD, THREE, ("write", "other", "left")),
+        2,
+        7,
+        (5 + 2) + (5 + 4) + 3 + 3,
+    ),
+    "project a slot": (Project(SLOT, 1.0, "write"), 2, 3, (3 + 5) + 2),
+    # Two features, each of two slots, for each of five columns.
+    "project by the transpose": (Project(BACKWARD, 9.0, "wide"), 5, 4, (4 + 2) + (2 + 4) + 2),
+    # Two heads a coordinate, and a feature for the factor.
+    "multiply slots": (AddProduct(SLOT, 1.0, "right", 1.0, "write"), 4, 4, (4 + 6) + 2),
+    "multiply by a slope": (
+        AddProduct(BACKWARD, 9.0, "x", 1.0, "wide"),
+        10,
+        5,
+        (4 + 2 + 1) + (2 + 4 + 1) + 2,
+    ),
+    # Six heads a row; four features, or as many as there are columns.
+    "a narrow gradient": (
+        AddGradient(Combination.of("left"), "between", 1.0, 0.1, "column"),
+        12,
+        4,
+        (6 + 6) + 1 + 1,
+    ),
+    "a wide gradient": (AddGradient(BOTH, "x", 1.0, 0.1, "matrix"), 12, 5, (6 + 7) + 5 + 5),
+}
+
+
+@pytest.mark.parametrize(
+    ("instruction", "n_heads", "width", "nonzeros"), WITH_REGISTERS.values(), ids=WITH_REGISTERS
+)
+def test_heads_over_registers_by_hand_and_as_they_are_built(instruction, n_heads, width, nonzeros):
+    program = with_registers.program()
+    size = instruction_size(instruction, program)
+    assert (size.units, size.width, size.nonzeros) == (n_heads, width, n_heads * nonzeros)
+    layer = lower_layer(Layer("here", (instruction,)), program, torch.float64)
+    shape = (n_heads, program.layout.width, width)
+    assert {weight.shape for weight in (layer.W_Q, layer.W_K, layer.W_V)} == {shape}
+    counts = [weight.count_nonzero((1, 2)).tolist() for weight in layer.parameters()]
+    assert [sum(parts) for parts in zip(*counts, strict=True)] == [nonzeros] * n_heads
+
+
 @pytest.mark.parametrize(
     ("kind", "parameters", "flops"),
     [
         # 4 matrices of 10 x 2 for each of 3 heads; scores and values of 5 x 5 tokens.
         (LayerKind.ATTENTION, 240, 2 * 5 * 240 + 4 * 3 * 25 * 2),
+        (LayerKind.SOFTMAX, 240, 2 * 5 * 240 + 4 * 3 * 25 * 2),
         # The same, but each token with itself: product, sum and scaling.
         (LayerKind.PRODUCT, 240, 2 * 5 * 240 + 3 * 3 * 5 * 2),
         # 3 units with 10 weights in, 10 out and a bias.

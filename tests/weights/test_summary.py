@@ -6,12 +6,11 @@ from icgd.problems.mlp import MLP
 from icgd.weights.lowering import lower_program
 from icgd.weights.summary import dense_bytes, summarise
 from tests import cases
-from tests.cases import build, every_construction, make_case, over
-from tests.contracts.backend import RELU_STACK
+from tests.cases import build, every_construction_on, make_case
+from tests.contracts.backend import RELU_STACK, SOFTMAX_STACK
 
 
-@every_construction
-@over(cases.SMALL)
+@every_construction_on(cases.SMALL)
 def test_totals_are_those_of_the_built_transformer(construction, case):
     program = build(construction, case, n_steps=2, pieces=16)
     summary = summarise(program, n_tokens=7)
@@ -38,6 +37,15 @@ def test_flops_count_the_block_once_a_step_and_the_prediction_once():
     assert len(layers) == 8
     assert summaries[0].flops == prediction
     assert summaries[5].flops == 5 * block + prediction
+
+
+def test_registers_are_tokens_of_the_forward_pass_but_not_of_direct_training():
+    case = make_case(MLP((3, 2), "identity"), "squared")
+    summary = summarise(build(SOFTMAX_STACK, case, n_steps=1), n_tokens=7)
+    assert summary.n_registers == 32
+    assert summary.n_tokens == 7
+    assert summary.flops == sum(layer.flops(32 + 7) for layer in summary.layers)
+    assert summary.direct_flops == 7 * 2 * 2 * 6
 
 
 def test_direct_training_costs_three_products_a_weight_and_one_fewer_for_the_first_layer():

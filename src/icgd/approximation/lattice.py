@@ -157,7 +157,8 @@ def fit_on_grid(
     functions: tuple[SmoothFunction, ...], reach: float, half: int
 ) -> tuple[LatticeFunction, ...]:
     """Several functions over the same 2 half + 1 tokens, with one spacing, as well as possible."""
-    ends = {min(_where_flat(functions, 10.0**-digits), 2 * reach) for digits in range(1, 14, 2)}
+    flat = {_where_flat(functions, 10.0**-digits) for digits in range(1, 14, 2)}
+    ends = {end if end < 2 * reach else inf for end in flat}
     return min((_fit_all(functions, reach, half, end) for end in sorted(ends)), key=_worst)
 
 
@@ -168,8 +169,8 @@ def _fit_all(
     """The functions over 2 half + 1 tokens that either cover [-reach, reach] with a margin, or
     end at `end`, beyond which all functions are flat: whichever spacing is smaller.
     """
-    inside = half - ceil(FIT_MARGIN * RATIO)
-    saturates = inside <= 0 or end / half < reach / inside
+    inside = max(half - ceil(FIT_MARGIN * RATIO), 1)
+    saturates = end / half < reach / inside
     spacing = end / half if saturates else reach / inside
     until = (half + 6 * RATIO) * spacing if saturates else reach
     lattice = Lattice(until, spacing, RATIO, half)
@@ -206,7 +207,7 @@ def _least_squares(functions: Sequence[SmoothFunction], lattice: Lattice) -> Ten
     target = torch.stack([function(s) for function in functions], dim=-1)
     largest = max(LARGEST_VALUE, 2 * float(target.abs().max()))
     values: Tensor = torch.linalg.lstsq(weights, target, driver="gels").solution
-    for cut in (1e-14, 1e-12, 1e-10, 1e-8, 1e-6):
+    for cut in (1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2):
         if float(values.abs().max()) <= largest:
             break
         values = torch.linalg.lstsq(weights, target, rcond=cut, driver="gelsd").solution
@@ -224,9 +225,9 @@ def _certified(
 
     The gap between head and function is analytic in the strip |Im s| <= y around the line: the
     weights' denominator is a theta function without zeros there, and no function used here has a
-    singularity that near. On a panel of half-width y / 2 it is therefore interpolated at n
+    singularity that near. On a panel of half-width y / 2 it is therefore interpolated at n + 1
     Chebyshev points to within 4 M r^-n / (r - 1), where r = 2 + sqrt(5) and M bounds it in the
-    strip, and the interpolant is at most (1 + (2 / pi) log n) times its largest value there.
+    strip, and the interpolant is at most 1 + (2 / pi) log(n + 1) times its largest value there.
     """
     reach, width = lattice.reach, lattice.ratio * lattice.spacing
     strip = min(_STRIP, pi * lattice.ratio * width / 2)
@@ -241,7 +242,7 @@ def _certified(
     in_strip = 4 * float(values.abs().max()) * exp(strip**2 / (2 * width**2))
     real = 3 * (1 + reach) ** 2  # |f(s)| <= 3 (1 + |s|)^2 for every function used here
     r = 2 + sqrt(5)
-    beyond = 4 * (in_strip + real) * r**-_NODES / (r - 1)
+    beyond = 4 * (in_strip + real) * r ** (1 - _NODES) / (r - 1)
     rounding = _ROUNDOFF * (2 * sensitivity + lattice.n_tokens * size)
     error = (1 + 2 / pi * log(_NODES)) * gap + beyond + rounding
     return LatticeFunction(
@@ -277,7 +278,9 @@ def _tail_error(function: SmoothFunction, lattice: Lattice, fit: LatticeFunction
     values = torch.tensor(fit.values, dtype=torch.float64)
     for side in (1.0, -1.0):
         at_end = torch.tensor([side * lattice.reach], dtype=torch.float64)
-        limit = function(torch.full_like(at_end, side * 1e6))
+        far = torch.full_like(at_end, side * 1e6)
+        limit = function(far)
+        least, largest = function.bounds(torch.minimum(at_end, far), torch.maximum(at_end, far))
         mass = lattice.weights(at_end)[0]
         off = (values - limit).abs()
         if side < 0:
@@ -285,7 +288,7 @@ def _tail_error(function: SmoothFunction, lattice: Lattice, fit: LatticeFunction
         below = mass.cumsum(0) - mass
         above = off.flip(0).cummax(0).values.flip(0)
         head_error = float((above + below * off.max()).min())
-        worst = max(worst, head_error + float((function(at_end) - limit).abs()))
+        worst = max(worst, head_error + float(torch.maximum(largest - limit, limit - least)))
     return worst
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from icgd.backends.look_up import Evaluation, Kernel
-from icgd.backends.prompt import constants_of, split_parameters, weight_scales
+from icgd.backends.prompt import constants_of, require_entry, split_parameters, weight_scales
 from icgd.backends.run import AbstractBackend, OnProgress, Run
 from icgd.errors import ProgramError
 from icgd.problems.task import Task
@@ -32,10 +32,12 @@ from icgd.program.instructions import (
     AddProduct,
     ApplyUnits,
     Argument,
+    AverageExamples,
     ClipSlots,
     Combination,
     Instruction,
     LookUp,
+    LookUpStep,
     MapSlots,
     MultiplySlots,
     Project,
@@ -69,6 +71,7 @@ class FusedBackend(AbstractBackend):
     ) -> Run:
         for name in trace:
             program.layout.slot(name)
+        require_entry(program, task)
         with torch.no_grad():
             groups = list(_groups(program, task))
             runs = [
@@ -477,3 +480,32 @@ def _(instruction: WipeSlots, machine: Machine) -> Kernel:
             target.zero_()
 
     return wipe
+
+
+@kernel.register
+def _(instruction: AverageExamples, machine: Machine) -> Kernel:
+    examples = {name: machine.slots[name][..., machine.examples, :] for name in instruction.reads()}
+    score, combine_score = _combined(instruction.score, examples)
+    value, combine_value = _combined(instruction.value, examples)
+    write = machine.slots[instruction.write]
+
+    def average() -> None:
+        combine_score()
+        combine_value()
+        write.copy_((torch.softmax(score, dim=-2) * value).sum(-2, keepdim=True))
+
+    return average
+
+
+@kernel.register
+def _(instruction: LookUpStep, machine: Machine) -> Kernel:
+    """The key is equal in all tokens, and the weight is kept once: the first token has it."""
+    (summand,) = instruction.addition.summands
+    look_up, value = _summand(summand, machine, slice(0, 1))
+    write = machine.slots[instruction.write]
+
+    def replace() -> None:
+        look_up()
+        write.copy_(value)
+
+    return replace

@@ -117,8 +117,8 @@ class Cells:
 DEGREE = 4
 """Of the polynomials in a table."""
 
-TABLE_ACCURACY = 2.0**-43
-"""Proved error of a table, relative to the largest value of a grid token: 1e-13."""
+TABLE_ACCURACY = 2.0**-40
+"""Proved error of a table, relative to the largest value of a grid token: 1e-12."""
 
 
 class Table:
@@ -172,12 +172,12 @@ def _largest(function: LatticeFunction) -> float:
 def _cells_of(function: LatticeFunction) -> tuple[float, int]:
     """End of the table and number of its cells, so that its error is small enough.
 
-    A polynomial through n Chebyshev points of a cell of width d is off by at most
+    A polynomial of degree n through n + 1 Chebyshev points of a cell of width d is off by at most
     4 M r^-n / (r - 1) with r = 4 strip / d, where M bounds the head in the strip.
     """
     end = function.reach * (1 + 2.0**-10)
     ratio = (4 * _largest(function) / max(map(abs, function.values)) / TABLE_ACCURACY) ** (
-        1 / (DEGREE + 2)
+        1 / (DEGREE + 1)
     )
     return end, 2 ** ceil(log2(2 * end * (ratio + 1) / (4 * _strip(function))))
 
@@ -186,7 +186,7 @@ def table_error(function: LatticeFunction) -> float:
     """Proved distance between a table and what the head returns, for arguments of any size."""
     end, n_cells = _cells_of(function)
     ratio = 4 * _strip(function) * n_cells / (2 * end)
-    inside = 4 * _largest(function) * ratio ** -(DEGREE + 1) / (ratio - 1)
+    inside = 4 * _largest(function) * ratio**-DEGREE / (ratio - 1)
     return inside + (2 * function.error if function.saturates else 0.0)
 
 

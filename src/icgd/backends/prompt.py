@@ -7,6 +7,7 @@ from math import log
 import torch
 from torch import Tensor
 
+from icgd.errors import DataError
 from icgd.problems.task import Task
 from icgd.program import instructions, registers
 from icgd.program.layout import Layout, Role
@@ -23,8 +24,27 @@ def split_parameters(layout: Layout, parameters: Parameters) -> dict[str, Tensor
     }
 
 
+def require_entry(program: StackProgram, task: Task) -> None:
+    """Raise `DataError` if the program looks steps up, and its table has none for the examples."""
+    table = program.step_table
+    if table is None:
+        return
+    if task.n_examples != table.n_examples:
+        raise DataError.other_number_of_examples(task.n_examples, table.n_examples)
+    knots = program.relu_sum(instructions.IDENTITY).knots
+    for name, data, size in zip(("X", "y"), (task.x, task.y), table.ranges, strict=False):
+        slack = 8 * torch.finfo(data.dtype).eps
+        for low, high in zip(knots[::2], knots[1::2], strict=True):
+            inside = (data * (1 / size) > low + slack) & (data * (1 / size) < high - slack)
+            if inside.any():
+                index = inside.nonzero()[0].tolist()
+                value = data[tuple(index)].item()
+                raise DataError.between_levels(name, index, value, size * low, size * high)
+
+
 def encode(program: StackProgram, task: Task) -> Stream:
     """The prompt: registers, examples, then queries, a token each; all scratch is zero."""
+    require_entry(program, task)
     layout, first = program.layout, program.n_registers
     examples = slice(first, first + task.n_examples)
     stream = task.x.new_zeros(*task.batch, first + task.n_tokens, layout.width)

@@ -18,19 +18,22 @@ what the rounding of its scores changes, besides its sum.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import singledispatch
-from math import inf
+from dataclasses import dataclass, replace
+from functools import lru_cache, singledispatch
+from math import ceil, inf
 
 import torch
 from torch import Tensor
 
+from icgd.approximation.lattice import Lattice
 from icgd.backends.look_up import DEGREE, table_error
 from icgd.backends.registry import backend_named
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
-from icgd.problems.catalog import function_named
-from icgd.problems.functions import StepFunction
+from icgd.problems.activations import activation_named
+from icgd.problems.catalog import FUNCTIONS, function_named
+from icgd.problems.functions import ScalarFunction, StepFunction
+from icgd.problems.losses import loss_named
 from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.program.instructions import (
     IDENTITY,
@@ -40,10 +43,12 @@ from icgd.program.instructions import (
     AddProduct,
     ApplyUnits,
     Argument,
+    AverageExamples,
     ClipSlots,
     Combination,
     Instruction,
     LookUp,
+    LookUpStep,
     MapSlots,
     MultiplySlots,
     Project,
@@ -111,11 +116,18 @@ class Arithmetic:
         gamma = product / (1 - product) if product < 1 else inf
         return 2 * gamma * sizes
 
-    def head(self, fit: LatticeFunction, fan_in: int, argument: Tensor) -> Tensor:
-        """Rounding of a look-up where the terms of its argument have this total size."""
+    def head(self, fit: LatticeFunction, fan_in: int, argument: Tensor, apart: Tensor) -> Tensor:
+        """Rounding of a look-up where the terms of its argument have this total size.
+
+        The registers' copies of the argument may lie `apart`, each by another amount, which moves
+        a score by up to |g| apart / (spacing ratio^2). A mean stays between the values.
+        """
         if self.sums_terms:
             beyond = (argument / fit.reach).clamp(min=1.0)
             scores = self.sum_of(fan_in + 2, fit.sensitivity * beyond)
+            moved = fit.half / (fit.spacing * fit.ratio**2) * apart
+            scores = scores + uneven_response(fit) * apart * torch.exp(2 * moved)
+            scores = scores.nan_to_num(inf).clamp(max=max(fit.values) - min(fit.values))
             return scores + self.sum_of(len(fit.values), torch.full_like(argument, fit.size))
         tabulated = self.sum_of(2 * DEGREE, torch.full_like(argument, 4 * fit.size))
         return tabulated + table_error(fit)
@@ -136,9 +148,25 @@ class Arithmetic:
         return self.sum_of(fit.n_pieces, steepest * (argument + abs(fit.anchor)) + constant)
 
 
+@lru_cache(maxsize=256)
+def uneven_response(fit: LatticeFunction) -> float:
+    """What a head changes, at most, if each token of the grid sees the argument off by up to 1.
+
+    That is the largest sum_g weight_g |value_g - mean| |g| / (spacing ratio^2). Weights are
+    `ratio` cells wide, so that samples an eighth of a cell apart miss less than 2%.
+    """
+    lattice = Lattice(fit.reach, fit.spacing, fit.ratio, fit.half)
+    n_samples = 2 * ceil(8 * fit.reach / fit.spacing) + 1
+    weights = lattice.weights(torch.linspace(-fit.reach, fit.reach, n_samples).double())
+    values = torch.tensor(fit.values, dtype=torch.float64)
+    spread = (values - (weights @ values).unsqueeze(-1)).abs()
+    gains = lattice.numbers().abs() / (fit.spacing * fit.ratio**2)
+    return 1.02 * float((weights * spread * gains).sum(-1).max())
+
+
 def is_ramp(fit: Function) -> bool:
     """Whether the fit stands in for a step function."""
-    return isinstance(fit, ReluSum) and isinstance(function_named(fit.name), StepFunction)
+    return isinstance(fit, ReluSum) and isinstance(FUNCTIONS.get(fit.name), StepFunction)
 
 
 def _levels(fit: ReluSum) -> tuple[float, ...]:
@@ -173,18 +201,23 @@ def _apply(fit: Function, argument: Enclosure, rounding: Tensor) -> Enclosure:
 
     |fit(a) - f(b)| <= |fit(a) - f(a)| + |f(a) - f(b)|, with a, b in known intervals.
     """
-    function = function_named(fit.name)
-    exact = Interval(*function.bounds(argument.exact.low, argument.exact.high))
-    at_actual = Interval(*function.bounds(argument.actual.low, argument.actual.high))
-    both_low = torch.minimum(argument.exact.low, argument.actual.low)
-    both_high = torch.maximum(argument.exact.high, argument.actual.high)
-    moved = function.variation(both_low, both_high, argument.error)
+    real = _at(function_named(fit.name), argument)
     fitted = fit_error(fit, argument.actual) + rounding
-    actual = at_actual.widened(fitted)
+    actual = real.actual.widened(fitted)
     if isinstance(fit, ReluSum) and is_ramp(fit):  # it stays between the levels of the step
         levels = _levels(fit)
         actual = actual.within(Interval(min(levels) - rounding, max(levels) + rounding))
-    return Enclosure.around(exact, moved + fitted, actual)
+    return Enclosure.around(real.exact, real.error + fitted, actual)
+
+
+def _at(function: ScalarFunction, argument: Enclosure) -> Enclosure:
+    """A function itself at an enclosed argument."""
+    exact = Interval(*function.bounds(argument.exact.low, argument.exact.high))
+    actual = Interval(*function.bounds(argument.actual.low, argument.actual.high))
+    both_low = torch.minimum(argument.exact.low, argument.actual.low)
+    both_high = torch.maximum(argument.exact.high, argument.actual.high)
+    moved = function.variation(both_low, both_high, argument.error)
+    return Enclosure(exact, actual, torch.minimum(moved, exact.distance_to(actual)))
 
 
 def fit_error(fit: Function, argument: Interval) -> Tensor:
@@ -197,7 +230,7 @@ def fit_error(fit: Function, argument: Interval) -> Tensor:
         return torch.zeros_like(argument.low)
     if isinstance(fit, LatticeFunction):
         outside = (argument.size > fit.reach) & torch.tensor(not fit.saturates)
-        return torch.where(outside, torch.inf, fit.error)
+        return torch.where(outside, torch.inf, torch.full_like(argument.low, fit.error))
     knots = torch.tensor(fit.knots, dtype=torch.float64)
     last = torch.searchsorted(knots, argument.high.contiguous())
     first = torch.minimum(torch.searchsorted(knots, argument.low.contiguous(), right=True), last)
@@ -232,18 +265,21 @@ def _product(weights: Enclosure, inputs: Enclosure, how: Arithmetic) -> Enclosur
 
 @dataclass(frozen=True)
 class _Argument:
-    """An argument, the total size of its terms, and how many there are."""
+    """An argument, the total size of its terms, how many there are, and how far the registers'
+    copies of it may lie from the memory's.
+    """
 
     value: Enclosure
     sizes: Tensor
     n_terms: int
+    apart: Tensor
 
 
 def _argument(weights: Enclosure, inputs: _Argument, how: Arithmetic) -> _Argument:
     """`weights @ inputs`."""
     sizes = inputs.sizes @ weights.actual.size.mT
     n_terms = weights.error.shape[-1] + inputs.n_terms - 1
-    return _Argument(_product(weights, inputs.value, how), sizes, n_terms)
+    return _Argument(_product(weights, inputs.value, how), sizes, n_terms, torch.zeros_like(sizes))
 
 
 def _combination(combination: Combination, state: State, how: Arithmetic) -> _Argument:
@@ -256,7 +292,8 @@ def _combination(combination: Combination, state: State, how: Arithmetic) -> _Ar
     if len(parts) > 1:
         rounding = how.sum_of(len(parts), sizes)
         error, actual = error + rounding, actual.widened(rounding)
-    return _Argument(Enclosure.around(exact, error, actual), sizes, len(parts))
+    value = Enclosure.around(exact, error, actual)
+    return _Argument(value, sizes, len(parts), torch.zeros_like(sizes))
 
 
 @rule.register
@@ -284,8 +321,12 @@ def _grid_argument(argument: Argument, state: State, how: Arithmetic) -> _Argume
     inputs = _combination(argument.inputs, state, how)
     if argument.weights is None:
         return inputs
-    weights = state[argument.weights]
-    return _argument(weights.mT if argument.transposed else weights, inputs, how)
+    weights, drift = state[argument.weights], state.get(drift_of(argument.weights))
+    product = _argument(weights.mT if argument.transposed else weights, inputs, how)
+    if drift is None:
+        return product
+    apart = inputs.sizes @ (drift if argument.transposed else drift.mT).error
+    return replace(product, sizes=product.sizes + apart, apart=apart)
 
 
 @rule.register
@@ -294,7 +335,7 @@ def _(instruction: LookUp, program: StackProgram, state: State, how: Arithmetic)
     written = {}
     for name, write in zip(instruction.lookups, instruction.into, strict=True):
         fit = program.look_up(name)
-        rounding = how.head(fit, argument.n_terms, argument.sizes)
+        rounding = how.head(fit, argument.n_terms, argument.sizes, argument.apart)
         written[write] = _apply(fit, argument.value, rounding)
     return written
 
@@ -303,7 +344,8 @@ def _(instruction: LookUp, program: StackProgram, state: State, how: Arithmetic)
 def _(instruction: Project, program: StackProgram, state: State, how: Arithmetic) -> State:
     argument = _grid_argument(instruction.argument, state, how)
     fit, reach = program.look_up(IDENTITY), instruction.reach
-    off = reach * _grid_error(fit, argument.n_terms, argument.sizes / reach, how)
+    sizes, apart = argument.sizes / reach, argument.apart / reach
+    off = reach * _grid_error(fit, argument.n_terms, sizes, apart, how)
     return {instruction.write: _moved(argument.value, off)}
 
 
@@ -312,12 +354,18 @@ def _moved(value: Enclosure, off: Tensor) -> Enclosure:
     return Enclosure.around(value.exact, value.error + off, value.actual.widened(off))
 
 
-def _grid_error(fit: LatticeFunction, n_terms: int, sizes: Tensor, how: Arithmetic) -> Tensor:
-    """How far a line or a square is off; only the dense transformer reads it from the grid."""
+def _grid_error(
+    fit: LatticeFunction, n_terms: int, sizes: Tensor, apart: Tensor, how: Arithmetic
+) -> Tensor:
+    """How far a line or a square is off; only the dense transformer reads it from the grid.
+
+    Beyond the reach, which is at least 1, all that is known is that a mean stays between the
+    values, and that the line or the square is at most the size's square.
+    """
     if not how.sums_terms:
         return torch.zeros_like(sizes)
-    off = fit.error + how.head(fit, n_terms, sizes)
-    return torch.where(sizes > fit.reach, torch.inf, off)
+    off = fit.error + how.head(fit, n_terms, sizes, apart)
+    return torch.where(sizes > fit.reach, max(map(abs, fit.values)) + sizes**2, off)
 
 
 @rule.register
@@ -326,38 +374,47 @@ def _(instruction: AddProduct, program: StackProgram, state: State, how: Arithme
     factor, before = state[instruction.factor], state[instruction.write]
     reach, factor_reach = instruction.reach, instruction.factor_reach
     sizes = argument.sizes / reach + factor.actual.size / factor_reach
-    off = _grid_error(program.look_up(SQUARE), argument.n_terms + 1, sizes, how)
+    apart = argument.apart / reach
+    off = _grid_error(program.look_up(SQUARE), argument.n_terms + 1, sizes, apart, how)
     product = _moved(_multiply(argument.value, factor, how), reach * factor_reach / 2 * off)
-    return {instruction.write: _add(before, product, how) if before.exact.size.any() else product}
+    return {instruction.write: _add(before, product, how) if before.actual.size.any() else product}
 
 
 @rule.register
 def _(instruction: AddGradient, program: StackProgram, state: State, how: Arithmetic) -> State:
     left, right = _combination(instruction.left, state, how).value, state[instruction.right]
-    off = _probing_error(instruction, left, right, how) if how.sums_terms else None
+    off = _probing(instruction, left, right, how) if how.sums_terms else None
     return _add_outer_product(instruction.write, left, right, instruction.scale, off, state, how)
 
 
-def _probing_error(
+@dataclass(frozen=True)
+class _Probing:
+    """How far the heads' mean(left right^T) is from the exact one, before it is scaled: by the
+    same amount in all registers, and by amounts of their own.
+    """
+
+    alike: Tensor
+    uneven: Tensor
+
+
+def _probing(
     instruction: AddGradient, left: Enclosure, right: Enclosure, how: Arithmetic
-) -> Tensor:
-    """How far the heads' mean(left right^T) is from the exact one, before it is scaled.
+) -> _Probing:
+    """What probing loses.
 
     With x = probe * left, sum_k c_k sinh(k x) / k = x + R(x) and |R(x)| <= 0.0224 |x|^7 cosh(3 x).
-    The examples in the denominator change it by at most 2.2 SHARE exp(6 x) of |left| |right|. The
-    rest is rounding: of n exponentials, each of a number below 48, divided by the probe.
+    All examples stand in the denominator, which changes the mean by at most 2.2 SHARE exp(6 x) of
+    mean(|left| |right|) + mean|left| mean|right|. The rest is rounding: of n exponentials, each of
+    a number below 48, divided by the probe.
     """
-    left_size, right_size = left.actual.size, right.actual.size
+    left_size, right_mean = left.actual.size, right.actual.size / right.error.shape[-2]
     x = instruction.probe * left_size
-    n_examples = left_size.shape[-2]
-    lost = (
-        0.0224 * torch.cosh(3 * x) * x**6 * left_size + 2.2 * SHARE * torch.exp(6 * x) * left_size
-    )
-    rounded = torch.full_like(x, 1.84 / instruction.probe) * torch.exp(3 * x)
-    return (
-        lost.mT @ right_size / n_examples
-        + how.sum_of(how.n_tokens + 48, rounded).mT @ right_size / n_examples
-    )
+    missed = 0.0224 * torch.cosh(3 * x) * x**6 * left_size
+    largest = torch.exp(6 * x.amax(-2, keepdim=True))
+    shared = 2.2 * SHARE * largest * (left_size + left_size.mean(-2, keepdim=True))
+    exponentials = torch.full_like(x, 1.84 / instruction.probe) * torch.exp(3 * x)
+    rounded = how.sum_of(how.n_tokens + 48, exponentials)
+    return _Probing(missed.mT @ right_mean, (shared + rounded).mT @ right_mean)
 
 
 def _sum(intervals: list[Interval]) -> Interval:
@@ -406,7 +463,7 @@ def _add_outer_product(
     left: Enclosure,
     right: Enclosure,
     scale: float,
-    off: Tensor | None,
+    off: _Probing | None,
     state: State,
     how: Arithmetic,
 ) -> State:
@@ -420,20 +477,33 @@ def _add_outer_product(
     error = share * (left.error.mT @ right.exact.size + left.actual.size.mT @ right.error)
     rounding = how.sum_of(2 * how.n_tokens, size) + how.sum_of(2, weights.actual.size + size)
     exact = weights.exact.widened(share * left.exact.size.mT @ right.exact.size)
+    drift: State = {}
     if off is not None:
-        rounding = rounding + abs(scale) * off
+        rounding = rounding + abs(scale) * off.uneven
+        drift = _drifted(write, rounding, state)
+        rounding = rounding + abs(scale) * off.alike
     error = weights.error + error + rounding
-    written = {write: Enclosure.around(exact, error, weights.actual.widened(size + rounding))}
-    if off is not None:
-        written[drift_of(write)] = Enclosure.around(
-            Interval.point(torch.zeros_like(rounding)), 2 * rounding
-        )
-    return written
+    after = Enclosure.around(exact, error, weights.actual.widened(size + rounding))
+    return {write: after, **drift}
 
 
 def drift_of(weights: str) -> str:
-    """The entry of a state that tells by how much a block moves copies of `weights` apart."""
+    """The entry of a state that tells how far copies of `weights` may lie from the memory's."""
     return f"drift of {weights}"
+
+
+def _drifted(weights: str, rounding: Tensor, state: State) -> State:
+    """The entry for the drift of `weights`, if one is kept, after more rounding.
+
+    `rounding` counts that of the transformer and that of the oracle: as much as two copies differ.
+    """
+    name = drift_of(weights)
+    return {name: apart_by(state[name].error + rounding)} if name in state else {}
+
+
+def apart_by(distance: Values) -> Enclosure:
+    """An entry for copies that lie at most `distance` from the memory's."""
+    return Enclosure.around(Interval.point(torch.zeros_like(distance)), distance)
 
 
 @rule.register
@@ -445,6 +515,7 @@ def _(instruction: ClipSlots, program: StackProgram, state: State, how: Arithmet
         exact = slot.exact.clipped(instruction.bound)
         actual = slot.actual.clipped(instruction.bound).widened(rounding)
         clipped[name] = Enclosure.around(exact, slot.error + rounding, actual)
+        clipped |= _drifted(name, rounding, state)
     return clipped
 
 
@@ -454,3 +525,121 @@ def _(instruction: WipeSlots, program: StackProgram, state: State, how: Arithmet
         name: Enclosure.common(Interval.point(torch.zeros_like(state[name].error)))
         for name in instruction.slots
     }
+
+
+@rule.register
+def _(instruction: AverageExamples, program: StackProgram, state: State, how: Arithmetic) -> State:
+    """Any mean lies between the least and the largest value."""
+    value = _combination(instruction.value, state, how).value
+    exact, actual = (
+        Interval(part.low.amin(-2, keepdim=True), part.high.amax(-2, keepdim=True))
+        for part in (value.exact, value.actual)
+    )
+    actual = actual.widened(how.sum_of(how.n_tokens, actual.size))
+    return {instruction.write: Enclosure(exact, actual, exact.distance_to(actual))}
+
+
+@rule.register
+def _(instruction: LookUpStep, program: StackProgram, state: State, how: Arithmetic) -> State:
+    """The exact step, from the levels instead of the entries themselves.
+
+    If keys could be rounded beyond the flat parts of the table, only its range is known.
+    """
+    step, table = _step(instruction, state, how), program.relu_sum(instruction.table)
+    reading = _reading(table, how)
+    rounding = reading.rounding + how.sum_of(reading.n_terms, state[instruction.write].actual.size)
+    is_found = key_error(instruction, program, how) <= FLAT
+    off = table.error + rounding if is_found else torch.full_like(step.error, inf)
+    known = Interval(reading.least - rounding, reading.largest + rounding)
+    return {instruction.write: Enclosure.around(step.exact, step.error + off, known)}
+
+
+FLAT = 7 / 32
+"""A table of steps is constant this far around every key."""
+
+
+def _step(instruction: LookUpStep, state: State, how: Arithmetic) -> Enclosure:
+    """w + scale * mean(s x), clipped, by the rules of instructions that compute it elsewhere."""
+    x, y, w = (
+        _times(state[slot], size)
+        for slot, size in zip(instruction.levels, instruction.ranges, strict=True)
+    )
+    argument = _product(w, x, how)
+    activation = activation_named(instruction.activation)
+    now = {"p": _at(activation.value, argument), "y": y, "w": w}
+    parts = [
+        _at(
+            part.function,
+            _combination(Combination(("p", "y"), (part.prediction, part.label)), now, how).value,
+        )
+        for part in loss_named(instruction.loss).slope_parts or ()
+    ]
+    slope = parts[0]
+    for part in parts[1:]:
+        slope = _add(slope, part, how)
+    delta = _multiply(_at(activation.derivative, argument), slope, how)
+    step = _add_outer_product("w", delta, x, instruction.scale, None, now, how)["w"]
+    exact, actual = step.exact.clipped(instruction.bound), step.actual.clipped(instruction.bound)
+    return Enclosure.around(exact, step.error, actual)
+
+
+def _times(value: Enclosure, factor: float) -> Enclosure:
+    return Enclosure(
+        value.exact.times(factor), value.actual.times(factor), abs(factor) * value.error
+    )
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What reading a table can return, and how much its rounding adds."""
+
+    least: float
+    largest: float
+    n_terms: int
+    rounding: Tensor
+
+
+@lru_cache(maxsize=16)
+def _reading(table: ReluSum, how: Arithmetic) -> _Reading:
+    """Only the terms on one side of the anchor are not zero, and they grow towards the end.
+
+    A backend that looks pieces up returns the answer itself.
+    """
+    answers = table.intercepts()[::2]  # the flat pieces
+    size = torch.tensor(max(map(abs, answers)), dtype=torch.float64)
+    n_terms, rounding = 0, how.sum_of(0, size)
+    rows = [(term.scale, term.shift, term.coefficient) for term in table.terms()]
+    scale, shift, coefficient = torch.tensor(rows, dtype=torch.float64).reshape(-1, 3).T
+    for end in (table.low, table.high) if how.sums_terms else ():
+        values = (scale * end + shift).relu()
+        used = coefficient.abs() * (values > 0)
+        n_terms = max(n_terms, int((used > 0).sum()))
+        rounded_values = how.sum_of(2, 2 * used.sum() * max(abs(table.low), abs(table.high)))
+        one_side = how.sum_of(n_terms, size + used @ values) + rounded_values
+        rounding = torch.maximum(rounding, one_side)
+    return _Reading(min(answers), max(answers), n_terms, rounding)
+
+
+def key_error(instruction: LookUpStep, program: StackProgram, how: Arithmetic) -> float:
+    """How far rounding can move a key, which is exact in the levels of x, y and w.
+
+    Each level is rounded by r. Then scores are off by d = r sum|a| and their own rounding, which
+    changes a weighted mean of values by at most d times their spread.
+    """
+    one = torch.ones(1, dtype=torch.float64)
+    level = how.function(program.relu_sum(IDENTITY), 1, one, n_copies=1)
+    table = program.relu_sum(instruction.table)
+    error = how.sum_of(2, one * max(abs(table.low), abs(table.high)))
+    instructions = [part for layer in program.block for part in layer.instructions]
+    means = {part.write: part for part in instructions if isinstance(part, AverageExamples)}
+    for slot, factor in instruction.key.terms():
+        mean = means.get(slot)
+        error += abs(factor) * (level if mean is None else _mean_error(mean, level, how))
+    return float(error)
+
+
+def _mean_error(mean: AverageExamples, level: Tensor, how: Arithmetic) -> Tensor:
+    score, value = (sum(map(abs, part.coefficients)) for part in (mean.score, mean.value))
+    one = torch.ones_like(level)
+    off = score * level + how.sum_of(3, score * one) + how.sum_of(0, one)  # and of exp
+    return value * (level + 2 * off + how.sum_of(how.n_tokens + 3, one))

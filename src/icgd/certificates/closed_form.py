@@ -25,6 +25,7 @@ import torch
 
 from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.domain_bound import domain_bound
+from icgd.certificates.table_bound import table_step
 from icgd.problems.activations import Activation
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.problem import Problem
@@ -47,10 +48,11 @@ def closed_form_bound(program: StackProgram, problem: Problem, how: Arithmetic) 
     """
     if program.n_registers:
         return None
+    in_exact_arithmetic = closed_form_step if program.step_table is None else table_step
     functions = [function.without_error() for function in program.functions]
     rounding = domain_bound(replace(program, functions=tuple(functions), n_steps=0), problem, how)
     try:
-        return closed_form_step(program, problem) + rounding.step
+        return in_exact_arithmetic(program, problem) + rounding.step
     except OverflowError:
         return inf
 

@@ -9,7 +9,14 @@ from math import inf
 
 import torch
 
-from icgd.certificates.bounds import Arithmetic, Enclosure, State, drift_of, propagate
+from icgd.certificates.bounds import (
+    Arithmetic,
+    Enclosure,
+    State,
+    apart_by,
+    drift_of,
+    propagate,
+)
 from icgd.certificates.intervals import Interval
 from icgd.problems.problem import Problem
 from icgd.problems.task import FLOAT32_ROUNDING
@@ -35,26 +42,25 @@ def domain_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> Do
     """
 
     @cache
-    def after_block(reach: float, error: float) -> _Weights:
-        return _propagated(program, problem, how, reach, error)
+    def after_block(reach: float, error: float, drift: float) -> _Weights:
+        return _propagated(program, problem, how, reach, error, drift)
 
-    reach = _reach_of_weights(after_block, problem.update.box)
+    reach, drift = _reach_and_drift(after_block, problem.update.box, program.n_steps)
     if reach == inf:
         return DomainBound(inf, inf)
 
     def increase(error: float) -> float:
-        return max(after_block(reach, error).error - error, 0.0)
+        return max(after_block(reach, error, drift).error - error, 0.0)
 
     widest = problem.update.box + reach
     trajectory = _after_steps(increase, program.n_steps, widest)
-    drift = program.n_steps * after_block(reach, 0.0).drift
-    return DomainBound(after_block(reach, drift).error, min(trajectory, widest))
+    return DomainBound(after_block(reach, 0.0, drift).error, min(trajectory, widest))
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """After a block: the largest error of a weight, how far it moved copies of the weights apart,
-    and the largest weight of the transformer.
+    """After a block: the largest error of a weight, how far its copies in the registers may lie
+    from it, and the largest weight of the transformer.
     """
 
     error: float
@@ -62,18 +68,40 @@ class _Weights:
     size: float
 
 
-def _reach_of_weights(after_block: Callable[[float, float], _Weights], box: float) -> float:
-    """How large the transformer's weights can be: the box, and what rounding adds to a clip.
+AfterBlock = Callable[[float, float, float], _Weights]
+"""The weights after a block, from their reach, error and drift before it."""
 
-    A clip of w is off by the rounding of w, which is the larger the farther w has moved.
+
+def _reach_and_drift(after_block: AfterBlock, box: float, n_steps: int) -> tuple[float, float]:
+    """How large the transformer's weights can be, and how far their copies may lie from them.
+
+    Weights stay in the box, but for what rounding adds to a clip. A clip of w is off by the
+    rounding of w, which is the larger the farther w has moved.
     """
     reach = box * (1 + FLOAT32_ROUNDING)
     for _ in range(8):
-        size = after_block(reach, 0.0).size
+        drift = _largest_drift(after_block, reach, n_steps)
+        size = after_block(reach, 0.0, drift).size
         if size <= reach:
-            return reach
+            return reach, drift
         reach = size * (1 + 2.0**-40)
-    return inf
+    return inf, inf
+
+
+def _largest_drift(after_block: AfterBlock, reach: float, n_steps: int) -> float:
+    """How far copies of the weights drift apart before the last step; they all lie in the box.
+
+    A step adds the more the farther apart they are, but hardly so: what a step adds at the end
+    is assumed of all steps, and then checked.
+    """
+    step, most = after_block(reach, 0.0, 0.0).drift, 2 * reach
+    for _ in range(4):
+        drift = min(max(n_steps - 1, 0) * step, most)
+        added = after_block(reach, 0.0, drift).drift - drift
+        if added <= step or drift == most:
+            return drift
+        step = added * (1 + 2.0**-10)
+    return most
 
 
 STEPS_ONE_BY_ONE = 100
@@ -97,10 +125,19 @@ def _after_steps(increase: Callable[[float], float], n_steps: int, enough: float
 
 
 def _propagated(
-    program: StackProgram, problem: Problem, how: Arithmetic, reach: float, error: float
+    program: StackProgram,
+    problem: Problem,
+    how: Arithmetic,
+    reach: float,
+    error: float,
+    drift: float,
 ) -> _Weights:
-    """The weights after one block, if they were off by `error` before."""
+    """The weights after one block, if they were off by `error`, and their copies by `drift`."""
     state = _domain(program, problem, reach, error)
+    if how.sums_terms and program.n_registers:
+        for slot in program.layout.having(Role.PARAMETER):
+            distance = torch.full(slot.shape, drift, dtype=torch.float64)
+            state[drift_of(slot.name)] = apart_by(distance)
     state = propagate(program, program.block, state, how)
     names = [slot.name for slot in program.layout.having(Role.PARAMETER)]
     weights = [state[name] for name in names]

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from icgd.backends.prompt import split_parameters
-from icgd.certificates.bounds import Arithmetic, Enclosure, State, drift_of, propagate
+from icgd.certificates.bounds import (
+    Arithmetic,
+    Enclosure,
+    State,
+    apart_by,
+    drift_of,
+    propagate,
+)
 from icgd.certificates.intervals import Interval
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
@@ -41,6 +48,7 @@ def stepwise_bounds(program: StackProgram, task: Task, history: History, how: Ar
             _for_each_step(task.y, part),
             part,
             torch.zeros_like(part),
+            torch.zeros_like(part),
             inf,
             how,
         ).error.amax(-1)
@@ -52,12 +60,12 @@ def stepwise_bounds(program: StackProgram, task: Task, history: History, how: Ar
 def _with_drift(program: StackProgram, task: Task, before: History, how: Arithmetic) -> Tensor:
     """Step by step, with what the steps before may have moved the weights' copies apart."""
     x, y = task.x.double(), task.y.double()
-    drift = torch.zeros_like(before[..., 0, :])
+    nothing = drift = torch.zeros_like(before[..., 0, :])
     errors = []
     for parameters in before.unbind(-2):
-        weights = _after_block(program, x, y, parameters, drift, inf, how)
+        weights = _after_block(program, x, y, parameters, nothing, drift, inf, how)
         errors.append(weights.error.amax(-1))
-        drift = drift + weights.drift
+        drift = weights.drift
     return torch.stack(errors, dim=-1)
 
 
@@ -75,7 +83,7 @@ def trajectory_bounds(
     with the step's own expansion, as the theory's (1 + step_size L)^l does.
     """
     x, y = task.x.double(), task.y.double()
-    error = torch.zeros_like(real[..., 0, :])
+    error = drift = torch.zeros_like(real[..., 0, :])
     reach = max(problem.update.box, float(real[..., 0, :].abs().max()))
     bounds = []
     for step in range(real.shape[-2] - 1):
@@ -83,16 +91,16 @@ def trajectory_bounds(
         if bool((error >= reach + before.abs()).all()):  # nothing is known but the box
             error = reach + real[..., step + 1, :].abs()
         else:
-            weights = _after_block(program, x, y, before, error, reach, how)
-            error, reach = weights.error, max(reach, weights.size)
+            weights = _after_block(program, x, y, before, error, drift, reach, how)
+            error, drift, reach = weights.error, weights.drift, max(reach, weights.size)
         bounds.append(error.amax(-1))
     return torch.stack(bounds, dim=-1) if bounds else real.new_zeros(*task.batch, 0)
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """After a block: a bound on every weight's error and on how far it moved the weights' copies
-    apart, and the largest transformer's weight.
+    """After a block: a bound on every weight's error and on how far its copies in the registers
+    may lie from it, and the largest transformer's weight.
     """
 
     error: Parameters
@@ -106,13 +114,20 @@ def _after_block(
     y: Labels,
     parameters: Parameters,
     error: Parameters,
+    drift: Parameters,
     reach: float,
     how: Arithmetic,
 ) -> _Weights:
-    """What a block leaves that starts from `parameters`, off by `error` and at most `reach`."""
+    """What a block leaves that starts from `parameters`, off by `error` and at most `reach`.
+
+    Their copies in the registers, if it has any, may lie `drift` apart.
+    """
     layout = program.layout
     state: State = {}
     errors = split_parameters(layout, error)
+    if how.sums_terms and program.n_registers:
+        drifts = split_parameters(layout, drift)
+        state |= {drift_of(name): apart_by(distance) for name, distance in drifts.items()}
     known = Interval.symmetric(reach, 1, 1)
     for name, matrix in split_parameters(layout, parameters).items():
         state[name] = Enclosure.around(Interval.point(matrix), errors[name], known)
@@ -124,9 +139,9 @@ def _after_block(
     state = propagate(program, program.block, state, how)
     names = [slot.name for slot in layout.having(Role.PARAMETER)]
     weights = [state[name] for name in names]
-    drifts = [state[drift_of(name)] for name in names if drift_of(name) in state]
+    apart = [state[drift_of(name)] for name in names if drift_of(name) in state]
     return _Weights(
         error=torch.cat([slot.error.flatten(-2) for slot in weights], dim=-1),
-        drift=torch.cat([slot.error.flatten(-2) for slot in drifts] or [error], dim=-1),
+        drift=torch.cat([slot.error.flatten(-2) for slot in apart] or [drift], dim=-1),
         size=max(float(slot.actual.size.max()) for slot in weights),
     )

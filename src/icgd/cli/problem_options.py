@@ -78,10 +78,24 @@ Registers = Annotated[
         rich_help_panel=BUILDING,
     ),
 ]
+Levels = Annotated[
+    int | None,
+    typer.Option(
+        help="universal: levels of every entry in its table; 4 unless said.",
+        rich_help_panel=BUILDING,
+    ),
+]
+Examples = Annotated[
+    int | None,
+    typer.Option(
+        help="universal: examples in every prompt; 2 unless said.",
+        rich_help_panel=BUILDING,
+    ),
+]
 Tolerance = Annotated[
     float | None,
     typer.Option(
-        help="Instead of these: as many as prove that no step errs by more.",
+        help="Instead of pieces, registers or levels: as many as prove that no step errs by more.",
         rich_help_panel=BUILDING,
     ),
 ]
@@ -100,6 +114,8 @@ def compiled_from(
     construction: ConstructionName = "relu-stack",
     pieces: Pieces = None,
     registers: Registers = None,
+    levels: Levels = None,
+    examples: Examples = None,
     tolerance: Tolerance = None,
 ) -> Compiled:
     """The training run that the options describe."""
@@ -112,6 +128,8 @@ def compiled_from(
             construction=construction,
             pieces=pieces,
             registers=registers,
+            levels=levels,
+            n_examples=examples,
             tolerance=tolerance,
         )
 

@@ -19,17 +19,24 @@ class Precision:
     """How finely a construction approximates.
 
     `pieces` of a smooth function by sums of ReLUs; `registers` of a softmax lattice, or None for
-    as many as give full accuracy in `dtype`, the arithmetic that it is made for; width of the
-    ramp that stands in for a step.
+    as many as give full accuracy in `dtype`, the arithmetic that it is made for; `levels` of every
+    entry in a table of whole steps, which is made for prompts of `n_examples` examples; width of
+    the ramp that stands in for a step.
     """
 
     pieces: int = 64
     registers: int | None = None
+    levels: int = 4
+    n_examples: int = 2
     kink_width: float = DEFAULT_KINK_WIDTH
     dtype: str = "float64"
 
     def __post_init__(self) -> None:
         count("pieces", self.pieces)
+        if self.registers is not None:
+            count("registers", self.registers)
+        count("levels", self.levels, least=2)
+        count("n_examples", self.n_examples)
         dtype_named(self.dtype)
         power_of_two("kink_width", self.kink_width)
         if not 2.0**-60 <= self.kink_width <= 1.0:
@@ -45,6 +52,8 @@ class AbstractConstruction(ABC):
     coarsest: ClassVar[int]
     finest: ClassVar[int]
     """Values of that setting between which a tolerance chooses."""
+    fixes_examples: ClassVar[bool] = False
+    """Whether it is made for prompts of `Precision.n_examples` examples only."""
 
     @abstractmethod
     def why_not(self, problem: Problem) -> str | None:

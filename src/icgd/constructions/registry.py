@@ -5,11 +5,12 @@ from __future__ import annotations
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.relu_stack import ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack
+from icgd.constructions.universal import Universal
 from icgd.errors import UnknownNameError, UnsupportedProblemError
 from icgd.problems.problem import Problem
 
 CONSTRUCTIONS: dict[str, AbstractConstruction] = {
-    construction.name: construction for construction in (ReluStack(), SoftmaxStack())
+    construction.name: construction for construction in (ReluStack(), SoftmaxStack(), Universal())
 }
 
 

@@ -447,9 +447,8 @@ def _fitted(problem: Problem, forward: Ranges, precision: Precision) -> tuple[La
     functions = _smooth_functions(problem)
     registers = precision.registers
     if registers is not None and not FEWEST_REGISTERS <= registers <= MOST_TOKENS:
-        raise SettingError.out_of_range(
-            "registers", registers, least=FEWEST_REGISTERS, most=MOST_TOKENS
-        )
+        least, most = float(FEWEST_REGISTERS), float(MOST_TOKENS)
+        raise SettingError.out_of_range("registers", registers, least=least, most=most)
     if not functions:
         return ()
     parts = problem.loss_function.slope_parts or ()

@@ -239,8 +239,12 @@ def _projections(graph: _Graph, name: str, stream: str) -> list[str]:
 
 
 def _scores(graph: _Graph, query: str, key: str) -> str:
-    """<query, key>: [tasks, head, token, token]."""
-    return graph.add("MatMul", query, graph.add("Transpose", key, perm=[0, 1, 3, 2]))
+    """<query, key>: [tasks, head, token, token].
+
+    Not a product with transposed keys: older versions of onnxruntime fuse the two, and then lack
+    the result in float64.
+    """
+    return graph.add("Einsum", query, key, equation="bhid,bhjd->bhij")
 
 
 def _output(

@@ -161,6 +161,7 @@ def open_in_transformer_lens(
     with torch.device("meta"):
         model = TransformerBridge.boot_native(config, dtype=config.dtype)
     model.load_state_dict(_state(model, blocks), assign=True)
+    model.cfg.device = "cpu"
     _set_masks(model, blocks)
     return LensModel(model, program, _places(program, blocks))
 

@@ -18,10 +18,12 @@ from icgd.program.instructions import (
     AddProduct,
     ApplyUnits,
     Argument,
+    AverageExamples,
     ClipSlots,
     Instruction,
     LayerKind,
     LookUp,
+    LookUpStep,
     MapSlots,
     MultiplySlots,
     Project,
@@ -30,9 +32,16 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer, StackProgram
-from icgd.program.registers import IS_REGISTER
+from icgd.program.registers import IS_REGISTER, LOG_EXAMPLES, SCALE_SIZE
 
-CHANGE_IN_PLACE = (ClipSlots, WipeSlots, AccumulateOuterProduct, AddGradient, AddProduct)
+CHANGE_IN_PLACE = (
+    ClipSlots,
+    WipeSlots,
+    AccumulateOuterProduct,
+    AddGradient,
+    AddProduct,
+    LookUpStep,
+)
 """Instructions that add to what a slot holds, or replace it."""
 
 
@@ -115,7 +124,8 @@ def _check_registers(program: StackProgram) -> None:
     halves = {function.half for function in program.lattice_functions}
     if len(halves) > 1:
         raise ProgramError.broken("program", f"has look-ups over grids of half {sorted(halves)}")
-    for name in program.registers():
+    shared = (ONE, IS_EXAMPLE, IS_QUERY, LOG_EXAMPLES) if halves else ()
+    for name in (*program.registers(), *shared):
         if program.layout.slot(name).role is not Role.CONSTANT:
             raise ProgramError.broken("program", f"keeps register constants in {name!r}")
 
@@ -127,11 +137,7 @@ def _check_layer(program: StackProgram, layer: Layer, filled: set[str], where: s
     written: set[str] = set()
     wiped: set[str] = set()
     for instruction in layer.instructions:
-        for name in instruction.functions():
-            if instruction.kind is LayerKind.SOFTMAX:
-                program.look_up(name)
-            else:
-                program.relu_sum(name)
+        _check_functions(program, instruction, where)
         _check_reads(program.layout, instruction, filled, where)
         for name in set(instruction.reads()) & written - set(instruction.writes()):
             raise ProgramError.broken(where, f"reads {name!r} after writing it in the same layer")
@@ -142,6 +148,18 @@ def _check_layer(program: StackProgram, layer: Layer, filled: set[str], where: s
             wiped.update(instruction.slots)
     filled.update(name for name in written if program.layout.slot(name).role is Role.SCRATCH)
     filled.difference_update(wiped)
+
+
+def _check_functions(program: StackProgram, instruction: Instruction, where: str) -> None:
+    """Functions exist, and those of one look-up are on one grid."""
+    if instruction.kind is not LayerKind.SOFTMAX:
+        for name in instruction.functions():
+            program.relu_sum(name)
+        return
+    look_ups = [program.look_up(name) for name in instruction.functions()]
+    if len({(function.spacing, function.ratio) for function in look_ups}) > 1:
+        names = ", ".join(function.name for function in look_ups)
+        raise ProgramError.broken(where, f"looks up {names} at once, which are on different grids")
 
 
 def _check_accumulations(layer: Layer, example_only: set[str], where: str) -> None:
@@ -182,7 +200,8 @@ def _check_writes(
         if name in written:
             raise ProgramError.broken(where, f"writes {name!r} twice in one layer")
         held = name in filled or role is Role.PARAMETER
-        if held and not changes_in_place:
+        adds_to_weights = role is Role.PARAMETER and isinstance(instruction, AddProduct)
+        if (held and not changes_in_place) or adds_to_weights:
             raise ProgramError.broken(where, f"writes over {name!r}, which still holds a value")
         written.add(name)
 
@@ -267,9 +286,33 @@ def _(instruction: AddGradient, layout: Layout) -> str | None:
     )
 
 
-@shape_problem.register(ClipSlots)
-@shape_problem.register(WipeSlots)
-def _(instruction: Instruction, layout: Layout) -> str | None:
+@shape_problem.register
+def _(instruction: AverageExamples, layout: Layout) -> str | None:
+    wide = [name for name in instruction.score.slots if layout.slot(name).width != 1]
+    if wide:
+        return f"its scores {', '.join(wide)} have more than one coordinate"
+    return _expect_equal_widths(layout, *instruction.value.slots, instruction.write)
+
+
+@shape_problem.register
+def _(instruction: LookUpStep, layout: Layout) -> str | None:
+    if instruction.n_examples < 1:
+        return f"its table is made for {instruction.n_examples} examples"
+    slots = (*instruction.key.slots, *instruction.levels)
+    return _expect_shape(layout, instruction.write, (1, 1)) or _expect_equal_widths(
+        layout, *slots, instruction.write
+    )
+
+
+@shape_problem.register
+def _(instruction: ClipSlots, layout: Layout) -> str | None:
+    if instruction.unit in (ONE, SCALE_SIZE):
+        return None
+    return f"its unit is {instruction.unit!r}, expected {ONE} or {SCALE_SIZE}"
+
+
+@shape_problem.register
+def _(instruction: WipeSlots, layout: Layout) -> str | None:
     return None
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from icgd.errors import UnknownNameError
 from icgd.program.functions import Function, LatticeFunction, ReluSum
-from icgd.program.instructions import Instruction, LayerKind
+from icgd.program.instructions import Instruction, LayerKind, LookUpStep
 from icgd.program.layout import Layout
 from icgd.program.registers import register_constants
 
@@ -49,6 +49,12 @@ class StackProgram:
     @property
     def n_registers(self) -> int:
         return 2 * max((f.half for f in self.lattice_functions), default=-1) + 2
+
+    @property
+    def step_table(self) -> LookUpStep | None:
+        """The look-up of whole steps, in a program that has one."""
+        instructions = [part for layer in self.block for part in layer.instructions]
+        return next((part for part in instructions if isinstance(part, LookUpStep)), None)
 
     @property
     def lattice_functions(self) -> tuple[LatticeFunction, ...]:

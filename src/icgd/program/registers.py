@@ -20,7 +20,8 @@ SCALE, SCALE_SIZE, SIGN = "scale", "scale_size", "scale_sign"
 """What a register's copy of the weights is multiplied by, its size and its sign."""
 
 OFFSET = "offset"
-"""-g^2 / 2: the part of a grid token's score that does not depend on the argument."""
+"""-g^2 / 2: the part of a grid token's score that does not depend on the argument. The memory,
+whose scale is that of the last token, lies below even that one by MASKED."""
 
 SINK = "sink"
 """The memory's score beside examples of total 1 that leaves them a share of SHARE |scale|."""
@@ -55,7 +56,7 @@ def register_constants(
         SCALE: scales,
         SCALE_SIZE: tuple(map(abs, scales)),
         SIGN: tuple(float((scale > 0) - (scale < 0)) for scale in scales),
-        OFFSET: (-MASKED, *(-g * g / 2 for g in grid)),
+        OFFSET: (-MASKED - half * half / 2, *(-g * g / 2 for g in grid)),
         SINK: tuple(-log(SHARE * abs(scale)) if scale else MASKED for scale in scales),
     }
     return constants | {value_slot(f.name): (0.0, *f.values) for f in functions}

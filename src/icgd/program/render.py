@@ -13,10 +13,12 @@ from icgd.program.instructions import (
     AddProduct,
     ApplyUnits,
     Argument,
+    AverageExamples,
     ClipSlots,
     Combination,
     Instruction,
     LookUp,
+    LookUpStep,
     MapSlots,
     MultiplySlots,
     Project,
@@ -41,6 +43,8 @@ INSTRUCTIONS: dict[str, type[Instruction]] = {
         Project,
         AddProduct,
         AddGradient,
+        AverageExamples,
+        LookUpStep,
     )
 }
 
@@ -152,8 +156,9 @@ def _instruction(data: Mapping[str, Any]) -> Instruction:
     if "argument" in fields:
         argument = dict(fields["argument"])
         fields["argument"] = Argument(_combination(argument.pop("inputs")), **argument)
-    if isinstance(fields.get("left"), Mapping):
-        fields["left"] = _combination(fields["left"])
+    for name in ("left", "score", "value", "key"):
+        if isinstance(fields.get(name), Mapping):
+            fields[name] = _combination(fields[name])
     return verb(**fields)
 
 

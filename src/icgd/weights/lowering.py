@@ -31,10 +31,12 @@ from icgd.program.instructions import (
     AddProduct,
     ApplyUnits,
     Argument,
+    AverageExamples,
     ClipSlots,
     Instruction,
     LayerKind,
     LookUp,
+    LookUpStep,
     MapSlots,
     MultiplySlots,
     Project,
@@ -61,6 +63,7 @@ from icgd.weights.sizes import (
     argument_width,
     instruction_size,
     layer_size,
+    other_tokens,
 )
 
 
@@ -298,7 +301,8 @@ def _fill_grid_scores(
     heads.key[:, _at(layout, OFFSET), offset] = 1.0
     heads.key[:, _at(layout, IS_EXAMPLE), offset] = -MASKED
     heads.key[:, _at(layout, IS_QUERY), offset] = -MASKED
-    heads.query[:, _at(layout, IS_MEMORY), memory] = 2 * MASKED
+    below = (MASKED + function.half**2 / 2) / function.ratio**2  # the memory's own offset
+    heads.query[:, _at(layout, IS_MEMORY), memory] = below + MASKED
     heads.key[:, _at(layout, IS_MEMORY), memory] = 1.0
 
 
@@ -385,3 +389,27 @@ def _fill_share_scores(probe: float, layout: Layout, heads: Heads) -> None:
     heads.key[:, _at(layout, IS_QUERY), 3] = 1.0
     heads.key[:, _at(layout, IS_REGISTER), 3] = 1.0
     heads.key[:, _at(layout, IS_MEMORY), 3] = -1.0
+
+
+@fill.register
+def _(instruction: AverageExamples, program: StackProgram, weights: Heads) -> None:
+    """Query 1, key the score, lowered at other tokens; every coordinate of the value."""
+    layout = program.layout
+    write = _coordinates(layout, instruction.write).flatten()
+    entry = torch.arange(len(write))
+    weights.query[:, _at(layout, ONE), 0] = 1.0
+    for slot, factor in instruction.score.terms():
+        weights.key[:, _at(layout, slot), 0] += factor
+    for flag in other_tokens(layout):
+        weights.key[:, _at(layout, flag), 0] = -MASKED
+    for slot, factor in instruction.value.terms():
+        weights.value[:, _coordinates(layout, slot).flatten(), entry] += factor
+    weights.output[:, entry, write] = 1.0
+
+
+@fill.register
+def _(instruction: LookUpStep, program: StackProgram, weights: Units) -> None:
+    """The table's units, and two that take away what the weight was."""
+    n_terms = len(weights.bias) - 2
+    fill(instruction.addition, program, weights.part(0, n_terms))
+    _fill_pairs((instruction.write,), program.layout, weights.part(n_terms, 2))

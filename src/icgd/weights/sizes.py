@@ -8,15 +8,18 @@ from functools import singledispatch
 from icgd.errors import ProgramError
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import (
+    IS_QUERY,
     AccumulateOuterProduct,
     AddGradient,
     AddProduct,
     ApplyUnits,
     Argument,
+    AverageExamples,
     ClipSlots,
     Instruction,
     LayerKind,
     LookUp,
+    LookUpStep,
     MapSlots,
     MultiplySlots,
     Project,
@@ -25,6 +28,7 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import Layout
 from icgd.program.program import Layer, StackProgram
+from icgd.program.registers import IS_REGISTER
 
 
 @dataclass(frozen=True)
@@ -219,3 +223,23 @@ def _(instruction: AddGradient, program: StackProgram) -> InstructionSize:
     nonzeros = GRADIENT_NONZEROS + len(instruction.left.slots) + 2 * columns
     heads = 2 * len(PROBES) * rows
     return InstructionSize(heads, max(columns, GRADIENT_FEATURES), heads * nonzeros)
+
+
+@instruction_size.register
+def _(instruction: AverageExamples, program: StackProgram) -> InstructionSize:
+    width = program.layout.slot(instruction.write).width
+    masks = len(other_tokens(program.layout))
+    scores = 1 + len(instruction.score.slots) + masks
+    return InstructionSize(1, width, scores + width * (len(instruction.value.slots) + 1))
+
+
+def other_tokens(layout: Layout) -> tuple[str, ...]:
+    """Flags of the tokens that are no examples."""
+    return tuple(flag for flag in (IS_QUERY, IS_REGISTER) if flag in layout.names)
+
+
+@instruction_size.register
+def _(instruction: LookUpStep, program: StackProgram) -> InstructionSize:
+    added = instruction_size(instruction.addition, program)
+    wiped = instruction_size(WipeSlots((instruction.write,)), program)
+    return InstructionSize(added.units + wiped.units, 1, added.nonzeros + wiped.nonzeros)

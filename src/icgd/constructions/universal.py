@@ -1,0 +1,368 @@
+r"""universal: whole gradient steps of one weight, looked up in a table.
+
+wu, Lemma 16 and Theorem 6, literally, at the sizes that fit in float64. A step is 4 layers:
+
+    1  MLP        x, y and w, each divided by its range, rounded to one of `levels` levels
+    2  attention  context = sum_t p_t v_t over the examples, with p = softmax(s), where s and v
+                  are linear in the levels: a number that identifies the multiset of examples
+    3  MLP        w = table(key), where the key is the context and the level of w
+    4  MLP        clip the weight to the box, wipe all scratch
+
+The lemma takes weights for layer 2 that tell contexts apart by exp(-(levels^2 + 1)^4 ...), which
+no float64 holds. The head here has the same form (rank 1, softmax), with weights found by trying
+some and keeping those that tell the finitely many contexts apart best. Keys are then scaled so
+that any two are 1 apart at least, and a change of the level of w is a change of the key by 1.
+
+The table is a staircase: constant within 7/32 of every key, so that it returns the answers
+themselves although keys are rounded. Between neighbouring levels of w it runs from one answer to
+the next, so a weight may lie anywhere. An x or y on the ramp between two levels has no context,
+and is refused before a run. Predictions come from a table too, of levels^2 entries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations_with_replacement
+from math import ceil, log2
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from icgd.constructions.base import AbstractConstruction, Precision
+from icgd.constructions.parts.ranges import backward_ranges, ranges_on_domain
+from icgd.constructions.table_size import table_size
+from icgd.errors import SettingError
+from icgd.problems import activations, reference
+from icgd.problems.functions import KinkedFunction
+from icgd.problems.mlp import MLP
+from icgd.problems.problem import Problem
+from icgd.program.functions import ReluSum
+from icgd.program.instructions import (
+    IDENTITY,
+    IS_EXAMPLE,
+    IS_QUERY,
+    ONE,
+    AverageExamples,
+    ClipSlots,
+    Combination,
+    LookUpStep,
+    MapSlots,
+    Summand,
+    WipeSlots,
+)
+from icgd.program.layout import Layout, Role, Slot
+from icgd.program.program import Layer, StackProgram
+
+STEP_TABLE, PREDICTION_TABLE = "steps", "predictions"
+
+LEVEL_SLOTS = ("level_x", "level_y", "level_w")
+WEIGHT, CONTEXT = "weights_1", "context"
+
+ROUNDING_ROOM = 1 + 2.0**-10
+"""Levels are proved this much beyond the ranges, so that no rounding leaves them."""
+
+LARGEST_ANSWER = 1e12
+"""Beyond this the rounding of the table is as large as the weights."""
+
+MOST_ENTRIES = 2**16
+"""Of a table: 10 levels with 2 examples, 6 with 3."""
+
+LARGEST_KEY = 2.0**27
+"""Beyond this the rounding of keys is no longer small beside their distance."""
+
+NARROWEST, WIDEST = 2.0**-30, 2.0**-6
+"""Widths of the ramps between levels: rounding is divided by them, and levels are to be wider."""
+
+TRIED_HEADS = 256
+"""Weights of the head in layer 2 that are tried; more find little better ones."""
+
+
+class Universal(AbstractConstruction):
+    """4 layers a step, for one weight and a fixed number of examples."""
+
+    name: ClassVar[str] = "universal"
+    setting: ClassVar[str] = "levels"
+    coarsest: ClassVar[int] = 2
+    finest: ClassVar[int] = 6
+    fixes_examples: ClassVar[bool] = True
+
+    def finer(self, setting: int, excess: float) -> int:
+        return ceil(setting * excess)  # the error falls with the first power
+
+    def why_not(self, problem: Problem) -> str | None:
+        target = problem.target
+        if target.n_parameters > 1:
+            size = table_size(problem, Precision.n_examples, Precision.levels)
+            return (
+                "it looks whole steps up in a table, and is built for one weight only, widths "
+                f"(1, 1). For widths {target.widths} with {size.n_examples} examples and "
+                f"{size.levels} levels the table would need {size.levels}^({size.numbers} * "
+                f"{size.n_examples}) = {size.paper_entries} entries ({size.entries} without "
+                "repetitions)."
+            )
+        if problem.loss_function.slope_parts is None:
+            return f"the slope of the {problem.loss} loss of a single output is 0."
+        if isinstance(target.layer_activation(1).value, KinkedFunction) and not _is_linear(target):
+            return (
+                f"the gradient of {target.output_activation} jumps, so it has no Lipschitz "
+                "constant, without which nothing is known between the levels of a table."
+            )
+        largest = _largest_answer(problem)
+        if not largest <= LARGEST_ANSWER:
+            return (
+                f"a step can lead to {largest:.3g}, where float64 leaves no digits for the table; "
+                "use a smaller step size, box or domain."
+            )
+        return None
+
+    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
+        levels, n_examples = precision.levels, precision.n_examples
+        _require_size(problem, precision)
+        head = context_head(levels, n_examples)
+        ranges = (problem.domain.x, problem.domain.y, problem.update.box)
+        staircase = levels_of(levels, precision.kink_width)
+        return StackProgram(
+            construction=self.name,
+            layout=_layout(),
+            functions=(staircase, _steps(problem, head), _predictions(problem, levels)),
+            block=(
+                Layer("quantise", tuple(map(_quantise, ("x", "y", WEIGHT), LEVEL_SLOTS, ranges))),
+                Layer("context", (head.instruction(),)),
+                Layer("look up", (_look_up(problem, head, ranges),)),
+                Layer("project", _project(problem)),
+            ),
+            n_steps=n_steps,
+            prediction=_prediction(levels, ranges),
+        )
+
+
+def _is_linear(target: MLP) -> bool:
+    return target.layer_activation(1).value == activations.IDENTITY
+
+
+def _largest_answer(problem: Problem) -> float:
+    """Bound on |w - step_size * gradient| on the domain."""
+    deltas = backward_ranges(problem, ranges_on_domain(problem, 0.0), 0.0).deltas
+    update = problem.update
+    return update.box + update.step_size / 2 * deltas[0] * problem.domain.x
+
+
+def _require_size(problem: Problem, precision: Precision) -> None:
+    levels, n_examples = precision.levels, precision.n_examples
+    if not NARROWEST <= precision.kink_width <= WIDEST:
+        raise SettingError.out_of_range(
+            "kink_width", precision.kink_width, least=NARROWEST, most=WIDEST
+        )
+    size = table_size(problem, n_examples, levels)
+    if not log2(10) * size.log10_entries <= log2(MOST_ENTRIES):
+        raise SettingError.table_too_large(levels, n_examples, size.entries, most=MOST_ENTRIES)
+    if context_head(levels, n_examples).largest_key > LARGEST_KEY:
+        raise SettingError.keys_too_close(levels, n_examples)
+
+
+def _layout() -> Layout:
+    scratch = [Slot(name, (1,), Role.SCRATCH) for name in (*LEVEL_SLOTS, CONTEXT)]
+    constants = [Slot(name, (1,), Role.CONSTANT) for name in (ONE, IS_EXAMPLE, IS_QUERY)]
+    return Layout(
+        (
+            Slot("x", (1,), Role.INPUT),
+            Slot("y", (1,), Role.LABEL),
+            Slot(WEIGHT, (1, 1), Role.PARAMETER),
+            *scratch,
+            *constants,
+        )
+    )
+
+
+def level_values(levels: int) -> Tensor:
+    """The levels: centres of as many equal cells of [-1, 1]."""
+    return (2 * torch.arange(levels, dtype=torch.float64) + 1) / levels - 1
+
+
+def levels_of(levels: int, width: float) -> ReluSum:
+    """The staircase that rounds to a level, as a stand-in for the identity on [-1, 1].
+
+    Its ramps begin at the edges of the cells, which are put on multiples of their width.
+    """
+    values = level_values(levels)
+    edges = torch.round((values[1:] - 1 / levels) / width) * width
+    knots = torch.stack([edges, edges + width], dim=-1).flatten()
+    slopes = torch.stack([torch.zeros_like(edges), values.diff() / width], dim=-1).flatten()
+    return ReluSum(
+        name=IDENTITY,
+        low=-ROUNDING_ROOM,
+        high=ROUNDING_ROOM,
+        grid=width,
+        knots=tuple(knots.tolist()),
+        slopes=(*slopes.tolist(), 0.0),
+        anchor=float(values[levels // 2]),
+        anchor_value=float(values[levels // 2]),
+        errors=_distances(values, knots),
+    )
+
+
+def _distances(values: Tensor, knots: Tensor) -> tuple[float, ...]:
+    """Largest distance to the level on every flat piece, and to both levels on every ramp."""
+    reach = torch.tensor([ROUNDING_ROOM], dtype=torch.float64)
+    ends = torch.cat([-reach, knots, reach])
+    lower = values.repeat_interleave(2)[:-1]
+    upper = torch.cat([values[:1], values[1:].repeat_interleave(2)])
+    off = [(end - value).abs() for end in (ends[:-1], ends[1:]) for value in (lower, upper)]
+    return tuple(torch.stack(off).amax(0).tolist())
+
+
+@dataclass(frozen=True)
+class ContextHead:
+    """Coefficients of the levels of x and y in the scores and in the values of layer 2.
+
+    `contexts` has a row for every multiset of examples, numbered x * levels + y, and `codes` what
+    the head returns for it. Codes are `levels` apart at least, to leave room for those of w.
+    """
+
+    levels: int
+    score: tuple[float, float]
+    value: tuple[float, float]
+    contexts: Tensor
+    codes: Tensor
+
+    @property
+    def n_examples(self) -> int:
+        return self.contexts.shape[-1]
+
+    @property
+    def largest_key(self) -> float:
+        return float(self.codes.abs().max()) + self.levels / 2
+
+    def instruction(self) -> AverageExamples:
+        """Layer 2."""
+        score, value = (Combination(LEVEL_SLOTS[:2], part) for part in (self.score, self.value))
+        return AverageExamples(score, value, CONTEXT)
+
+    def key(self) -> Combination:
+        """The context and the level of w, whose neighbours are 1 apart."""
+        return Combination((CONTEXT, LEVEL_SLOTS[2]), (1.0, self.levels / 2))
+
+
+@lru_cache(maxsize=64)
+def context_head(levels: int, n_examples: int) -> ContextHead:
+    """The head, of those tried, that tells contexts apart best beside the range of its codes."""
+    value = level_values(levels)
+    x, y = value.repeat_interleave(levels), value.repeat(levels)
+    multisets = combinations_with_replacement(range(levels**2), n_examples)
+    contexts = torch.tensor(list(multisets))
+
+    def codes(a: float, b: float, c: float) -> Tensor:
+        share = torch.softmax((a * x + b * y)[contexts], dim=-1)
+        return (share * (x + c * y)[contexts]).sum(-1)
+
+    def distance(head: tuple[float, float, float]) -> float:
+        ordered = codes(*head).sort().values
+        return float(ordered.diff().min() / (ordered[-1] - ordered[0]))
+
+    a, b, c = max(_heads(), key=distance)
+    raw = codes(a, b, c)
+    scale = (1 + 2.0**-20) * levels / float(raw.sort().values.diff().min())
+    return ContextHead(levels, (a, b), (scale, c * scale), contexts, scale * raw)
+
+
+def _heads() -> list[tuple[float, float, float]]:
+    """Points spread evenly over [-4, 4] x [-4, 4] x [1/4, 4]: multiples of powers of 1 / g."""
+    g = 1.2207440846057596  # g^4 = g + 1
+    numbers = torch.arange(1, TRIED_HEADS + 1, dtype=torch.float64)
+    shares = torch.stack([(numbers / g**power) % 1 for power in (1, 2, 3)], dim=-1)
+    return [(8 * a - 4, 8 * b - 4, 0.25 + 3.75 * c) for a, b, c in shares.tolist()]
+
+
+def _table(name: str, keys: Tensor, answers: Tensor) -> ReluSum:
+    """A staircase that is constant within 7/32 of every key.
+
+    Answers are rounded to a power of two so coarse that every sum of jumps times knots is exact.
+    """
+    size = float(answers.abs().max() * keys.abs().max()) or 1.0
+    resolution = 2.0 ** (ceil(log2(size)) - 47)
+    order = keys.argsort()
+    keys, answers = keys[order], torch.round(answers[order] / resolution) * resolution
+    middle = torch.round(8 * (keys[1:] + keys[:-1])) / 16
+    knots = torch.stack([middle - 0.25, middle + 0.25], dim=-1).flatten()
+    jumps = answers.diff()
+    slopes = torch.stack([torch.zeros_like(jumps), 2 * jumps], dim=-1).flatten()
+    home = len(keys) // 2
+    return ReluSum(
+        name=name,
+        low=float(keys[0]),
+        high=float(keys[-1]),
+        grid=1 / 16,
+        knots=tuple(knots.tolist()),
+        slopes=(*slopes.tolist(), 0.0),
+        anchor=float(keys[home]),
+        anchor_value=float(answers[home]),
+        errors=(resolution / 2,) * (len(slopes) + 1),
+    )
+
+
+def _steps(problem: Problem, head: ContextHead) -> ReluSum:
+    """w - step_size * gradient for every context and every level of w.
+
+    Those far outside the box are brought nearer: layer 4 makes the same of them.
+    """
+    levels, domain, update = level_values(head.levels), problem.domain, problem.update
+    n_contexts, n_levels = len(head.contexts), head.levels
+    x, y = (levels[head.contexts // n_levels], levels[head.contexts % n_levels])
+    data = [
+        part.unsqueeze(-1).repeat_interleave(n_levels, dim=0)
+        for part in (domain.x * x, domain.y * y)
+    ]
+    w = update.box * levels.repeat(n_contexts).unsqueeze(-1)
+    moved = w - update.step_size * reference.gradient(problem, w, *data)
+    answers = moved.clamp(-2 * update.box, 2 * update.box)
+    steps = torch.arange(n_levels, dtype=torch.float64) - (n_levels - 1) / 2
+    keys = head.codes.repeat_interleave(n_levels) + steps.repeat(n_contexts)
+    return _table(STEP_TABLE, keys, answers.squeeze(-1))
+
+
+def _predictions(problem: Problem, levels: int) -> ReluSum:
+    """r(w x) for every level of w and every level of x, the x of a weight side by side."""
+    value = level_values(levels)
+    w = problem.update.box * value.repeat_interleave(levels).unsqueeze(-1)
+    x = problem.domain.x * value.repeat(levels)[:, None, None]
+    keys = torch.arange(levels**2, dtype=torch.float64) - (levels**2 - 1) / 2
+    return _table(PREDICTION_TABLE, keys, reference.predict(problem.target, w, x).flatten())
+
+
+def _quantise(read: str, write: str, size: float) -> MapSlots:
+    summand = Summand(Combination((read,), (1 / size,)), IDENTITY)
+    return MapSlots((summand,), ONE, (), 0.0, write)
+
+
+def _look_up(problem: Problem, head: ContextHead, ranges: tuple[float, float, float]) -> LookUpStep:
+    return LookUpStep(
+        key=head.key(),
+        table=STEP_TABLE,
+        levels=LEVEL_SLOTS,
+        ranges=ranges,
+        activation=problem.target.output_activation,
+        loss=problem.loss,
+        scale=-problem.update.step_size / 2,
+        bound=2 * problem.update.box,
+        n_examples=head.n_examples,
+        write=WEIGHT,
+    )
+
+
+def _project(problem: Problem) -> tuple[ClipSlots, WipeSlots]:
+    return ClipSlots((WEIGHT,), problem.update.box, ONE), WipeSlots((*LEVEL_SLOTS, CONTEXT))
+
+
+def _prediction(levels: int, ranges: tuple[float, float, float]) -> tuple[Layer, ...]:
+    """Round x and w to levels again, and look the prediction up at queries."""
+    level_x, _, level_w = LEVEL_SLOTS
+    quantise = (_quantise("x", level_x, ranges[0]), _quantise(WEIGHT, level_w, ranges[2]))
+    key = Combination((level_x, level_w), (levels / 2, levels**2 / 2))
+    gate = 2.0 ** ceil(log2(levels**2 + 2))
+    look_up = MapSlots((Summand(key, PREDICTION_TABLE),), IS_QUERY, (IS_EXAMPLE,), gate, "y")
+    return (
+        Layer("quantise", quantise),
+        Layer("look up prediction", (look_up, WipeSlots((level_x, level_w)))),
+    )
