@@ -52,7 +52,10 @@ def test_registers_stand_in_front_and_hold_the_weights_times_their_scale():
     one = torch.ones(1, 1, dtype=torch.float64)
     scale = torch.cat([one, grid / half])
     weights = [m.flatten() for m in NARROW.problem.target.matrices(task.initial)]
-    table = {f.name: torch.tensor(f.values, dtype=torch.float64)[:, None] for f in program.lattice_functions}
+    table = {
+        f.name: torch.tensor(f.values, dtype=torch.float64)[:, None]
+        for f in program.lattice_functions
+    }
     assert set(table) == {"identity", "square", "tanh", "tanh'"}
     log_share = -torch.log(SHARE * torch.cat([scale[: half + 1].abs(), scale[half + 2 :].abs()]))
     registers = {

@@ -68,9 +68,7 @@ def softmax_stack(registers: int | None = None, n_steps: int = 3, step_size: flo
         update=icgd.GradientStep(step_size=step_size, box=0.5),
         domain=icgd.Domain(x=1.0, y=1.0),
     )
-    return icgd.compile(
-        problem, n_steps=n_steps, construction="softmax-stack", registers=registers
-    )
+    return icgd.compile(problem, n_steps=n_steps, construction="softmax-stack", registers=registers)
 
 
 def test_it_falls_exponentially_with_the_number_of_registers():

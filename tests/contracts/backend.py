@@ -110,7 +110,9 @@ class BackendContract:
         run = self.run(build(construction, case), task)
         weights, queries, _ = seen_by(construction, case, run.parameters[-1], task.queries, task.y)
         truth = reference.predict(case.problem.target, weights, queries)
-        assert distance(run.predictions, truth) <= tolerance(case, PREDICTION_TOLERANCE[construction])
+        assert distance(run.predictions, truth) <= tolerance(
+            case, PREDICTION_TOLERANCE[construction]
+        )
 
     @every_construction_on(cases.FEW)
     def test_the_first_weights_are_those_of_the_prompt(self, construction, case):
@@ -124,7 +126,9 @@ class BackendContract:
         assert torch.equal(run.parameters, task.initial[None])
         weights, queries, _ = seen_by(construction, case, task.initial, task.queries, task.y)
         truth = reference.predict(case.problem.target, weights, queries)
-        assert distance(run.predictions, truth) <= tolerance(case, PREDICTION_TOLERANCE[construction])
+        assert distance(run.predictions, truth) <= tolerance(
+            case, PREDICTION_TOLERANCE[construction]
+        )
 
     @every_construction_on(cases.SMALL)
     def test_a_batch_equals_its_tasks_one_by_one(self, construction, case):
@@ -215,9 +219,7 @@ class BackendContract:
         assert not trace["y"][:, :first].any()
 
     @every_construction_on(cases.SMALL)
-    def test_weights_are_those_of_the_first_token_times_the_scale_of_each(
-        self, construction, case
-    ):
+    def test_weights_are_those_of_the_first_token_times_the_scale_of_each(self, construction, case):
         program = build(construction, case, pieces=64)
         trace = self.traced(construction, case).trace
         scale = trace["scale"][:1] if program.n_registers else 1.0

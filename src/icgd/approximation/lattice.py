@@ -158,7 +158,9 @@ def fit_on_grid(
 ) -> tuple[LatticeFunction, ...]:
     """Several functions over the same 2 half + 1 tokens, with one spacing, as well as possible."""
     flat = {_where_flat(functions, 10.0**-digits) for digits in range(1, 14, 2)}
-    ends = {end if end < 2 * reach else inf for end in flat}
+    ends = {end for end in flat if end < 2 * reach}
+    if reach <= 2 * max(flat):  # covering the range may be better than ending
+        ends.add(inf)
     return min((_fit_all(functions, reach, half, end) for end in sorted(ends)), key=_worst)
 
 

@@ -44,7 +44,7 @@ class _Constants:
 def closed_form_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> float | None:
     """The paper's bound on the error of one step, and rounding; infinite beyond float64.
 
-    None for a program with look-ups, for which no paper gives one.
+    None for a program with look-ups, for which no paper gives one. A table of steps has its own.
     """
     if program.n_registers:
         return None
