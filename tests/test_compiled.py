@@ -147,6 +147,52 @@ def test_a_step_too_large_for_float32_is_an_error_of_ours(step_size):
         with_step(step_size).run(column, Y, dtype="float32")
 
 
+def test_a_gradient_head_too_large_for_float32_is_refused_but_the_fused_backend_has_none():
+    problem = replace(PROBLEM, update=icgd.GradientStep(1e30, 2.0))
+    compiled = icgd.compile(problem, n_steps=1, construction="softmax-stack", dtype="float32")
+    with pytest.raises(
+        OverflowedRunError,
+        match=r"The program's output weight of a gradient head is -[\d.]+e\+4\d, outside the range",
+    ):
+        compiled.run(X, Y, dtype="float32", backend="dense")
+    run = compiled.run(X, Y, dtype="float32")
+    assert (run.parameters[-1].abs() == 2.0).any()
+
+
+SOFTMAX = icgd.compile(PROBLEM, n_steps=2, construction="softmax-stack", registers=48)
+
+
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+def test_softmax_stack_agrees_with_the_reference_and_its_prompt_starts_with_registers(backend):
+    run = SOFTMAX.run(X, Y, queries=X[:1], backend=backend, trace=["delta_1", "scale"])
+    assert run.trace["delta_1"].shape == (2 * 5 + 3 + 1, 48 + 5, 3)
+    assert run.trace["scale"][0, :, 0].tolist() == [
+        1.0,
+        *(g / 23 for g in range(-23, 24)),
+        *[0.0] * 5,
+    ]
+    states = reference.forward(PROBLEM.target, run.parameters[0], X)
+    upstream = 2 * (states.outputs[-1] - Y) @ PROBLEM.target.matrices(run.parameters[0])[1]
+    expected = upstream / torch.cosh(states.preactivations[0]) ** 2
+    torch.testing.assert_close(run.trace["delta_1"][3, 48:52], expected, atol=1e-5, rtol=0)
+    truth = reference.predict(PROBLEM.target, run.parameters[-1], X[:1])
+    torch.testing.assert_close(run.predictions, truth, atol=1e-5, rtol=0)
+
+
+def test_the_transformer_of_softmax_stack_is_standard():
+    transformer, summary = SOFTMAX.transformer(), SOFTMAX.summary()
+    assert [type(layer).__name__ for layer in transformer.block] == [
+        "SoftmaxAttention",
+        "SoftmaxAttention",
+        "SoftmaxAttention",
+        "SoftmaxAttention",
+        "MLPLayer",
+    ]
+    assert sum(p.numel() for p in transformer.parameters()) == summary.parameters
+    assert summary.n_registers == 48
+    assert summary.n_layers == 2 * 5 + 3
+
+
 def test_a_task_of_another_problem_is_refused():
     other = replace(PROBLEM, target=icgd.MLP((3, 3, 1)))
     task = icgd.as_task(other, torch.rand(4, 3).double(), Y)

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 import icgd
-from icgd import pipeline
+from icgd.constructions.relu_stack import ReluStack
+from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.errors import (
     SettingError,
     ToleranceError,
@@ -70,12 +71,113 @@ def test_a_run_through_a_kink_says_so():
 
 
 def test_a_tolerance_below_rounding_is_refused(monkeypatch):
-    monkeypatch.setattr(pipeline, "MOST_PIECES", 256)
+    monkeypatch.setattr(ReluStack, "finest", 256)
     with pytest.raises(ToleranceError, match=r"with 256 pieces\. Rounding or the size of the dom"):
         icgd.compile(problem_with(), n_steps=1, tolerance=1e-14)
 
 
+def by_softmax(problem: icgd.Problem | None = None, n_steps: int = 2, **settings) -> icgd.Compiled:
+    problem = problem or problem_with()
+    return icgd.compile(problem, n_steps=n_steps, construction="softmax-stack", **settings)
+
+
+@pytest.mark.parametrize("tolerance", [1e-5, 1e-7, 1e-9])
+def test_a_tolerance_is_proved_on_the_domain_with_about_the_fewest_registers(tolerance):
+    compiled = by_softmax(tolerance=tolerance)
+    assert compiled.certificate().domain_step <= tolerance
+    fewer = by_softmax(registers=compiled.program.n_registers - 6)
+    assert fewer.certificate().domain_step > tolerance
+
+
+def test_a_tolerance_for_one_task_needs_fewer_registers_and_is_proved_for_its_run():
+    x, y = data()
+    task = icgd.as_task(problem_with(), x, y, seed=1)
+    for_run, for_domain = by_softmax(tolerance=1e-7, task=task), by_softmax(tolerance=1e-7)
+    assert for_run.program.n_registers < for_domain.program.n_registers
+    report = icgd.verify(for_run, x, y, seed=1)
+    assert float(report.step_errors.max()) <= float(report.step_bounds.max()) <= 1e-7
+
+
+def test_a_tolerance_below_rounding_is_refused_with_the_best_number_of_registers():
+    """More registers round more: the search stops where it gets no better."""
+    with pytest.raises(ToleranceError) as refused:
+        by_softmax(tolerance=1e-13)
+    text = str(refused.value)
+    best = int(text.split("with ")[1].split(" registers")[0])
+    assert 60 < best < 120
+    bound = by_softmax(registers=best).certificate().domain_step
+    assert f"the smallest bound is {bound:.3g}, with {best} registers. Rounding" in text
+
+
+def test_the_search_goes_past_settings_that_are_too_coarse_for_the_ranges(monkeypatch):
+    build = SoftmaxStack.build
+
+    def picky(self, problem, *, n_steps, precision):
+        if precision.registers < 50:
+            raise SettingError.too_few_registers(precision.registers)
+        return build(self, problem, n_steps=n_steps, precision=precision)
+
+    monkeypatch.setattr(SoftmaxStack, "build", picky)
+    assert by_softmax(tolerance=1e-3).program.n_registers == 64
+    monkeypatch.setattr(SoftmaxStack, "finest", 40)
+    with pytest.raises(SettingError, match=r"^registers=40 is too few for these ranges: the error"):
+        by_softmax(tolerance=1e-3)
+
+
+def test_look_ups_made_for_float32_need_fewer_registers():
+    for_float64, for_float32 = by_softmax(), by_softmax(dtype="float32")
+    assert 40 <= for_float32.program.n_registers < for_float64.program.n_registers <= 80
+    errors = [max(f.error for f in c.program.functions) for c in (for_float64, for_float32)]
+    assert errors[0] <= 1e-11 < 1e-8 < errors[1] <= 1e-6
+
+
+def test_registers_are_what_was_asked_for():
+    assert by_softmax(registers=66).program.n_registers == 66
+    assert by_softmax(registers=SoftmaxStack.coarsest).program.n_registers == 32
+
+
+def test_a_saved_softmax_stack_is_loaded_as_it_was(tmp_path):
+    compiled = by_softmax(registers=40)
+    compiled.save(tmp_path / "run.safetensors")
+    loaded = icgd.load(tmp_path / "run.safetensors")
+    assert loaded == compiled
+    x, y = data()
+    for backend in ("fused", "dense"):
+        ours, theirs = (c.run(x, y, queries=x, backend=backend) for c in (loaded, compiled))
+        assert torch.equal(ours.parameters, theirs.parameters)
+        assert torch.equal(ours.predictions, theirs.predictions)
+    assert loaded.certificate() == compiled.certificate()
+
+
+def test_settings_of_another_construction_are_refused():
+    for given, construction, own in (
+        ("pieces", "softmax-stack", "registers"),
+        ("registers", "relu-stack", "pieces"),
+    ):
+        with pytest.raises(SettingError) as refused:
+            icgd.compile(problem_with(), n_steps=1, construction=construction, **{given: 40})
+        expected = f"{given} is not a setting of {construction}; its setting is {own}."
+        assert str(refused.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("registers", "message"),
+    [
+        (31, "registers must lie between 32 and 1024, got 31."),
+        (1025, "registers must lie between 32 and 1024, got 1025."),
+        (True, "registers must be a whole number of at least 1, got True."),
+    ],
+)
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_impossible_numbers_of_registers_are_refused(activation, registers, message):
+    with pytest.raises(SettingError) as refused:
+        by_softmax(problem_with(activation), registers=registers)
+    assert str(refused.value) == message
+
+
 def test_settings_that_contradict_each_other_are_refused():
+    with pytest.raises(SettingError, match="Give either registers or tolerance, not both"):
+        by_softmax(registers=40, tolerance=1e-3)
     with pytest.raises(SettingError, match="Give either pieces or tolerance, not both"):
         icgd.compile(problem_with(), n_steps=1, pieces=4, tolerance=1e-3)
     x, y = data()
@@ -105,11 +207,17 @@ def test_an_unknown_construction_is_named_with_the_nearest():
         icgd.compile(problem_with(), n_steps=1, construction="relu_stack")
 
 
-def test_a_construction_that_cannot_serve_says_why():
+@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])
+def test_a_construction_that_cannot_serve_says_why(construction):
     with pytest.raises(
-        UnsupportedProblemError, match="relu-stack cannot compile this problem: the"
+        UnsupportedProblemError, match=f"{construction} cannot compile this problem: the"
     ):
-        icgd.compile(problem_with(loss="cross_entropy"), n_steps=1)
+        icgd.compile(problem_with(loss="cross_entropy"), n_steps=1, construction=construction)
+
+
+def test_a_precision_that_is_not_offered_is_refused():
+    with pytest.raises(UnknownNameError, match="Unknown dtype 'float16'; known are float64"):
+        by_softmax(dtype="float16")
 
 
 def test_no_steps_leave_the_weights_alone():
@@ -121,10 +229,11 @@ def test_no_steps_leave_the_weights_alone():
     assert icgd.verify(compiled, x, y).verdict is icgd.Verdict.HOLDS
 
 
-def test_a_broken_transformer_is_found_out(monkeypatch):
+@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])
+def test_a_broken_transformer_is_found_out(monkeypatch, construction):
     """A wrong sign in one kernel: the verdict must not hold."""
     x, y = data()
-    compiled = icgd.compile(problem_with(), n_steps=2)
+    compiled = icgd.compile(problem_with(), n_steps=2, construction=construction)
     right = compiled.run(x, y, seed=0)
     wrong = icgd.Run(2 * right.parameters[0] - right.parameters, right.predictions)
     monkeypatch.setattr(icgd.Compiled, "run_task", lambda *_a, **_k: wrong)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 import torch
@@ -87,19 +88,40 @@ def _within(
     build: Callable[[Mapping[str, int]], Compiled],
     task: Task | None,
 ) -> Compiled:
-    """The compiled run with about the coarsest setting whose proved step error is small enough."""
-    setting = builder.coarsest
+    """The compiled run with about the coarsest setting whose proved step error is small enough.
+
+    Gives up at the finest setting, or if twice the best one so far is no better. That tells
+    nothing while a bound is not below the box, to which all weights are clipped.
+    """
+    setting = best_setting = builder.coarsest
+    best = inf
     while True:
-        compiled = build({builder.setting: setting})
+        setting, compiled = _first_buildable(builder, build, setting)
         bound = _step_bound(compiled, task)
         if bound <= tolerance:
             return compiled
-        if setting == builder.finest or not _has_smooth_functions(compiled.program):
+        if bound < best:
+            best, best_setting = bound, setting
+        stuck = setting >= 2 * best_setting and best < compiled.problem.update.box
+        if stuck or setting == builder.finest or not _has_smooth_functions(compiled.program):
             reason = _why_unreachable(compiled.program, task)
-            finest = f"{setting} {builder.setting}"
-            raise ToleranceError.unreachable(tolerance, bound, finest, reason)
+            finest = f"{best_setting} {builder.setting}"
+            raise ToleranceError.unreachable(tolerance, best, finest, reason)
         predicted = builder.finer(setting, min(bound / tolerance, 1e6))
         setting = min(max(predicted, setting + 1), builder.finest)
+
+
+def _first_buildable(
+    builder: AbstractConstruction, build: Callable[[Mapping[str, int]], Compiled], setting: int
+) -> tuple[int, Compiled]:
+    """The run with this setting, or, if that is too coarse for the problem, with a finer one."""
+    while True:
+        try:
+            return setting, build({builder.setting: setting})
+        except SettingError:
+            if setting == builder.finest:
+                raise
+            setting = min(2 * setting, builder.finest)
 
 
 def _step_bound(compiled: Compiled, task: Task | None) -> float:

@@ -1,11 +1,13 @@
 import json
 import math
+import re
 from importlib import import_module
 
 import pytest
 from safetensors import safe_open
 
 import icgd
+from icgd.constructions.registry import CONSTRUCTIONS
 from tests.cli.files import PROBLEM, compiled_run, listing
 
 SMALL = ("compile", "--widths", "4,3,1", "--steps", "2", "-o", "run.safetensors")
@@ -57,7 +59,10 @@ def test_json_holds_the_librarys_numbers(command):
     }
     assert data["summary"]["parameters"] == summary.parameters
     assert data["summary"]["dense_bytes"] == 8 * summary.parameters
-    assert {"name": "identity", "pieces": 1, "error": 0.0} in data["functions"]
+    assert {"name": "identity", "fineness": "1 piece", "error": 0.0} in data["functions"]
+    tanh = next(function for function in data["functions"] if function["name"] == "tanh")
+    assert tanh["fineness"] == "8 pieces"
+    assert tanh["error"] == compiled.program.relu_sum("tanh").error
     assert "listing" not in data
 
 
@@ -70,7 +75,31 @@ def test_listing_prints_the_program(command):
 def test_tolerance_is_proved(command):
     data = json.loads(command(*SMALL, "--tolerance", "0.05", "--json").stdout)
     assert data["certificate"]["domain_step"] <= 0.05
-    assert 4 < max(function["pieces"] for function in data["functions"]) < 1000
+    pieces = [int(function["fineness"].split()[0]) for function in data["functions"]]
+    assert 4 < max(pieces) < 1000
+
+
+SOFTMAX = ("--construction", "softmax-stack", "--registers", "66", "--box", "1", "--x-bound", "1")
+
+
+def test_softmax_stack_is_compiled_with_the_registers_asked_for(command):
+    data = json.loads(command(*SMALL, *SOFTMAX, "--json").stdout)
+    loaded = icgd.load("run.safetensors")
+    assert loaded.program.construction == "softmax-stack"
+    assert loaded.program.n_registers == data["summary"]["n_registers"] == 66
+    assert data["certificate"]["paper_step"] is None
+    assert data["certificate"]["domain_step"] == loaded.certificate().domain_step < 1e-7
+    tanh = loaded.program.look_up("tanh")
+    expected = {"name": "tanh", "fineness": "65 grid tokens", "error": tanh.error}
+    assert expected in data["functions"]
+
+
+def test_the_table_of_softmax_stack_shows_registers_and_that_no_paper_has_a_bound(command):
+    text = command(*SMALL, *SOFTMAX).stdout
+    assert re.search(r"registers +66 ", text)
+    assert re.search(r"tanh +65 grid tokens, error at most \d", text)
+    assert re.search(r"closed form +none", text)
+    assert "13: 5 for each of 2 steps, 3 to predict" in text
 
 
 @pytest.mark.parametrize(("option", "stored"), [("--weights", True), ("--no-weights", False)])
@@ -97,7 +126,21 @@ def test_weights_are_stored_on_request(command, option, stored):
         ),
         (
             ["--construction", "relu_stack"],
-            "Unknown construction 'relu_stack'; known are relu-stack. Did you mean 'relu-stack'?",
+            f"Unknown construction 'relu_stack'; known are {', '.join(CONSTRUCTIONS)}. "
+            "Did you mean 'relu-stack'?",
+        ),
+        (["--registers", "66"], "registers is not a setting of relu-stack; its setting is pieces."),
+        (
+            ["--construction", "softmax-stack", "--pieces", "8"],
+            "pieces is not a setting of softmax-stack; its setting is registers.",
+        ),
+        (
+            ["--construction", "softmax-stack", "--registers", "31"],
+            "registers must lie between 32 and 1024, got 31.",
+        ),
+        (
+            ["--construction", "softmax-stack", "--registers", "66", "--tolerance", "1"],
+            "Give either registers or tolerance, not both.",
         ),
         (["--step-size", "0"], "step_size must be a positive finite number, got 0.0."),
         (["--step-size", "nan"], "step_size must be a positive finite number, got nan."),

@@ -29,6 +29,12 @@ def test_only_the_widths_must_be_given():
     assert compiled.program.relu_sum("tanh").n_pieces == 64
 
 
+def test_registers_reach_softmax_stack():
+    compiled = compiled_from("4,3,1", construction="softmax-stack", registers=66)
+    assert compiled.program.construction == "softmax-stack"
+    assert compiled.program.n_registers == 66
+
+
 def test_compile_and_size_share_the_options():
     shared = dict(signature(compiled_from, eval_str=True).parameters)
     for command in (compile, size):

@@ -67,7 +67,14 @@ def test_bytes_in_binary_units(number, text):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (6.94e-6, "6.9e-06"), (0.176, "0.18"), (3.3e5, "3.3e+05"), (float("inf"), "inf")],
+    [
+        (0.0, "0"),
+        (6.94e-6, "6.9e-06"),
+        (0.176, "0.18"),
+        (3.3e5, "3.3e+05"),
+        (float("inf"), "inf"),
+        (None, "none"),
+    ],
 )
 def test_errors_show_two_digits(value, text):
     assert show.error_text(value) == text

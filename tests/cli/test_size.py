@@ -1,4 +1,5 @@
 import json
+import re
 
 import icgd
 from tests.cli.files import listing
@@ -45,6 +46,15 @@ def test_flops_follow_the_length_of_the_prompt(command):
     data = json.loads(command(*HUGE, "--tokens", "5", "--json").stdout)
     assert data["n_tokens"] == 5
     assert data["flops"] == huge_summary(5).flops
+
+
+def test_registers_are_counted_beside_the_tokens_of_the_prompt(command):
+    options = ("--widths", "3,4,2", "--construction", "softmax-stack", "--registers", "40")
+    data = json.loads(command("size", *options, "--tokens", "5", "--json").stdout)
+    assert data["n_registers"] == 40
+    assert data["n_tokens"] == 5
+    assert data["layers"][0]["kind"] == "softmax"
+    assert re.search(r"registers +40 ", command("size", *options).stdout)
 
 
 def test_a_prompt_without_tokens_is_refused(command):

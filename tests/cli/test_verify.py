@@ -1,11 +1,12 @@
 import json
+import re
 from dataclasses import replace
 from importlib import import_module
 
 import pytest
 
 import icgd
-from tests.cli.files import compiled_run, listing, write_all
+from tests.cli.files import PROBLEM, compiled_run, listing, write_all
 from tests.cli.test_run import FILES, X, Y
 
 
@@ -45,6 +46,17 @@ def test_dense_and_float32_reach_the_library(verify):
     data = json.loads(verify("--backend", "dense", "--dtype", "float32", "--json").stdout)
     assert (data["backend"], data["dtype"]) == ("dense", "float32")
     assert data["verdict"] == "HOLDS"
+
+
+def test_softmax_stack_is_verified_without_a_bound_of_a_paper(verify, tmp_path):
+    compiled = icgd.compile(PROBLEM, n_steps=1, construction="softmax-stack", registers=40)
+    compiled.save(tmp_path / "run.safetensors", weights=False)
+    data = json.loads(verify("--backend", "dense", "--json").stdout)
+    assert data["verdict"] == "HOLDS"
+    assert data["certificate"]["paper_step"] is None
+    report = icgd.verify(compiled, X, Y, backend="dense")
+    assert data["step_errors"] == report.step_errors.tolist()
+    assert re.search(r"one step.* none *\n", verify().stdout)
 
 
 def test_a_broken_bound_gives_code_1(verify, monkeypatch):

@@ -12,7 +12,7 @@ from functools import singledispatch
 import torch
 from torch import Tensor, nn
 
-from icgd.errors import ProgramError
+from icgd.errors import OverflowedRunError, ProgramError
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.product import ProductLayer
 from icgd.layers.relu_attention import ReLUAttention
@@ -372,8 +372,16 @@ def _(instruction: AddGradient, program: StackProgram, weights: Heads) -> None:
                 part.key[row, _coordinates(layout, slot), 0] += factor
             part.value[:, _coordinates(layout, instruction.right), entry] = 1.0
             gain = coefficient * instruction.scale / (2 * probe * SHARE)
-            part.output[row[:, None], entry, write] = gain
+            part.output[row[:, None], entry, write] = _in_range(gain, part.output.dtype)
             start += rows
+
+
+def _in_range(gain: float, dtype: torch.dtype) -> float:
+    """The gain of a gradient head, which is 1 / SHARE times as large as its step."""
+    if not abs(gain) <= torch.finfo(dtype).max:
+        name = str(dtype).removeprefix("torch.")
+        raise OverflowedRunError.constant("output weight of a gradient head", gain, name)
+    return gain
 
 
 def _fill_share_scores(probe: float, layout: Layout, heads: Heads) -> None:
