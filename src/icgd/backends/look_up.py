@@ -12,7 +12,7 @@ it is tabulated as polynomials of degree 4 on equal cells, with a proved error (
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import lru_cache
 from math import ceil, exp, log2, pi
 
 import torch
@@ -190,7 +190,7 @@ def table_error(function: LatticeFunction) -> float:
     return inside + (2 * function.error if function.saturates else 0.0)
 
 
-@cache
+@lru_cache(maxsize=64)  # up to a megabyte each
 def _polynomials(function: LatticeFunction) -> Tensor:
     """Coefficients in the position within a cell, a row for each power."""
     end, n_cells = _cells_of(function)
