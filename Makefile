@@ -12,10 +12,10 @@ demo: $(INSTALLED) ## Compile a small training run, execute it and verify it
 	$(BIN)/icgd demo
 
 test: $(INSTALLED) ## Run the tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: $(INSTALLED) ## Run the tests that take minutes
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 --dist worksteal -m slow
 
 test-exports: $(INSTALLED) ## Install TransformerLens too, and run the tests of the exports
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,lens]"
