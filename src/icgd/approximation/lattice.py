@@ -73,11 +73,24 @@ class Lattice:
         scores = (s.unsqueeze(-1) / self.spacing * g - g**2 / 2) / self.ratio**2
         return torch.softmax(scores, dim=-1)
 
+    def function(
+        self, name: str, values: Tensor, error: float, size: float, sensitivity: float
+    ) -> LatticeFunction:
+        """The tokens with these values, as plain data."""
+        listed = tuple(values.tolist())
+        return LatticeFunction(
+            name, self.reach, self.spacing, self.ratio, listed, error, size, sensitivity
+        )
+
+
+def lattice_of(function: LatticeFunction) -> Lattice:
+    """The tokens that a function is looked up in."""
+    return Lattice(function.reach, function.spacing, function.ratio, function.half)
+
 
 def head(function: LatticeFunction, s: Values) -> Values:
     """What the head returns at every entry of `s`."""
-    lattice = Lattice(function.reach, function.spacing, function.ratio, function.half)
-    return lattice.weights(s) @ torch.tensor(function.values, dtype=s.dtype)
+    return lattice_of(function).weights(s) @ torch.tensor(function.values, dtype=s.dtype)
 
 
 def choose_lattice(reach: float, accuracy: float) -> Lattice:
@@ -204,7 +217,7 @@ _FAR = 128.0
 
 def _least_squares(functions: Sequence[SmoothFunction], lattice: Lattice) -> Tensor:
     """Values of moderate size that fit best at Chebyshev points, a row for each function."""
-    s = lattice.reach * _chebyshev(3 * lattice.n_tokens)
+    s = lattice.reach * chebyshev_points(3 * lattice.n_tokens)
     weights = lattice.weights(s)
     target = torch.stack([function(s) for function in functions], dim=-1)
     largest = max(LARGEST_VALUE, 2 * float(target.abs().max()))
@@ -216,7 +229,8 @@ def _least_squares(functions: Sequence[SmoothFunction], lattice: Lattice) -> Ten
     return values.T
 
 
-def _chebyshev(n_points: int) -> Tensor:
+def chebyshev_points(n_points: int) -> Tensor:
+    """Zeros of the Chebyshev polynomial of this degree, in [-1, 1]."""
     return torch.cos(torch.pi * (torch.arange(n_points, dtype=torch.float64) + 0.5) / n_points)
 
 
@@ -235,7 +249,7 @@ def _certified(
     strip = min(_STRIP, pi * lattice.ratio * width / 2)
     n_panels = ceil(reach / (strip / 2))
     centres = reach * (2 * torch.arange(n_panels, dtype=torch.float64) + 1 - n_panels)
-    s = (centres[:, None] + reach * _chebyshev(_NODES)) / n_panels
+    s = (centres[:, None] + reach * chebyshev_points(_NODES)) / n_panels
     weights = lattice.weights(s)
     mean = weights @ values
     gap = float((mean - function(s)).abs().max())
@@ -247,16 +261,7 @@ def _certified(
     beyond = 4 * (in_strip + real) * r ** (1 - _NODES) / (r - 1)
     rounding = _ROUNDOFF * (2 * sensitivity + lattice.n_tokens * size)
     error = (1 + 2 / pi * log(_NODES)) * gap + beyond + rounding
-    return LatticeFunction(
-        name,
-        reach,
-        lattice.spacing,
-        lattice.ratio,
-        tuple(values.tolist()),
-        error,
-        size,
-        sensitivity,
-    )
+    return lattice.function(name, values, error, size, sensitivity)
 
 
 def _sensitivity(lattice: Lattice, weights: Tensor, values: Tensor, mean: Tensor) -> float:
@@ -306,13 +311,4 @@ def nearest_token(function: SmoothFunction, reach: float, n_tokens: int) -> Latt
     values = function(lattice.points())
     size = float(values.abs().max())
     sensitivity = 2 * size * lattice.n_tokens**2 / lattice.ratio**2
-    return LatticeFunction(
-        function.name,
-        reach,
-        lattice.spacing,
-        lattice.ratio,
-        tuple(values.tolist()),
-        error,
-        size,
-        sensitivity,
-    )
+    return lattice.function(function.name, values, error, size, sensitivity)

@@ -18,7 +18,7 @@ from math import ceil, exp, log2, pi
 import torch
 from torch import Tensor
 
-from icgd.approximation.lattice import head
+from icgd.approximation.lattice import chebyshev_points, head
 from icgd.errors import ProgramError
 from icgd.program.functions import Function, LatticeFunction, ReluSum
 
@@ -194,8 +194,7 @@ def table_error(function: LatticeFunction) -> float:
 def _polynomials(function: LatticeFunction) -> Tensor:
     """Coefficients in the position within a cell, a row for each power."""
     end, n_cells = _cells_of(function)
-    angles = torch.pi * (torch.arange(DEGREE + 1, dtype=torch.float64) + 0.5) / (DEGREE + 1)
-    nodes = (1 + torch.cos(angles)) / 2
+    nodes = (1 + chebyshev_points(DEGREE + 1)) / 2
     starts = torch.arange(n_cells, dtype=torch.float64)[:, None]
     arguments = (starts + nodes) * (2 * end / n_cells) - end
     values = torch.cat([head(function, part) for part in arguments.split(1024)])

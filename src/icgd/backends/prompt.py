@@ -52,9 +52,9 @@ def encode(program: StackProgram, task: Task) -> Stream:
     stream[..., examples, layout.range_of("y")] = task.y
     for name, column in constants_of(program, task).items():
         stream[..., layout.range_of(name)] = column
+    scales = weight_scales(program, task)
     for name, matrix in split_parameters(layout, task.initial).items():
-        weights = matrix.flatten(-2).unsqueeze(-2)
-        stream[..., layout.range_of(name)] = weights * weight_scales(program, task)
+        stream[..., layout.range_of(name)] = matrix.flatten(-2).unsqueeze(-2) * scales
     return stream
 
 

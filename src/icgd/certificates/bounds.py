@@ -25,7 +25,7 @@ from math import ceil, inf
 import torch
 from torch import Tensor
 
-from icgd.approximation.lattice import Lattice
+from icgd.approximation.lattice import lattice_of
 from icgd.backends.look_up import DEGREE, table_error
 from icgd.backends.registry import backend_named
 from icgd.certificates.intervals import Interval
@@ -155,7 +155,7 @@ def uneven_response(fit: LatticeFunction) -> float:
     That is the largest sum_g weight_g |value_g - mean| |g| / (spacing ratio^2). Weights are
     `ratio` cells wide, so that samples an eighth of a cell apart miss less than 2%.
     """
-    lattice = Lattice(fit.reach, fit.spacing, fit.ratio, fit.half)
+    lattice = lattice_of(fit)
     n_samples = 2 * ceil(8 * fit.reach / fit.spacing) + 1
     weights = lattice.weights(torch.linspace(-fit.reach, fit.reach, n_samples).double())
     values = torch.tensor(fit.values, dtype=torch.float64)

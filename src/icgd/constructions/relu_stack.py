@@ -22,13 +22,17 @@ from typing import ClassVar
 
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, Precision
-from icgd.constructions.parts.backward_pass import backward_pass
+from icgd.constructions.parts.backward_pass import backward_pass, loss_argument
 from icgd.constructions.parts.forward_pass import forward_pass, slopes, units_slot
-from icgd.constructions.parts.ranges import Ranges, largest_loss_argument, ranges_on_domain
+from icgd.constructions.parts.ranges import (
+    LARGEST_ARGUMENT,
+    ROUNDING_ROOM,
+    largest_argument,
+    ranges_on_domain,
+)
 from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY
 from icgd.problems.functions import ScalarFunction
-from icgd.problems.losses import SlopePart
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.program.functions import ReluSum
@@ -46,12 +50,6 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer, StackProgram
-
-ROUNDING_ROOM = 1 + 2.0**-10
-"""Functions are fitted this much beyond the largest argument, so that no rounding leaves it."""
-
-LARGEST_ARGUMENT = 1e12
-"""Beyond this the rounding of a preactivation is as large as the features of an activation."""
 
 
 class ReluStack(AbstractConstruction):
@@ -72,7 +70,7 @@ class ReluStack(AbstractConstruction):
                 "functions of one variable, which is what its MLP layer evaluates; "
                 "the logistic loss (one output a class) is."
             )
-        largest = _largest_argument(problem, ranges_on_domain(problem, margin=0.0))
+        largest = largest_argument(problem, ranges_on_domain(problem, margin=0.0))
         if not largest <= LARGEST_ARGUMENT:
             return (
                 f"its preactivations can reach {largest:.3g} on the domain, where float64 leaves "
@@ -142,7 +140,7 @@ def _fitted_functions(problem: Problem, precision: Precision) -> tuple[ReluSum, 
     needed = _needed_functions(problem)
     margin = 0.0
     while True:
-        reach = ROUNDING_ROOM * _largest_argument(problem, ranges_on_domain(problem, margin))
+        reach = ROUNDING_ROOM * largest_argument(problem, ranges_on_domain(problem, margin))
         functions = tuple(
             fit_relu_sum(function, -reach, reach, precision.pieces, precision.kink_width)
             for function in needed.values()
@@ -159,14 +157,6 @@ def _value_names(target: MLP) -> set[str]:
     return {target.activation, target.output_activation}
 
 
-def _largest_argument(problem: Problem, ranges: Ranges) -> float:
-    parts = problem.loss_function.slope_parts or ()
-    largest = max(*ranges.preactivations, ranges.outputs[-1])
-    for part in parts:
-        largest = max(largest, largest_loss_argument(problem, part, ranges.outputs[-1]))
-    return largest
-
-
 def _gate(functions: tuple[ReluSum, ...]) -> float:
     """A power of two beyond the argument of every ReLU on the domain."""
     largest = max(
@@ -179,7 +169,10 @@ def _gate(functions: tuple[ReluSum, ...]) -> float:
 
 def _loss_slope(problem: Problem, gate: float) -> Layer:
     prediction = units_slot(problem.target.depth)
-    summands = [_summand(part, prediction) for part in problem.loss_function.slope_parts or ()]
+    summands = [
+        Summand(loss_argument(part, prediction), part.function.name)
+        for part in problem.loss_function.slope_parts or ()
+    ]
     instruction = MapSlots(
         summands=tuple(summands),
         only_where=IS_EXAMPLE,
@@ -188,12 +181,6 @@ def _loss_slope(problem: Problem, gate: float) -> Layer:
         write="loss_slope",
     )
     return Layer("loss slope", (instruction,))
-
-
-def _summand(part: SlopePart, prediction: str) -> Summand:
-    factors = {prediction: part.prediction, "y": part.label}
-    used = {slot: factor for slot, factor in factors.items() if factor != 0.0}
-    return Summand(Combination(tuple(used), tuple(used.values())), part.function.name)
 
 
 def _gradient_step(problem: Problem) -> Layer:

@@ -39,11 +39,15 @@ from icgd.approximation.lattice import (
 )
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, Precision
+from icgd.constructions.parts.backward_pass import loss_argument
 from icgd.constructions.parts.forward_pass import units_slot
 from icgd.constructions.parts.ranges import (
+    LARGEST_ARGUMENT,
+    ROUNDING_ROOM,
     BackwardRanges,
     Ranges,
     backward_ranges,
+    largest_argument,
     largest_loss_argument,
     largest_size,
     ranges_on_domain,
@@ -80,12 +84,6 @@ from icgd.program.registers import (
     SCALE_SIZE,
     value_slot,
 )
-
-ROUNDING_ROOM = 1 + 2.0**-10
-"""Ranges are taken this much larger, so that no rounding leaves them."""
-
-LARGEST_ARGUMENT = 1e12
-"""Beyond this the rounding of a preactivation is as large as the features of an activation."""
 
 FEWEST_REGISTERS = 32
 """With 15 grid cells on either side lines and squares have full accuracy."""
@@ -246,9 +244,7 @@ class _Builder:
         return self.problem.loss_function.slope_parts or ()
 
     def loss_argument(self, part: SlopePart) -> Combination:
-        factors = {units_slot(self.depth): part.prediction, "y": part.label}
-        used = {slot: factor for slot, factor in factors.items() if factor != 0.0}
-        return Combination(tuple(used), tuple(used.values()))
+        return loss_argument(part, units_slot(self.depth))
 
     def loss_look_ups(self, z: Argument, *, on_weights: bool) -> tuple[LookUp, ...]:
         """Smooth parts of the loss slope: of the linear output z itself, or of p_N and y."""
@@ -370,16 +366,9 @@ class _Builder:
             *(part.function for part in self.loss_parts),
         ]
         function = next(candidate for candidate in candidates if candidate.name == name)
-        reach = ROUNDING_ROOM * max(*self.forward.preactivations, *self._loss_arguments())
+        reach = ROUNDING_ROOM * largest_argument(self.problem, self.forward)
         pieces, width = self.precision.pieces, self.precision.kink_width
         return fit_relu_sum(function, -reach, reach, pieces, width)
-
-    def _loss_arguments(self) -> list[float]:
-        prediction = self.forward.outputs[-1]
-        return [
-            prediction,
-            *(largest_loss_argument(self.problem, part, prediction) for part in self.loss_parts),
-        ]
 
     def layout(self, layers: Iterable[Layer], functions: Iterable[Function]) -> Layout:
         target = self.problem.target

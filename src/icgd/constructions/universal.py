@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from icgd.constructions.base import AbstractConstruction, Precision
-from icgd.constructions.parts.ranges import backward_ranges, ranges_on_domain
+from icgd.constructions.parts.ranges import ROUNDING_ROOM, backward_ranges, ranges_on_domain
 from icgd.constructions.table_size import table_size
 from icgd.errors import SettingError
 from icgd.problems import activations, reference
@@ -59,9 +59,6 @@ STEP_TABLE, PREDICTION_TABLE = "steps", "predictions"
 
 LEVEL_SLOTS = ("level_x", "level_y", "level_w")
 WEIGHT, CONTEXT = "weights_1", "context"
-
-ROUNDING_ROOM = 1 + 2.0**-10
-"""Levels are proved this much beyond the ranges, so that no rounding leaves them."""
 
 LARGEST_ANSWER = 1e12
 """Beyond this the rounding of the table is as large as the weights."""

@@ -1,4 +1,4 @@
-"""What ReLU and softmax attention share: the weights of their heads, taken in groups."""
+"""What layers with heads share: their weights; and what attention shares, heads in groups."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SCORES_AT_ONCE = 2**24
 """Entries of the score tensor computed at once; more heads are taken in groups."""
 
 
-class AbstractAttention(nn.Module, ABC):
-    """x[i] + sum_{head, j} pattern[i, j] W_O W_V x[j], with a pattern made from the scores."""
+class Headed(nn.Module):
+    """Weights of heads: queries, keys, values and outputs."""
 
     def __init__(
         self,
@@ -29,6 +29,10 @@ class AbstractAttention(nn.Module, ABC):
         self.W_K = nn.Parameter(key)
         self.W_V = nn.Parameter(value)
         self.W_O = nn.Parameter(output)
+
+
+class AbstractAttention(Headed, ABC):
+    """x[i] + sum_{head, j} pattern[i, j] W_O W_V x[j], with a pattern made from the scores."""
 
     @abstractmethod
     def pattern(

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
 
+from icgd.layers.attention import Headed
 from icgd.shapes import Stream
 
 
-class ProductLayer(nn.Module):
+class ProductLayer(Headed):
     """x[i] + sum_head <W_Q x[i], W_K x[i]> W_O W_V x[i]: attention of a token to itself."""
-
-    def __init__(
-        self,
-        query: Float[Tensor, "head d_model d_head"],
-        key: Float[Tensor, "head d_model d_head"],
-        value: Float[Tensor, "head d_model d_head"],
-        output: Float[Tensor, "head d_head d_model"],
-    ) -> None:
-        super().__init__()
-        self.W_Q = nn.Parameter(query)
-        self.W_K = nn.Parameter(key)
-        self.W_V = nn.Parameter(value)
-        self.W_O = nn.Parameter(output)
 
     def forward(self, x: Stream) -> Stream:
         query = torch.einsum("...tm,hmd->...htd", x, self.W_Q)

@@ -1,10 +1,18 @@
-"""The target network's backward pass, one product layer for each of its layers."""
+"""The target network's backward pass: the loss slope, and a product layer for each layer."""
 
 from __future__ import annotations
 
+from icgd.problems.losses import SlopePart
 from icgd.problems.mlp import MLP
-from icgd.program.instructions import MultiplySlots, PullBack
+from icgd.program.instructions import Combination, MultiplySlots, PullBack
 from icgd.program.program import Layer
+
+
+def loss_argument(part: SlopePart, prediction: str) -> Combination:
+    """The argument of a part of the loss slope, from the slot of predictions and the labels."""
+    factors = {prediction: part.prediction, "y": part.label}
+    used = {slot: factor for slot, factor in factors.items() if factor != 0.0}
+    return Combination(tuple(used), tuple(used.values()))
 
 
 def backward_pass(target: MLP) -> list[Layer]:

@@ -20,6 +20,12 @@ from icgd.problems.functions import ScalarFunction
 from icgd.problems.losses import SlopePart
 from icgd.problems.problem import Problem
 
+ROUNDING_ROOM = 1 + 2.0**-10
+"""Ranges are taken this much larger, so that no rounding leaves them."""
+
+LARGEST_ARGUMENT = 1e12
+"""Beyond this the rounding of a preactivation is as large as the features of an activation."""
+
 
 @dataclass(frozen=True)
 class Ranges:
@@ -86,6 +92,14 @@ def _loss_slope(problem: Problem, prediction: float) -> float:
 def largest_loss_argument(problem: Problem, part: SlopePart, prediction: float) -> float:
     """Largest argument of a part of the loss slope."""
     return abs(part.prediction) * prediction + abs(part.label) * problem.domain.y
+
+
+def largest_argument(problem: Problem, ranges: Ranges) -> float:
+    """Largest argument of any function: of an activation, of the loss slope, or a prediction."""
+    prediction = ranges.outputs[-1]
+    parts = problem.loss_function.slope_parts or ()
+    in_loss = (largest_loss_argument(problem, part, prediction) for part in parts)
+    return max(*ranges.preactivations, prediction, *in_loss)
 
 
 def largest_size(function: ScalarFunction, reach: float) -> float:
