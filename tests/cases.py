@@ -12,10 +12,12 @@ from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.functions import SmoothFunction
+from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, GradientStep, Problem
+from icgd.problems.problem import Domain, Problem
 from icgd.problems.task import Task, as_task
+from icgd.problems.updates import FunctionalStep, GradientStep
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.program import StackProgram
 
@@ -183,6 +185,52 @@ def build(
         pytest.skip(reason)
     precision = Precision(pieces, dtype=dtype)
     return construction.build(case.problem, n_steps=n_steps, precision=precision)
+
+
+ROTATION = ((0.6, 0.8, 0.0), (-0.8, 0.6, 0.0), (0.0, 0.0, 0.5))
+SUM = KernelMachine(
+    3, (KernelHead("linear", ROTATION, 0.5), KernelHead("matern", ROTATION[:2], 2.0, 2.5)), 2
+)
+"""Two heads, one of which sees two directions only, for labels of two coordinates."""
+
+
+def kernel_case(machine: KernelMachine, update: FunctionalStep, *, name: str, seed: int) -> Case:
+    """Normal inputs and labels for functional descent, cut off at the domain."""
+    generator = torch.Generator().manual_seed(seed)
+    x, queries = (
+        torch.randn(n, machine.input_width, generator=generator, dtype=torch.float64).clamp(-2, 2)
+        for n in (7, 3)
+    )
+    y = torch.randn(7, machine.output_width, generator=generator, dtype=torch.float64)
+    problem = Problem(machine, "squared", update, Domain(x=2.0, y=4.0))
+    return Case(name, problem, x, y, queries, seed)
+
+
+KERNEL_CASES = (
+    *(
+        kernel_case(KernelMachine(3, kernel), FunctionalStep(size), name=kernel, seed=row)
+        for row, (kernel, size) in enumerate(
+            {
+                "linear": 0.05,
+                "relu": 0.05,
+                "exp": 1e-3,
+                "rbf": 0.3,
+                "laplace": 0.4,
+                "matern": 0.3,
+                "polynomial": 2e-3,
+                "softmax": 0.7,
+            }.items()
+        )
+    ),
+    kernel_case(SUM, FunctionalStep((0.1, 0.02, 0.05), noise=0.3), name="sum-noise", seed=20),
+    kernel_case(
+        SUM, FunctionalStep(0.05, transforms=(0.01, ROTATION, -0.02)), name="sum-moved", seed=21
+    ),
+    kernel_case(
+        KernelMachine(3, "rbf"), FunctionalStep(0.2, 0.1, (ROTATION,)), name="rbf-moved", seed=22
+    ),
+)
+"""Every kernel; a sum of kernels; steps that differ, noise, and steps that move the inputs."""
 
 
 class Juggle(Instruction):

@@ -6,18 +6,24 @@ import pytest
 
 from icgd import errors
 from icgd.errors import (
+    CheckpointError,
     DataError,
     DenseSizeError,
+    DistributionError,
+    DivergenceWarning,
     DomainError,
     ExportError,
     FileError,
     IcgdError,
+    KernelError,
     LayoutError,
     MissingExtraError,
     OverflowedRunError,
     ProgramError,
     SettingError,
+    SweepError,
     ToleranceError,
+    TrainingError,
     UnknownNameError,
     UnsupportedProblemError,
 )
@@ -32,6 +38,67 @@ def made(maker, *args, **settings) -> IcgdError:
 
 
 MESSAGES = [
+    (
+        made(SettingError.not_one_of, "shape of the matern kernel", 1.0, (0.5, 1.5)),
+        "shape of the matern kernel must be one of 0.5, 1.5, got 1.0.",
+    ),
+    (
+        made(SettingError.wrong_length, "step_size", 2, "3, one for each step"),
+        "step_size has 2 entries; expected 3, one for each step.",
+    ),
+    (
+        made(SettingError.starts_from_zero),
+        "A kernel machine starts from the function 0; leave `initial` out.",
+    ),
+    (
+        made(SettingError.no_setting, "pieces", "functional"),
+        "functional is exact and has no pieces; leave it out.",
+    ),
+    (
+        made(KernelError.wrong_shape, "mine", (2, 1), (2, 3)),
+        "Kernel 'mine' returned (2, 1); expected a tensor of shape (2, 3): a row for each point "
+        "on the left, a column for each on the right.",
+    ),
+    (
+        made(KernelError.not_finite, "exp", [0, 1], float("inf")),
+        "Kernel 'exp' returned inf at [0, 1]; every entry must be finite. Rescale the inputs, or "
+        "use a kernel that stays bounded.",
+    ),
+    (
+        made(KernelError.not_symmetric, "mine", [0, 1], 0.25, 0.5),
+        "Kernel 'mine' is not symmetric: it is 0.25 at [0, 1] and 0.5 with the two points "
+        "exchanged. Mend it, or register it with symmetric=False and do without what needs "
+        "symmetry.",
+    ),
+    (
+        made(KernelError.needs_symmetry, "softmax", "The spectrum"),
+        "The spectrum needs a symmetric kernel, which 'softmax' is not.",
+    ),
+    (
+        made(KernelError.no_shape, "rbf", 2.0, ("matern", "polynomial")),
+        "Kernel 'rbf' has no shape, got shape=2.0; only matern and polynomial have one. Rescale "
+        "inputs with the head's transform.",
+    ),
+    (
+        made(KernelError.taken, "rbf"),
+        "'rbf' is a kernel of icgd already; register yours under another name.",
+    ),
+    (
+        made(DivergenceWarning.of, 100.0, 1.21, 0.021),
+        "The steps diverge on these data: the error grows 1.21-fold along the kernel's "
+        "eigenvalue 100. step_size is 0.021; it must be below 0.02.",
+    ),
+    (
+        made(DivergenceWarning.of, 100.0, 1.21, None),
+        "The steps diverge on these data: the error grows 1.21-fold along the kernel's "
+        "eigenvalue 100. Choose steps for a spectrum that reaches that far.",
+    ),
+    (
+        made(DivergenceWarning.of, -0.5, 2.0, 0.1),
+        "The steps diverge on these data: the error grows 2-fold along an eigenvector of "
+        "eigenvalue -0.5. The kernel is not positive there: add noise of at least that size, or "
+        "use another kernel.",
+    ),
     (
         made(UnknownNameError.of, "loss", "sqared", known=["squared", "huber"]),
         "Unknown loss 'sqared'; known are squared, huber. Did you mean 'squared'?",
@@ -73,6 +140,70 @@ MESSAGES = [
     (
         made(SettingError.not_a_number_list, "--widths", "4,x"),
         "--widths must be whole numbers joined by commas, such as 4,16,1, got '4,x'.",
+    ),
+    (
+        made(DistributionError.not_square, "covariance", (2, 3)),
+        "covariance must be a square matrix, a row and a column for each input; got shape (2, 3).",
+    ),
+    (
+        made(DistributionError.not_symmetric, "covariance", (0, 1), 0.5, 0.25),
+        "covariance must be symmetric; it is 0.5 at [0, 1] and 0.25 mirrored. Give (S + S^T) / 2.",
+    ),
+    (
+        made(DistributionError.not_positive_definite, "covariance", -1.0),
+        "covariance must be positive definite; its smallest eigenvalue is -1. Leave out the inputs "
+        "without variance.",
+    ),
+    (
+        made(DistributionError.other_width, 4, 5),
+        "The labels are a function of 4 inputs, but the covariates have 5. Give both the same "
+        "width.",
+    ),
+    (
+        made(SettingError.no_device, "cuda"),
+        "device='cuda' is not there: torch finds no CUDA device. Use device='cpu', or 'auto' to "
+        "take what there is.",
+    ),
+    (
+        made(SettingError.uneven_shares, 8, 3),
+        "batch_size=8 cannot be shared evenly by 3 processes. Give a multiple of 3.",
+    ),
+    (
+        made(CheckpointError.damaged, "run/checkpoint", "its checksum does not match"),
+        "run/checkpoint is damaged or not a checkpoint (its checksum does not match). It was left "
+        "as it is; remove it to train without it.",
+    ),
+    (
+        made(CheckpointError.foreign, "run/checkpoint", None, 1),
+        "run/checkpoint has checkpoint format None; this version of icgd reads format 1. It was "
+        "left as it is; use the icgd that wrote it, or train in another folder.",
+    ),
+    (
+        made(CheckpointError.other_configuration, "run/checkpoint", "settings.seed", 0, 3),
+        "run/checkpoint belongs to another run: its settings.seed is 0, here it is 3. It was left "
+        "as it is; go on with the old value, or train in another folder.",
+    ),
+    (
+        made(TrainingError.diverged, "loss", float("nan"), 12),
+        "The loss is nan at step 12; training has stopped, and the last checkpoint is kept. Lower "
+        "learning_rate or clip_norm, or train with dtype='float64'.",
+    ),
+    (
+        made(TrainingError.nothing_to_train, "ToyModel"),
+        "ToyModel has no parameter that requires a gradient; there is nothing to train.",
+    ),
+    (
+        made(TrainingError.taken_column, "loss"),
+        "measure returned 'loss', which the log has of its own; call the column otherwise.",
+    ),
+    (
+        made(TrainingError.other_columns, ("step", "lost"), ("step", "loss")),
+        "The log has columns step, loss; a row came with step, lost. measure must return the same "
+        "names, in the same order, each time.",
+    ),
+    (
+        made(SweepError.failed, 1, {"seed": 0}, ZeroDivisionError("division by zero")),
+        "Configuration 1, {'seed': 0}, failed with ZeroDivisionError: division by zero",
     ),
     (
         made(DataError.not_finite, "X", [3, 1], float("nan")),
@@ -303,12 +434,13 @@ MESSAGES = [
 )
 def test_the_message_is_complete(error, text):
     assert str(error) == text
-    assert isinstance(error, IcgdError)
+    assert isinstance(error, IcgdError | UserWarning)
 
 
 def every_maker() -> list[str]:
     """Each class method that builds a message, such as `DataError.empty`."""
-    classes = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, IcgdError)]
+    kinds = (IcgdError, UserWarning)
+    classes = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, kinds)]
     return [
         f"{error.__name__}.{name}"
         for error in classes
@@ -331,6 +463,10 @@ def test_every_message_is_tested():
         (DenseSizeError, MemoryError),
         (OverflowedRunError, ArithmeticError),
         (FileError, ValueError),
+        (CheckpointError, ValueError),
+        (KernelError, ValueError),
+        (TrainingError, RuntimeError),
+        (SweepError, RuntimeError),
         (ExportError, ValueError),
         (MissingExtraError, ImportError),
     ],

@@ -4,9 +4,13 @@ from icgd.backends.run import Run
 from icgd.certificates.certificate import Certificate, Report, Verdict
 from icgd.compiled import Compiled
 from icgd.pipeline import compile, load, verify
+from icgd.problems.kernel_machine import KernelHead, KernelMachine
+from icgd.problems.kernels import register_kernel
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, GradientStep, Problem
+from icgd.problems.problem import Domain, Problem
+from icgd.problems.spectrum import spectrum
 from icgd.problems.task import Task, as_task
+from icgd.problems.updates import FunctionalStep, GradientStep, chebyshev_steps
 
 __version__ = "0.1.0"
 
@@ -15,14 +19,20 @@ __all__ = [
     "Certificate",
     "Compiled",
     "Domain",
+    "FunctionalStep",
     "GradientStep",
+    "KernelHead",
+    "KernelMachine",
     "Problem",
     "Report",
     "Run",
     "Task",
     "Verdict",
     "as_task",
+    "chebyshev_steps",
     "compile",
     "load",
+    "register_kernel",
+    "spectrum",
     "verify",
 ]

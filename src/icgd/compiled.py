@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,12 @@ from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.certificate import Certificate
 from icgd.certificates.closed_form import closed_form_bound
 from icgd.certificates.domain_bound import domain_bound
-from icgd.errors import OverflowedRunError
+from icgd.certificates.functional_bound import functional_domain_bound
+from icgd.errors import DivergenceWarning, OverflowedRunError
 from icgd.layers.transformer import Transformer
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
+from icgd.problems.spectrum import divergence
 from icgd.problems.task import Task, as_task, checked_task, dtype_named
 from icgd.program.check import constants
 from icgd.program.program import StackProgram
@@ -99,6 +102,7 @@ class Compiled:
         task = checked_task(self.problem, task)
         dtype = str(task.x.dtype).removeprefix("torch.")
         self._require_range(task.x.dtype, dtype)
+        self._warn_of_divergence(task)
         overflowed = OverflowedRunError.of(dtype, self.problem.update.step_size)
         try:
             run = runner.run(
@@ -110,6 +114,17 @@ class Compiled:
         if not run.parameters[..., -1, :].isfinite().all():
             raise overflowed
         return run
+
+    def _warn_of_divergence(self, task: Task) -> None:
+        """Say so if functional steps are too long for these data; other updates are clipped."""
+        if not self.problem.trains_function:
+            return
+        worst = divergence(self.problem, task, self.program.n_steps)
+        if worst is not None:
+            step_size = self.problem.functional_step.step_size
+            constant = step_size if isinstance(step_size, float) else None
+            warning = DivergenceWarning.of(worst.eigenvalue, worst.growth, constant)
+            warnings.warn(warning, stacklevel=4)
 
     def _require_range(self, dtype: torch.dtype, name: str) -> None:
         """Every constant of the program must be a number of the run's precision."""
@@ -128,6 +143,10 @@ class Compiled:
         """What is proved for every task in the domain with prompts of up to `n_tokens` tokens."""
         count("n_tokens", n_tokens)
         how = Arithmetic.of(dtype_named(dtype), n_tokens, backend_named(backend).name)
+        if self.problem.trains_function:
+            bound = functional_domain_bound(self.problem, self.program.n_steps, how)
+            # The papers' statement is exact: what is left is rounding.
+            return Certificate(bound.step, bound.trajectory, bound.step, n_tokens)
         bound = domain_bound(self.program, self.problem, how)
         paper = closed_form_bound(self.program, self.problem, how)
         return Certificate(bound.step, bound.trajectory, paper, n_tokens)

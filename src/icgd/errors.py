@@ -56,6 +56,22 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{name} must lie between {least:g} and {most:g}, got {value!r}.")
 
     @classmethod
+    def not_one_of(cls, name: str, value: object, known: Sequence[object]) -> SettingError:
+        return cls(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}.")
+
+    @classmethod
+    def wrong_length(cls, name: str, got: int, expected: str) -> SettingError:
+        return cls(f"{name} has {got} entries; expected {expected}.")
+
+    @classmethod
+    def starts_from_zero(cls) -> SettingError:
+        return cls("A kernel machine starts from the function 0; leave `initial` out.")
+
+    @classmethod
+    def no_setting(cls, name: str, construction: str) -> SettingError:
+        return cls(f"{construction} is exact and has no {name}; leave it out.")
+
+    @classmethod
     def unreachable_accuracy(cls, accuracy: float, best: float, n_tokens: int) -> SettingError:
         return cls(
             f"accuracy={accuracy:g} cannot be proved with {n_tokens} grid tokens; "
@@ -127,8 +143,100 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def no_device(cls, name: str) -> SettingError:
+        return cls(
+            f"device={name!r} is not there: torch finds no CUDA device. "
+            "Use device='cpu', or 'auto' to take what there is."
+        )
+
+    @classmethod
+    def uneven_shares(cls, batch_size: int, n_processes: int) -> SettingError:
+        return cls(
+            f"batch_size={batch_size} cannot be shared evenly by {n_processes} processes. "
+            f"Give a multiple of {n_processes}."
+        )
+
+    @classmethod
     def not_a_number_list(cls, name: str, text: str) -> SettingError:
         return cls(f"{name} must be whole numbers joined by commas, such as 4,16,1, got {text!r}.")
+
+
+class KernelError(IcgdError, ValueError):
+    """A kernel cannot be used, or returned what no kernel may return."""
+
+    @classmethod
+    def wrong_shape(cls, name: str, got: object, expected: Sequence[int]) -> KernelError:
+        shape = tuple(got) if isinstance(got, Sequence) and not isinstance(got, str) else got
+        return cls(
+            f"Kernel {name!r} returned {shape}; expected a tensor of shape {tuple(expected)}: "
+            "a row for each point on the left, a column for each on the right."
+        )
+
+    @classmethod
+    def not_finite(cls, name: str, index: Sequence[int], value: float) -> KernelError:
+        return cls(
+            f"Kernel {name!r} returned {value} at {_at(index)}; every entry must be finite. "
+            "Rescale the inputs, or use a kernel that stays bounded."
+        )
+
+    @classmethod
+    def not_symmetric(
+        cls, name: str, index: Sequence[int], value: float, mirrored: float
+    ) -> KernelError:
+        return cls(
+            f"Kernel {name!r} is not symmetric: it is {value:.6g} at {_at(index)} and "
+            f"{mirrored:.6g} with the two points exchanged. Mend it, or register it with "
+            "symmetric=False and do without what needs symmetry."
+        )
+
+    @classmethod
+    def needs_symmetry(cls, name: str, purpose: str) -> KernelError:
+        return cls(f"{purpose} needs a symmetric kernel, which {name!r} is not.")
+
+    @classmethod
+    def no_shape(cls, name: str, shape: float, shaped: Sequence[str]) -> KernelError:
+        return cls(
+            f"Kernel {name!r} has no shape, got shape={shape!r}; only {' and '.join(shaped)} have "
+            "one. Rescale inputs with the head's transform."
+        )
+
+    @classmethod
+    def taken(cls, name: str) -> KernelError:
+        return cls(f"{name!r} is a kernel of icgd already; register yours under another name.")
+
+
+class DistributionError(IcgdError, ValueError):
+    """A law of tasks that nothing can be drawn from."""
+
+    @classmethod
+    def not_square(cls, name: str, shape: Sequence[int]) -> DistributionError:
+        return cls(
+            f"{name} must be a square matrix, a row and a column for each input; "
+            f"got shape {tuple(shape)}."
+        )
+
+    @classmethod
+    def not_symmetric(
+        cls, name: str, index: Sequence[int], value: float, mirrored: float
+    ) -> DistributionError:
+        return cls(
+            f"{name} must be symmetric; it is {value:.6g} at {_at(index)} and {mirrored:.6g} "
+            "mirrored. Give (S + S^T) / 2."
+        )
+
+    @classmethod
+    def not_positive_definite(cls, name: str, least: float) -> DistributionError:
+        return cls(
+            f"{name} must be positive definite; its smallest eigenvalue is {least:.3g}. "
+            "Leave out the inputs without variance."
+        )
+
+    @classmethod
+    def other_width(cls, labels: int, covariates: int) -> DistributionError:
+        return cls(
+            f"The labels are a function of {labels} inputs, but the covariates have {covariates}. "
+            "Give both the same width."
+        )
 
 
 class DataError(IcgdError, ValueError):
@@ -252,9 +360,10 @@ class OverflowedRunError(IcgdError, ArithmeticError):
     """A run left the range of its floating-point numbers."""
 
     @classmethod
-    def of(cls, dtype: str, step_size: float) -> OverflowedRunError:
+    def of(cls, dtype: str, step_size: float | Sequence[float]) -> OverflowedRunError:
+        largest = max(step_size) if isinstance(step_size, Sequence) else step_size
         return cls(
-            f"The run leaves the range of {dtype}: step_size={step_size:g} is too large for "
+            f"The run leaves the range of {dtype}: step_size={largest:g} is too large for "
             "these data."
         )
 
@@ -264,6 +373,25 @@ class OverflowedRunError(IcgdError, ArithmeticError):
             f"The program's {name} is {value:g}, outside the range of {dtype}. "
             "Run in float64, or change the problem."
         )
+
+
+class DivergenceWarning(UserWarning):
+    """Step sizes let the error on the examples grow."""
+
+    @classmethod
+    def of(cls, eigenvalue: float, growth: float, step_size: float | None) -> DivergenceWarning:
+        """`step_size` is None if steps differ."""
+        start = f"The steps diverge on these data: the error grows {growth:.3g}-fold along "
+        if eigenvalue < 0:
+            return cls(
+                f"{start}an eigenvector of eigenvalue {eigenvalue:.6g}. The kernel is not "
+                "positive there: add noise of at least that size, or use another kernel."
+            )
+        largest = f"{start}the kernel's eigenvalue {eigenvalue:.6g}."
+        if step_size is None:
+            return cls(f"{largest} Choose steps for a spectrum that reaches that far.")
+        limit = 2 / eigenvalue
+        return cls(f"{largest} step_size is {step_size:.6g}; it must be below {limit:.6g}.")
 
 
 class LayoutError(IcgdError, ValueError):
@@ -368,6 +496,72 @@ class FileError(IcgdError, ValueError):
     @classmethod
     def unreadable_onnx(cls, path: object, problem: str) -> FileError:
         return cls(f"{path} cannot be run as an ONNX file of icgd: {problem}. Export it again.")
+
+
+class CheckpointError(IcgdError, ValueError):
+    """A checkpoint cannot be used to go on with this run."""
+
+    @classmethod
+    def damaged(cls, path: object, problem: str) -> CheckpointError:
+        return cls(
+            f"{path} is damaged or not a checkpoint ({problem}). It was left as it is; "
+            "remove it to train without it."
+        )
+
+    @classmethod
+    def foreign(cls, path: object, version: object, known: int) -> CheckpointError:
+        return cls(
+            f"{path} has checkpoint format {version!r}; this version of icgd reads format {known}. "
+            "It was left as it is; use the icgd that wrote it, or train in another folder."
+        )
+
+    @classmethod
+    def other_configuration(
+        cls, path: object, name: str, stored: object, given: object
+    ) -> CheckpointError:
+        return cls(
+            f"{path} belongs to another run: its {name} is {stored!r}, here it is {given!r}. "
+            "It was left as it is; go on with the old value, or train in another folder."
+        )
+
+
+class TrainingError(IcgdError, RuntimeError):
+    """A model cannot be trained, or no further."""
+
+    @classmethod
+    def diverged(cls, name: str, value: float, step: int) -> TrainingError:
+        return cls(
+            f"The {name} is {value} at step {step}; training has stopped, and the last checkpoint "
+            "is kept. Lower learning_rate or clip_norm, or train with dtype='float64'."
+        )
+
+    @classmethod
+    def nothing_to_train(cls, model: str) -> TrainingError:
+        return cls(f"{model} has no parameter that requires a gradient; there is nothing to train.")
+
+    @classmethod
+    def taken_column(cls, name: str) -> TrainingError:
+        return cls(
+            f"measure returned {name!r}, which the log has of its own; call the column otherwise."
+        )
+
+    @classmethod
+    def other_columns(cls, got: Sequence[str], expected: Sequence[str]) -> TrainingError:
+        return cls(
+            f"The log has columns {', '.join(expected)}; a row came with {', '.join(got)}. "
+            "measure must return the same names, in the same order, each time."
+        )
+
+
+class SweepError(IcgdError, RuntimeError):
+    """A configuration of a sweep failed."""
+
+    @classmethod
+    def failed(cls, index: int, configuration: object, problem: BaseException) -> SweepError:
+        return cls(
+            f"Configuration {index}, {configuration!r}, failed with "
+            f"{type(problem).__name__}: {problem}"
+        )
 
 
 class ExportError(IcgdError, ValueError):

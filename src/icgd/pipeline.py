@@ -13,14 +13,17 @@ from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.backends.run import OnProgress
 from icgd.certificates.bounds import Arithmetic, is_ramp
 from icgd.certificates.certificate import Report
-from icgd.certificates.measured import stepwise_errors, trajectory_errors
+from icgd.certificates.functional_bound import (
+    functional_step_bounds,
+    functional_trajectory_bounds,
+)
+from icgd.certificates.measured import exact_run, stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
 from icgd.certificates.run_bound import stepwise_bounds, trajectory_bounds
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.constructions.registry import construction_for
 from icgd.errors import SettingError, ToleranceError
-from icgd.problems import reference
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, instance, positive
 from icgd.problems.task import Task
@@ -35,7 +38,7 @@ def compile(
     problem: Problem,
     *,
     n_steps: int,
-    construction: str = "relu-stack",
+    construction: str | None = None,
     pieces: int | None = None,
     registers: int | None = None,
     levels: int | None = None,
@@ -47,6 +50,7 @@ def compile(
 ) -> Compiled:
     """Build a transformer whose forward pass performs `n_steps` updates of `problem`.
 
+    Without a `construction` it is relu-stack for a network, functional for a kernel machine.
     Smooth functions get `pieces` pieces in relu-stack (64 unless said) and are looked up in
     `registers` registers in softmax-stack (as many as `dtype` can use unless said); universal puts
     every entry on one of `levels` levels (4 unless said), in a table for prompts of `n_examples`
@@ -61,6 +65,8 @@ def compile(
     settings = {"pieces": pieces, "registers": registers, "levels": levels}
     given = {name: value for name, value in settings.items() if value is not None}
     for name in given:
+        if builder.setting is None:
+            raise SettingError.no_setting(name, builder.name)
         if name != builder.setting:
             raise SettingError.of_another_construction(name, builder.name, builder.setting)
     if n_examples is not None and not builder.fixes_examples:
@@ -77,8 +83,8 @@ def compile(
         if task is not None:
             raise SettingError.without("task", "tolerance")
         return build(given)
-    if given:
-        raise SettingError.both(builder.setting, "tolerance")
+    for name in given:
+        raise SettingError.both(name, "tolerance")
     return _within(positive("tolerance", tolerance), builder, build, task)
 
 
@@ -93,6 +99,8 @@ def _within(
     Gives up at the finest setting, or if twice the best one so far is no better. That tells
     nothing while a bound is not below the box, to which all weights are clipped.
     """
+    if builder.setting is None:
+        return _exact_within(tolerance, build({}), task)
     setting = best_setting = builder.coarsest
     best = inf
     while True:
@@ -102,7 +110,7 @@ def _within(
             return compiled
         if bound < best:
             best, best_setting = bound, setting
-        stuck = setting >= 2 * best_setting and best < compiled.problem.update.box
+        stuck = setting >= 2 * best_setting and best < compiled.problem.gradient_step.box
         if stuck or setting == builder.finest or not _has_smooth_functions(compiled.program):
             reason = _why_unreachable(compiled.program, task)
             finest = f"{best_setting} {builder.setting}"
@@ -111,13 +119,22 @@ def _within(
         setting = min(max(predicted, setting + 1), builder.finest)
 
 
+def _exact_within(tolerance: float, compiled: Compiled, task: Task | None) -> Compiled:
+    """A run that approximates nothing, if its rounding is small enough."""
+    bound = _step_bound(compiled, task)
+    if not bound <= tolerance:
+        reason = "Only rounding errs: prove it for one run with task=..., or use a smaller domain."
+        raise ToleranceError.unreachable(tolerance, bound, "exact arithmetic", reason)
+    return compiled
+
+
 def _first_buildable(
     builder: AbstractConstruction, build: Callable[[Mapping[str, int]], Compiled], setting: int
 ) -> tuple[int, Compiled]:
     """The run with this setting, or, if that is too coarse for the problem, with a finer one."""
     while True:
         try:
-            return setting, build({builder.setting: setting})
+            return setting, build({str(builder.setting): setting})
         except SettingError:
             if setting == builder.finest:
                 raise
@@ -129,7 +146,10 @@ def _step_bound(compiled: Compiled, task: Task | None) -> float:
         return compiled.certificate().domain_step
     run = compiled.run_task(task)
     how = Arithmetic.of(task.x.dtype, task.n_tokens, "fused")
-    bounds = stepwise_bounds(compiled.program, task, run.parameters, how)
+    if compiled.problem.trains_function:
+        bounds = functional_step_bounds(compiled.problem, task, run.parameters, how)
+    else:
+        bounds = stepwise_bounds(compiled.program, task, run.parameters, how)
     return float(bounds.max()) if bounds.numel() else 0.0
 
 
@@ -161,6 +181,7 @@ def verify(
     X: Any,
     y: Any,
     *,
+    queries: Any = None,
     initial: Any = None,
     seed: int | None = None,
     backend: str = "fused",
@@ -169,20 +190,28 @@ def verify(
 ) -> Report:
     """Run it and compare every step with the real algorithm, and with what was proved.
 
-    The real algorithm runs in float64 on the same data from the same initial weights.
+    The real algorithm runs in float64 on the same data from the same initial weights. With a
+    kernel machine the function's values at `queries` are compared as well; the weights of a network
+    do not depend on queries.
     """
-    task = compiled.task(X, y, initial=initial, seed=seed, dtype=dtype)
+    task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
     program, problem = compiled.program, compiled.problem
     history = compiled.run_task(task, backend=backend, on_progress=on_progress).parameters
-    real = reference.train(problem, task.initial, task.x, task.y, program.n_steps)
+    real = exact_run(problem, task, program.n_steps)
     how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
+    if problem.trains_function:
+        step_bounds = functional_step_bounds(problem, task, history, how)
+        run_bounds = functional_trajectory_bounds(problem, task, real, how)
+    else:
+        step_bounds = stepwise_bounds(program, task, history, how)
+        run_bounds = trajectory_bounds(program, problem, task, real, how)
     return Report(
         certificate=compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype),
         step_errors=stepwise_errors(problem, task, history),
-        step_bounds=stepwise_bounds(program, task, history, how),
+        step_bounds=step_bounds,
         trajectory_errors=trajectory_errors(history, real),
-        trajectory_bounds=trajectory_bounds(program, problem, task, real, how),
-        near_kinks=near_kinks(program, problem.target, task, history),
+        trajectory_bounds=run_bounds,
+        near_kinks=near_kinks(program, problem, task, history),
         backend=backend,
         dtype=str(task.x.dtype).removeprefix("torch."),
     )

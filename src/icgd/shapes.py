@@ -32,5 +32,14 @@ Parameters = Float[Tensor, "*tasks parameter"]
 History = Float[Tensor, "*tasks step parameter"]
 """The parameter vector before the first step and after every step."""
 
+Points = Float[Tensor, "*tasks left input_width"]
+"""Points of the input space."""
+
+OtherPoints = Float[Tensor, "*tasks right input_width"]
+"""Points that the first ones are compared with."""
+
+KernelMatrix = Float[Tensor, "*tasks left right"]
+"""The kernel of every pair of points."""
+
 Values = Float[Tensor, "..."]
 """Numbers that a function of one variable is applied to, entry by entry."""

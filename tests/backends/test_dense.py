@@ -12,6 +12,12 @@ from icgd.weights.summary import summarise
 from tests import cases
 from tests.cases import build
 from tests.contracts.backend import RELU_STACK, BackendContract
+from tests.contracts.functional import FunctionalContract
+
+
+class TestDenseOnFunctions(FunctionalContract):
+    def make_backend(self) -> DenseBackend:
+        return DenseBackend()
 
 
 class TestDense(BackendContract):

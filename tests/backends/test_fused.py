@@ -13,6 +13,12 @@ from icgd.program.program import StackProgram
 from tests import cases
 from tests.cases import Case, Juggle, batch_of, build, every_construction_on, over
 from tests.contracts.backend import RELU_STACK, SOFTMAX_STACK, BackendContract, distance, traced
+from tests.contracts.functional import FunctionalContract
+
+
+class TestFusedOnFunctions(FunctionalContract):
+    def make_backend(self) -> FusedBackend:
+        return FusedBackend()
 
 
 class TestFused(BackendContract):

@@ -17,8 +17,9 @@ from icgd.errors import SettingError, UnknownNameError, UnsupportedProblemError
 from icgd.problems import reference
 from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, GradientStep, Problem
+from icgd.problems.problem import Domain, Problem
 from icgd.problems.task import as_task
+from icgd.problems.updates import GradientStep
 from icgd.program import render
 from icgd.program.instructions import ApplyUnits, MapSlots
 from icgd.program.program import StackProgram

@@ -19,8 +19,9 @@ from icgd.errors import SettingError, UnsupportedProblemError
 from icgd.problems import reference
 from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, GradientStep, Problem
+from icgd.problems.problem import Domain, Problem
 from icgd.problems.task import as_task
+from icgd.problems.updates import GradientStep
 from icgd.program import render
 from icgd.program.check import check_program
 from icgd.program.functions import LatticeFunction

@@ -5,7 +5,8 @@ import pytest
 from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.losses import HUBER
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, GradientStep, Problem
+from icgd.problems.problem import Domain, Problem
+from icgd.problems.updates import GradientStep
 from tests import cases
 from tests.cases import over
 
@@ -60,7 +61,8 @@ def test_an_unknown_loss_is_refused_at_once():
 
 
 @pytest.mark.parametrize(
-    ("part", "kind"), [("target", "MLP"), ("update", "GradientStep"), ("domain", "Domain")]
+    ("part", "kind"),
+    [("target", "MLP or KernelMachine"), ("update", "GradientStep"), ("domain", "Domain")],
 )
 def test_a_part_of_the_wrong_kind_is_named(part, kind):
     good = Problem(MLP((2, 1)), "squared", GradientStep(0.1, 1.0), Domain(1.0, 1.0))

@@ -8,7 +8,8 @@ import torch
 from icgd.problems import reference
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, GradientStep, Problem
+from icgd.problems.problem import Domain, Problem
+from icgd.problems.updates import GradientStep
 from tests import cases
 from tests.cases import batch_of, make_case, over, tasks_of
 

@@ -8,8 +8,9 @@ import torch
 
 from icgd.errors import DataError, DomainError, IcgdError, SettingError, UnknownNameError
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, GradientStep, Problem
+from icgd.problems.problem import Domain, Problem
 from icgd.problems.task import as_task, dtype_named
+from icgd.problems.updates import GradientStep
 
 PROBLEM = Problem(MLP((3, 4, 1)), "squared", GradientStep(0.1, 3.0), Domain(4.0, 2.0))
 TWO_OUTPUTS = replace(PROBLEM, target=MLP((3, 4, 2)))

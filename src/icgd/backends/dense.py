@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from icgd.backends.prompt import encode, read_parameters, read_predictions
+from icgd.backends.prompt import encode, read_learnt, read_predictions
 from icgd.backends.run import AbstractBackend, OnProgress, Run
 from icgd.errors import DenseSizeError
 from icgd.layers.transformer import Transformer
@@ -61,10 +61,10 @@ class DenseBackend(AbstractBackend):
                 stream = layer(stream)
                 for name in trace:
                     recorded[name].append(stream[..., places[name]])
-                step, within = divmod(number, len(program.block))
+                step, within = divmod(number, program.layers_per_step)
                 if within == 0 and step <= program.n_steps:
                     kept = states if history else states[:1]
-                    states = [*kept, read_parameters(program.layout, stream)]
+                    states = [*kept, read_learnt(program, task, stream)]
                     if on_progress:
                         on_progress(step, program.n_steps)
         return Run(

@@ -17,9 +17,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from icgd.backends.functional import run_function
 from icgd.backends.look_up import Evaluation, Kernel
 from icgd.backends.prompt import constants_of, require_entry, split_parameters, weight_scales
-from icgd.backends.run import AbstractBackend, OnProgress, Run
+from icgd.backends.run import AbstractBackend, OnProgress, Run, in_groups, joined
 from icgd.errors import ProgramError
 from icgd.problems.task import Task
 from icgd.program.functions import Function
@@ -73,38 +74,27 @@ class FusedBackend(AbstractBackend):
             program.layout.slot(name)
         require_entry(program, task)
         with torch.no_grad():
-            groups = list(_groups(program, task))
+            groups = in_groups(task, _tasks_at_once(program, task))
             runs = [
                 _run_group(
                     program, group, trace, history, _shifted(on_progress, number, len(groups))
                 )
                 for number, group in enumerate(groups)
             ]
-        return runs[0] if len(runs) == 1 else _joined(runs)
+        return joined(runs)
 
 
-def _groups(program: StackProgram, task: Task) -> Iterable[Task]:
-    """The task itself, or a batch cut into groups that fit in the cache."""
-    if not task.batch:
-        return [task]
-    widest = max(slot.width for slot in program.layout.having(Role.SCRATCH))
-    size = max(1, NUMBERS_AT_ONCE // (widest * task.n_tokens))
-    parts = [part.split(size) for part in (task.x, task.y, task.queries, task.initial)]
-    return [Task(*group) for group in zip(*parts, strict=True)]
+def _tasks_at_once(program: StackProgram, task: Task) -> int:
+    """How many tasks fit in the cache: by their widest slot, or by their kernel matrix."""
+    widest = max((slot.width for slot in program.layout.having(Role.SCRATCH)), default=0)
+    width = task.n_examples if program.trains_function else widest
+    return max(1, NUMBERS_AT_ONCE // (width * task.n_tokens))
 
 
 def _shifted(on_progress: OnProgress | None, group: int, n_groups: int) -> OnProgress | None:
     if on_progress is None:
         return None
     return lambda done, total: on_progress(group * total + done, n_groups * total)
-
-
-def _joined(runs: list[Run]) -> Run:
-    return Run(
-        parameters=torch.cat([run.parameters for run in runs]),
-        predictions=torch.cat([run.predictions for run in runs]),
-        trace={name: torch.cat([run.trace[name] for run in runs]) for name in runs[0].trace},
-    )
 
 
 def _run_group(
@@ -114,6 +104,8 @@ def _run_group(
     history: bool,
     on_progress: OnProgress | None,
 ) -> Run:
+    if program.trains_function:
+        return run_function(program, task, trace, history, on_progress)
     if trace:
         return _traced(program, task, trace, history, on_progress)
     n_kept = program.n_steps + 1 if history else min(program.n_steps, 1) + 1

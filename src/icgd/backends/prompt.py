@@ -12,7 +12,7 @@ from icgd.problems.task import Task
 from icgd.program import instructions, registers
 from icgd.program.layout import Layout, Role
 from icgd.program.program import StackProgram
-from icgd.shapes import Parameters, Predictions, Stream
+from icgd.shapes import Labels, Parameters, Predictions, Stream
 
 
 def split_parameters(layout: Layout, parameters: Parameters) -> dict[str, Tensor]:
@@ -52,6 +52,8 @@ def encode(program: StackProgram, task: Task) -> Stream:
     stream[..., examples, layout.range_of("y")] = task.y
     for name, column in constants_of(program, task).items():
         stream[..., layout.range_of(name)] = column
+    if program.trains_function:  # it starts from 0: all is left to learn
+        return stream
     scales = weight_scales(program, task)
     for name, matrix in split_parameters(layout, task.initial).items():
         stream[..., layout.range_of(name)] = matrix.flatten(-2).unsqueeze(-2) * scales
@@ -88,6 +90,13 @@ def weight_scales(program: StackProgram, task: Task) -> Tensor:
     return task.x.new_ones(task.n_tokens, 1)
 
 
+def read_learnt(program: StackProgram, task: Task, stream: Stream) -> Parameters:
+    """The weights; or the function's values at all tokens: labels, less what is left to learn."""
+    if not program.trains_function:
+        return read_parameters(program.layout, stream)
+    return (known_labels(task) - stream[..., program.layout.range_of("y")]).flatten(-2)
+
+
 def read_parameters(layout: Layout, stream: Stream) -> Parameters:
     """The weights that the stream carries in its first token, whose scale is always 1."""
     parts = [stream[..., 0, layout.range_of(slot.name)] for slot in layout.having(Role.PARAMETER)]
@@ -95,6 +104,13 @@ def read_parameters(layout: Layout, stream: Stream) -> Parameters:
 
 
 def read_predictions(program: StackProgram, stream: Stream, n_examples: int) -> Predictions:
-    """The labels at the queries."""
+    """The labels at the queries; where a function is trained, the stream holds their negative."""
     first = program.n_registers + n_examples
-    return stream[..., first:, program.layout.range_of("y")].clone()
+    labels = stream[..., first:, program.layout.range_of("y")]
+    return -labels if program.trains_function else labels.clone()
+
+
+def known_labels(task: Task) -> Labels:
+    """The labels of all tokens as the prompt has them: 0 at queries."""
+    unknown = task.y.new_zeros(*task.batch, task.n_queries, task.y.shape[-1])
+    return torch.cat([task.y, unknown], dim=-2)

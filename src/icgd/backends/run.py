@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from icgd.problems.task import Task
@@ -30,6 +31,25 @@ class Run:
     parameters: History
     predictions: Predictions
     trace: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def in_groups(task: Task, size: int) -> list[Task]:
+    """The task itself, or a batch cut into groups of `size` tasks."""
+    if not task.batch:
+        return [task]
+    parts = [part.split(size) for part in (task.x, task.y, task.queries, task.initial)]
+    return [Task(*group) for group in zip(*parts, strict=True)]
+
+
+def joined(runs: list[Run]) -> Run:
+    """The runs of groups as the run of the whole batch."""
+    if len(runs) == 1:
+        return runs[0]
+    return Run(
+        parameters=torch.cat([run.parameters for run in runs]),
+        predictions=torch.cat([run.predictions for run in runs]),
+        trace={name: torch.cat([run.trace[name] for run in runs]) for name in runs[0].trace},
+    )
 
 
 class AbstractBackend(ABC):

@@ -59,7 +59,7 @@ def closed_form_bound(program: StackProgram, problem: Problem, how: Arithmetic) 
 
 def closed_form_step(program: StackProgram, problem: Problem) -> float:
     """The paper's bound on the error of one step, in exact arithmetic."""
-    target, box = problem.target, problem.update.box
+    target, box = problem.network, problem.gradient_step.box
     depth, widest = target.depth, max(target.widths)
     norm = sqrt(widest)  # P
     vector = box * norm  # B_v
@@ -86,7 +86,7 @@ def closed_form_step(program: StackProgram, problem: Problem) -> float:
     )
     largest_input = max(output_bounds[:-1])  # B_r
     total = delta_error * norm * largest_input + delta * forward * value_error
-    return problem.update.step_size * depth / 2 * norm * total
+    return problem.gradient_step.step_size * depth / 2 * norm * total
 
 
 def _times(left: float, right: float) -> float:
@@ -100,7 +100,7 @@ def _forward_reach(
     """Largest argument of any activation, and bounds B_0 .. B_N, with the widest layer's K."""
     outputs, reach = [problem.domain.x], 0.0
     for activation in activations:
-        argument = problem.update.box * max(problem.target.widths) * outputs[-1]
+        argument = problem.gradient_step.box * max(problem.network.widths) * outputs[-1]
         constants = _constants(program, activation.value, argument)
         outputs.append(constants.size + constants.error)
         reach = max(reach, argument)

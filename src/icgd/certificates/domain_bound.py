@@ -45,14 +45,14 @@ def domain_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> Do
     def after_block(reach: float, error: float, drift: float) -> _Weights:
         return _propagated(program, problem, how, reach, error, drift)
 
-    reach, drift = _reach_and_drift(after_block, problem.update.box, program.n_steps)
+    reach, drift = _reach_and_drift(after_block, problem.gradient_step.box, program.n_steps)
     if reach == inf:
         return DomainBound(inf, inf)
 
     def increase(error: float) -> float:
         return max(after_block(reach, error, drift).error - error, 0.0)
 
-    widest = problem.update.box + reach
+    widest = problem.gradient_step.box + reach
     trajectory = _after_steps(increase, program.n_steps, widest)
     return DomainBound(after_block(reach, 0.0, drift).error, min(trajectory, widest))
 

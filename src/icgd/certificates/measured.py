@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from icgd.problems import reference
+from icgd.problems import functional_reference, reference
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.shapes import History
@@ -14,6 +14,9 @@ from icgd.shapes import History
 def stepwise_errors(problem: Problem, task: Task, history: History) -> Tensor:
     """For each step, the largest |w_l - step(w_{l-1})|, from the run's own weights."""
     history = history.double()
+    if problem.trains_function:
+        after = functional_reference.stepped(problem, task, history)
+        return (history[..., 1:, :] - after).abs().amax(-1)
     x, y = task.x.double(), task.y.double()
     errors = [
         (history[..., step + 1, :] - reference.step(problem, history[..., step, :], x, y))
@@ -22,6 +25,13 @@ def stepwise_errors(problem: Problem, task: Task, history: History) -> Tensor:
         for step in range(history.shape[-2] - 1)
     ]
     return torch.stack(errors, dim=-1) if errors else history.new_zeros(*task.batch, 0)
+
+
+def exact_run(problem: Problem, task: Task, n_steps: int) -> History:
+    """The real algorithm in float64, on the same data from the same start."""
+    if problem.trains_function:
+        return functional_reference.train(problem, task, n_steps)
+    return reference.train(problem, task.initial, task.x, task.y, n_steps)
 
 
 def trajectory_errors(history: History, real: History) -> Tensor:

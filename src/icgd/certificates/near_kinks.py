@@ -9,6 +9,7 @@ from torch import Tensor
 from icgd.problems import reference
 from icgd.problems.functions import StepFunction
 from icgd.problems.mlp import MLP
+from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.program import StackProgram
 from icgd.shapes import History
@@ -37,9 +38,11 @@ class NearKinks:
     events: tuple[NearKink, ...]
 
 
-def near_kinks(program: StackProgram, target: MLP, task: Task, history: History) -> NearKinks:
+def near_kinks(program: StackProgram, problem: Problem, task: Task, history: History) -> NearKinks:
     """Look at every preactivation of every step for those strictly inside a ramp."""
-    count = 0
+    if problem.trains_function:
+        return NearKinks(0, ())
+    count, target = 0, problem.network
     events: list[NearKink] = []
     for step in range(history.shape[-2] - 1):
         states = reference.forward(target, history[..., step, :].double(), task.x.double())

@@ -84,7 +84,7 @@ def trajectory_bounds(
     """
     x, y = task.x.double(), task.y.double()
     error = drift = torch.zeros_like(real[..., 0, :])
-    reach = max(problem.update.box, float(real[..., 0, :].abs().max()))
+    reach = max(problem.gradient_step.box, float(real[..., 0, :].abs().max()))
     bounds = []
     for step in range(real.shape[-2] - 1):
         before = real[..., step, :]

@@ -39,7 +39,7 @@ def table_step(program: StackProgram, problem: Problem) -> float:
     if program.step_table is None:
         raise ProgramError.broken("program", "has no table of steps")
     n, levels = program.step_table.n_examples, len(program.relu_sum(IDENTITY).knots) // 2 + 1
-    longest = 2 * max(problem.domain.x, problem.domain.y, problem.update.box)
+    longest = 2 * max(problem.domain.x, problem.domain.y, problem.gradient_step.box)
     numbers = 3  # x, y and w
     lipschitz = step_lipschitz(problem, n)
     return lipschitz * (8 * sqrt(numbers * n) + sqrt(n)) * longest / (2 * levels)
@@ -49,8 +49,8 @@ def step_lipschitz(problem: Problem, n_examples: int) -> float:
     """Lipschitz constant of a step of one weight, as a function of the whole prompt."""
     x = _cells(problem.domain.x, -1, 1, 1)
     y = _cells(problem.domain.y, -1, 1)
-    w = _cells(problem.update.box, -1)
-    activation = problem.target.layer_activation(1)
+    w = _cells(problem.gradient_step.box, -1)
+    activation = problem.network.layer_activation(1)
     argument = w * x
     prediction = _on(activation.value, argument)
     first = _on(activation.derivative, argument)
@@ -60,7 +60,7 @@ def step_lipschitz(problem: Problem, n_examples: int) -> float:
     f_x = curvature * argument + first * u
     f_y = first * u_y * x
     f_w = curvature * (x * x)
-    share = problem.update.step_size / (2 * n_examples)
+    share = problem.gradient_step.step_size / (2 * n_examples)
     data = n_examples * share**2 * (f_x.size**2 + f_y.size**2)
     weight = (f_w.times(-n_examples * share) + _constant(1.0)).size ** 2 / n_examples
     return ROUNDING_ROOM * sqrt(float(data.max()) + float(weight.max()))

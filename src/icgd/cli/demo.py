@@ -66,7 +66,7 @@ def _print(result: Result) -> None:
 def _story(result: Result) -> str:
     """What happens, before the numbers."""
     settings, n_held_out = result.settings, len(result.predictions)
-    widths = "-".join(str(width) for width in settings.problem.target.widths)
+    widths = "-".join(str(width) for width in settings.problem.network.widths)
     return (
         f"A {widths} {settings.activation} network learns the miles per gallon of a car from "
         "weight, horsepower and quarter-mile time (Motor Trend 1974: "

@@ -15,9 +15,12 @@ from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError
 from icgd.pipeline import compile
 from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.kernels import KERNELS
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, GradientStep, Problem
+from icgd.problems.problem import Domain, Problem
+from icgd.problems.updates import FunctionalStep, GradientStep
 
 NETWORK, TRAINING, BUILDING = "The network", "Its training", "The transformer"
 
@@ -43,6 +46,22 @@ OutputActivationName = Annotated[
         "--output-activation", help="Activation of the last layer.", rich_help_panel=NETWORK
     ),
 ]
+KernelName = Annotated[
+    str | None,
+    typer.Option(
+        "--kernel",
+        help="Train the function of a kernel instead of a network (widths: inputs, outputs): "
+        f"{', '.join(KERNELS)}.",
+        rich_help_panel=NETWORK,
+    ),
+]
+Noise = Annotated[
+    float,
+    typer.Option(
+        help="With --kernel: added to the kernel where an example meets itself (ridge).",
+        rich_help_panel=TRAINING,
+    ),
+]
 LossName = Annotated[
     str, typer.Option("--loss", help=f"One of {', '.join(LOSSES)}.", rich_help_panel=TRAINING)
 ]
@@ -59,9 +78,12 @@ YBound = Annotated[
 ]
 Steps = Annotated[int, typer.Option(help="Gradient steps.", rich_help_panel=TRAINING)]
 ConstructionName = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--construction", help=f"One of {', '.join(CONSTRUCTIONS)}.", rich_help_panel=BUILDING
+        "--construction",
+        help=f"One of {', '.join(CONSTRUCTIONS)}; relu-stack, or functional for a kernel, unless "
+        "said.",
+        rich_help_panel=BUILDING,
     ),
 ]
 Pieces = Annotated[
@@ -105,13 +127,15 @@ def compiled_from(
     widths: Widths,
     activation: ActivationName = "tanh",
     output_activation: OutputActivationName = "identity",
+    kernel: KernelName = None,
     loss: LossName = "squared",
     step_size: StepSize = 0.1,
     box: Box = 3.0,
+    noise: Noise = 0.0,
     x_bound: XBound = 4.0,
     y_bound: YBound = 2.0,
     steps: Steps = 20,
-    construction: ConstructionName = "relu-stack",
+    construction: ConstructionName = None,
     pieces: Pieces = None,
     registers: Registers = None,
     levels: Levels = None,
@@ -119,8 +143,15 @@ def compiled_from(
     tolerance: Tolerance = None,
 ) -> Compiled:
     """The training run that the options describe."""
-    target = MLP(parse_widths(widths), activation, output_activation)
-    problem = Problem(target, loss, GradientStep(step_size, box), Domain(x_bound, y_bound))
+    domain = Domain(x_bound, y_bound)
+    if kernel is None:
+        if noise:
+            raise SettingError.without("noise", "--kernel")
+        target = MLP(parse_widths(widths), activation, output_activation)
+        problem = Problem(target, loss, GradientStep(step_size, box), domain)
+    else:
+        machine = _machine(parse_widths(widths), kernel)
+        problem = Problem(machine, loss, FunctionalStep(step_size, noise), domain)
     with progress("compiling"):
         return compile(
             problem,
@@ -132,6 +163,13 @@ def compiled_from(
             n_examples=examples,
             tolerance=tolerance,
         )
+
+
+def _machine(widths: tuple[int, ...], kernel: str) -> KernelMachine:
+    if len(widths) != 2:
+        expected = "2 with --kernel: inputs and outputs, such as 4,1"
+        raise SettingError.wrong_length("widths", len(widths), expected)
+    return KernelMachine(widths[0], kernel, widths[1])
 
 
 def parse_widths(text: str) -> tuple[int, ...]:

@@ -8,6 +8,8 @@ from typing import ClassVar
 
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.errors import SettingError
+from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, power_of_two
 from icgd.problems.task import dtype_named
@@ -47,21 +49,30 @@ class AbstractConstruction(ABC):
     """One theorem: from a problem to a program. Subclasses are final and hold no state."""
 
     name: ClassVar[str]
-    setting: ClassVar[str]
-    """The setting of `Precision` that makes it finer, a whole number."""
-    coarsest: ClassVar[int]
-    finest: ClassVar[int]
+    target: ClassVar[type] = MLP
+    """What it trains."""
+    setting: ClassVar[str | None] = None
+    """The setting of `Precision` that makes it finer, a whole number; none if it is exact."""
+    coarsest: ClassVar[int] = 1
+    finest: ClassVar[int] = 1
     """Values of that setting between which a tolerance chooses."""
     fixes_examples: ClassVar[bool] = False
     """Whether it is made for prompts of `Precision.n_examples` examples only."""
 
-    @abstractmethod
     def why_not(self, problem: Problem) -> str | None:
         """The reason why this construction cannot serve `problem`, or None if it can."""
+        if not isinstance(problem.target, self.target):
+            kinds = {MLP: "the weights of a network", KernelMachine: "the function of a kernel"}
+            return f"it trains {kinds[self.target]}, not {kinds[type(problem.target)]}."
+        return self.objection(problem)
 
     @abstractmethod
+    def objection(self, problem: Problem) -> str | None:
+        """The reason why it cannot serve `problem`, whose target it can train, or None."""
+
     def finer(self, setting: int, excess: float) -> int:
         """The setting that about divides the error by `excess`."""
+        return setting
 
     @abstractmethod
     def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:

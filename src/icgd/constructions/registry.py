@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from icgd.constructions.base import AbstractConstruction
+from icgd.constructions.functional import Functional
 from icgd.constructions.relu_stack import ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.constructions.universal import Universal
@@ -10,7 +11,8 @@ from icgd.errors import UnknownNameError, UnsupportedProblemError
 from icgd.problems.problem import Problem
 
 CONSTRUCTIONS: dict[str, AbstractConstruction] = {
-    construction.name: construction for construction in (ReluStack(), SoftmaxStack(), Universal())
+    construction.name: construction
+    for construction in (ReluStack(), SoftmaxStack(), Universal(), Functional())
 }
 
 
@@ -21,8 +23,13 @@ def construction_named(name: str) -> AbstractConstruction:
     return CONSTRUCTIONS[name]
 
 
-def construction_for(problem: Problem, name: str) -> AbstractConstruction:
-    """The construction called `name`, if it can serve `problem`; else say why and which can."""
+def construction_for(problem: Problem, name: str | None) -> AbstractConstruction:
+    """The construction called `name`, if it can serve `problem`; else say why and which can.
+
+    Without a name, the first one that trains such a target.
+    """
+    if name is None:
+        name = next(c.name for c in CONSTRUCTIONS.values() if isinstance(problem.target, c.target))
     construction = construction_named(name)
     reason = construction.why_not(problem)
     if reason is not None:

@@ -63,7 +63,7 @@ class ReluStack(AbstractConstruction):
     def finer(self, setting: int, excess: float) -> int:
         return ceil(1.01 * setting * sqrt(excess))  # the error falls with the square
 
-    def why_not(self, problem: Problem) -> str | None:
+    def objection(self, problem: Problem) -> str | None:
         if problem.loss_function.slope_parts is None:
             return (
                 f"the slope of the {problem.loss} loss couples all outputs, and is not a sum of "
@@ -80,7 +80,7 @@ class ReluStack(AbstractConstruction):
 
     def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
         functions = _fitted_functions(problem, precision)
-        target = problem.target
+        target = problem.network
         gate = _gate(functions)
         block = [
             *forward_pass(target),
@@ -121,7 +121,7 @@ def _layout(target: MLP) -> Layout:
 
 
 def _needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
-    target = problem.target
+    target = problem.network
     activations = [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
     functions = [activation.value for activation in activations]
     functions += [activation.derivative for activation in activations]
@@ -145,12 +145,12 @@ def _fitted_functions(problem: Problem, precision: Precision) -> tuple[ReluSum, 
             fit_relu_sum(function, -reach, reach, precision.pieces, precision.kink_width)
             for function in needed.values()
         )
-        overshoot = max(f.error for f in functions if f.name in _value_names(problem.target))
+        overshoot = max(f.error for f in functions if f.name in _value_names(problem.network))
         if overshoot <= margin:
             return functions
         margin = 1.25 * overshoot
         if not margin <= LARGEST_ARGUMENT:  # the error of so few pieces grows with the interval
-            raise SettingError.too_few_pieces(precision.pieces, problem.target.activation)
+            raise SettingError.too_few_pieces(precision.pieces, problem.network.activation)
 
 
 def _value_names(target: MLP) -> set[str]:
@@ -168,7 +168,7 @@ def _gate(functions: tuple[ReluSum, ...]) -> float:
 
 
 def _loss_slope(problem: Problem, gate: float) -> Layer:
-    prediction = units_slot(problem.target.depth)
+    prediction = units_slot(problem.network.depth)
     summands = [
         Summand(loss_argument(part, prediction), part.function.name)
         for part in problem.loss_function.slope_parts or ()
@@ -188,19 +188,21 @@ def _gradient_step(problem: Problem) -> Layer:
         AccumulateOuterProduct(
             left=f"delta_{layer}",
             right=units_slot(layer - 1),
-            scale=-problem.update.step_size / 2,
+            scale=-problem.gradient_step.step_size / 2,
             write=f"weights_{layer}",
         )
-        for layer in range(1, problem.target.depth + 1)
+        for layer in range(1, problem.network.depth + 1)
     ]
     return Layer("gradient step", tuple(instructions))
 
 
 def _clip_and_wipe(problem: Problem) -> Layer:
-    layout = _layout(problem.target)
+    layout = _layout(problem.network)
     weights = tuple(slot.name for slot in layout.having(Role.PARAMETER))
     scratch = tuple(slot.name for slot in layout.having(Role.SCRATCH))
-    return Layer("clip and wipe", (ClipSlots(weights, problem.update.box, ONE), WipeSlots(scratch)))
+    return Layer(
+        "clip and wipe", (ClipSlots(weights, problem.gradient_step.box, ONE), WipeSlots(scratch))
+    )
 
 
 def _copy_prediction(target: MLP, gate: float) -> Layer:

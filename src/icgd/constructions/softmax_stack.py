@@ -107,7 +107,7 @@ class SoftmaxStack(AbstractConstruction):
     def finer(self, setting: int, excess: float) -> int:
         return ceil(setting * (1 + 0.05 * log(excess)))  # the error falls exponentially
 
-    def why_not(self, problem: Problem) -> str | None:
+    def objection(self, problem: Problem) -> str | None:
         if problem.loss_function.slope_parts is None:
             return (
                 f"the slope of the {problem.loss} loss couples all outputs, and is not a sum of "
@@ -171,7 +171,7 @@ class _Builder:
 
     @property
     def depth(self) -> int:
-        return self.problem.target.depth
+        return self.problem.network.depth
 
     @property
     def half(self) -> int:
@@ -180,7 +180,7 @@ class _Builder:
         return (self.precision.registers or FEWEST_REGISTERS) // 2 - 1
 
     def activation(self, layer: int) -> Activation:
-        return self.problem.target.layer_activation(layer)
+        return self.problem.network.layer_activation(layer)
 
     def program(self, name: str, n_steps: int) -> StackProgram:
         forward = self.forward_pass()
@@ -324,7 +324,7 @@ class _Builder:
             AddGradient(
                 left=self.delta(layer),
                 right=units_slot(layer - 1),
-                scale=-self.problem.update.step_size / 2,
+                scale=-self.problem.gradient_step.step_size / 2,
                 probe=probe / self.backward.deltas[layer - 1],
                 write=f"weights_{layer}",
             )
@@ -334,7 +334,7 @@ class _Builder:
 
     def clip_and_wipe(self, layers: Iterable[Layer]) -> Layer:
         weights = tuple(f"weights_{layer}" for layer in range(1, self.depth + 1))
-        clip = ClipSlots(weights, self.problem.update.box, SCALE_SIZE)
+        clip = ClipSlots(weights, self.problem.gradient_step.box, SCALE_SIZE)
         scratch = tuple(name for name in _written(layers) if name not in weights)
         return Layer("clip and wipe", (clip, WipeSlots(scratch)))
 
@@ -371,7 +371,7 @@ class _Builder:
         return fit_relu_sum(function, -reach, reach, pieces, width)
 
     def layout(self, layers: Iterable[Layer], functions: Iterable[Function]) -> Layout:
-        target = self.problem.target
+        target = self.problem.network
         widths = target.widths
         layer_numbers = range(1, self.depth + 1)
         written = _written(layers)
@@ -399,9 +399,9 @@ class _Builder:
         """Every scratch slot that a program may use, in order."""
         layers = range(1, self.depth + 1)
         kinds = ("preactivation", "gate", "units", "slope", "delta")
-        names = [(f"{kind}_{j}", self.problem.target.widths[j]) for kind in kinds for j in layers]
+        names = [(f"{kind}_{j}", self.problem.network.widths[j]) for kind in kinds for j in layers]
         parts = range(1, len(self.loss_parts) + 1)
-        return names + [(f"loss_part_{i}", self.problem.target.output_width) for i in parts]
+        return names + [(f"loss_part_{i}", self.problem.network.output_width) for i in parts]
 
 
 def _written(layers: Iterable[Layer]) -> tuple[str, ...]:
@@ -419,7 +419,7 @@ def _roomy(ranges: Ranges) -> Ranges:
 
 def _smooth_functions(problem: Problem) -> tuple[SmoothFunction, ...]:
     """Functions that are looked up, all of them bounded."""
-    target = problem.target
+    target = problem.network
     functions: dict[str, ScalarFunction] = {}
     for layer in range(1, target.depth + 1):
         activation = target.layer_activation(layer)
@@ -456,7 +456,7 @@ def _overshoot(problem: Problem, forward: Ranges, look_ups: tuple[LatticeFunctio
     errors = {function.name: function.error for function in look_ups}
     largest = 0.0
     for layer, reach in enumerate(forward.preactivations, start=1):
-        activation = problem.target.layer_activation(layer)
+        activation = problem.network.layer_activation(layer)
         if isinstance(activation.value, SmoothFunction):
             gate, rest = activation.gate, activation.rest
             value = errors[gate.name] * reach if gate else errors[activation.value.name]

@@ -66,7 +66,7 @@ def table_size(problem: Problem, n_examples: int, levels: int) -> TableSize:
     """The table that would perform steps of `problem` on `n_examples` examples."""
     count("n_examples", n_examples)
     count("levels", levels, least=2)
-    target = problem.target
+    target = problem.network
     n_data, n_weights = target.input_width + target.output_width, target.n_parameters
     numbers = n_data + n_weights
     entries = n_weights * log10(levels) + _log10_multisets(levels, n_data, n_examples)

@@ -88,8 +88,8 @@ class Universal(AbstractConstruction):
     def finer(self, setting: int, excess: float) -> int:
         return ceil(setting * excess)  # the error falls with the first power
 
-    def why_not(self, problem: Problem) -> str | None:
-        target = problem.target
+    def objection(self, problem: Problem) -> str | None:
+        target = problem.network
         if target.n_parameters > 1:
             size = table_size(problem, Precision.n_examples, Precision.levels)
             return (
@@ -118,7 +118,7 @@ class Universal(AbstractConstruction):
         levels, n_examples = precision.levels, precision.n_examples
         _require_size(problem, precision)
         head = context_head(levels, n_examples)
-        ranges = (problem.domain.x, problem.domain.y, problem.update.box)
+        ranges = (problem.domain.x, problem.domain.y, problem.gradient_step.box)
         staircase = levels_of(levels, precision.kink_width)
         return StackProgram(
             construction=self.name,
@@ -142,7 +142,7 @@ def _is_linear(target: MLP) -> bool:
 def _largest_answer(problem: Problem) -> float:
     """Bound on |w - step_size * gradient| on the domain."""
     deltas = backward_ranges(problem, ranges_on_domain(problem, 0.0), 0.0).deltas
-    update = problem.update
+    update = problem.gradient_step
     return update.box + update.step_size / 2 * deltas[0] * problem.domain.x
 
 
@@ -304,7 +304,7 @@ def _steps(problem: Problem, head: ContextHead) -> ReluSum:
 
     Those far outside the box are brought nearer: layer 4 makes the same of them.
     """
-    levels, domain, update = level_values(head.levels), problem.domain, problem.update
+    levels, domain, update = level_values(head.levels), problem.domain, problem.gradient_step
     n_contexts, n_levels = len(head.contexts), head.levels
     x, y = (levels[head.contexts // n_levels], levels[head.contexts % n_levels])
     data = [
@@ -322,10 +322,10 @@ def _steps(problem: Problem, head: ContextHead) -> ReluSum:
 def _predictions(problem: Problem, levels: int) -> ReluSum:
     """r(w x) for every level of w and every level of x, the x of a weight side by side."""
     value = level_values(levels)
-    w = problem.update.box * value.repeat_interleave(levels).unsqueeze(-1)
+    w = problem.gradient_step.box * value.repeat_interleave(levels).unsqueeze(-1)
     x = problem.domain.x * value.repeat(levels)[:, None, None]
     keys = torch.arange(levels**2, dtype=torch.float64) - (levels**2 - 1) / 2
-    return _table(PREDICTION_TABLE, keys, reference.predict(problem.target, w, x).flatten())
+    return _table(PREDICTION_TABLE, keys, reference.predict(problem.network, w, x).flatten())
 
 
 def _quantise(read: str, write: str, size: float) -> MapSlots:
@@ -339,17 +339,17 @@ def _look_up(problem: Problem, head: ContextHead, ranges: tuple[float, float, fl
         table=STEP_TABLE,
         levels=LEVEL_SLOTS,
         ranges=ranges,
-        activation=problem.target.output_activation,
+        activation=problem.network.output_activation,
         loss=problem.loss,
-        scale=-problem.update.step_size / 2,
-        bound=2 * problem.update.box,
+        scale=-problem.gradient_step.step_size / 2,
+        bound=2 * problem.gradient_step.box,
         n_examples=head.n_examples,
         write=WEIGHT,
     )
 
 
 def _project(problem: Problem) -> tuple[ClipSlots, WipeSlots]:
-    return ClipSlots((WEIGHT,), problem.update.box, ONE), WipeSlots((*LEVEL_SLOTS, CONTEXT))
+    return ClipSlots((WEIGHT,), problem.gradient_step.box, ONE), WipeSlots((*LEVEL_SLOTS, CONTEXT))
 
 
 def _prediction(levels: int, ranges: tuple[float, float, float]) -> tuple[Layer, ...]:

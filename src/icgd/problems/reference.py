@@ -44,13 +44,13 @@ def predict(target: MLP, parameters: Parameters, x: Inputs) -> Labels:
 
 def risk(problem: Problem, parameters: Parameters, x: Inputs, y: Labels) -> Tensor:
     """L(w) = (1 / 2n) sum_i loss(p_i, y_i), one number a task."""
-    prediction = predict(problem.target, parameters, x)
+    prediction = predict(problem.network, parameters, x)
     return problem.loss_function.value(prediction, y).mean(-1) / 2
 
 
 def gradient(problem: Problem, parameters: Parameters, x: Inputs, y: Labels) -> Parameters:
     """The gradient of the risk."""
-    target = problem.target
+    target = problem.network
     matrices = target.matrices(parameters)
     states = forward(target, parameters, x)
     pulled_back = problem.loss_function.slope(states.outputs[-1], y)
@@ -65,7 +65,7 @@ def gradient(problem: Problem, parameters: Parameters, x: Inputs, y: Labels) -> 
 
 def step(problem: Problem, parameters: Parameters, x: Inputs, y: Labels) -> Parameters:
     """One exact update: w <- clip(w - step_size * grad L(w), -box, box)."""
-    update = problem.update
+    update = problem.gradient_step
     moved = parameters - update.step_size * gradient(problem, parameters, x, y)
     return moved.clamp(-update.box, update.box)
 

@@ -21,6 +21,14 @@ def positive(name: str, value: object) -> float:
     return number
 
 
+def finite(name: str, value: object) -> float:
+    """`value` as a float, if it is a finite number."""
+    number = float(value) if _is_number(value) else nan
+    if not -inf < number < inf:
+        raise SettingError.wrong_kind(name, value, "a finite number")
+    return number
+
+
 def _is_number(value: object) -> TypeGuard[Real]:
     return isinstance(value, Real) and not isinstance(value, bool)
 

@@ -30,7 +30,10 @@ def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Task:
-    """Examples (x, y), queries and initial weights; with a leading axis for many tasks."""
+    """Examples (x, y), queries and initial weights; with a leading axis for many tasks.
+
+    A task of a kernel machine has, for weights, the values of the function at all tokens.
+    """
 
     x: Inputs
     y: Labels
@@ -68,7 +71,8 @@ def as_task(
     """Check the data against the problem and bring it to torch.
 
     `x` is (n, d_x) or (tasks, n, d_x); `y` is the same with d_y, or without its last axis when
-    d_y = 1. Initial weights are given, or drawn from `seed` (0 unless said otherwise).
+    d_y = 1. Initial weights are given, or drawn from `seed` (0 unless said otherwise); a function
+    has none, and starts from 0 at every token.
     """
     target, domain = problem.target, problem.domain
     x = _checked_array("X", x)
@@ -77,11 +81,12 @@ def as_task(
         raise DataError.wrong_shape("X", x.shape, expected)
     y = _labels(problem, _checked_array("y", y), x)
     queries = x[..., :0, :] if queries is None else _queries(_checked_array("queries", queries), x)
-    weights = _initial(problem, initial, seed, tuple(x.shape[:-2]))
+    weights = _initial(problem, initial, seed, x, queries)
     _within("X", x, domain.x, "domain.x")
     _within("y", y, domain.y, "domain.y")
     _within("queries", queries, domain.x, "domain.x")
-    _within("initial", weights, problem.update.box, "box")
+    if not problem.trains_function:
+        _within("initial", weights, problem.gradient_step.box, "box")
     target_dtype = dtype_named(dtype)
     named = {"X": x, "y": y, "queries": queries, "initial": weights}
     parts = [_converted(name, part, x.device, target_dtype) for name, part in named.items()]
@@ -95,7 +100,7 @@ def checked_task(problem: Problem, task: Task) -> Task:
         task.x,
         task.y,
         queries=task.queries if task.n_queries else None,
-        initial=task.initial,
+        initial=None if problem.trains_function else task.initial,
         dtype=task.x.dtype,
     )
 
@@ -161,8 +166,16 @@ def _queries(queries: Tensor, x: Tensor) -> Tensor:
     return queries.to(x.device)
 
 
-def _initial(problem: Problem, initial: Any, seed: int | None, batch: tuple[int, ...]) -> Tensor:
-    target, box = problem.target, problem.update.box
+def _initial(
+    problem: Problem, initial: Any, seed: int | None, x: Tensor, queries: Tensor
+) -> Tensor:
+    batch = tuple(x.shape[:-2])
+    if problem.trains_function:
+        if initial is not None:
+            raise SettingError.starts_from_zero()
+        n_values = (x.shape[-2] + queries.shape[-2]) * problem.target.output_width
+        return x.new_zeros(*batch, n_values, dtype=torch.float64)
+    target, box = problem.network, problem.gradient_step.box
     if initial is None:
         seed = count("seed", 0 if seed is None else seed, least=0, most=2**63 - 1)
         return target.initial_parameters(seed, box, batch)

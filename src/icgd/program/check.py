@@ -20,6 +20,7 @@ from icgd.program.instructions import (
     Argument,
     AverageExamples,
     ClipSlots,
+    DescendFunction,
     Instruction,
     LayerKind,
     LookUp,
@@ -54,6 +55,9 @@ def check_program(program: StackProgram) -> None:
     """
     if not isinstance(program.n_steps, int) or program.n_steps < 0 or not program.block:
         raise ProgramError.broken("program", "needs a block and a whole number of steps")
+    if program.n_steps % program.steps_per_block or len(program.block) % program.steps_per_block:
+        steps = f"{program.n_steps} steps and {len(program.block)} layers"
+        raise ProgramError.broken("program", f"has {steps} in blocks of {program.steps_per_block}")
     for name, value in constants(program):
         if not isfinite(value):
             raise ProgramError.broken(name, f"is {value}, expected a finite number")
@@ -84,7 +88,16 @@ def constants(program: StackProgram) -> Iterator[tuple[str, float]]:
                     yield f"function {function.name!r}", number
     for layer in (*program.block, *program.prediction):
         for instruction in layer.instructions:
-            for name in ("scale", "gate", "bound", "reach", "factor_reach", "probe"):
+            for name in (
+                "scale",
+                "gate",
+                "bound",
+                "reach",
+                "factor_reach",
+                "probe",
+                "step_size",
+                "noise",
+            ):
                 if hasattr(instruction, name):
                     yield name, getattr(instruction, name)
 
@@ -188,10 +201,13 @@ def _check_reads(layout: Layout, instruction: Instruction, filled: set[str], whe
 def _check_writes(
     layout: Layout, instruction: Instruction, filled: set[str], written: set[str], where: str
 ) -> None:
+    if isinstance(instruction, DescendFunction):
+        written.update(instruction.writes())
+        return
     changes_in_place = isinstance(instruction, CHANGE_IN_PLACE)
     for name in instruction.writes():
         role = layout.slot(name).role
-        if role in (Role.INPUT, Role.CONSTANT):
+        if role in (Role.INPUT, Role.CONSTANT, Role.RESIDUAL):
             raise ProgramError.broken(where, f"writes to {name!r}, which must stay as it is")
         if role is Role.SCRATCH and isinstance(instruction, AccumulateOuterProduct | AddGradient):
             raise ProgramError.broken(where, f"accumulates into scratch slot {name!r}")
@@ -313,6 +329,22 @@ def _(instruction: ClipSlots, layout: Layout) -> str | None:
 
 @shape_problem.register
 def _(instruction: WipeSlots, layout: Layout) -> str | None:
+    return None
+
+
+@shape_problem.register
+def _(instruction: DescendFunction, layout: Layout) -> str | None:
+    if layout.slot(instruction.residual).role is not Role.RESIDUAL:
+        return f"descends on {instruction.residual!r}, which is no residual"
+    if not instruction.terms:
+        return "needs at least one kernel"
+    width = layout.slot(instruction.inputs).width
+    matrices = [term.transform for term in instruction.terms]
+    if any(len(row) != width for matrix in matrices for row in matrix or ()):
+        return f"transforms {instruction.inputs!r} by a matrix without {width} columns"
+    moved = instruction.transform
+    if moved is not None and {len(moved), *map(len, moved)} != {width}:
+        return f"moves {instruction.inputs!r} by a matrix that is not {width} x {width}"
     return None
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from icgd.errors import UnknownNameError
 from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.program.instructions import Instruction, LayerKind, LookUpStep
-from icgd.program.layout import Layout
+from icgd.program.layout import Layout, Role
 from icgd.program.registers import register_constants
 
 AnyFunction = TypeVar("AnyFunction", ReluSum, LatticeFunction)
@@ -29,9 +29,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class StackProgram:
-    """A block of layers, repeated once for each training step, and layers that predict.
+    """A block of layers, repeated, that performs the training steps, and layers that predict.
 
-    A program whose functions are looked up has `n_registers` tokens in front of the examples.
+    A block performs one step, or `steps_per_block` of them if they differ from each other. A
+    program whose functions are looked up has `n_registers` tokens in front of the examples.
     """
 
     construction: str
@@ -40,11 +41,26 @@ class StackProgram:
     block: tuple[Layer, ...]
     n_steps: int
     prediction: tuple[Layer, ...]
+    steps_per_block: int = 1
+
+    @property
+    def n_repeats(self) -> int:
+        """How often the block runs."""
+        return self.n_steps // self.steps_per_block
+
+    @property
+    def layers_per_step(self) -> int:
+        return len(self.block) // self.steps_per_block
+
+    @property
+    def trains_function(self) -> bool:
+        """Whether the stream holds no weights, but what is left to learn at every token."""
+        return bool(self.layout.having(Role.RESIDUAL))
 
     @property
     def n_layers(self) -> int:
         """Layers of the whole transformer, repetitions counted."""
-        return len(self.block) * self.n_steps + len(self.prediction)
+        return len(self.block) * self.n_repeats + len(self.prediction)
 
     @property
     def n_registers(self) -> int:
@@ -85,6 +101,6 @@ class StackProgram:
 
     def unrolled(self) -> Iterator[Layer]:
         """All layers in the order in which they run."""
-        for _ in range(self.n_steps):
+        for _ in range(self.n_repeats):
             yield from self.block
         yield from self.prediction

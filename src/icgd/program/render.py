@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +16,9 @@ from icgd.program.instructions import (
     AverageExamples,
     ClipSlots,
     Combination,
+    DescendFunction,
     Instruction,
+    KernelTerm,
     LookUp,
     LookUpStep,
     MapSlots,
@@ -45,6 +47,7 @@ INSTRUCTIONS: dict[str, type[Instruction]] = {
         AddGradient,
         AverageExamples,
         LookUpStep,
+        DescendFunction,
     )
 }
 
@@ -59,12 +62,14 @@ def listing(program: StackProgram) -> str:
         lines[0] += f", {program.n_registers} registers"
     lines += ["", "slots"]
     lines += [_slot_line(layout, slot) for slot in layout.slots]
-    lines += ["", "functions"]
-    lines += [_function_line(function) for function in program.functions]
-    lines += ["", f"block, {program.n_steps} times"]
+    if program.functions:
+        lines += ["", "functions"]
+        lines += [_function_line(function) for function in program.functions]
+    lines += ["", f"block, {program.n_repeats} times"]
     lines += _layer_lines(program.block)
-    lines += ["", "prediction"]
-    lines += _layer_lines(program.prediction)
+    if program.prediction:
+        lines += ["", "prediction"]
+        lines += _layer_lines(program.prediction)
     return "\n".join(lines) + "\n"
 
 
@@ -104,6 +109,7 @@ def to_data(program: StackProgram) -> dict[str, Any]:
     return {
         "construction": program.construction,
         "n_steps": program.n_steps,
+        "steps_per_block": program.steps_per_block,
         "slots": [
             {"name": slot.name, "shape": list(slot.shape), "role": slot.role.name}
             for slot in program.layout.slots
@@ -133,6 +139,7 @@ def from_data(data: Mapping[str, Any]) -> StackProgram:
         functions=tuple(_function(entry) for entry in data["functions"]),
         block=tuple(_layer(entry) for entry in data["block"]),
         n_steps=data["n_steps"],
+        steps_per_block=data["steps_per_block"],
         prediction=tuple(_layer(entry) for entry in data["prediction"]),
     )
 
@@ -153,6 +160,12 @@ def _instruction(data: Mapping[str, Any]) -> Instruction:
         fields["summands"] = tuple(
             Summand(_combination(part["argument"]), part["function"]) for part in fields["summands"]
         )
+    if "terms" in fields:
+        fields["terms"] = tuple(
+            KernelTerm(**{**term, "transform": _rows(term["transform"])})
+            for term in fields["terms"]
+        )
+        fields["transform"] = _rows(fields["transform"])
     if "argument" in fields:
         argument = dict(fields["argument"])
         fields["argument"] = Argument(_combination(argument.pop("inputs")), **argument)
@@ -160,6 +173,10 @@ def _instruction(data: Mapping[str, Any]) -> Instruction:
         if isinstance(fields.get(name), Mapping):
             fields[name] = _combination(fields[name])
     return verb(**fields)
+
+
+def _rows(matrix: Sequence[Sequence[float]] | None) -> tuple[tuple[float, ...], ...] | None:
+    return None if matrix is None else tuple(tuple(row) for row in matrix)
 
 
 def _combination(data: Mapping[str, Any]) -> Combination:

@@ -22,8 +22,9 @@ from icgd.compiled import Compiled
 from icgd.pipeline import compile, verify
 from icgd.problems import reference
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, GradientStep, Problem
+from icgd.problems.problem import Domain, Problem
 from icgd.problems.task import Task
+from icgd.problems.updates import GradientStep
 from icgd.reproductions import plotting
 from icgd.reproductions.cars import INPUTS, Cars, Scaling, read_cars, split_cars
 from icgd.reproductions.descent import descend
@@ -148,7 +149,7 @@ def numbers(settings: Settings | None = None, on_progress: OnProgress | None = N
     task = compiled.task(x, y, queries=queries, seed=settings.weight_seed)
     run = compiled.run_task(task)
     real = reference.train(problem, task.initial, task.x, task.y, settings.n_steps)
-    real_predictions = reference.predict(problem.target, real[-1], task.queries)
+    real_predictions = reference.predict(problem.network, real[-1], task.queries)
     stage_done(1, N_STAGES)
     dense = _through_every_head(settings, task)
     stage_done(2, N_STAGES)

@@ -11,7 +11,7 @@ from icgd.shapes import Parameters
 
 def descend(problem: Problem, task: Task, n_steps: int) -> Parameters:
     """The weights after `n_steps` steps; for a batch, all tasks are trained at once."""
-    target, update = problem.target, problem.update
+    target, update = problem.network, problem.gradient_step
     activations = [target.layer_activation(layer).value for layer in range(1, target.depth + 1)]
     matrices = [matrix.clone().requires_grad_() for matrix in target.matrices(task.initial)]
     for _ in range(n_steps):

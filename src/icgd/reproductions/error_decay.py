@@ -19,8 +19,9 @@ from icgd.problems import reference
 from icgd.problems.catalog import function_named
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, GradientStep, Problem
+from icgd.problems.problem import Domain, Problem
 from icgd.problems.task import Task, as_task
+from icgd.problems.updates import GradientStep
 from icgd.program.functions import Function, LatticeFunction
 from icgd.reproductions import plotting
 from icgd.reproductions.plotting import BLUE, FAINT, ORANGE, RED, Axes, Figure

@@ -22,7 +22,7 @@ from icgd.program.program import StackProgram
 from icgd.program.render import from_data, to_data
 from icgd.weights.atomic import whole_file
 
-FORMAT = 2
+FORMAT = 3
 """Version of the file format; raised when older readers could misread a file."""
 
 
@@ -40,7 +40,7 @@ def save(
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}
     texts = {"problem": json.dumps(problem.to_data()), "program": json.dumps(to_data(program))}
     tensors = tensors or {"d_model": torch.tensor([program.layout.width])}
-    metadata = {"icgd": str(FORMAT), **texts, "digest": _digest(texts, tensors)}
+    metadata = {"icgd": str(FORMAT), **texts, "digest": digest(texts, tensors)}
     with whole_file(Path(path)) as temporary:
         try:
             save_file(tensors, temporary, metadata=metadata)
@@ -71,14 +71,13 @@ def _checked(
 ) -> tuple[Problem, StackProgram]:
     try:
         texts = {"problem": metadata["problem"], "program": metadata["program"]}
-        if metadata["digest"] != _digest(texts, tensors):
+        if metadata["digest"] != digest(texts, tensors):
             raise FileError.damaged(source, "its checksum does not match")
         problem = Problem.from_data(_parsed(texts["problem"]))
         program = from_data(_parsed(texts["program"]))
         check_program(program)
-        if [slot.shape for slot in program.layout.having(Role.PARAMETER)] != list(
-            problem.target.matrix_shapes
-        ):
+        shapes = [] if problem.trains_function else list(problem.network.matrix_shapes)
+        if [slot.shape for slot in program.layout.having(Role.PARAMETER)] != shapes:
             raise FileError.damaged(source, "its program is not one of its problem")
     except FileError:
         raise
@@ -92,12 +91,12 @@ def _parsed(text: str) -> dict[str, Any]:
     return data
 
 
-def _digest(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+def digest(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over the metadata texts and all tensors, by name."""
     total = hashlib.sha256()
     for name in sorted(texts):
         total.update(f"{name}\0{texts[name]}\0".encode())
     for name in sorted(tensors):
         total.update(f"{name}\0{tensors[name].dtype}\0{tuple(tensors[name].shape)}\0".encode())
-        total.update(tensors[name].contiguous().view(torch.uint8).numpy().data)
+        total.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data)
     return total.hexdigest()

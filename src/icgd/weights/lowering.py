@@ -13,11 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from icgd.errors import OverflowedRunError, ProgramError
+from icgd.layers.kernel_attention import KernelAttention, Pattern
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.product import ProductLayer
 from icgd.layers.relu_attention import ReLUAttention
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.layers.transformer import Transformer
+from icgd.problems.kernel_machine import as_matrix
+from icgd.problems.kernels import kernel_named
 from icgd.program.functions import LatticeFunction, ReluSum
 from icgd.program.instructions import (
     IDENTITY,
@@ -33,7 +36,9 @@ from icgd.program.instructions import (
     Argument,
     AverageExamples,
     ClipSlots,
+    DescendFunction,
     Instruction,
+    KernelTerm,
     LayerKind,
     LookUp,
     LookUpStep,
@@ -100,7 +105,7 @@ def lower_program(program: StackProgram, dtype: torch.dtype = torch.float64) -> 
     """The program as a transformer with ordinary weights."""
     return Transformer(
         block=[lower_layer(layer, program, dtype) for layer in program.block],
-        n_repeats=program.n_steps,
+        n_repeats=program.n_repeats,
         final=[lower_layer(layer, program, dtype) for layer in program.prediction],
     )
 
@@ -120,6 +125,8 @@ def lower_layer(layer: Layer, program: StackProgram, dtype: torch.dtype) -> nn.M
     query, key, value = (torch.zeros(shape, dtype=dtype) for _ in range(3))
     heads = Heads(query, key, value, torch.zeros(size.units, size.width, size.d_model, dtype=dtype))
     _fill_in_turn(layer, program, heads)
+    if layer.kind is LayerKind.KERNEL:
+        return _kernel_attention(layer, program.layout, heads)
     return HEADED_LAYERS[layer.kind](heads.query, heads.key, heads.value, heads.output)
 
 
@@ -128,6 +135,17 @@ HEADED_LAYERS = {
     LayerKind.SOFTMAX: SoftmaxAttention,
     LayerKind.PRODUCT: ProductLayer,
 }
+
+
+def _kernel_attention(layer: Layer, layout: Layout, heads: Heads) -> KernelAttention:
+    """Attention whose heads know their kernels; the last head of a noisy step has none."""
+    patterns: list[Pattern] = []
+    for instruction in layer.instructions:
+        if isinstance(instruction, DescendFunction):
+            patterns += [kernel_named(term.kernel, term.shape).matrix for term in instruction.terms]
+            patterns += [None] * (instruction.noise > 0)
+    weights = (heads.query, heads.key, heads.value, heads.output)
+    return KernelAttention(*weights, patterns, _at(layout, IS_EXAMPLE))
 
 
 def _fill_in_turn(layer: Layer, program: StackProgram, weights: Heads | Units) -> None:
@@ -421,3 +439,38 @@ def _(instruction: LookUpStep, program: StackProgram, weights: Units) -> None:
     n_terms = len(weights.bias) - 2
     fill(instruction.addition, program, weights.part(0, n_terms))
     _fill_pairs((instruction.write,), program.layout, weights.part(n_terms, 2))
+
+
+@fill.register
+def _(instruction: DescendFunction, program: StackProgram, weights: Heads) -> None:
+    """V = diag(A, -step_size), weighted, for every kernel; the noise moves labels alone."""
+    layout = program.layout
+    inputs = _coordinates(layout, instruction.inputs).flatten()
+    labels = _coordinates(layout, instruction.residual).flatten()
+    for head, term in enumerate(instruction.terms):
+        _fill_kernel_scores(term, inputs, weights.part(head, 1))
+        _copy(labels, -instruction.step_size * term.weight, weights.part(head, 1))
+        if instruction.transform is not None:
+            moved = term.weight * as_matrix(instruction.transform, weights.output.double())
+            features = len(labels) + torch.arange(len(inputs))
+            weights.value[head, inputs, features] = 1.0
+            weights.output[head, features[:, None], inputs] = moved.mT.to(weights.output)
+    if instruction.noise > 0:
+        scale = -instruction.step_size * instruction.noise
+        _copy(labels, scale, weights.part(len(instruction.terms), 1))
+
+
+def _fill_kernel_scores(term: KernelTerm, inputs: Tensor, head: Heads) -> None:
+    """Queries and keys are G x."""
+    matrix = torch.eye(len(inputs), dtype=torch.float64)
+    if term.transform is not None:
+        matrix = as_matrix(term.transform, matrix)
+    for weights in (head.query, head.key):
+        weights[0, inputs, : len(matrix)] = matrix.mT.to(weights)
+
+
+def _copy(slot: Tensor, scale: float, head: Heads) -> None:
+    """Every token gets `scale` times the slot of the tokens that it reads."""
+    features = torch.arange(len(slot))
+    head.value[0, slot, features] = 1.0
+    head.output[0, features, slot] = scale

@@ -16,6 +16,7 @@ from icgd.program.instructions import (
     Argument,
     AverageExamples,
     ClipSlots,
+    DescendFunction,
     Instruction,
     LayerKind,
     LookUp,
@@ -64,7 +65,7 @@ class LayerSize:
     def flops(self, n_tokens: int) -> int:
         """Multiplications and additions of the dense layer on `n_tokens` tokens."""
         projections = 2 * n_tokens * self.parameters
-        if self.kind in (LayerKind.ATTENTION, LayerKind.SOFTMAX):
+        if self.kind in (LayerKind.ATTENTION, LayerKind.SOFTMAX, LayerKind.KERNEL):
             return projections + 4 * self.units * n_tokens**2 * self.width
         if self.kind is LayerKind.PRODUCT:
             return projections + 3 * self.units * n_tokens * self.width
@@ -243,3 +244,23 @@ def _(instruction: LookUpStep, program: StackProgram) -> InstructionSize:
     added = instruction_size(instruction.addition, program)
     wiped = instruction_size(WipeSlots((instruction.write,)), program)
     return InstructionSize(added.units + wiped.units, 1, added.nonzeros + wiped.nonzeros)
+
+
+@instruction_size.register
+def _(instruction: DescendFunction, program: StackProgram) -> InstructionSize:
+    """A head for each kernel, and one for the noise."""
+    inputs = program.layout.slot(instruction.inputs).width
+    labels = program.layout.slot(instruction.residual).width
+    moved = instruction.transform or ()
+    width = max(inputs, *(len(term.transform or ()) for term in instruction.terms))
+    width = max(width, labels + inputs * bool(moved))
+    entries = sum(value != 0 for row in moved for value in row)
+    values = 2 * labels + inputs * bool(moved) + entries  # W_V and W_O
+    scores = [
+        2
+        * (inputs if term.transform is None else sum(g != 0 for row in term.transform for g in row))
+        for term in instruction.terms
+    ]
+    n_noise = int(instruction.noise > 0)
+    nonzeros = sum(scores) + len(scores) * values + n_noise * 2 * labels
+    return InstructionSize(len(scores) + n_noise, width, nonzeros)

@@ -48,25 +48,31 @@ def summarise(program: StackProgram, n_tokens: int) -> Summary:
     return Summary(
         construction=program.construction,
         n_steps=program.n_steps,
-        layers_per_step=len(block),
+        layers_per_step=program.layers_per_step,
         n_layers=program.n_layers,
         d_model=program.layout.width,
         d_head=max(layer.width for layer in with_heads),
-        d_mlp=max(layer.units for layer in layers if not layer.n_heads),
+        d_mlp=max((layer.units for layer in layers if not layer.n_heads), default=0),
         max_heads=max(layer.n_heads for layer in layers),
         n_heads=sum(layer.n_heads for layer in layers),
         parameters=sum(layer.parameters for layer in layers),
         nonzeros=sum(layer.nonzeros for layer in layers),
         n_registers=program.n_registers,
         n_tokens=n_tokens,
-        flops=block_flops * program.n_steps + sum(layer.flops(length) for layer in prediction),
+        flops=block_flops * program.n_repeats + sum(layer.flops(length) for layer in prediction),
         direct_flops=_direct_flops(program, n_tokens) * program.n_steps,
         layers=layers,
     )
 
 
 def _direct_flops(program: StackProgram, n_tokens: int) -> int:
-    """Forward, backward and gradient: 2 flops a weight and token each."""
+    """Forward, backward and gradient: 2 flops a weight and token each.
+
+    A functional step multiplies every token's kernel with every example by what is left to learn.
+    """
+    if program.trains_function:
+        (residual,) = program.layout.having(Role.RESIDUAL)
+        return 2 * n_tokens**2 * residual.width
     weights = [slot.width for slot in program.layout.having(Role.PARAMETER)]
     return 2 * n_tokens * (3 * sum(weights) - weights[0])
 

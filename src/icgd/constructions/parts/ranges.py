@@ -45,11 +45,11 @@ def ranges_on_domain(
     largest_output: Callable[[Activation, float], float] = _largest_value,
 ) -> Ranges:
     """Propagate the bounds of the domain and the box through the target network."""
-    target = problem.target
+    target = problem.network
     preactivations: list[float] = []
     outputs = [problem.domain.x]
     for layer, fan_in in enumerate(target.widths[:-1], start=1):
-        preactivations.append(fan_in * problem.update.box * outputs[-1])
+        preactivations.append(fan_in * problem.gradient_step.box * outputs[-1])
         activation = target.layer_activation(layer)
         outputs.append(largest_output(activation, preactivations[-1]) + margin)
     return Ranges(tuple(preactivations), tuple(outputs))
@@ -69,7 +69,7 @@ class BackwardRanges:
 
 def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> BackwardRanges:
     """Propagate the bounds of the forward pass through the backward pass."""
-    target = problem.target
+    target = problem.network
     slopes = [
         largest_size(target.layer_activation(layer).derivative, reach) + margin
         for layer, reach in enumerate(ranges.preactivations, start=1)
@@ -77,7 +77,7 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
     pulled_back = [_loss_slope(problem, ranges.outputs[-1]) + margin]
     deltas = [slopes[-1] * pulled_back[0]]
     for layer in range(target.depth - 1, 0, -1):
-        pulled_back.insert(0, target.widths[layer + 1] * problem.update.box * deltas[0])
+        pulled_back.insert(0, target.widths[layer + 1] * problem.gradient_step.box * deltas[0])
         deltas.insert(0, slopes[layer - 1] * pulled_back[0])
     return BackwardRanges(tuple(slopes), tuple(pulled_back), tuple(deltas))
 

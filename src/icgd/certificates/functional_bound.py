@@ -1,0 +1,239 @@
+r"""Bounds for functional descent. It approximates nothing, so all of its error is rounding.
+
+(b) for one run: a step adds at most what the rounding of the kernel and of its sums moves, and
+what was off before is multiplied by I - step_size (K + noise I), whose norm is known from the
+kernel matrix: where steps converge, errors do not grow.
+
+(a) for every task: the same with the largest kernel and the largest residual that the domain
+allows. A kernel without negative eigenvalues lets the residual grow only if step_size times the
+largest possible eigenvalue exceeds 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, isnan, sqrt
+
+import torch
+from torch import Tensor
+
+from icgd.backends.prompt import known_labels
+from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.domain_bound import DomainBound
+from icgd.certificates.kernel_rounding import (
+    Rounded,
+    kernel_error,
+    largest_kernel,
+    worst_kernel_error,
+)
+from icgd.problems.functional_reference import all_points
+from icgd.problems.kernel_machine import as_matrix
+from icgd.problems.problem import Problem
+from icgd.problems.task import Task
+from icgd.shapes import History
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step of a task: its size, the exact kernel of tokens and examples, and its rounding."""
+
+    size: float
+    noise: float
+    kernel: Tensor
+    error: Tensor
+
+    def rounding(self, labels: Tensor, values: Tensor, carried: Tensor, how: Arithmetic) -> Tensor:
+        """What the step may add to the error of every value.
+
+        `values` are exact; `carried` is how far the transformer's own may be off already.
+        """
+        n_examples = self.kernel.shape[-1]
+        size = values.abs() + carried + labels.abs()
+        off = how.sum_of(4, size)  # what is left is read off the values
+        left = ((labels - values).abs() + carried + off)[..., :n_examples, :]
+        largest = self.kernel.abs() + self.error
+        sums = largest @ left
+        wrong = self.error @ left + largest @ off[..., :n_examples, :]
+        wrong = wrong + how.sum_of(n_examples, sums)
+        own = how.sum_of(4, self.noise * left) + self.noise * off[..., :n_examples, :]
+        wrong[..., :n_examples, :] += own
+        return off + self.size * wrong + how.sum_of(4, size + self.size * sums)
+
+
+def _steps(problem: Problem, task: Task, n_steps: int, how: Arithmetic) -> list[_Step]:
+    """Every step, with inputs that move and carry their own rounding."""
+    update, machine = problem.functional_step, problem.machine
+    tokens = Rounded(points := all_points(task), torch.zeros_like(points))
+    steps: list[_Step] = []
+    for step in range(n_steps):
+        if step == 0 or update.transforms:
+            examples = Rounded(*(part[..., : task.n_examples, :] for part in _parts(tokens)))
+            kernel = machine.matrix(tokens.points, examples.points)
+            errors = [kernel_error(head, tokens, examples, how) for head in machine.heads]
+            error = torch.stack(errors).sum(0) + how.sum_of(len(errors), kernel.abs())
+        steps.append(_Step(update.size_of(step), update.noise, kernel, error))
+        transform = update.transform_of(step, machine.input_width)
+        if transform is not None:
+            tokens = _moved(tokens, examples, steps[-1], as_matrix(transform, points), how)
+    return steps
+
+
+def _parts(rounded: Rounded) -> tuple[Tensor, Tensor]:
+    return rounded.points, rounded.error
+
+
+def _moved(
+    tokens: Rounded, examples: Rounded, step: _Step, transform: Tensor, how: Arithmetic
+) -> Rounded:
+    """The inputs after x <- x + A sum_j K x_j."""
+    points = tokens.points + step.kernel @ examples.points @ transform.mT
+    size = examples.points.abs() + examples.error
+    largest = step.kernel.abs() + step.error
+    wrong = step.error @ size + step.kernel.abs() @ examples.error
+    wrong = wrong + how.sum_of(examples.points.shape[-2], largest @ size)
+    added = wrong @ transform.abs().mT
+    added = added + how.sum_of(len(transform), largest @ size @ transform.abs().mT)
+    return Rounded(points, tokens.error + added + how.sum_of(4, tokens.points.abs()))
+
+
+def functional_step_bounds(
+    problem: Problem, task: Task, history: History, how: Arithmetic
+) -> Tensor:
+    """For each step, a bound on the error it adds to any value of the function."""
+    labels = known_labels(task).double()
+    before = history[..., :-1, :].double().unflatten(-1, labels.shape[-2:])
+    steps = _steps(problem, task, before.shape[-3], how)
+    none = torch.zeros_like(labels)
+    bounds = [
+        step.rounding(labels, values, none, how).flatten(-2).amax(-1)
+        for step, values in zip(steps, before.unbind(-3), strict=True)
+    ]
+    return torch.stack(bounds, dim=-1) if bounds else labels.new_zeros(*task.batch, 0)
+
+
+def functional_trajectory_bounds(
+    problem: Problem, task: Task, real: History, how: Arithmetic
+) -> Tensor:
+    """For each step, a bound on the distance of any value from real functional descent.
+
+    On the examples in the Euclidean norm, in which a step that converges lets nothing grow.
+    """
+    n = task.n_examples
+    labels = known_labels(task).double()
+    values = real.unflatten(-1, labels.shape[-2:])
+    error = torch.zeros_like(labels)
+    norm = error[..., :1, :]
+    bounds = []
+    steps = _steps(problem, task, values.shape[-3] - 1, how)
+    factors = _contractions(problem, steps, n)
+    for number, (step, factor) in enumerate(zip(steps, factors, strict=True)):
+        added = step.rounding(labels, values[..., number, :, :], error, how)
+        reading = step.size * (step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * norm)
+        norm = factor * norm + added[..., :n, :].norm(dim=-2, keepdim=True)
+        queries = error[..., n:, :] + reading + added[..., n:, :]
+        error = torch.cat([norm.expand_as(labels[..., :n, :]), queries], dim=-2)
+        bounds.append(error.flatten(-2).amax(-1))
+    return torch.stack(bounds, dim=-1) if bounds else labels.new_zeros(*task.batch, 0)
+
+
+def _contractions(problem: Problem, steps: list[_Step], n: int) -> list[Tensor]:
+    """The norm of I - step_size (K + noise I) on the examples, for each step."""
+    factors: list[Tensor] = []
+    eigenvalues: Tensor | None = None
+    for step in steps:
+        kernel = step.kernel[..., :n, :]
+        if not problem.machine.is_symmetric:
+            whole = (1 - step.size * step.noise) * torch.eye(n).to(kernel) - step.size * kernel
+            factor: Tensor = torch.linalg.matrix_norm(whole, ord=2)
+        else:
+            if eigenvalues is None or problem.functional_step.transforms:
+                eigenvalues = torch.linalg.eigvalsh(kernel) + step.noise
+            factor = (1 - step.size * eigenvalues).abs().amax(-1)
+        # Room for the rounding of the norm itself.
+        factors.append((factor * (1 + 1e-9) + 1e-12)[..., None, None])
+    return factors
+
+
+def functional_domain_bound(problem: Problem, n_steps: int, how: Arithmetic) -> DomainBound:
+    """For every task in the domain: one step, and the whole run."""
+    worst = _Worst(problem, how)
+    for step in range(n_steps):
+        worst.take(step)
+    return DomainBound(_known(worst.step_error), _known(worst.error + worst.query_error))
+
+
+def _known(bound: float) -> float:
+    """Infinite where infinities met: nothing is known there."""
+    return inf if isnan(bound) else bound
+
+
+class _Worst:
+    """The largest quantities that any task in the domain can reach, step by step.
+
+    `left` bounds the Euclidean norm of what is left on the examples, `value` any value of the
+    function, `error` how far examples may be off (in that norm) and `query_error` a query.
+    """
+
+    def __init__(self, problem: Problem, how: Arithmetic) -> None:
+        self._problem, self._how = problem, how
+        self._root = sqrt(how.n_tokens)
+        width = problem.machine.input_width
+        reach = torch.full((1, width), problem.domain.x, dtype=torch.float64)
+        self._inputs = Rounded(reach, torch.zeros_like(reach))
+        self._label = problem.domain.y
+        self.left = self._root * problem.domain.y
+        self.value = self.error = self.query_error = self.step_error = 0.0
+
+    def take(self, step: int) -> None:
+        """Go through one step."""
+        update = self._problem.functional_step
+        size, root = update.size_of(step), self._root
+        kernel, wrong = self._kernel()
+        largest = self._how.n_tokens * kernel + update.noise  # no eigenvalue is larger
+        grows = 1 + size * largest
+        if self._problem.machine.is_positive:
+            grows = max(1.0, size * largest - 1)
+        left = self.left + self.error
+        one = self._rounding(size, update.noise, kernel, wrong, self.left, self.value)
+        added = self._rounding(size, update.noise, kernel, wrong, left, self.value + self.error)
+        self.step_error = max(self.step_error, one)
+        self.query_error += size * root * kernel * self.error + added
+        self.error = grows * self.error + root * added
+        self.value += size * (root * kernel + update.noise) * self.left
+        self.left *= grows
+        self._move(step, kernel, wrong)
+
+    def _kernel(self) -> tuple[float, float]:
+        heads = self._problem.machine.heads
+        kernel = sum(largest_kernel(head, self._inputs.points) for head in heads)
+        wrong = sum(worst_kernel_error(head, self._inputs, self._how) for head in heads)
+        return kernel, wrong + self._sum(len(heads), kernel)
+
+    def _sum(self, n_terms: int, size: float) -> float:
+        return float(self._how.sum_of(n_terms, torch.tensor(size, dtype=torch.float64)))
+
+    def _rounding(
+        self, size: float, noise: float, kernel: float, wrong: float, left: float, value: float
+    ) -> float:
+        """As `_Step.rounding`, with the largest quantities; sums by Cauchy's inequality."""
+        read = value + self.query_error + self._label
+        off = self._sum(4, read)
+        left = left + self._root * off
+        sums = self._root * (kernel + wrong) * left
+        moved = self._root * wrong * left + self._root**2 * (kernel + wrong) * off
+        moved += self._sum(self._how.n_tokens, sums) + self._sum(4, noise * left) + noise * off
+        return _known(off + size * moved + self._sum(4, read + size * sums))
+
+    def _move(self, step: int, kernel: float, wrong: float) -> None:
+        machine, update = self._problem.machine, self._problem.functional_step
+        transform = update.transform_of(step, machine.input_width)
+        if transform is None:
+            return
+        n = self._how.n_tokens
+        sums = as_matrix(transform, self._inputs.points).abs().sum(-1)
+        points, error = self._inputs.points, self._inputs.error
+        reach = float((points + error).max())
+        moved = n * (wrong * reach + kernel * float(error.max()))
+        moved += self._sum(n + len(sums), n * (kernel + wrong) * reach)
+        error = error + sums * moved + self._sum(4, reach)
+        self._inputs = Rounded(points + sums * n * kernel * reach, error)

@@ -1,0 +1,147 @@
+r"""How far rounding moves a kernel: the only error of functional descent besides its sums.
+
+A kernel is a function of one number t, a product <u, w> or a distance |u - w|. If t is off by at
+most tau, the kernel is off by at most tau times its slope between, and by the rounding of the
+function itself. Points may be off too (steps that move them round), which adds to tau.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from torch import Tensor
+
+from icgd.certificates.bounds import Arithmetic
+from icgd.problems.kernel_machine import KernelHead, as_matrix
+from icgd.problems.kernels import SHAPES
+
+FUNCTION_ULPS = 16
+"""Units of roundoff, with room to spare, by which torch's functions of one variable err."""
+
+PRODUCT_KERNELS = {"linear", "relu", "exp", "polynomial", "softmax"}
+DISTANCE_KERNELS = {"rbf", "laplace", "matern"}
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """Points as they are in exact arithmetic, and how far each coordinate may be off."""
+
+    points: Tensor
+    error: Tensor
+
+
+def kernel_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
+    """A bound on the error of `head.matrix(left, right)`, entry by entry.
+
+    Infinite for a kernel of the user's own, about which nothing is known.
+    """
+    if head.kernel in PRODUCT_KERNELS:
+        scores = head.moved(left.points) @ head.moved(right.points).mT
+        error = _of_product(head, scores, _product_error(head, left, right, how), how)
+    elif head.kernel in DISTANCE_KERNELS:
+        # No such kernel is steeper than 1, nor larger.
+        error = _distance_error(head, left, right, how) + FUNCTION_ULPS * how.roundoff
+    else:
+        error = left.points.new_full((*left.points.shape[:-1], right.points.shape[-2]), inf)
+    return 2 * head.weight * error  # twice: the oracle rounds too
+
+
+def _sizes(head: KernelHead, points: Tensor) -> Tensor:
+    """|G| |u|: what the terms of G u add up to."""
+    if head.transform is None:
+        return points.abs()
+    return points.abs() @ as_matrix(head.transform, points).abs().mT
+
+
+def _moved_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> Tensor:
+    """How far G u may be off."""
+    width = rounded.points.shape[-1]
+    carried = _sizes(head, rounded.error)
+    return carried + how.sum_of(width, _sizes(head, rounded.points) + carried)
+
+
+def _product_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
+    a, b = _sizes(head, left.points), _sizes(head, right.points)
+    off_a, off_b = _moved_error(head, left, how), _moved_error(head, right, how)
+    carried = off_a @ b.mT + (a + off_a) @ off_b.mT
+    return carried + how.sum_of(a.shape[-1], (a + off_a) @ (b + off_b).mT)
+
+
+def _distance_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
+    """In the sum norm, of which the Euclidean one is no more."""
+    off = _moved_error(head, left, how).sum(-1)[..., :, None]
+    off = off + _moved_error(head, right, how).sum(-1)[..., None, :]
+    distance = torch.cdist(head.moved(left.points), head.moved(right.points), p=1.0)
+    return off + how.sum_of(left.points.shape[-1], distance + off)
+
+
+def _of_product(head: KernelHead, scores: Tensor, tau: Tensor, how: Arithmetic) -> Tensor:
+    rules: dict[str, Callable[[], Tensor]] = {
+        "linear": lambda: tau,
+        "relu": lambda: tau,
+        "exp": lambda: scores.exp() * (torch.expm1(tau) + _ulps(how) * tau.exp()),
+        "polynomial": lambda: _of_power(head, scores, tau, how),
+        "softmax": lambda: _of_softmax(scores, tau, how),
+    }
+    return rules[head.kernel]()
+
+
+def _ulps(how: Arithmetic) -> float:
+    return FUNCTION_ULPS * how.roundoff
+
+
+def _of_power(head: KernelHead, scores: Tensor, tau: Tensor, how: Arithmetic) -> Tensor:
+    degree = int(SHAPES["polynomial"] if head.shape is None else head.shape)
+    base = 1 + scores.abs() + tau
+    off = tau + _ulps(how) * base
+    return degree * base ** (degree - 1) * off + degree * _ulps(how) * base**degree
+
+
+def _of_softmax(scores: Tensor, tau: Tensor, how: Arithmetic) -> Tensor:
+    """All scores of a row may move, by tau, and by rounding when the largest is subtracted."""
+    largest = tau.amax(-1, keepdim=True) + 4 * how.roundoff * scores.abs().amax(-1, keepdim=True)
+    relative = torch.expm1(2 * largest) + _ulps(how)
+    share = torch.softmax(scores, dim=-1)
+    return how.sum_of(scores.shape[-1], share) + share * relative
+
+
+def largest_kernel(head: KernelHead, points: Tensor) -> float:
+    """The largest |K| of two points whose coordinates are at most those of the one in `points`."""
+    sizes = _sizes(head, points)
+    score = float((sizes * sizes).sum())
+    if head.kernel in DISTANCE_KERNELS or head.kernel == "softmax":
+        return head.weight
+    rules: dict[str, Callable[[], float]] = {
+        "linear": lambda: score,
+        "relu": lambda: score,
+        "exp": lambda: float(torch.tensor(score).double().exp()),
+        "polynomial": lambda: float(
+            (1 + torch.tensor(score).double()) ** (head.shape or SHAPES["polynomial"])
+        ),
+    }
+    return head.weight * rules[head.kernel]() if head.kernel in rules else inf
+
+
+def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> float:
+    """The largest error of the kernel of two points that are at most as large as the one given."""
+    if head.kernel == "softmax":  # all shares are at most 1, whatever the number of scores
+        tau = _product_error(head, rounded, rounded, how)
+        largest = tau + 4 * how.roundoff * _sizes(head, rounded.points).square().sum()
+        sums = how.sum_of(how.n_tokens, torch.ones_like(tau)) + _ulps(how)
+        return float(2 * head.weight * (torch.expm1(2 * largest) + sums))
+    positive = _in_positive_orthant(head)
+    if head.kernel in DISTANCE_KERNELS:
+        opposite = Rounded(-rounded.points, rounded.error)
+        return float(kernel_error(positive, rounded, opposite, how))
+    return float(kernel_error(positive, rounded, rounded, how))
+
+
+def _in_positive_orthant(head: KernelHead) -> KernelHead:
+    """The head with |G| for G: no product or distance of the original is larger."""
+    if head.transform is None:
+        return head
+    transform = tuple(tuple(abs(value) for value in row) for row in head.transform)
+    return KernelHead(head.kernel, transform, head.weight, head.shape)

@@ -1,0 +1,74 @@
+r"""Functional gradient descent by kernel attention (cheng, Propositions 3.1 and D.1).
+
+The residual stream of a token holds its input and what is left to learn there: y_i - f_l(x_i) at
+an example, -f_l(x_q) at a query. Kernel attention with B = C = G and V = diag(A, -step_size) reads
+the examples alone and adds
+
+    -step_size * sum_j K(x, x_j) (y_j - f_l(x_j))
+
+to what is left, at examples and queries alike. That is one step of gradient descent on
+(1/2) sum_j (f(x_j) - y_j)^2 in the space of functions that K induces:
+
+    f_{l+1} = f_l + step_size * sum_j (y_j - f_l(x_j)) K(., x_j)
+
+One layer is one step, exactly: nothing is approximated, and only rounding errs. A kernel that is a
+sum takes one head a summand. Noise adds noise * I to the kernel on the examples, by a head in which
+every example reads itself. A transform A moves the inputs along (GD++).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import ClassVar
+
+from icgd.constructions.base import AbstractConstruction, Precision
+from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.problem import Problem
+from icgd.program.instructions import IS_EXAMPLE, DescendFunction, KernelTerm
+from icgd.program.layout import Layout, Role, Slot
+from icgd.program.program import Layer, StackProgram
+
+
+class Functional(AbstractConstruction):
+    """One layer a step, for any kernel."""
+
+    name: ClassVar[str] = "functional"
+    target: ClassVar[type] = KernelMachine
+
+    def objection(self, problem: Problem) -> str | None:
+        return None
+
+    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
+        update = problem.functional_step
+        update.require_steps(n_steps)
+        alike = update.is_constant or n_steps == 0
+        steps = range(1) if alike else range(n_steps)
+        return StackProgram(
+            construction=self.name,
+            layout=_layout(problem.machine),
+            functions=(),
+            block=tuple(_layer(problem, step) for step in steps),
+            n_steps=n_steps,
+            prediction=(),
+            steps_per_block=1 if alike else n_steps,
+        )
+
+
+def _layout(machine: KernelMachine) -> Layout:
+    slots = (
+        Slot("x", (machine.input_width,), Role.INPUT),
+        Slot("y", (machine.output_width,), Role.RESIDUAL),
+        Slot(IS_EXAMPLE, (1,), Role.CONSTANT),
+    )
+    return Layout(slots)
+
+
+def _layer(problem: Problem, step: int) -> Layer:
+    machine, update = problem.machine, problem.functional_step
+    descend = DescendFunction(
+        terms=tuple(KernelTerm(**asdict(head)) for head in machine.heads),
+        step_size=update.size_of(step),
+        noise=update.noise,
+        transform=update.transform_of(step, machine.input_width),
+    )
+    return Layer("descend", (descend,))

@@ -1,0 +1,53 @@
+"""Kernel attention: every token reads the examples, each by how alike a kernel says they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from icgd.layers.attention import Headed
+from icgd.shapes import Stream
+
+Pattern = Callable[[Tensor, Tensor], Tensor] | None
+"""A kernel of every query (row) and key (column); or None: every example reads itself alone."""
+
+
+class KernelAttention(Headed):
+    """x[i] + sum_{head, example j} K_head(W_Q x[i], W_K x[j]) W_O W_V x[j].
+
+    Feature `example_feature` of the stream is 1 on examples, which are read, and 0 on queries,
+    which are not: the mask of the papers.
+    """
+
+    def __init__(
+        self,
+        query: Float[Tensor, "head d_model d_head"],
+        key: Float[Tensor, "head d_model d_head"],
+        value: Float[Tensor, "head d_model d_value"],
+        output: Float[Tensor, "head d_value d_model"],
+        patterns: Sequence[Pattern],
+        example_feature: int,
+    ) -> None:
+        super().__init__(query, key, value, output)
+        self.patterns = tuple(patterns)
+        self.example_feature = example_feature
+
+    def forward(self, x: Stream) -> Stream:
+        is_example = self._is_example(x)
+        examples = x[..., is_example, :]
+        update = torch.zeros_like(x)
+        for head, pattern in enumerate(self.patterns):
+            value = examples @ self.W_V[head] @ self.W_O[head]
+            if pattern is None:
+                update[..., is_example, :] += value
+            else:
+                update += pattern(x @ self.W_Q[head], examples @ self.W_K[head]) @ value
+        return x + update
+
+    def _is_example(self, x: Stream) -> Bool[Tensor, " token"]:
+        """Which tokens are examples; the same in all tasks of a batch."""
+        first_task = x.flatten(0, -3)[0] if x.ndim > 2 else x
+        return first_task[:, self.example_feature] > 0.5

@@ -1,0 +1,164 @@
+"""The target of functional descent: a function that is a sum of kernels around the examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from icgd.errors import KernelError, SettingError
+from icgd.problems.kernels import Kernel, kernel_named
+from icgd.problems.settings import count, instance, positive
+from icgd.shapes import KernelMatrix, OtherPoints, Points
+
+Rows = tuple[tuple[float, ...], ...]
+"""A matrix as plain data."""
+
+ASYMMETRY = 1e-9
+"""How far a kernel matrix may be from symmetric, relative to its largest entry: rounding."""
+
+
+def as_rows(name: str, matrix: object) -> Rows:
+    """`matrix` as plain data, if it is a rectangle of numbers."""
+    try:
+        tensor = torch.as_tensor(matrix, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise SettingError.wrong_kind(name, matrix, "a matrix of numbers") from None
+    if tensor.ndim != 2 or not tensor.isfinite().all():
+        raise SettingError.wrong_kind(name, matrix, "a matrix of finite numbers")
+    return tuple(tuple(row) for row in tensor.tolist())
+
+
+def as_matrix(rows: Rows, like: Tensor) -> Tensor:
+    """Plain data as a tensor, rounded once to the precision of `like`."""
+    return torch.tensor(rows, dtype=torch.float64).to(like)
+
+
+@dataclass(frozen=True, init=False)
+class KernelHead:
+    """The kernel `weight * K(G u, G w)`, with G = `transform`, or no transform.
+
+    A length scale s is the transform I / s. `shape` is the smoothness of the matern kernel, the
+    degree of the polynomial one.
+    """
+
+    kernel: str
+    transform: Rows | None
+    weight: float
+    shape: float | None
+
+    def __init__(
+        self,
+        kernel: str = "rbf",
+        transform: Any = None,
+        weight: float = 1.0,
+        shape: float | None = None,
+    ) -> None:
+        kernel_named(kernel, shape)
+        rows = None if transform is None else as_rows("transform", transform)
+        object.__setattr__(self, "kernel", kernel)
+        object.__setattr__(self, "transform", rows)
+        object.__setattr__(self, "weight", positive("weight", weight))
+        object.__setattr__(self, "shape", shape)
+
+    @property
+    def function(self) -> Kernel:
+        return kernel_named(self.kernel, self.shape)
+
+    def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
+        """This head's kernel of every pair."""
+        return self.weight * self.function.matrix(self.moved(left), self.moved(right))
+
+    def moved(self, points: Points) -> Tensor:
+        """Every point u as G u."""
+        if self.transform is None:
+            return points
+        return points @ as_matrix(self.transform, points).mT
+
+
+@dataclass(frozen=True, init=False)
+class KernelMachine:
+    """f(x) = sum_i a_i K(x, x_i), where K is the sum of the heads' kernels.
+
+    `heads` may be the name of a kernel, or one head. What is trained is the function itself: its
+    parameters are its values at all tokens.
+    """
+
+    input_width: int
+    heads: tuple[KernelHead, ...]
+    output_width: int
+
+    def __init__(
+        self,
+        input_width: int,
+        heads: str | KernelHead | Iterable[KernelHead] = "rbf",
+        output_width: int = 1,
+    ) -> None:
+        if isinstance(heads, str):
+            heads = KernelHead(heads)
+        heads = (heads,) if isinstance(heads, KernelHead) else tuple(heads)
+        object.__setattr__(self, "input_width", count("input_width", input_width))
+        object.__setattr__(self, "heads", heads)
+        object.__setattr__(self, "output_width", count("output_width", output_width))
+        if not heads:
+            raise SettingError.wrong_length("heads", 0, "at least one")
+        for head in heads:
+            instance("head", head, KernelHead)
+            self._require_width(head)
+
+    def _require_width(self, head: KernelHead) -> None:
+        for row in head.transform or ():
+            if len(row) != self.input_width:
+                expected = f"{self.input_width}, one for each input"
+                raise SettingError.wrong_length("A row of transform", len(row), expected)
+
+    @property
+    def is_symmetric(self) -> bool:
+        return all(head.function.is_symmetric for head in self.heads)
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether its matrices are known to have no negative eigenvalue."""
+        return all(head.function.is_positive for head in self.heads)
+
+    def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
+        """The machine's kernel of every pair."""
+        return sum_of_heads(self.heads, left, right)
+
+    def require_symmetric(self, purpose: str) -> None:
+        """Raise `KernelError` if a head's kernel is known not to be symmetric."""
+        for head in self.heads:
+            if not head.function.is_symmetric:
+                raise KernelError.needs_symmetry(head.kernel, purpose)
+
+    def gram(self, points: Points) -> KernelMatrix:
+        """The kernel of every pair of `points`, if it is finite and as symmetric as it claims."""
+        for head in self.heads:
+            _require_gram(head, head.matrix(points, points))
+        return self.matrix(points, points)
+
+
+def sum_of_heads(heads: tuple[KernelHead, ...], left: Points, right: OtherPoints) -> KernelMatrix:
+    """The sum of the heads' kernels of every pair."""
+    first, *others = heads
+    total = first.matrix(left, right)
+    for head in others:
+        total = total + head.matrix(left, right)
+    return total
+
+
+def _require_gram(head: KernelHead, matrix: Tensor) -> None:
+    if not matrix.isfinite().all():
+        index = (~matrix.isfinite()).nonzero()[0].tolist()
+        raise KernelError.not_finite(head.kernel, index, matrix[tuple(index)].item())
+    if not head.function.is_symmetric:
+        return
+    excess = (matrix - matrix.mT).abs() - ASYMMETRY * matrix.abs().amax()
+    if (excess > 0).any():
+        index = (excess > 0).nonzero()[0].tolist()
+        mirrored = [*index[:-2], index[-1], index[-2]]
+        values = matrix[tuple(index)].item(), matrix[tuple(mirrored)].item()
+        raise KernelError.not_symmetric(head.kernel, index, *values)

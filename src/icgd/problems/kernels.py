@@ -1,0 +1,160 @@
+r"""Kernels: how alike two points are, and so how much one learns from the other.
+
+    linear      <u, w>                     rbf         exp(-|u - w|^2 / 2)
+    relu        max(0, <u, w>)             laplace     exp(-|u - w|_1)
+    exp         exp(<u, w>)                matern      by smoothness nu = 1/2, 3/2 or 5/2
+    polynomial  (1 + <u, w>)^degree        softmax     exp(<u, w>), divided by its sum over all w
+
+Scales are no parameters of a kernel: a head rescales its inputs by a matrix. relu is symmetric but
+not positive, softmax not even symmetric; both are widely used in attention, so both are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from icgd.errors import KernelError, SettingError, UnknownNameError
+from icgd.shapes import KernelMatrix, OtherPoints, Points
+
+MatrixOf = Callable[[Tensor, Tensor], Tensor]
+"""From points (..., i, d) and (..., j, d) to the matrix (..., i, j)."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """K[i, j] = K(left_i, right_j); learning sums over the points on the right."""
+
+    name: str
+    function: MatrixOf
+    is_symmetric: bool = True
+    is_positive: bool = True
+    """Whether its matrices have no negative eigenvalue: relu and softmax may have some."""
+    is_own: bool = False
+    """Whether a user registered it; then what it returns is checked each time."""
+
+    def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
+        """The kernel of every pair."""
+        values = self.function(left, right)
+        if self.is_own:
+            _require_matrix(self.name, values, (*left.shape[:-1], right.shape[-2]))
+        return values
+
+
+def _require_matrix(name: str, values: Any, shape: tuple[int, ...]) -> None:
+    if not isinstance(values, Tensor) or tuple(values.shape) != shape:
+        raise KernelError.wrong_shape(name, getattr(values, "shape", type(values).__name__), shape)
+    if not values.isfinite().all():
+        index = (~values.isfinite()).nonzero()[0].tolist()
+        raise KernelError.not_finite(name, index, values[tuple(index)].item())
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    return left @ right.mT
+
+
+def _distance(left: Tensor, right: Tensor) -> Tensor:
+    """Euclidean, from differences: exactly 0 between equal points."""
+    return torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _linear(left: Tensor, right: Tensor) -> Tensor:
+    return _product(left, right)
+
+
+def _relu(left: Tensor, right: Tensor) -> Tensor:
+    return torch.relu(_product(left, right))
+
+
+def _exp(left: Tensor, right: Tensor) -> Tensor:
+    return torch.exp(_product(left, right))
+
+
+def _softmax(left: Tensor, right: Tensor) -> Tensor:
+    return torch.softmax(_product(left, right), dim=-1)
+
+
+def _rbf(left: Tensor, right: Tensor) -> Tensor:
+    return torch.exp(-0.5 * _distance(left, right).square())
+
+
+def _laplace(left: Tensor, right: Tensor) -> Tensor:
+    return torch.exp(-torch.cdist(left, right, p=1.0))
+
+
+def _matern_1(left: Tensor, right: Tensor) -> Tensor:
+    return torch.exp(-_distance(left, right))
+
+
+def _matern_3(left: Tensor, right: Tensor) -> Tensor:
+    scaled = sqrt(3) * _distance(left, right)
+    return (1 + scaled) * torch.exp(-scaled)
+
+
+def _matern_5(left: Tensor, right: Tensor) -> Tensor:
+    scaled = sqrt(5) * _distance(left, right)
+    return (1 + scaled + scaled.square() / 3) * torch.exp(-scaled)
+
+
+_MATERN = {0.5: _matern_1, 1.5: _matern_3, 2.5: _matern_5}
+
+SHAPES: dict[str, float] = {"matern": 1.5, "polynomial": 2.0}
+"""Kernels with a shape (smoothness, degree), and what it is unless said."""
+
+
+def _matern(shape: float) -> MatrixOf:
+    if shape not in _MATERN:
+        raise SettingError.not_one_of("shape of the matern kernel", shape, tuple(_MATERN))
+    return _MATERN[shape]
+
+
+def _polynomial(shape: float) -> MatrixOf:
+    if shape != int(shape) or not 1 <= shape <= 32:
+        raise SettingError.not_one_of("degree of the polynomial kernel", shape, ("1", "...", "32"))
+    return lambda left, right: (1 + _product(left, right)) ** int(shape)
+
+
+KERNELS: dict[str, Kernel] = {
+    kernel.name: kernel
+    for kernel in (
+        Kernel("linear", _linear),
+        Kernel("relu", _relu, is_positive=False),
+        Kernel("exp", _exp),
+        Kernel("rbf", _rbf),
+        Kernel("laplace", _laplace),
+        Kernel("matern", _matern(SHAPES["matern"])),
+        Kernel("polynomial", _polynomial(SHAPES["polynomial"])),
+        Kernel("softmax", _softmax, is_symmetric=False, is_positive=False),
+    )
+}
+
+
+def kernel_named(name: str, shape: float | None = None) -> Kernel:
+    """The kernel called `name`; `shape` is the smoothness of matern, the degree of polynomial."""
+    if not isinstance(name, str) or name not in KERNELS:
+        raise UnknownNameError.of("kernel", name, known=list(KERNELS))
+    if shape is None:
+        return KERNELS[name]
+    if name not in SHAPES:
+        raise KernelError.no_shape(name, shape, tuple(SHAPES))
+    of_shape = _matern if name == "matern" else _polynomial
+    return Kernel(name, of_shape(shape))
+
+
+def register_kernel(name: str, function: MatrixOf, *, symmetric: bool = True) -> Kernel:
+    """Make a function of your own known as the kernel `name`.
+
+    It gets points (..., i, d) and (..., j, d) and returns the matrix (..., i, j), in torch. Files
+    hold the name only: register it again before a saved run is loaded elsewhere.
+    """
+    if name in KERNELS and not KERNELS[name].is_own:
+        raise KernelError.taken(name)
+    if not callable(function):
+        raise SettingError.wrong_kind("function", function, "a function of two tensors")
+    KERNELS[name] = Kernel(name, function, is_symmetric=symmetric, is_positive=False, is_own=True)
+    return KERNELS[name]

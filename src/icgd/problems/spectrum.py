@@ -1,0 +1,99 @@
+"""The eigenvalues of a kernel on the examples: which step sizes converge, and how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.problem import Problem
+from icgd.problems.task import Task
+from icgd.shapes import Inputs
+
+EXACT_SIZE = 512
+"""Examples up to which all eigenvalues are computed, O(n^3); beyond, the largest by iteration."""
+
+N_ITERATIONS = 64
+"""Of the power method: 64 find the largest eigenvalue to about 1 %, from below."""
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The smallest and the largest eigenvalue, over all tasks of a batch."""
+
+    low: float
+    high: float
+
+    @property
+    def condition(self) -> float:
+        """Largest over smallest."""
+        return self.high / self.low if self.low > 0 else float("inf")
+
+
+def spectrum(machine: KernelMachine, x: Inputs, noise: float = 0.0) -> Spectrum:
+    """Of K + noise I on the examples; needs a symmetric kernel. O(n^3)."""
+    machine.require_symmetric("The spectrum")
+    values = torch.linalg.eigvalsh(machine.gram(x.double())) + noise
+    return Spectrum(float(values.min()), float(values.max()))
+
+
+def growth(step_sizes: Sequence[float], eigenvalue: float) -> float:
+    """What all steps together multiply the error along an eigenvector by: prod |1 - step t|."""
+    return prod(abs(1 - size * eigenvalue) for size in step_sizes)
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """An eigenvalue along which the steps let the error grow, and by what factor."""
+
+    eigenvalue: float
+    growth: float
+
+
+def divergence(problem: Problem, task: Task, n_steps: int) -> Divergence | None:
+    """The worst eigenvalue along which the error grows over the run, if there is one.
+
+    Steps that move the inputs are not judged. A look at the row sums, O(n^2), is enough where
+    steps are small; otherwise eigenvalues are computed.
+    """
+    update, machine = problem.functional_step, problem.machine
+    if update.transforms or n_steps == 0:
+        return None
+    gram = machine.gram(task.x.double())
+    sizes = [update.size_of(step) for step in range(n_steps)]
+    if machine.is_positive and max(sizes) * (_row_sum(gram) + update.noise) <= 2:
+        return None
+    values = _eigenvalues(gram, machine.is_symmetric) + update.noise
+    factors = torch.ones_like(values)
+    for size in sizes:
+        factors = factors * (1 - size * values)
+    worst = int(factors.abs().argmax())
+    largest = float(factors.abs().flatten()[worst])
+    if largest <= 1 + 1e-9:  # rounding of the eigenvalues
+        return None
+    return Divergence(float(values.real.flatten()[worst]), largest)
+
+
+def _row_sum(gram: Tensor) -> float:
+    """The largest row sum of absolute values: no eigenvalue is larger."""
+    return float(gram.abs().sum(-1).max())
+
+
+def _eigenvalues(gram: Tensor, is_symmetric: bool) -> Tensor:
+    if gram.shape[-1] > EXACT_SIZE:
+        return _largest_eigenvalue(gram)
+    values: Tensor = torch.linalg.eigvalsh(gram) if is_symmetric else torch.linalg.eigvals(gram)
+    return values
+
+
+def _largest_eigenvalue(gram: Tensor) -> Tensor:
+    """The power method: a Rayleigh quotient, never above the largest eigenvalue."""
+    vector = torch.ones_like(gram[..., :1])
+    for _ in range(N_ITERATIONS):
+        vector = gram @ vector
+        vector = vector / vector.norm(dim=-2, keepdim=True)
+    return (vector * (gram @ vector)).sum(-2)

@@ -1,0 +1,141 @@
+r"""Updates: what one training step does, and step sizes that make many of them fast.
+
+A functional step moves the function itself, from f_0 = 0:
+
+    f_{l+1}(x) = f_l(x) + step_size_l * sum_i e_i K(x, x_i),    e_i = y_i - f_l(x_i)
+
+The error left on the examples is multiplied by I - step_size_l K, so after L steps by the
+polynomial prod_l (1 - step_size_l t) at every eigenvalue t of K. Of all such polynomials the
+Chebyshev polynomial is smallest on an interval: it needs about sqrt(high / low) steps where a
+constant step needs high / low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import cos, log, pi
+from numbers import Real
+from typing import Any
+
+from icgd.errors import SettingError
+from icgd.problems.kernel_machine import Rows, as_rows
+from icgd.problems.settings import count, finite, positive
+
+
+@dataclass(frozen=True)
+class GradientStep:
+    """w <- clip(w - step_size * grad L(w), -box, box)."""
+
+    step_size: float
+    box: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "step_size", positive("step_size", self.step_size))
+        object.__setattr__(self, "box", positive("box", self.box))
+
+
+@dataclass(frozen=True, init=False)
+class FunctionalStep:
+    """f <- f + step_size * sum_i e_i K(., x_i), with `noise` * I added to K on the examples.
+
+    `step_size` is one number, or one a step (such as `chebyshev_steps`). `transforms` move the
+    inputs along, x <- x + A sum_j K(x, x_j) x_j (GD++): one A for all steps, or one a step; a
+    number a stands for a * I.
+    """
+
+    step_size: float | tuple[float, ...]
+    noise: float
+    transforms: tuple[float | Rows, ...]
+
+    def __init__(
+        self, step_size: float | Iterable[float], noise: float = 0.0, transforms: Any = ()
+    ) -> None:
+        object.__setattr__(self, "step_size", _as_step_size(step_size))
+        object.__setattr__(self, "noise", 0.0 if noise == 0 else positive("noise", noise))
+        object.__setattr__(self, "transforms", _as_transforms(transforms))
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all steps are alike."""
+        return isinstance(self.step_size, float) and len(self.transforms) <= 1
+
+    def require_steps(self, n_steps: int) -> None:
+        """Raise `SettingError` unless a schedule has one entry a step."""
+        sizes = self.step_size if isinstance(self.step_size, tuple) else ()
+        for name, schedule in (("step_size", sizes), ("transforms", self.transforms[1:])):
+            length = len(schedule) + (name == "transforms")
+            if schedule and length != n_steps:
+                raise SettingError.wrong_length(name, length, f"{n_steps}, one for each step")
+
+    def require_width(self, width: int) -> None:
+        """Raise `SettingError` unless every transform is a square matrix of this width."""
+        for part in self.transforms:
+            if not isinstance(part, float) and {len(part), *map(len, part)} != {width}:
+                shape = f"{len(part)} x {len(part[0])}"
+                raise SettingError.wrong_kind("transforms", shape, f"a {width} x {width} matrix")
+
+    def size_of(self, step: int) -> float:
+        """The step size of a step, counted from 0."""
+        return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
+
+    def transform_of(self, step: int, width: int) -> Rows | None:
+        """The matrix A of a step, counted from 0."""
+        if not self.transforms:
+            return None
+        part = self.transforms[step if len(self.transforms) > 1 else 0]
+        if not isinstance(part, float):
+            return part
+        return tuple(tuple(part * (i == j) for j in range(width)) for i in range(width))
+
+
+def _as_step_size(value: object) -> float | tuple[float, ...]:
+    if not isinstance(value, Iterable) or isinstance(value, str):
+        return positive("step_size", value)
+    sizes = tuple(positive("step_size", size) for size in value)
+    if not sizes:
+        raise SettingError.wrong_length("step_size", 0, "one a step")
+    return sizes
+
+
+def _as_transforms(value: object) -> tuple[float | Rows, ...]:
+    """Numbers and matrices, one for all steps or one a step."""
+    if isinstance(value, Real):
+        return (finite("transforms", value),)
+    parts = list(value) if isinstance(value, Iterable) else [value]
+    return tuple(
+        finite("transforms", part) if isinstance(part, Real) else as_rows("transforms", part)
+        for part in parts
+    )
+
+
+def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
+    """The step sizes that shrink the error most for a kernel with eigenvalues in [low, high].
+
+    They are the inverses of the Chebyshev points, in an order in which no partial product grows
+    large (Leja's), so that rounding stays small.
+    """
+    if not positive("low", low) < positive("high", high):
+        raise SettingError.bad_interval(low, high)
+    count("n_steps", n_steps)
+    middle, radius = (high + low) / 2, (high - low) / 2
+    points = [middle + radius * cos((2 * k + 1) * pi / (2 * n_steps)) for k in range(n_steps)]
+    return tuple(1 / point for point in _in_leja_order(points))
+
+
+def _in_leja_order(points: Sequence[float]) -> list[float]:
+    """Each next point is the one whose product of distances to those before is largest."""
+    left = sorted(points)
+    chosen = [left.pop()]
+    weights = [0.0] * len(left)
+    while left:
+        weights = [w + log(abs(p - chosen[-1])) for w, p in zip(weights, left, strict=True)]
+        best = max(range(len(left)), key=weights.__getitem__)
+        chosen.append(left.pop(best))
+        weights.pop(best)
+    return chosen
+
+
+def best_constant_step(low: float, high: float) -> float:
+    """The constant step size that shrinks the error most: 2 / (low + high)."""
+    return 2 / (positive("low", low) + positive("high", high))

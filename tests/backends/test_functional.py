@@ -1,0 +1,39 @@
+"""The fused run of functions; what it owes as a backend is in tests/contracts/functional.py."""
+
+import torch
+
+import icgd
+from icgd.backends.functional import states
+from tests.cases import KERNEL_CASES
+
+
+def test_the_kernel_is_computed_once_unless_the_inputs_move():
+    calls = []
+
+    def counted(u: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        calls.append(tuple(u.shape))
+        return u @ w.mT
+
+    icgd.register_kernel("counted", counted)
+    case = KERNEL_CASES[0]
+    for transforms, expected in (((), 1), (0.01, 4)):
+        update = icgd.FunctionalStep(0.01, transforms=transforms)
+        machine = icgd.KernelMachine(3, "counted")
+        problem = icgd.Problem(machine, "squared", update, icgd.Domain(2.0, 4.0))
+        program = icgd.compile(problem, n_steps=4).program
+        task = icgd.as_task(problem, case.x, case.y, queries=case.queries)
+        calls.clear()
+        assert len(list(states(program, task))) == 5
+        assert calls == [(10, 3)] * expected
+
+
+def test_large_batches_run_in_groups_with_the_same_result(monkeypatch):
+    case = KERNEL_CASES[3]
+    x, y = case.x.expand(5, -1, -1), case.y * torch.arange(1, 6).double()[:, None, None] / 5
+    compiled = icgd.compile(case.problem, n_steps=3)
+    together = compiled.run(x, y)
+    monkeypatch.setattr("icgd.backends.fused.NUMBERS_AT_ONCE", 2 * 7 * 7)
+    calls: list[tuple[int, int]] = []
+    grouped = compiled.run(x, y, on_progress=lambda *call: calls.append(call))
+    assert torch.equal(together.parameters, grouped.parameters)
+    assert calls[-1] == (9, 9)  # three groups of three steps

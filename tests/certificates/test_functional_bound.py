@@ -1,0 +1,68 @@
+"""Bounds of functional descent: what they hold against is in tests/end_to_end."""
+
+import pytest
+import torch
+
+import icgd
+from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.functional_bound import (
+    functional_domain_bound,
+    functional_step_bounds,
+    functional_trajectory_bounds,
+)
+from icgd.problems import functional_reference
+from tests.cases import KERNEL_CASES
+
+DOUBLE = Arithmetic.of(torch.float64, 64, "dense")
+
+
+def problem_of(step_size: float, kernel: str = "rbf") -> icgd.Problem:
+    update = icgd.FunctionalStep(step_size)
+    return icgd.Problem(icgd.KernelMachine(3, kernel), "squared", update, icgd.Domain(2.0, 4.0))
+
+
+def test_where_steps_converge_the_bound_of_a_run_grows_with_the_square_of_its_length():
+    """Errors do not multiply: they add up on the examples, and once more where those are read."""
+    problem, case = problem_of(0.2), KERNEL_CASES[3]
+    task = icgd.as_task(problem, case.x, case.y, queries=case.queries)
+    real = functional_reference.train(problem, task, 400)
+    bounds = functional_trajectory_bounds(problem, task, real, DOUBLE)
+    one = functional_step_bounds(problem, task, real, DOUBLE)
+    assert bounds[-1] <= 400**2 * one.max()
+    assert bounds[-1] <= 1e-9
+
+
+def test_on_the_domain_too_if_the_step_is_short_enough_for_any_data():
+    short, long = 2 / 64, 2.5 / 64
+    assert functional_domain_bound(problem_of(short), 100, DOUBLE).trajectory <= 1e-6
+    assert functional_domain_bound(problem_of(long), 100, DOUBLE).trajectory >= 1.0
+    assert functional_domain_bound(problem_of(short, "relu"), 100, DOUBLE).trajectory >= 1.0
+
+
+def test_no_steps_have_no_error():
+    bound = functional_domain_bound(problem_of(0.1), 0, DOUBLE)
+    assert (bound.step, bound.trajectory) == (0.0, 0.0)
+
+
+def test_a_kernel_of_the_users_own_has_no_bound():
+    icgd.register_kernel("own-for-bounds", lambda u, w: u @ w.mT)
+    problem, case = problem_of(0.01, "own-for-bounds"), KERNEL_CASES[0]
+    report = icgd.verify(icgd.compile(problem, n_steps=2), case.x, case.y)
+    assert report.step_bounds.isinf().all()
+    assert report.step_errors.max() <= 1e-14
+
+
+@pytest.mark.parametrize("part", ["kernel", "sum"])
+def test_a_wrong_layer_breaks_its_bound(part, monkeypatch):
+    """The certificate notices a kernel that is off by 1e-9, and a forgotten example."""
+    case = KERNEL_CASES[3]
+    compiled = icgd.compile(case.problem, n_steps=2)
+    right = icgd.verify(compiled, case.x, case.y)
+    assert right.verdict is icgd.Verdict.HOLDS
+    if part == "kernel":
+        layer = "icgd.backends.functional.sum_of_heads"
+        monkeypatch.setattr(layer, lambda heads, u, w: 1.000000001 * heads[0].matrix(u, w))
+    else:
+        layer = "icgd.backends.functional.known_labels"
+        monkeypatch.setattr(layer, lambda task: torch.cat([task.y[:-1], 0 * task.y[-1:]]))
+    assert icgd.verify(compiled, case.x, case.y).verdict is icgd.Verdict.BROKEN

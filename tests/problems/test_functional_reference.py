@@ -1,0 +1,58 @@
+"""The oracle of functional descent against autograd in the function space, and its limit."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.kernel_ridge import KernelRidge
+
+import icgd
+from icgd.problems import functional_reference
+from icgd.problems.problem import Domain, Problem
+from icgd.problems.updates import FunctionalStep
+from tests.cases import KERNEL_CASES, over
+
+
+@over(KERNEL_CASES[:9])
+def test_it_descends_the_squared_error_in_the_space_of_functions(case):
+    """For f = sum a_j K(., x_j) the gradient in function space has coefficients e, not K e."""
+    task, update = case.task(), case.problem.functional_step
+    gram = case.problem.machine.gram(task.x)
+    gram = gram + update.noise * torch.eye(7).double()
+    coefficients = torch.zeros_like(task.y, requires_grad=True)
+    residual = gram @ coefficients - task.y
+    functional = torch.autograd.grad(residual.square().sum() / 2, residual)[0]
+    values = (-update.size_of(0) * gram @ functional).flatten()
+    first = functional_reference.train(case.problem, task, 1)[1]
+    assert (first[: len(values)] - values).abs().max() <= 1e-14
+
+
+@over(KERNEL_CASES)
+def test_stepping_from_its_own_run_leads_along_it(case):
+    task = case.task()
+    run = functional_reference.train(case.problem, task, 3)
+    again = functional_reference.stepped(case.problem, task, run)
+    assert (again - run[1:]).abs().max() <= 1e-13
+    assert functional_reference.stepped(case.problem, task, run[:1]).shape == (0, run.shape[1])
+
+
+def machine_task(noise: float):
+    """Points far enough apart that the kernel matrix has a modest condition number."""
+    generator = np.random.default_rng(0)
+    x, queries = generator.uniform(-4, 4, (12, 2)), generator.uniform(-4, 4, (5, 2))
+    y = np.sin(x).sum(1)
+    problem = Problem(
+        icgd.KernelMachine(2, "rbf"), "squared", FunctionalStep(0.1, noise), Domain(4.0, 2.0)
+    )
+    return problem, icgd.as_task(problem, x, y, queries=queries), (x, y, queries)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_the_limit_is_kernel_ridge_and_the_mean_of_a_gaussian_process(noise):
+    problem, task, (x, y, queries) = machine_task(noise)
+    ours = functional_reference.limit(problem, task).flatten().numpy()
+    ridge = KernelRidge(alpha=max(noise, 1e-12), kernel="rbf", gamma=0.5).fit(x, y)
+    np.testing.assert_allclose(ours, ridge.predict(queries), rtol=1e-8)
+    process = GaussianProcessRegressor(RBF(1.0), alpha=max(noise, 1e-12), optimizer=None)
+    np.testing.assert_allclose(ours, process.fit(x, y).predict(queries), rtol=1e-8)

@@ -1,0 +1,90 @@
+"""Kernels against scikit-learn and scipy, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.gaussian_process.kernels import Matern
+from sklearn.metrics import pairwise
+
+from icgd.errors import KernelError, SettingError, UnknownNameError
+from icgd.problems.kernels import KERNELS, kernel_named, register_kernel
+
+U = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+W = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+TRUTH = {
+    ("linear", None): pairwise.linear_kernel,
+    ("relu", None): lambda u, w: np.maximum(u @ w.T, 0),
+    ("exp", None): lambda u, w: np.exp(u @ w.T),
+    ("rbf", None): lambda u, w: pairwise.rbf_kernel(u, w, gamma=0.5),
+    ("laplace", None): lambda u, w: pairwise.laplacian_kernel(u, w, gamma=1.0),
+    ("matern", None): Matern(nu=1.5),
+    ("matern", 0.5): Matern(nu=0.5),
+    ("matern", 2.5): Matern(nu=2.5),
+    ("polynomial", None): lambda u, w: pairwise.polynomial_kernel(u, w, 2, gamma=1, coef0=1),
+    ("polynomial", 5.0): lambda u, w: pairwise.polynomial_kernel(u, w, 5, gamma=1, coef0=1),
+    ("softmax", None): lambda u, w: np.exp(u @ w.T) / np.exp(u @ w.T).sum(1, keepdims=True),
+}
+
+
+@pytest.mark.parametrize(("name", "shape"), TRUTH)
+def test_every_kernel_is_what_others_compute(name, shape):
+    ours = kernel_named(name, shape).matrix(U, W)
+    truth = np.stack([TRUTH[name, shape](u, w) for u, w in zip(U.numpy(), W.numpy(), strict=True)])
+    np.testing.assert_allclose(ours.numpy(), truth, rtol=1e-13, atol=1e-15)
+
+
+def test_no_kernel_is_left_out():
+    assert {name for name, _ in TRUTH} == {name for name, k in KERNELS.items() if not k.is_own}
+
+
+@pytest.mark.parametrize("name", ["rbf", "laplace", "matern"])
+def test_equal_points_are_exactly_alike(name):
+    far = 1e4 * U[0]
+    assert torch.equal(kernel_named(name).matrix(far, far).diagonal(), torch.ones(4).double())
+
+
+@pytest.mark.parametrize("name", [name for name, k in KERNELS.items() if k.is_positive])
+def test_kernels_called_positive_have_no_negative_eigenvalue(name):
+    values = torch.linalg.eigvalsh(kernel_named(name).matrix(W[0], W[0]))
+    assert values.min() >= -1e-12 * values.max()
+
+
+def test_relu_is_not_positive():
+    points = torch.tensor([[1.0, 0.0], [-0.5, 3.0], [-0.5, -3.0]]).double()
+    points = torch.cat([points, torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double()])
+    assert torch.linalg.eigvalsh(kernel_named("relu").matrix(points, points)).min() < -0.1
+
+
+def test_a_kernel_of_the_users_own_is_found_by_its_name():
+    register_kernel("cosine", lambda u, w: torch.cos(u @ w.mT))
+    assert torch.equal(kernel_named("cosine").matrix(U, W), torch.cos(U @ W.mT))
+    assert not kernel_named("cosine").is_positive
+
+
+def test_what_a_kernel_of_the_users_own_returns_is_checked():
+    register_kernel("row", lambda u, w: u[..., :1])
+    with pytest.raises(KernelError, match=r"'row' returned \(2, 4, 1\); expected a tensor of sh"):
+        kernel_named("row").matrix(U, W)
+    register_kernel("list", lambda u, w: [1.0])  # type: ignore[arg-type,return-value]
+    with pytest.raises(KernelError, match=r"'list' returned list; expected a tensor"):
+        kernel_named("list").matrix(U, W)
+    register_kernel("log", lambda u, w: torch.log(u @ w.mT))
+    with pytest.raises(KernelError, match=r"'log' returned nan at \[0, 0, \d\]; every entry"):
+        kernel_named("log").matrix(U, W)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: kernel_named("rfb"), UnknownNameError, "kernel 'rfb'.*Did you mean 'rbf'"),
+        (lambda: kernel_named("rbf", 2.0), KernelError, "'rbf' has no shape, got shape=2.0"),
+        (lambda: kernel_named("matern", 1.0), SettingError, "one of 0.5, 1.5, 2.5, got 1.0"),
+        (lambda: kernel_named("polynomial", 1.5), SettingError, "one of 1, ..., 32, got 1.5"),
+        (lambda: kernel_named("polynomial", 33.0), SettingError, "got 33.0"),
+        (lambda: register_kernel("rbf", torch.add), KernelError, "'rbf' is a kernel of icgd"),
+    ],
+)
+def test_wrong_kernels_are_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

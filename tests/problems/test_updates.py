@@ -1,0 +1,88 @@
+"""Updates: schedules, transforms and Chebyshev steps."""
+
+from math import acosh, cosh
+
+import pytest
+import torch
+
+from icgd.errors import SettingError
+from icgd.problems.updates import (
+    FunctionalStep,
+    GradientStep,
+    best_constant_step,
+    chebyshev_steps,
+)
+
+A = ((1.0, 2.0), (3.0, 4.0))
+
+
+def test_one_step_size_serves_all_steps():
+    update = FunctionalStep(0.5, transforms=2.0)
+    assert update.is_constant
+    assert (update.size_of(0), update.size_of(7)) == (0.5, 0.5)
+    assert update.transform_of(7, 2) == ((2.0, 0.0), (0.0, 2.0))
+    update.require_steps(7)
+
+
+def test_a_schedule_has_an_entry_a_step():
+    update = FunctionalStep([0.5, 0.25], transforms=(0.0, A))
+    assert not update.is_constant
+    assert [update.size_of(step) for step in range(2)] == [0.5, 0.25]
+    assert update.transform_of(0, 2) == ((0.0, 0.0), (0.0, 0.0))
+    assert update.transform_of(1, 2) == A
+    update.require_steps(2)
+    with pytest.raises(SettingError, match="step_size has 2 entries; expected 3, one for each"):
+        update.require_steps(3)
+    with pytest.raises(SettingError, match="transforms has 2 entries; expected 3"):
+        FunctionalStep(0.1, transforms=(0.0, A)).require_steps(3)
+
+
+def test_transforms_of_any_kind_become_plain_data():
+    assert FunctionalStep(0.1, transforms=(torch.tensor(A),)).transforms == (A,)
+    assert FunctionalStep(0.1).transforms == ()
+
+
+@pytest.mark.parametrize("condition", [4.0, 100.0, 1e4])
+@pytest.mark.parametrize("n_steps", [1, 7, 40])
+def test_chebyshev_steps_shrink_all_errors_by_the_optimal_factor(condition, n_steps):
+    """The largest |prod (1 - r t)| on [low, high] is 1 / T_n((high + low) / (high - low))."""
+    low, high = 0.3, 0.3 * condition
+    t = torch.linspace(low, high, 20_001, dtype=torch.float64)
+    product = torch.ones_like(t)
+    largest = 0.0
+    for size in chebyshev_steps(low, high, n_steps):
+        product = product * (1 - size * t)
+        largest = max(largest, float(product.abs().max()))
+    optimum = 1 / cosh(n_steps * acosh((high + low) / (high - low)))
+    assert float(product.abs().max()) == pytest.approx(optimum, rel=1e-6)
+    assert largest <= condition  # no intermediate product is large, so rounding is not either
+
+
+def test_the_best_constant_step_is_best():
+    t = torch.linspace(1.0, 100.0, 1001, dtype=torch.float64)
+    sizes = [best_constant_step(1.0, 100.0) * factor for factor in (0.99, 1.0, 1.01)]
+    factors = [float((1 - size * t).abs().max()) for size in sizes]
+    assert factors[1] == pytest.approx(99 / 101)
+    assert factors[1] < min(factors[0], factors[2])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GradientStep(0.0, 1.0), "step_size must be a positive finite number, got 0.0"),
+        (lambda: FunctionalStep(-1.0), "step_size must be a positive finite number, got -1.0"),
+        (lambda: FunctionalStep(()), "step_size has 0 entries; expected one a step"),
+        (lambda: FunctionalStep((0.1, float("inf"))), "step_size must be .* got inf"),
+        (lambda: FunctionalStep(0.1, noise=-0.1), "noise must be a positive finite number"),
+        (lambda: FunctionalStep(0.1, transforms=float("nan")), "transforms must be of type a fin"),
+        (
+            lambda: FunctionalStep(0.1, transforms=(A[:1],)).require_width(2),
+            "transforms must be of type a 2 x 2 matrix, got '1 x 2'",
+        ),
+        (lambda: chebyshev_steps(2.0, 1.0, 3), r"An interval needs finite ends .* \[2.0, 1.0\]"),
+        (lambda: chebyshev_steps(0.0, 1.0, 3), "low must be a positive finite number, got 0.0"),
+    ],
+)
+def test_wrong_updates_are_refused(make, message):
+    with pytest.raises(SettingError, match=message):
+        make()
