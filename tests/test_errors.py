@@ -47,6 +47,11 @@ MESSAGES = [
         "step_size has 2 entries; expected 3, one for each step.",
     ),
     (
+        made(ExportError.kernel_attention, "ONNX"),
+        "ONNX cannot hold kernel attention, of which functional descent is made. Use "
+        "compiled.transformer(), a torch module.",
+    ),
+    (
         made(SettingError.starts_from_zero),
         "A kernel machine starts from the function 0; leave `initial` out.",
     ),

@@ -576,6 +576,13 @@ class ExportError(IcgdError, ValueError):
         )
 
     @classmethod
+    def kernel_attention(cls, tool: str) -> ExportError:
+        return cls(
+            f"{tool} cannot hold kernel attention, of which functional descent is made. Use "
+            "compiled.transformer(), a torch module."
+        )
+
+    @classmethod
     def too_large(cls, tool: str, needed: int, limit: int) -> ExportError:
         return cls(
             f"The {tool} file would take {needed / 2**30:.1f} GiB; such a file can hold "

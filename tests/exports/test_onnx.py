@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import icgd
 from icgd.backends.prompt import encode, read_parameters, read_predictions
 from icgd.compiled import Compiled
 from icgd.errors import (
@@ -223,3 +224,9 @@ def test_the_module_is_imported_without_its_packages(package):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_kernel_attention_is_refused_with_what_to_use_instead(tmp_path):
+    compiled = icgd.compile(cases.KERNEL_CASES[0].problem, n_steps=2)
+    with pytest.raises(ExportError, match="cannot hold kernel attention"):
+        export_onnx(compiled, tmp_path / "f.onnx")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import Sequential
 
+import icgd
 from icgd.compiled import Compiled
 from icgd.errors import (
     DataError,
@@ -255,3 +256,9 @@ def test_the_module_is_imported_without_the_package():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_kernel_attention_is_refused_with_what_to_use_instead():
+    compiled = icgd.compile(cases.KERNEL_CASES[0].problem, n_steps=2)
+    with pytest.raises(ExportError, match="cannot hold kernel attention"):
+        open_in_transformer_lens(compiled)

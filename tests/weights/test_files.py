@@ -164,6 +164,7 @@ def test_a_foreign_file_is_called_foreign(tmp_path):
 def test_another_format_is_named(path, version):
     rewrite(path, icgd=version)
     with pytest.raises(
-        FileError, match=f"has file format '{version}'; this version of icgd reads format 2"
+        FileError,
+        match=f"has file format '{version}'; this version of icgd reads format {files.FORMAT}",
     ):
         icgd.load(path)

@@ -59,6 +59,8 @@ def export_onnx(
 ) -> None:
     """Write the dense transformer as an ONNX file, which is whole or not there at all."""
     _require_packages()
+    if compiled.program.trains_function:
+        raise ExportError.kernel_attention("ONNX")
     needed = compiled.summary().parameters * dtype_named(dtype).itemsize + ROOM
     if needed > LARGEST_FILE:
         raise ExportError.too_large("ONNX", needed, LARGEST_FILE)

@@ -149,6 +149,8 @@ def open_in_transformer_lens(
     It needs softmax attention and MLPs, and nothing else: compile with `softmax-stack`.
     """
     program = compiled.program
+    if program.trains_function:
+        raise ExportError.kernel_attention("TransformerLens")
     kinds = {layer.kind for layer in program.unrolled()}
     if foreign := [name for kind, name in NOT_STANDARD.items() if kind in kinds]:
         raise ExportError.not_standard("TransformerLens", program.construction, foreign)
