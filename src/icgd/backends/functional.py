@@ -44,11 +44,9 @@ def run_function(
     for step, state in enumerate(states(program, task)):
         for name in trace:
             recorded[name].append(_slot(name, state, constants).expand(*task.batch, -1, -1))
-        if step == 0:
-            continue
-        kept = learnt if history else learnt[:1]
-        learnt = [*kept, (labels - state.residual).flatten(-2)]
-        if on_progress:
+        if step > 0 and (history or step == program.n_steps):
+            learnt.append((labels - state.residual).flatten(-2))
+        if step > 0 and on_progress:
             on_progress(step, program.n_steps)
     return Run(
         parameters=torch.stack(learnt, dim=-2),

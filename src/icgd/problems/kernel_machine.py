@@ -136,9 +136,12 @@ class KernelMachine:
 
     def gram(self, points: Points) -> KernelMatrix:
         """The kernel of every pair of `points`, if it is finite and as symmetric as it claims."""
+        total = points.new_zeros(())
         for head in self.heads:
-            _require_gram(head, head.matrix(points, points))
-        return self.matrix(points, points)
+            matrix = head.matrix(points, points)
+            _require_gram(head, matrix)
+            total = total + matrix
+        return total
 
 
 def sum_of_heads(heads: tuple[KernelHead, ...], left: Points, right: OtherPoints) -> KernelMatrix:
