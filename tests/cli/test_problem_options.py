@@ -6,6 +6,8 @@ from icgd.cli.compile import compile
 from icgd.cli.problem_options import compiled_from, parse_widths, takes_training_run
 from icgd.cli.size import size
 from icgd.errors import SettingError
+from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.updates import FunctionalStep
 from tests.cli.files import PROBLEM
 
 
@@ -59,3 +61,23 @@ def test_a_command_receives_the_run_and_its_own_options():
     assert loud
     assert compiled.problem == PROBLEM
     assert compiled.program.n_steps == 2
+
+
+def test_a_kernel_makes_it_functional_descent():
+    compiled = compiled_from("4,2", kernel="exp", step_size=0.25, noise=0.5, steps=3)
+    assert compiled.program.construction == "functional"
+    assert compiled.problem.target == KernelMachine(4, "exp", 2)
+    assert compiled.problem.update == FunctionalStep(0.25, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"widths": "4,3,1", "kernel": "rbf"}, "widths has 3 entries; expected 2 with --kernel"),
+        ({"widths": "4,1", "noise": 0.1}, "noise has no effect without --kernel"),
+        ({"widths": "4,1", "kernel": "rfb"}, "Unknown kernel 'rfb'.* Did you mean 'rbf'"),
+    ],
+)
+def test_wrong_kernels_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        compiled_from(**settings)

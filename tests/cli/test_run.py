@@ -194,3 +194,19 @@ def test_the_example_of_the_help_works(run, command, tmp_path):
     assert run().code == 0
     assert command(*command("run", "--help").example()).code == 0
     assert (tmp_path / "prices.csv").read_text().startswith("price\n")
+
+
+def test_a_kernel_learns_from_a_table_and_warns_of_steps_that_diverge(command, tmp_path):
+    (tmp_path / "d.csv").write_text("x,y\n0,1\n1,0\n0.5,0.25\n")
+    (tmp_path / "q.csv").write_text("x\n0.5\n")
+    make = ("compile", "--kernel", "laplace", "--widths", "1,1", "-o", tmp_path / "f.safetensors")
+    assert command(*make, "--steps", "400", "--step-size", "0.5").code == 0
+    ran = command(
+        "run", tmp_path / "f.safetensors", tmp_path / "d.csv", "--queries", tmp_path / "q.csv"
+    )
+    assert "0.25" in ran.stdout
+    assert ran.stderr == ""
+    assert command(*make, "--step-size", "5", "--steps", "2").code == 0
+    ran = command("run", tmp_path / "f.safetensors", tmp_path / "d.csv")
+    assert ran.code == 0
+    assert ran.stderr.startswith("icgd: warning: The steps diverge on these data: the error grows")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated
 
 import typer
@@ -47,8 +48,14 @@ def options(
     """Options of `icgd` itself."""
 
 
+def _show_warning(message: Warning | str, *_: object) -> None:
+    """A warning in one line, without the place in the code."""
+    typer.echo(f"icgd: warning: {' '.join(str(message).split())}", err=True)
+
+
 def main() -> None:
     """Run the command line."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except IcgdError as error:

@@ -16,7 +16,7 @@ from icgd.cli.writing import write_file
 from icgd.compiled import Compiled
 from icgd.errors import SettingError
 from icgd.pipeline import load
-from icgd.problems import reference
+from icgd.problems import functional_reference, reference
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.shapes import Parameters
@@ -83,6 +83,8 @@ def _train(compiled: Compiled, task: Task, backend: str, labels: tuple[str, ...]
 
 
 def _risk(problem: Problem, parameters: Parameters, task: Task) -> float:
+    if problem.trains_function:
+        return functional_reference.risk(task, parameters)
     x, y = task.x.double(), task.y.double()
     return float(reference.risk(problem, parameters.double(), x, y))
 

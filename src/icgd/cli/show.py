@@ -142,14 +142,18 @@ def print_summary(summary: Summary) -> None:
         ("layers", f"{summary.n_layers:,}: {steps}, {prediction} to predict"),
         *([("registers", f"{summary.n_registers:,}")] if summary.n_registers else []),
         ("d_model", count_text(summary.d_model)),
-        ("heads", f"at most {count_text(summary.max_heads)} a layer, d_head {summary.d_head:,}"),
-        ("hidden units of an MLP", f"at most {count_text(summary.d_mlp)}"),
+        ("heads", f"{_at_most(summary.max_heads)} a layer, d_head {summary.d_head:,}"),
+        *([("hidden units of an MLP", _at_most(summary.d_mlp))] if summary.d_mlp else []),
         ("weights", f"{count_text(summary.parameters)} ({memory} dense; steps share them)"),
         ("non-zero weights", f"{count_text(summary.nonzeros)} ({nonzero_share:.2g} of all)"),
         (f"FLOPs, {summary.n_tokens} tokens", f"{count_text(summary.flops)} dense"),
         ("direct training", f"{count_text(summary.direct_flops)} FLOPs"),
     ]
     print_rows(f"The transformer ({summary.construction})", rows)
+
+
+def _at_most(number: int) -> str:
+    return f"at most {count_text(number)}"
 
 
 def print_functions(functions: Iterable[Function]) -> None:
@@ -170,7 +174,9 @@ def print_certificate(certificate: Certificate) -> None:
         ("(c) one step, the paper's closed form", error_text(certificate.paper_step)),
     ]
     tokens = f"{certificate.n_tokens:,} tokens"
-    print_rows(f"Proved for all data in the domain, up to {tokens}: no weight errs by more", rows)
+    print_rows(
+        f"Proved for all data in the domain, up to {tokens}: nothing learnt errs by more", rows
+    )
 
 
 def print_report(report: Report) -> None:
@@ -193,7 +199,7 @@ def print_report(report: Report) -> None:
         ),
     ]
     names = ("", "measured", "(b) this run", "(a) any data", "(c) paper")
-    print_columns("Largest error of any weight, and its proved bounds", names, rows)
+    print_columns("Largest error of anything learnt, and its proved bounds", names, rows)
     output.print(f"Near-kink events: {report.near_kinks.count:,}")
     style = "bold green" if report.verdict is Verdict.HOLDS else "bold red"
     output.print(Text(f"{report.verdict.name}: {report.verdict.value}.", style=style))

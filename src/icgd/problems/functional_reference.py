@@ -102,3 +102,10 @@ def predict(task: Task, parameters: Parameters) -> Labels:
     """The function's values at the queries, out of those at all tokens."""
     values: Tensor = parameters.unflatten(-1, (task.n_tokens, task.y.shape[-1]))
     return values[..., task.n_examples :, :]
+
+
+def risk(task: Task, parameters: Parameters) -> float:
+    """(1 / 2n) sum_i |f(x_i) - y_i|^2, from the values at all tokens."""
+    values = parameters.double().unflatten(-1, (task.n_tokens, task.y.shape[-1]))
+    left = values[..., : task.n_examples, :] - task.y.double()
+    return float(left.square().sum(-1).mean(-1).mean()) / 2
