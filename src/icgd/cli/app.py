@@ -55,7 +55,7 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 
 def main() -> None:
     """Run the command line."""
-    warnings.showwarning = _show_warning
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         app()
     except IcgdError as error:

@@ -1,0 +1,1 @@
+"""Learnt models: data, the training loop, and measures of what training found."""

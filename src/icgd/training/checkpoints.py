@@ -1,0 +1,198 @@
+"""Checkpoints: safetensors files from which a killed run goes on with the same bits.
+
+A file holds the model, Adam's state and the log as tensors, and the step and the configuration as
+JSON in its metadata, with a digest over everything. Nothing is pickled. The last two are kept; a
+new one appears whole, and only then an older one goes, so that a kill at any time leaves a good
+one. Time and size grow with the parameters and the rows of the log.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as as_bytes
+from torch import Tensor, nn
+from torch.optim import Adam
+
+from icgd.errors import CheckpointError
+from icgd.training.logs import Log
+from icgd.weights.atomic import whole_file
+from icgd.weights.files import digest
+
+FORMAT = 1
+"""Version of the file format; raised when older readers could misread a file."""
+
+HEADER = "icgd_checkpoint"
+"""The only entry of the metadata: several are written in random order, one gives equal files."""
+
+KEPT = 2
+"""The newest, and one to fall back on if the disk loses the newest."""
+
+Configuration = dict[str, Any]
+"""Plain JSON data that identify a run: its settings, its task, its model."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that a run needs to go on: after `step` updates, tensors by name and the log."""
+
+    step: int
+    tensors: Mapping[str, Tensor]
+    log: Log
+
+
+class Checkpoints:
+    """The checkpoints of one run in its folder."""
+
+    def __init__(self, folder: Path, configuration: Configuration) -> None:
+        self.folder = folder
+        self.configuration: Configuration = json.loads(json.dumps(configuration))
+        self._good: list[Path] = []
+
+    def save(self, state: State) -> None:
+        """Write a checkpoint; then remove those before it, but for one."""
+        path = self.folder / f"checkpoint-{state.step:09d}.safetensors"
+        _write(path, state, self.configuration)
+        if path not in self._good:
+            self._good = [*self._good, path][-KEPT:]
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove earlier checkpoints that are not kept, and what a kill left of unfinished files.
+
+        Later ones, damaged or else they had been loaded, wait until their step is saved again.
+        """
+        newest = self._good[-1:]
+        old = [path for path in self._paths() if [path] < newest and path not in self._good]
+        unfinished = (".checkpoint-*.partial", ".log.*.partial")
+        for path in [*old, *(path for name in unfinished for path in self.folder.glob(name))]:
+            with suppress(OSError):  # it stays: no harm
+                path.unlink()
+
+    def load(self) -> State | None:
+        """The newest state that can be read; None if the run has not begun.
+
+        Raises `CheckpointError` if no file can be read, or if it is of another configuration.
+        Files are never changed here.
+        """
+        damages: list[CheckpointError] = []
+        paths = self._paths()
+        while paths:
+            try:
+                state, stored = _read(paths[-1])
+            except CheckpointError as problem:
+                damages.append(problem)
+                paths.pop()
+                continue
+            _require_equal(paths[-1], stored, self.configuration)
+            for damage in damages:
+                warnings.warn(f"{damage} Going on from {paths[-1]}.", stacklevel=2)
+            self._good = paths[-KEPT:]
+            return state
+        if damages:
+            raise damages[0]
+        return None
+
+    def _paths(self) -> list[Path]:
+        """All checkpoints, the oldest first."""
+        return sorted(self.folder.glob("checkpoint-*.safetensors"))
+
+
+def _write(path: Path, state: State, configuration: Configuration) -> None:
+    tensors = {**state.tensors, "log": _as_tensor(state.log)}
+    header = {
+        "format": FORMAT,
+        "step": state.step,
+        "columns": list(state.log.columns),
+        "configuration": configuration,
+    }
+    sealed = {**header, "digest": _digest(header, tensors)}
+    content = as_bytes(tensors, metadata={HEADER: json.dumps(sealed)})
+    with whole_file(path) as temporary:
+        temporary.write_bytes(content)  # save_file would leave a file of its own after a kill
+
+
+def _read(path: Path) -> tuple[State, Configuration]:
+    """State and configuration in a file, whose digest is checked."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            header: dict[str, Any] = json.loads((file.metadata() or {}).get(HEADER, "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise CheckpointError.damaged(path, str(problem)) from None
+    if header.get("format") != FORMAT:
+        raise CheckpointError.foreign(path, header.get("format"), FORMAT)
+    if header.pop("digest", None) != _digest(header, tensors):
+        raise CheckpointError.damaged(path, "its checksum does not match")
+    log = _as_log(tensors.pop("log"), header["columns"])
+    return State(header["step"], tensors, log), header["configuration"]
+
+
+def _digest(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    return digest({HEADER: json.dumps(header)}, tensors)
+
+
+def _as_tensor(log: Log) -> Tensor:
+    """A row for each row of the log: float64 keeps every bit, also of NaN."""
+    values = [list(row.values()) for row in log.rows]
+    return torch.tensor(values, dtype=torch.float64).reshape(len(log.rows), len(log.columns))
+
+
+def _as_log(values: Tensor, columns: list[str]) -> Log:
+    return Log(tuple(dict(zip(columns, row, strict=True)) for row in values.tolist()))
+
+
+def _require_equal(path: Path, stored: Configuration, given: Configuration) -> None:
+    """Raise `CheckpointError` for the first entry that differs; see `_may_train_on`."""
+    before, now = dict(_entries(stored)), dict(_entries(given))
+    for name in now | before:
+        old, new = before.get(name), now.get(name)
+        if old != new and not (name == "settings.n_steps" and _may_train_on(stored, given)):
+            raise CheckpointError.other_configuration(path, name, old, new)
+
+
+def _may_train_on(stored: Configuration, given: Configuration) -> bool:
+    """More steps continue a run of constant learning rate; a decay depends on their number."""
+    constant = stored["settings"]["final_learning_rate"] is None
+    return bool(constant and given["settings"]["n_steps"] > stored["settings"]["n_steps"])
+
+
+def _entries(data: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """Every number or text in nested data, with names such as "settings.seed"."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _entries(value, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, data
+
+
+def tensors_of(model: nn.Module, optimizer: Adam) -> dict[str, Tensor]:
+    """Copies of what training changes, by name: "model.<name>" and "adam.<parameter>.<moment>"."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        for moment, tensor in optimizer.state.get(parameter, {}).items():
+            tensors[f"adam.{name}.{moment}"] = tensor
+    # A clone, because safetensors refuses tensors that share memory, such as tied weights.
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Adam) -> None:
+    """Put the tensors of `tensors_of` back, bit for bit."""
+    parts = {name.removeprefix("model."): tensors[name] for name in tensors if name[:6] == "model."}
+    model.load_state_dict(parts)
+    optimizer.state.clear()
+    for name, parameter in model.named_parameters():
+        for moment in ("step", "exp_avg", "exp_avg_sq"):
+            stored = tensors.get(f"adam.{name}.{moment}")
+            if stored is not None:
+                # Adam counts its steps on the processor, wherever the parameter is.
+                place = stored.device if moment == "step" else parameter.device
+                optimizer.state[parameter][moment] = stored.to(place, copy=True)

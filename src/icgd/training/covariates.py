@@ -1,0 +1,162 @@
+r"""Laws of the inputs x of a task, each with the matrix Sigma that makes it round.
+
+For every orthogonal U the tokens Sigma^{1/2} U Sigma^{-1/2} x have the same law as the tokens x
+(Assumption 4.1 of the paper). Sigma is fixed up to a factor; it is not always the covariance.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from icgd.errors import DistributionError
+from icgd.problems.kernel_machine import ASYMMETRY, as_rows
+from icgd.problems.settings import count
+
+Square = Float[Tensor, "input_width input_width"]
+"""A matrix on the input space."""
+
+Tokens = Float[Tensor, "task token input_width"]
+"""Inputs of all tokens, the query last."""
+
+PAPER_SPECTRUM = (1.0, 1.0, 0.25, 2.25, 1.0)
+"""Eigenvalues of Sigma in all experiments of the paper (App. H.1)."""
+
+
+def normal(generator: np.random.Generator, *shape: int) -> Tensor:
+    """Independent standard normal numbers in float64."""
+    return torch.from_numpy(generator.standard_normal(shape))
+
+
+def random_rotation(width: int, generator: np.random.Generator) -> Square:
+    """A uniformly random orthogonal matrix.
+
+    QR of a Gaussian matrix is unique, hence uniform, once the diagonal of R is made positive.
+    """
+    rotation, triangle = torch.linalg.qr(normal(generator, width, width))
+    uniform: Tensor = rotation * triangle.diagonal().sign()
+    return uniform
+
+
+def as_matrix(name: str, matrix: object) -> Tensor:
+    """`matrix` in float64, if it is square and of finite numbers."""
+    square = torch.tensor(as_rows(name, matrix), dtype=torch.float64)
+    if square.ndim != 2 or square.shape[0] != square.shape[1]:
+        raise DistributionError.not_square(name, square.shape)
+    return square
+
+
+def _require_positive_definite(matrix: Tensor) -> None:
+    gap = (matrix - matrix.mT).abs()
+    if gap.max() > ASYMMETRY * matrix.abs().max():
+        row, column = divmod(int(gap.argmax()), len(matrix))
+        values = matrix[row, column].item(), matrix[column, row].item()
+        raise DistributionError.not_symmetric("covariance", (row, column), *values)
+    values = torch.linalg.eigvalsh(matrix)
+    if values[0] <= len(matrix) * torch.finfo(matrix.dtype).eps * values[-1]:  # 0 up to rounding
+        raise DistributionError.not_positive_definite("covariance", values[0].item())
+
+
+@dataclass(frozen=True, eq=False)
+class AbstractCovariates(ABC):
+    """A law of the tokens' inputs; `covariance` is Sigma of Assumption 4.1."""
+
+    covariance: Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "covariance", as_matrix("covariance", self.covariance))
+        _require_positive_definite(self.covariance)
+
+    @abstractmethod
+    def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
+        """Inputs of `n_tasks` independent tasks of `n_tokens` tokens each."""
+
+    @cached_property
+    def root(self) -> Square:
+        """Sigma^{1/2}, the symmetric one."""
+        return self._power(0.5)
+
+    @cached_property
+    def whitening(self) -> Square:
+        """Sigma^{-1/2}: it makes the law rotation invariant."""
+        return self._power(-0.5)
+
+    def _power(self, exponent: float) -> Tensor:
+        values, vectors = torch.linalg.eigh(self.covariance)
+        power: Tensor = (vectors * values**exponent) @ vectors.mT
+        return power
+
+    @property
+    def input_width(self) -> int:
+        return len(self.covariance)
+
+    def description(self) -> dict[str, object]:
+        """Plain data that identifies the law."""
+        return {"law": type(self).__name__, "covariance": self.covariance.tolist()}
+
+
+@final
+class Ellipsoid(AbstractCovariates):
+    """x = Sigma^{1/2} xi, xi uniform on the unit sphere (Example 4). Cov(x) = Sigma / width."""
+
+    @classmethod
+    def of_seed(cls, seed: int) -> Ellipsoid:
+        """The paper's ellipsoid: Sigma = U^T diag(1, 1, 0.25, 2.25, 1) U, with U from the seed."""
+        generator = np.random.default_rng(count("seed", seed, least=0))
+        rotation = random_rotation(len(PAPER_SPECTRUM), generator)
+        scaled = torch.tensor(PAPER_SPECTRUM, dtype=torch.float64)[:, None] * rotation
+        sigma = rotation.mT @ scaled
+        return cls((sigma + sigma.mT) / 2)
+
+    @classmethod
+    def sphere(cls, input_width: int) -> Ellipsoid:
+        """Sigma = I: the unit sphere itself."""
+        return cls(torch.eye(count("input_width", input_width), dtype=torch.float64))
+
+    def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
+        """Gaussian directions, scaled to length 1, then moved by Sigma^{1/2}."""
+        xi = normal(generator, n_tasks, n_tokens, self.input_width)
+        return functional.normalize(xi, dim=-1) @ self.root
+
+
+@final
+class Gaussian(AbstractCovariates):
+    """x ~ N(0, Sigma), independent (Example 4)."""
+
+    def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
+        """Standard normal numbers, moved by Sigma^{1/2}."""
+        return normal(generator, n_tasks, n_tokens, self.input_width) @ self.root
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GaussianMixture(AbstractCovariates):
+    """x = Sigma^{1/2} (mu_c + xi), mu_c and xi ~ N(0, I), c uniform among the clusters (Example 5).
+
+    The means are drawn anew in each task, so its tokens are not independent. Cov(x) = 2 Sigma.
+    """
+
+    n_clusters: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count("n_clusters", self.n_clusters)
+
+    def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
+        """A mean of the task and noise of the token, moved by Sigma^{1/2}."""
+        means = normal(generator, n_tasks, self.n_clusters, self.input_width)
+        cluster = torch.from_numpy(generator.integers(self.n_clusters, size=(n_tasks, n_tokens)))
+        mean = means.gather(1, cluster[..., None].expand(-1, -1, self.input_width))
+        return (mean + normal(generator, n_tasks, n_tokens, self.input_width)) @ self.root
+
+    def description(self) -> dict[str, object]:
+        """Plain data that identifies the law."""
+        return {**super().description(), "n_clusters": self.n_clusters}

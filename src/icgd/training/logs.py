@@ -1,0 +1,105 @@
+"""The log of a training run: rows of numbers, and the files that hold them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import StringIO
+from math import isfinite
+from pathlib import Path
+
+from icgd.errors import MissingExtraError, TrainingError
+from icgd.weights.atomic import whole_file
+
+try:
+    from torch.utils.tensorboard import SummaryWriter
+except ImportError:  # the extra `train` is not installed
+    SummaryWriter = None
+
+Row = dict[str, float]
+"""What was measured at one step, by name."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """What was measured while a model trained: a row of equal columns each time, step first."""
+
+    rows: tuple[Row, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self.rows[0]) if self.rows else ()
+
+    def column(self, name: str) -> list[float]:
+        """The values of one column, row by row."""
+        return [row[name] for row in self.rows]
+
+    def with_row(self, row: Mapping[str, float]) -> Log:
+        """The log and one more row, which must have the columns of those before."""
+        if self.rows and tuple(row) != self.columns:
+            raise TrainingError.other_columns(tuple(row), self.columns)
+        return Log((*self.rows, {name: float(value) for name, value in row.items()}))
+
+    def before(self, step: int) -> Log:
+        """The rows of the steps before `step`."""
+        return Log(tuple(row for row in self.rows if row["step"] < step))
+
+
+def write_csv(log: Log, path: Path) -> None:
+    """Write the whole log; numbers read back bit for bit."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(log.columns)
+    writer.writerows(_written(row).values() for row in log.rows)
+    _write(path, text.getvalue())
+
+
+def write_json(log: Log, path: Path) -> None:
+    """Write a list of objects, a line each; JSON knows no NaN and no infinity: they are null."""
+    rows = [
+        {name: value if isfinite(value) else None for name, value in _written(row).items()}
+        for row in log.rows
+    ]
+    _write(path, "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
+
+
+def _written(row: Row) -> dict[str, float | int]:
+    """Step 100 is written as 100, not as 100.0."""
+    return {**row, "step": int(row["step"])}
+
+
+def _write(path: Path, text: str) -> None:
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+class EventFile:
+    """TensorBoard's event file of a run that starts, or goes on, at some step.
+
+    Readers drop what an interrupted run wrote at that step and later.
+    """
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        if SummaryWriter is None:
+            raise MissingExtraError.of("tensorboard", "train", "Logging for TensorBoard")
+        self._writer = SummaryWriter(str(folder), purge_step=first_step)
+        self._next = first_step
+
+    def write(self, log: Log) -> None:
+        """Append the rows that are not there yet, and see that they reach the disk."""
+        for row in log.rows:
+            if row["step"] >= self._next:
+                self._append(row)
+        self._writer.flush()
+
+    def _append(self, row: Row) -> None:
+        step = int(row["step"])
+        for name, value in row.items():
+            if name != "step":
+                self._writer.add_scalar(name, value, step)
+        self._next = step + 1
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,168 @@
+r"""The transformer that is trained: layers of kernel attention with few free numbers (eq. 3).
+
+The stream Z = [X; y] has a column for every example and, last, one for the query, whose label is
+0. A layer is
+
+    Z <- Z + sum_heads V Z M k(B X, C X),    V = diag(A, r),    k(U, W)[j, i] = K(U_j, W_i),
+
+where M removes the query: token i reads example j with weight K(C x_i, B x_j). The prediction is
+minus the query's label. A may be absent; then the inputs never change and a layer is a step of
+functional gradient descent if B = C and r < 0 (Proposition 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from icgd.errors import SettingError
+from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.kernels import Kernel, kernel_named
+from icgd.problems.settings import count, positive
+from icgd.training.reading import FAST, Reading, fast_head, plain_head
+
+INIT_SCALE = 0.3
+"""Standard deviation of the first entries of B and C: scores of unit vectors are below 1."""
+
+VALUE_SCALE = 0.02
+"""The same of A and r: tens of examples together add about as much as a token holds."""
+
+
+class KernelTransformer(nn.Module):
+    """Layers of kernel attention: r (layer, head), and A, B, C (layer, head, out, in).
+
+    `kernels` names the kernel of every head. The first numbers follow from `seed` alone. They
+    are float64; use `.to(torch.float32)` to train in float32.
+    """
+
+    def __init__(
+        self,
+        input_width: int,
+        n_layers: int,
+        kernels: tuple[str, ...],
+        *,
+        transforms_covariates: bool,
+        seed: int,
+        init_scale: float = INIT_SCALE,
+        value_scale: float = VALUE_SCALE,
+        shapes: tuple[float | None, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        self.input_width = count("input_width", input_width)
+        self.n_layers = count("n_layers", n_layers)
+        self.kernels = tuple(kernels)
+        self.shapes = shapes or (None,) * len(self.kernels)
+        self.transforms_covariates = transforms_covariates
+        self.seed = seed
+        self._require_heads()
+        self.init_scale = positive("init_scale", init_scale)
+        self.value_scale = positive("value_scale", value_scale)
+        self._draw(torch.Generator().manual_seed(seed))
+
+    def _draw(self, generator: torch.Generator) -> None:
+        def gaussian(scale: float, *shape: int) -> nn.Parameter:
+            return nn.Parameter(
+                scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+            )
+
+        per_head = (self.n_layers, len(self.kernels))
+        square = (*per_head, self.input_width, self.input_width)
+        self.r = gaussian(self.value_scale, *per_head)
+        self.B = gaussian(self.init_scale, *square)
+        self.C = gaussian(self.init_scale, *square)
+        self.A = gaussian(self.value_scale, *square) if self.transforms_covariates else None
+
+    def _require_heads(self) -> None:
+        n_heads = len(self.kernels)
+        if not n_heads:
+            raise SettingError.wrong_length("kernels", 0, "at least one")
+        if len(self.shapes) != n_heads:
+            expected = f"{n_heads}, one for each kernel"
+            raise SettingError.wrong_length("shapes", len(self.shapes), expected)
+        self.heads()
+
+    def heads(self) -> list[Kernel]:
+        """The kernel of every head."""
+        return [kernel_named(*pair) for pair in zip(self.kernels, self.shapes, strict=True)]
+
+    @classmethod
+    def constructed(
+        cls,
+        machine: KernelMachine,
+        step_sizes: Sequence[float],
+        whitening: Float[Tensor, "input_width input_width"] | None = None,
+    ) -> KernelTransformer:
+        """Functional gradient descent on `machine` after x -> whitening x; a layer a step size.
+
+        B = C = G whitening and r = -step_size * weight, for a head of transform G.
+        """
+        kernels = tuple(head.kernel for head in machine.heads)
+        model = cls(
+            machine.input_width,
+            len(step_sizes),
+            kernels,
+            transforms_covariates=False,
+            seed=0,
+            shapes=tuple(head.shape for head in machine.heads),
+        )
+        moves = torch.eye(machine.input_width, dtype=torch.float64)
+        moves = moves if whitening is None else whitening.to(torch.float64)
+        matrices = torch.stack([head.moved(moves.mT).mT for head in machine.heads])
+        weights = torch.tensor([head.weight for head in machine.heads], dtype=torch.float64)
+        with torch.no_grad():
+            model.r.copy_(-torch.tensor(step_sizes, dtype=torch.float64)[:, None] * weights)
+            model.B.copy_(matrices.expand_as(model.B))
+            model.C.copy_(matrices.expand_as(model.C))
+        return model
+
+    def description(self) -> dict[str, Any]:
+        """Plain data that identifies this model before training; checkpoints hold it."""
+        return {
+            "kind": "kernel transformer",
+            "input_width": self.input_width,
+            "n_layers": self.n_layers,
+            "kernels": list(self.kernels),
+            "shapes": list(self.shapes),
+            "transforms_covariates": self.transforms_covariates,
+            "seed": self.seed,
+            "init_scale": self.init_scale,
+            "value_scale": self.value_scale,
+        }
+
+    def forward(
+        self, x: Float[Tensor, "task token input_width"], y: Float[Tensor, "task token"]
+    ) -> Float[Tensor, " task"]:
+        """The predictions at the query, the last token; its own label is not read."""
+        labels = y[:, None].clone()
+        labels[..., -1] = 0
+        stream = labels if self.A is None else torch.cat([labels, x.mT], dim=1)
+        apart = x.mT.contiguous() if self.A is None else None
+        for layer in range(self.n_layers - 1):
+            stream = self._layer(layer, Reading(stream, apart, query_only=False))
+        return -self._layer(self.n_layers - 1, Reading(stream, apart, query_only=True))[:, 0, 0]
+
+    def _layer(self, layer: int, reading: Reading) -> Tensor:
+        """The readers' columns after this layer; in the last layer, the query's label."""
+        first, *others = self.heads()
+        total = self._head(layer, 0, first, reading)
+        for head, kernel in enumerate(others, start=1):
+            total = total + self._head(layer, head, kernel, reading)
+        return total
+
+    def _head(self, layer: int, head: int, kernel: Kernel, reading: Reading) -> Tensor:
+        """What a head adds to the readers' columns; the first head brings what they hold."""
+        V = self._value_matrix(layer, head, labels_only=reading.query_only)
+        B, C = self.B[layer, head], self.C[layer, head]
+        if kernel.name in FAST:
+            return fast_head(reading, V, B.mT @ C, kernel.name, residual=head == 0)
+        added = plain_head(reading, V, B, C, kernel)
+        return reading.old(len(V)) + added if head == 0 else added
+
+    def _value_matrix(self, layer: int, head: int, *, labels_only: bool) -> Tensor:
+        """diag(r, A): the labels are the first row of the stream."""
+        r = self.r[layer, head].reshape(1, 1)
+        return r if self.A is None or labels_only else torch.block_diag(r, self.A[layer, head])

@@ -1,0 +1,79 @@
+"""Data parallel training: processes that torchrun started, each with its shard of every batch.
+
+Without torchrun there is one process, and everything here does nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from icgd.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Processes:
+    """All processes that train one model together; `rank` is the number of this one."""
+
+    rank: int = 0
+    count: int = 1
+
+    def share_of(self, batch_size: int) -> int:
+        """How many tasks of a batch this process draws."""
+        if batch_size % self.count:
+            raise SettingError.uneven_shares(batch_size, self.count)
+        return batch_size // self.count
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its mean over the processes; every process gets the same bits.
+
+        They travel as one vector: one message a step, however many parameters there are.
+        """
+        if self.count == 1:
+            return
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        dist.all_reduce(flat)
+        parts = (flat / self.count).split([tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
+        """Give every process the first one's tensors."""
+        if self.count > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
+
+    def wait(self) -> None:
+        """Until every process has come here."""
+        if self.count > 1:
+            dist.barrier()
+
+
+def joined(device: torch.device) -> Processes:
+    """The processes that run this program, which are joined on the first call under torchrun."""
+    if not dist.is_available():
+        return Processes()
+    if dist.is_torchelastic_launched() and not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(dist.destroy_process_group)
+    if not dist.is_initialized():
+        return Processes()
+    return Processes(dist.get_rank(), dist.get_world_size())
+
+
+def device_named(name: str) -> torch.device:
+    """The device called "cpu", "cuda" or "auto" (cuda where there is one).
+
+    Processes on one machine get a graphics card each.
+    """
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise SettingError.no_device(name)
+    under_torchrun = dist.is_available() and dist.is_torchelastic_launched()
+    return torch.device("cuda", dist.get_node_local_rank() if under_torchrun else 0)

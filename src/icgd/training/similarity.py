@@ -1,0 +1,155 @@
+r"""How alike two trained or constructed models are, and how far a model is from the theory.
+
+Kernels of scores see B and C only through M = B^T C: (L^T B, L^-1 C) predicts the same for every
+invertible L. Weights are therefore compared in one gauge, B = I and C = M, before a straight line
+is drawn between them. Kernels of distances (rbf, laplace, matern) keep their B and C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from icgd.errors import SettingError
+from icgd.training.models import KernelTransformer
+from icgd.training.tasks import Batch
+
+OF_SCORES = ("linear", "relu", "exp", "softmax", "polynomial")
+"""Kernels that depend on <B x, C x'> only."""
+
+Square = Float[Tensor, "width width"]
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """Three measures on one batch (von Oswald et al.)."""
+
+    prediction_difference: float
+    """Root mean square of the difference of predictions."""
+    sensitivity_cosine: float
+    """Mean cosine of the angle between the gradients of the predictions by the query."""
+    sensitivity_distance: float
+    """Mean Euclidean distance of these gradients."""
+    losses: tuple[float, ...]
+    """Loss at equal steps from the first model's weights to the second's."""
+
+
+def similarity(
+    first: KernelTransformer, second: KernelTransformer, batch: Batch, *, n_points: int = 11
+) -> Similarity:
+    """Compare two models of the same shape; one of them may lack A, which is then 0."""
+    difference = first(batch.x, batch.y) - second(batch.x, batch.y)
+    ours, theirs = sensitivities(first, batch), sensitivities(second, batch)
+    return Similarity(
+        prediction_difference=difference.detach().square().mean().sqrt().item(),
+        sensitivity_cosine=cosine_similarity(ours, theirs, dim=-1).mean().item(),
+        sensitivity_distance=(ours - theirs).norm(dim=-1).mean().item(),
+        losses=tuple(
+            _loss(between(first, second, float(fraction)), batch)
+            for fraction in torch.linspace(0, 1, n_points)
+        ),
+    )
+
+
+def sensitivities(model: KernelTransformer, batch: Batch) -> Float[Tensor, "task input_width"]:
+    """d prediction / d x_query of every task."""
+    x = batch.x.detach().clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(x, batch.y).sum(), x)
+    return gradient[:, -1]
+
+
+def _loss(model: KernelTransformer, batch: Batch) -> float:
+    with torch.no_grad():
+        return float((model(batch.x, batch.y) - batch.y[:, -1]).square().mean())
+
+
+def between(
+    first: KernelTransformer, second: KernelTransformer, fraction: float
+) -> KernelTransformer:
+    """The model at `fraction` of the line from `first` to `second`, both with B = I."""
+    _require_same_shape(first, second)
+    has_A = first.transforms_covariates or second.transforms_covariates
+    model = _blank(first, has_A)
+    ends = [canonical(end, has_A).state_dict() for end in (first, second)]
+    model.load_state_dict(
+        {name: torch.lerp(ends[0][name], ends[1][name], fraction) for name in ends[0]}
+    )
+    return model
+
+
+def canonical(model: KernelTransformer, has_A: bool | None = None) -> KernelTransformer:
+    """A model with the same predictions and B = I, C = B^T C, in heads of kernels of scores."""
+    new = _blank(model, model.transforms_covariates if has_A is None else has_A)
+    with torch.no_grad():
+        new.r.copy_(model.r)
+        new.B.copy_(model.B)
+        new.C.copy_(model.C)
+        for head, kernel in enumerate(model.kernels):
+            if kernel in OF_SCORES:
+                new.C[:, head] = model.B[:, head].mT @ model.C[:, head]
+                new.B[:, head] = torch.eye(model.input_width).to(new.B)
+        if new.A is not None:
+            new.A.copy_(torch.zeros_like(new.A) if model.A is None else model.A)
+    return new
+
+
+def _blank(model: KernelTransformer, has_A: bool) -> KernelTransformer:
+    return KernelTransformer(
+        model.input_width,
+        model.n_layers,
+        model.kernels,
+        transforms_covariates=has_A,
+        seed=0,
+        shapes=model.shapes,
+    ).to(model.B)
+
+
+def _require_same_shape(first: KernelTransformer, second: KernelTransformer) -> None:
+    shapes = [
+        f"input_width={model.input_width}, n_layers={model.n_layers}, "
+        f"kernels={model.kernels}, shapes={model.shapes}"
+        for model in (first, second)
+    ]
+    if shapes[0] != shapes[1]:
+        raise SettingError.wrong_kind("second", shapes[1], f"a model with {shapes[0]}")
+
+
+def distance_to_identity(matrix: Square) -> float:
+    """min_a |matrix - a I| / |matrix| in Frobenius norm: 0 for multiples of I, at most 1."""
+    multiple = matrix.diagonal().mean() * torch.eye(len(matrix)).to(matrix)
+    return float((matrix - multiple).norm() / matrix.norm())
+
+
+def matrices(model: KernelTransformer, covariance: Square) -> dict[str, Square]:
+    """What theory says is a multiple of I: S B^T C S with S = covariance^(1/2), and A.
+
+    The last layer's A is left out: it never reaches the query's label.
+    """
+    return {name: matrix.detach() for name, matrix in _matrices(model, _root(covariance))}
+
+
+def _matrices(model: KernelTransformer, root: Tensor) -> Iterator[tuple[str, Tensor]]:
+    root = root.to(model.B)
+    for layer in range(model.n_layers):
+        for head in range(len(model.kernels)):
+            place = f"{layer}" if len(model.kernels) == 1 else f"{layer}.{head}"
+            yield f"M_{place}", root @ model.B[layer, head].mT @ model.C[layer, head] @ root
+            if model.A is not None and layer < model.n_layers - 1:
+                yield f"A_{place}", model.A[layer, head]
+
+
+def _root(covariance: Tensor) -> Tensor:
+    values, vectors = torch.linalg.eigh(covariance.to(torch.float64))
+    root: Tensor = vectors * values.sqrt() @ vectors.mT
+    return root
+
+
+def distances_to_identity(model: KernelTransformer, covariance: Square) -> dict[str, float]:
+    """`distance_to_identity` of all `matrices`: what figures 3, 5 and 6 show."""
+    found = matrices(model, covariance)
+    return {name: distance_to_identity(matrix) for name, matrix in found.items()}

@@ -1,0 +1,336 @@
+import random
+import re
+import signal
+import time
+from dataclasses import replace
+from math import cos, nan, pi
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+import torch
+from torch.optim import Adam
+
+from icgd.errors import (
+    CheckpointError,
+    FileError,
+    SettingError,
+    TrainingError,
+    UnknownNameError,
+)
+from icgd.training.loop import Settings, train
+from tests.training.toy import (
+    KILLED,
+    SETTINGS,
+    ToyModel,
+    ToyTask,
+    end_at,
+    files_of,
+    forked,
+    measure,
+    train_toy,
+)
+
+FLOAT64 = replace(SETTINGS, dtype="float64", n_steps=1, clip_norm=None, final_learning_rate=None)
+
+
+def gradient_at_start() -> torch.Tensor:
+    """Of the mean of (<w, x> + b - y)^2: the mean of 2 (<w, x> + b - y) (x, 1)."""
+    batch = ToyTask().sample(8, seed=0, index=0)
+    x = torch.cat([batch.x[:, -1], torch.ones(8, 1, dtype=torch.float64)], dim=1)
+    start = torch.tensor([0.5, 0.25, 0.1], dtype=torch.float64)
+    start[2] = ToyModel().bias.double()  # 0.1 in float32
+    return 2 * ((x @ start - batch.y[:, -1])[:, None] * x).mean(0)
+
+
+def all_parameters(model: ToyModel) -> torch.Tensor:
+    return torch.cat([model.weight, model.bias[None]]).detach()
+
+
+def test_one_step_is_adams():
+    """The first step has length learning_rate * |g| / (|g| + epsilon) in every coordinate."""
+    model, log = train_toy(None, FLOAT64)
+    gradient = gradient_at_start()
+    expected = all_parameters(ToyModel().double()) - 0.1 * gradient / (gradient.abs() + 1e-8)
+    torch.testing.assert_close(all_parameters(model), expected, rtol=1e-14, atol=1e-14)
+    assert log.rows[0]["gradient_norm"] == pytest.approx(gradient.norm().item(), rel=1e-14)
+    assert model.idle.item() == 1.0
+
+
+def test_a_long_gradient_is_shortened_to_the_norm_and_a_short_one_is_left():
+    """Adam's first moment after one step is 0.1 times the gradient that it was given."""
+    gradient = gradient_at_start()
+    for clip, factor in ((0.5, 0.5 / (gradient.norm() + 1e-6)), (1e3, 1.0)):
+        seen: list[torch.Tensor] = []
+        step = Adam.step
+
+        def spy(self, *, seen=seen, step=step):
+            seen.append(torch.cat([p.grad.flatten() for p in self.param_groups[0]["params"][:2]]))
+            return step(self)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Adam, "step", spy)
+            _, log = train_toy(None, replace(FLOAT64, clip_norm=clip))
+        torch.testing.assert_close(seen[0], gradient * factor, rtol=1e-14, atol=0)
+        assert log.rows[0]["gradient_norm"] == pytest.approx(gradient.norm().item(), rel=1e-14)
+
+
+def test_the_loop_is_the_plain_loop_of_torch():
+    """Batch step // 4, clipping, cosine, Adam: the same bits as written out by hand."""
+    model, task = ToyModel(), ToyTask()
+    optimizer = Adam([model.weight, model.bias], lr=0.1)
+    losses = []
+    for step in range(7):
+        batch = task.sample(8, seed=0, index=step // 4)
+        loss = task.loss(model, batch.to("cpu", torch.float32))
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_([model.weight, model.bias], 1.0)
+        optimizer.param_groups[0]["lr"] = 0.01 + (0.1 - 0.01) * (1 + cos(pi * step / 6)) / 2
+        if step < 6:
+            optimizer.step()
+    trained, log = train_toy(None)
+    assert torch.equal(all_parameters(trained), all_parameters(model))
+    assert log.column("loss") == [losses[0], losses[3], losses[6]]
+    assert log.column("step") == [0.0, 3.0, 6.0]
+    assert log.column("learning_rate") == pytest.approx([0.1, 0.055, 0.01], rel=1e-15)
+    assert log.column("first")[0] == 0.5
+
+
+def test_training_learns_the_labels():
+    model, log = train_toy(None, Settings(400, 16, 0.05, final_learning_rate=1e-4))
+    assert model.weight.tolist() == pytest.approx([1.0, -2.0], abs=1e-3)
+    assert log.rows[-1]["loss"] < 1e-5 < log.rows[0]["loss"]
+
+
+def test_it_stops_when_the_loss_has_not_fallen_for_so_many_rows(tmp_path):
+    """One batch, and steps so long that the loss only grows after its first row."""
+    settings = Settings(50, 8, 100.0, resample_every=50, log_every=2, patience=3)
+    model, log = train_toy(tmp_path, settings)
+    assert log.column("step") == [0.0, 2.0, 4.0, 6.0]
+    again, same = train_toy(tmp_path, settings)  # it stays stopped
+    assert same == log
+    assert torch.equal(again.weight, model.weight)
+
+
+def test_a_loss_that_falls_runs_on_and_an_equal_one_counts_as_no_better():
+    falling = Settings(30, 8, 1e-3, resample_every=50, log_every=1, patience=1)
+    assert len(train_toy(None, falling)[1].rows) == 31
+    equal = replace(falling, learning_rate=1e-30, patience=4)
+    assert len(train_toy(None, equal)[1].rows) == 5
+
+
+class FailingTask(ToyTask):
+    """Its loss is NaN from the second batch on, which is step 4."""
+
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        second = ToyTask().sample(8, seed=0, index=1).to("cpu", torch.float32)
+        return loss * nan if torch.equal(batch.x, second.x) else loss
+
+
+class SteepTask(ToyTask):
+    """Its loss is 0 at first, but the gradient of the square root there is infinite."""
+
+    def loss(self, model, batch):
+        return (model.weight[0] - 0.5).square().sqrt() + 0.0 * super().loss(model, batch)
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path):
+    with pytest.raises(TrainingError, match=r"The loss is nan at step 4; training has stopped"):
+        train(ToyModel(), FailingTask(), SETTINGS, folder=tmp_path, measure=measure)
+    assert "checkpoint-000000003.safetensors" in files_of(tmp_path)
+    assert (tmp_path / "log.csv").read_text().count("\n") == 3  # titles, steps 0 and 3
+    model, _ = train_toy(tmp_path)
+    assert torch.equal(model.weight, train_toy(None)[0].weight)
+
+
+def test_a_gradient_that_is_no_number_stops_too():
+    with pytest.raises(TrainingError, match=r"The gradient's norm is nan at step 0;"):
+        train(ToyModel(), SteepTask(), SETTINGS)
+
+
+EVENTS = [
+    (ToyTask, "sample"),
+    (ToyTask, "loss"),
+    (Adam, "step"),
+    *[(Path, name) for name in ("mkdir", "write_bytes", "write_text", "replace", "unlink")],
+]
+
+
+def train_until(n_events: int, folder: Path) -> None:
+    end_at(n_events, EVENTS)
+    train_toy(folder)
+
+
+def test_a_run_that_ends_at_any_point_goes_on_with_the_same_bits(tmp_path):
+    """Before each batch, loss, update, and before each single operation on a file."""
+    train_toy(tmp_path / "whole")
+    whole = files_of(tmp_path / "whole")
+    assert list(whole) == [
+        "checkpoint-000000003.safetensors",
+        "checkpoint-000000006.safetensors",
+        "log.csv",
+        "log.json",
+    ]
+    for n_events in range(1, 200):
+        folder = tmp_path / str(n_events)
+        process = forked(train_until, n_events, folder)
+        process.join()
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == KILLED
+        train_toy(folder)
+        assert files_of(folder) == whole, f"ended at event {n_events}"
+    assert n_events > 40
+
+
+def newest(folder: Path) -> Path | None:
+    return max(folder.glob("checkpoint-*"), default=None)
+
+
+def kill_and_resume(folder: Path, settings: Settings, context: str, n_kills: int) -> int:
+    """Start a run again and again, killed a random moment after its first own checkpoint.
+
+    Returns how many kills hit a living process; after so many, the run may end.
+    """
+    chance, kills = random.Random(0), 0
+    while True:
+        before = newest(folder)
+        process = get_context(context).Process(target=train_toy, args=(folder, settings))
+        process.start()
+        while kills < n_kills and process.is_alive() and newest(folder) == before:
+            time.sleep(0.001)
+        if kills < n_kills:
+            time.sleep(chance.uniform(0, 0.03))
+            process.kill()
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        if process.exitcode == 0:
+            return kills
+
+
+@pytest.mark.parametrize(
+    ("context", "n_kills"),
+    [("fork", 3), pytest.param("spawn", 20, marks=pytest.mark.slow)],
+)
+def test_a_killed_process_goes_on_with_the_same_bits(tmp_path, context, n_kills):
+    """It saves after every step, so that most kills hit while files are being written."""
+    n_steps = 30 + 10 * n_kills  # enough that no run ends before its kill
+    settings = replace(SETTINGS, n_steps=n_steps, checkpoint_every=1, log_every=1)
+    train_toy(tmp_path / "whole", settings)
+    assert kill_and_resume(tmp_path / "killed", settings, context, n_kills) == n_kills
+    assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
+
+
+def test_a_run_of_constant_rate_may_be_prolonged(tmp_path):
+    """The first run ends at step 5, where the longer one has no row."""
+    constant = replace(SETTINGS, final_learning_rate=None)
+    _, short = train_toy(tmp_path / "two", replace(constant, n_steps=5))
+    assert short.column("step") == [0.0, 3.0, 5.0]
+    train_toy(tmp_path / "two", constant)
+    train_toy(tmp_path / "one", constant)
+    names = ("checkpoint-000000006.safetensors", "log.csv", "log.json")
+    one, two = files_of(tmp_path / "one"), files_of(tmp_path / "two")
+    assert [one[name] for name in names] == [two[name] for name in names]
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_fewer_steps_or_more_of_a_decay_are_another_run(tmp_path, constant):
+    first = replace(SETTINGS, final_learning_rate=None) if constant else SETTINGS
+    train_toy(tmp_path, first)
+    n_steps = 5 if constant else 7
+    with pytest.raises(CheckpointError, match=rf"settings\.n_steps is 6, here it is {n_steps}\."):
+        train_toy(tmp_path, replace(first, n_steps=n_steps))
+
+
+def test_a_finished_run_returns_at_once(tmp_path, monkeypatch):
+    model, log = train_toy(tmp_path)
+    (tmp_path / "log.csv").unlink()  # as if the run had been killed before it was written
+    before = files_of(tmp_path)
+    monkeypatch.setattr(ToyTask, "loss", None)  # nothing is computed
+    again, same = train_toy(tmp_path)
+    assert same == log
+    assert torch.equal(again.weight, model.weight)
+    assert files_of(tmp_path).items() > before.items()
+    assert (tmp_path / "log.csv").read_text().splitlines()[0].startswith("step,loss")
+
+
+def test_progress_is_told_after_every_step():
+    calls: list[tuple[int, int]] = []
+    train_toy(None, on_progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(1, 6), (2, 6), (3, 6), (4, 6), (5, 6), (6, 6)]
+
+
+def test_measuring_may_use_gradients():
+    """`measure` leaves gradients behind here; the run is the same as without."""
+
+    def greedy(model):
+        other = ToyTask().sample(8, seed=5, index=0).to("cpu", torch.float32)
+        ToyTask().loss(model, other).backward()
+        return {"first": 0.0}
+
+    model = ToyModel()
+    train(model, ToyTask(), SETTINGS, measure=greedy)
+    assert torch.equal(model.weight, train_toy(None)[0].weight)
+
+
+def test_columns_of_measure_must_be_new():
+    with pytest.raises(TrainingError, match="measure returned 'loss', which the log has"):
+        train(ToyModel(), ToyTask(), SETTINGS, measure=lambda model: {"loss": 0.0})
+
+
+def test_a_model_without_parameters_is_refused():
+    model = ToyModel().requires_grad_(False)
+    with pytest.raises(TrainingError, match="ToyModel has no parameter that requires a gradient"):
+        train(model, ToyTask(), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"n_steps": 0}, "n_steps must be a whole number of at least 1, got 0"),
+        ({"batch_size": -1}, "batch_size must be a whole number"),
+        ({"resample_every": 0}, "resample_every must be a whole number"),
+        ({"log_every": 0}, "log_every must be a whole number"),
+        ({"checkpoint_every": 0}, "checkpoint_every must be a whole number"),
+        ({"patience": 0}, "patience must be a whole number"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"seed": 2**32}, "seed must be at most 4294967295"),
+        ({"learning_rate": nan}, "learning_rate must be a positive finite number, got nan"),
+        ({"clip_norm": 0.0}, r"clip_norm must be a positive finite number, got 0\.0"),
+        ({"final_learning_rate": -1.0}, "final_learning_rate must be a positive finite number"),
+    ],
+)
+def test_impossible_settings_are_named(setting, message):
+    with pytest.raises(SettingError, match=message):
+        replace(SETTINGS, **setting)
+
+
+def test_unknown_devices_and_dtypes_are_named():
+    with pytest.raises(UnknownNameError, match="Unknown device 'gpu'; known are cpu, cuda, auto"):
+        replace(SETTINGS, device="gpu")
+    with pytest.raises(UnknownNameError, match="Unknown dtype 'float16'"):
+        replace(SETTINGS, dtype="float16")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match=r"Cannot write .*file/run: Not a directory\."):
+        train_toy(tmp_path / "file" / "run")
+
+
+def test_tensorboard_needs_a_folder():
+    with pytest.raises(SettingError, match="tensorboard has no effect without folder"):
+        train_toy(None, tensorboard=True)
+
+
+def test_the_example_of_its_page_runs(monkeypatch, tmp_path, capsys):
+    page = Path(__file__).parents[2] / "docs" / "training" / "loop.md"
+    [example] = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})
+    first, last = map(float, capsys.readouterr().out.split())
+    assert last < first / 4
+    assert (tmp_path / "run" / "log.csv").read_text().count("\n") == 7

@@ -1,0 +1,69 @@
+from multiprocessing import get_context
+
+import pytest
+
+from icgd.errors import MissingExtraError, SettingError, SweepError, UnknownNameError
+from icgd.training import sweeps
+from icgd.training.sweeps import sweep
+from tests.training.swept import reciprocal, threads_and_square
+
+FAILURE = "^Configuration 1, 0, failed with ZeroDivisionError: division by zero$"
+
+
+def squares(runner: str, n_workers: int) -> list[int]:
+    """In order, with one thread each, and every one of them told."""
+    calls: list[tuple[int, int]] = []
+    results = sweep(
+        threads_and_square,
+        [3, 1, 2],
+        n_workers=n_workers,
+        runner=runner,
+        on_progress=lambda done, total: calls.append((done, total)),
+    )
+    assert calls == [(1, 3), (2, 3), (3, 3)]
+    assert [threads for threads, _ in results] == [1, 1, 1]
+    return [square for _, square in results]
+
+
+@pytest.mark.parametrize(("runner", "n_workers"), [("auto", 1), ("in-process", 1), ("pool", 1)])
+def test_results_come_in_the_order_of_the_configurations(runner, n_workers):
+    assert squares(runner, n_workers) == [9, 1, 4]
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_results_and_names_a_failure():
+    ray = pytest.importorskip("ray")
+    assert squares("ray", 2) == [9, 1, 4]
+    with pytest.raises(SweepError, match=FAILURE):
+        sweep(reciprocal, [1, 0], runner="ray")
+    assert not ray.is_initialized()
+
+
+@pytest.mark.parametrize("runner", ["in-process", "pool"])
+def test_a_configuration_that_fails_names_itself(monkeypatch, runner):
+    forking = get_context("fork")  # starts at once
+    monkeypatch.setattr(sweeps, "get_context", lambda _: forking)
+    with pytest.raises(SweepError, match=FAILURE) as problem:
+        sweep(reciprocal, [1, 0, 2], runner=runner, n_workers=2)
+    assert isinstance(problem.value.__cause__, ZeroDivisionError)
+
+
+def test_no_configurations_give_no_results():
+    assert sweep(reciprocal, []) == []
+
+
+def test_auto_takes_ray_where_it_is_and_several_workers_are_asked_for(monkeypatch):
+    monkeypatch.setattr(sweeps, "ray", object())
+    assert [sweeps._chosen("auto", 1), sweeps._chosen("auto", 2)] == ["in-process", "ray"]
+    monkeypatch.setattr(sweeps, "ray", None)
+    assert sweeps._chosen("auto", 2) == "pool"
+
+
+def test_unknown_runners_missing_extras_and_no_workers_are_named(monkeypatch):
+    monkeypatch.setattr(sweeps, "ray", None)
+    with pytest.raises(UnknownNameError, match=r"Unknown runner 'rai'; .* Did you mean 'ray'\?"):
+        sweep(reciprocal, [1], runner="rai")
+    with pytest.raises(MissingExtraError, match=r"needs ray\. .*'icgd\[sweeps\]'"):
+        sweep(reciprocal, [1], runner="ray")
+    with pytest.raises(SettingError, match="n_workers must be a whole number of at least 1, got 0"):
+        sweep(reciprocal, [1], n_workers=0)

@@ -1,0 +1,143 @@
+"""Batches belong to their seeds, and the losses are those of the paper."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from icgd.errors import DistributionError, SettingError
+from icgd.problems.kernel_machine import KernelHead, KernelMachine
+from icgd.training.covariates import Ellipsoid
+from icgd.training.labels import KernelProcess, LinearFunctions, ReluNetworks
+from icgd.training.tasks import Batch, InContextTask, generator_of
+
+COVARIATES = Ellipsoid.of_seed(0)
+
+
+def task(kernel="exp", n_examples=4):
+    labels = KernelProcess(KernelMachine(5, (KernelHead(kernel),)), COVARIATES.whitening)
+    return InContextTask(COVARIATES, labels, n_examples)
+
+
+class MeanLabel(nn.Module):
+    """Predicts a share of the mean label of the examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.share = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
+
+    def forward(self, x, y):
+        return self.share * y[:, :-1].mean(-1)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "relu", "exp"])
+def test_a_batch_depends_on_its_numbers_only(kernel):
+    first = task(kernel).sample(30, seed=1, index=7, shard=2)
+    task(kernel).sample(5, seed=1, index=6)
+    torch.manual_seed(0)
+    again = task(kernel).sample(30, seed=1, index=7, shard=2)
+    assert torch.equal(first.x, again.x)
+    assert torch.equal(first.y, again.y)
+    assert first.x.dtype == first.y.dtype == torch.float64
+
+
+@pytest.mark.parametrize("other", [(2, 0, 0), (1, 1, 0), (1, 0, 1), (1 + 2**31, 0, 0)])
+def test_other_numbers_give_independent_draws(other):
+    one = generator_of(1, 0, 0).standard_normal(10_000)
+    two = generator_of(*other).standard_normal(10_000)
+    assert abs(np.corrcoef(one, two)[0, 1]) < 0.05
+
+
+def test_streams_of_index_and_shard_are_not_exchanged():
+    draws = {generator_of(*numbers).random() for numbers in np.ndindex(4, 4, 4)}
+    assert len(draws) == 64
+
+
+def test_batches_do_not_share_the_numbers_that_turned_the_ellipsoid():
+    ours, ellipsoids = generator_of(3, 0, 0).random(), np.random.default_rng(3).random()
+    assert ours != ellipsoids
+
+
+def test_the_loss_is_the_mean_square_at_the_query():
+    batch = Batch(torch.zeros(2, 3, 1), torch.tensor([[1.0, 3.0, 2.0], [2.0, 2.0, -1.0]]))
+    model = MeanLabel()
+    loss = task().loss(model, batch)
+    assert loss.item() == pytest.approx(((1 - 2) ** 2 + (1 + 1) ** 2) / 2)
+    loss.backward()
+    assert model.share.grad.item() == pytest.approx(2 * (2 * (1 - 2) + 2 * (1 + 1)) / 2)
+
+
+def test_the_bayes_loss_is_the_variance_that_the_examples_leave():
+    batch = task().sample(2000, seed=0, index=0)
+    whole = task().labels.covariance(batch.x).numpy()
+    left = 1 / np.linalg.inv(whole)[:, -1, -1]
+    error = 2**0.5 * left.mean() / 2000**0.5  # of the mean of squares of normal numbers
+    assert task().bayes_loss(batch) == pytest.approx(left.mean(), abs=4 * error)
+
+
+def test_the_bayes_loss_of_networks_is_unknown():
+    networks = InContextTask(COVARIATES, ReluNetworks(3), 4)
+    assert networks.bayes_loss(networks.sample(2, seed=0, index=0)) is None
+
+
+def test_a_batch_moves_to_another_dtype():
+    batch = task().sample(2, seed=0, index=0)
+    moved = batch.to("cpu", torch.float32)
+    assert torch.equal(moved.x, batch.x.float())
+    assert torch.equal(moved.y, batch.y.float())
+
+
+def test_the_description_survives_a_file_and_tells_tasks_apart():
+    tasks = [task(), task("relu"), task(n_examples=5)]
+    texts = [json.dumps(each.description()) for each in tasks]
+    assert len(set(texts)) == 3
+    assert json.loads(texts[0]) == tasks[0].description() == task().description()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: task(n_examples=0),
+            SettingError,
+            "n_examples must be a whole number of at least 1",
+        ),
+        (
+            lambda: InContextTask(Ellipsoid.sphere(2), LinearFunctions(COVARIATES.whitening), 3),
+            DistributionError,
+            "The labels are a function of 5 inputs, but the covariates have 2.",
+        ),
+        (
+            lambda: task().sample(0, seed=0, index=0),
+            SettingError,
+            "n_tasks must be a whole number of at least 1, got 0.",
+        ),
+        (
+            lambda: task().sample(1, seed=-1, index=0),
+            SettingError,
+            "seed must be a whole number of at least 0, got -1.",
+        ),
+        (
+            lambda: task().sample(1, seed=0, index=2**32),
+            SettingError,
+            "index must be at most 4294967295, got 4294967296.",
+        ),
+    ],
+)
+def test_impossible_tasks_are_refused(make, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        make()
+
+
+def test_the_example_of_the_page_runs(capsys):
+    page = Path(__file__).parents[2] / "docs" / "training" / "data.md"
+    [example] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    exec(example, {})
+    losses, *verdicts = capsys.readouterr().out.splitlines()
+    best, variance = map(float, losses.split())
+    assert best < 0.5 * variance
+    assert [line.split()[0] for line in verdicts] == ["True", "False"]
