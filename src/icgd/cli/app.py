@@ -12,6 +12,7 @@ from icgd.cli.compile import compile
 from icgd.cli.demo import demo
 from icgd.cli.run import run
 from icgd.cli.size import size
+from icgd.cli.theorems import theorems
 from icgd.cli.verify import verify
 from icgd.errors import IcgdError
 
@@ -25,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, compile, run, verify, size):
+for command in (demo, compile, run, verify, size, theorems):
     app.command()(command)
 
 

@@ -44,6 +44,9 @@ EXACT = 1e-12
 
 INPUT_WIDTH = 5
 
+N_STATEMENTS = 28
+"""How many `checks` there are."""
+
 
 @dataclass(frozen=True)
 class Sizes:
