@@ -25,6 +25,6 @@ def test_the_table_ends_with_the_verdict(command, monkeypatch):
     monkeypatch.setattr(theorems, "checks", lambda sizes, seed: [right, wrong])
     ran = command("theorems")
     assert ran.code == 1
-    assert "One (units)" in ran.stdout
+    assert "one (units)" in ran.stdout
     assert "FAILS" in ran.stdout
     assert ran.stdout.rstrip().endswith("1 of 2 hold.")

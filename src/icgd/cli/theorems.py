@@ -62,5 +62,4 @@ def _print(found: Sequence[Check]) -> None:
 
 def _statement(check: Check) -> tuple[str, str]:
     """What is claimed of the case that comes before the colon, and in what it is measured."""
-    statement = check.claim.partition(": ")[2]
-    return statement[:1].upper() + statement[1:], check.unit
+    return check.claim.partition(": ")[2], check.unit

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
+from math import exp, log
+from statistics import fmean
 
 from icgd.errors import MissingExtraError
 
@@ -12,10 +15,12 @@ try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.lines import Line2D
 except ImportError:  # the extra `plots` is not installed
     Axes = Figure = None  # type: ignore[assignment,misc]
 
 BLUE, ORANGE, RED = "#0072B2", "#E69F00", "#D55E00"
+GREEN, PURPLE = "#009E73", "#CC79A7"
 """Colours of Okabe and Ito, which colour-blind readers can tell apart."""
 
 INK, FAINT = "#222222", "#767676"
@@ -30,11 +35,16 @@ def require_matplotlib() -> None:
 
 def new_figure(width: float, height: float, n_panels: int) -> tuple[Figure, list[Axes]]:
     """A figure of `n_panels` panels side by side, in inches, without any global state."""
+    return new_grid(width, height, 1, n_panels)
+
+
+def new_grid(width: float, height: float, n_rows: int, n_columns: int) -> tuple[Figure, list[Axes]]:
+    """A figure with a grid of panels, which are listed row by row."""
     require_matplotlib()
     room = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout=room)
     FigureCanvasAgg(figure)
-    panels = list(figure.subplots(1, n_panels, squeeze=False)[0])
+    panels = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
     for panel in panels:
         _dress(panel)
     return figure, panels
@@ -54,6 +64,29 @@ def describe(panel: Axes, message: str, x: str, y: str) -> None:
     panel.set_title(message, loc="left", fontsize=13, color=INK, pad=10)
     panel.set_xlabel(x, fontsize=11.5, color=INK)
     panel.set_ylabel(y, fontsize=11.5, color=INK)
+
+
+def band(
+    panel: Axes,
+    places: Sequence[float],
+    values: Sequence[Sequence[float]],
+    colour: str,
+    **style: str,
+) -> None:
+    """A line through the geometric means of the values at each place, in a band of their range."""
+    means = [exp(fmean(log(value) for value in at_place)) for at_place in values]
+    panel.fill_between(
+        places, [min(at) for at in values], [max(at) for at in values], color=colour, alpha=0.2, lw=0
+    )
+    panel.plot(places, means, color=colour, linewidth=1.8, markersize=4.5, **style)
+
+
+def legend(figure: Figure, entries: Sequence[tuple[str, str]]) -> None:
+    """One line below all panels: names in front of their colours."""
+    handles = [Line2D([], [], color=colour, linewidth=3, label=name) for name, colour in entries]
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=11.5
+    )
 
 
 def note(panel: Axes, text: str, at: tuple[float, float], colour: str, ha: str = "left") -> None:

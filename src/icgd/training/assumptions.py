@@ -18,7 +18,7 @@ from torch import Tensor
 from icgd.problems.kernels import kernel_named
 from icgd.problems.settings import count
 from icgd.training.covariates import AbstractCovariates, Square, Tokens, normal, random_rotation
-from icgd.training.labels import AbstractLabels
+from icgd.training.labels import AbstractLabels, KernelProcess
 from icgd.training.tasks import generator_of
 
 N_DEVIATIONS = 5.0
@@ -71,13 +71,21 @@ def covariance_is_invariant(
     generator = generator_of(seed, 0)
     moved = _symmetry(covariates, generator)
     x = covariates.sample(1, N_TOKENS, generator)
-    claim = f"Assumption 4.2 for {type(labels).__name__}: labels of S X and X covary alike"
+    claim = f"Assumption 4.2 for {_name(labels)}: labels of S X and X covary alike"
     before, after = labels.covariance(x), labels.covariance(x @ moved.mT)
     if before is not None and after is not None:
         return Check(claim, _distance(before, after), ROUNDING, "of the largest entry")
     copies = x.expand(count("n_draws", n_draws, least=2), -1, -1)
     drawn = [_products(labels.sample(points, generator)) for points in (copies, copies @ moved.mT)]
     return Check(claim, _deviation(drawn[1] - drawn[0]), N_DEVIATIONS, "sampling errors")
+
+
+def _name(labels: AbstractLabels) -> str:
+    """The law, with its kernels if it has some."""
+    if not isinstance(labels, KernelProcess):
+        return type(labels).__name__
+    kernels = " + ".join(head.kernel for head in labels.machine.heads)
+    return f"{type(labels).__name__}, {kernels}"
 
 
 def attention_is_invariant(kernel: str, input_width: int = 5, *, seed: int = 0) -> Check:
