@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 import hypothesis
+import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -24,6 +25,14 @@ names = st.sampled_from(sorted(ACTIVATIONS))
 widths = st.lists(st.integers(1, 5), min_size=2, max_size=5).map(tuple)
 outputs = st.one_of(st.just("identity"), names)
 losses = st.sampled_from(["squared", "logistic", "huber"])
+
+
+@pytest.fixture(autouse=True)
+def _without_checks_of_shapes():
+    """The matrix of cases has checked them; here they would take most of the time."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def descriptions(largest_step: float, largest_box: float) -> st.SearchStrategy:
