@@ -107,7 +107,16 @@ def test_program_needs_neither_torch_nor_numpy():
 
 
 def test_importing_icgd_leaves_heavy_packages_alone():
-    heavy = ("matplotlib", "typer", "rich", "sklearn", "onnx", "onnxruntime", "transformer_lens")
+    heavy = (
+        "matplotlib",
+        "typer",
+        "rich",
+        "sklearn",
+        "onnx",
+        "onnxruntime",
+        "transformer_lens",
+        "ray",
+    )
     script = f"import sys, icgd; print(*(name for name in {heavy} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

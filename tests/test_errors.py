@@ -60,7 +60,16 @@ MESSAGES = [
         "functional is exact and has no pieces; leave it out.",
     ),
     (
-        made(KernelError.wrong_shape, "mine", (2, 1), (2, 3)),
+        made(KernelError.wrong_dtype, "mine", "torch.float32", "torch.float64"),
+        "Kernel 'mine' returned float32 for points of float64. Keep the type of the points.",
+    ),
+    (
+        made(FileError.unknown_name, "run.safetensors", "Unknown kernel 'mine'."),
+        "run.safetensors needs what is not known here: Unknown kernel 'mine'. Register kernels of "
+        "your own with icgd.register_kernel before loading.",
+    ),
+    (
+        made(KernelError.wrong_shape, "mine", "(2, 1)", (2, 3)),
         "Kernel 'mine' returned (2, 1); expected a tensor of shape (2, 3): a row for each point "
         "on the left, a column for each on the right.",
     ),

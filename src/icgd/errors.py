@@ -165,11 +165,17 @@ class KernelError(IcgdError, ValueError):
     """A kernel cannot be used, or returned what no kernel may return."""
 
     @classmethod
-    def wrong_shape(cls, name: str, got: object, expected: Sequence[int]) -> KernelError:
-        shape = tuple(got) if isinstance(got, Sequence) and not isinstance(got, str) else got
+    def wrong_shape(cls, name: str, got: str, expected: Sequence[int]) -> KernelError:
         return cls(
-            f"Kernel {name!r} returned {shape}; expected a tensor of shape {tuple(expected)}: "
+            f"Kernel {name!r} returned {got}; expected a tensor of shape {tuple(expected)}: "
             "a row for each point on the left, a column for each on the right."
+        )
+
+    @classmethod
+    def wrong_dtype(cls, name: str, got: str, expected: str) -> KernelError:
+        return cls(
+            f"Kernel {name!r} returned {got.removeprefix('torch.')} for points of "
+            f"{expected.removeprefix('torch.')}. Keep the type of the points."
         )
 
     @classmethod
@@ -474,6 +480,13 @@ class FileError(IcgdError, ValueError):
     @classmethod
     def damaged(cls, path: object, problem: str) -> FileError:
         return cls(f"{path} is damaged or not a safetensors file ({problem}). Compile it again.")
+
+    @classmethod
+    def unknown_name(cls, path: object, problem: str) -> FileError:
+        return cls(
+            f"{path} needs what is not known here: {problem} Register kernels of your own with "
+            "icgd.register_kernel before loading."
+        )
 
     @classmethod
     def foreign(cls, path: object) -> FileError:

@@ -67,8 +67,11 @@ def test_what_a_kernel_of_the_users_own_returns_is_checked():
     with pytest.raises(KernelError, match=r"'row' returned \(2, 4, 1\); expected a tensor of sh"):
         kernel_named("row").matrix(U, W)
     register_kernel("list", lambda u, w: [1.0])  # type: ignore[arg-type,return-value]
-    with pytest.raises(KernelError, match=r"'list' returned list; expected a tensor"):
+    with pytest.raises(KernelError, match=r"'list' returned a list; expected a tensor"):
         kernel_named("list").matrix(U, W)
+    register_kernel("coarse", lambda u, w: (u @ w.mT).float())
+    with pytest.raises(KernelError, match=r"'coarse' returned float32 for points of float64"):
+        kernel_named("coarse").matrix(U, W)
     register_kernel("log", lambda u, w: torch.log(u @ w.mT))
     with pytest.raises(KernelError, match=r"'log' returned nan at \[0, 0, \d\]; every entry"):
         kernel_named("log").matrix(U, W)

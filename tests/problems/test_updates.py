@@ -38,7 +38,10 @@ def test_a_schedule_has_an_entry_a_step():
 
 
 def test_transforms_of_any_kind_become_plain_data():
-    assert FunctionalStep(0.1, transforms=(torch.tensor(A),)).transforms == (A,)
+    for matrix in (A, torch.tensor(A), [list(row) for row in A], (torch.tensor(A),), [A]):
+        assert FunctionalStep(0.1, transforms=matrix).transforms == (A,)
+    assert FunctionalStep(0.1, transforms=torch.tensor([A, A])).transforms == (A, A)
+    assert FunctionalStep(torch.tensor([0.5, 0.25])).step_size == (0.5, 0.25)
     assert FunctionalStep(0.1).transforms == ()
 
 

@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 
 import icgd
 from icgd.errors import FileError
+from icgd.problems.kernels import KERNELS, register_kernel
 from icgd.weights import files
 
 PROBLEM = icgd.Problem(
@@ -168,3 +169,13 @@ def test_another_format_is_named(path, version):
         match=f"has file format '{version}'; this version of icgd reads format {files.FORMAT}",
     ):
         icgd.load(path)
+
+
+def test_a_kernel_that_is_not_registered_is_named(tmp_path):
+    register_kernel("forgotten", lambda u, w: u @ w.mT)
+    machine = icgd.KernelMachine(2, "forgotten")
+    problem = icgd.Problem(machine, "squared", icgd.FunctionalStep(0.1), icgd.Domain(1.0, 1.0))
+    icgd.compile(problem, n_steps=2).save(tmp_path / "run.safetensors")
+    del KERNELS["forgotten"]
+    with pytest.raises(FileError, match="needs what is not known here: Unknown kernel 'forgotten'"):
+        icgd.load(tmp_path / "run.safetensors")

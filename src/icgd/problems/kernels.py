@@ -42,13 +42,18 @@ class Kernel:
         """The kernel of every pair."""
         values = self.function(left, right)
         if self.is_own:
-            _require_matrix(self.name, values, (*left.shape[:-1], right.shape[-2]))
+            _require_matrix(self.name, values, left, right)
         return values
 
 
-def _require_matrix(name: str, values: Any, shape: tuple[int, ...]) -> None:
-    if not isinstance(values, Tensor) or tuple(values.shape) != shape:
-        raise KernelError.wrong_shape(name, getattr(values, "shape", type(values).__name__), shape)
+def _require_matrix(name: str, values: Any, left: Tensor, right: Tensor) -> None:
+    shape = (*left.shape[:-1], right.shape[-2])
+    if not isinstance(values, Tensor):
+        raise KernelError.wrong_shape(name, f"a {type(values).__name__}", shape)
+    if tuple(values.shape) != shape:
+        raise KernelError.wrong_shape(name, str(tuple(values.shape)), shape)
+    if values.dtype is not left.dtype:
+        raise KernelError.wrong_dtype(name, str(values.dtype), str(left.dtype))
     if not values.isfinite().all():
         index = (~values.isfinite()).nonzero()[0].tolist()
         raise KernelError.not_finite(name, index, values[tuple(index)].item())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,6 @@ from torch import Tensor
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.shapes import Inputs
 
 EXACT_SIZE = 512
 """Examples up to which all eigenvalues are computed, O(n^3); beyond, the largest by iteration."""
@@ -34,10 +34,11 @@ class Spectrum:
         return self.high / self.low if self.low > 0 else float("inf")
 
 
-def spectrum(machine: KernelMachine, x: Inputs, noise: float = 0.0) -> Spectrum:
-    """Of K + noise I on the examples; needs a symmetric kernel. O(n^3)."""
+def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
+    """Of K + noise I on the examples (n, d) or (tasks, n, d); needs a symmetric kernel. O(n^3)."""
     machine.require_symmetric("The spectrum")
-    values = torch.linalg.eigvalsh(machine.gram(x.double())) + noise
+    x = torch.as_tensor(X, dtype=torch.float64)
+    values = torch.linalg.eigvalsh(machine.gram(x)) + noise
     return Spectrum(float(values.min()), float(values.max()))
 
 

@@ -40,8 +40,8 @@ class FunctionalStep:
     """f <- f + step_size * sum_i e_i K(., x_i), with `noise` * I added to K on the examples.
 
     `step_size` is one number, or one a step (such as `chebyshev_steps`). `transforms` move the
-    inputs along, x <- x + A sum_j K(x, x_j) x_j (GD++): one A for all steps, or one a step; a
-    number a stands for a * I.
+    inputs along, x <- x + A sum_j K(x, x_j) x_j (GD++): one matrix A for all steps, or a sequence
+    of one a step; a number a stands for a * I.
     """
 
     step_size: float | tuple[float, ...]
@@ -49,7 +49,7 @@ class FunctionalStep:
     transforms: tuple[float | Rows, ...]
 
     def __init__(
-        self, step_size: float | Iterable[float], noise: float = 0.0, transforms: Any = ()
+        self, step_size: float | Iterable[Any], noise: float = 0.0, transforms: Any = ()
     ) -> None:
         object.__setattr__(self, "step_size", _as_step_size(step_size))
         object.__setattr__(self, "noise", 0.0 if noise == 0 else positive("noise", noise))
@@ -92,7 +92,7 @@ class FunctionalStep:
 def _as_step_size(value: object) -> float | tuple[float, ...]:
     if not isinstance(value, Iterable) or isinstance(value, str):
         return positive("step_size", value)
-    sizes = tuple(positive("step_size", size) for size in value)
+    sizes = tuple(positive("step_size", size) for size in _listed(value))
     if not sizes:
         raise SettingError.wrong_length("step_size", 0, "one a step")
     return sizes
@@ -102,11 +102,24 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
     """Numbers and matrices, one for all steps or one a step."""
     if isinstance(value, Real):
         return (finite("transforms", value),)
-    parts = list(value) if isinstance(value, Iterable) else [value]
+    parts = _listed(value) if isinstance(value, Iterable) else [value]
+    if parts and all(_is_row(part) for part in parts):  # one matrix
+        parts = [parts]
     return tuple(
         finite("transforms", part) if isinstance(part, Real) else as_rows("transforms", part)
         for part in parts
     )
+
+
+def _listed(values: Iterable[object]) -> list[Any]:
+    """A list, of plain numbers if it was an array."""
+    listed = getattr(values, "tolist", lambda: values)()
+    return list(listed)
+
+
+def _is_row(part: object) -> bool:
+    """Whether it is a sequence of numbers."""
+    return isinstance(part, Iterable) and all(isinstance(entry, Real) for entry in _listed(part))
 
 
 def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:

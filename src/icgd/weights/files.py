@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from icgd.errors import FileError, IcgdError
+from icgd.errors import FileError, IcgdError, UnknownNameError
 from icgd.problems.problem import Problem
 from icgd.program.check import check_program
 from icgd.program.layout import Role
@@ -81,6 +81,8 @@ def _checked(
             raise FileError.damaged(source, "its program is not one of its problem")
     except FileError:
         raise
+    except UnknownNameError as error:
+        raise FileError.unknown_name(source, str(error)) from None
     except (IcgdError, KeyError, TypeError, ValueError) as error:
         raise FileError.damaged(source, f"its metadata does not hold a program: {error}") from None
     return problem, program
