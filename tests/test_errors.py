@@ -52,6 +52,12 @@ MESSAGES = [
         "compiled.transformer(), a torch module.",
     ),
     (
+        made(
+            SettingError.nothing_compiles, {"relu-stack": "it cannot.", "universal": "nor can it."}
+        ),
+        "No construction accepts this problem. relu-stack: it cannot. universal: nor can it.",
+    ),
+    (
         made(SettingError.starts_from_zero),
         "A kernel machine starts from the function 0; leave `initial` out.",
     ),

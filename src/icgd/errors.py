@@ -5,7 +5,7 @@ Messages are built here and nowhere else, and each is matched by a test in `test
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 
@@ -62,6 +62,11 @@ class SettingError(IcgdError, ValueError):
     @classmethod
     def wrong_length(cls, name: str, got: int, expected: str) -> SettingError:
         return cls(f"{name} has {got} entries; expected {expected}.")
+
+    @classmethod
+    def nothing_compiles(cls, reasons: Mapping[str, str]) -> SettingError:
+        listed = " ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        return cls(f"No construction accepts this problem. {listed}")
 
     @classmethod
     def starts_from_zero(cls) -> SettingError:

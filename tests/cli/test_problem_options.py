@@ -2,8 +2,15 @@ from inspect import signature
 
 import pytest
 
+from icgd.cli.compare import compare
 from icgd.cli.compile import compile
-from icgd.cli.problem_options import compiled_from, parse_widths, takes_training_run
+from icgd.cli.problem_options import (
+    compiled_from,
+    parse_widths,
+    problem_from,
+    takes_problem,
+    takes_training_run,
+)
 from icgd.cli.size import size
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelMachine
@@ -25,25 +32,41 @@ def test_other_texts_are_refused(text):
 
 
 def test_only_the_widths_must_be_given():
-    compiled = compiled_from("4,3,1")
+    compiled = compiled_from(problem_from("4,3,1"))
     assert compiled.problem == PROBLEM
     assert compiled.program.n_steps == 20
     assert compiled.program.relu_sum("tanh").n_pieces == 64
 
 
 def test_registers_reach_softmax_stack():
-    compiled = compiled_from("4,3,1", construction="softmax-stack", registers=66)
+    compiled = compiled_from(problem_from("4,3,1"), construction="softmax-stack", registers=66)
     assert compiled.program.construction == "softmax-stack"
     assert compiled.program.n_registers == 66
 
 
-def test_compile_and_size_share_the_options():
-    shared = dict(signature(compiled_from, eval_str=True).parameters)
-    for command in (compile, size):
-        offered = signature(command).parameters
-        for name, option in shared.items():
-            assert offered[name].annotation == option.annotation
-            assert offered[name].default == option.default
+def options(*functions) -> dict:
+    return {
+        name: option
+        for function in functions
+        for name, option in signature(function, eval_str=True).parameters.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "makers"),
+    [
+        (compile, (problem_from, compiled_from)),
+        (size, (problem_from, compiled_from)),
+        (compare, (problem_from,)),
+    ],
+)
+def test_commands_share_their_options(command, makers):
+    shared = options(*makers)
+    shared.pop("problem", None)
+    offered = signature(command).parameters
+    for name, option in shared.items():
+        assert offered[name].annotation == option.annotation
+        assert offered[name].default == option.default
 
 
 def test_a_command_receives_the_run_and_its_own_options():
@@ -53,9 +76,8 @@ def test_a_command_receives_the_run_and_its_own_options():
     def command(compiled, loud: bool = False) -> None:
         received.append((compiled, loud))
 
-    defaults = {
-        name: option.default for name, option in signature(compiled_from).parameters.items()
-    }
+    defaults = {name: each.default for name, each in options(problem_from, compiled_from).items()}
+    del defaults["problem"]
     command(**{**defaults, "widths": "4,3,1", "steps": 2, "pieces": 8}, loud=True)
     [(compiled, loud)] = received
     assert loud
@@ -63,8 +85,17 @@ def test_a_command_receives_the_run_and_its_own_options():
     assert compiled.program.n_steps == 2
 
 
+def test_a_command_may_take_the_problem_alone():
+    received = []
+    command = takes_problem(lambda problem, times=1: received.append((problem, times)))
+    defaults = {name: each.default for name, each in options(problem_from).items()}
+    command(**{**defaults, "widths": "4,3,1"}, times=3)
+    assert received == [(PROBLEM, 3)]
+
+
 def test_a_kernel_makes_it_functional_descent():
-    compiled = compiled_from("4,2", kernel="exp", step_size=0.25, noise=0.5, steps=3)
+    problem = problem_from("4,2", kernel="exp", step_size=0.25, noise=0.5)
+    compiled = compiled_from(problem, steps=3)
     assert compiled.program.construction == "functional"
     assert compiled.problem.target == KernelMachine(4, "exp", 2)
     assert compiled.problem.update == FunctionalStep(0.25, 0.5)
@@ -80,4 +111,4 @@ def test_a_kernel_makes_it_functional_descent():
 )
 def test_wrong_kernels_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        compiled_from(**settings)
+        problem_from(**settings)

@@ -123,7 +123,7 @@ Tolerance = Annotated[
 ]
 
 
-def compiled_from(
+def problem_from(
     widths: Widths,
     activation: ActivationName = "tanh",
     output_activation: OutputActivationName = "identity",
@@ -134,6 +134,20 @@ def compiled_from(
     noise: Noise = 0.0,
     x_bound: XBound = 4.0,
     y_bound: YBound = 2.0,
+) -> Problem:
+    """The problem that the options describe."""
+    domain = Domain(x_bound, y_bound)
+    if kernel is not None:
+        machine = _machine(parse_widths(widths), kernel)
+        return Problem(machine, loss, FunctionalStep(step_size, noise), domain)
+    if noise:
+        raise SettingError.without("noise", "--kernel")
+    target = MLP(parse_widths(widths), activation, output_activation)
+    return Problem(target, loss, GradientStep(step_size, box), domain)
+
+
+def compiled_from(
+    problem: Problem,
     steps: Steps = 20,
     construction: ConstructionName = None,
     pieces: Pieces = None,
@@ -143,15 +157,6 @@ def compiled_from(
     tolerance: Tolerance = None,
 ) -> Compiled:
     """The training run that the options describe."""
-    domain = Domain(x_bound, y_bound)
-    if kernel is None:
-        if noise:
-            raise SettingError.without("noise", "--kernel")
-        target = MLP(parse_widths(widths), activation, output_activation)
-        problem = Problem(target, loss, GradientStep(step_size, box), domain)
-    else:
-        machine = _machine(parse_widths(widths), kernel)
-        problem = Problem(machine, loss, FunctionalStep(step_size, noise), domain)
     with progress("compiling"):
         return compile(
             problem,
@@ -180,20 +185,37 @@ def parse_widths(text: str) -> tuple[int, ...]:
         raise SettingError.not_a_number_list("--widths", text) from None
 
 
-def takes_training_run(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `compiled_from` in place of its first parameter.
+def takes_problem(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a problem in place of its first parameter."""
+    return _with_options(command, _options(problem_from), problem_from)
 
-    typer reads options from a signature, so that of the result joins both.
-    """
-    shared = signature(compiled_from, eval_str=True).parameters
-    _, *own = signature(command, eval_str=True).parameters.values()
+
+def takes_training_run(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a compiled training run in place of its first parameter."""
+    building = _options(compiled_from)[1:]
+
+    def make(**given: Any) -> Compiled:
+        chosen = {option.name: given.pop(option.name) for option in building}
+        return compiled_from(problem_from(**given), **chosen)
+
+    return _with_options(command, [*_options(problem_from), *building], make)
+
+
+def _options(function: Callable[..., Any]) -> list[Parameter]:
+    return list(signature(function, eval_str=True).parameters.values())
+
+
+def _with_options(
+    command: Callable[..., None], options: list[Parameter], make: Callable[..., Any]
+) -> Callable[..., None]:
+    """typer reads options from a signature, so that of the result joins both."""
 
     @wraps(command)
     def with_options(**given: Any) -> None:
-        options = {name: given.pop(name) for name in shared}
-        command(compiled_from(**options), **given)
+        made = make(**{option.name: given.pop(option.name) for option in options})
+        command(made, **given)
 
-    parameters = [*shared.values(), *own]
+    parameters = [*options, *_options(command)[1:]]
     keyword_only = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters]
     with_options.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
     return with_options

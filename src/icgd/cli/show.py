@@ -126,7 +126,7 @@ def print_columns(title: str, names: Sequence[str], rows: Iterable[Sequence[str]
     """A table with a header; all but the first column are numbers."""
     table = Table(box=box.SIMPLE)
     for position, name in enumerate(names):
-        table.add_column(Text(name), justify="right" if position else "left")
+        table.add_column(Text(name), justify="right" if position else "left", no_wrap=not position)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     output.print(Text(title, style="bold"), table, sep="\n")

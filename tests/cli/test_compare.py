@@ -1,0 +1,28 @@
+import json
+
+PROBLEM = ("--widths", "1,1", "--output-activation", "tanh", "--box", "1", "--x-bound", "1")
+
+
+def test_the_tables_have_a_row_for_each_construction(command):
+    ran = command("compare", *PROBLEM, "--steps", "2", "--examples", "2")
+    assert ran.code == 0
+    for name in ("relu-stack", "softmax-stack", "universal"):
+        assert ran.stdout.count(f"  {name}  ") == 2
+    assert "functional does not take part: it trains the function of a kernel" in ran.stdout
+
+
+def test_numbers_and_picture_are_written(command, tmp_path):
+    ran = command(
+        "compare", "--kernel", "rbf", "--widths", "2,1", "--steps", "2", "--out", "new", "--json"
+    )
+    assert ran.code == 0
+    data = json.loads(ran.stdout)
+    assert data == json.loads((tmp_path / "new" / "comparison.json").read_text())
+    assert [row["construction"] for row in data["rows"]] == ["functional"]
+    assert data["problem"]["target"]["heads"][0]["kernel"] == "rbf"
+    assert (tmp_path / "new" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_wrong_sizes_are_refused(command):
+    refused = command("compare", *PROBLEM, "--examples", "0")
+    assert refused.refusal() == "n_examples must be a whole number of at least 1, got 0."
