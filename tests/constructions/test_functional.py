@@ -1,5 +1,6 @@
 """The construction of Proposition 3.1: its program, its size, and what it refuses."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,12 @@ def test_a_tolerance_is_met_by_rounding_alone_or_not_at_all():
 def test_wrong_settings_are_refused(call, message):
     with pytest.raises(SettingError, match=message):
         call()
+
+
+def test_the_example_of_its_page_runs(capsys):
+    page = Path(__file__).parents[2] / "docs" / "constructions" / "functional.md"
+    [example] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, object] = {}
+    exec(example, names)
+    assert names["report"].verdict is icgd.Verdict.HOLDS
+    assert "every measured error is within its proved bounds" in capsys.readouterr().out
