@@ -9,7 +9,7 @@ def test_version(command):
 
 def test_help_lists_every_subcommand(command):
     help_text = command("--help").stdout
-    for name in ("demo", "compile", "run", "verify", "size"):
+    for name in ("demo", "compile", "run", "verify", "size", "reproduce"):
         assert f" {name} " in help_text
 
 

@@ -1,0 +1,77 @@
+"""Which models the figures of losses train, and what their table and picture say."""
+
+import pytest
+
+from icgd.reproductions import plotting
+from icgd.reproductions.cheng_loss import FIGURE_1, FIGURE_2, FIGURE_4
+from icgd.reproductions.cheng_training import Outcome
+
+
+def outcome(run):
+    """A loss of 0.25 for the matched kernel, more for others, and more for the second seed."""
+    loss = 0.25 if run.attention == (run.labels,) else 0.5
+    return Outcome(loss * (1 + 2 * run.seed), 0.125, 0.02, 1.0, ())
+
+
+def rows_of(figure, preset):
+    runs = figure.runs(preset, seed=0)
+    return figure.rows(runs, [outcome(run) for run in runs])
+
+
+def test_figure_1_varies_the_examples_of_three_layers():
+    runs = FIGURE_1.runs("laptop", seed=4)
+    assert {run.n_layers for run in runs} == {3}
+    assert {run.n_examples for run in runs} == {2, 6, 10, 14}
+    assert {run.seed for run in runs} == {4, 5}
+    pairs = {(run.labels, run.attention) for run in runs}
+    assert len(pairs) == 12
+    assert ("exp", ("softmax",)) in pairs
+    assert all(run.transforms_covariates for run in runs)
+
+
+def test_figure_2_varies_the_layers_for_14_and_6_examples():
+    runs = FIGURE_2.runs("paper", seed=0)
+    assert {run.n_layers for run in runs} == set(range(1, 9))
+    assert {(run.labels, run.n_examples) for run in runs} == {
+        ("relu", 14),
+        ("exp", 14),
+        ("relu", 6),
+        ("exp", 6),
+    }
+
+
+def test_figure_4_has_one_head_or_two():
+    runs = FIGURE_4.runs("smoke", seed=0)
+    assert {run.attention for run in runs} == {("linear",), ("exp",), ("linear", "exp")}
+    assert {run.labels for run in runs} == {"linear", "exp", "linear + exp"}
+
+
+def test_the_summary_names_the_attention_with_the_least_mean_loss():
+    summary = FIGURE_1.summary(rows_of(FIGURE_1, "laptop"))
+    assert summary.names == (
+        *("panel", "n_examples", "linear", "relu", "exp", "softmax"),
+        *("best predictor", "best"),
+    )
+    found = {row[:2]: row[2:] for row in summary.rows}
+    assert len(found) == 12
+    assert found["relu labels, 3 layers", "6"] == ("1", "0.5", "1", "1", "0.125", "relu")
+
+
+def test_the_picture_shows_the_geometric_mean_and_the_range_of_the_seeds():
+    figure = FIGURE_2.picture(rows_of(FIGURE_2, "laptop"))
+    panel = figure.axes[0]
+    assert panel.get_title(loc="left") == "relu labels, n = 14"
+    relu, _, softmax, best = panel.lines
+    assert relu.get_xdata().tolist() == [1, 2, 3, 5, 8]
+    assert relu.get_ydata().tolist() == pytest.approx([(0.25 * 0.75) ** 0.5] * 5)
+    assert softmax.get_ydata().tolist() == pytest.approx([(0.5 * 1.5) ** 0.5] * 5)
+    assert best.get_ydata().tolist() == pytest.approx([0.125] * 5)
+    edges = panel.collections[0].get_paths()[0].vertices[:, 1]
+    assert (edges.min(), edges.max()) == (0.25, 0.75)
+
+
+def test_a_best_loss_of_0_has_no_place_on_a_logarithmic_axis():
+    rows = [{**row, "bayes_loss": 0.0, "test_loss": 0.0} for row in rows_of(FIGURE_4, "smoke")]
+    figure = FIGURE_4.picture(rows)
+    assert [len(panel.lines) for panel in figure.axes] == [3, 3, 3]
+    assert plotting.png(figure).startswith(b"\x89PNG")

@@ -1,0 +1,110 @@
+"""One model: its first weights, its units, its test, and what is measured of it."""
+
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+import torch
+
+from icgd.errors import TrainingError
+from icgd.reproductions.cheng_training import (
+    FIRST_MOVE,
+    LABELS,
+    Budget,
+    Run,
+    distance,
+    distances,
+    first_model,
+    train_once,
+    unit,
+)
+from icgd.training.models import KernelTransformer
+
+BUDGET = Budget(n_steps=3, batch_size=4, n_test=6, n_seeds=1, n_rows=1)
+RUN = Run("exp", ("softmax",), 4, 3, transforms_covariates=True, seed=0, budget=BUDGET)
+
+
+def test_the_distance_is_that_to_the_best_multiple_of_the_identity():
+    matrix = torch.tensor([[3.0, 4.0], [0.0, 3.0]], dtype=torch.float64)
+    assert distance(matrix) == pytest.approx(4 / 34**0.5)
+    assert distance(-2 * torch.eye(3, dtype=torch.float64)) == 0.0
+    assert distance(torch.tensor([[1.0, 0.0], [0.0, -1.0]], dtype=torch.float64)) == 1.0
+
+
+def test_the_predicted_matrices_have_distance_0():
+    model = KernelTransformer(5, 3, ("relu",), transforms_covariates=True, seed=0)
+    with torch.no_grad():
+        model.B.copy_(0.5 * RUN.covariates.whitening.expand_as(model.B))
+        model.C.copy_(-2.0 * RUN.covariates.whitening.expand_as(model.C))
+        model.A[:-1].copy_(0.3 * torch.eye(5).expand_as(model.A[:-1]))
+    found = distances(model, RUN.covariates.root)
+    assert list(found) == ["BC_0", "BC_1", "BC_2", "A_0", "A_1"]  # A of the last layer is idle
+    assert max(found.values()) < 1e-12
+    with torch.no_grad():
+        model.C[1, 0, 2, 3] += 1.0
+    found = distances(model, RUN.covariates.root)
+    assert found.pop("BC_1") > 0.1
+    assert max(found.values()) < 1e-12
+
+
+def test_a_layer_starts_with_half_a_step_and_small_moves():
+    model = first_model(replace(RUN, attention=("exp", "linear"), n_examples=20))
+    units = torch.tensor([1 / 20, 5 / 20])
+    assert (unit("exp", 20), unit("linear", 20), unit("softmax", 20)) == (1 / 20, 1 / 4, 1.0)
+    assert torch.allclose(model.r.detach().float(), -0.5 * units.expand(3, 2))
+    learnt = model.parametrizations.A.original
+    assert learnt.std().item() == pytest.approx(FIRST_MOVE, rel=0.3)
+    assert torch.allclose(model.A.float(), learnt.float() * units[:, None, None])
+
+
+def test_deep_models_start_with_smaller_steps_and_move_their_inputs_less():
+    shallow, deep = (first_model(replace(RUN, n_layers=depth)) for depth in (3, 6))
+    assert torch.allclose(deep.r[0], shallow.r[0] / 2)
+    assert deep.A.std().item() == pytest.approx(shallow.A.std().item() / 16, rel=0.3)
+    assert deep.B.std().item() == pytest.approx(shallow.B.std().item(), rel=0.3)
+
+
+def test_the_mixed_kernel_is_that_of_the_papers_definition():
+    linear, exponential = LABELS["linear + exp"]
+    points = torch.tensor([[1.0, 2.0, 3.0, 0.5, -1.0], [0.5, -1.0, 1.0, 2.0, 3.0]]).double()
+    got = sum(head.matrix(points[:1], points[1:]) for head in (linear, exponential)).item()
+    expected = 0.5 * (0.5 - 2.0) + 0.5 * torch.tensor(3.0 + 1.0 - 3.0).exp().item()
+    assert got == pytest.approx(expected)
+
+
+def test_training_gives_the_test_loss_beside_the_best_one():
+    outcome = train_once(RUN)
+    assert 0 < outcome.bayes_loss < outcome.test_loss < 10
+    assert [row["step"] for row in outcome.curve] == [0.0, 3.0]
+    assert outcome.learning_rate == BUDGET.learning_rate
+    again = train_once(RUN)
+    assert (again.test_loss, again.curve) == (outcome.test_loss, outcome.curve)
+
+
+def test_drawn_labels_give_another_path_to_the_same_test():
+    averaged, drawn = (
+        train_once(RUN),
+        train_once(replace(RUN, budget=replace(BUDGET, averages_labels=False))),
+    )
+    assert drawn.bayes_loss == averaged.bayes_loss
+    assert drawn.test_loss != averaged.test_loss
+
+
+def test_a_run_that_overflows_is_begun_again_more_slowly(monkeypatch, tmp_path):
+    module = import_module("icgd.reproductions.cheng_training")
+    real, rates = module.train, []
+
+    def overflowing(model, task, settings, **options):
+        rates.append(settings.learning_rate)
+        if len(rates) <= failures:
+            raise TrainingError.diverged("loss", float("nan"), 1)
+        return real(model, task, settings, **options)
+
+    monkeypatch.setattr(module, "train", overflowing)
+    failures = 2
+    assert train_once(RUN, tmp_path).learning_rate == 0.005
+    assert rates == [0.02, 0.01, 0.005]
+    failures = 99
+    with pytest.raises(TrainingError, match="The loss is nan at step 1"):
+        train_once(RUN)
+    assert rates[3:] == [0.02, 0.01, 0.005, 0.0025]

@@ -1,0 +1,34 @@
+import pytest
+
+from icgd.errors import UnknownNameError
+from icgd.reproductions.registry import REPRODUCTIONS, reproduction_named
+from icgd.reproductions.reproduction import PRESETS
+
+
+def test_every_figure_of_the_paper_is_there():
+    assert list(REPRODUCTIONS) == [f"cheng-fig{number}" for number in range(1, 7)]
+    for name, reproduction in REPRODUCTIONS.items():
+        assert reproduction_named(name) is reproduction
+        assert f"Figure {name[-1]}," in reproduction.place
+
+
+def test_an_unknown_figure_is_refused_with_a_suggestion():
+    with pytest.raises(UnknownNameError) as caught:
+        reproduction_named("cheng-fig7")
+    assert str(caught.value) == (
+        "Unknown figure 'cheng-fig7'; known are cheng-fig1, cheng-fig2, cheng-fig3, cheng-fig4, "
+        "cheng-fig5, cheng-fig6. Did you mean 'cheng-fig6'?"
+    )
+
+
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_the_papers_preset_has_the_papers_sizes(name):
+    budgets = {
+        preset: {run.budget for run in reproduction_named(name).runs(preset, seed=0)}
+        for preset in PRESETS
+    }
+    [paper] = budgets["paper"]
+    assert (paper.batch_size, paper.resample_every, paper.n_seeds) == (30_000, 10, 3)
+    assert not paper.averages_labels
+    [smoke] = budgets["smoke"]
+    assert smoke.n_steps * smoke.batch_size <= 16

@@ -1,0 +1,134 @@
+"""Files of a reproduction: what they hold, and that an interrupted one goes on."""
+
+import csv
+import json
+import subprocess
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from icgd.errors import CheckpointError, FileError, SweepError
+from icgd.reproductions.cheng_matrices import FIGURE_3
+from icgd.reproductions.results import circumstances, redraw, reproduce
+
+RESULTS = import_module("icgd.reproductions.results")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The smoke preset of one figure."""
+    out = tmp_path_factory.mktemp("results")
+    return reproduce(FIGURE_3, "smoke", out=out)
+
+
+def test_numbers_and_picture_are_apart(finished):
+    names = sorted(path.name for path in finished.folder.iterdir())
+    assert names == ["smoke.csv", "smoke.json", "smoke.png"]  # and nothing partial
+    data = json.loads((finished.folder / "smoke.json").read_text())
+    assert data == json.loads(json.dumps(finished.numbers))
+    with (finished.folder / "smoke.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["BC_2"] for line in lines] == [str(row["BC_2"]) for row in data["rows"]]
+    assert lines[0]["A_1"] == ""
+
+
+def test_the_numbers_say_how_they_came_about(finished):
+    data = finished.numbers
+    assert (data["figure"], data["preset"], data["seed"]) == ("cheng-fig3", "smoke", 0)
+    assert (data["n_models"], data["budget"]["batch_size"]) == (2, 4)
+    assert set(data["machine"]) == {"cores", "architecture"}
+    assert data["date"] == circumstances()["date"]
+    assert len(data["date"]) == len("2024-01-31")
+    assert data["seconds"] >= data["training_seconds"] > 0
+
+
+def test_the_commit_is_that_of_the_source():
+    root = Path(RESULTS.__file__).parents[3]
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True)
+    if head.returncode:
+        assert RESULTS.commit() is None
+    else:
+        assert RESULTS.commit().removesuffix("-dirty") == head.stdout.strip()
+
+
+def test_code_outside_its_repository_has_no_commit(monkeypatch, tmp_path):
+    monkeypatch.setattr(RESULTS, "__file__", str(tmp_path / "icgd/reproductions/results.py"))
+    (tmp_path / "icgd/reproductions").mkdir(parents=True)
+    assert RESULTS.commit() is None
+
+
+def test_the_picture_can_be_drawn_again_from_the_numbers(finished):
+    drawn = redraw(FIGURE_3, finished.folder / "smoke.json")
+    assert drawn == (finished.folder / "smoke.png").read_bytes()
+
+
+def test_an_interrupted_reproduction_goes_on(finished, tmp_path, monkeypatch):
+    real, trained = RESULTS.train_once, []
+
+    def interrupted(run, folder):
+        trained.append(run.transforms_covariates)
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return real(run, folder)
+
+    monkeypatch.setattr(RESULTS, "train_once", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(FIGURE_3, "smoke", out=tmp_path)
+    assert (tmp_path / "cheng-fig3/.smoke.partial/000/outcome.json").exists()
+    again = reproduce(FIGURE_3, "smoke", out=tmp_path)
+    assert trained == [False, True, True]  # the first model was not trained again
+    different = {"seconds", "learning_rate"}
+    for row, expected in zip(again.numbers["rows"], finished.numbers["rows"], strict=True):
+        assert {k: v for k, v in row.items() if k not in different} == {
+            k: v for k, v in expected.items() if k not in different
+        }
+    assert not (tmp_path / "cheng-fig3/.smoke.partial").exists()
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """A folder in which a reproduction failed at its first model."""
+
+    def fails(run, folder):
+        raise RuntimeError("no power")
+
+    monkeypatch.setattr(RESULTS, "train_once", fails)
+    with pytest.raises(SweepError, match="no power"):
+        reproduce(FIGURE_3, "smoke", out=tmp_path)
+    return tmp_path
+
+
+def test_partial_results_of_another_seed_are_refused(stopped):
+    kept = stopped / "cheng-fig3/.smoke.partial"
+    with pytest.raises(CheckpointError) as caught:
+        reproduce(FIGURE_3, "smoke", out=stopped, seed=7)
+    assert str(caught.value) == (
+        f"{kept} belongs to another run: its seed is 0, here it is 7. It was left as it is; "
+        "go on with the old value, or train in another folder."
+    )
+    assert kept.exists()
+
+
+def test_partial_results_of_other_settings_are_refused(stopped):
+    record = stopped / "cheng-fig3/.smoke.partial/runs.json"
+    stored = json.loads(record.read_text())
+    stored["models.1.budget.n_steps"] = 9
+    record.write_text(json.dumps(stored))
+    expected = r"its models\.1\.budget\.n_steps is 9, here it is 4\."
+    with pytest.raises(CheckpointError, match=expected):
+        reproduce(FIGURE_3, "smoke", out=stopped)
+
+
+def test_a_damaged_record_is_named(stopped):
+    record = stopped / "cheng-fig3/.smoke.partial/runs.json"
+    record.write_text("{")
+    with pytest.raises(CheckpointError, match=r"runs\.json is damaged or not a checkpoint"):
+        reproduce(FIGURE_3, "smoke", out=stopped)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "taken").touch()
+    with pytest.raises(FileError) as caught:
+        reproduce(FIGURE_3, "smoke", out=tmp_path / "taken")
+    assert str(caught.value) == f"Cannot write {tmp_path}/taken/cheng-fig3: Not a directory."
