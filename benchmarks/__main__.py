@@ -26,6 +26,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "start_up": ("Start-up", start_up.rows),
     "fits": ("Certified error of 64 pieces on [-6, 6]", accuracy.fits),
     "lattices": ("Softmax lattices: identity on [-1, 1], tanh on [-6, 6]", accuracy.lattices),
+    "ridge_sums": ("Ridge sums: certified errors on [-2, 2]^2, r = tanh", accuracy.ridge_sums),
     "bounds": ("Bound (b) over the measured step error, random problems", accuracy.bounds),
     "weights": ("Trained weights, 3-4-4-2 tanh, n = 6, 5 steps, dense backend", accuracy.weights),
     "softmax_weights": (

@@ -1,15 +1,26 @@
 """How close: fits beside the best possible, and trained weights beside the real ones."""
 
 from random import Random
+from time import perf_counter
 
 import torch
 
 import icgd
 from icgd.approximation.lattice import choose_lattice, fit_lattice, identity
 from icgd.approximation.relu_sum import asymptotic_optimum, fit_relu_sum
+from icgd.approximation.ridge_sum import (
+    evaluate,
+    fit_loss_slope,
+    fit_product,
+    fit_ridge_sum,
+    fit_slope_product,
+)
 from icgd.problems import reference
 from icgd.problems.activations import ACTIVATIONS, TANH
 from icgd.problems.functions import SmoothFunction
+from icgd.problems.losses import LOGISTIC
+from icgd.problems.unit_activations import UNIT_ACTIVATIONS
+from icgd.program.ridge import RidgeSum
 
 
 def fits() -> list[dict[str, object]]:
@@ -171,3 +182,45 @@ def _random_run(
         problem, n_steps=3, construction=construction, registers=32 + size, dtype=dtype
     )
     return compiled, problem.domain.x * x, y
+
+
+def ridge_sums() -> list[dict[str, object]]:
+    """Certified errors of sums of every activation; the second row of each is for float32."""
+    return [
+        _ridge_sum(activation, units, dtype)
+        for activation in UNIT_ACTIVATIONS
+        for units in (50, 200, 800)
+        for dtype in (torch.float64, torch.float32)
+    ]
+
+
+def _ridge_sum(activation: str, units: int, dtype: torch.dtype) -> dict[str, object]:
+    start = perf_counter()
+    roundoff = torch.finfo(dtype).eps / 2
+    box = (2.0, 2.0)
+    fits = {
+        "s tanh'(t)": fit_slope_product(TANH, box, activation, units, roundoff=roundoff),
+        "a b": fit_product(box, activation, units, roundoff=roundoff),
+        "tanh": fit_ridge_sum(TANH, 2.0, activation, units, roundoff=roundoff),
+        "u logistic": fit_loss_slope(LOGISTIC, (2.0, 1.0), activation, units, roundoff=roundoff),
+    }
+    seconds = perf_counter() - start
+    slopes, products = fits["s tanh'(t)"], fits["a b"]
+    z = 4 * torch.rand(20_000, 2, generator=torch.Generator().manual_seed(0)).double() - 2
+    s, t = z.T
+    return {
+        "activation": activation,
+        "dtype": str(dtype).removeprefix("torch."),
+        "units": units,
+        **{name: fit.error for name, fit in fits.items()},
+        "s tanh'(t), run": _largest_gap(slopes, z, s * TANH.tower[1](t), dtype),
+        "a b, run": _largest_gap(products, z, s * t, dtype),
+        "units used": (slopes.n_units, products.n_units),
+        "largest coefficient": max(fit.largest_coefficient for fit in fits.values()),
+        "seconds to fit": seconds,
+    }
+
+
+def _largest_gap(fit: RidgeSum, z: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> float:
+    ours = torch.cat([evaluate(fit, rows.to(dtype)) for rows in z.split(2000)])
+    return float((ours.double() - wanted).abs().max())

@@ -25,6 +25,7 @@ from icgd.errors import (
     ToleranceError,
     TrainingError,
     UnknownNameError,
+    UnsupportedActivationError,
     UnsupportedProblemError,
 )
 
@@ -259,6 +260,56 @@ MESSAGES = [
     (
         made(SettingError.bad_interval, 2.0, 1.0),
         "An interval needs finite ends low < high, got [2.0, 1.0].",
+    ),
+    (
+        made(
+            SettingError.box_too_large,
+            "a b",
+            (2.0, 40.0),
+            "200 relu units",
+            0.0123456,
+            1e-3,
+            800,
+            most=3200,
+        ),
+        "The box [-2, 2] x [-40, 40] is too large for 200 relu units: the error of a b would be "
+        "0.0123, above accuracy=0.001. About 800 would do; or use a smaller box.",
+    ),
+    (
+        made(
+            SettingError.box_too_large,
+            "tanh",
+            (2.0,),
+            "8 relu units",
+            0.0123456,
+            1e-9,
+            None,
+            most=3200,
+        ),
+        "The box [-2, 2] is too large for 8 relu units: the error of tanh would be 0.0123, above "
+        "accuracy=1e-09. Even 3200 would not do; or use a smaller box.",
+    ),
+    (
+        made(SettingError.slope_jumps, "relu"),
+        "s relu'(t) jumps where relu has a kink, and no sum of units is close to it there. Use a "
+        "smooth activation, such as softplus.",
+    ),
+    (
+        made(SettingError.no_slope_parts, "cross_entropy"),
+        "The slope of the cross_entropy loss couples all outputs; it is no sum of functions of one "
+        "variable. Use squared, logistic or huber.",
+    ),
+    (
+        made(UnsupportedActivationError.polynomial, "square", 2),
+        "Activation 'square' is a polynomial of degree 2: so is every combination of its copies, "
+        "and it decays only if it is zero. Use an activation that is none, such as relu or "
+        "sigmoid.",
+    ),
+    (
+        made(UnsupportedActivationError.no_decay, "exp", 4, 0.25),
+        "Activation 'exp' has no general decay: far out its differences up to order 4 keep at "
+        "least 25.0% of their size. Use relu, sigmoid or another activation that is nearly a line "
+        "on either side.",
     ),
     (
         made(DataError.not_an_array, "X", "dtype object"),

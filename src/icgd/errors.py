@@ -122,6 +122,39 @@ class SettingError(IcgdError, ValueError):
         return cls(f"An interval needs finite ends low < high, got [{low}, {high}].")
 
     @classmethod
+    def box_too_large(
+        cls,
+        name: str,
+        half_widths: Sequence[float],
+        units: str,
+        error: float,
+        accuracy: float,
+        enough: int | None,
+        *,
+        most: int,
+    ) -> SettingError:
+        box = " x ".join(f"[{-width:g}, {width:g}]" for width in half_widths)
+        more = f"About {enough} would do" if enough else f"Even {most} would not do"
+        return cls(
+            f"The box {box} is too large for {units}: the error of {name} would be {error:.3g}, "
+            f"above accuracy={accuracy:g}. {more}; or use a smaller box."
+        )
+
+    @classmethod
+    def slope_jumps(cls, name: str) -> SettingError:
+        return cls(
+            f"s {name}'(t) jumps where {name} has a kink, and no sum of units is close to it "
+            "there. Use a smooth activation, such as softplus."
+        )
+
+    @classmethod
+    def no_slope_parts(cls, loss: str) -> SettingError:
+        return cls(
+            f"The slope of the {loss} loss couples all outputs; it is no sum of functions of one "
+            "variable. Use squared, logistic or huber."
+        )
+
+    @classmethod
     def too_few_widths(cls, widths: Sequence[int]) -> SettingError:
         return cls(
             f"widths must name the input and at least one layer, such as (4, 16, 1), "
@@ -164,6 +197,26 @@ class SettingError(IcgdError, ValueError):
     @classmethod
     def not_a_number_list(cls, name: str, text: str) -> SettingError:
         return cls(f"{name} must be whole numbers joined by commas, such as 4,16,1, got {text!r}.")
+
+
+class UnsupportedActivationError(IcgdError, ValueError):
+    """An activation cannot approximate all functions, so no construction can use it."""
+
+    @classmethod
+    def polynomial(cls, name: str, degree: int) -> UnsupportedActivationError:
+        return cls(
+            f"Activation {name!r} is a polynomial of degree {degree}: so is every combination of "
+            "its copies, and it decays only if it is zero. Use an activation that is none, such "
+            "as relu or sigmoid."
+        )
+
+    @classmethod
+    def no_decay(cls, name: str, order: int, share: float) -> UnsupportedActivationError:
+        return cls(
+            f"Activation {name!r} has no general decay: far out its differences up to order "
+            f"{order} keep at least {share:.1%} of their size. Use relu, sigmoid or another "
+            "activation that is nearly a line on either side."
+        )
 
 
 class KernelError(IcgdError, ValueError):

@@ -1,0 +1,196 @@
+r"""Functions of one variable by sums of any activation.
+
+Least squares at Chebyshev points over units spread evenly across the interval, for several
+weights of the units, with as little damping of small singular values as keeps the coefficients
+small. Where an identity gives the function exactly, such as softplus(z) - softplus(-z) = z, it is
+used instead. relu takes the free knots of `relu_sum`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from math import inf, pi
+
+import torch
+from torch import Tensor
+
+from icgd.approximation.lattice import chebyshev_points
+from icgd.approximation.relu_sum import fit_relu_sum
+from icgd.approximation.ridge_proof import Profile, proved_error
+from icgd.problems.functions import KinkedFunction, ScalarFunction
+from icgd.problems.unit_activations import UNIT_ACTIVATIONS
+from icgd.program.ridge import RidgeSum, RidgeUnit
+
+LARGEST_COEFFICIENT = 1e3
+"""Coefficients stay below this: rounding in a run grows with them."""
+
+ENOUGH_UNITS = 96
+"""More units on one interval are tried only if these leave more than `CLOSE_ENOUGH`."""
+
+MOST_ON_A_LINE = 400
+"""A fit costs the cube of this, and elu is the only activation that gains from so many."""
+
+DOUBLE_ROUNDOFF = 2.0**-53
+"""Of float64; that of float32 is 2^-24."""
+
+LIKELY_ROUNDING = 1 / 8
+"""What is lost to rounding, as a share of what could be lost: its signs differ."""
+
+CLOSE_ENOUGH = 1e-11
+"""About what rounding in float64 leaves of a sum with coefficients of size 10."""
+
+_ODD_PART_IS_A_LINE = ("softplus", "gelu", "silu")
+_DAMPING = tuple(10.0**-digits for digits in range(16, 3, -1))
+_WEIGHTS = (0.25, 0.5, 1.0, 2.0, 3.0, 4.5)  # of units about as wide as the functions' features
+_MARGINS = (0.0, 2.0, 4.0)  # of the outermost units' arguments at the ends of the interval
+_TURNS = (0.5, 1.0, 2.0, 3.0)  # radians from the middle to the end: a period beyond the interval
+_ELU_BENDS = (0.25, 0.5, 1.0)  # likewise: nearly parabolas to the left of their kinks
+
+
+@lru_cache(maxsize=512)
+def fit_line(
+    function: ScalarFunction,
+    half_width: float,
+    activation: str,
+    units: int,
+    largest: float = LARGEST_COEFFICIENT,
+    roundoff: float = DOUBLE_ROUNDOFF,
+) -> RidgeSum:
+    """`function` on [-half_width, half_width] by about `units` units, or fewer if those do.
+
+    `roundoff` is the unit roundoff of the arithmetic that will evaluate the sum: in a coarse one,
+    small coefficients are worth some error.
+    """
+    exact = _exact_units(function, half_width, activation)
+    if exact:
+        return RidgeSum(function.name, activation, (half_width,), exact, 0.0)
+    if activation == "relu":
+        return _of_relus(function, half_width, units)
+    few = min(units, ENOUGH_UNITS)
+    fit = _least_squares(function, half_width, activation, few, largest, roundoff)
+    if fit.error <= max(CLOSE_ENOUGH, roundoff * fit.size) or units == few:
+        return fit
+    many = min(units, MOST_ON_A_LINE)
+    more = _least_squares(function, half_width, activation, many, largest, roundoff)
+    return min(fit, more, key=lambda one: one.error + roundoff * LIKELY_ROUNDING * one.size)
+
+
+def _exact_units(
+    function: ScalarFunction, half_width: float, activation: str
+) -> tuple[RidgeUnit, ...]:
+    """Units that are the function itself; none if no identity is known."""
+    if function.name == activation:
+        return (RidgeUnit((1.0,), 0.0, 1.0),)
+    if (function.name, activation) == ("tanh", "sigmoid"):
+        return (RidgeUnit((2.0,), 0.0, 2.0), RidgeUnit((0.0,), 0.0, -2.0))
+    if not _is_multiple_of_identity(function):
+        return ()
+    slope = float(function(torch.ones((), dtype=torch.float64)))
+    if activation in _ODD_PART_IS_A_LINE:
+        return (RidgeUnit((1.0,), 0.0, slope), RidgeUnit((-1.0,), 0.0, -slope))
+    if activation == "elu":  # a line to the right of -half_width
+        return (RidgeUnit((1.0,), half_width, slope), RidgeUnit((0.0,), half_width, -slope))
+    return ()
+
+
+def _is_multiple_of_identity(function: ScalarFunction) -> bool:
+    is_line = isinstance(function, KinkedFunction) and not function.knots
+    return is_line and float(function(torch.zeros((), dtype=torch.float64))) == 0.0
+
+
+def _of_relus(function: ScalarFunction, half_width: float, units: int) -> RidgeSum:
+    fit = fit_relu_sum(function, -half_width, half_width, units - 1)
+    terms = tuple(RidgeUnit((term.scale,), term.shift, term.coefficient) for term in fit.terms())
+    return RidgeSum(function.name, "relu", (half_width,), terms, fit.error)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    slopes: Tensor
+    offsets: Tensor
+    coefficients: Tensor
+    error: float
+    size: float
+
+    @property
+    def largest(self) -> float:
+        return float(self.coefficients.abs().max())
+
+    def units(self) -> tuple[RidgeUnit, ...]:
+        columns = (self.slopes.tolist(), self.offsets.tolist(), self.coefficients.tolist())
+        return tuple(RidgeUnit((a,), b, beta) for a, b, beta in zip(*columns, strict=True))
+
+
+def _least_squares(
+    function: ScalarFunction,
+    half_width: float,
+    activation: str,
+    units: int,
+    largest: float,
+    roundoff: float,
+) -> RidgeSum:
+    """Of the fits about as close as the closest, the one with the smallest coefficients."""
+    trials = [
+        trial
+        for slopes, offsets in _layouts(activation, half_width, units)
+        for trial in _trials(function, half_width, activation, slopes, offsets)
+    ]
+    bounded = [trial for trial in trials if trial.largest <= largest]
+    trials = bounded or [min(trials, key=lambda trial: trial.largest)]
+    rounding = roundoff * LIKELY_ROUNDING
+    closest = min(trial.error + rounding * trial.size for trial in trials)
+    enough = 2 * closest + CLOSE_ENOUGH / 10
+    close = [trial for trial in trials if trial.error + rounding * trial.size <= enough]
+    best = min(close, key=lambda trial: trial.size)
+    fit = RidgeSum(function.name, activation, (half_width,), best.units(), inf)
+    return replace(fit, error=proved_error(Profile(function, (half_width,)), fit))
+
+
+def _layouts(activation: str, half_width: float, units: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Slopes and offsets of the units."""
+    number = torch.arange(units, dtype=torch.float64)
+    if activation == "cos":  # cosines and sines in turn
+        for turn in _TURNS:
+            yield turn / half_width * (number // 2 + 0.5), -pi / 2 * (number % 2)
+    elif activation == "elu":
+        for bend in _ELU_BENDS:
+            yield _with_constant(bend / half_width, bend, number[1:] // 2, number[1:] % 2)
+    else:
+        sharp = units / half_width  # a unit as wide as the distance to the next but one
+        for weight, margin in product((*_WEIGHTS, sharp), _MARGINS):
+            reach = weight * half_width + margin
+            for flipped in (number[1:] % 2, torch.zeros_like(number[1:])):
+                yield _with_constant(weight, reach, number[1:], flipped)
+
+
+def _with_constant(
+    weight: float, reach: float, place: Tensor, flipped: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Units whose centres follow `place` across the reach, and one that is constant."""
+    centred = 2 * (place - place[0]) / (place[-1] - place[0]).clamp(min=1) - 1
+    slopes = weight * (1 - 2 * flipped)
+    zero, one = slopes.new_zeros(1), slopes.new_ones(1)
+    return torch.cat([slopes, zero]), torch.cat([reach * centred, one])
+
+
+def _trials(
+    function: ScalarFunction, half_width: float, activation: str, slopes: Tensor, offsets: Tensor
+) -> Iterator[_Trial]:
+    """Solutions with more and more damping, with their errors at other points."""
+    units = UNIT_ACTIVATIONS[activation]
+    points = half_width * chebyshev_points(4 * len(slopes) + 20)
+    others = half_width * chebyshev_points(8 * len(slopes) + 41)
+    there = units(others.unsqueeze(-1) * slopes + offsets)
+    left, sizes, right = torch.linalg.svd(
+        units(points.unsqueeze(-1) * slopes + offsets), full_matrices=False
+    )
+    wanted = left.T @ function(points)
+    reach = 1 + half_width * slopes.abs() + offsets.abs()
+    for damping in _DAMPING:
+        beta = right.T @ (sizes / (sizes**2 + (damping * sizes[0]) ** 2) * wanted)
+        gap = there @ beta - function(others)
+        size = float(beta.abs() @ reach)
+        yield _Trial(slopes, offsets, beta, float(gap.abs().max()), size)

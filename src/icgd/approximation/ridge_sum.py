@@ -1,0 +1,201 @@
+r"""Functions of one and two variables by sums of any activation over few directions.
+
+What descent needs of two variables is made of functions of one variable:
+
+    a b      = ((a + b)^2 - (a - b)^2) / 4
+    s r'(t)  = sum_k factor_k (r(t + shift_k s) - r(t - shift_k s)) + a small rest
+    u(p, y)  = the sum of a loss's `slope_parts`
+
+The second is a difference quotient; see `slope_product`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from icgd.approximation.ridge_line import DOUBLE_ROUNDOFF, LARGEST_COEFFICIENT, fit_line
+from icgd.approximation.ridge_proof import Profile, joined, units_of
+from icgd.approximation.slope_product import by_quotient
+from icgd.errors import SettingError
+from icgd.problems.activations import IDENTITY
+from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction
+from icgd.problems.losses import Loss
+from icgd.problems.settings import count, positive
+from icgd.problems.unit_activations import unit_activation_named
+from icgd.program.ridge import RidgeSum
+
+FEWEST_UNITS = 8
+"""Two directions with four units each: with fewer, some activations have no fit at all."""
+
+MOST_UNITS = 3200
+"""Where a search for the number of units gives up, after nine doublings of the fewest."""
+
+SQUARE = SmoothFunction(
+    "square",
+    (torch.square, lambda z: 2 * z, lambda z: torch.full_like(z, 2.0), torch.zeros_like),
+    ((0.0,), (), (), ()),
+)
+
+
+def fit_ridge_sum(
+    function: ScalarFunction,
+    half_width: float,
+    activation: str,
+    units: int,
+    *,
+    accuracy: float | None = None,
+    roundoff: float = DOUBLE_ROUNDOFF,
+) -> RidgeSum:
+    """`function` on [-half_width, half_width] by at most `units` units.
+
+    `roundoff` is the unit roundoff of the arithmetic that will evaluate the sum: in a coarse one,
+    small coefficients are worth some error. Raises `SettingError` if the proved error exceeds
+    `accuracy`. Both hold for all fits below.
+    """
+    _check((half_width,), activation, units)
+    return _accurate(
+        lambda n: fit_line(function, half_width, activation, n, roundoff=roundoff), units, accuracy
+    )
+
+
+def fit_product(
+    half_widths: tuple[float, float],
+    activation: str,
+    units: int,
+    *,
+    accuracy: float | None = None,
+    roundoff: float = DOUBLE_ROUNDOFF,
+) -> RidgeSum:
+    """The product a b on |a| <= half_widths[0], |b| <= half_widths[1]."""
+    _check(half_widths, activation, units)
+    return _accurate(
+        lambda n: _product(half_widths, activation, n, roundoff=roundoff), units, accuracy
+    )
+
+
+def fit_slope_product(
+    function: ScalarFunction,
+    half_widths: tuple[float, float],
+    activation: str,
+    units: int,
+    *,
+    accuracy: float | None = None,
+    roundoff: float = DOUBLE_ROUNDOFF,
+) -> RidgeSum:
+    """s r'(t) on |s| <= half_widths[0], |t| <= half_widths[1], where r is `function`."""
+    _check(half_widths, activation, units)
+    return _accurate(
+        lambda n: _slope_product(function, half_widths, activation, n, roundoff=roundoff),
+        units,
+        accuracy,
+    )
+
+
+def fit_loss_slope(
+    loss: Loss,
+    half_widths: tuple[float, float],
+    activation: str,
+    units: int,
+    *,
+    accuracy: float | None = None,
+    roundoff: float = DOUBLE_ROUNDOFF,
+) -> RidgeSum:
+    """u(p, y) = d loss / d p on |p| <= half_widths[0], |y| <= half_widths[1]."""
+    _check(half_widths, activation, units)
+    if loss.slope_parts is None:
+        raise SettingError.no_slope_parts(loss.name)
+    return _accurate(
+        lambda n: _loss_slope(loss, half_widths, activation, n, roundoff=roundoff), units, accuracy
+    )
+
+
+def evaluate(fit: RidgeSum, z: Tensor) -> Tensor:
+    """The sum at points along the last axis of `z`, in the arithmetic of `z`."""
+    return units_of(fit, z.dtype)(z)
+
+
+def _check(half_widths: Sequence[float], activation: str, units: int) -> None:
+    for half_width in half_widths:
+        positive("half_width", half_width)
+    unit_activation_named(activation)
+    count("units", units, least=FEWEST_UNITS, most=MOST_UNITS)
+
+
+def _accurate(fit_with: Callable[[int], RidgeSum], units: int, accuracy: float | None) -> RidgeSum:
+    fit = fit_with(units)
+    if accuracy is None or fit.error <= positive("accuracy", accuracy):
+        return fit
+    tried = sorted({min(2**doublings * units, MOST_UNITS) for doublings in range(1, 10)})
+    enough = (more for more in tried if fit_with(more).error <= accuracy)
+    raise SettingError.box_too_large(
+        fit.name,
+        fit.half_widths,
+        f"{units} {fit.activation} units",
+        fit.error,
+        accuracy,
+        next(enough, None),
+        most=MOST_UNITS,
+    )
+
+
+def _product(
+    half_widths: tuple[float, float], activation: str, units: int, *, roundoff: float
+) -> RidgeSum:
+    """With u = a / A + b / B and v = a / A - b / B, a b = A B (u^2 - v^2) / 4."""
+    first, second = half_widths
+    factor = first * second / 4
+    line = fit_line(
+        SQUARE, 2.0, activation, units // 2, LARGEST_COEFFICIENT / max(factor, 1.0), roundoff
+    )
+    parts = [line.along((1 / first, sign / second), sign * factor) for sign in (1.0, -1.0)]
+    return joined("a b", half_widths, parts, Profile(IDENTITY, half_widths))
+
+
+def _slope_product(
+    function: ScalarFunction,
+    half_widths: tuple[float, float],
+    activation: str,
+    units: int,
+    *,
+    roundoff: float,
+) -> RidgeSum:
+    if isinstance(function, SmoothFunction):
+        return by_quotient(function, half_widths, activation, units, roundoff=roundoff)
+    if isinstance(function, KinkedFunction) and not function.knots:
+        return _scaled_argument(function, half_widths, activation, units, roundoff=roundoff)
+    raise SettingError.slope_jumps(function.name)
+
+
+def _scaled_argument(
+    function: KinkedFunction,
+    half_widths: tuple[float, float],
+    activation: str,
+    units: int,
+    *,
+    roundoff: float,
+) -> RidgeSum:
+    """s r'(t) where r is a line: a multiple of s."""
+    (slope,) = function.slopes
+    line = fit_line(IDENTITY, half_widths[0], activation, units, roundoff=roundoff)
+    target = Profile(function.derivative(), half_widths)
+    return joined(f"s {function.name}'(t)", half_widths, [line.along((1.0, 0.0), slope)], target)
+
+
+def _loss_slope(
+    loss: Loss, half_widths: tuple[float, float], activation: str, units: int, *, roundoff: float
+) -> RidgeSum:
+    slope_parts = loss.slope_parts or ()
+    parts = []
+    for part in slope_parts:
+        axis = (part.prediction, part.label)
+        sides = zip(axis, half_widths, strict=True)
+        reach = sum((abs(entry) * width for entry, width in sides), 0.0)
+        line = fit_line(
+            part.function, reach, activation, units // len(slope_parts), roundoff=roundoff
+        )
+        parts.append(line.along(axis, 1.0))
+    target = Profile(IDENTITY, half_widths)
+    return joined(f"slope of {loss.name}", half_widths, parts, target)

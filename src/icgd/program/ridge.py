@@ -1,0 +1,87 @@
+r"""Functions of one or two variables as plain data: sums of an activation over directions.
+
+A unit is coefficient * activation(direction . z + offset), so a sum of them is
+
+    f(z) = sum_m coefficient_m activation(direction_m . z + offset_m).
+
+In a transformer each unit is a head: its query holds the entries of `direction` against the
+coordinates of z and `offset` against a coordinate that is 1 at every token, and its value holds
+`coefficient`. There is no affine part beside the units: a constant is a unit whose direction is
+zero, and a line is made of units as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class RidgeUnit:
+    """coefficient * activation(direction . z + offset)."""
+
+    direction: tuple[float, ...]
+    offset: float
+    coefficient: float
+
+    def reach(self, half_widths: Sequence[float]) -> float:
+        """|direction| . half_widths + |offset|: no argument on the box is larger."""
+        sides = zip(self.direction, half_widths, strict=True)
+        return sum((abs(entry) * width for entry, width in sides), abs(self.offset))
+
+    def along(self, axis: Sequence[float], factor: float) -> RidgeUnit:
+        """A unit of one argument, times `factor`, with axis . z in place of the argument."""
+        (slope,) = self.direction
+        direction = tuple(slope * entry for entry in axis)
+        return RidgeUnit(direction, self.offset, factor * self.coefficient)
+
+
+@dataclass(frozen=True)
+class RidgeSum:
+    """A stand-in for the function called `name` on the box |z[i]| <= half_widths[i].
+
+    `activation` names what the units apply, and `error` bounds the distance to the real function
+    on the box, in real arithmetic.
+    """
+
+    name: str
+    activation: str
+    half_widths: tuple[float, ...]
+    units: tuple[RidgeUnit, ...]
+    error: float
+
+    @property
+    def n_units(self) -> int:
+        return len(self.units)
+
+    @property
+    def fineness(self) -> str:
+        """How finely it is approximated, in words."""
+        return f"{self.n_units} {self.activation} unit{'s' * (self.n_units != 1)}"
+
+    @property
+    def largest_coefficient(self) -> float:
+        return max((abs(unit.coefficient) for unit in self.units), default=0.0)
+
+    @property
+    def size(self) -> float:
+        """Sum of |coefficient| (1 + |direction| . half_widths + |offset|).
+
+        A run rounds arguments and values of the units, which changes the sum by about the unit
+        roundoff times this: no activation exceeds 1 + |argument|, or is much steeper than 1.
+        """
+        sizes = (abs(u.coefficient) * (1.0 + u.reach(self.half_widths)) for u in self.units)
+        return sum(sizes, 0.0)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.error == 0.0
+
+    def along(self, axis: Sequence[float], factor: float) -> RidgeSum:
+        """`factor` times a sum of one argument, with axis . z in place of the argument."""
+        units = tuple(unit.along(axis, factor) for unit in self.units)
+        return replace(self, units=units, error=abs(factor) * self.error)
+
+    def without_error(self) -> RidgeSum:
+        """The same function, taken for the real one."""
+        return replace(self, error=0.0)

@@ -1,0 +1,115 @@
+"""Functions of one variable: proved errors against dense samples, identities, coefficients."""
+
+import pytest
+import torch
+
+from icgd.approximation.ridge_line import LARGEST_COEFFICIENT, fit_line
+from icgd.approximation.ridge_proof import units_of
+from icgd.approximation.ridge_sum import SQUARE
+from icgd.problems.activations import IDENTITY, LEAKY_RELU, RELU, SIGMOID, SILU, TANH
+from icgd.problems.functions import ScalarFunction
+from icgd.problems.losses import CLIP, DOUBLE
+from icgd.problems.unit_activations import UNIT_ACTIVATIONS
+from icgd.program.ridge import RidgeSum, RidgeUnit
+
+
+def sampled_error(
+    fit: RidgeSum, function: ScalarFunction, dtype: torch.dtype = torch.float64
+) -> float:
+    draw = torch.Generator().manual_seed(0)
+    z = fit.half_widths[0] * (2 * torch.rand(20_001, generator=draw, dtype=torch.float64) - 1)
+    z = torch.cat([z, torch.tensor([-1.0, 1.0]).double() * fit.half_widths[0]]).to(dtype)
+    return float(
+        (units_of(fit, dtype)(z.unsqueeze(-1)).double() - function(z.double())).abs().max()
+    )
+
+
+# The error that 24 units prove for silu on [-3, 3].
+REACHED = {
+    "relu": 2e-3,
+    "sigmoid": 1e-5,
+    "tanh": 1e-5,
+    "softplus": 1e-5,
+    "gelu": 1e-5,
+    "elu": 1e-3,
+    "cos": 1e-5,
+}
+
+
+@pytest.mark.parametrize("activation", REACHED)
+def test_the_error_is_proved_and_not_far_above_the_sampled_one(activation):
+    fit = fit_line(SILU, 3.0, activation, 24)
+    seen = sampled_error(fit, SILU)
+    assert seen <= fit.error <= REACHED[activation]
+    assert fit.error <= 1.25 * seen + 1e-11
+    assert fit.n_units <= 24
+    assert fit.largest_coefficient <= LARGEST_COEFFICIENT
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "softplus", "elu", "cos"])
+def test_a_kinked_function_is_proved_between_its_kinks(activation):
+    fit = fit_line(CLIP, 2.5, activation, 20)
+    assert sampled_error(fit, CLIP) <= fit.error <= 1.25 * sampled_error(fit, CLIP)
+
+
+EXACT = [
+    *((DOUBLE, name, 2) for name in ("relu", "softplus", "gelu", "silu", "elu")),
+    (TANH, "tanh", 1),
+    (TANH, "sigmoid", 2),
+    (SIGMOID, "sigmoid", 1),
+    (RELU, "relu", 1),
+    (LEAKY_RELU, "relu", 2),
+    (CLIP, "relu", 3),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "activation", "n_units"), EXACT, ids=[f"{f.name}-{a}" for f, a, _ in EXACT]
+)
+def test_identities_are_exact(function, activation, n_units):
+    fit = fit_line(function, 3.0, activation, 24)
+    assert (fit.error, fit.n_units) == (0.0, n_units)
+    assert sampled_error(fit, function) <= 2e-15
+
+
+def test_a_line_of_softplus_is_the_difference_of_two():
+    units = (RidgeUnit((1.0,), 0.0, 1.0), RidgeUnit((-1.0,), 0.0, -1.0))
+    assert fit_line(IDENTITY, 3.0, "softplus", 24).units == units
+
+
+def test_no_more_units_are_used_than_float64_can_tell_apart():
+    assert fit_line(TANH, 2.0, "softplus", 800).n_units == 96
+    assert fit_line(TANH, 2.0, "elu", 200).n_units == 200
+
+
+@pytest.mark.parametrize("activation", ["elu", "relu"])
+def test_kinked_units_converge_as_their_number_grows(activation):
+    few, many = (fit_line(TANH, 2.0, activation, units).error for units in (24, 96))
+    assert many <= few / 12  # 4^2 for lines, 4^3 for nearly parabolas
+
+
+def test_small_coefficients_are_preferred_where_rounding_is_coarse():
+    fine, coarse = (
+        fit_line(SQUARE, 2.0, "sigmoid", 25, LARGEST_COEFFICIENT, roundoff)
+        for roundoff in (2.0**-53, 2.0**-24)
+    )
+    assert coarse.size <= fine.size / 3
+    assert fine.error < 1e-10 < coarse.error
+    single = [sampled_error(fit, SQUARE, torch.float32) for fit in (fine, coarse)]
+    assert single[1] <= single[0] / 2
+
+
+def test_a_bound_on_the_coefficients_is_kept():
+    fit = fit_line(TANH, 2.3, "softplus", 12, 5.0)
+    assert fit.largest_coefficient <= 5.0
+    assert sampled_error(fit, TANH) <= fit.error <= 1e-2
+
+
+def test_fits_are_the_same_every_time():
+    first = fit_line(TANH, 2.0, "gelu", 16)
+    fit_line.cache_clear()
+    assert fit_line(TANH, 2.0, "gelu", 16) == first
+
+
+def test_every_activation_is_tested():
+    assert REACHED.keys() | {"silu"} == UNIT_ACTIVATIONS.keys()

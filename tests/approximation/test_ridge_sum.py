@@ -1,0 +1,128 @@
+"""What a construction asks for: a function, a product, the slope of a loss, on a box."""
+
+import pytest
+import torch
+
+from icgd.approximation.ridge_sum import (
+    evaluate,
+    fit_loss_slope,
+    fit_product,
+    fit_ridge_sum,
+    fit_slope_product,
+)
+from icgd.errors import SettingError, UnknownNameError
+from icgd.problems.activations import IDENTITY, RELU, TANH
+from icgd.problems.losses import LOSSES
+from icgd.program.ridge import RidgeSum
+
+
+def points(fit: RidgeSum) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(0)
+    box = torch.tensor(fit.half_widths, dtype=torch.float64)
+    corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0]).double()] * len(box))
+    inside = 2 * torch.rand(10_000, len(box), generator=draw, dtype=torch.float64) - 1
+    return box * torch.cat([corners.reshape(-1, len(box)), inside])
+
+
+def sampled_error(fit: RidgeSum, function) -> float:
+    z = points(fit)
+    columns = z.T.unsqueeze(-1)
+    return float((evaluate(fit, z).unsqueeze(-1) - function(*columns)).abs().max())
+
+
+PRODUCTS = [
+    ("relu", 5e-4),
+    ("sigmoid", 1e-11),
+    ("tanh", 1e-11),
+    ("softplus", 1e-11),
+    ("gelu", 1e-11),
+    ("silu", 1e-11),
+    ("elu", 4e-6),
+    ("cos", 1e-11),
+]
+
+
+@pytest.mark.parametrize(("activation", "error"), PRODUCTS)
+def test_a_product_by_200_units(activation, error):
+    fit = fit_product((2.0, 2.0), activation, 200)
+    assert sampled_error(fit, torch.mul) <= fit.error <= error
+    assert fit.n_units <= 200
+    assert fit.largest_coefficient <= 1e3
+
+
+@pytest.mark.parametrize("activation", ["relu", "elu"])
+def test_the_proof_of_a_product_is_close(activation):
+    fit = fit_product((2.0, 2.0), activation, 50)
+    assert fit.error <= 3 * sampled_error(fit, torch.mul)
+
+
+def test_a_product_on_a_long_box_has_two_directions():
+    fit = fit_product((0.5, 8.0), "softplus", 60)
+    assert {
+        unit.direction[0] / unit.direction[1] for unit in fit.units[:-1] if unit.direction[0]
+    } == {
+        16.0,
+        -16.0,
+    }
+    assert sampled_error(fit, torch.mul) <= fit.error <= 1e-9
+
+
+@pytest.mark.parametrize("activation", ["relu", "sigmoid", "elu"])
+@pytest.mark.parametrize("loss", ["squared", "logistic", "huber"])
+def test_slopes_of_losses(loss, activation):
+    fit = fit_loss_slope(LOSSES[loss], (2.0, 1.0), activation, 60)
+    seen = sampled_error(fit, LOSSES[loss].slope)
+    assert seen <= fit.error + 1e-14
+    assert fit.error <= {"squared": 1e-11, "logistic": 2e-4, "huber": 3e-2}[loss]
+    assert fit.name == f"slope of {loss}"
+
+
+@pytest.mark.parametrize("activation", ["relu", "elu"])
+def test_what_is_a_line_is_exact(activation):
+    assert fit_loss_slope(LOSSES["squared"], (2.0, 1.0), activation, 60).is_exact
+    assert fit_ridge_sum(IDENTITY, 2.0, activation, 60).is_exact
+    fit = fit_slope_product(IDENTITY, (2.0, 2.0), activation, 60)
+    assert fit.is_exact
+    assert sampled_error(fit, lambda s, t: s) <= 1e-15
+
+
+def test_a_slope_that_jumps_is_refused():
+    with pytest.raises(SettingError, match=r"^s relu'\(t\) jumps where relu has a kink"):
+        fit_slope_product(RELU, (2.0, 2.0), "relu", 60)
+
+
+def test_a_loss_that_couples_outputs_is_refused():
+    with pytest.raises(SettingError, match="slope of the cross_entropy loss couples all outputs"):
+        fit_loss_slope(LOSSES["cross_entropy"], (2.0, 1.0), "relu", 60)
+
+
+def test_a_box_too_large_says_what_would_result_and_what_would_do():
+    fit = fit_ridge_sum(TANH, 20.0, "relu", 8)
+    with pytest.raises(SettingError) as caught:
+        fit_ridge_sum(TANH, 20.0, "relu", 8, accuracy=1e-3)
+    assert str(caught.value) == (
+        "The box [-20, 20] is too large for 8 relu units: the error of tanh would be "
+        f"{fit.error:.3g}, above accuracy=0.001. About 32 would do; or use a smaller box."
+    )
+    assert fit_ridge_sum(TANH, 20.0, "relu", 32, accuracy=1e-3).error <= 1e-3
+    assert fit_ridge_sum(TANH, 20.0, "relu", 16).error > 1e-3
+
+
+def test_a_box_too_large_for_any_number_of_units_says_so():
+    with pytest.raises(SettingError, match=r"\. Even 3200 would not do; or use a smaller box\.$"):
+        fit_product((100.0, 100.0), "relu", 800, accuracy=1e-6)
+
+
+@pytest.mark.parametrize("half_widths", [(0.0, 1.0), (1.0, float("inf")), (1.0, -2.0)])
+def test_a_box_without_inside_is_refused(half_widths):
+    with pytest.raises(SettingError, match="half_width must be a positive finite number"):
+        fit_product(half_widths, "relu", 60)
+
+
+def test_too_few_or_too_many_units_and_unknown_activations_are_refused():
+    with pytest.raises(SettingError, match="units must be a whole number of at least 8, got 7"):
+        fit_product((1.0, 1.0), "relu", 7)
+    with pytest.raises(SettingError, match="units must be at most 3200, got 3201"):
+        fit_product((1.0, 1.0), "relu", 3201)
+    with pytest.raises(UnknownNameError, match="Unknown unit activation 'identity'"):
+        fit_product((1.0, 1.0), "identity", 60)
