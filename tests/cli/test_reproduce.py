@@ -24,6 +24,7 @@ def test_the_example_of_the_help_works(command, tmp_path):
         "results/cheng-fig3/smoke.png",
     ]
     assert "cheng-fig3: Figure 3, Section 4.5" in outcome.stdout
+    assert "…" not in outcome.stdout  # the table fits 80 columns
     assert outcome.stdout.endswith("Saved smoke.json, smoke.csv, smoke.png in results/cheng-fig3\n")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from icgd.reproductions import plotting
-from icgd.reproductions.cheng_loss import FIGURE_1, FIGURE_2, FIGURE_4
+from icgd.reproductions.cheng_loss import FIGURE_1, FIGURE_2, FIGURE_4, SMALLEST_LOSS
 from icgd.reproductions.cheng_training import Outcome
 
 
@@ -46,15 +46,27 @@ def test_figure_4_has_one_head_or_two():
     assert {run.labels for run in runs} == {"linear", "exp", "linear + exp"}
 
 
+def test_exp_attention_learns_from_the_logarithm_of_the_averaged_loss():
+    for run in FIGURE_2.runs("laptop", seed=0):
+        assert run.budget.logarithmic == ("exp" in run.attention)
+    assert all(run.budget.logarithmic for run in FIGURE_4.runs("laptop", seed=0))
+    assert not any(run.budget.logarithmic for run in FIGURE_4.runs("paper", seed=0))
+
+
 def test_the_summary_names_the_attention_with_the_least_mean_loss():
     summary = FIGURE_1.summary(rows_of(FIGURE_1, "laptop"))
     assert summary.names == (
-        *("panel", "n_examples", "linear", "relu", "exp", "softmax"),
-        *("best predictor", "best"),
+        *("labels", "n", "linear", "relu", "exp", "softmax"),
+        *("Bayes", "best"),
     )
     found = {row[:2]: row[2:] for row in summary.rows}
     assert len(found) == 12
-    assert found["relu labels, 3 layers", "6"] == ("1", "0.5", "1", "1", "0.125", "relu")
+    assert found["relu", "6"] == ("1.0000", "0.5000", "1.0000", "1.0000", "0.1250", "relu")
+
+
+def test_the_summary_has_a_column_for_each_size_that_varies():
+    assert FIGURE_2.summary(rows_of(FIGURE_2, "smoke")).names[:3] == ("labels", "n", "layers")
+    assert FIGURE_4.summary(rows_of(FIGURE_4, "smoke")).names[:3] == ("labels", "layers", "linear")
 
 
 def test_the_picture_shows_the_geometric_mean_and_the_range_of_the_seeds():
@@ -62,16 +74,17 @@ def test_the_picture_shows_the_geometric_mean_and_the_range_of_the_seeds():
     panel = figure.axes[0]
     assert panel.get_title(loc="left") == "relu labels, n = 14"
     relu, _, softmax, best = panel.lines
-    assert relu.get_xdata().tolist() == [1, 2, 3, 5, 8]
-    assert relu.get_ydata().tolist() == pytest.approx([(0.25 * 0.75) ** 0.5] * 5)
-    assert softmax.get_ydata().tolist() == pytest.approx([(0.5 * 1.5) ** 0.5] * 5)
-    assert best.get_ydata().tolist() == pytest.approx([0.125] * 5)
+    assert relu.get_xdata().tolist() == [1, 2, 4, 8]
+    assert relu.get_ydata().tolist() == pytest.approx([(0.25 * 0.75) ** 0.5] * 4)
+    assert softmax.get_ydata().tolist() == pytest.approx([(0.5 * 1.5) ** 0.5] * 4)
+    assert best.get_ydata().tolist() == pytest.approx([0.125] * 4)
     edges = panel.collections[0].get_paths()[0].vertices[:, 1]
     assert (edges.min(), edges.max()) == (0.25, 0.75)
 
 
 def test_a_best_loss_of_0_has_no_place_on_a_logarithmic_axis():
-    rows = [{**row, "bayes_loss": 0.0, "test_loss": 0.0} for row in rows_of(FIGURE_4, "smoke")]
-    figure = FIGURE_4.picture(rows)
+    rows = [row | {"bayes_loss": 0.0} for row in rows_of(FIGURE_4, "smoke")]
+    figure = FIGURE_4.picture([rows[0] | {"test_loss": 0.0}, *rows[1:]])
     assert [len(panel.lines) for panel in figure.axes] == [3, 3, 3]
+    assert figure.axes[0].lines[0].get_ydata().tolist() == pytest.approx([SMALLEST_LOSS, 0.25])
     assert plotting.png(figure).startswith(b"\x89PNG")

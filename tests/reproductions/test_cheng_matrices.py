@@ -46,14 +46,15 @@ def test_panels_have_a_row_for_each_attention():
 def test_the_summary_says_whether_all_matrices_are_close():
     summary = FIGURE_3.summary(rows_of(FIGURE_3, last=0.04))
     assert summary.names == (
-        *("panel", "seed", "BC_0", "BC_1", "BC_2", "A_0", "A_1"),
-        "all below 0.1",
+        *("pair", "A", "seed"),
+        *("BC_0", "BC_1", "BC_2", "A_0", "A_1", "near"),
     )
     fixed, free = summary.rows
-    title = "exp labels, softmax attention, A"
-    assert fixed == (f"{title} = 0", "0", "0.040", "0.040", "0.040", "", "", "yes")
-    assert free == (f"{title} free", "0", "0.040", "0.040", "0.040", "0.040", "0.040", "yes")
+    close = "0.040"
+    assert fixed == ("exp, softmax", "0", "0", close, close, close, "", "", "yes")
+    assert free == ("exp, softmax", "free", "0", close, close, close, close, close, "yes")
     assert [row[-1] for row in FIGURE_3.summary(rows_of(FIGURE_3, last=0.3)).rows] == ["no", "no"]
+    assert "A_0" not in FIGURE_5.summary(rows_of(FIGURE_5, last=0.3)).names
 
 
 def test_the_picture_follows_every_matrix_over_the_steps():

@@ -28,6 +28,41 @@ def test_equal_figures_give_equal_bytes():
     assert drawn() == drawn()
 
 
+def test_a_grid_lists_its_panels_row_by_row():
+    _, panels = plotting.new_grid(4.0, 3.0, n_rows=2, n_columns=3)
+    places = [panel.get_subplotspec() for panel in panels]
+    assert [(at.rowspan.start, at.colspan.start) for at in places] == [
+        *((0, 0), (0, 1), (0, 2)),
+        *((1, 0), (1, 1), (1, 2)),
+    ]
+
+
+def test_a_band_spans_the_values_around_their_geometric_mean():
+    _, [panel] = plotting.new_figure(3.0, 2.0, n_panels=1)
+    plotting.band(panel, [1.0, 2.0], [[1.0, 4.0], [2.0, 8.0]], plotting.BLUE)
+    assert panel.lines[0].get_ydata().tolist() == pytest.approx([2.0, 4.0])
+    edges = panel.collections[0].get_paths()[0].vertices[:, 1]
+    assert (edges.min(), edges.max()) == (1.0, 8.0)
+
+
+def test_a_logarithmic_axis_has_plain_numbers():
+    figure, [panel] = plotting.new_figure(3.0, 2.0, n_panels=1)
+    plotting.logarithmic_height(panel)
+    panel.set_ylim(0.15, 0.9)
+    plotting.png(figure)
+    texts = {text.get_text() for text in panel.yaxis.get_minorticklabels()}
+    assert {"0.2", "0.6"} <= texts
+    assert not any("10" in text for text in texts)
+
+
+def test_a_legend_names_every_colour_in_one_line():
+    figure, _ = plotting.new_figure(3.0, 2.0, n_panels=1)
+    plotting.legend(figure, [("first", plotting.BLUE), ("second", plotting.GREEN)])
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["first", "second"]
+    assert [line.get_color() for line in legend.get_lines()] == [plotting.BLUE, plotting.GREEN]
+
+
 def test_a_missing_matplotlib_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr(plotting, "Figure", None)
     with pytest.raises(MissingExtraError) as caught:

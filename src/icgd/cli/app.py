@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from icgd import __version__
+from icgd.cli.compare import compare
 from icgd.cli.compile import compile
 from icgd.cli.demo import demo
+from icgd.cli.reproduce import reproduce
 from icgd.cli.run import run
 from icgd.cli.size import size
 from icgd.cli.theorems import theorems
@@ -26,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, compile, run, verify, size, theorems):
+for command in (demo, compile, run, verify, size, compare, theorems, reproduce):
     app.command()(command)
 
 

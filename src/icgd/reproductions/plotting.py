@@ -66,26 +66,59 @@ def describe(panel: Axes, message: str, x: str, y: str) -> None:
     panel.set_ylabel(y, fontsize=11.5, color=INK)
 
 
+def logarithmic_height(panel: Axes) -> None:
+    """A logarithmic axis with plain numbers, also between the powers of ten if there are few."""
+
+    def between(value: float, _: object) -> str:
+        low, high = panel.get_ylim()
+        is_named = high < 4 * low or (high < 50 * low and f"{value:e}"[0] in "2346")
+        return f"{value:.3g}" if is_named else ""
+
+    panel.set_yscale("log")
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_minor_formatter(between)
+    panel.tick_params(which="minor", labelsize=9, colors=INK)
+
+
 def band(
     panel: Axes,
     places: Sequence[float],
     values: Sequence[Sequence[float]],
     colour: str,
-    **style: str,
+    *,
+    marker: str = "",
+    linestyle: str = "-",
 ) -> None:
     """A line through the geometric means of the values at each place, in a band of their range."""
     means = [exp(fmean(log(value) for value in at_place)) for at_place in values]
     panel.fill_between(
-        places, [min(at) for at in values], [max(at) for at in values], color=colour, alpha=0.2, lw=0
+        places,
+        [min(at) for at in values],
+        [max(at) for at in values],
+        color=colour,
+        alpha=0.2,
+        lw=0,
     )
-    panel.plot(places, means, color=colour, linewidth=1.8, markersize=4.5, **style)
+    panel.plot(
+        places,
+        means,
+        color=colour,
+        marker=marker,
+        linestyle=linestyle,
+        linewidth=1.8,
+        markersize=4.5,
+    )
 
 
 def legend(figure: Figure, entries: Sequence[tuple[str, str]]) -> None:
     """One line below all panels: names in front of their colours."""
     handles = [Line2D([], [], color=colour, linewidth=3, label=name) for name, colour in entries]
     figure.legend(
-        handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=11.5
+        handles=handles,
+        loc="outside lower center",
+        ncols=len(handles),
+        frameon=False,
+        fontsize=11.5,
     )
 
 

@@ -1,0 +1,247 @@
+r"""One model of the figures of cheng: how it is set up, trained, tested and measured.
+
+Inputs lie on the ellipsoid of App. H.1, whose axes follow from the seed, and labels are drawn from
+the kernel process of the whitened inputs (Example 7). The kernel of "linear + exp" is
+
+    1/2 <G_1 u, G_1 v> + 1/2 exp(<G_2 u, G_2 v>),    G_1 = diag(1, 1, 0, 0, 0), G_2 = I - G_1,
+
+by the definition in App. D; the formula printed there has a further 1/2 inside exp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization
+
+from icgd.errors import TrainingError
+from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows
+from icgd.training.averaged import AveragedTask
+from icgd.training.covariates import PAPER_SPECTRUM, Ellipsoid
+from icgd.training.labels import AbstractLabels, KernelProcess, LinearFunctions
+from icgd.training.loop import Settings, train
+from icgd.training.models import KernelTransformer
+from icgd.training.tasks import InContextTask
+
+INPUT_WIDTH = len(PAPER_SPECTRUM)
+
+
+def _diagonal(*entries: float) -> Rows:
+    return tuple(map(tuple, torch.diag(torch.tensor(entries)).tolist()))
+
+
+LABELS: Mapping[str, tuple[KernelHead, ...]] = {
+    "linear": (KernelHead("linear"),),
+    "relu": (KernelHead("relu"),),
+    "exp": (KernelHead("exp"),),
+    "linear + exp": (
+        KernelHead("linear", _diagonal(1.0, 1.0, 0.0, 0.0, 0.0), weight=0.5),
+        KernelHead("exp", _diagonal(0.0, 0.0, 1.0, 1.0, 1.0), weight=0.5),
+    ),
+}
+"""The kernels of the labels by name."""
+
+TEST_INDEX = 2**31
+"""The test's batch: training never gets so far."""
+
+DEEPEST_PLAIN = 3
+"""Up to so many layers parameters are learnt in full units; in deeper models effects multiply."""
+
+MOST_MOVED = {"exp": 0.1}
+"""Largest unit of A: exp attention overflows if its inputs grow by much in each layer."""
+
+MOST_ATTEMPTS = 4
+
+FIRST_MOVE = 0.1
+"""Standard deviation of A's entries at the start, in units: a layer hardly moves the inputs."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long and on how much every model of a figure is trained."""
+
+    n_steps: int
+    batch_size: int
+    n_test: int
+    n_seeds: int
+    learning_rate: float = 0.02
+    resample_every: int = 2
+    averages_labels: bool = True
+    """Whether training averages over labels in closed form, or draws them as the paper does."""
+    logarithmic: bool = False
+    """Whether it makes the logarithm of that mean small."""
+    clip_norm: float = 1.0
+    n_rows: int = 40
+    """Points of a curve over the training."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model: the kernel of its labels, that of each of its heads, its sizes, its seed."""
+
+    labels: str
+    attention: tuple[str, ...]
+    n_examples: int
+    n_layers: int
+    transforms_covariates: bool
+    seed: int
+    budget: Budget
+
+    @property
+    def covariates(self) -> Ellipsoid:
+        return Ellipsoid.of_seed(self.seed)
+
+    @property
+    def task(self) -> InContextTask:
+        return InContextTask(self.covariates, self._labels, self.n_examples)
+
+    @property
+    def _labels(self) -> AbstractLabels:
+        """The linear kernel's process is a random direction, which is faster to draw."""
+        whitening = self.covariates.whitening
+        if self.labels == "linear":
+            return LinearFunctions(whitening)
+        return KernelProcess(KernelMachine(INPUT_WIDTH, LABELS[self.labels]), whitening)
+
+    @property
+    def settings(self) -> Settings:
+        budget = self.budget
+        return Settings(
+            n_steps=budget.n_steps,
+            batch_size=budget.batch_size,
+            learning_rate=budget.learning_rate,
+            final_learning_rate=budget.learning_rate / 100,
+            clip_norm=budget.clip_norm,
+            resample_every=budget.resample_every,
+            seed=self.seed,
+            log_every=max(1, budget.n_steps // budget.n_rows),
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What training a model gave. A curve has a row for each time that something was measured."""
+
+    test_loss: float
+    bayes_loss: float
+    learning_rate: float
+    """Half of the budget's, or less, if that one overflowed."""
+    seconds: float
+    curve: tuple[dict[str, float], ...]
+
+
+def train_once(run: Run, folder: Path | None = None) -> Outcome:
+    """Train the model of `run`; with a `folder` it goes on where it was interrupted.
+
+    A run that overflows is begun again with half the learning rate.
+    """
+    for attempt in range(MOST_ATTEMPTS - 1):
+        try:
+            return _train(run, folder and folder / f"attempt-{attempt}")
+        except TrainingError:
+            budget = replace(run.budget, learning_rate=run.budget.learning_rate / 2)
+            run = replace(run, budget=budget)
+    return _train(run, folder and folder / "last-attempt")
+
+
+def _train(run: Run, folder: Path | None) -> Outcome:
+    start = perf_counter()
+    model = first_model(run)
+    averaged = AveragedTask(run.task, run.budget.logarithmic)
+    root = run.covariates.root
+    log = train(
+        model,
+        averaged if run.budget.averages_labels else run.task,
+        run.settings,
+        folder=folder,
+        measure=lambda _: distances(model, root),
+    )
+    test = averaged.sample(run.budget.n_test, seed=run.seed, index=TEST_INDEX)
+    with torch.no_grad():
+        loss = float(averaged.mean_loss(model.double(), test))
+    return Outcome(
+        test_loss=loss,
+        bayes_loss=averaged.bayes_loss(test),
+        learning_rate=run.budget.learning_rate,
+        seconds=perf_counter() - start,
+        curve=log.rows,
+    )
+
+
+def first_model(run: Run) -> KernelTransformer:
+    """Gaussian A, B and C; steps r that shrink what is left in every layer by half or less.
+
+    Parameters are learnt in units in which they are of order 1, whatever the number of examples
+    and of layers: Adam moves all at the same speed, and 8 layers of exp attention overflow if B
+    and C grow too fast. What the model can compute stays the same.
+    """
+    model = KernelTransformer(
+        INPUT_WIDTH,
+        run.n_layers,
+        run.attention,
+        transforms_covariates=run.transforms_covariates,
+        seed=run.seed,
+    )
+    units = torch.tensor([unit(kernel, run.n_examples) for kernel in run.attention])
+    share = min(1.0, DEEPEST_PLAIN / run.n_layers)
+    with torch.no_grad():
+        model.r.copy_((-0.5 * share * units).expand_as(model.r))
+    register_parametrization(model, "r", Units(units))
+    for name in ("B", "C"):
+        register_parametrization(model, name, Units(torch.tensor(share)))
+    if model.A is not None:
+        most = torch.tensor([MOST_MOVED.get(kernel, inf) for kernel in run.attention])
+        moves = share**4 * units.minimum(most)[:, None, None]
+        with torch.no_grad():
+            model.A.mul_(FIRST_MOVE / model.value_scale * moves)
+        register_parametrization(model, "A", Units(moves))
+    return model
+
+
+def unit(kernel: str, n_examples: int) -> float:
+    """What a step is measured in: one over the kernel matrix's usual largest eigenvalue."""
+    mean = {"linear": 1 / INPUT_WIDTH, "relu": 1 / INPUT_WIDTH, "exp": 1.0}
+    return 1.0 if kernel == "softmax" else 1 / (mean[kernel] * n_examples)
+
+
+class Units(nn.Module):
+    """A parameter as a multiple of `units`, which broadcast against its trailing axes."""
+
+    units: Tensor
+
+    def __init__(self, units: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("units", units.double(), persistent=False)
+
+    def forward(self, multiple: Tensor) -> Tensor:
+        return multiple * self.units
+
+    def right_inverse(self, value: Tensor) -> Tensor:
+        """The multiple that gives `value`."""
+        return value / self.units
+
+
+def distances(model: KernelTransformer, root: Tensor) -> dict[str, float]:
+    """dist(M, I) of M = S B^T C S with S = Sigma^{1/2}, and of A, for every layer and head 0.
+
+    A of the last layer has no effect, since nothing reads the inputs after it.
+    """
+    B, C = (part.detach().cpu().double()[:, 0] for part in (model.B, model.C))
+    found = {f"BC_{layer}": distance(M) for layer, M in enumerate(root @ B.mT @ C @ root)}
+    if model.A is not None:
+        effective = model.A.detach().cpu().double()[:-1, 0]
+        found |= {f"A_{layer}": distance(A) for layer, A in enumerate(effective)}
+    return found
+
+
+def distance(matrix: Tensor) -> float:
+    """min over a of |M - a I| / |M|, in the Frobenius norm; the best a is the mean diagonal."""
+    identity = torch.eye(len(matrix), dtype=matrix.dtype)
+    off = matrix - matrix.diagonal().mean() * identity
+    return float(off.norm() / matrix.norm())

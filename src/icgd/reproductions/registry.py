@@ -1,0 +1,26 @@
+"""The reproductions by name."""
+
+from __future__ import annotations
+
+from icgd.errors import UnknownNameError
+from icgd.reproductions import cheng_loss, cheng_matrices
+from icgd.reproductions.reproduction import AbstractReproduction
+
+REPRODUCTIONS: dict[str, AbstractReproduction] = {
+    reproduction.name: reproduction
+    for reproduction in (
+        cheng_loss.FIGURE_1,
+        cheng_loss.FIGURE_2,
+        cheng_matrices.FIGURE_3,
+        cheng_loss.FIGURE_4,
+        cheng_matrices.FIGURE_5,
+        cheng_matrices.FIGURE_6,
+    )
+}
+
+
+def reproduction_named(name: str) -> AbstractReproduction:
+    """The reproduction called `name`."""
+    if name not in REPRODUCTIONS:
+        raise UnknownNameError.of("figure", name, known=list(REPRODUCTIONS))
+    return REPRODUCTIONS[name]
