@@ -46,6 +46,18 @@ def test_its_figures_are_those_of_the_last_benchmark():
     assert f"{min(fits):.2f} to {max(fits):.2f} times the asymptotic optimum" in README
 
 
+def test_its_figures_of_kernels_are_those_of_the_last_benchmark():
+    errors = [row[f"{how} error"] for row in RESULTS["functional"] for how in ("dense", "fused")]
+    assert f"to {max(errors):.1e} at every token" in README
+    assert max(errors) <= 1e-12
+    [times] = [row["times"] for row in RESULTS["schedules"] if row["condition"] == 100]
+    assert f"leave {times:.0f} times less" in README
+    assert times >= 300
+    fixed = [row["ratio"] for row in RESULTS["training"] if row["A"] == "0"]
+    assert f"takes {min(fixed):.2f} to {max(fixed):.2f} of the time" in README
+    assert max(fixed) <= 0.5
+
+
 def test_no_benchmark_was_over_its_limit():
     rows = [row for name in ("speed", "softmax_speed", "memory", "fits") for row in RESULTS[name]]
     assert rows

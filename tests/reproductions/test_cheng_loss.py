@@ -64,6 +64,11 @@ def test_the_summary_names_the_attention_with_the_least_mean_loss():
     assert found["relu", "6"] == ("1.0000", "0.5000", "1.0000", "1.0000", "0.1250", "relu")
 
 
+def test_the_summary_shows_small_losses_too():
+    rows = [row | {"bayes_loss": 0.0, "test_loss": 2e-5} for row in rows_of(FIGURE_4, "smoke")]
+    assert FIGURE_4.summary(rows).rows[0][2:6] == ("2.0e-05", "2.0e-05", "2.0e-05", "0")
+
+
 def test_the_summary_has_a_column_for_each_size_that_varies():
     assert FIGURE_2.summary(rows_of(FIGURE_2, "smoke")).names[:3] == ("labels", "n", "layers")
     assert FIGURE_4.summary(rows_of(FIGURE_4, "smoke")).names[:3] == ("labels", "layers", "linear")

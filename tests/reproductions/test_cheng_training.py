@@ -12,39 +12,13 @@ from icgd.reproductions.cheng_training import (
     LABELS,
     Budget,
     Run,
-    distance,
-    distances,
     first_model,
     train_once,
     unit,
 )
-from icgd.training.models import KernelTransformer
 
 BUDGET = Budget(n_steps=3, batch_size=4, n_test=6, n_seeds=1, n_rows=1)
 RUN = Run("exp", ("softmax",), 4, 3, transforms_covariates=True, seed=0, budget=BUDGET)
-
-
-def test_the_distance_is_that_to_the_best_multiple_of_the_identity():
-    matrix = torch.tensor([[3.0, 4.0], [0.0, 3.0]], dtype=torch.float64)
-    assert distance(matrix) == pytest.approx(4 / 34**0.5)
-    assert distance(-2 * torch.eye(3, dtype=torch.float64)) == 0.0
-    assert distance(torch.tensor([[1.0, 0.0], [0.0, -1.0]], dtype=torch.float64)) == 1.0
-
-
-def test_the_predicted_matrices_have_distance_0():
-    model = KernelTransformer(5, 3, ("relu",), transforms_covariates=True, seed=0)
-    with torch.no_grad():
-        model.B.copy_(0.5 * RUN.covariates.whitening.expand_as(model.B))
-        model.C.copy_(-2.0 * RUN.covariates.whitening.expand_as(model.C))
-        model.A[:-1].copy_(0.3 * torch.eye(5).expand_as(model.A[:-1]))
-    found = distances(model, RUN.covariates.root)
-    assert list(found) == ["BC_0", "BC_1", "BC_2", "A_0", "A_1"]  # A of the last layer is idle
-    assert max(found.values()) < 1e-12
-    with torch.no_grad():
-        model.C[1, 0, 2, 3] += 1.0
-    found = distances(model, RUN.covariates.root)
-    assert found.pop("BC_1") > 0.1
-    assert max(found.values()) < 1e-12
 
 
 def test_a_layer_starts_with_half_a_step_and_small_moves():

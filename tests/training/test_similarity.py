@@ -117,12 +117,12 @@ def test_matrices_are_those_of_the_figures():
         model.C.copy_(inverse_root.mT)
         model.A.copy_(-torch.eye(WIDTH, dtype=torch.float64))
     found = matrices(model, covariance)
-    assert list(found) == ["M_0", "A_0", "M_1"]
-    assert (found["M_0"] - 2 * torch.eye(WIDTH)).abs().max() <= 1e-12
+    assert list(found) == ["BC_0", "A_0", "BC_1"]
+    assert (found["BC_0"] - 2 * torch.eye(WIDTH)).abs().max() <= 1e-12
     assert max(distances_to_identity(model, covariance).values()) <= 1e-12
 
 
 def test_the_matrix_of_the_examples_is_the_transposed_one():
     model = model_of(n_layers=1)
-    found = matrices(model, torch.eye(WIDTH, dtype=torch.float64))["M_0"]
+    found = matrices(model, torch.eye(WIDTH, dtype=torch.float64))["BC_0"]
     assert (found - model.B[0, 0].mT @ model.C[0, 0]).abs().max() <= 1e-12

@@ -202,7 +202,7 @@ FIGURE_3 = MatrixFigure(
     name="cheng-fig3",
     place="Figure 3, Section 4.5",
     shows="dist(M, I) over training; exp labels, softmax attention",
-    laptop_time="1 minute",
+    laptop_time="3 minutes",
     panels=(Panel("exp", "softmax", False), Panel("exp", "softmax", True)),
     n_columns=2,
 )
@@ -210,7 +210,7 @@ FIGURE_5 = MatrixFigure(
     name="cheng-fig5",
     place="Figure 5, App. H.2",
     shows="dist(M, I) over training with A = 0; 3 x 3 kernels",
-    laptop_time="4 minutes",
+    laptop_time="3 minutes",
     panels=_nine(transforms_covariates=False),
     n_columns=3,
 )
@@ -218,7 +218,7 @@ FIGURE_6 = MatrixFigure(
     name="cheng-fig6",
     place="Figure 6, App. H.3",
     shows="dist(M, I) over training with A free; 3 x 3 kernels",
-    laptop_time="5 minutes",
+    laptop_time="18 minutes",
     panels=_nine(transforms_covariates=True),
     n_columns=3,
 )

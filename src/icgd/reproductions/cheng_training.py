@@ -27,6 +27,7 @@ from icgd.training.covariates import PAPER_SPECTRUM, Ellipsoid
 from icgd.training.labels import AbstractLabels, KernelProcess, LinearFunctions
 from icgd.training.loop import Settings, train
 from icgd.training.models import KernelTransformer
+from icgd.training.similarity import distances_to_identity
 from icgd.training.tasks import InContextTask
 
 INPUT_WIDTH = len(PAPER_SPECTRUM)
@@ -154,13 +155,12 @@ def _train(run: Run, folder: Path | None) -> Outcome:
     start = perf_counter()
     model = first_model(run)
     averaged = AveragedTask(run.task, run.budget.logarithmic)
-    root = run.covariates.root
     log = train(
         model,
         averaged if run.budget.averages_labels else run.task,
         run.settings,
         folder=folder,
-        measure=lambda _: distances(model, root),
+        measure=lambda _: distances_to_identity(model, run.covariates.covariance),
     )
     test = averaged.sample(run.budget.n_test, seed=run.seed, index=TEST_INDEX)
     with torch.no_grad():
@@ -225,23 +225,3 @@ class Units(nn.Module):
     def right_inverse(self, value: Tensor) -> Tensor:
         """The multiple that gives `value`."""
         return value / self.units
-
-
-def distances(model: KernelTransformer, root: Tensor) -> dict[str, float]:
-    """dist(M, I) of M = S B^T C S with S = Sigma^{1/2}, and of A, for every layer and head 0.
-
-    A of the last layer has no effect, since nothing reads the inputs after it.
-    """
-    B, C = (part.detach().cpu().double()[:, 0] for part in (model.B, model.C))
-    found = {f"BC_{layer}": distance(M) for layer, M in enumerate(root @ B.mT @ C @ root)}
-    if model.A is not None:
-        effective = model.A.detach().cpu().double()[:-1, 0]
-        found |= {f"A_{layer}": distance(A) for layer, A in enumerate(effective)}
-    return found
-
-
-def distance(matrix: Tensor) -> float:
-    """min over a of |M - a I| / |M|, in the Frobenius norm; the best a is the mean diagonal."""
-    identity = torch.eye(len(matrix), dtype=matrix.dtype)
-    off = matrix - matrix.diagonal().mean() * identity
-    return float(off.norm() / matrix.norm())

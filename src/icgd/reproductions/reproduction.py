@@ -38,7 +38,7 @@ class AbstractReproduction(ABC):
     """Where the paper shows it."""
     shows: str
     laptop_time: str
-    """How long the laptop preset takes."""
+    """How long the laptop preset takes with one worker, as measured on a busy machine."""
 
     @abstractmethod
     def runs(self, preset: str, seed: int) -> list[Run]:

@@ -44,8 +44,9 @@ class AveragedBatch(Batch):
 class AveragedTask(AbstractTask):
     """`task`, whose labels are averaged in closed form; for a model that is linear in them.
 
-    If `logarithmic`, training makes the logarithm of the loss small. It has the same minima, and
-    its gradient does not fade as the loss does, so that Adam's long memory does no harm.
+    If `logarithmic`, training makes the logarithm of a batch's loss small. For large batches it has
+    the same minima, and its gradient does not fade as the loss does, so that Adam's long memory
+    does no harm. In small batches it pays less attention to rare large errors.
     """
 
     task: InContextTask

@@ -138,7 +138,7 @@ def _matrices(model: KernelTransformer, root: Tensor) -> Iterator[tuple[str, Ten
     for layer in range(model.n_layers):
         for head in range(len(model.kernels)):
             place = f"{layer}" if len(model.kernels) == 1 else f"{layer}.{head}"
-            yield f"M_{place}", root @ model.B[layer, head].mT @ model.C[layer, head] @ root
+            yield f"BC_{place}", root @ model.B[layer, head].mT @ model.C[layer, head] @ root
             if model.A is not None and layer < model.n_layers - 1:
                 yield f"A_{place}", model.A[layer, head]
 
