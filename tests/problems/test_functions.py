@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -53,6 +53,8 @@ def test_the_range_holds_every_value_and_is_reached(name, interval):
 
 @pytest.mark.parametrize("name", CONTINUOUS)
 @given(interval=intervals)
+@example(interval=(1.0, 2.0))  # from one kink of clip on
+@example(interval=(-1.0, 0.0))  # from one kink to another of relu
 def test_the_lipschitz_constant_holds_for_every_chord_and_is_reached(name, interval):
     function, (low, high) = FUNCTIONS[name], interval
     constant = float(function.lipschitz(number(low), number(high)))

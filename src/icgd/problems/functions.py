@@ -111,8 +111,13 @@ class KinkedFunction(ScalarFunction):
         return _extremes(self.evaluate, low, high, self.knots)
 
     def lipschitz(self, low: Values, high: Values) -> Values:
-        least, largest = self.derivative().bounds(low, high)
-        return torch.maximum(-least, largest)
+        """The steepest piece that has more than an end in [low, high]; of a point, the left one."""
+        steepest = torch.zeros_like(low)
+        ends = zip((-inf, *self.knots), (*self.knots, inf), self.slopes, strict=True)
+        for left, right, slope in ends:
+            reached = (left < high) & ((right > low) | ((right == low) & (low == high)))
+            steepest = torch.where(reached, steepest.clamp(min=abs(slope)), steepest)
+        return steepest
 
     def derivative(self) -> StepFunction:
         return StepFunction(f"{self.name}'", self.knots, self.slopes)
