@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 import typer
 from rich import box
@@ -123,10 +123,13 @@ def print_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
 
 
 def print_columns(title: str, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table with a header; all but the first column are numbers."""
+    """A table with a header; numbers stand flush right, and the first column is not broken."""
+    rows = list(rows)
     table = Table(box=box.SIMPLE)
     for position, name in enumerate(names):
-        table.add_column(Text(name), justify="right" if position else "left", no_wrap=not position)
+        is_text = not position or any(row[position][:1].isalpha() for row in rows)
+        side: Literal["left", "right"] = "left" if is_text else "right"
+        table.add_column(Text(name), justify=side, no_wrap=not position)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     output.print(Text(title, style="bold"), table, sep="\n")
