@@ -20,6 +20,7 @@ from icgd.errors import (
     MissingExtraError,
     OverflowedRunError,
     ProgramError,
+    SeparableDataError,
     SettingError,
     SweepError,
     ToleranceError,
@@ -39,6 +40,52 @@ def made(maker, *args, **settings) -> IcgdError:
 
 
 MESSAGES = [
+    (
+        made(SettingError.not_inside, "error", 1.0, low=0.0, high=1.0),
+        "error must lie strictly between 0 and 1, got 1.0.",
+    ),
+    (
+        made(SettingError.not_numbers, "--errors", "0.1;0.2", "0.1,0.05"),
+        "--errors must be numbers joined by commas, such as 0.1,0.05, got '0.1;0.2'.",
+    ),
+    (
+        made(SettingError.negative_penalty, "l2", -1.0),
+        "l2 must not be negative, got -1.0: a penalty draws coefficients towards 0. "
+        "Give 0 for none.",
+    ),
+    (
+        made(SettingError.unbounded_slope, "poisson"),
+        "The poisson link has no largest slope, so no step size is safe for all coefficients. "
+        "Give a step_size, or the scores that matter, such as over_box(model, X, box=1.0).",
+    ),
+    (
+        made(SettingError.step_too_long, 0.5, 0.25),
+        "step_size=0.5 is above 1 / beta = 0.25, and the theorems say nothing. "
+        "Shorten the step, or leave it out to have it chosen from the data.",
+    ),
+    (
+        made(DataError.outside_support, "logistic", [3, 0], 2.0, "labels between 0 and 1"),
+        "y[3, 0] is 2; the logistic link needs labels between 0 and 1. "
+        "Recode the labels, or use link='identity'.",
+    ),
+    (
+        made(SeparableDataError.of, "logistic", True, [0.5, -2.0], None),
+        "The data are completely separable, so no minimiser exists: along a direction (most of it "
+        "coefficient 1) the logistic loss falls for ever at every example. "
+        "Add an l2 penalty, such as l2=0.01.",
+    ),
+    (
+        made(SeparableDataError.of, "poisson", False, [0.5, -0.2], 3),
+        "The data of task 3 are quasi-completely separable, so no minimiser exists: along a "
+        "direction (most of it coefficient 0) the poisson loss falls for ever at some examples "
+        "and rises at none. Add an l2 penalty, such as l2=0.01.",
+    ),
+    (
+        made(SeparableDataError.intercept, "logistic", 1.0, None),
+        "Every label is 1, so no minimiser exists: the intercept of the logistic link grows for "
+        "ever, and penalties leave it out. Use intercept=False, or give examples with other "
+        "labels.",
+    ),
     (
         made(SettingError.not_one_of, "shape of the matern kernel", 1.0, (0.5, 1.5)),
         "shape of the matern kernel must be one of 0.5, 1.5, got 1.0.",
@@ -290,9 +337,14 @@ MESSAGES = [
         "accuracy=1e-09. Even 3200 would not do; or use a smaller box.",
     ),
     (
-        made(SettingError.slope_jumps, "relu"),
-        "s relu'(t) jumps where relu has a kink, and no sum of units is close to it there. Use a "
-        "smooth activation, such as softplus.",
+        made(SettingError.slope_jumps, "relu", "cos", able=("elu", "gelu")),
+        "s relu'(t) jumps where relu has a kink, and cos units have no kink to put there. Use "
+        "units of elu, gelu, or a smooth activation in place of relu, such as softplus.",
+    ),
+    (
+        made(SettingError.nothing_to_clip, 2.0, 1.5),
+        "reach=1.5 must exceed bound=2: what stays within the bound is never clipped. Give the "
+        "largest size before clipping as reach, or leave the clipping out.",
     ),
     (
         made(SettingError.no_slope_parts, "cross_entropy"),
@@ -304,6 +356,11 @@ MESSAGES = [
         "Activation 'square' is a polynomial of degree 2: so is every combination of its copies, "
         "and it decays only if it is zero. Use an activation that is none, such as relu or "
         "sigmoid.",
+    ),
+    (
+        made(UnsupportedActivationError.polynomial, "polynomial", None),
+        "Activation 'polynomial' is a polynomial: so is every combination of its copies, and it "
+        "decays only if it is zero. Use an activation that is none, such as relu or sigmoid.",
     ),
     (
         made(UnsupportedActivationError.no_decay, "exp", 4, 0.25),
@@ -443,6 +500,10 @@ MESSAGES = [
         "relu-stack takes prompts of any length; leave n_examples out.",
     ),
     (
+        made(SettingError.one_activation, "relu-stack"),
+        "relu-stack is made of one activation only; leave unit_activation out, or use recursion.",
+    ),
+    (
         made(DataError.other_number_of_examples, 3, 2),
         "X has 3 examples, but the table was made for prompts of 2. Give 2, or compile with "
         "n_examples=3.",
@@ -531,6 +592,7 @@ def test_every_message_is_tested():
         (SettingError, ValueError),
         (DataError, ValueError),
         (DomainError, ValueError),
+        (SeparableDataError, ValueError),
         (DenseSizeError, MemoryError),
         (OverflowedRunError, ArithmeticError),
         (FileError, ValueError),

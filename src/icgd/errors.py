@@ -40,6 +40,27 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{name} must be a positive finite number, got {value!r}.")
 
     @classmethod
+    def negative_penalty(cls, name: str, value: float) -> SettingError:
+        return cls(
+            f"{name} must not be negative, got {value!r}: a penalty draws coefficients towards 0. "
+            "Give 0 for none."
+        )
+
+    @classmethod
+    def unbounded_slope(cls, link: str) -> SettingError:
+        return cls(
+            f"The {link} link has no largest slope, so no step size is safe for all coefficients. "
+            "Give a step_size, or the scores that matter, such as over_box(model, X, box=1.0)."
+        )
+
+    @classmethod
+    def step_too_long(cls, step_size: float, limit: float) -> SettingError:
+        return cls(
+            f"step_size={step_size:g} is above 1 / beta = {limit:g}, and the theorems say nothing. "
+            "Shorten the step, or leave it out to have it chosen from the data."
+        )
+
+    @classmethod
     def wrong_kind(cls, name: str, value: object, expected: str) -> SettingError:
         return cls(f"{name} must be of type {expected}, got {value!r}.")
 
@@ -54,6 +75,10 @@ class SettingError(IcgdError, ValueError):
     @classmethod
     def out_of_range(cls, name: str, value: object, *, least: float, most: float) -> SettingError:
         return cls(f"{name} must lie between {least:g} and {most:g}, got {value!r}.")
+
+    @classmethod
+    def not_inside(cls, name: str, value: object, *, low: float, high: float) -> SettingError:
+        return cls(f"{name} must lie strictly between {low:g} and {high:g}, got {value!r}.")
 
     @classmethod
     def not_one_of(cls, name: str, value: object, known: Sequence[object]) -> SettingError:
@@ -118,6 +143,13 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{construction} takes prompts of any length; leave n_examples out.")
 
     @classmethod
+    def one_activation(cls, construction: str) -> SettingError:
+        return cls(
+            f"{construction} is made of one activation only; leave unit_activation out, or use "
+            "recursion."
+        )
+
+    @classmethod
     def bad_interval(cls, low: float, high: float) -> SettingError:
         return cls(f"An interval needs finite ends low < high, got [{low}, {high}].")
 
@@ -141,10 +173,18 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
-    def slope_jumps(cls, name: str) -> SettingError:
+    def slope_jumps(cls, name: str, units: str, *, able: Sequence[str]) -> SettingError:
         return cls(
-            f"s {name}'(t) jumps where {name} has a kink, and no sum of units is close to it "
-            "there. Use a smooth activation, such as softplus."
+            f"s {name}'(t) jumps where {name} has a kink, and {units} units have no kink to put "
+            f"there. Use units of {', '.join(able)}, or a smooth activation in place of {name}, "
+            "such as softplus."
+        )
+
+    @classmethod
+    def nothing_to_clip(cls, bound: float, reach: float) -> SettingError:
+        return cls(
+            f"reach={reach:g} must exceed bound={bound:g}: what stays within the bound is never "
+            "clipped. Give the largest size before clipping as reach, or leave the clipping out."
         )
 
     @classmethod
@@ -198,14 +238,19 @@ class SettingError(IcgdError, ValueError):
     def not_a_number_list(cls, name: str, text: str) -> SettingError:
         return cls(f"{name} must be whole numbers joined by commas, such as 4,16,1, got {text!r}.")
 
+    @classmethod
+    def not_numbers(cls, name: str, text: str, example: str) -> SettingError:
+        return cls(f"{name} must be numbers joined by commas, such as {example}, got {text!r}.")
+
 
 class UnsupportedActivationError(IcgdError, ValueError):
     """An activation cannot approximate all functions, so no construction can use it."""
 
     @classmethod
-    def polynomial(cls, name: str, degree: int) -> UnsupportedActivationError:
+    def polynomial(cls, name: str, degree: int | None) -> UnsupportedActivationError:
+        of_degree = "" if degree is None else f" of degree {degree}"
         return cls(
-            f"Activation {name!r} is a polynomial of degree {degree}: so is every combination of "
+            f"Activation {name!r} is a polynomial{of_degree}: so is every combination of "
             "its copies, and it decays only if it is zero. Use an activation that is none, such "
             "as relu or sigmoid."
         )
@@ -367,6 +412,15 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
+    def outside_support(
+        cls, link: str, index: Sequence[int], value: float, expected: str
+    ) -> DataError:
+        return cls(
+            f"y{_at(index)} is {value:.12g}; the {link} link needs {expected}. "
+            "Recode the labels, or use link='identity'."
+        )
+
+    @classmethod
     def text_cell(cls, path: object, line: int, column: str, cell: str) -> DataError:
         return cls(
             f"{path}, line {line}, column {column!r}: {cell!r} is not a number. "
@@ -404,6 +458,34 @@ class DataError(IcgdError, ValueError):
         return cls(
             f"{path} has {got} columns; a query has {expected} inputs. Keep only those, or give "
             "both files a header, so that inputs are found by name."
+        )
+
+
+class SeparableDataError(IcgdError, ValueError):
+    """A linear model has no minimiser: its coefficients would grow for ever."""
+
+    @classmethod
+    def of(
+        cls, link: str, is_complete: bool, direction: Sequence[float], task: int | None
+    ) -> SeparableDataError:
+        """`direction` is one along which the loss falls for ever, `task` its place in a batch."""
+        where = "" if task is None else f" of task {task}"
+        extent = "completely" if is_complete else "quasi-completely"
+        falls = "every example" if is_complete else "some examples and rises at none"
+        largest = max(range(len(direction)), key=lambda i: abs(direction[i]))
+        return cls(
+            f"The data{where} are {extent} separable, so no minimiser exists: along a direction "
+            f"(most of it coefficient {largest}) the {link} loss falls for ever at {falls}. "
+            "Add an l2 penalty, such as l2=0.01."
+        )
+
+    @classmethod
+    def intercept(cls, link: str, label: float, task: int | None) -> SeparableDataError:
+        where = "" if task is None else f" of task {task}"
+        return cls(
+            f"Every label{where} is {label:g}, so no minimiser exists: the intercept of the {link} "
+            "link grows for ever, and penalties leave it out. Use intercept=False, or give "
+            "examples with other labels."
         )
 
 

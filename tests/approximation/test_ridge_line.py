@@ -46,10 +46,29 @@ def test_the_error_is_proved_and_not_far_above_the_sampled_one(activation):
     assert fit.largest_coefficient <= LARGEST_COEFFICIENT
 
 
-@pytest.mark.parametrize("activation", ["sigmoid", "softplus", "elu", "cos"])
+@pytest.mark.parametrize("activation", ["sigmoid", "cos"])
 def test_a_kinked_function_is_proved_between_its_kinks(activation):
     fit = fit_line(CLIP, 2.5, activation, 20)
     assert sampled_error(fit, CLIP) <= fit.error <= 1.25 * sampled_error(fit, CLIP)
+
+
+@pytest.mark.parametrize("activation", ["softplus", "gelu", "silu", "elu"])
+@pytest.mark.parametrize(("function", "n_units"), [(RELU, 1), (LEAKY_RELU, 2), (CLIP, 3)])
+def test_units_that_bend_like_relu_take_a_kinked_function_for_a_sum_of_relus(
+    function, n_units, activation
+):
+    fit = fit_line(function, 2.5, activation, 20)
+    assert fit.n_units == n_units
+    assert sampled_error(fit, function) <= fit.error + 1e-15 <= 3e-12
+    assert sampled_error(fit, function, torch.float32) <= 1e-6
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh", "cos"])
+@pytest.mark.parametrize("half_width", [0.01, 100.0])
+def test_a_line_is_as_close_on_any_interval_as_on_one(activation, half_width):
+    fit = fit_line(DOUBLE, half_width, activation, 16)
+    assert sampled_error(fit, DOUBLE) <= fit.error <= 1e-12 * half_width
+    assert fit.half_widths == (half_width,)
 
 
 EXACT = [

@@ -10,7 +10,7 @@ from icgd.approximation.ridge_sum import (
     fit_ridge_sum,
     fit_slope_product,
 )
-from icgd.errors import SettingError, UnknownNameError
+from icgd.errors import SettingError, UnknownNameError, UnsupportedActivationError
 from icgd.problems.activations import IDENTITY, RELU, TANH
 from icgd.problems.losses import LOSSES
 from icgd.program.ridge import RidgeSum
@@ -86,9 +86,34 @@ def test_what_is_a_line_is_exact(activation):
     assert sampled_error(fit, lambda s, t: s) <= 1e-15
 
 
-def test_a_slope_that_jumps_is_refused():
-    with pytest.raises(SettingError, match=r"^s relu'\(t\) jumps where relu has a kink"):
-        fit_slope_product(RELU, (2.0, 2.0), "relu", 60)
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_a_slope_that_jumps_is_met_off_its_bands(activation):
+    fit = fit_slope_product(RELU, (3.0, 2.0), activation, 8, accuracy=1e-11, kink_width=2.0**-4)
+    s, t = points(fit).T
+    gap = (evaluate(fit, points(fit)) - s * (t > 0)).abs()
+    on_band = t.abs() < 2.0**-4
+    assert gap[~on_band].max() <= fit.error + 2e-14
+    assert 2.5 <= gap[on_band].max() <= fit.largest_error <= 3.0 + 1e-11
+    (band,) = fit_slope_product(RELU, (3.0, 2.0), activation, 8).bands
+    assert (band.low, band.high) == (-(2.0**-13), 2.0**-13)
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh", "cos"])
+def test_a_slope_that_jumps_is_refused_by_units_that_do_not_bend(activation):
+    with pytest.raises(SettingError) as caught:
+        fit_slope_product(RELU, (2.0, 2.0), activation, 60)
+    assert f"kink, and {activation} units have no kink" in str(caught.value)
+    assert "Use units of relu, softplus, gelu, silu, elu, or a smooth" in str(caught.value)
+
+
+def test_a_step_has_no_slope_to_fit():
+    with pytest.raises(UnknownNameError, match="Unknown kind of function 'StepFunction'"):
+        fit_slope_product(RELU.derivative(), (2.0, 2.0), "relu", 60)
+
+
+def test_the_width_of_a_band_is_a_power_of_two():
+    with pytest.raises(SettingError, match="kink_width must be a power of two"):
+        fit_slope_product(RELU, (2.0, 2.0), "relu", 60, kink_width=0.3)
 
 
 def test_a_loss_that_couples_outputs_is_refused():
@@ -124,5 +149,7 @@ def test_too_few_or_too_many_units_and_unknown_activations_are_refused():
         fit_product((1.0, 1.0), "relu", 7)
     with pytest.raises(SettingError, match="units must be at most 3200, got 3201"):
         fit_product((1.0, 1.0), "relu", 3201)
-    with pytest.raises(UnknownNameError, match="Unknown unit activation 'identity'"):
+    with pytest.raises(UnknownNameError, match="Unknown unit activation 'exp'"):
+        fit_product((1.0, 1.0), "exp", 60)
+    with pytest.raises(UnsupportedActivationError, match="'identity' is a polynomial of degree 1"):
         fit_product((1.0, 1.0), "identity", 60)

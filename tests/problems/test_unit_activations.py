@@ -7,8 +7,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from icgd.errors import UnknownNameError
-from icgd.problems.unit_activations import UNIT_ACTIVATIONS, unit_activation_named
+from icgd.errors import UnknownNameError, UnsupportedActivationError
+from icgd.problems.unit_activations import (
+    UNIT_ACTIVATIONS,
+    bending_activations,
+    unit_activation_named,
+)
 
 TORCH = {
     "relu": torch.relu,
@@ -70,6 +74,35 @@ def test_the_strip_of_kinked_ones_bounds_either_side_beyond_the_kink(piece):
     strip = UNIT_ACTIVATIONS["elu"].strip
     reals = [x for x in LINE.tolist() if piece(1) == 1 or x <= strip.height]
     assert max(abs(piece(complex(x, strip.height))) for x in reals) <= strip.size(12.0)
+
+
+@pytest.mark.parametrize("name", ["relu", "softplus", "gelu", "silu", "elu"])
+def test_what_bends_like_relu_is_as_far_from_it_as_said(name):
+    activation = UNIT_ACTIVATIONS[name]
+    z = torch.linspace(-40.0, 40.0, 80_001, dtype=torch.float64)
+    seen = float((activation(z) - torch.relu(z)).abs().max())
+    assert seen <= activation.off_relu <= 1.001 * seen
+    far = torch.tensor([-1e18, 1e18], dtype=torch.float32)
+    assert (activation(far) - torch.relu(far)).abs().max() <= activation.off_relu
+
+
+def test_the_others_do_not_bend_like_relu():
+    assert bending_activations() == ["relu", "softplus", "gelu", "silu", "elu"]
+    assert not UNIT_ACTIVATIONS["cos"].bends
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("identity", "'identity' is a polynomial of degree 1: "),
+        ("square", "'square' is a polynomial of degree 2: "),
+        ("cube", "'cube' is a polynomial of degree 3: "),
+        ("polynomial", "'polynomial' is a polynomial: "),
+    ],
+)
+def test_a_polynomial_is_told_why_not(name, text):
+    with pytest.raises(UnsupportedActivationError, match=text):
+        unit_activation_named(name)
 
 
 def test_an_unknown_one_lists_the_known_ones():

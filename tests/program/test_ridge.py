@@ -1,6 +1,6 @@
 import pytest
 
-from icgd.program.ridge import RidgeSum, RidgeUnit
+from icgd.program.ridge import Band, RidgeSum, RidgeUnit
 
 UNITS = (RidgeUnit((0.5,), -1.0, 3.0), RidgeUnit((0.0,), 2.0, -4.0))
 LINE = RidgeSum("f", "relu", (6.0,), UNITS, 0.25)
@@ -18,6 +18,20 @@ def test_a_sum_of_one_argument_is_laid_along_an_axis_of_the_plane():
     laid = LINE.along((2.0, -1.0), -2.0)
     assert laid.units == (RidgeUnit((1.0, -0.5), -1.0, -6.0), RidgeUnit((0.0, -0.0), 2.0, 8.0))
     assert laid.error == 0.5
+
+
+def test_bands_are_where_the_error_is_largest():
+    banded = RidgeSum("f", "relu", (6.0,), UNITS, 0.0, (Band(-1.0, 1.0, 2.0), Band(2.0, 3.0, 0.5)))
+    assert (banded.error, banded.largest_error) == (0.0, 2.0)
+    assert not banded.is_exact
+    assert banded.without_error().is_exact
+    assert LINE.largest_error == 0.25
+
+
+def test_a_sum_with_bands_that_is_laid_along_an_axis_has_their_error_everywhere():
+    banded = RidgeSum("f", "relu", (6.0,), UNITS, 0.25, (Band(-1.0, 1.0, 2.0),))
+    laid = banded.along((2.0, -1.0), -3.0)
+    assert (laid.error, laid.bands) == (6.0, ())
 
 
 def test_what_a_listing_says_of_it():

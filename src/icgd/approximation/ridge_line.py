@@ -3,7 +3,8 @@ r"""Functions of one variable by sums of any activation.
 Least squares at Chebyshev points over units spread evenly across the interval, for several
 weights of the units, with as little damping of small singular values as keeps the coefficients
 small. Where an identity gives the function exactly, such as softplus(z) - softplus(-z) = z, it is
-used instead. relu takes the free knots of `relu_sum`.
+used instead. relu takes the free knots of `relu_sum`, and units that bend like relu are as good as
+relu for piecewise-linear functions.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from math import inf, pi
 import torch
 from torch import Tensor
 
+from icgd.approximation.bends import kinked_line
 from icgd.approximation.lattice import chebyshev_points
 from icgd.approximation.relu_sum import fit_relu_sum
-from icgd.approximation.ridge_proof import Profile, proved_error
+from icgd.approximation.ridge_proof import Profile, proved_error, rounding
 from icgd.problems.functions import KinkedFunction, ScalarFunction
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.program.ridge import RidgeSum, RidgeUnit
@@ -67,8 +69,13 @@ def fit_line(
     exact = _exact_units(function, half_width, activation)
     if exact:
         return RidgeSum(function.name, activation, (half_width,), exact, 0.0)
+    if isinstance(function, KinkedFunction) and UNIT_ACTIVATIONS[activation].bends:
+        return kinked_line(function, half_width, activation)
     if activation == "relu":
         return _of_relus(function, half_width, units)
+    if half_width != 1.0 and _is_multiple_of_identity(function):
+        line = fit_line(function, 1.0, activation, units, largest, roundoff)
+        return _widened(function, half_width, line)
     few = min(units, ENOUGH_UNITS)
     fit = _least_squares(function, half_width, activation, few, largest, roundoff)
     if fit.error <= max(CLOSE_ENOUGH, roundoff * fit.size) or units == few:
@@ -99,6 +106,12 @@ def _exact_units(
 def _is_multiple_of_identity(function: ScalarFunction) -> bool:
     is_line = isinstance(function, KinkedFunction) and not function.knots
     return is_line and float(function(torch.zeros((), dtype=torch.float64))) == 0.0
+
+
+def _widened(function: ScalarFunction, half_width: float, line: RidgeSum) -> RidgeSum:
+    """A line on [-1, 1], scaled: laid out on a wide interval, units that saturate miss it."""
+    wide = replace(line.along((1 / half_width,), half_width), half_widths=(half_width,))
+    return replace(wide, error=wide.error + rounding(Profile(function, (half_width,)), wide))
 
 
 def _of_relus(function: ScalarFunction, half_width: float, units: int) -> RidgeSum:

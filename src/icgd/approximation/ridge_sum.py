@@ -6,7 +6,8 @@ What descent needs of two variables is made of functions of one variable:
     s r'(t)  = sum_k factor_k (r(t + shift_k s) - r(t - shift_k s)) + a small rest
     u(p, y)  = the sum of a loss's `slope_parts`
 
-The second is a difference quotient; see `slope_product`.
+The second is a difference quotient; see `slope_product`. Where r has kinks, r' jumps, and only
+units that bend like relu can follow; see `bends`.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from icgd.approximation.bends import kinked_slope
+from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.approximation.ridge_line import DOUBLE_ROUNDOFF, LARGEST_COEFFICIENT, fit_line
 from icgd.approximation.ridge_proof import Profile, joined, units_of
 from icgd.approximation.slope_product import by_quotient
-from icgd.errors import SettingError
+from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.activations import IDENTITY
 from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction
 from icgd.problems.losses import Loss
-from icgd.problems.settings import count, positive
-from icgd.problems.unit_activations import unit_activation_named
+from icgd.problems.settings import count, positive, power_of_two
+from icgd.problems.unit_activations import bending_activations, unit_activation_named
 from icgd.program.ridge import RidgeSum
 
 FEWEST_UNITS = 8
@@ -55,7 +58,7 @@ def fit_ridge_sum(
     small coefficients are worth some error. Raises `SettingError` if the proved error exceeds
     `accuracy`. Both hold for all fits below.
     """
-    _check((half_width,), activation, units)
+    check_box((half_width,), activation, units)
     return _accurate(
         lambda n: fit_line(function, half_width, activation, n, roundoff=roundoff), units, accuracy
     )
@@ -70,7 +73,7 @@ def fit_product(
     roundoff: float = DOUBLE_ROUNDOFF,
 ) -> RidgeSum:
     """The product a b on |a| <= half_widths[0], |b| <= half_widths[1]."""
-    _check(half_widths, activation, units)
+    check_box(half_widths, activation, units)
     return _accurate(
         lambda n: _product(half_widths, activation, n, roundoff=roundoff), units, accuracy
     )
@@ -84,11 +87,19 @@ def fit_slope_product(
     *,
     accuracy: float | None = None,
     roundoff: float = DOUBLE_ROUNDOFF,
+    kink_width: float = DEFAULT_KINK_WIDTH,
 ) -> RidgeSum:
-    """s r'(t) on |s| <= half_widths[0], |t| <= half_widths[1], where r is `function`."""
-    _check(half_widths, activation, units)
+    """s r'(t) on |s| <= half_widths[0], |t| <= half_widths[1], where r is `function`.
+
+    If r has kinks, the fit has a band of `kink_width` on either side of each, where its error is
+    as large as the jump of the slope; `accuracy` is asked of the rest.
+    """
+    check_box(half_widths, activation, units)
+    power_of_two("kink_width", kink_width)
     return _accurate(
-        lambda n: _slope_product(function, half_widths, activation, n, roundoff=roundoff),
+        lambda n: _slope_product(
+            function, half_widths, activation, n, kink_width, roundoff=roundoff
+        ),
         units,
         accuracy,
     )
@@ -104,7 +115,7 @@ def fit_loss_slope(
     roundoff: float = DOUBLE_ROUNDOFF,
 ) -> RidgeSum:
     """u(p, y) = d loss / d p on |p| <= half_widths[0], |y| <= half_widths[1]."""
-    _check(half_widths, activation, units)
+    check_box(half_widths, activation, units)
     if loss.slope_parts is None:
         raise SettingError.no_slope_parts(loss.name)
     return _accurate(
@@ -117,7 +128,8 @@ def evaluate(fit: RidgeSum, z: Tensor) -> Tensor:
     return units_of(fit, z.dtype)(z)
 
 
-def _check(half_widths: Sequence[float], activation: str, units: int) -> None:
+def check_box(half_widths: Sequence[float], activation: str, units: int) -> None:
+    """Raise unless the sides are positive, the activation known and the units within limits."""
     for half_width in half_widths:
         positive("half_width", half_width)
     unit_activation_named(activation)
@@ -159,14 +171,20 @@ def _slope_product(
     half_widths: tuple[float, float],
     activation: str,
     units: int,
+    kink_width: float,
     *,
     roundoff: float,
 ) -> RidgeSum:
     if isinstance(function, SmoothFunction):
         return by_quotient(function, half_widths, activation, units, roundoff=roundoff)
-    if isinstance(function, KinkedFunction) and not function.knots:
+    if not isinstance(function, KinkedFunction):
+        known = [kind.__name__ for kind in (KinkedFunction, SmoothFunction)]
+        raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
+    if not function.knots:
         return _scaled_argument(function, half_widths, activation, units, roundoff=roundoff)
-    raise SettingError.slope_jumps(function.name)
+    if not unit_activation_named(activation).bends:
+        raise SettingError.slope_jumps(function.name, activation, able=bending_activations())
+    return kinked_slope(function, half_widths, activation, kink_width)
 
 
 def _scaled_argument(

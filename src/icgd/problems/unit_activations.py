@@ -11,6 +11,14 @@ uses that an activation is analytic in a strip around the real line and bounded 
     cos       |cos z| <= cosh Im z
 
 relu and elu are analytic on either side of 0 only; their strips hold for each side.
+
+Some bend like relu: |f(z) - relu(z)| has a bound, so f(beta z) / beta is within bound / beta of
+relu(z) for every beta. With x = |z| the distance is
+
+    softplus  log(1 + exp(-x)) <= log 2
+    silu      x sigmoid(-x), largest where 1 + exp(-x) = x
+    gelu      x Phi(-x), largest where Phi(-x) = x phi(x)
+    elu       1 - exp(-x) to the left of 0, and 0 to the right
 """
 
 from __future__ import annotations
@@ -22,7 +30,7 @@ from math import cosh, exp, pi, sin, sqrt, tan
 import torch
 from torch import Tensor
 
-from icgd.errors import UnknownNameError
+from icgd.errors import UnknownNameError, UnsupportedActivationError
 from icgd.problems.activations import GELU, RELU, SIGMOID, SILU, SOFTPLUS, TANH
 from icgd.problems.functions import Evaluate
 
@@ -37,13 +45,22 @@ class Strip:
 
 @dataclass(frozen=True)
 class UnitActivation:
-    """An activation and its derivative, analytic in `strip`, on either side of 0 if `kinked`."""
+    """An activation and its derivative, analytic in `strip`, on either side of 0 if `kinked`.
+
+    `off_relu` bounds |value(z) - relu(z)| for all z; it is None where there is no bound.
+    """
 
     name: str
     value: Evaluate
     slope: Evaluate
     strip: Strip
     kinked: bool = False
+    off_relu: float | None = None
+
+    @property
+    def bends(self) -> bool:
+        """Whether it is nearly relu from afar."""
+        return self.off_relu is not None
 
     def __call__(self, z: Tensor) -> Tensor:
         return self.value(z)
@@ -78,23 +95,36 @@ def _elu_slope(z: Tensor) -> Tensor:
     return torch.exp(z.clamp(max=0.0))
 
 
+# The bounds on the distance to relu are rounded up.
 UNIT_ACTIVATIONS: dict[str, UnitActivation] = {
     activation.name: activation
     for activation in (
-        UnitActivation("relu", RELU, RELU.derivative(), PIECE_STRIP, kinked=True),
+        UnitActivation("relu", RELU, RELU.derivative(), PIECE_STRIP, kinked=True, off_relu=0.0),
         UnitActivation("sigmoid", SIGMOID, SIGMOID.derivative(), SIGMOID_STRIP),
         UnitActivation("tanh", TANH, TANH.derivative(), TANH_STRIP),
-        UnitActivation("softplus", SOFTPLUS, SOFTPLUS.derivative(), SOFTPLUS_STRIP),
-        UnitActivation("gelu", GELU, GELU.derivative(), GELU_STRIP),
-        UnitActivation("silu", SILU, SILU.derivative(), SILU_STRIP),
-        UnitActivation("elu", _elu, _elu_slope, PIECE_STRIP, kinked=True),
+        UnitActivation(
+            "softplus", SOFTPLUS, SOFTPLUS.derivative(), SOFTPLUS_STRIP, off_relu=0.6932
+        ),
+        UnitActivation("gelu", GELU, GELU.derivative(), GELU_STRIP, off_relu=0.17),
+        UnitActivation("silu", SILU, SILU.derivative(), SILU_STRIP, off_relu=0.2785),
+        UnitActivation("elu", _elu, _elu_slope, PIECE_STRIP, kinked=True, off_relu=1.0),
         UnitActivation("cos", torch.cos, lambda z: -torch.sin(z), COS_STRIP),
     )
 }
 
+DEGREES: dict[str, int | None] = {"identity": 1, "square": 2, "cube": 3, "polynomial": None}
+"""Of the polynomials that one may think of: no transformer made of them approximates much."""
+
+
+def bending_activations() -> list[str]:
+    """Names of those that bend like relu."""
+    return [name for name, activation in UNIT_ACTIVATIONS.items() if activation.bends]
+
 
 def unit_activation_named(name: str) -> UnitActivation:
     """The activation called `name`."""
+    if isinstance(name, str) and name in DEGREES:
+        raise UnsupportedActivationError.polynomial(name, DEGREES[name])
     if not isinstance(name, str) or name not in UNIT_ACTIVATIONS:
         raise UnknownNameError.of("unit activation", name, known=list(UNIT_ACTIVATIONS))
     return UNIT_ACTIVATIONS[name]

@@ -37,11 +37,20 @@ class RidgeUnit:
 
 
 @dataclass(frozen=True)
+class Band:
+    """Where the last argument lies in [low, high], the error may be as large as `error`."""
+
+    low: float
+    high: float
+    error: float
+
+
+@dataclass(frozen=True)
 class RidgeSum:
     """A stand-in for the function called `name` on the box |z[i]| <= half_widths[i].
 
     `activation` names what the units apply, and `error` bounds the distance to the real function
-    on the box, in real arithmetic.
+    on the box, in real arithmetic; in the `bands`, which lie around kinks, it may be larger.
     """
 
     name: str
@@ -49,6 +58,7 @@ class RidgeSum:
     half_widths: tuple[float, ...]
     units: tuple[RidgeUnit, ...]
     error: float
+    bands: tuple[Band, ...] = ()
 
     @property
     def n_units(self) -> int:
@@ -75,13 +85,21 @@ class RidgeSum:
 
     @property
     def is_exact(self) -> bool:
-        return self.error == 0.0
+        return self.error == 0.0 and not self.bands
+
+    @property
+    def largest_error(self) -> float:
+        """Certified largest distance to the real function on the whole box."""
+        return max([self.error, *(band.error for band in self.bands)])
 
     def along(self, axis: Sequence[float], factor: float) -> RidgeSum:
-        """`factor` times a sum of one argument, with axis . z in place of the argument."""
+        """`factor` times a sum of one argument, with axis . z in place of the argument.
+
+        Bands are bands of axis . z then, not of the last argument, so they are not kept.
+        """
         units = tuple(unit.along(axis, factor) for unit in self.units)
-        return replace(self, units=units, error=abs(factor) * self.error)
+        return replace(self, units=units, error=abs(factor) * self.largest_error, bands=())
 
     def without_error(self) -> RidgeSum:
         """The same function, taken for the real one."""
-        return replace(self, error=0.0)
+        return replace(self, error=0.0, bands=())

@@ -1,0 +1,73 @@
+r"""What clipping adds to a number: clip(w) - w, where clip(w) is w held within [-bound, bound].
+
+Units that bend like relu take  clip(w) - w = relu(-w - bound) - relu(w - bound).  The others take
+a clip with soft corners and a line,
+
+    clip(w) - w ~ soft_clip(w) - line(w),
+
+whose error is largest at +-bound and falls fast on both sides: `bands` say how fast.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from icgd.approximation.bends import by_bends
+from icgd.approximation.clip_staircase import clip_staircase
+from icgd.approximation.clip_wave import clip_wave
+from icgd.approximation.ridge_line import DOUBLE_ROUNDOFF, fit_line
+from icgd.approximation.ridge_sum import check_box
+from icgd.approximation.soft_clip import SoftClip, logarithm_of_far
+from icgd.errors import SettingError
+from icgd.problems.activations import IDENTITY
+from icgd.problems.settings import positive
+from icgd.problems.unit_activations import unit_activation_named
+from icgd.program.ridge import Band, RidgeSum, RidgeUnit
+
+ENOUGH_FOR_A_LINE = 16
+"""Units: with these, sigmoid, tanh and cos are within 3e-13 of a line on [-1, 1]."""
+
+BANDS = 10
+"""Around either corner; from one to the next the error falls by a factor of about 15."""
+
+
+def fit_clip(
+    bound: float,
+    reach: float,
+    activation: str,
+    units: int,
+    *,
+    roundoff: float = DOUBLE_ROUNDOFF,
+) -> RidgeSum:
+    """clip(w) - w for |w| <= reach by at most `units` units.
+
+    `error` holds away from +-bound, for units that do not bend like relu; `largest_error`
+    everywhere.
+    """
+    if positive("reach", reach) <= positive("bound", bound):
+        raise SettingError.nothing_to_clip(bound, reach)
+    check_box((reach,), activation, units)
+    if unit_activation_named(activation).bends:
+        relus = [RidgeUnit((-sign,), -bound, sign) for sign in (1.0, -1.0)]
+        return by_bends("clip", activation, (reach,), relus)
+    enough = min(ENOUGH_FOR_A_LINE, units // 2)
+    line = fit_line(IDENTITY, reach, activation, enough, roundoff=roundoff).along((1.0,), -1.0)
+    left, far = units - line.n_units, logarithm_of_far(roundoff)
+    if activation == "cos":
+        return _together(bound, line, clip_wave(bound, reach, left, far))
+    return _together(bound, line, clip_staircase(bound, activation, left, far))
+
+
+def _together(bound: float, line: RidgeSum, soft: SoftClip) -> RidgeSum:
+    """Errors of both parts add up; that of a corner is stepwise constant in the distance."""
+    farthest = min(bound, soft.fades * soft.width)
+    distances = [farthest * number / BANDS for number in range(BANDS + 1)]
+    everywhere = line.error + soft.error
+    bands = tuple(
+        Band(corner - outer, corner + outer, everywhere + soft.near(inner))
+        for corner in (-bound, bound)
+        for inner, outer in pairwise(distances)
+    )
+    error = everywhere + soft.near(farthest)
+    units = line.units + soft.units
+    return RidgeSum("clip", line.activation, line.half_widths, units, error, bands)
