@@ -1,0 +1,100 @@
+"""The target of ridge, lasso and generalised linear models: one coefficient for each input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from icgd.errors import DataError, SettingError
+from icgd.problems.links import Link, link_named
+from icgd.problems.settings import count, instance
+from icgd.shapes import Inputs, Labels, Parameters
+
+Design = Float[Tensor, "*tasks example parameter"]
+"""The inputs as the coefficients see them: with a 1 appended for the intercept, if there is one."""
+
+REDUCTIONS = ("mean", "sum")
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """Labels are expected to be mu(<w, x>), or mu(<w, x> + b) with an `intercept` b.
+
+    The intercept is the last coefficient, and no penalty applies to it. The risk is the `reduction`
+    of the examples' losses a(z) - y z: the mean for ridge and lasso, where it is the usual
+    (1 / 2n) sum_i (z_i - y_i)^2 less a constant; cot takes the sum for other links.
+    """
+
+    input_width: int
+    link: str = "identity"
+    intercept: bool = False
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input_width", count("input_width", self.input_width))
+        link_named(self.link)
+        instance("intercept", self.intercept, bool)
+        if self.reduction not in REDUCTIONS:
+            raise SettingError.not_one_of("reduction", self.reduction, REDUCTIONS)
+
+    @property
+    def output_width(self) -> int:
+        return 1
+
+    @property
+    def n_parameters(self) -> int:
+        return self.input_width + self.intercept
+
+    @property
+    def link_function(self) -> Link:
+        return link_named(self.link)
+
+    def loss_scale(self, n_examples: int) -> float:
+        """What multiplies the sum of the examples' losses in the risk."""
+        return 1 / n_examples if self.reduction == "mean" else 1.0
+
+    def design(self, x: Inputs) -> Design:
+        """`x` in float64, with the constant coordinate of the intercept."""
+        x = x.double()
+        return torch.cat([x, torch.ones_like(x[..., :1])], dim=-1) if self.intercept else x
+
+    def penalised(self, like: Tensor) -> Float[Tensor, "parameter"]:
+        """1 for every coefficient that penalties apply to, 0 for the intercept."""
+        flags = like.new_ones(self.n_parameters)
+        flags[self.input_width :] = 0.0
+        return flags
+
+    def initial_parameters(self, tasks: tuple[int, ...] = ()) -> Parameters:
+        """All 0, where the theorems start; the risk is convex, so any start will do."""
+        return torch.zeros(*tasks, self.n_parameters, dtype=torch.float64)
+
+
+def require_data(model: LinearModel, x: Tensor, y: Tensor) -> None:
+    """Raise `DataError` unless the examples fit the model: shapes, finite numbers, labels."""
+    if x.ndim not in (2, 3) or x.shape[-1] != model.input_width:
+        expected = f"(n, {model.input_width}) or (tasks, n, {model.input_width})"
+        raise DataError.wrong_shape("X", x.shape, expected)
+    if 0 in x.shape:
+        raise DataError.empty("X", x.shape)
+    if y.shape != (*x.shape[:-1], 1):
+        expected = f"{(*x.shape[:-1], 1)}, a label for each row of X"
+        raise DataError.wrong_shape("y", y.shape, expected)
+    for name, array in (("X", x), ("y", y)):
+        if index := _first(~array.isfinite()):
+            raise DataError.not_finite(name, index, array[tuple(index)].item())
+    require_labels(model.link_function, y)
+
+
+def require_labels(link: Link, y: Labels) -> None:
+    """Raise `DataError` unless the link allows every label."""
+    if index := _first((y < link.least_label) | (y > link.largest_label)):
+        value = y[tuple(index)].item()
+        raise DataError.outside_support(link.name, index, value, link.labels)
+
+
+def _first(flags: Tensor) -> list[int] | None:
+    """Where the first flag is set, if any is."""
+    return flags.nonzero()[0].tolist() if flags.any() else None

@@ -1,0 +1,39 @@
+"""The update of a linear model: a gradient step, then the soft threshold of an l1 penalty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from icgd.errors import SettingError
+from icgd.problems.settings import finite, positive
+
+
+@dataclass(frozen=True)
+class ProximalStep:
+    """w <- S(w - step_size * (grad L(w) + l2 * w)), S the soft threshold at step_size * l1.
+
+    It descends L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1. Both penalties leave out the intercept. Without
+    a `step_size` it is 1 / beta, the largest curvature of the data (`curvature.sized`).
+    """
+
+    step_size: float | None = None
+    l2: float = 0.0
+    l1: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.step_size is not None:
+            object.__setattr__(self, "step_size", positive("step_size", self.step_size))
+        object.__setattr__(self, "l2", _penalty("l2", self.l2))
+        object.__setattr__(self, "l1", _penalty("l1", self.l1))
+
+    @property
+    def penalises(self) -> bool:
+        """Whether it draws coefficients towards 0."""
+        return self.l2 > 0 or self.l1 > 0
+
+
+def _penalty(name: str, value: object) -> float:
+    number = finite(name, value)
+    if number < 0:
+        raise SettingError.negative_penalty(name, number)
+    return number
