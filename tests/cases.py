@@ -130,22 +130,29 @@ FEW = tuple(case for case in SMALL if case.problem.target.activation in {"relu",
 """For behaviour that does not depend on the function."""
 
 
-NARROW = {
-    case: make_case(
-        case.problem.target, case.problem.loss, box=0.5, domain=Domain(x=1.0, y=2.0), seed=case.seed
-    )
-    for case in SMALL
-}
+def _in_box(case: Case, box: float) -> Case:
+    """The same problem in another box, with smaller inputs."""
+    target, loss = case.problem.target, case.problem.loss
+    return make_case(target, loss, box=box, domain=Domain(x=1.0, y=2.0), seed=case.seed)
+
+
+NARROW = {case: _in_box(case, 0.5) for case in SMALL}
 """The same problems in a smaller box and domain."""
+
+ROOMY = {case: _in_box(case, 1.0) for case in SMALL}
+"""In a box that few weights come near to."""
+
+SUITED = {"softmax-stack": NARROW, "recursion": ROOMY}
 
 
 def suited(construction: AbstractConstruction, case: Case) -> Case:
     """The case as large as the construction can take in a test.
 
     The registers of softmax-stack grow with the largest preactivation, and what it loses to
-    rounding with the largest slope: narrow cases need 32 to 68 registers instead of up to 240.
+    rounding with the largest slope: narrow cases need 32 to 68 registers instead of up to 240. So
+    do the units of recursion, whose corners of the box are soft if its units have no kinks.
     """
-    return NARROW[case] if construction.name == "softmax-stack" else case
+    return SUITED.get(construction.name, {}).get(case, case)
 
 
 def over(cases: tuple[Case, ...]) -> pytest.MarkDecorator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -43,6 +44,8 @@ def compile(
     registers: int | None = None,
     levels: int | None = None,
     n_examples: int | None = None,
+    units: int | None = None,
+    unit_activation: str | None = None,
     tolerance: float | None = None,
     task: Task | None = None,
     kink_width: float = DEFAULT_KINK_WIDTH,
@@ -54,15 +57,17 @@ def compile(
     Smooth functions get `pieces` pieces in relu-stack (64 unless said) and are looked up in
     `registers` registers in softmax-stack (as many as `dtype` can use unless said); universal puts
     every entry on one of `levels` levels (4 unless said), in a table for prompts of `n_examples`
-    examples (2 unless said). With `tolerance` it is as many as prove that no step errs by more in
-    any weight: on the whole domain, or, if a `task` is given, in the run on that task (by the fused
-    backend, in the task's precision). On the domain it holds for both backends in float64 and
-    prompts of up to 1024 tokens. Raises `UnsupportedProblemError` or `ToleranceError`.
+    examples (2 unless said); recursion makes every function of up to `units` units (200 unless
+    said), which apply `unit_activation` (the target's own unless said). With `tolerance` it is as
+    many as prove that no step errs by more in any weight: on the whole domain, or, if a `task` is
+    given, in the run on that task (by the fused backend, in the task's precision). On the domain it
+    holds for both backends in float64 and prompts of up to 1024 tokens.
+    Raises `UnsupportedProblemError` or `ToleranceError`.
     """
     instance("problem", problem, Problem)
     count("n_steps", n_steps, least=0)
     builder = construction_for(problem, construction)
-    settings = {"pieces": pieces, "registers": registers, "levels": levels}
+    settings = {"pieces": pieces, "registers": registers, "levels": levels, "units": units}
     given = {name: value for name, value in settings.items() if value is not None}
     for name in given:
         if builder.setting is None:
@@ -71,10 +76,14 @@ def compile(
             raise SettingError.of_another_construction(name, builder.name, builder.setting)
     if n_examples is not None and not builder.fixes_examples:
         raise SettingError.any_number_of_examples(builder.name)
-    prompt = {} if n_examples is None else {"n_examples": n_examples}
+    if unit_activation is not None and not builder.takes_activation:
+        raise SettingError.one_activation(builder.name)
+    fixed = Precision(unit_activation=unit_activation, kink_width=kink_width, dtype=dtype)
+    if n_examples is not None:
+        fixed = replace(fixed, n_examples=n_examples)
 
-    def build(chosen: Mapping[str, int]) -> Compiled:
-        precision = Precision(**chosen, **prompt, kink_width=kink_width, dtype=dtype)
+    def build(chosen: Mapping[str, Any]) -> Compiled:
+        precision = replace(fixed, **chosen)
         program = builder.build(problem, n_steps=n_steps, precision=precision)
         check_program(program)
         return Compiled(problem, program)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -43,3 +45,6 @@ KernelMatrix = Float[Tensor, "*tasks left right"]
 
 Values = Float[Tensor, "..."]
 """Numbers that a function of one variable is applied to, entry by entry."""
+
+Activation = Callable[[Tensor], Tensor]
+"""What heads and hidden units apply, entry by entry."""

@@ -1,18 +1,23 @@
 """The fused backend: the contract, and agreement with the dense one to the last digits."""
 
-import pytest
 import torch
 
 from icgd.backends import fused, look_up
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.run import Run
-from icgd.errors import ProgramError
-from icgd.program.instructions import ONE, AddGradient, ClipSlots
+from icgd.program.instructions import AddGradient
 from icgd.program.program import StackProgram
 from tests import cases
-from tests.cases import Case, Juggle, batch_of, build, every_construction_on, over
-from tests.contracts.backend import RELU_STACK, SOFTMAX_STACK, BackendContract, distance, traced
+from tests.cases import Case, batch_of, build, every_construction_on, over
+from tests.contracts.backend import (
+    RECURSION,
+    RELU_STACK,
+    SOFTMAX_STACK,
+    BackendContract,
+    distance,
+    traced,
+)
 from tests.contracts.functional import FunctionalContract
 
 
@@ -36,13 +41,16 @@ def assert_same_trace(case: Case, ours: Run, truth: Run, allowed: float = 1e-11)
             assert distance(mine, theirs) <= size, f"{name} after layer {number}"
 
 
+ALLOWED = {RECURSION: 1e-10}
+"""Fits that are closer than 1e-8 are computed as such; those of these cases are 1e-11 close."""
+
 ON_RAMPS = 1e-10
 """A ramp is 2^13 steep, and preactivations are rounded to 1e-15 of numbers of about 10."""
 
 
 def may_meet_a_ramp(case: Case, slot: str) -> bool:
     kinked = case.problem.target.activation in {"relu", "leaky_relu"}
-    return kinked and slot.startswith(("slope", "delta"))
+    return kinked and slot.startswith(("slope", "delta", "jacobian"))
 
 
 def by_layer(trace: torch.Tensor) -> torch.Tensor:
@@ -52,7 +60,7 @@ def by_layer(trace: torch.Tensor) -> torch.Tensor:
 @every_construction_on(cases.SMALL)
 def test_every_slot_after_every_layer_is_that_of_dense(construction, case):
     ours, truth = (traced(b, construction, case) for b in (FusedBackend, DenseBackend))
-    assert_same_trace(case, ours, truth)
+    assert_same_trace(case, ours, truth, ALLOWED.get(construction, 1e-11))
 
 
 @every_construction_on(cases.SMALL)
@@ -60,15 +68,16 @@ def test_every_slot_after_every_layer_is_that_of_dense_for_a_batch(construction,
     program, task = build(construction, case, pieces=16), batch_of(case, n_tasks=3).task()
     names = program.layout.names
     ours, truth = (b.run(program, task, trace=names) for b in (FusedBackend(), DenseBackend()))
-    assert_same_trace(case, ours, truth)
+    assert_same_trace(case, ours, truth, ALLOWED.get(construction, 1e-11))
 
 
 @every_construction_on(cases.SMALL)
 def test_the_untraced_run_is_that_of_dense(construction, case):
     program, task = build(construction, case), case.task()
     ours, truth = FusedBackend().run(program, task), DenseBackend().run(program, task)
-    assert distance(ours.parameters, truth.parameters) <= 1e-11
-    assert distance(ours.predictions, truth.predictions) <= 1e-11
+    allowed = ALLOWED.get(construction, 1e-11)
+    assert distance(ours.parameters, truth.parameters) <= allowed
+    assert distance(ours.predictions, truth.predictions) <= allowed
 
 
 WIDE = tuple(
@@ -122,20 +131,3 @@ def test_progress_over_groups_counts_the_steps_of_all_groups(monkeypatch):
     program = build(RELU_STACK, case, n_steps=2)
     FusedBackend().run(program, task, on_progress=lambda *call: calls.append(call))
     assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
-
-
-def test_clipping_some_of_the_weights_leaves_the_others_alone():
-    case = cases.FEW[1]
-    program, task = build(RELU_STACK, case, n_steps=0), case.task()
-    machine = fused.Machine(program, task.initial.clone() * 100, task.x, task.y, task.queries)
-    fused.kernel(ClipSlots(("weights_1",), 0.5, ONE), machine)()
-    assert machine.slots["weights_1"].abs().max() == 0.5
-    assert machine.slots["weights_2"].abs().max() > 10
-
-
-def test_an_instruction_without_a_kernel_is_named():
-    case = cases.FEW[0]
-    task = case.task()
-    machine = fused.Machine(build(RELU_STACK, case), task.initial, task.x, task.y, task.queries)
-    with pytest.raises(ProgramError, match=r"^Juggle: has no kernel in backends/fused\.py$"):
-        fused.kernel(Juggle(), machine)

@@ -278,7 +278,7 @@ def test_more_than_one_weight_is_refused_with_the_size_of_the_table():
         "universal cannot compile this problem: it looks whole steps up in a table, and is built "
         "for one weight only, widths (1, 1). For widths (2, 3, 1) with 2 examples and 4 levels the "
         "table would need 4^(12 * 2) = 2.8e+14 entries (545,259,520 without repetitions). "
-        "Constructions that can: relu-stack, softmax-stack."
+        "Constructions that can: relu-stack, softmax-stack, recursion."
     )
 
 

@@ -20,29 +20,45 @@ from tests import cases
 from tests.cases import Case, batch_of, build, every_construction_on, tasks_of
 
 RELU_STACK, SOFTMAX_STACK = CONSTRUCTIONS["relu-stack"], CONSTRUCTIONS["softmax-stack"]
-UNIVERSAL = CONSTRUCTIONS["universal"]
+UNIVERSAL, RECURSION = CONSTRUCTIONS["universal"], CONSTRUCTIONS["recursion"]
 
-STEP_TOLERANCE = {RELU_STACK: 2e-4, SOFTMAX_STACK: 1e-11, UNIVERSAL: 1e-10}
+STEP_TOLERANCE = {RELU_STACK: 2e-4, SOFTMAX_STACK: 1e-11, UNIVERSAL: 1e-10, RECURSION: 2e-4}
 """Of one step with 128 pieces; or with the registers for full accuracy, whose look-ups are proved
 to 1e-11 and found right to 1e-12; or with 4 levels, from the levels, as the answers of a table are
-rounded to 1e-10. A step of these cases moves a weight by more than ten times
-that, so a backend that does not move, or moves the wrong way, cannot pass."""
+rounded to 1e-10; or with 200 units, of which relus meet the logistic loss, and smooth ones the
+corners of the huber loss and of the box, no better. A step of these cases moves a weight by more
+than ten times that, so a backend that does not move, or moves the wrong way, cannot pass."""
 
-PREDICTION_TOLERANCE = {RELU_STACK: 5e-4, SOFTMAX_STACK: 1e-11, UNIVERSAL: 1e-10}
+PREDICTION_TOLERANCE = {
+    RELU_STACK: 5e-4,
+    SOFTMAX_STACK: 1e-11,
+    UNIVERSAL: 1e-10,
+    RECURSION: 1e-10,
+}
 
 FLOAT32_TOLERANCE = {
     RELU_STACK: (2e-3, 5e-3),
     SOFTMAX_STACK: (1e-4, 1e-4),
     UNIVERSAL: (1e-3, 1e-3),
+    RECURSION: (1e-3, 1e-3),
 }
 """Of weights and of predictions. In relu-stack a ramp of width 2^-13 loses |z| 2^13 2^-24 =
 5e-4 |z| of a slope. softmax-stack divides the rounding of a softmax weight, 6e-8, by the probe,
 which is 1 / 130 in these cases: 2e-5 a step are reached. The table of universal is a sum of 1000
 terms of up to 1e4."""
 
-COPIES_TOLERANCE = {RELU_STACK: 1e-14, SOFTMAX_STACK: 1e-12, UNIVERSAL: 1e-14}
+COPIES_TOLERANCE = {
+    RELU_STACK: 1e-14,
+    SOFTMAX_STACK: 1e-12,
+    UNIVERSAL: 1e-14,
+    RECURSION: 1e-12,
+}
 """Of the weights' copies in all tokens. Registers add what they find in an exponential of their
 own score, and that is not rounded alike."""
+
+LEFT_OVER = {RECURSION: 1e-10}
+"""What units leave of a slot that they wipe, or of a label that they should not touch; all other
+constructions leave nothing."""
 
 
 def tolerance(case: Case, size: float) -> float:
@@ -100,9 +116,9 @@ class BackendContract:
         for before, after in pairwise(weights):
             seen = seen_by(construction, case, before, task.x, task.y)
             truth = reference.step(case.problem, *seen)
-            allowed = STEP_TOLERANCE[construction]
+            allowed = tolerance(case, STEP_TOLERANCE[construction])
             assert (truth - before).abs().max() > 10 * allowed
-            assert (after - truth).abs().max() <= tolerance(case, allowed)
+            assert (after - truth).abs().max() <= allowed
 
     @every_construction_on(cases.SMALL)
     def test_predictions_are_those_of_the_trained_network(self, construction, case):
@@ -185,15 +201,15 @@ class BackendContract:
         assert distance(traced.predictions, plain.predictions) <= 1e-11
 
     @every_construction_on(cases.SMALL)
-    def test_scratch_is_exactly_zero_after_every_block(self, construction, case):
+    def test_scratch_is_zero_after_every_block(self, construction, case):
         program = build(construction, case, pieces=64)
-        run = self.traced(construction, case)
+        run, allowed = self.traced(construction, case), LEFT_OVER.get(construction, 0.0)
         for slot in program.layout.having(Role.SCRATCH):
             after_blocks = run.trace[slot.name][:: len(program.block)]
             assert len(after_blocks) == 4
-            assert not after_blocks.any(), slot.name
-            assert not run.trace[slot.name][-1].any(), slot.name
-            assert run.trace[slot.name][: len(program.block)].any(), slot.name
+            assert after_blocks.abs().max() <= allowed, slot.name
+            assert run.trace[slot.name][-1].abs().max() <= allowed, slot.name
+            assert run.trace[slot.name][: len(program.block)].abs().max() > 1e-6, slot.name
 
     @every_construction_on(cases.SMALL)
     def test_inputs_labels_and_constants_stay_as_they_are(self, construction, case):
@@ -209,12 +225,15 @@ class BackendContract:
         expected["is_example"][examples] = 1.0
         expected["is_query"][queries] = 1.0
         expected["tokens_per_example"] = ones * task.n_tokens / task.n_examples
+        expected["example_share"] = expected["tokens_per_example"] * expected["is_example"]
         for name, values in program.registers().items():
             expected[name][:first, 0] = torch.tensor(values, dtype=torch.float64)
         untouched = program.layout.having(Role.INPUT) + program.layout.having(Role.CONSTANT)
         for name in (slot.name for slot in untouched):
             assert torch.equal(trace[name], expected[name].expand_as(trace[name])), name
-        assert torch.equal(trace["y"][:, examples], task.y.expand_as(trace["y"][:, examples]))
+        labels = trace["y"][:, examples]
+        assert torch.equal(labels[:-1], task.y.expand_as(labels[:-1]))
+        assert (labels[-1] - task.y).abs().max() <= LEFT_OVER.get(construction, 0.0)
         assert not trace["y"][:-1, queries].any()
         assert not trace["y"][:, :first].any()
 

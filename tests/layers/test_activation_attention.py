@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from icgd.layers import attention
-from icgd.layers.relu_attention import ReLUAttention
+from icgd.layers.activation_attention import ActivationAttention
 
 
 def heads(n_heads: int = 3, d_model: int = 5, d_head: int = 2, seed: int = 0) -> list[torch.Tensor]:
@@ -30,12 +30,12 @@ def by_loops(x, query, key, value, output):
 
 def test_it_is_its_formula():
     weights, x = heads(), stream(4, 5)
-    torch.testing.assert_close(ReLUAttention(*weights)(x), by_loops(x, *weights))
+    torch.testing.assert_close(ActivationAttention(*weights)(x), by_loops(x, *weights))
 
 
 def test_a_batch_is_each_of_its_tasks():
     weights, x = heads(), stream(2, 3, 4, 5)
-    together = ReLUAttention(*weights)(x)
+    together = ActivationAttention(*weights)(x)
     for index in ((0, 0), (1, 2)):
         torch.testing.assert_close(together[index], by_loops(x[index], *weights))
 
@@ -43,12 +43,12 @@ def test_a_batch_is_each_of_its_tasks():
 @pytest.mark.parametrize("at_once", [1, 40, 70])
 def test_heads_in_groups_give_what_all_at_once_give(monkeypatch, at_once):
     weights, x = heads(n_heads=7), stream(4, 5)
-    layer = ReLUAttention(*weights)
+    layer = ActivationAttention(*weights)
     expected = layer(x)
     sizes = []
-    heads_of_group = ReLUAttention._heads
+    heads_of_group = ActivationAttention._heads
     monkeypatch.setattr(
-        ReLUAttention,
+        ActivationAttention,
         "_heads",
         lambda self, x, part: sizes.append(part) or heads_of_group(self, x, part),
     )
@@ -59,9 +59,9 @@ def test_heads_in_groups_give_what_all_at_once_give(monkeypatch, at_once):
 
 def test_no_head_at_all_changes_nothing():
     x = stream(4, 5)
-    assert torch.equal(ReLUAttention(*heads(n_heads=0))(x), x)
+    assert torch.equal(ActivationAttention(*heads(n_heads=0))(x), x)
 
 
 def test_its_weights_have_the_usual_names_and_axes():
-    shapes = {name: tuple(w.shape) for name, w in ReLUAttention(*heads()).named_parameters()}
+    shapes = {name: tuple(w.shape) for name, w in ActivationAttention(*heads()).named_parameters()}
     assert shapes == {"W_Q": (3, 5, 2), "W_K": (3, 5, 2), "W_V": (3, 5, 2), "W_O": (3, 2, 5)}

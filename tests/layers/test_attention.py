@@ -1,7 +1,7 @@
 import pytest
 
 from icgd.layers.attention import AbstractAttention
-from tests.layers.test_relu_attention import heads
+from tests.layers.test_activation_attention import heads
 
 
 def test_a_kind_of_attention_must_say_what_its_pattern_is():

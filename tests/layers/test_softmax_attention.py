@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from icgd.layers.softmax_attention import SoftmaxAttention
-from tests.layers.test_relu_attention import heads, stream
+from tests.layers.test_activation_attention import heads, stream
 
 
 def by_loops(x, query, key, value, output, may_read=lambda i, j: True):

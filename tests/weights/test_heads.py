@@ -6,9 +6,9 @@ import torch
 from icgd.approximation.lattice import head
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.errors import ProgramError
+from icgd.layers.activation_attention import ActivationAttention
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.product import ProductLayer
-from icgd.layers.relu_attention import ReLUAttention
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.problems.catalog import function_named
 from icgd.program.instructions import (
@@ -30,10 +30,9 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer, StackProgram
-from icgd.weights.lowering import Heads, fill, lower_layer, lower_program
-from tests import cases
-from tests.cases import Juggle, build
-from tests.contracts.backend import RELU_STACK
+from icgd.weights.heads import Heads, fill
+from icgd.weights.lowering import lower_layer
+from tests.cases import Juggle
 from tests.weights import with_registers
 from tests.weights.with_registers import LAYOUT as REGISTER_LAYOUT
 from tests.weights.with_registers import examples
@@ -117,7 +116,7 @@ def test_units_apply_the_function_to_the_matrix_times_the_inputs(name):
     slots = Slots(before)
     units = value(name, slots["x"] @ slots["matrix"][0].T)
     apply = ApplyUnits("matrix", "x", name, write="write")
-    assert_changes_only(apply, before=before, kind=ReLUAttention, write=units)
+    assert_changes_only(apply, before=before, kind=ActivationAttention, write=units)
 
 
 def test_an_outer_product_is_averaged_over_the_examples():
@@ -129,7 +128,7 @@ def test_an_outer_product_is_averaged_over_the_examples():
     mean = torch.einsum("ti,tj->ij", left, slots["x"]) / N_EXAMPLES
     accumulate = AccumulateOuterProduct("left", "x", -0.75, write="matrix")
     expected = slots["matrix"] - 0.75 * mean
-    assert_changes_only(accumulate, before=before, kind=ReLUAttention, matrix=expected)
+    assert_changes_only(accumulate, before=before, kind=ActivationAttention, matrix=expected)
 
 
 def test_slots_are_multiplied_coordinate_by_coordinate():
@@ -233,26 +232,15 @@ def test_heads_of_different_width_share_a_layer():
     assert_changes_only(
         *both,
         before=before,
-        kind=ReLUAttention,
+        kind=ActivationAttention,
         write=value("tanh", slots["x"] @ slots["matrix"][0].T),
         row=slots["row"] + slots["right"][:N_EXAMPLES].mean(0),
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_program_becomes_a_transformer_of_its_layers(dtype):
-    program = build(RELU_STACK, cases.FEW[2], n_steps=2)
-    transformer = lower_program(program, dtype)
-    kinds = {"attention": ReLUAttention, "mlp": MLPLayer, "product": ProductLayer}
-    expected = [kinds[layer.kind.value] for layer in program.unrolled()]
-    assert [type(layer) for layer in transformer.unrolled()] == expected
-    assert len(transformer.block) == len(program.block)
-    assert {weight.dtype for weight in transformer.parameters()} == {dtype}
-
-
 def test_an_instruction_without_a_rule_is_named():
     nothing = Heads(*[torch.zeros(0, 1, 1)] * 4)
-    with pytest.raises(ProgramError, match=r"^Juggle: has no rule in weights/lowering\.py$"):
+    with pytest.raises(ProgramError, match=r"^Juggle: has no rule in weights/heads\.py$"):
         fill(Juggle(), PROGRAM, nothing)
 
 

@@ -50,6 +50,8 @@ class Evaluation:
         """Kernel: write = function(argument), once the argument is prepared."""
         if isinstance(function, LatticeFunction):
             return self._table.evaluate(function, write) if self._table else _unprepared
+        if not isinstance(function, ReluSum):
+            return _unprepared
         if self._cells and function in self._looked_up:
             return self._cells.evaluate(function, write)
         return simple_kernel(function, self.argument, write)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from icgd.errors import DataError
 from icgd.problems.task import Task
-from icgd.program import instructions, registers
+from icgd.program import instructions, registers, unit_instructions
 from icgd.program.layout import Layout, Role
 from icgd.program.program import StackProgram
 from icgd.shapes import Labels, Parameters, Predictions, Stream
@@ -76,6 +76,8 @@ def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
                 column[queries] = 1.0
             case instructions.TOKENS_PER_EXAMPLE:
                 column += n_tokens / task.n_examples
+            case unit_instructions.EXAMPLE_SHARE:
+                column[examples] = n_tokens / task.n_examples
             case registers.LOG_EXAMPLES:
                 column += log(task.n_examples)
     for name, values in program.registers().items():

@@ -17,7 +17,7 @@ what the rounding of its scores changes, besides its sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, singledispatch
 from math import ceil, inf
@@ -57,6 +57,7 @@ from icgd.program.instructions import (
 )
 from icgd.program.program import Layer, StackProgram
 from icgd.program.registers import SHARE
+from icgd.program.ridge import RidgeSum
 from icgd.shapes import Values
 
 
@@ -84,6 +85,10 @@ class Enclosure:
     def mT(self) -> Enclosure:  # noqa: N802 - torch's name
         """Transposed."""
         return Enclosure(self.exact.mT, self.actual.mT, self.error.mT)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Enclosure:
+        """With all numbers arranged in another way."""
+        return Enclosure(self.exact.mapped(change), self.actual.mapped(change), change(self.error))
 
     def without_nan(self) -> Enclosure:
         """With an infinite error where infinities cancelled: nothing is known there."""
@@ -165,7 +170,9 @@ def uneven_response(fit: LatticeFunction) -> float:
 
 
 def is_ramp(fit: Function) -> bool:
-    """Whether the fit stands in for a step function."""
+    """Whether the fit stands in for a step function, or for one times a number."""
+    if isinstance(fit, RidgeSum):
+        return bool(fit.bands) and fit.name.endswith("'(t)")
     return isinstance(fit, ReluSum) and isinstance(FUNCTIONS.get(fit.name), StepFunction)
 
 
@@ -201,7 +208,7 @@ def _apply(fit: Function, argument: Enclosure, rounding: Tensor) -> Enclosure:
 
     |fit(a) - f(b)| <= |fit(a) - f(a)| + |f(a) - f(b)|, with a, b in known intervals.
     """
-    real = _at(function_named(fit.name), argument)
+    real = function_at(function_named(fit.name), argument)
     fitted = fit_error(fit, argument.actual) + rounding
     actual = real.actual.widened(fitted)
     if isinstance(fit, ReluSum) and is_ramp(fit):  # it stays between the levels of the step
@@ -210,7 +217,7 @@ def _apply(fit: Function, argument: Enclosure, rounding: Tensor) -> Enclosure:
     return Enclosure.around(real.exact, real.error + fitted, actual)
 
 
-def _at(function: ScalarFunction, argument: Enclosure) -> Enclosure:
+def function_at(function: ScalarFunction, argument: Enclosure) -> Enclosure:
     """A function itself at an enclosed argument."""
     exact = Interval(*function.bounds(argument.exact.low, argument.exact.high))
     actual = Interval(*function.bounds(argument.actual.low, argument.actual.high))
@@ -228,6 +235,8 @@ def fit_error(fit: Function, argument: Interval) -> Tensor:
     """
     if fit.is_exact:
         return torch.zeros_like(argument.low)
+    if isinstance(fit, RidgeSum):
+        return ridge_error(fit, argument)
     if isinstance(fit, LatticeFunction):
         outside = (argument.size > fit.reach) & torch.tensor(not fit.saturates)
         return torch.where(outside, torch.inf, torch.full_like(argument.low, fit.error))
@@ -239,6 +248,18 @@ def fit_error(fit: Function, argument: Interval) -> Tensor:
         return error
     outside = (argument.low < fit.low) | (argument.high > fit.high)
     return torch.where(outside, torch.inf, error)
+
+
+def ridge_error(fit: RidgeSum, *arguments: Interval) -> Tensor:
+    """Certified error of a sum of units, infinite outside its box."""
+    last, shape = arguments[-1], torch.broadcast_tensors(*(part.low for part in arguments))[0].shape
+    error = last.low.new_full(shape, fit.error)
+    for band in fit.bands:
+        touched = (last.low <= band.high) & (last.high >= band.low)
+        error = torch.where(touched, error.clamp(min=band.error), error)
+    for argument, width in zip(arguments, fit.half_widths, strict=True):
+        error = torch.where(argument.size > width, torch.inf, error)
+    return error
 
 
 def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
@@ -255,7 +276,7 @@ def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
     return torch.maximum(padded[level, first], padded[level, last + 1 - 2**level])
 
 
-def _product(weights: Enclosure, inputs: Enclosure, how: Arithmetic) -> Enclosure:
+def matrix_product(weights: Enclosure, inputs: Enclosure, how: Arithmetic) -> Enclosure:
     """`weights @ inputs` at every token."""
     rounding = how.sum_of(weights.error.shape[-1], inputs.actual.size @ weights.actual.size.mT)
     error = inputs.error @ weights.exact.size.mT + inputs.actual.size @ weights.error.mT + rounding
@@ -279,10 +300,12 @@ def _argument(weights: Enclosure, inputs: _Argument, how: Arithmetic) -> _Argume
     """`weights @ inputs`."""
     sizes = inputs.sizes @ weights.actual.size.mT
     n_terms = weights.error.shape[-1] + inputs.n_terms - 1
-    return _Argument(_product(weights, inputs.value, how), sizes, n_terms, torch.zeros_like(sizes))
+    return _Argument(
+        matrix_product(weights, inputs.value, how), sizes, n_terms, torch.zeros_like(sizes)
+    )
 
 
-def _combination(combination: Combination, state: State, how: Arithmetic) -> _Argument:
+def combination_at(combination: Combination, state: State, how: Arithmetic) -> _Argument:
     """A combination of slots; a slot itself is not rounded."""
     parts = [(state[slot], factor) for slot, factor in combination.terms()]
     sizes = torch.stack([abs(f) * part.actual.size for part, f in parts]).sum(0)
@@ -298,7 +321,7 @@ def _combination(combination: Combination, state: State, how: Arithmetic) -> _Ar
 
 @rule.register
 def _(instruction: ApplyUnits, program: StackProgram, state: State, how: Arithmetic) -> State:
-    inputs = _combination(Combination.of(instruction.inputs), state, how)
+    inputs = combination_at(Combination.of(instruction.inputs), state, how)
     argument = _argument(state[instruction.weights], inputs, how)
     fit = program.relu_sum(instruction.function)
     rounding = how.function(fit, argument.n_terms, argument.sizes, how.n_tokens)
@@ -309,7 +332,7 @@ def _(instruction: ApplyUnits, program: StackProgram, state: State, how: Arithme
 def _(instruction: MapSlots, program: StackProgram, state: State, how: Arithmetic) -> State:
     total: Enclosure | None = None
     for summand in instruction.summands:
-        argument = _combination(summand.argument, state, how)
+        argument = combination_at(summand.argument, state, how)
         fit = program.relu_sum(summand.function)
         rounding = how.function(fit, argument.n_terms, argument.sizes, n_copies=1)
         value = _apply(fit, argument.value, rounding)
@@ -317,8 +340,9 @@ def _(instruction: MapSlots, program: StackProgram, state: State, how: Arithmeti
     return {} if total is None else {instruction.write: total}
 
 
-def _grid_argument(argument: Argument, state: State, how: Arithmetic) -> _Argument:
-    inputs = _combination(argument.inputs, state, how)
+def argument_at(argument: Argument, state: State, how: Arithmetic) -> _Argument:
+    """An argument of heads, with how far the registers' copies of its weights may lie apart."""
+    inputs = combination_at(argument.inputs, state, how)
     if argument.weights is None:
         return inputs
     weights, drift = state[argument.weights], state.get(drift_of(argument.weights))
@@ -331,7 +355,7 @@ def _grid_argument(argument: Argument, state: State, how: Arithmetic) -> _Argume
 
 @rule.register
 def _(instruction: LookUp, program: StackProgram, state: State, how: Arithmetic) -> State:
-    argument = _grid_argument(instruction.argument, state, how)
+    argument = argument_at(instruction.argument, state, how)
     written = {}
     for name, write in zip(instruction.lookups, instruction.into, strict=True):
         fit = program.look_up(name)
@@ -342,14 +366,14 @@ def _(instruction: LookUp, program: StackProgram, state: State, how: Arithmetic)
 
 @rule.register
 def _(instruction: Project, program: StackProgram, state: State, how: Arithmetic) -> State:
-    argument = _grid_argument(instruction.argument, state, how)
+    argument = argument_at(instruction.argument, state, how)
     fit, reach = program.look_up(IDENTITY), instruction.reach
     sizes, apart = argument.sizes / reach, argument.apart / reach
     off = reach * _grid_error(fit, argument.n_terms, sizes, apart, how)
-    return {instruction.write: _moved(argument.value, off)}
+    return {instruction.write: moved(argument.value, off)}
 
 
-def _moved(value: Enclosure, off: Tensor) -> Enclosure:
+def moved(value: Enclosure, off: Tensor) -> Enclosure:
     """The value as the transformer has it after getting it wrong by `off`."""
     return Enclosure.around(value.exact, value.error + off, value.actual.widened(off))
 
@@ -370,25 +394,25 @@ def _grid_error(
 
 @rule.register
 def _(instruction: AddProduct, program: StackProgram, state: State, how: Arithmetic) -> State:
-    argument = _grid_argument(instruction.argument, state, how)
+    argument = argument_at(instruction.argument, state, how)
     factor, before = state[instruction.factor], state[instruction.write]
     reach, factor_reach = instruction.reach, instruction.factor_reach
     sizes = argument.sizes / reach + factor.actual.size / factor_reach
     apart = argument.apart / reach
     off = _grid_error(program.look_up(SQUARE), argument.n_terms + 1, sizes, apart, how)
-    product = _moved(_multiply(argument.value, factor, how), reach * factor_reach / 2 * off)
+    product = moved(multiply(argument.value, factor, how), reach * factor_reach / 2 * off)
     return {instruction.write: _add(before, product, how) if before.actual.size.any() else product}
 
 
 @rule.register
 def _(instruction: AddGradient, program: StackProgram, state: State, how: Arithmetic) -> State:
-    left, right = _combination(instruction.left, state, how).value, state[instruction.right]
+    left, right = combination_at(instruction.left, state, how).value, state[instruction.right]
     off = _probing(instruction, left, right, how) if how.sums_terms else None
-    return _add_outer_product(instruction.write, left, right, instruction.scale, off, state, how)
+    return add_outer_product(instruction.write, left, right, instruction.scale, off, state, how)
 
 
 @dataclass(frozen=True)
-class _Probing:
+class Missed:
     """How far the heads' mean(left right^T) is from the exact one, before it is scaled: by the
     same amount in all registers, and by amounts of their own.
     """
@@ -399,7 +423,7 @@ class _Probing:
 
 def _probing(
     instruction: AddGradient, left: Enclosure, right: Enclosure, how: Arithmetic
-) -> _Probing:
+) -> Missed:
     """What probing loses.
 
     With x = probe * left, sum_k c_k sinh(k x) / k = x + R(x) and |R(x)| <= 0.0224 |x|^7 cosh(3 x).
@@ -414,7 +438,7 @@ def _probing(
     shared = 2.2 * SHARE * largest * (left_size + left_size.mean(-2, keepdim=True))
     exponentials = torch.full_like(x, 1.84 / instruction.probe) * torch.exp(3 * x)
     rounded = how.sum_of(how.n_tokens + 48, exponentials)
-    return _Probing(missed.mT @ right_mean, (shared + rounded).mT @ right_mean)
+    return Missed(missed.mT @ right_mean, (shared + rounded).mT @ right_mean)
 
 
 def _sum(intervals: list[Interval]) -> Interval:
@@ -431,7 +455,8 @@ def _add(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
     return Enclosure.around(left.exact + right.exact, error, actual)
 
 
-def _multiply(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
+def multiply(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
+    """The product, entry by entry."""
     rounding = how.sum_of(2, left.actual.size * right.actual.size)
     error = left.error * right.exact.size + left.actual.size * right.error + rounding
     actual = (left.actual * right.actual).widened(rounding)
@@ -440,14 +465,14 @@ def _multiply(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
 
 @rule.register
 def _(instruction: MultiplySlots, program: StackProgram, state: State, how: Arithmetic) -> State:
-    return {instruction.write: _multiply(state[instruction.left], state[instruction.right], how)}
+    return {instruction.write: multiply(state[instruction.left], state[instruction.right], how)}
 
 
 @rule.register
 def _(instruction: PullBack, program: StackProgram, state: State, how: Arithmetic) -> State:
     weights, upstream = state[instruction.weights], state[instruction.upstream]
-    pulled_back = _product(weights.mT, upstream, how)
-    return {instruction.write: _multiply(state[instruction.slope], pulled_back, how)}
+    pulled_back = matrix_product(weights.mT, upstream, how)
+    return {instruction.write: multiply(state[instruction.slope], pulled_back, how)}
 
 
 @rule.register
@@ -455,15 +480,15 @@ def _(
     instruction: AccumulateOuterProduct, program: StackProgram, state: State, how: Arithmetic
 ) -> State:
     left, right = state[instruction.left], state[instruction.right]
-    return _add_outer_product(instruction.write, left, right, instruction.scale, None, state, how)
+    return add_outer_product(instruction.write, left, right, instruction.scale, None, state, how)
 
 
-def _add_outer_product(
+def add_outer_product(
     write: str,
     left: Enclosure,
     right: Enclosure,
     scale: float,
-    off: _Probing | None,
+    off: Missed | None,
     state: State,
     how: Arithmetic,
 ) -> State:
@@ -530,7 +555,7 @@ def _(instruction: WipeSlots, program: StackProgram, state: State, how: Arithmet
 @rule.register
 def _(instruction: AverageExamples, program: StackProgram, state: State, how: Arithmetic) -> State:
     """Any mean lies between the least and the largest value."""
-    value = _combination(instruction.value, state, how).value
+    value = combination_at(instruction.value, state, how).value
     exact, actual = (
         Interval(part.low.amin(-2, keepdim=True), part.high.amax(-2, keepdim=True))
         for part in (value.exact, value.actual)
@@ -564,23 +589,30 @@ def _step(instruction: LookUpStep, state: State, how: Arithmetic) -> Enclosure:
         _times(state[slot], size)
         for slot, size in zip(instruction.levels, instruction.ranges, strict=True)
     )
-    argument = _product(w, x, how)
+    argument = matrix_product(w, x, how)
     activation = activation_named(instruction.activation)
-    now = {"p": _at(activation.value, argument), "y": y, "w": w}
+    now = {"p": function_at(activation.value, argument), "y": y, "w": w}
+    slope = loss_slope_at(instruction.loss, now["p"], y, how)
+    delta = multiply(function_at(activation.derivative, argument), slope, how)
+    step = add_outer_product("w", delta, x, instruction.scale, None, now, how)["w"]
+    exact, actual = step.exact.clipped(instruction.bound), step.actual.clipped(instruction.bound)
+    return Enclosure.around(exact, step.error, actual)
+
+
+def loss_slope_at(loss: str, prediction: Enclosure, label: Enclosure, how: Arithmetic) -> Enclosure:
+    """The slope of the loss itself at enclosed predictions and labels."""
+    now = {"p": prediction, "y": label}
     parts = [
-        _at(
+        function_at(
             part.function,
-            _combination(Combination(("p", "y"), (part.prediction, part.label)), now, how).value,
+            combination_at(Combination(("p", "y"), (part.prediction, part.label)), now, how).value,
         )
-        for part in loss_named(instruction.loss).slope_parts or ()
+        for part in loss_named(loss).slope_parts or ()
     ]
     slope = parts[0]
     for part in parts[1:]:
         slope = _add(slope, part, how)
-    delta = _multiply(_at(activation.derivative, argument), slope, how)
-    step = _add_outer_product("w", delta, x, instruction.scale, None, now, how)["w"]
-    exact, actual = step.exact.clipped(instruction.bound), step.actual.clipped(instruction.bound)
-    return Enclosure.around(exact, step.error, actual)
+    return slope
 
 
 def _times(value: Enclosure, factor: float) -> Enclosure:

@@ -30,6 +30,7 @@ from icgd.problems.activations import Activation
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.problem import Problem
 from icgd.program.program import StackProgram
+from icgd.program.ridge import RidgeSum
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,10 @@ class _Constants:
 def closed_form_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> float | None:
     """The paper's bound on the error of one step, and rounding; infinite beyond float64.
 
-    None for a program with look-ups, for which no paper gives one. A table of steps has its own.
+    None for a program with look-ups or any activation, for which no paper gives one. A table of
+    steps has its own.
     """
-    if program.n_registers:
+    if program.n_registers or any(isinstance(fit, RidgeSum) for fit in program.functions):
         return None
     in_exact_arithmetic = closed_form_step if program.step_table is None else table_step
     functions = [function.without_error() for function in program.functions]

@@ -15,9 +15,9 @@ from icgd.certificates.bounds import (
     State,
     apart_by,
     drift_of,
-    propagate,
 )
 from icgd.certificates.intervals import Interval
+from icgd.certificates.unit_bounds import left_over, propagate
 from icgd.problems.problem import Problem
 from icgd.problems.task import FLOAT32_ROUNDING
 from icgd.program.layout import Role
@@ -133,7 +133,7 @@ def _propagated(
     drift: float,
 ) -> _Weights:
     """The weights after one block, if they were off by `error`, and their copies by `drift`."""
-    state = _domain(program, problem, reach, error)
+    state = _domain(program, problem, how, reach, error)
     if how.sums_terms and program.n_registers:
         for slot in program.layout.having(Role.PARAMETER):
             distance = torch.full(slot.shape, drift, dtype=torch.float64)
@@ -149,9 +149,12 @@ def _propagated(
     )
 
 
-def _domain(program: StackProgram, problem: Problem, reach: float, error: float) -> State:
+def _domain(
+    program: StackProgram, problem: Problem, how: Arithmetic, reach: float, error: float
+) -> State:
     """Any token and any weights of the domain; the transformer's weights are off by `error`."""
     state: State = {}
+    left = left_over(program, how)
     for slot in program.layout.slots:
         if slot.role is Role.PARAMETER:
             exact = Interval.symmetric(reach, *slot.shape)
@@ -162,5 +165,6 @@ def _domain(program: StackProgram, problem: Problem, reach: float, error: float)
             entries = Interval.symmetric(bound * (1 + FLOAT32_ROUNDING), 1, slot.width)
             state[slot.name] = Enclosure.common(entries)
         elif slot.role is Role.SCRATCH:
-            state[slot.name] = Enclosure.common(Interval.symmetric(0.0, 1, slot.width))
+            empty = torch.zeros(1, slot.width, dtype=torch.float64)
+            state[slot.name] = Enclosure.around(Interval.point(empty), empty + left[slot.name])
     return state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -33,6 +34,10 @@ class Interval:
     def size(self) -> Tensor:
         """Largest absolute value."""
         return torch.maximum(-self.low, self.high)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Interval:
+        """With all numbers arranged in another way."""
+        return Interval(change(self.low), change(self.high))
 
     def widened(self, margin: Values) -> Interval:
         """Moved outwards by `margin` on both sides."""

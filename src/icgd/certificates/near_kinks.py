@@ -12,6 +12,7 @@ from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.program import StackProgram
+from icgd.program.ridge import RidgeSum
 from icgd.shapes import History
 
 MOST_EVENTS = 20
@@ -61,11 +62,20 @@ def _inside_ramps(program: StackProgram, target: MLP, layer: int, z: Tensor) -> 
     derivative = target.layer_activation(layer).derivative
     if not isinstance(derivative, StepFunction) or not derivative.knots:
         return z.new_empty(0, z.dim()).long()
-    knots = program.relu_sum(derivative.name).knots
     inside = z != z
-    for start, end in zip(knots[::2], knots[1::2], strict=True):
+    for start, end in _ramps(program, derivative):
         inside = inside | ((start < z) & (z < end))
     return inside.nonzero()
+
+
+def _ramps(program: StackProgram, derivative: StepFunction) -> list[tuple[float, float]]:
+    """Where the program's stand-in for the step is neither level: on its own, or times a number."""
+    by_units = [fit for fit in program.functions if isinstance(fit, RidgeSum)]
+    if by_units:
+        products = [fit for fit in by_units if fit.name == f"s {derivative.name}(t)"]
+        return [(band.low, band.high) for fit in products for band in fit.bands]
+    knots = program.relu_sum(derivative.name).knots
+    return list(zip(knots[::2], knots[1::2], strict=True))
 
 
 def _event(step: int, layer: int, place: list[int], preactivation: Tensor) -> NearKink:

@@ -15,9 +15,9 @@ from icgd.certificates.bounds import (
     State,
     apart_by,
     drift_of,
-    propagate,
 )
 from icgd.certificates.intervals import Interval
+from icgd.certificates.unit_bounds import left_over, propagate
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.layout import Role
@@ -133,9 +133,10 @@ def _after_block(
         state[name] = Enclosure.around(Interval.point(matrix), errors[name], known)
     state["x"] = Enclosure.common(Interval.point(x))
     state["y"] = Enclosure.common(Interval.point(y))
+    left = left_over(program, how)
     for slot in layout.having(Role.SCRATCH):
         zeros = x.new_zeros(*x.shape[:-1], slot.width)
-        state[slot.name] = Enclosure.common(Interval.point(zeros))
+        state[slot.name] = Enclosure.around(Interval.point(zeros), zeros + left[slot.name])
     state = propagate(program, program.block, state, how)
     names = [slot.name for slot in layout.having(Role.PARAMETER)]
     weights = [state[name] for name in names]

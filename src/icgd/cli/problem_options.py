@@ -20,6 +20,7 @@ from icgd.problems.kernels import KERNELS
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Domain, Problem
+from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.problems.updates import FunctionalStep, GradientStep
 
 NETWORK, TRAINING, BUILDING = "The network", "Its training", "The transformer"
@@ -114,10 +115,27 @@ Examples = Annotated[
         rich_help_panel=BUILDING,
     ),
 ]
+Units = Annotated[
+    int | None,
+    typer.Option(
+        help="recursion: units of every function at most; 200 unless said.",
+        rich_help_panel=BUILDING,
+    ),
+]
+UnitActivationName = Annotated[
+    str | None,
+    typer.Option(
+        "--unit-activation",
+        help=f"recursion: what heads and hidden units apply, one of {', '.join(UNIT_ACTIVATIONS)}; "
+        "the network's own unless said.",
+        rich_help_panel=BUILDING,
+    ),
+]
 Tolerance = Annotated[
     float | None,
     typer.Option(
-        help="Instead of pieces, registers or levels: as many as prove that no step errs by more.",
+        help="Instead of pieces, registers, levels or units: as many as prove that no step errs "
+        "by more.",
         rich_help_panel=BUILDING,
     ),
 ]
@@ -154,6 +172,8 @@ def compiled_from(
     registers: Registers = None,
     levels: Levels = None,
     examples: Examples = None,
+    units: Units = None,
+    unit_activation: UnitActivationName = None,
     tolerance: Tolerance = None,
 ) -> Compiled:
     """The training run that the options describe."""
@@ -166,6 +186,8 @@ def compiled_from(
             registers=registers,
             levels=levels,
             n_examples=examples,
+            units=units,
+            unit_activation=unit_activation,
             tolerance=tolerance,
         )
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from icgd.certificates.certificate import Certificate, Report, Verdict
 from icgd.program.functions import Function
+from icgd.program.instructions import LayerKind
 from icgd.weights.summary import Summary, dense_bytes
 
 output = Console(highlight=False)
@@ -143,6 +144,7 @@ def print_summary(summary: Summary) -> None:
     nonzero_share = summary.nonzeros / summary.parameters
     rows = [
         ("layers", f"{summary.n_layers:,}: {steps}, {prediction} to predict"),
+        *([("in the paper", _paper_layers(summary))] if summary.paper_layers else []),
         *([("registers", f"{summary.n_registers:,}")] if summary.n_registers else []),
         ("d_model", count_text(summary.d_model)),
         ("heads", f"{_at_most(summary.max_heads)} a layer, d_head {summary.d_head:,}"),
@@ -153,6 +155,11 @@ def print_summary(summary: Summary) -> None:
         ("direct training", f"{count_text(summary.direct_flops)} FLOPs"),
     ]
     print_rows(f"The transformer ({summary.construction})", rows)
+
+
+def _paper_layers(summary: Summary) -> str:
+    pairs = sum(layer.kind is not LayerKind.MLP for layer in summary.layers_of_a_step)
+    return f"{summary.paper_layers} layers of attention and MLP for each step; here {pairs}"
 
 
 def _at_most(number: int) -> str:

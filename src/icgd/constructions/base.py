@@ -13,6 +13,7 @@ from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, power_of_two
 from icgd.problems.task import dtype_named
+from icgd.problems.unit_activations import unit_activation_named
 from icgd.program.program import StackProgram
 
 
@@ -22,14 +23,17 @@ class Precision:
 
     `pieces` of a smooth function by sums of ReLUs; `registers` of a softmax lattice, or None for
     as many as give full accuracy in `dtype`, the arithmetic that it is made for; `levels` of every
-    entry in a table of whole steps, which is made for prompts of `n_examples` examples; width of
-    the ramp that stands in for a step.
+    entry in a table of whole steps, which is made for prompts of `n_examples` examples; `units` of
+    the `unit_activation` for every function, or of the one that suits the target best; width of the
+    ramp that stands in for a step.
     """
 
     pieces: int = 64
     registers: int | None = None
     levels: int = 4
     n_examples: int = 2
+    units: int = 200
+    unit_activation: str | None = None
     kink_width: float = DEFAULT_KINK_WIDTH
     dtype: str = "float64"
 
@@ -39,6 +43,9 @@ class Precision:
             count("registers", self.registers)
         count("levels", self.levels, least=2)
         count("n_examples", self.n_examples)
+        count("units", self.units)
+        if self.unit_activation is not None:
+            unit_activation_named(self.unit_activation)
         dtype_named(self.dtype)
         power_of_two("kink_width", self.kink_width)
         if not 2.0**-60 <= self.kink_width <= 1.0:
@@ -58,6 +65,8 @@ class AbstractConstruction(ABC):
     """Values of that setting between which a tolerance chooses."""
     fixes_examples: ClassVar[bool] = False
     """Whether it is made for prompts of `Precision.n_examples` examples only."""
+    takes_activation: ClassVar[bool] = False
+    """Whether heads and hidden units apply `Precision.unit_activation`."""
 
     def why_not(self, problem: Problem) -> str | None:
         """The reason why this construction cannot serve `problem`, or None if it can."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.functional import Functional
+from icgd.constructions.recursion import Recursion
 from icgd.constructions.relu_stack import ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.constructions.universal import Universal
@@ -12,7 +13,7 @@ from icgd.problems.problem import Problem
 
 CONSTRUCTIONS: dict[str, AbstractConstruction] = {
     construction.name: construction
-    for construction in (ReluStack(), SoftmaxStack(), Universal(), Functional())
+    for construction in (ReluStack(), SoftmaxStack(), Universal(), Recursion(), Functional())
 }
 
 

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from icgd.compiled import Compiled
 from icgd.errors import ExportError, FileError, MissingExtraError, ProgramError
 from icgd.exports.streams import as_batch
+from icgd.layers.activation_attention import ActivationAttention
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.product import ProductLayer
-from icgd.layers.relu_attention import ReLUAttention
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.problems.task import DTYPES, dtype_named
 from icgd.program.layout import Layout
@@ -206,7 +206,7 @@ def _(layer: MLPLayer, graph: _Graph, name: str, stream: str) -> str:
 
 
 @append.register
-def _(layer: ReLUAttention, graph: _Graph, name: str, stream: str) -> str:
+def _(layer: ActivationAttention, graph: _Graph, name: str, stream: str) -> str:
     query, key, value = _projections(graph, name, stream)
     tokens = graph.add("Shape", stream, start=1, end=2)
     n_tokens = graph.add("Cast", tokens, to=tensor_type(layer.W_Q.dtype))
@@ -250,7 +250,10 @@ def _scores(graph: _Graph, query: str, key: str) -> str:
 
 
 def _output(
-    layer: ReLUAttention | SoftmaxAttention | ProductLayer, graph: _Graph, name: str, heads: str
+    layer: ActivationAttention | SoftmaxAttention | ProductLayer,
+    graph: _Graph,
+    name: str,
+    heads: str,
 ) -> str:
     """Sum of W_O times what every head read, as one product with all heads side by side."""
     n_heads, d_value, d_model = layer.W_O.shape

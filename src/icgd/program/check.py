@@ -34,6 +34,21 @@ from icgd.program.instructions import (
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer, StackProgram
 from icgd.program.registers import IS_REGISTER, LOG_EXAMPLES, SCALE_SIZE
+from icgd.program.ridge import RidgeSum
+from icgd.program.unit_instructions import (
+    ActivateUnits,
+    AddGatedJacobian,
+    AddGatedProduct,
+    AddJacobian,
+    AddOuterProduct,
+    ClipByUnits,
+    CopyToQueries,
+    PassOn,
+    PushJacobian,
+    SlopeOfLoss,
+    StartJacobian,
+    WipeByUnits,
+)
 
 CHANGE_IN_PLACE = (
     ClipSlots,
@@ -42,8 +57,38 @@ CHANGE_IN_PLACE = (
     AddGradient,
     AddProduct,
     LookUpStep,
+    AddOuterProduct,
+    AddJacobian,
+    AddGatedProduct,
+    AddGatedJacobian,
+    ClipByUnits,
+    WipeByUnits,
 )
 """Instructions that add to what a slot holds, or replace it."""
+
+ACCUMULATE = (
+    AccumulateOuterProduct,
+    AddGradient,
+    AddOuterProduct,
+    AddJacobian,
+    AddGatedProduct,
+    AddGatedJacobian,
+)
+"""Those that add to weights."""
+
+BY_UNITS = (
+    ActivateUnits,
+    PassOn,
+    StartJacobian,
+    PushJacobian,
+    AddOuterProduct,
+    AddJacobian,
+    SlopeOfLoss,
+    CopyToQueries,
+    ClipByUnits,
+    WipeByUnits,
+)
+"""Those whose functions are sums of units."""
 
 
 def check_program(program: StackProgram) -> None:
@@ -64,6 +109,9 @@ def check_program(program: StackProgram) -> None:
     for function in program.functions:
         if function_problem := _function_problem(function):
             raise ProgramError.broken(f"function {function.name!r}", function_problem)
+        if isinstance(function, RidgeSum) and function.activation != program.activation:
+            units = f"has {function.activation} units in a program of {program.activation}"
+            raise ProgramError.broken(f"function {function.name!r}", units)
     _check_registers(program)
     for part, layers in (("block", program.block), ("prediction", program.prediction)):
         filled: set[str] = set()
@@ -86,6 +134,10 @@ def constants(program: StackProgram) -> Iterator[tuple[str, float]]:
             for number in value if isinstance(value, tuple) else (value,):
                 if isinstance(number, float):
                     yield f"function {function.name!r}", number
+        if isinstance(function, RidgeSum):
+            for unit in function.units:
+                for number in (*unit.direction, unit.offset, unit.coefficient):
+                    yield f"function {function.name!r}", number
     for layer in (*program.block, *program.prediction):
         for instruction in layer.instructions:
             for name in (
@@ -97,6 +149,7 @@ def constants(program: StackProgram) -> Iterator[tuple[str, float]]:
                 "probe",
                 "step_size",
                 "noise",
+                "sharpness",
             ):
                 if hasattr(instruction, name):
                     yield name, getattr(instruction, name)
@@ -132,6 +185,15 @@ def _(function: LatticeFunction) -> str | None:
     return None
 
 
+@_function_problem.register
+def _(function: RidgeSum) -> str | None:
+    if any(len(unit.direction) != len(function.half_widths) for unit in function.units):
+        return f"has units that do not take {len(function.half_widths)} arguments"
+    if not min(function.half_widths) > 0 or not function.error >= 0:
+        return "needs a positive box and an error of at least 0"
+    return None
+
+
 def _check_registers(program: StackProgram) -> None:
     """All look-ups share the registers, and the registers' constants have their slots."""
     halves = {function.half for function in program.lattice_functions}
@@ -157,7 +219,7 @@ def _check_layer(program: StackProgram, layer: Layer, filled: set[str], where: s
         _check_writes(program.layout, instruction, filled, written, where)
         if problem := shape_problem(instruction, program.layout):
             raise ProgramError.broken(where, problem)
-        if isinstance(instruction, WipeSlots):
+        if isinstance(instruction, WipeSlots | WipeByUnits):
             wiped.update(instruction.slots)
     filled.update(name for name in written if program.layout.slot(name).role is Role.SCRATCH)
     filled.difference_update(wiped)
@@ -165,6 +227,10 @@ def _check_layer(program: StackProgram, layer: Layer, filled: set[str], where: s
 
 def _check_functions(program: StackProgram, instruction: Instruction, where: str) -> None:
     """Functions exist, and those of one look-up are on one grid."""
+    if isinstance(instruction, BY_UNITS):
+        for name in instruction.functions():
+            program.ridge_sum(name)
+        return
     if instruction.kind is not LayerKind.SOFTMAX:
         for name in instruction.functions():
             program.relu_sum(name)
@@ -209,7 +275,7 @@ def _check_writes(
         role = layout.slot(name).role
         if role in (Role.INPUT, Role.CONSTANT, Role.RESIDUAL):
             raise ProgramError.broken(where, f"writes to {name!r}, which must stay as it is")
-        if role is Role.SCRATCH and isinstance(instruction, AccumulateOuterProduct | AddGradient):
+        if role is Role.SCRATCH and isinstance(instruction, ACCUMULATE):
             raise ProgramError.broken(where, f"accumulates into scratch slot {name!r}")
         if role is Role.LABEL and getattr(instruction, "only_where", None) != IS_QUERY:
             raise ProgramError.broken(where, f"writes over {name!r}, the examples' labels")
@@ -345,6 +411,74 @@ def _(instruction: DescendFunction, layout: Layout) -> str | None:
     moved = instruction.transform
     if moved is not None and {len(moved), *map(len, moved)} != {width}:
         return f"moves {instruction.inputs!r} by a matrix that is not {width} x {width}"
+    return None
+
+
+@shape_problem.register
+def _(instruction: ActivateUnits, layout: Layout) -> str | None:
+    return _argument_problem(instruction.argument, layout, instruction.write)
+
+
+@shape_problem.register
+def _(instruction: PassOn, layout: Layout) -> str | None:
+    columns = instruction.argument.width(layout)
+    return _expect_shape(
+        layout, instruction.weights, (layout.slot(instruction.write).width, columns)
+    )
+
+
+@shape_problem.register
+def _(instruction: StartJacobian, layout: Layout) -> str | None:
+    rows, columns = layout.slot(instruction.weights).shape
+    if problem := _expect_shape(
+        layout, instruction.weights, (rows, instruction.argument.width(layout))
+    ):
+        return problem
+    entries = columns * layout.slot(instruction.inputs).width
+    return _expect_shape(layout, instruction.write, (rows, entries))
+
+
+@shape_problem.register
+def _(instruction: PushJacobian, layout: Layout) -> str | None:
+    rows, columns = layout.slot(instruction.weights).shape
+    width = instruction.argument.width(layout)
+    if problem := _expect_shape(layout, instruction.weights, (rows, width)):
+        return problem
+    entries = layout.slot(instruction.write).shape[-1]
+    return _expect_shape(layout, instruction.jacobian, (columns, entries)) or _expect_shape(
+        layout, instruction.write, (rows, entries)
+    )
+
+
+@shape_problem.register(AddOuterProduct)
+@shape_problem.register(AddGatedProduct)
+def _(instruction: AddOuterProduct | AddGatedProduct, layout: Layout) -> str | None:
+    expected = (layout.slot(instruction.left).width, layout.slot(instruction.right).width)
+    return _expect_shape(layout, instruction.write, expected)
+
+
+@shape_problem.register(AddJacobian)
+@shape_problem.register(AddGatedJacobian)
+def _(instruction: AddJacobian | AddGatedJacobian, layout: Layout) -> str | None:
+    expected = (layout.slot(instruction.left).width, layout.slot(instruction.write).width)
+    return _expect_shape(layout, instruction.jacobian, expected)
+
+
+@shape_problem.register
+def _(instruction: SlopeOfLoss, layout: Layout) -> str | None:
+    return _expect_equal_widths(
+        layout, instruction.prediction, instruction.label, instruction.write
+    )
+
+
+@shape_problem.register
+def _(instruction: CopyToQueries, layout: Layout) -> str | None:
+    return _expect_equal_widths(layout, instruction.source, instruction.write)
+
+
+@shape_problem.register(ClipByUnits)
+@shape_problem.register(WipeByUnits)
+def _(instruction: ClipByUnits | WipeByUnits, layout: Layout) -> str | None:
     return None
 
 

@@ -1,6 +1,7 @@
-r"""Functions of one variable as plain data: what a program's layers can evaluate exactly.
+r"""Functions as plain data: what a program's layers can evaluate exactly.
 
-Two kinds: sums of ReLUs, and look-ups by one softmax head over a grid of tokens.
+Three kinds: sums of ReLUs, look-ups by one softmax head over a grid of tokens, and sums of any
+activation (`ridge.py`), also of two variables.
 
 A continuous piecewise-linear function is a sum of ReLUs. Counted outwards from an anchor c,
 
@@ -19,6 +20,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
+
+from icgd.program.ridge import RidgeSum
 
 
 @dataclass(frozen=True)
@@ -144,4 +147,4 @@ class LatticeFunction:
         return replace(self, error=0.0)
 
 
-Function = ReluSum | LatticeFunction
+Function = ReluSum | LatticeFunction | RidgeSum

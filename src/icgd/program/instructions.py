@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from icgd.program.layout import Layout
+
 
 class LayerKind(Enum):
     """The kinds of layer that a stack program uses."""
@@ -244,10 +246,10 @@ class WipeSlots(Instruction):
 
 @dataclass(frozen=True)
 class Argument:
-    """What a softmax head takes at a token: `weights @ inputs`, or `inputs` without weights.
+    """What a head takes at a token: `weights @ inputs`, or `inputs` without weights.
 
-    With `transposed` it is `weights^T @ inputs`. The registers hold the weights times their own
-    scale, so the scores of the grid are linear in it.
+    With `transposed` it is `weights^T @ inputs`. Registers hold the weights times their own scale,
+    so that the scores of a grid are linear in it.
     """
 
     inputs: Combination
@@ -257,6 +259,17 @@ class Argument:
     def slots(self) -> tuple[str, ...]:
         """Slots that it is made of."""
         return self.inputs.slots if self.weights is None else (*self.inputs.slots, self.weights)
+
+    def features(self, layout: Layout) -> int:
+        """Features of query and key that form one of its coordinates."""
+        return 1 if self.weights is None else layout.slot(self.inputs.slots[0]).width
+
+    def width(self, layout: Layout) -> int:
+        """How many coordinates it has."""
+        if self.weights is None:
+            return layout.slot(self.inputs.slots[0]).width
+        rows, columns = layout.slot(self.weights).shape
+        return columns if self.transposed else rows
 
     def formula(self) -> str:
         inputs = self.inputs.formula()

@@ -11,8 +11,9 @@ from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.program.instructions import Instruction, LayerKind, LookUpStep
 from icgd.program.layout import Layout, Role
 from icgd.program.registers import register_constants
+from icgd.program.ridge import RidgeSum
 
-AnyFunction = TypeVar("AnyFunction", ReluSum, LatticeFunction)
+AnyFunction = TypeVar("AnyFunction", ReluSum, LatticeFunction, RidgeSum)
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class StackProgram:
 
     A block performs one step, or `steps_per_block` of them if they differ from each other. A
     program whose functions are looked up has `n_registers` tokens in front of the examples.
+    Attention that takes no softmax, and hidden units, apply the `activation`. Where the paper takes
+    more layers for a step, `paper_layers` is how many, each of attention and an MLP.
     """
 
     construction: str
@@ -42,6 +45,8 @@ class StackProgram:
     n_steps: int
     prediction: tuple[Layer, ...]
     steps_per_block: int = 1
+    activation: str = "relu"
+    paper_layers: int | None = None
 
     @property
     def n_repeats(self) -> int:
@@ -90,6 +95,10 @@ class StackProgram:
     def look_up(self, name: str) -> LatticeFunction:
         """The program's look-up of the function called `name`."""
         return self._function(name, LatticeFunction)
+
+    def ridge_sum(self, name: str) -> RidgeSum:
+        """The program's sum of units for the function called `name`."""
+        return self._function(name, RidgeSum)
 
     def _function(self, name: str, kind: type[AnyFunction]) -> AnyFunction:
         candidates = [function for function in self.functions if isinstance(function, kind)]

@@ -30,6 +30,21 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer, StackProgram
+from icgd.program.ridge import Band, RidgeSum, RidgeUnit
+from icgd.program.unit_instructions import (
+    ActivateUnits,
+    AddGatedJacobian,
+    AddGatedProduct,
+    AddJacobian,
+    AddOuterProduct,
+    ClipByUnits,
+    CopyToQueries,
+    PassOn,
+    PushJacobian,
+    SlopeOfLoss,
+    StartJacobian,
+    WipeByUnits,
+)
 
 INSTRUCTIONS: dict[str, type[Instruction]] = {
     verb.__name__: verb
@@ -48,10 +63,24 @@ INSTRUCTIONS: dict[str, type[Instruction]] = {
         AverageExamples,
         LookUpStep,
         DescendFunction,
+        ActivateUnits,
+        PassOn,
+        StartJacobian,
+        PushJacobian,
+        AddOuterProduct,
+        AddJacobian,
+        AddGatedProduct,
+        AddGatedJacobian,
+        SlopeOfLoss,
+        CopyToQueries,
+        ClipByUnits,
+        WipeByUnits,
     )
 }
 
-FUNCTIONS: dict[str, type[Function]] = {kind.__name__: kind for kind in (ReluSum, LatticeFunction)}
+FUNCTIONS: dict[str, type[Function]] = {
+    kind.__name__: kind for kind in (ReluSum, LatticeFunction, RidgeSum)
+}
 
 
 def listing(program: StackProgram) -> str:
@@ -60,6 +89,8 @@ def listing(program: StackProgram) -> str:
     lines = [f"program {program.construction}, {program.n_layers} layers, d_model {layout.width}"]
     if program.n_registers:
         lines[0] += f", {program.n_registers} registers"
+    if program.activation != "relu":
+        lines[0] += f", {program.activation} units"
     lines += ["", "slots"]
     lines += [_slot_line(layout, slot) for slot in layout.slots]
     if program.functions:
@@ -81,6 +112,8 @@ def _slot_line(layout: Layout, slot: Slot) -> str:
 
 def _function_line(function: Function) -> str:
     error = "exact" if function.is_exact else f"error at most {function.error:.3g}"
+    if isinstance(function, RidgeSum) and function.bands:
+        error += f", near kinks {function.largest_error:.3g}"
     return f"  {function.name:<12} {_how_and_where(function)}, {error}"
 
 
@@ -90,6 +123,9 @@ def _how_and_where(function: Function) -> str:
             "everywhere" if function.saturates else f"on [-{function.reach:g}, {function.reach:g}]"
         )
         return f"{function.fineness}, {function.spacing:.3g} apart, {where}"
+    if isinstance(function, RidgeSum):
+        box = " x ".join(f"[-{width:g}, {width:g}]" for width in function.half_widths)
+        return f"{function.fineness} on {box}"
     n_terms = len(function.terms())
     terms = f"{n_terms} term{'s' * (n_terms != 1)}"
     return f"{function.fineness}, {terms} on [{function.low:g}, {function.high:g}]"
@@ -110,6 +146,8 @@ def to_data(program: StackProgram) -> dict[str, Any]:
         "construction": program.construction,
         "n_steps": program.n_steps,
         "steps_per_block": program.steps_per_block,
+        "activation": program.activation,
+        "paper_layers": program.paper_layers,
         "slots": [
             {"name": slot.name, "shape": list(slot.shape), "role": slot.role.name}
             for slot in program.layout.slots
@@ -140,6 +178,8 @@ def from_data(data: Mapping[str, Any]) -> StackProgram:
         block=tuple(_layer(entry) for entry in data["block"]),
         n_steps=data["n_steps"],
         steps_per_block=data["steps_per_block"],
+        activation=data["activation"],
+        paper_layers=data["paper_layers"],
         prediction=tuple(_layer(entry) for entry in data["prediction"]),
     )
 
@@ -150,7 +190,11 @@ def _layer(data: Mapping[str, Any]) -> Layer:
 
 def _function(data: Mapping[str, Any]) -> Function:
     fields = _with_tuples(data)
-    return FUNCTIONS[fields.pop("kind")](**fields)
+    kind = FUNCTIONS[fields.pop("kind")]
+    if kind is RidgeSum:
+        fields["units"] = tuple(RidgeUnit(**_with_tuples(unit)) for unit in fields["units"])
+        fields["bands"] = tuple(Band(**band) for band in fields["bands"])
+    return kind(**fields)
 
 
 def _instruction(data: Mapping[str, Any]) -> Instruction:

@@ -30,6 +30,21 @@ from icgd.program.instructions import (
 from icgd.program.layout import Layout
 from icgd.program.program import Layer, StackProgram
 from icgd.program.registers import IS_REGISTER
+from icgd.program.ridge import RidgeSum
+from icgd.program.unit_instructions import (
+    ActivateUnits,
+    AddGatedJacobian,
+    AddGatedProduct,
+    AddJacobian,
+    AddOuterProduct,
+    ClipByUnits,
+    CopyToQueries,
+    PassOn,
+    PushJacobian,
+    SlopeOfLoss,
+    StartJacobian,
+    WipeByUnits,
+)
 
 
 @dataclass(frozen=True)
@@ -161,29 +176,16 @@ GRID_NONZEROS = 6
 """What they take: two in the query; the offset, two masks and the memory's flag in the key."""
 
 
-def argument_features(argument: Argument, layout: Layout) -> int:
-    """Features of query and key that form one coordinate of an argument."""
-    return 1 if argument.weights is None else layout.slot(argument.inputs.slots[0]).width
-
-
-def argument_width(argument: Argument, layout: Layout) -> int:
-    """Coordinates of an argument."""
-    if argument.weights is None:
-        return layout.slot(argument.inputs.slots[0]).width
-    rows, columns = layout.slot(argument.weights).shape
-    return columns if argument.transposed else rows
-
-
 def _argument_nonzeros(argument: Argument, layout: Layout) -> int:
     """Of query and key: the inputs with their coefficients, the weights or the scale."""
-    return argument_features(argument, layout) * (len(argument.inputs.slots) + 1)
+    return argument.features(layout) * (len(argument.inputs.slots) + 1)
 
 
 @instruction_size.register
 def _(instruction: LookUp, program: StackProgram) -> InstructionSize:
     argument, layout = instruction.argument, program.layout
-    heads, n_functions = argument_width(argument, layout), len(instruction.lookups)
-    width = max(argument_features(argument, layout) + GRID_FEATURES, n_functions)
+    heads, n_functions = argument.width(layout), len(instruction.lookups)
+    width = max(argument.features(layout) + GRID_FEATURES, n_functions)
     nonzeros = _argument_nonzeros(argument, layout) + GRID_NONZEROS + 2 * n_functions
     return InstructionSize(heads, width, heads * nonzeros)
 
@@ -191,19 +193,17 @@ def _(instruction: LookUp, program: StackProgram) -> InstructionSize:
 @instruction_size.register
 def _(instruction: Project, program: StackProgram) -> InstructionSize:
     argument, layout = instruction.argument, program.layout
-    heads = argument_width(argument, layout)
+    heads = argument.width(layout)
     nonzeros = _argument_nonzeros(argument, layout) + GRID_NONZEROS + 2
-    return InstructionSize(
-        heads, argument_features(argument, layout) + GRID_FEATURES, heads * nonzeros
-    )
+    return InstructionSize(heads, argument.features(layout) + GRID_FEATURES, heads * nonzeros)
 
 
 @instruction_size.register
 def _(instruction: AddProduct, program: StackProgram) -> InstructionSize:
     argument, layout = instruction.argument, program.layout
-    heads = 2 * argument_width(argument, layout)
+    heads = 2 * argument.width(layout)
     nonzeros = _argument_nonzeros(argument, layout) + GRID_NONZEROS + 4
-    width = argument_features(argument, layout) + 1 + GRID_FEATURES
+    width = argument.features(layout) + 1 + GRID_FEATURES
     return InstructionSize(heads, width, heads * nonzeros)
 
 
@@ -264,3 +264,112 @@ def _(instruction: DescendFunction, program: StackProgram) -> InstructionSize:
     n_noise = int(instruction.noise > 0)
     nonzeros = sum(scores) + len(scores) * values + n_noise * 2 * labels
     return InstructionSize(len(scores) + n_noise, width, nonzeros)
+
+
+def offset_feature(argument: Argument, layout: Layout) -> int:
+    """The feature in which a head by units has the offset: a slot itself shares it."""
+    return 0 if argument.weights is None else argument.features(layout)
+
+
+def _nonzero_numbers(fit: RidgeSum) -> tuple[int, ...]:
+    """How many units have a non-zero entry for each argument, and a non-zero offset."""
+    rows = [(*unit.direction, unit.offset) for unit in fit.units]
+    return tuple(sum(number != 0 for number in column) for column in zip(*rows, strict=True))
+
+
+def _heads_by_units(
+    argument: Argument, layout: Layout, fit: RidgeSum, n_others: int, rows: int
+) -> InstructionSize:
+    """Heads for every coordinate of the argument and `n_others` other numbers, each of `rows`."""
+    *others, own, offset = _nonzero_numbers(fit)
+    width = argument.width(layout)
+    terms = argument.features(layout) * len(argument.inputs.slots)
+    key = 1 if argument.weights is None else argument.features(layout) + 1
+    each = own * terms + offset + sum(others) + fit.n_units * (key + 2 * rows)
+    heads = width * n_others
+    features = max(offset_feature(argument, layout) + 1, rows)
+    return InstructionSize(heads * fit.n_units, features, heads * each)
+
+
+@instruction_size.register
+def _(instruction: ActivateUnits, program: StackProgram) -> InstructionSize:
+    fit = program.ridge_sum(instruction.function)
+    return _heads_by_units(instruction.argument, program.layout, fit, 1, rows=1)
+
+
+@instruction_size.register
+def _(instruction: PassOn, program: StackProgram) -> InstructionSize:
+    fit, rows = (
+        program.ridge_sum(instruction.function),
+        program.layout.slot(instruction.write).width,
+    )
+    return _heads_by_units(instruction.argument, program.layout, fit, 1, rows)
+
+
+@instruction_size.register
+def _(instruction: StartJacobian, program: StackProgram) -> InstructionSize:
+    fit, n_inputs = (
+        program.ridge_sum(instruction.function),
+        program.layout.slot(instruction.inputs).width,
+    )
+    rows, _ = program.layout.slot(instruction.write).shape
+    return _heads_by_units(instruction.argument, program.layout, fit, n_inputs, rows)
+
+
+@instruction_size.register
+def _(instruction: PushJacobian, program: StackProgram) -> InstructionSize:
+    fit = program.ridge_sum(instruction.function)
+    rows, entries = program.layout.slot(instruction.write).shape
+    return _heads_by_units(instruction.argument, program.layout, fit, entries, rows)
+
+
+@instruction_size.register
+def _(instruction: AddOuterProduct, program: StackProgram) -> InstructionSize:
+    return _products(program.ridge_sum(instruction.function), program, instruction.write)
+
+
+@instruction_size.register
+def _(instruction: AddJacobian, program: StackProgram) -> InstructionSize:
+    return _products(program.ridge_sum(instruction.function), program, instruction.jacobian)
+
+
+def _products(fit: RidgeSum, program: StackProgram, slot: str) -> InstructionSize:
+    """A head for each coordinate of the slot and each unit: query, value, output and the key."""
+    width = program.layout.slot(slot).width
+    nonzeros = 3 * fit.n_units + sum(_nonzero_numbers(fit))
+    return InstructionSize(width * fit.n_units, 1, width * nonzeros)
+
+
+@instruction_size.register(AddGatedProduct)
+@instruction_size.register(AddGatedJacobian)
+def _(instruction: AddGatedProduct | AddGatedJacobian, program: StackProgram) -> InstructionSize:
+    """Two heads for each row; query 1, key 2, value and output as wide as the row."""
+    rows = program.layout.slot(instruction.left).width
+    columns = _columns(instruction, program.layout)
+    return InstructionSize(2 * rows, columns, 2 * rows * (3 + 2 * columns))
+
+
+def _columns(instruction: AddGatedProduct | AddGatedJacobian, layout: Layout) -> int:
+    if isinstance(instruction, AddGatedProduct):
+        return layout.slot(instruction.right).width
+    return layout.slot(instruction.write).width
+
+
+@instruction_size.register(SlopeOfLoss)
+@instruction_size.register(CopyToQueries)
+def _(instruction: SlopeOfLoss | CopyToQueries, program: StackProgram) -> InstructionSize:
+    return _hidden_units(instruction.function, (instruction.write,), program)
+
+
+@instruction_size.register(ClipByUnits)
+@instruction_size.register(WipeByUnits)
+def _(instruction: ClipByUnits | WipeByUnits, program: StackProgram) -> InstructionSize:
+    return _hidden_units(instruction.function, instruction.slots, program)
+
+
+def _hidden_units(function: str, slots: tuple[str, ...], program: StackProgram) -> InstructionSize:
+    """The units of a function for every coordinate of the slots."""
+    fit = program.ridge_sum(function)
+    width = sum(program.layout.slot(name).width for name in slots)
+    nonzeros = fit.n_units + sum(_nonzero_numbers(fit))
+    return InstructionSize(width * fit.n_units, 1, width * nonzeros)

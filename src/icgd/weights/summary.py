@@ -16,7 +16,8 @@ class Summary:
 
     `flops` is one forward pass of the dense transformer on `n_tokens` tokens and its registers,
     all steps included; `direct_flops` is the same training done directly (three products with every
-    weight an example and step, one fewer for the first layer).
+    weight an example and step, one fewer for the first layer). `paper_layers` is how many layers of
+    attention and an MLP the paper takes for a step, where it takes more.
     """
 
     construction: str
@@ -35,6 +36,11 @@ class Summary:
     flops: int
     direct_flops: int
     layers: tuple[LayerSize, ...]
+    paper_layers: int | None = None
+
+    @property
+    def layers_of_a_step(self) -> tuple[LayerSize, ...]:
+        return self.layers[: self.layers_per_step]
 
 
 def summarise(program: StackProgram, n_tokens: int) -> Summary:
@@ -62,6 +68,7 @@ def summarise(program: StackProgram, n_tokens: int) -> Summary:
         flops=block_flops * program.n_repeats + sum(layer.flops(length) for layer in prediction),
         direct_flops=_direct_flops(program, n_tokens) * program.n_steps,
         layers=layers,
+        paper_layers=program.paper_layers,
     )
 
 

@@ -1,0 +1,367 @@
+"""Kernels: each instruction as a closure over buffers that are allocated once and reused.
+
+Scratch is overwritten rather than added to, so it is wiped only for a trace. Kernels of
+instructions by units of any activation are in `unit_kernels.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+
+from icgd.backends.look_up import Evaluation, Kernel
+from icgd.backends.prompt import split_parameters
+from icgd.errors import ProgramError
+from icgd.program.functions import Function
+from icgd.program.instructions import (
+    IS_EXAMPLE,
+    IS_QUERY,
+    ONE,
+    AccumulateOuterProduct,
+    AddGradient,
+    AddProduct,
+    ApplyUnits,
+    Argument,
+    AverageExamples,
+    ClipSlots,
+    Combination,
+    Instruction,
+    LookUp,
+    LookUpStep,
+    MapSlots,
+    MultiplySlots,
+    Project,
+    PullBack,
+    Summand,
+    WipeSlots,
+)
+from icgd.program.layout import Role
+from icgd.program.program import Layer, StackProgram
+from icgd.shapes import Inputs, Labels, Parameters, Queries
+
+
+class ArgumentBuffer:
+    """W p for one matrix and its inputs, or the inputs alone, ready for functions of it."""
+
+    def __init__(self, argument: Argument, machine: Machine, functions: Sequence[Function]) -> None:
+        inputs, self._combine = _combined(argument.inputs, machine.slots)
+        self.value = inputs
+        self._product: Kernel | None = None
+        if argument.weights is not None:
+            matrix = machine.slots[argument.weights]
+            factor = matrix if argument.transposed else matrix.mT
+            self.value = value = machine.buffer(machine.n_tokens, factor.shape[-1])
+            self._product = lambda: torch.matmul(inputs, factor, out=value)
+        evaluation = Evaluation(functions, self.value)
+        self._prepare, self.kernel = evaluation.prepare, evaluation.kernel
+
+    def compute(self) -> None:
+        """Compute the argument, and what its functions share."""
+        self._combine()
+        if self._product:
+            self._product()
+        self._prepare()
+
+
+def _combined(combination: Combination, slots: Mapping[str, Tensor]) -> tuple[Tensor, Kernel]:
+    """A buffer for the combination, and the kernel that fills it; a single slot is used itself."""
+    (name, factor), *others = combination.terms()
+    if not others and factor == 1.0 and slots[name].is_contiguous():
+        return slots[name], lambda: None
+    first, rest = slots[name], [(slots[slot], coefficient) for slot, coefficient in others]
+    value = torch.empty_like(first, memory_format=torch.contiguous_format)
+
+    def combine() -> None:
+        torch.mul(first, factor, out=value)
+        for slot, coefficient in rest:
+            value.add_(slot, alpha=coefficient)
+
+    return value, combine
+
+
+class Machine:
+    """The slots of some tasks as buffers, and the kernels that run on them.
+
+    Registers are tokens only of a traced run: otherwise nobody reads what happens in them, and
+    the weights are kept once.
+    """
+
+    def __init__(
+        self,
+        program: StackProgram,
+        parameters: Parameters,
+        x: Inputs,
+        y: Labels,
+        queries: Queries,
+        *,
+        traced: bool = False,
+    ) -> None:
+        self.program = program
+        self.traced = traced
+        n_registers = program.n_registers if traced else 0
+        n_examples, n_queries = x.shape[-2], queries.shape[-2]
+        self.examples = slice(n_registers, n_registers + n_examples)
+        self.queries = slice(self.examples.stop, self.examples.stop + n_queries)
+        self.batch = tuple(x.shape[:-2])
+        self.n_tokens = self.queries.stop
+        nothing = x.new_zeros(*self.batch, n_registers, x.shape[-1])
+        self.slots = {"x": torch.cat([nothing, x, queries], dim=-2)}
+        self.slots["y"] = self.buffer(self.n_tokens, y.shape[-1])
+        self.slots["y"][..., self.examples, :] = y
+        # A matrix of its own for each weight slot: products are several times slower on views.
+        for name, matrix in split_parameters(program.layout, parameters).items():
+            self.slots[name] = matrix.clone(memory_format=torch.contiguous_format)
+        for slot in program.layout.having(Role.SCRATCH):
+            self.slots[slot.name] = self.buffer(self.n_tokens, slot.width)
+        self._arguments: dict[Argument, ArgumentBuffer] = {}
+
+    def copy_parameters(self, write: Parameters) -> None:
+        """Write the current weights into a parameter vector."""
+        for name, part in split_parameters(self.program.layout, write).items():
+            part.copy_(self.slots[name])
+
+    def buffer(self, n_rows: int, width: int) -> Tensor:
+        """Zeros for every task."""
+        return self.slots["x"].new_zeros(*self.batch, n_rows, width)
+
+    def tokens_where(self, flag: str) -> slice:
+        """The tokens at which a flag is 1."""
+        everywhere = slice(0, self.n_tokens)
+        return {IS_EXAMPLE: self.examples, IS_QUERY: self.queries, ONE: everywhere}[flag]
+
+    def kernels(self, layers: Iterable[Layer]) -> list[Kernel]:
+        """The layers' instructions as kernels, in order.
+
+        An argument is computed once for all its functions, and again only after its weights or
+        its inputs were written.
+        """
+        kernels: list[Kernel] = []
+        fresh: set[Argument] = set()
+        for instruction in (part for layer in layers for part in layer.instructions):
+            argument = argument_of(instruction)
+            if argument is not None and argument not in fresh:
+                kernels.append(self.argument(argument).compute)
+                fresh.add(argument)
+            kernels.append(kernel(instruction, self))
+            fresh = {old for old in fresh if not set(old.slots()) & set(instruction.writes())}
+        return kernels
+
+    def argument(self, argument: Argument) -> ArgumentBuffer:
+        """The buffer of an argument, prepared for all functions that the program applies to it."""
+        if argument not in self._arguments:
+            instructions = [
+                part
+                for layer in (*self.program.block, *self.program.prediction)
+                for part in layer.instructions
+                if argument_of(part) == argument
+            ]
+            functions = dict.fromkeys(f for part in instructions for f in self.functions(part))
+            self._arguments[argument] = ArgumentBuffer(argument, self, list(functions))
+        return self._arguments[argument]
+
+    def is_written_before(self, instruction: AddProduct) -> bool:
+        """Whether there is something to add to: scratch is overwritten, not wiped, in a run."""
+        for part in (part for layer in self.program.block for part in layer.instructions):
+            if instruction.write in part.writes():
+                return part != instruction
+        return False
+
+    def functions(self, instruction: Instruction) -> list[Function]:
+        """What an instruction evaluates by table: lines and squares it does by arithmetic."""
+        match instruction:
+            case ApplyUnits(function=name):
+                return [self.program.relu_sum(name)]
+            case LookUp(lookups=names):
+                return [self.program.look_up(name) for name in names]
+        return []
+
+
+def argument_of(instruction: Instruction) -> Argument | None:
+    """What the instruction first computes from weights and inputs, if anything."""
+    if isinstance(instruction, ApplyUnits):
+        return Argument(Combination.of(instruction.inputs), instruction.weights)
+    argument = getattr(instruction, "argument", None)
+    return argument if isinstance(argument, Argument) else None
+
+
+@singledispatch
+def kernel(instruction: Instruction, machine: Machine) -> Kernel:
+    """The instruction as a closure over the machine's buffers."""
+    raise ProgramError.broken(type(instruction).__name__, "has no kernel in backends/kernels.py")
+
+
+@kernel.register
+def _(instruction: ApplyUnits, machine: Machine) -> Kernel:
+    buffer = machine.argument(Argument(Combination.of(instruction.inputs), instruction.weights))
+    function = machine.program.relu_sum(instruction.function)
+    return buffer.kernel(function, machine.slots[instruction.write])
+
+
+@kernel.register
+def _(instruction: LookUp, machine: Machine) -> Kernel:
+    buffer = machine.argument(instruction.argument)
+    writes = [machine.slots[name] for name in instruction.into]
+    functions = [machine.program.look_up(name) for name in instruction.lookups]
+    parts = [buffer.kernel(f, write) for f, write in zip(functions, writes, strict=True)]
+    memories = [write[..., :1, :] for write in writes] if machine.traced else []
+
+    def run() -> None:
+        for part in parts:
+            part()
+        for memory in memories:  # it reads itself, and holds no values
+            memory.zero_()
+
+    return run
+
+
+@kernel.register
+def _(instruction: Project, machine: Machine) -> Kernel:
+    value, write = machine.argument(instruction.argument).value, machine.slots[instruction.write]
+    return lambda: write.copy_(value)
+
+
+@kernel.register
+def _(instruction: AddProduct, machine: Machine) -> Kernel:
+    value, factor = (
+        machine.argument(instruction.argument).value,
+        machine.slots[instruction.factor],
+    )
+    write = machine.slots[instruction.write]
+    if machine.is_written_before(instruction):
+        return lambda: write.addcmul_(value, factor)
+    return lambda: torch.mul(value, factor, out=write)
+
+
+@kernel.register
+def _(instruction: AddGradient, machine: Machine) -> Kernel:
+    left, combine = _combined(instruction.left, machine.slots)
+    right, write = machine.slots[instruction.right], machine.slots[instruction.write]
+    add = add_outer_product(left, right, instruction.scale, write, machine)
+
+    def run() -> None:
+        combine()
+        add()
+
+    return run
+
+
+def add_outer_product(
+    left: Tensor, right: Tensor, scale: float, write: Tensor, machine: Machine
+) -> Kernel:
+    """Kernel: write += scale * the mean over the examples of left right^T."""
+    transposed, right = left[..., machine.examples, :].mT, right[..., machine.examples, :]
+    add = write.baddbmm_ if machine.batch else write.addmm_
+    share = scale / right.shape[-2]
+    return lambda: add(transposed, right, alpha=share)
+
+
+@kernel.register
+def _(instruction: MultiplySlots, machine: Machine) -> Kernel:
+    left, right = machine.slots[instruction.left], machine.slots[instruction.right]
+    write = machine.slots[instruction.write]
+    return lambda: torch.mul(left, right, out=write)
+
+
+@kernel.register
+def _(instruction: PullBack, machine: Machine) -> Kernel:
+    upstream, weights = machine.slots[instruction.upstream], machine.slots[instruction.weights]
+    slope, write = machine.slots[instruction.slope], machine.slots[instruction.write]
+    return lambda: torch.matmul(upstream, weights, out=write).mul_(slope)
+
+
+@kernel.register
+def _(instruction: AccumulateOuterProduct, machine: Machine) -> Kernel:
+    left, right, write = (
+        machine.slots[name] for name in (instruction.left, instruction.right, instruction.write)
+    )
+    return add_outer_product(left, right, instruction.scale, write, machine)
+
+
+@kernel.register
+def _(instruction: MapSlots, machine: Machine) -> Kernel:
+    tokens = machine.tokens_where(instruction.only_where)
+    target = machine.slots[instruction.write][..., tokens, :]
+    parts = [_summand(summand, machine, tokens) for summand in instruction.summands]
+
+    def run() -> None:
+        for evaluate, _ in parts:
+            evaluate()
+        target.copy_(parts[0][1])
+        for _, value in parts[1:]:
+            target.add_(value)
+
+    return run
+
+
+def _summand(summand: Summand, machine: Machine, tokens: slice) -> tuple[Kernel, Tensor]:
+    """The kernel that evaluates one summand, and the buffer that it fills."""
+    function = machine.program.relu_sum(summand.function)
+    names = summand.argument.slots
+    argument, combine = _combined(
+        summand.argument, {name: machine.slots[name][..., tokens, :] for name in names}
+    )
+    value = torch.empty_like(argument, memory_format=torch.contiguous_format)
+    evaluation = Evaluation([function], argument)
+    apply = evaluation.kernel(function, value)
+
+    def run() -> None:
+        combine()
+        evaluation.prepare()
+        apply()
+
+    return run, value
+
+
+@kernel.register
+def _(instruction: ClipSlots, machine: Machine) -> Kernel:
+    targets = [machine.slots[name] for name in instruction.slots]
+    bound = instruction.bound
+
+    def clip() -> None:
+        for target in targets:
+            target.clamp_(-bound, bound)
+
+    return clip
+
+
+@kernel.register
+def _(instruction: WipeSlots, machine: Machine) -> Kernel:
+    targets = [machine.slots[name] for name in instruction.slots] if machine.traced else []
+
+    def wipe() -> None:
+        for target in targets:
+            target.zero_()
+
+    return wipe
+
+
+@kernel.register
+def _(instruction: AverageExamples, machine: Machine) -> Kernel:
+    examples = {name: machine.slots[name][..., machine.examples, :] for name in instruction.reads()}
+    score, combine_score = _combined(instruction.score, examples)
+    value, combine_value = _combined(instruction.value, examples)
+    write = machine.slots[instruction.write]
+
+    def average() -> None:
+        combine_score()
+        combine_value()
+        write.copy_((torch.softmax(score, dim=-2) * value).sum(-2, keepdim=True))
+
+    return average
+
+
+@kernel.register
+def _(instruction: LookUpStep, machine: Machine) -> Kernel:
+    """The key is equal in all tokens, and the weight is kept once: the first token has it."""
+    (summand,) = instruction.addition.summands
+    look_up, value = _summand(summand, machine, slice(0, 1))
+    write = machine.slots[instruction.write]
+
+    def replace() -> None:
+        look_up()
+        write.copy_(value)
+
+    return replace

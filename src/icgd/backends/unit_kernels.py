@@ -1,0 +1,256 @@
+"""Kernels of instructions by units.
+
+A function whose sum of units is proved so close that nobody could tell them apart is computed as
+such; a coarser one is summed unit by unit. Jacobians make a step cost O(n k |w|) where k is the
+largest width, against O(n |w|) of a backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from icgd.backends.kernels import Machine, add_outer_product, kernel
+from icgd.backends.look_up import Kernel
+from icgd.problems.activations import activation_named
+from icgd.problems.catalog import function_named
+from icgd.problems.losses import loss_named
+from icgd.problems.unit_activations import unit_activation_named
+from icgd.program.ridge import RidgeSum
+from icgd.program.unit_instructions import (
+    ActivateUnits,
+    AddGatedJacobian,
+    AddGatedProduct,
+    AddJacobian,
+    AddOuterProduct,
+    ClipByUnits,
+    CopyToQueries,
+    PassOn,
+    PushJacobian,
+    SlopeOfLoss,
+    StartJacobian,
+    WipeByUnits,
+)
+
+__all__ = ["Machine"]
+
+AS_SUCH = 1e-8
+"""Fits with a smaller error than this are computed as the functions that they stand for."""
+
+NUMBERS_AT_ONCE = 2**20
+"""Units times arguments that are evaluated at once."""
+
+
+def is_computed_as_such(fit: RidgeSum) -> bool:
+    """Whether the function itself is computed, not its units."""
+    return fit.largest_error <= AS_SUCH
+
+
+class UnitSum:
+    """sum_m coefficient_m activation(direction_m . z + offset_m), for tensors z_1, z_2 ..."""
+
+    def __init__(self, fit: RidgeSum, like: Tensor) -> None:
+        self.activation = unit_activation_named(fit.activation).value
+        rows = [(*unit.direction, unit.offset, unit.coefficient) for unit in fit.units]
+        *self.directions, self.offsets, self.coefficients = (
+            torch.tensor(column, dtype=torch.float64).to(like) for column in zip(*rows, strict=True)
+        )
+
+    def __call__(self, *arguments: Tensor) -> Tensor:
+        arguments = torch.broadcast_tensors(*arguments)
+        at_once = max(1, NUMBERS_AT_ONCE // max(arguments[0].numel(), 1))
+        total = torch.zeros_like(arguments[0])
+        for start in range(0, len(self.offsets), at_once):
+            total = total + self._part(arguments, slice(start, start + at_once))
+        return total
+
+    def _part(self, arguments: tuple[Tensor, ...], units: slice) -> Tensor:
+        argument = self.offsets[units]
+        for z, direction in zip(arguments, self.directions, strict=True):
+            argument = argument + z.unsqueeze(-1) * direction[units]
+        return self.activation(argument) @ self.coefficients[units]
+
+
+def _values(function: str, reach: float, machine: Machine) -> Callable[[Tensor], Tensor]:
+    """z -> reach * f(z / reach) for a function of one variable of the program."""
+    fit = machine.program.ridge_sum(function)
+    if is_computed_as_such(fit):
+        return function_named(function)
+    units = UnitSum(fit, machine.slots["x"])
+    return lambda z: reach * units(z / reach)
+
+
+@kernel.register
+def _(instruction: ActivateUnits, machine: Machine) -> Kernel:
+    z, write = machine.argument(instruction.argument).value, machine.slots[instruction.write]
+    function = _values(instruction.function, instruction.reach, machine)
+    return lambda: write.copy_(function(z))
+
+
+@kernel.register
+def _(instruction: PassOn, machine: Machine) -> Kernel:
+    z, write = machine.argument(instruction.argument).value, machine.slots[instruction.write]
+    function, weights = (
+        _values(instruction.function, 1.0, machine),
+        machine.slots[instruction.weights].mT,
+    )
+    return lambda: torch.matmul(function(z), weights, out=write)
+
+
+@kernel.register
+def _(instruction: StartJacobian, machine: Machine) -> Kernel:
+    z, inputs = machine.argument(instruction.argument).value, machine.slots[instruction.inputs]
+    weights = machine.slots[instruction.weights].unsqueeze(-3)
+    entries = machine.slots[instruction.write].unflatten(
+        -1, (*weights.shape[-2:], inputs.shape[-1])
+    )
+    fit, slope = machine.program.ridge_sum(instruction.function), _slope(instruction.activation)
+    if is_computed_as_such(fit):
+        return lambda: torch.mul(
+            (weights * slope(z).unsqueeze(-2)).unsqueeze(-1),
+            inputs[..., None, None, :],
+            out=entries,
+        )
+    units, reach = UnitSum(fit, z), instruction.reach
+
+    def by_units() -> None:
+        products = reach * units(inputs.unsqueeze(-2) / reach, z.unsqueeze(-1))
+        torch.mul(weights.unsqueeze(-1), products.unsqueeze(-3), out=entries)
+
+    return by_units
+
+
+def _slope(activation: str) -> Callable[[Tensor], Tensor]:
+    return activation_named(activation).derivative
+
+
+@kernel.register
+def _(instruction: PushJacobian, machine: Machine) -> Kernel:
+    z = machine.argument(instruction.argument).value
+    weights = machine.slots[instruction.weights].unsqueeze(-3)
+    rows, columns = weights.shape[-2:]
+    below = machine.slots[instruction.jacobian].unflatten(-1, (columns, -1))
+    write = machine.slots[instruction.write].unflatten(-1, (rows, -1))
+    fit, slope = machine.program.ridge_sum(instruction.function), _slope(instruction.activation)
+    if is_computed_as_such(fit):
+        return lambda: torch.matmul(weights * slope(z).unsqueeze(-2), below, out=write)
+    units, reach = UnitSum(fit, z), instruction.reach
+    return lambda: torch.matmul(weights, reach * units(below / reach, z.unsqueeze(-1)), out=write)
+
+
+@kernel.register
+def _(instruction: AddOuterProduct, machine: Machine) -> Kernel:
+    left, right = machine.slots[instruction.left], machine.slots[instruction.right]
+    write, scale = machine.slots[instruction.write], instruction.scale
+    if is_computed_as_such(machine.program.ridge_sum(instruction.function)):
+        return add_outer_product(left, right, scale, write, machine)
+    left, right = left[..., machine.examples, :, None], right[..., machine.examples, None, :]
+    products = _products(instruction, machine)
+    return lambda: write.add_(products(left, right).mean(-3), alpha=scale)
+
+
+@kernel.register
+def _(instruction: AddGatedProduct, machine: Machine) -> Kernel:
+    left, right = machine.slots[instruction.left], machine.slots[instruction.right]
+    write = machine.slots[instruction.write]
+    return add_outer_product(left, right, instruction.scale, write, machine)
+
+
+@kernel.register
+def _(instruction: AddJacobian, machine: Machine) -> Kernel:
+    left, jacobian = _rows_of_examples(instruction, machine)
+    if is_computed_as_such(machine.program.ridge_sum(instruction.function)):
+        return _add_rows(instruction, machine)
+    write, share = machine.slots[instruction.write].flatten(-2), instruction.scale / left.shape[-2]
+    products = _products(instruction, machine)
+    return lambda: write.add_(products(left.unsqueeze(-1), jacobian).sum((-3, -2)), alpha=share)
+
+
+@kernel.register
+def _(instruction: AddGatedJacobian, machine: Machine) -> Kernel:
+    return _add_rows(instruction, machine)
+
+
+def _rows_of_examples(
+    instruction: AddJacobian | AddGatedJacobian, machine: Machine
+) -> tuple[Tensor, Tensor]:
+    """What multiplies the rows of the examples' Jacobians, and the rows."""
+    left = machine.slots[instruction.left][..., machine.examples, :]
+    jacobian = machine.slots[instruction.jacobian][..., machine.examples, :]
+    return left, jacobian.unflatten(-1, (left.shape[-1], -1))
+
+
+def _add_rows(instruction: AddJacobian | AddGatedJacobian, machine: Machine) -> Kernel:
+    """Kernel: write += scale * the mean over the examples of left^T jacobian."""
+    left, jacobian = _rows_of_examples(instruction, machine)
+    total = machine.slots[instruction.write].flatten(-2).unsqueeze(-2)
+    add, share = total.baddbmm_ if machine.batch else total.addmm_, instruction.scale
+    share = share / left.shape[-2]
+    return lambda: add(left.flatten(-2).unsqueeze(-2), jacobian.flatten(-3, -2), alpha=share)
+
+
+def _products(
+    instruction: AddOuterProduct | AddJacobian, machine: Machine
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """a b by units."""
+    units = UnitSum(machine.program.ridge_sum(instruction.function), machine.slots["x"])
+    reach, other = instruction.reaches
+    return lambda a, b: reach * other * units(a / reach, b / other)
+
+
+@kernel.register
+def _(instruction: SlopeOfLoss, machine: Machine) -> Kernel:
+    prediction, label, write = (
+        machine.slots[name]
+        for name in (instruction.prediction, instruction.label, instruction.write)
+    )
+    fit = machine.program.ridge_sum(instruction.function)
+    as_such = is_computed_as_such(fit)
+    slope = loss_named(instruction.loss).slope if as_such else UnitSum(fit, write)
+    return lambda: write.copy_(slope(prediction, label))
+
+
+@kernel.register
+def _(instruction: CopyToQueries, machine: Machine) -> Kernel:
+    source = machine.slots[instruction.source][..., machine.queries, :]
+    write = machine.slots[instruction.write][..., machine.queries, :]
+    fit = machine.program.ridge_sum(instruction.function)
+    if is_computed_as_such(fit):
+        return lambda: write.copy_(source)
+    gate, flag = UnitSum(fit, write), torch.ones_like(source)
+    return lambda: write.copy_(gate(source, flag))
+
+
+@kernel.register
+def _(instruction: ClipByUnits, machine: Machine) -> Kernel:
+    targets = [machine.slots[name] for name in instruction.slots]
+    fit, bound = machine.program.ridge_sum(instruction.function), instruction.bound
+    if is_computed_as_such(fit):
+        clips = [partial(target.clamp_, -bound, bound) for target in targets]
+    else:
+        units = UnitSum(fit, targets[0])
+        clips = [partial(_add_to, target, units) for target in targets]
+
+    def clip() -> None:
+        for part in clips:
+            part()
+
+    return clip
+
+
+def _add_to(target: Tensor, units: UnitSum) -> Tensor:
+    return target.add_(units(target))
+
+
+@kernel.register
+def _(instruction: WipeByUnits, machine: Machine) -> Kernel:
+    targets = [machine.slots[name] for name in instruction.slots] if machine.traced else []
+
+    def wipe() -> None:
+        for target in targets:
+            target.zero_()
+
+    return wipe

@@ -1,0 +1,342 @@
+"""Instructions by sums of units: what layers do that apply any one activation.
+
+Each evaluates `RidgeSum`s of the program, one head or hidden unit for each of their units. In
+attention the token's own numbers are in the query and the weights, which are equal in all tokens,
+in the value, so that the mean over tokens is exact. Gradients have the numbers in the key, because
+their sum is over examples: queries are left out by a value that is zero there, or, with activations
+that bend like relu and so can be switched off, by a score far below zero.
+
+A slot that is wiped keeps what the units miss of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from icgd.program.instructions import (
+    IS_QUERY,
+    ONE,
+    TOKENS_PER_EXAMPLE,
+    Argument,
+    Instruction,
+    LayerKind,
+)
+
+EXAMPLE_SHARE = "example_share"
+"""The slot that holds n_tokens / n_examples in every example and 0 in every query."""
+
+
+@dataclass(frozen=True)
+class ActivateUnits(Instruction):
+    """Set `write = reach * function(argument / reach)`, coordinate by coordinate."""
+
+    argument: Argument
+    function: str
+    reach: float
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
+
+    def reads(self) -> tuple[str, ...]:
+        return (*self.argument.slots(), ONE)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def functions(self) -> tuple[str, ...]:
+        return (self.function,)
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.function}({self.argument.formula()})"
+
+
+@dataclass(frozen=True)
+class PassOn(Instruction):
+    """Set `write = weights @ function(argument)`: what units pass on to the next layer.
+
+    One head for each coordinate of the argument and each unit: its value is a column of weights.
+    """
+
+    weights: str
+    argument: Argument
+    function: str
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.weights, *self.argument.slots(), ONE)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def functions(self) -> tuple[str, ...]:
+        return (self.function,)
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.weights} @ {self.function}({self.argument.formula()})"
+
+
+@dataclass(frozen=True)
+class StartJacobian(Instruction):
+    """Set `write[:, (k, l)] = weights[:, k] * inputs[l] * r'(argument[k])`.
+
+    That is how weights @ r(argument) changes with the weights of the layer below, which makes the
+    argument from `inputs`. `function` is s r'(t) for |s| <= 1, at s = inputs[l] / reach, and r is
+    the `activation`.
+    """
+
+    weights: str
+    inputs: str
+    argument: Argument
+    activation: str
+    function: str
+    reach: float
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.weights, self.inputs, *self.argument.slots(), ONE)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def functions(self) -> tuple[str, ...]:
+        return (self.function,)
+
+    def formula(self) -> str:
+        slope = f"{self.activation}'({self.argument.formula()})"
+        return f"{self.write} = {self.weights} * ({slope} (x) {self.inputs})"
+
+
+@dataclass(frozen=True)
+class PushJacobian(Instruction):
+    """Set `write[:, p] = sum_k weights[:, k] * jacobian[k, p] * r'(argument[k])`.
+
+    That is how weights @ r(argument) changes with weights p, if the argument changes as `jacobian`
+    says. `function` is s r'(t) for |s| <= 1, at s = jacobian[k, p] / reach.
+    """
+
+    weights: str
+    jacobian: str
+    argument: Argument
+    activation: str
+    function: str
+    reach: float
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.weights, self.jacobian, *self.argument.slots(), ONE)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def functions(self) -> tuple[str, ...]:
+        return (self.function,)
+
+    def formula(self) -> str:
+        slope = f"{self.activation}'({self.argument.formula()})"
+        return f"{self.write} = {self.weights} @ ({slope} * {self.jacobian})"
+
+
+@dataclass(frozen=True)
+class AddOuterProduct(Instruction):
+    """Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
+
+    `function` is the product of two numbers of at most 1, at left / reaches[0] and
+    right / reaches[1]; a head for each entry and each unit.
+    """
+
+    left: str
+    right: str
+    reaches: tuple[float, float]
+    function: str
+    scale: float
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.left, self.right, EXAMPLE_SHARE, ONE)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def functions(self) -> tuple[str, ...]:
+        return (self.function,)
+
+    def formula(self) -> str:
+        return f"{self.write} += {self.scale:g} * mean({self.left} (x) {self.right})"
+
+
+@dataclass(frozen=True)
+class AddJacobian(Instruction):
+    """Add `scale * (1 / n_examples) sum_examples left^T jacobian` to the weights `write`.
+
+    Entry p of the weights gets sum_k left[k] jacobian[k, p], with products as `AddOuterProduct`.
+    """
+
+    left: str
+    jacobian: str
+    reaches: tuple[float, float]
+    function: str
+    scale: float
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.left, self.jacobian, EXAMPLE_SHARE, ONE)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def functions(self) -> tuple[str, ...]:
+        return (self.function,)
+
+    def formula(self) -> str:
+        return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
+
+
+@dataclass(frozen=True)
+class AddGatedProduct(Instruction):
+    """Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
+
+    For activations that bend like relu. Two heads for each row k have right in the value, and weigh
+    it by relu(s) - relu(-s) = s, where s = tokens_per_example * left[k]. On queries s and -s are
+    lowered by `gate`, so that both relus are 0. relu(s) is activation(sharpness * s) / sharpness,
+    and right is at most `reach`.
+    """
+
+    left: str
+    right: str
+    reach: float
+    gate: float
+    sharpness: float
+    scale: float
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.left, self.right, TOKENS_PER_EXAMPLE, IS_QUERY)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def formula(self) -> str:
+        return f"{self.write} += {self.scale:g} * mean({self.left} (x) {self.right})"
+
+
+@dataclass(frozen=True)
+class AddGatedJacobian(Instruction):
+    """Add `scale * (1 / n_examples) sum_examples left^T jacobian` to the weights `write`.
+
+    As `AddGatedProduct`, with row k of the Jacobian in the value.
+    """
+
+    left: str
+    jacobian: str
+    reach: float
+    gate: float
+    sharpness: float
+    scale: float
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.left, self.jacobian, TOKENS_PER_EXAMPLE, IS_QUERY)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def formula(self) -> str:
+        return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
+
+
+@dataclass(frozen=True)
+class SlopeOfLoss(Instruction):
+    """Set `write[k] = function(prediction[k], label[k])`, the slope of the `loss`."""
+
+    prediction: str
+    label: str
+    loss: str
+    function: str
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.MLP
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.prediction, self.label)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def functions(self) -> tuple[str, ...]:
+        return (self.function,)
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.function}({self.prediction}, {self.label})"
+
+
+@dataclass(frozen=True)
+class CopyToQueries(Instruction):
+    """Add `source` to `write` at the queries: `function` is source * is_query."""
+
+    source: str
+    function: str
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.MLP
+    only_where: ClassVar[str] = IS_QUERY
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.source, IS_QUERY)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def functions(self) -> tuple[str, ...]:
+        return (self.function,)
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.source} where {IS_QUERY}"
+
+
+@dataclass(frozen=True)
+class ClipByUnits(Instruction):
+    """Clip every coordinate w of `slots` to [-bound, bound]: `function` is clip(w) - w."""
+
+    slots: tuple[str, ...]
+    bound: float
+    function: str
+    kind: ClassVar[LayerKind] = LayerKind.MLP
+
+    def reads(self) -> tuple[str, ...]:
+        return self.slots
+
+    def writes(self) -> tuple[str, ...]:
+        return self.slots
+
+    def functions(self) -> tuple[str, ...]:
+        return (self.function,)
+
+    def formula(self) -> str:
+        return f"clip {', '.join(self.slots)} to [-{self.bound:g}, {self.bound:g}] by units"
+
+
+@dataclass(frozen=True)
+class WipeByUnits(Instruction):
+    """Take h away from every coordinate h of `slots`, as reach * function(h / reach)."""
+
+    slots: tuple[str, ...]
+    function: str
+    reach: float
+    kind: ClassVar[LayerKind] = LayerKind.MLP
+
+    def reads(self) -> tuple[str, ...]:
+        return self.slots
+
+    def writes(self) -> tuple[str, ...]:
+        return self.slots
+
+    def functions(self) -> tuple[str, ...]:
+        return (self.function,)
+
+    def formula(self) -> str:
+        return f"wipe {', '.join(self.slots)} by units"

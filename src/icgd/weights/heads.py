@@ -1,0 +1,409 @@
+"""The numbers in heads and hidden units: a rule for each instruction.
+
+A rule fills the tensors of its own heads (or hidden units), which arrive as zeros. Those of
+instructions by units of any activation are in `unit_heads.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+
+from icgd.errors import OverflowedRunError, ProgramError
+from icgd.problems.kernel_machine import as_matrix
+from icgd.program.functions import LatticeFunction, ReluSum
+from icgd.program.instructions import (
+    IDENTITY,
+    IS_EXAMPLE,
+    IS_QUERY,
+    ONE,
+    SQUARE,
+    TOKENS_PER_EXAMPLE,
+    AccumulateOuterProduct,
+    AddGradient,
+    AddProduct,
+    ApplyUnits,
+    Argument,
+    AverageExamples,
+    ClipSlots,
+    DescendFunction,
+    Instruction,
+    KernelTerm,
+    LookUp,
+    LookUpStep,
+    MapSlots,
+    MultiplySlots,
+    Project,
+    PullBack,
+    WipeSlots,
+)
+from icgd.program.layout import Layout
+from icgd.program.program import StackProgram
+from icgd.program.registers import (
+    IS_MEMORY,
+    IS_REGISTER,
+    LOG_EXAMPLES,
+    MASKED,
+    OFFSET,
+    SCALE,
+    SHARE,
+    SIGN,
+    SINK,
+    value_slot,
+)
+from icgd.weights.sizes import (
+    PROBES,
+    other_tokens,
+)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Weights of some heads: three of shape (head, model, inner), output (head, inner, model)."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+
+    def part(self, start: int, length: int) -> Heads:
+        """Views of `length` heads from `start` on."""
+        return Heads(
+            *(t.narrow(0, start, length) for t in (self.query, self.key, self.value, self.output))
+        )
+
+
+@dataclass(frozen=True)
+class Units:
+    """Weights of some hidden units, one row each: reads (unit, model), bias, writes."""
+
+    reads: Tensor
+    bias: Tensor
+    writes: Tensor
+
+    def part(self, start: int, length: int) -> Units:
+        """Views of `length` units from `start` on."""
+        return Units(*(t.narrow(0, start, length) for t in (self.reads, self.bias, self.writes)))
+
+
+@singledispatch
+def fill(instruction: Instruction, program: StackProgram, weights: Heads | Units) -> None:
+    """Write the instruction's numbers into the zero tensors of its own heads or units."""
+    raise ProgramError.broken(type(instruction).__name__, "has no rule in weights/heads.py")
+
+
+def coordinates(layout: Layout, name: str) -> Tensor:
+    """Coordinates of a slot, in its own shape."""
+    place = layout.range_of(name)
+    return torch.arange(place.start, place.stop).view(layout.slot(name).shape)
+
+
+def _terms(function: ReluSum, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Scales, shifts and coefficients of the function's terms."""
+    rows = [(term.scale, term.shift, term.coefficient) for term in function.terms()]
+    scale, shift, coefficient = torch.tensor(rows, dtype=dtype).reshape(-1, 3).T
+    return scale, shift, coefficient
+
+
+@fill.register
+def _(instruction: ApplyUnits, program: StackProgram, weights: Heads) -> None:
+    """Query [scale * inputs; shift], key [weights[k, :]; 1], value coefficient."""
+    layout = program.layout
+    function = program.relu_sum(instruction.function)
+    scale, shift, coefficient = _terms(function, weights.query.dtype)
+    n_units, fan_in = layout.slot(instruction.weights).shape
+    n_terms = len(scale)
+    unit = torch.arange(n_units).repeat_interleave(n_terms)
+    head = torch.arange(n_units * n_terms)
+    entry = torch.arange(fan_in)
+    one = int(coordinates(layout, ONE))
+    inputs = coordinates(layout, instruction.inputs).flatten()
+    weights.query[:, inputs, entry] = scale.repeat(n_units)[:, None].expand(-1, fan_in)
+    weights.query[:, one, fan_in] = shift.repeat(n_units)
+    weights.key[head[:, None], coordinates(layout, instruction.weights)[unit], entry] = 1.0
+    weights.key[:, one, fan_in] = 1.0
+    weights.value[:, one, 0] = 1.0
+    write = coordinates(layout, instruction.write)[unit]
+    weights.output[head, 0, write] = coefficient.repeat(n_units)
+
+
+@fill.register
+def _(instruction: AccumulateOuterProduct, program: StackProgram, weights: Heads) -> None:
+    """Query +-tokens_per_example, key left[k], value +-scale * right: two heads for each row k."""
+    layout = program.layout
+    write = coordinates(layout, instruction.write)
+    rows, columns = write.shape
+    head = torch.arange(rows)
+    entry = torch.arange(columns)
+    gain = int(coordinates(layout, TOKENS_PER_EXAMPLE))
+    right = coordinates(layout, instruction.right).flatten()
+    for start, sign in ((0, 1.0), (rows, -1.0)):
+        part = weights.part(start, rows)
+        part.query[:, gain, 0] = sign
+        part.key[head, coordinates(layout, instruction.left), 0] = 1.0
+        part.value[:, right, entry] = 1.0
+        part.output[head[:, None], entry, write] = sign * instruction.scale
+
+
+@fill.register
+def _(instruction: MultiplySlots, program: StackProgram, weights: Heads) -> None:
+    """Query left[k], key right[k], value 1: one head for each k."""
+    layout = program.layout
+    left = coordinates(layout, instruction.left)
+    head = torch.arange(len(left))
+    weights.query[head, left, 0] = 1.0
+    weights.key[head, coordinates(layout, instruction.right), 0] = 1.0
+    weights.value[:, int(coordinates(layout, ONE)), 0] = 1.0
+    weights.output[head, 0, coordinates(layout, instruction.write)] = 1.0
+
+
+@fill.register
+def _(instruction: PullBack, program: StackProgram, weights: Heads) -> None:
+    """Query weights[:, k], key upstream, value slope[k]: one head for each k."""
+    layout = program.layout
+    matrix = coordinates(layout, instruction.weights)
+    rows, columns = matrix.shape
+    head = torch.arange(columns)
+    entry = torch.arange(rows)
+    weights.query[head[:, None], matrix.T, entry] = 1.0
+    weights.key[:, coordinates(layout, instruction.upstream), entry] = 1.0
+    weights.value[head, coordinates(layout, instruction.slope), 0] = 1.0
+    weights.output[head, 0, coordinates(layout, instruction.write)] = 1.0
+
+
+@fill.register
+def _(instruction: MapSlots, program: StackProgram, weights: Units) -> None:
+    """Unit relu(scale * sum_i c_i slot_i[k] + shift - gate * never_where) for each k and term."""
+    layout = program.layout
+    write = coordinates(layout, instruction.write).flatten()
+    width = len(write)
+    start = 0
+    for summand in instruction.summands:
+        function = program.relu_sum(summand.function)
+        scale, shift, coefficient = _terms(function, weights.reads.dtype)
+        coordinate = torch.arange(width).repeat_interleave(len(scale))
+        unit = torch.arange(len(coordinate))
+        part = weights.part(start, len(unit))
+        for slot, factor in summand.argument.terms():
+            read = coordinates(layout, slot).flatten()[coordinate]
+            part.reads[unit, read] += factor * scale.repeat(width)
+        for flag in instruction.never_where:
+            part.reads[:, int(coordinates(layout, flag))] = -instruction.gate
+        part.bias[:] = shift.repeat(width)
+        part.writes[unit, write[coordinate]] = coefficient.repeat(width)
+        start += len(unit)
+
+
+@fill.register
+def _(instruction: ClipSlots, program: StackProgram, weights: Units) -> None:
+    """-relu(w - bound * unit) + relu(-w - bound * unit)."""
+    _fill_pairs(instruction.slots, program.layout, weights)
+    weights.reads[:, int(coordinates(program.layout, instruction.unit))] = -instruction.bound
+
+
+@fill.register
+def _(instruction: WipeSlots, program: StackProgram, weights: Units) -> None:
+    """-relu(h) + relu(-h)."""
+    _fill_pairs(instruction.slots, program.layout, weights)
+
+
+def _fill_pairs(slots: tuple[str, ...], layout: Layout, weights: Units) -> None:
+    """Two units for every coordinate h of the slots: -relu(h) and +relu(-h)."""
+    coordinate = torch.cat([coordinates(layout, name).flatten() for name in slots])
+    unit = torch.arange(len(coordinate))
+    for start, sign in ((0, 1.0), (len(coordinate), -1.0)):
+        part = weights.part(start, len(coordinate))
+        part.reads[unit, coordinate] = sign
+        part.writes[unit, coordinate] = -sign
+
+
+def _fill_grid_scores(
+    argument: Argument,
+    function: LatticeFunction,
+    reach: float,
+    layout: Layout,
+    heads: Heads,
+) -> None:
+    """Scores (g a / spacing - g^2 / 2) / ratio^2 at grid register g, with a = argument / reach.
+
+    Features: the argument's own, then the offset, then one by which the memory reads itself.
+    Other tokens are masked; a register's scale is g / half.
+    """
+    n_features = argument.features(layout)
+    head, feature = torch.arange(len(heads.query)), torch.arange(n_features)
+    gain = function.half / (function.spacing * function.ratio**2 * reach)
+    for slot, factor in argument.inputs.terms():
+        read = coordinates(layout, slot)
+        if argument.weights is None:
+            heads.query[head, read, 0] += gain * factor
+        else:
+            heads.query[:, read, feature] += gain * factor
+    if argument.weights is None:
+        heads.key[:, coordinate_of(layout, SCALE), 0] = 1.0
+    else:
+        matrix = coordinates(layout, argument.weights)
+        rows = matrix.T if argument.transposed else matrix
+        heads.key[head[:, None], rows, feature] = 1.0
+    offset, memory = n_features, n_features + 1
+    heads.query[:, coordinate_of(layout, ONE), offset] = 1 / function.ratio**2
+    heads.key[:, coordinate_of(layout, OFFSET), offset] = 1.0
+    heads.key[:, coordinate_of(layout, IS_EXAMPLE), offset] = -MASKED
+    heads.key[:, coordinate_of(layout, IS_QUERY), offset] = -MASKED
+    below = (MASKED + function.half**2 / 2) / function.ratio**2  # the memory's own offset
+    heads.query[:, coordinate_of(layout, IS_MEMORY), memory] = below + MASKED
+    heads.key[:, coordinate_of(layout, IS_MEMORY), memory] = 1.0
+
+
+def coordinate_of(layout: Layout, name: str) -> int:
+    """The coordinate of a slot that has only one."""
+    return int(layout.range_of(name).start)
+
+
+@fill.register
+def _(instruction: LookUp, program: StackProgram, weights: Heads) -> None:
+    """Head k reads the grid at coordinate k of the argument: a value for each function."""
+    layout = program.layout
+    functions = [program.look_up(name) for name in instruction.lookups]
+    _fill_grid_scores(instruction.argument, functions[0], 1.0, layout, weights)
+    head = torch.arange(len(weights.query))
+    for number, (function, write) in enumerate(zip(functions, instruction.into, strict=True)):
+        weights.value[:, coordinate_of(layout, value_slot(function.name)), number] = 1.0
+        weights.output[head, number, coordinates(layout, write)] = 1.0
+
+
+@fill.register
+def _(instruction: Project, program: StackProgram, weights: Heads) -> None:
+    """Head k reads the grid at coordinate k of argument / reach; the value is the identity."""
+    layout, reach = program.layout, instruction.reach
+    _fill_grid_scores(instruction.argument, program.look_up(IDENTITY), reach, layout, weights)
+    head = torch.arange(len(weights.query))
+    weights.value[:, coordinate_of(layout, value_slot(IDENTITY)), 0] = 1.0
+    weights.output[head, 0, coordinates(layout, instruction.write)] = reach
+
+
+@fill.register
+def _(instruction: AddProduct, program: StackProgram, weights: Heads) -> None:
+    """Heads k and width + k read the square at argument / reach +- factor / factor_reach."""
+    layout, reach, square = program.layout, instruction.reach, program.look_up(SQUARE)
+    width = instruction.argument.width(layout)
+    head = torch.arange(width)
+    last = instruction.argument.features(layout) + 2
+    gain = square.half / (square.spacing * square.ratio**2 * instruction.factor_reach)
+    for start, sign in ((0, 1.0), (width, -1.0)):
+        part = weights.part(start, width)
+        _fill_grid_scores(instruction.argument, square, reach, layout, part)
+        part.query[head, coordinates(layout, instruction.factor), last] = sign * gain
+        part.key[:, coordinate_of(layout, SCALE), last] = 1.0
+        part.value[:, coordinate_of(layout, value_slot(SQUARE)), 0] = 1.0
+        product = sign * reach * instruction.factor_reach / 4
+        part.output[head, 0, coordinates(layout, instruction.write)] = product
+
+
+@fill.register
+def _(instruction: AddGradient, program: StackProgram, weights: Heads) -> None:
+    """For each multiple of the probe and each sign a head for each row; see the instruction.
+
+    Scores of a register: probe * left[k] at examples, log n - log(share) at the memory, whose
+    value is 0. All other tokens are masked, and other queries read only the memory.
+    """
+    layout = program.layout
+    write = coordinates(layout, instruction.write)
+    rows, columns = write.shape
+    row, entry = torch.arange(rows), torch.arange(columns)
+    start = 0
+    for multiple, coefficient in PROBES:
+        for sign in (1.0, -1.0):
+            probe = sign * multiple * instruction.probe
+            part = weights.part(start, rows)
+            _fill_share_scores(probe, layout, part)
+            for slot, factor in instruction.left.terms():
+                part.key[row, coordinates(layout, slot), 0] += factor
+            part.value[:, coordinates(layout, instruction.right), entry] = 1.0
+            gain = coefficient * instruction.scale / (2 * probe * SHARE)
+            part.output[row[:, None], entry, write] = _in_range(gain, part.output.dtype)
+            start += rows
+
+
+def _in_range(gain: float, dtype: torch.dtype) -> float:
+    """The gain of a gradient head, which is 1 / SHARE times as large as its step."""
+    if not abs(gain) <= torch.finfo(dtype).max:
+        name = str(dtype).removeprefix("torch.")
+        raise OverflowedRunError.constant("output weight of a gradient head", gain, name)
+    return gain
+
+
+def _fill_share_scores(probe: float, layout: Layout, heads: Heads) -> None:
+    """The part of the scores of `AddGradient` that does not depend on its slots."""
+    heads.query[:, coordinate_of(layout, SIGN), 0] = probe
+    heads.query[:, coordinate_of(layout, LOG_EXAMPLES), 1] = 1.0
+    heads.query[:, coordinate_of(layout, SINK), 1] = 1.0
+    heads.key[:, coordinate_of(layout, IS_MEMORY), 1] = 1.0
+    heads.query[:, coordinate_of(layout, IS_EXAMPLE), 2] = -MASKED
+    heads.query[:, coordinate_of(layout, IS_QUERY), 2] = -MASKED
+    heads.key[:, coordinate_of(layout, IS_EXAMPLE), 2] = 1.0
+    heads.query[:, coordinate_of(layout, ONE), 3] = -MASKED
+    heads.key[:, coordinate_of(layout, IS_QUERY), 3] = 1.0
+    heads.key[:, coordinate_of(layout, IS_REGISTER), 3] = 1.0
+    heads.key[:, coordinate_of(layout, IS_MEMORY), 3] = -1.0
+
+
+@fill.register
+def _(instruction: AverageExamples, program: StackProgram, weights: Heads) -> None:
+    """Query 1, key the score, lowered at other tokens; every coordinate of the value."""
+    layout = program.layout
+    write = coordinates(layout, instruction.write).flatten()
+    entry = torch.arange(len(write))
+    weights.query[:, coordinate_of(layout, ONE), 0] = 1.0
+    for slot, factor in instruction.score.terms():
+        weights.key[:, coordinate_of(layout, slot), 0] += factor
+    for flag in other_tokens(layout):
+        weights.key[:, coordinate_of(layout, flag), 0] = -MASKED
+    for slot, factor in instruction.value.terms():
+        weights.value[:, coordinates(layout, slot).flatten(), entry] += factor
+    weights.output[:, entry, write] = 1.0
+
+
+@fill.register
+def _(instruction: LookUpStep, program: StackProgram, weights: Units) -> None:
+    """The table's units, and two that take away what the weight was."""
+    n_terms = len(weights.bias) - 2
+    fill(instruction.addition, program, weights.part(0, n_terms))
+    _fill_pairs((instruction.write,), program.layout, weights.part(n_terms, 2))
+
+
+@fill.register
+def _(instruction: DescendFunction, program: StackProgram, weights: Heads) -> None:
+    """V = diag(A, -step_size), weighted, for every kernel; the noise moves labels alone."""
+    layout = program.layout
+    inputs = coordinates(layout, instruction.inputs).flatten()
+    labels = coordinates(layout, instruction.residual).flatten()
+    for head, term in enumerate(instruction.terms):
+        _fill_kernel_scores(term, inputs, weights.part(head, 1))
+        _copy(labels, -instruction.step_size * term.weight, weights.part(head, 1))
+        if instruction.transform is not None:
+            moved = term.weight * as_matrix(instruction.transform, weights.output.double())
+            features = len(labels) + torch.arange(len(inputs))
+            weights.value[head, inputs, features] = 1.0
+            weights.output[head, features[:, None], inputs] = moved.mT.to(weights.output)
+    if instruction.noise > 0:
+        scale = -instruction.step_size * instruction.noise
+        _copy(labels, scale, weights.part(len(instruction.terms), 1))
+
+
+def _fill_kernel_scores(term: KernelTerm, inputs: Tensor, head: Heads) -> None:
+    """Queries and keys are G x."""
+    matrix = torch.eye(len(inputs), dtype=torch.float64)
+    if term.transform is not None:
+        matrix = as_matrix(term.transform, matrix)
+    for weights in (head.query, head.key):
+        weights[0, inputs, : len(matrix)] = matrix.mT.to(weights)
+
+
+def _copy(slot: Tensor, scale: float, head: Heads) -> None:
+    """Every token gets `scale` times the slot of the tokens that it reads."""
+    features = torch.arange(len(slot))
+    head.value[0, slot, features] = 1.0
+    head.output[0, features, slot] = scale

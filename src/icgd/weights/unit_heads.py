@@ -1,0 +1,266 @@
+"""The numbers in heads and hidden units that are the units of a `RidgeSum`.
+
+A head for each unit and each number that it is evaluated at. Where every token has its own, the
+query holds the argument and the offset, which the key meets with the weights or 1; in a gradient
+the key holds them, because the sum is over tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from icgd.program.instructions import IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Argument
+from icgd.program.layout import Layout
+from icgd.program.program import StackProgram
+from icgd.program.ridge import RidgeSum
+from icgd.program.unit_instructions import (
+    EXAMPLE_SHARE,
+    ActivateUnits,
+    AddGatedJacobian,
+    AddGatedProduct,
+    AddJacobian,
+    AddOuterProduct,
+    ClipByUnits,
+    CopyToQueries,
+    PassOn,
+    PushJacobian,
+    SlopeOfLoss,
+    StartJacobian,
+    WipeByUnits,
+)
+from icgd.weights.heads import Heads, Units, coordinate_of, coordinates, fill
+from icgd.weights.sizes import offset_feature
+
+__all__ = ["fill"]
+
+
+def _numbers(fit: RidgeSum, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Directions, offsets and coefficients of all units."""
+    rows = [(*unit.direction, unit.offset, unit.coefficient) for unit in fit.units]
+    width = len(fit.half_widths)
+    table = torch.tensor(rows, dtype=torch.float64).reshape(-1, width + 2).to(like.dtype)
+    return table[:, :width], table[:, width], table[:, width + 1]
+
+
+def _every(*sizes: int) -> list[Tensor]:
+    """The indices of all combinations, the last running fastest: one column for each size."""
+    mesh = torch.meshgrid(*(torch.arange(size) for size in sizes), indexing="ij")
+    return [index.flatten() for index in mesh]
+
+
+def _ask(
+    argument: Argument,
+    coordinate: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    layout: Layout,
+    heads: Heads,
+) -> Tensor:
+    """Scores of scale * argument[coordinate] + offset, a head each; returns the heads' numbers.
+
+    What a head adds to its query in the feature of the offset, it adds to the score.
+    """
+    head, one = torch.arange(len(coordinate)), coordinate_of(layout, ONE)
+    last = offset_feature(argument, layout)
+    for slot, factor in argument.inputs.terms():
+        read = coordinates(layout, slot).flatten()
+        if argument.weights is None:
+            heads.query[head, read[coordinate], 0] += factor * scale
+        else:
+            feature = torch.arange(len(read))
+            heads.query[:, read, feature] += factor * scale[:, None]
+    if argument.weights is not None:
+        rows = coordinates(layout, argument.weights)[coordinate]
+        heads.key[head[:, None], rows, torch.arange(rows.shape[-1])] = 1.0
+    heads.query[:, one, last] = offset
+    heads.key[:, one, last] = 1.0
+    return head
+
+
+def _pass_column(
+    weights: str, column: Tensor, write: Tensor, factor: Tensor, layout: Layout, heads: Heads
+) -> None:
+    """Value weights[:, column], a head each, times `factor` into the coordinates `write`."""
+    head = torch.arange(len(column))[:, None]
+    feature = torch.arange(write.shape[-1])
+    heads.value[head, coordinates(layout, weights)[:, column].T, feature] = 1.0
+    heads.output[head, feature, write] = factor[:, None]
+
+
+@fill.register
+def _(instruction: ActivateUnits, program: StackProgram, weights: Heads) -> None:
+    """Query [scale * inputs; offset], key [weights[k, :]; 1], value 1."""
+    layout, reach = program.layout, instruction.reach
+    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
+    k, unit = _every(instruction.argument.width(layout), len(beta))
+    scale = direction[unit, 0] / reach
+    head = _ask(instruction.argument, k, scale, offset[unit], layout, weights)
+    weights.value[:, coordinate_of(layout, ONE), 0] = 1.0
+    weights.output[head, 0, coordinates(layout, instruction.write)[k]] = reach * beta[unit]
+
+
+@fill.register
+def _(instruction: PassOn, program: StackProgram, weights: Heads) -> None:
+    """As `ActivateUnits`, with value weights[:, k]."""
+    layout = program.layout
+    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
+    k, unit = _every(instruction.argument.width(layout), len(beta))
+    _ask(instruction.argument, k, direction[unit, 0], offset[unit], layout, weights)
+    write = coordinates(layout, instruction.write).expand(len(k), -1)
+    _pass_column(instruction.weights, k, write, beta[unit], layout, weights)
+
+
+@fill.register
+def _(instruction: StartJacobian, program: StackProgram, weights: Heads) -> None:
+    """Scores a1 inputs[l] / reach + a2 argument[k] + offset, value weights[:, k]."""
+    layout, reach = program.layout, instruction.reach
+    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
+    inputs = coordinates(layout, instruction.inputs).flatten()
+    k, entry, unit = _every(instruction.argument.width(layout), len(inputs), len(beta))
+    head = _ask(instruction.argument, k, direction[unit, 1], offset[unit], layout, weights)
+    last = offset_feature(instruction.argument, layout)
+    weights.query[head, inputs[entry], last] += direction[unit, 0] / reach
+    write = coordinates(layout, instruction.write)[:, k * len(inputs) + entry].T
+    _pass_column(instruction.weights, k, write, reach * beta[unit], layout, weights)
+
+
+@fill.register
+def _(instruction: PushJacobian, program: StackProgram, weights: Heads) -> None:
+    """Scores a1 jacobian[k, p] / reach + a2 argument[k] + offset, value weights[:, k]."""
+    layout, reach = program.layout, instruction.reach
+    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
+    jacobian = coordinates(layout, instruction.jacobian)
+    k, p, unit = _every(*jacobian.shape, len(beta))
+    head = _ask(instruction.argument, k, direction[unit, 1], offset[unit], layout, weights)
+    last = offset_feature(instruction.argument, layout)
+    weights.query[head, jacobian[k, p], last] += direction[unit, 0] / reach
+    write = coordinates(layout, instruction.write)[:, p].T
+    _pass_column(instruction.weights, k, write, reach * beta[unit], layout, weights)
+
+
+@fill.register
+def _(instruction: AddOuterProduct, program: StackProgram, weights: Heads) -> None:
+    """Key a1 left[i] / reach + a2 right[j] / reach + offset, value `example_share`."""
+    layout = program.layout
+    left = coordinates(layout, instruction.left).flatten()
+    right = coordinates(layout, instruction.right).flatten()
+    write = coordinates(layout, instruction.write)
+    n_units = program.ridge_sum(instruction.function).n_units
+    i, j, unit = _every(len(left), len(right), n_units)
+    _accumulate(instruction, program, (left[i], right[j], write[i, j], unit), weights)
+
+
+@fill.register
+def _(instruction: AddJacobian, program: StackProgram, weights: Heads) -> None:
+    """As `AddOuterProduct`, with left[k] and jacobian[k, p]."""
+    layout = program.layout
+    left = coordinates(layout, instruction.left).flatten()
+    jacobian = coordinates(layout, instruction.jacobian)
+    write = coordinates(layout, instruction.write).flatten()
+    k, p, unit = _every(*jacobian.shape, program.ridge_sum(instruction.function).n_units)
+    _accumulate(instruction, program, (left[k], jacobian[k, p], write[p], unit), weights)
+
+
+def _accumulate(
+    instruction: AddOuterProduct | AddJacobian,
+    program: StackProgram,
+    places: tuple[Tensor, Tensor, Tensor, Tensor],
+    heads: Heads,
+) -> None:
+    """A head for each product: coordinates of its factors and of its sum, and its unit."""
+    layout, (left, right, write, unit) = program.layout, places
+    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), heads.key)
+    reach, other_reach = instruction.reaches
+    head, one = torch.arange(len(unit)), coordinate_of(layout, ONE)
+    heads.query[:, one, 0] = 1.0
+    heads.key[head, left, 0] = direction[unit, 0] / reach
+    heads.key[head, right, 0] = direction[unit, 1] / other_reach
+    heads.key[:, one, 0] = offset[unit]
+    heads.value[:, coordinate_of(layout, EXAMPLE_SHARE), 0] = 1.0
+    heads.output[head, 0, write] = instruction.scale * reach * other_reach * beta[unit]
+
+
+@fill.register
+def _(instruction: AddGatedProduct, program: StackProgram, weights: Heads) -> None:
+    """Query tokens_per_example, key +-left[k] - gate * is_query, value right."""
+    layout = program.layout
+    write = coordinates(layout, instruction.write)
+    right = coordinates(layout, instruction.right).flatten().expand(len(write), -1)
+    _accumulate_gated(instruction, right, write, layout, weights)
+
+
+@fill.register
+def _(instruction: AddGatedJacobian, program: StackProgram, weights: Heads) -> None:
+    """Query tokens_per_example, key +-left[k] - gate * is_query, value jacobian[k, :]."""
+    layout = program.layout
+    rows = coordinates(layout, instruction.jacobian)
+    write = coordinates(layout, instruction.write).flatten().expand(len(rows), -1)
+    _accumulate_gated(instruction, rows, write, layout, weights)
+
+
+def _accumulate_gated(
+    instruction: AddGatedProduct | AddGatedJacobian,
+    value: Tensor,
+    write: Tensor,
+    layout: Layout,
+    heads: Heads,
+) -> None:
+    """Two heads for each row: coordinates of its values, and of what they are added to."""
+    rows, columns = value.shape
+    head, feature, sharpness = torch.arange(rows), torch.arange(columns), instruction.sharpness
+    for start, sign in ((0, 1.0), (rows, -1.0)):
+        part = heads.part(start, rows)
+        part.query[:, coordinate_of(layout, TOKENS_PER_EXAMPLE), 0] = sharpness
+        part.key[head, coordinates(layout, instruction.left), 0] = sign
+        part.key[:, coordinate_of(layout, IS_QUERY), 0] = -instruction.gate
+        part.value[head[:, None], value, feature] = 1.0
+        part.output[head[:, None], feature, write] = sign * instruction.scale / sharpness
+
+
+@fill.register
+def _(instruction: SlopeOfLoss, program: StackProgram, weights: Units) -> None:
+    """Unit a1 prediction[k] + a2 label[k] + offset."""
+    slots = (instruction.prediction, instruction.label)
+    reads = [coordinates(program.layout, slot) for slot in slots]
+    write = coordinates(program.layout, instruction.write)
+    _evaluate(program.ridge_sum(instruction.function), reads, write, weights)
+
+
+@fill.register
+def _(instruction: CopyToQueries, program: StackProgram, weights: Units) -> None:
+    """Unit a1 source[k] + a2 is_query + offset."""
+    source = coordinates(program.layout, instruction.source)
+    flag = coordinates(program.layout, IS_QUERY).expand(len(source))
+    write = coordinates(program.layout, instruction.write)
+    _evaluate(program.ridge_sum(instruction.function), [source, flag], write, weights)
+
+
+@fill.register
+def _(instruction: ClipByUnits, program: StackProgram, weights: Units) -> None:
+    """Unit a w + offset for every coordinate w."""
+    slots = _all_of(instruction.slots, program.layout)
+    _evaluate(program.ridge_sum(instruction.function), [slots], slots, weights)
+
+
+@fill.register
+def _(instruction: WipeByUnits, program: StackProgram, weights: Units) -> None:
+    """Unit a h / reach + offset for every coordinate h."""
+    slots, reach = _all_of(instruction.slots, program.layout), instruction.reach
+    fit = program.ridge_sum(instruction.function).along((1 / reach,), -reach)
+    _evaluate(fit, [slots], slots, weights)
+
+
+def _all_of(slots: tuple[str, ...], layout: Layout) -> Tensor:
+    return torch.cat([coordinates(layout, slot).flatten() for slot in slots])
+
+
+def _evaluate(fit: RidgeSum, reads: list[Tensor], write: Tensor, units: Units) -> None:
+    """The units of `fit` at reads[0][k], reads[1][k] .. for every k, into write[k]."""
+    direction, offset, beta = _numbers(fit, units.reads)
+    k, unit = _every(len(write), len(beta))
+    row = torch.arange(len(k))
+    for argument, read in enumerate(reads):
+        units.reads[row, read[k]] += direction[unit, argument]
+    units.bias[:] = offset[unit]
+    units.writes[row, write[k]] = beta[unit]

@@ -1,0 +1,68 @@
+"""Kernels by units: fine fits as the functions themselves, coarse ones unit by unit."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from icgd.approximation.ridge_sum import evaluate, fit_product, fit_ridge_sum
+from icgd.backends import unit_kernels
+from icgd.backends.dense import DenseBackend
+from icgd.backends.fused import FusedBackend
+from icgd.backends.unit_kernels import UnitSum, is_computed_as_such
+from icgd.constructions.base import Precision
+from icgd.problems import reference
+from icgd.problems.activations import TANH
+from icgd.problems.mlp import MLP
+from icgd.program.ridge import Band
+from tests.cases import batch_of, make_case
+from tests.contracts.backend import RECURSION, distance
+
+CASE = make_case(MLP((2, 3, 3, 2), "tanh"), "huber", box=2.0, seed=3)
+"""Coarse with few units: r, s r'(t), the corners of the loss and of the box."""
+
+
+@pytest.mark.parametrize("activation", ["relu", "elu", "sigmoid", "cos"])
+@pytest.mark.parametrize("n_tasks", [0, 2], ids=["one task", "batch"])
+def test_coarse_fits_are_those_of_the_dense_transformer(activation, n_tasks):
+    precision = Precision(units=40, unit_activation=activation)
+    program = RECURSION.build(CASE.problem, n_steps=2, precision=precision)
+    assert any(not is_computed_as_such(function) for function in program.functions)
+    task = (batch_of(CASE, n_tasks) if n_tasks else CASE).task()
+    ours, truth = FusedBackend().run(program, task), DenseBackend().run(program, task)
+    assert distance(ours.parameters, truth.parameters) <= 1e-10
+    assert distance(ours.predictions, truth.predictions) <= 1e-10
+    real = reference.train(CASE.problem, task.initial, task.x, task.y, 2)
+    assert 1e-7 < distance(ours.parameters, real) < 0.3
+
+
+def test_every_fit_summed_by_units_gives_what_the_functions_themselves_give(monkeypatch):
+    """All kernels have two ways; here both are nearly exact."""
+    precision = Precision(unit_activation="sigmoid")
+    case = make_case(MLP((2, 3, 3, 2), "tanh"), "squared", box=2.0, seed=3)
+    program = RECURSION.build(case.problem, n_steps=2, precision=precision)
+    task = batch_of(case, 2).task()
+    as_such = FusedBackend().run(program, task)
+    monkeypatch.setattr(unit_kernels, "AS_SUCH", -1.0)
+    by_units = FusedBackend().run(program, task)
+    assert not torch.equal(by_units.parameters, as_such.parameters)
+    assert distance(by_units.parameters, as_such.parameters) <= 1e-9
+    assert distance(by_units.predictions, as_such.predictions) <= 1e-9
+
+
+@pytest.mark.parametrize("at_once", [1, 50, 2**20])
+def test_a_sum_of_units_is_that_of_its_fit_in_groups_of_any_size(monkeypatch, at_once):
+    monkeypatch.setattr(unit_kernels, "NUMBERS_AT_ONCE", at_once)
+    a, b = torch.linspace(-1, 1, 7).double(), torch.linspace(-1, 1, 5).double().unsqueeze(-1)
+    fit = fit_product((1.0, 1.0), "relu", 24)
+    pairs = torch.stack(torch.broadcast_tensors(a, b), dim=-1)
+    value = UnitSum(fit, a)(a, b)
+    torch.testing.assert_close(value, evaluate(fit, pairs), rtol=0, atol=1e-13)
+    assert (value - a * b).abs().max() > 1e-4
+
+
+def test_a_fit_is_computed_as_such_if_its_error_is_small_everywhere():
+    fine, coarse = (fit_ridge_sum(TANH, 2.0, name, 64) for name in ("sigmoid", "relu"))
+    assert is_computed_as_such(fine)
+    assert not is_computed_as_such(coarse)
+    assert not is_computed_as_such(replace(fine, bands=(Band(0.0, 1.0, 0.5),)))

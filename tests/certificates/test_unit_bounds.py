@@ -1,0 +1,163 @@
+"""Rules of instructions by units; that they hold slot by slot is tested with all constructions."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+import torch
+
+import icgd
+from icgd.approximation.ridge_sum import fit_product, fit_ridge_sum, fit_slope_product
+from icgd.certificates.bounds import Arithmetic, Enclosure, is_ramp, ridge_error, rule
+from icgd.certificates.intervals import Interval
+from icgd.certificates.unit_bounds import left_over
+from icgd.problems.activations import IDENTITY, RELU, TANH
+from icgd.program.instructions import Argument, Combination
+from icgd.program.layout import Layout, Role, Slot
+from icgd.program.program import Layer, StackProgram
+from icgd.program.ridge import Band, RidgeSum
+from icgd.program.unit_instructions import (
+    ActivateUnits,
+    AddGatedProduct,
+    AddOuterProduct,
+    ClipByUnits,
+    PushJacobian,
+    WipeByUnits,
+)
+
+EXACTLY = Arithmetic(0.0, 5, sums_terms=True)
+FUSED = Arithmetic(0.0, 5, sums_terms=False)
+LAYOUT = Layout(
+    (
+        Slot("a", (2,), Role.SCRATCH),
+        Slot("b", (2,), Role.SCRATCH),
+        Slot("rows", (2, 1), Role.SCRATCH),
+        Slot("pushed", (1, 1), Role.SCRATCH),
+        Slot("V", (2, 2), Role.PARAMETER),
+        Slot("W", (1, 2), Role.PARAMETER),
+    )
+)
+OF_A = Argument(Combination.of("a"))
+
+
+def program_with(*functions: RidgeSum) -> StackProgram:
+    return StackProgram("by hand", LAYOUT, functions, (), 0, ())
+
+
+def point(*values: float) -> Enclosure:
+    """One token."""
+    return Enclosure.common(Interval.point(torch.tensor([values], dtype=torch.float64)))
+
+
+EMPTY = point(0.0, 0.0)
+COARSE = replace(fit_ridge_sum(TANH, 4.0, "relu", 24), error=0.125)
+
+
+def test_units_err_as_proved_and_add_to_what_was_left():
+    state = {"a": point(0.5, -3.0), "b": Enclosure.around(EMPTY.exact, EMPTY.error + 0.25)}
+    activate = ActivateUnits(OF_A, "tanh", 1.0, "b")
+    value = rule(activate, program_with(COARSE), state, EXACTLY)["b"]
+    torch.testing.assert_close(value.exact.low, torch.tanh(state["a"].exact.low))
+    torch.testing.assert_close(value.error, torch.full_like(value.error, 0.375))
+
+
+def test_a_reach_scales_argument_and_error():
+    line = replace(fit_ridge_sum(IDENTITY, 1.0, "sigmoid", 16), error=0.01)
+    activate = ActivateUnits(OF_A, "identity", 8.0, "b")
+    state = {"a": point(0.5, -8.5), "b": EMPTY}
+    value = rule(activate, program_with(line), state, EXACTLY)["b"]
+    torch.testing.assert_close(value.error[0], torch.tensor([0.08, inf]).double())
+
+
+def test_fine_fits_have_no_error_in_the_fused_backend_and_coarse_ones_have():
+    fine = fit_ridge_sum(TANH, 4.0, "sigmoid", 24)
+    state = {"a": point(0.5, -3.0), "b": EMPTY}
+    for fit, dense, fused in ((COARSE, 0.125, 0.125), (fine, fine.error, 0.0)):
+        activate = ActivateUnits(OF_A, "tanh", 1.0, "b")
+        for how, expected in ((EXACTLY, dense), (FUSED, fused)):
+            error = rule(activate, program_with(fit), state, how)["b"].error
+            assert error.tolist() == [[expected, expected]]
+
+
+def test_a_jacobian_errs_near_a_kink_by_its_own_size_times_the_jump():
+    fit = fit_slope_product(RELU, (1.0, 4.0), "relu", 24)
+    push = PushJacobian("W", "rows", OF_A, "relu", fit.name, 8.0, "pushed")
+    state = {"rows": point(3.0, 5.0), "pushed": point(0.0)}
+    state["W"] = Enclosure.common(Interval.point(torch.tensor([[2.0, 7.0]]).double()))
+    expected = {(1.0, -1.0): 0.0, (1e-5, -1.0): 6.0, (1.0, -1e-5): 35.0}
+    for z, error in expected.items():
+        now = state | {"a": point(*z)}
+        pushed = rule(push, program_with(fit), now, EXACTLY)["pushed"]
+        assert pushed.exact.low.item() == 6.0
+        assert pushed.error.item() == pytest.approx(error)
+        assert pushed.actual.low.item() >= -1e-9, "a product stays between 0 and s"
+
+
+def test_products_err_by_both_reaches():
+    fit = replace(fit_product((1.0, 1.0), "sigmoid", 24), error=0.001)
+    state = {"a": point(1.5, -1.0), "b": point(0.25, 0.5)}
+    state["V"] = Enclosure.common(Interval.point(torch.zeros(2, 2).double()))
+    add = AddOuterProduct("a", "b", (2.0, 3.0), "a b", -0.5, "V")
+    added = rule(add, program_with(fit), state, EXACTLY)["V"]
+    torch.testing.assert_close(added.error, torch.full((2, 2), 0.5 * 6 * 0.001).double())
+
+
+def test_gated_products_err_only_where_units_are_no_relus():
+    state = {"a": point(1.5, -1.0), "b": point(0.25, 0.5)}
+    state["V"] = Enclosure.common(Interval.point(torch.zeros(2, 2).double()))
+    for sharpness, error in ((1.0, 0.0), (64.0, 2 / 64 * 3.0 * 0.5)):
+        add = AddGatedProduct("a", "b", 3.0, 8.0, sharpness, -0.5, "V")
+        added = rule(add, program_with(), state, EXACTLY)["V"].error
+        torch.testing.assert_close(added, torch.full((2, 2), error).double())
+
+
+def test_a_clip_errs_more_near_the_box_and_by_anything_beyond_its_reach():
+    fit = fit_ridge_sum(IDENTITY, 4.0, "sigmoid", 16)
+    clip = replace(fit, name="clip", error=0.01, bands=(Band(0.5, 1.5, 0.25),))
+    state = {"a": point(0.25, -3.0), "b": point(0.75, 5.0)}
+    clipped = rule(ClipByUnits(("a", "b"), 1.0, "clip"), program_with(clip), state, EXACTLY)
+    assert clipped["a"].exact.low.tolist() == [[0.25, -1.0]]
+    assert clipped["a"].error.tolist() == [[0.01, 0.01]]
+    assert clipped["b"].error.tolist() == [[0.25, inf]]
+
+
+def test_what_a_wipe_misses_is_what_the_next_step_finds():
+    line = replace(fit_ridge_sum(IDENTITY, 1.0, "sigmoid", 16), error=0.01)
+    wipe = WipeByUnits(("a",), "identity", 8.0)
+    program = replace(program_with(line), block=(Layer("wipe", (wipe,)),))
+    wiped = rule(wipe, program, {"a": point(0.25, 9.0)}, EXACTLY)["a"]
+    assert wiped.exact.low.tolist() == [[0.0, 0.0]]
+    assert wiped.error.tolist() == [[0.08, inf]]
+    assert left_over(program, EXACTLY)["a"] == 0.08
+    assert left_over(program, EXACTLY)["b"] == 0.0
+    assert left_over(program, FUSED)["a"] == 0.0
+
+
+def test_the_error_of_a_sum_of_units_is_that_of_the_bands_it_touches():
+    fit = replace(COARSE, bands=(Band(-1.0, 1.0, 0.5), Band(0.0, 0.5, 2.0)))
+    low = torch.tensor([-3.0, -2.0, 0.6, 0.1, 3.0]).double()
+    errors = ridge_error(fit, Interval(low, low + 1.0))
+    assert errors.tolist() == [0.125, 0.5, 0.5, 2.0, 0.125]
+    assert ridge_error(fit, Interval(low, low + 1.1)).tolist()[-1] == inf
+
+
+def test_a_kinked_slope_is_a_ramp_and_a_clip_is_none():
+    assert is_ramp(fit_slope_product(RELU, (1.0, 4.0), "relu", 24))
+    assert not is_ramp(fit_slope_product(TANH, (1.0, 4.0), "relu", 24))
+    assert not is_ramp(replace(COARSE, bands=(Band(-1.0, 1.0, 0.5),)))
+
+
+def test_near_kinks_of_recursion_are_those_of_relu_stack_within_its_wider_band():
+    """The band of a product lies on both sides of the kink, a ramp only on its right."""
+    problem = icgd.Problem(
+        icgd.MLP((2, 3, 1), "relu"), "squared", icgd.GradientStep(0.1, 2.0), icgd.Domain(1.0, 1.0)
+    )
+    x = torch.tensor([[1.0, -1.0], [0.5, 0.25]]).double()
+    weights = torch.tensor([1.0, 1.0 - 1e-5, 1.0, 1.0 + 1e-5, 1.0, 0.5, 1.0, 1.0, 1.0]).double()
+    counts = {}
+    for name in ("recursion", "relu-stack"):
+        compiled = icgd.compile(problem, n_steps=1, construction=name)
+        report = icgd.verify(compiled, x, torch.ones(2, 1), initial=weights)
+        assert report.verdict is icgd.Verdict.HOLDS
+        counts[name] = [event.unit for event in report.near_kinks.events]
+    assert counts == {"recursion": [0, 1], "relu-stack": [0]}

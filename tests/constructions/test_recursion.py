@@ -1,0 +1,179 @@
+import json
+from math import inf
+from pathlib import Path
+
+import pytest
+import torch
+
+import icgd
+from icgd.constructions.base import Precision
+from icgd.constructions.recursion import default_activation, literal_layers
+from icgd.constructions.registry import CONSTRUCTIONS, construction_for
+from icgd.errors import SettingError, UnsupportedActivationError, UnsupportedProblemError
+from icgd.problems.mlp import MLP
+from icgd.problems.problem import Domain
+from icgd.problems.unit_activations import UNIT_ACTIVATIONS
+from icgd.program import render
+from icgd.program.check import check_program
+from icgd.program.layout import Role
+from tests.cases import make_case
+
+RECURSION = CONSTRUCTIONS["recursion"]
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def problem_of(widths: tuple[int, ...], activation: str = "tanh", **settings: object):
+    settings = {"box": 2.0, "domain": Domain(1.0, 1.0), **settings}
+    return make_case(MLP(widths, activation), "squared", **settings).problem
+
+
+def built(problem, activation: str | None = None, units: int = 200, n_steps: int = 3):
+    precision = Precision(units=units, unit_activation=activation)
+    return RECURSION.build(problem, n_steps=n_steps, precision=precision)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_a_block_has_two_layers_more_than_the_network(depth):
+    """Theorem 1 has two layers of attention and MLP for n = 2; n of them do for any n."""
+    program = built(problem_of((2, *[3] * (depth - 1), 1)), n_steps=7)
+    kinds = [layer.kind.value for layer in program.block]
+    assert kinds == ["attention"] * max(depth - 1, 1) + ["mlp", "attention", "mlp"]
+    forward = ["attention"] * max(depth - 1, 1)
+    assert [layer.kind.value for layer in program.prediction] == [*forward, "mlp"]
+    assert program.n_layers == 7 * len(kinds) + len(forward) + 1
+
+
+def test_the_papers_own_count_grows_with_the_square_of_the_depth():
+    """a_n = a_{n-1} + n + 1 from a_2 = 2: n - 1 forward layers, the network below, 2 more."""
+    counts = [literal_layers(depth) for depth in range(1, 8)]
+    assert counts == [2, 2, 6, 11, 17, 24, 32]
+    compiled = icgd.compile(problem_of((2, 3, 3, 1)), n_steps=1, construction="recursion")
+    summary = compiled.summary()
+    assert (summary.paper_layers, summary.layers_per_step) == (6, 5)
+
+
+def test_the_stream_holds_a_jacobian_for_every_layer_and_every_one_below():
+    """z_m has k_m rows, and V_j has k_j k_{j-1} entries."""
+    layout = built(problem_of((2, 3, 4, 1))).layout
+    shapes = {slot.name: slot.shape for slot in layout.slots if slot.name.startswith("jacobian")}
+    assert shapes == {"jacobian_2_1": (4, 6), "jacobian_3_1": (1, 6), "jacobian_3_2": (1, 12)}
+    x, y, weights, units, z, slope, constants = 2, 1, 6 + 12 + 4, 3 + 4, 4 + 1, 1, 4
+    assert layout.width == x + y + weights + units + z + (24 + 6 + 12) + slope + constants
+
+
+@pytest.mark.parametrize("activation", UNIT_ACTIVATIONS)
+def test_every_activation_serves(activation):
+    program = built(problem_of((2, 3, 1)), activation)
+    check_program(program)
+    assert program.activation == activation
+    assert {function.activation for function in program.functions} == {activation}
+
+
+def test_kinks_are_met_exactly_by_what_bends_like_relu():
+    """r, u, the clip, the wipe and the copy; s r'(t) but for a band around the kink."""
+    program = built(problem_of((2, 3, 1), "leaky_relu"), "relu")
+    assert {function.error for function in program.functions} == {0.0}
+    bands = {function.name: function.bands for function in program.functions if function.bands}
+    assert list(bands) == ["s leaky_relu'(t)"]
+    ((band,),) = bands.values()
+    assert (band.low, band.high) == (-(2.0**-13), 2.0**-13)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("tanh", "tanh"),
+        ("gelu", "gelu"),
+        ("relu", "relu"),
+        ("leaky_relu", "relu"),
+        ("identity", "relu"),
+    ],
+)
+def test_units_are_those_of_the_network_unless_said(target, expected):
+    assert default_activation(MLP((2, 3, 1), target)) == expected
+    assert built(problem_of((2, 3, 1), target)).activation == expected
+
+
+def test_the_weights_depend_on_neither_the_data_nor_the_number_of_steps():
+    few, many = (built(problem_of((2, 3, 1)), n_steps=n) for n in (1, 50))
+    assert (few.layout, few.functions, few.block) == (many.layout, many.functions, many.block)
+
+
+def test_the_golden_listing_of_2_3_3_1_tanh_by_sigmoids():
+    listing = render.listing(built(problem_of((2, 3, 3, 1)), "sigmoid", n_steps=5))
+    golden = (GOLDEN / "recursion_2_3_3_1_tanh.txt").read_text(encoding="utf-8")
+    without_errors = [line.split(", error")[0] for line in listing.splitlines()]
+    assert without_errors == [line.split(", error")[0] for line in golden.splitlines()]
+
+
+def test_a_program_survives_the_way_through_json():
+    program = built(problem_of((2, 3, 1), "relu"), "softplus")
+    assert render.from_data(json.loads(json.dumps(render.to_data(program)))) == program
+
+
+def test_an_output_activation_is_refused_with_the_reason():
+    problem = make_case(MLP((2, 3, 1), "tanh", "tanh"), "squared").problem
+    reason = (
+        "its target has a linear output, not tanh: the recursion starts from the derivatives of "
+        "z_n itself."
+    )
+    with pytest.raises(UnsupportedProblemError) as caught:
+        construction_for(problem, "recursion")
+    assert str(caught.value) == (
+        f"recursion cannot compile this problem: {reason} Constructions that can: relu-stack, "
+        "softmax-stack."
+    )
+
+
+def test_a_loss_that_couples_its_outputs_and_data_without_digits_are_refused():
+    coupled = make_case(MLP((2, 3, 2), "tanh"), "cross_entropy").problem
+    assert "couples all outputs" in RECURSION.why_not(coupled)
+    huge = problem_of((2, 3, 1), domain=Domain(1e12, 1.0))
+    assert "can reach 4e+12 on the domain" in RECURSION.why_not(huge)
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh", "cos"])
+def test_kinks_by_units_without_kinks_are_refused(activation):
+    with pytest.raises(SettingError, match=rf"{activation} units have no kink to put there"):
+        built(problem_of((2, 3, 1), "relu"), activation)
+
+
+def test_a_polynomial_is_refused_with_the_reason():
+    with pytest.raises(UnsupportedActivationError, match="'square' is a polynomial of degree 2"):
+        icgd.compile(
+            problem_of((2, 3, 1)), n_steps=1, construction="recursion", unit_activation="square"
+        )
+
+
+def test_a_box_too_large_for_the_units_is_refused_with_its_error_and_what_would_do():
+    wide = problem_of((2, 4, 4, 2), "gelu")
+    with pytest.raises(SettingError) as caught:
+        built(wide, "elu", units=64)
+    box, rest = str(caught.value).split(" is too large for ")
+    error, advice = rest.split(", above accuracy=0.25. ")
+    assert box.startswith("The box [-1, 1] x [-32.03")
+    assert error.startswith("64 elu units: the error of s gelu'(t) would be 0.9")
+    assert advice == "About 128 would do; or use a smaller box."
+    assert built(wide, "elu", units=128).activation == "elu"
+
+
+def test_a_step_too_long_for_waves_to_clip_is_refused_with_its_error():
+    """cos has to meet the corners of the box on all that a step can reach."""
+    with pytest.raises(SettingError, match=r"too large for 200 cos units: the error of the clip"):
+        built(problem_of((2, 3, 1), step_size=50.0), "cos")
+
+
+def test_all_slots_stay_within_the_reach_of_their_wipe():
+    """Weights at the corners of the box, inputs at those of the domain."""
+    problem = problem_of((2, 3, 3, 1), "gelu")
+    program = built(problem, "softplus")
+    task = icgd.Compiled(problem, program).task(
+        torch.ones(2, 2), torch.ones(2, 1), initial=torch.full((18,), 2.0)
+    )
+    run = icgd.Compiled(problem, program).run_task(task, trace=True, backend="dense")
+    wipes = program.block[-1].instructions[1:]
+    reaches = {name: wipe.reach for wipe in wipes for name in wipe.slots}
+    for slot in program.layout.having(Role.SCRATCH):
+        largest = run.trace[slot.name].abs().max()
+        assert largest <= reaches[slot.name] / 2, slot.name
+        assert reaches[slot.name] < inf
