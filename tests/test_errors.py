@@ -95,6 +95,11 @@ MESSAGES = [
         "step_size has 2 entries; expected 3, one for each step.",
     ),
     (
+        made(ExportError.activation, "ONNX", "gelu", ["relu", "tanh"]),
+        "ONNX cannot hold gelu units. Compile with unit_activation=... one of relu, tanh, or use "
+        "compiled.transformer(), a torch module.",
+    ),
+    (
         made(ExportError.kernel_attention, "ONNX"),
         "ONNX cannot hold kernel attention, of which functional descent is made. Use "
         "compiled.transformer(), a torch module.",

@@ -736,6 +736,13 @@ class ExportError(IcgdError, ValueError):
         )
 
     @classmethod
+    def activation(cls, tool: str, name: str, able: Sequence[str]) -> ExportError:
+        return cls(
+            f"{tool} cannot hold {name} units. Compile with unit_activation=... one of "
+            f"{', '.join(able)}, or use compiled.transformer(), a torch module."
+        )
+
+    @classmethod
     def too_large(cls, tool: str, needed: int, limit: int) -> ExportError:
         return cls(
             f"The {tool} file would take {needed / 2**30:.1f} GiB; such a file can hold "

@@ -25,6 +25,7 @@ from icgd.exports import onnx as exports
 from icgd.exports.onnx import export_onnx, run_onnx
 from icgd.layers.transformer import Transformer
 from icgd.problems.problem import Problem
+from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.program.render import from_data
 from tests import cases
 from tests.cases import build
@@ -56,6 +57,22 @@ def test_a_compiled_run_agrees_with_the_dense_backend(construction, case, tmp_pa
     close(read_parameters(compiled.program.layout, final), dense.parameters[-1], 1e-11)
     predictions = read_predictions(compiled.program, final, task.n_examples)
     close(predictions, dense.predictions, 1e-11)
+
+
+@needs_packages
+@pytest.mark.parametrize("activation", UNIT_ACTIVATIONS)
+def test_units_of_every_activation_but_one_agree_with_torch(activation, tmp_path):
+    case = cases.make_case(cases.MLP((2, 3, 1), "tanh"), "squared", box=2.0)
+    compiled = icgd.compile(
+        case.problem, n_steps=1, construction="recursion", units=64, unit_activation=activation
+    )
+    if activation == "gelu":
+        with pytest.raises(ExportError, match="ONNX cannot hold gelu units"):
+            export_onnx(compiled, tmp_path / "run.onnx")
+        return
+    export_onnx(compiled, tmp_path / "run.onnx")
+    stream = encode(compiled.program, case.task())
+    close(run_onnx(tmp_path / "run.onnx", stream), run(compiled, stream), 1e-11)
 
 
 @needs_packages

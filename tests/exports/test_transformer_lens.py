@@ -235,8 +235,8 @@ def test_layers_that_the_tool_lacks_are_named():
         open_in_transformer_lens(Compiled(case.problem, program))
     assert str(caught.value) == (
         "TransformerLens has softmax attention and MLP layers only; the transformer of relu-stack "
-        "has ReLU attention and product layers too. Compile with construction='softmax-stack', "
-        "or use icgd.exports.onnx, which writes every layer."
+        "has attention without a softmax and product layers too. Compile with "
+        "construction='softmax-stack', or use icgd.exports.onnx, which writes every layer."
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import singledispatch
 from math import inf
@@ -61,6 +61,8 @@ def export_onnx(
     _require_packages()
     if compiled.program.trains_function:
         raise ExportError.kernel_attention("ONNX")
+    if compiled.program.activation not in ACTIVATIONS:
+        raise ExportError.activation("ONNX", compiled.program.activation, list(ACTIVATIONS))
     needed = compiled.summary().parameters * dtype_named(dtype).itemsize + ROOM
     if needed > LARGEST_FILE:
         raise ExportError.too_large("ONNX", needed, LARGEST_FILE)
@@ -99,7 +101,7 @@ def _session(path: Path) -> Any:
 
 def _model(compiled: Compiled, dtype: torch.dtype) -> Any:
     transformer, program = compiled.transformer(dtype), compiled.program
-    graph = _Graph()
+    graph = _Graph(ACTIVATIONS[program.activation], dtype)
     for name, weight in transformer.named_parameters():
         graph.constant(name, weight.detach())
     stream = "stream"
@@ -155,6 +157,8 @@ def _layout_data(layout: Layout) -> list[dict[str, Any]]:
 class _Graph:
     """Nodes in the order in which they run, and constants by name."""
 
+    activation: Callable[[_Graph, str], str]
+    dtype: torch.dtype
     place: str = ""
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
@@ -166,6 +170,9 @@ class _Graph:
     def axes(self, *axes: int) -> str:
         """A list of axes, which some operations take as an input."""
         return self.constant(f"axes {axes}", torch.tensor(axes))
+
+    def one(self) -> str:
+        return self.constant("one", torch.ones((), dtype=self.dtype))
 
     def add(self, operation: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         """Append a node; its result is called `output`, or after its place."""
@@ -186,6 +193,33 @@ class _Graph:
         return onnx.helper.make_graph(self.nodes, "icgd", ends[:1], ends[1:], constants)
 
 
+def _softplus(graph: _Graph, z: str) -> str:
+    """max(z, 0) + log(1 + exp(-|z|)): onnxruntime has no softplus in float64."""
+    decay = graph.add("Exp", graph.add("Neg", graph.add("Abs", z)))
+    return graph.add(
+        "Add", graph.add("Relu", z), graph.add("Log", graph.add("Add", graph.one(), decay))
+    )
+
+
+def _elu(graph: _Graph, z: str) -> str:
+    """max(z, 0) + exp(min(z, 0)) - 1, where min(z, 0) = z - max(z, 0)."""
+    positive = graph.add("Relu", z)
+    left = graph.add("Sub", graph.add("Exp", graph.add("Sub", z, positive)), graph.one())
+    return graph.add("Add", positive, left)
+
+
+ACTIVATIONS: dict[str, Callable[[_Graph, str], str]] = {
+    "relu": lambda graph, z: graph.add("Relu", z),
+    "sigmoid": lambda graph, z: graph.add("Sigmoid", z),
+    "tanh": lambda graph, z: graph.add("Tanh", z),
+    "softplus": _softplus,
+    "silu": lambda graph, z: graph.add("Mul", z, graph.add("Sigmoid", z)),
+    "elu": _elu,
+    "cos": lambda graph, z: graph.add("Cos", z),
+}
+"""What heads and hidden units apply; onnxruntime has no error function in float64, so no gelu."""
+
+
 def tensor_type(dtype: torch.dtype) -> int:
     """ONNX's number for a type."""
     names = {torch.float64: "DOUBLE", torch.float32: "FLOAT"}
@@ -201,7 +235,7 @@ def append(layer: nn.Module, graph: _Graph, name: str, stream: str) -> str:
 @append.register
 def _(layer: MLPLayer, graph: _Graph, name: str, stream: str) -> str:
     read = graph.add("MatMul", stream, f"{name}.W_in")
-    hidden = graph.add("Relu", graph.add("Add", read, f"{name}.b_in"))
+    hidden = graph.activation(graph, graph.add("Add", read, f"{name}.b_in"))
     return graph.add("MatMul", hidden, f"{name}.W_out")
 
 
@@ -210,7 +244,7 @@ def _(layer: ActivationAttention, graph: _Graph, name: str, stream: str) -> str:
     query, key, value = _projections(graph, name, stream)
     tokens = graph.add("Shape", stream, start=1, end=2)
     n_tokens = graph.add("Cast", tokens, to=tensor_type(layer.W_Q.dtype))
-    pattern = graph.add("Div", graph.add("Relu", _scores(graph, query, key)), n_tokens)
+    pattern = graph.add("Div", graph.activation(graph, _scores(graph, query, key)), n_tokens)
     return _output(layer, graph, name, graph.add("MatMul", pattern, value))
 
 

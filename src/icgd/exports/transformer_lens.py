@@ -44,7 +44,10 @@ SCORE_SCALE = 2.0
 """What the tool divides scores by, and W_Q is multiplied by before. The tool does not take 1, and
 a power of two changes no digit."""
 
-NOT_STANDARD = {LayerKind.ATTENTION: "ReLU attention", LayerKind.PRODUCT: "product layers"}
+NOT_STANDARD = {
+    LayerKind.ATTENTION: "attention without a softmax",
+    LayerKind.PRODUCT: "product layers",
+}
 """Kinds of layers that the tool does not have."""
 
 
