@@ -132,3 +132,16 @@ def test_fits_are_the_same_every_time():
 
 def test_every_activation_is_tested():
     assert REACHED.keys() | {"silu"} == UNIT_ACTIVATIONS.keys()
+
+
+@pytest.mark.parametrize("activation", ["softplus", "gelu", "silu", "elu"])
+def test_a_wide_interval_is_met_by_corners_where_the_function_bends(activation):
+    """Even units are too far apart there: 100 of silu leave 0.2 of sigmoid on [-300, 300]."""
+    fit = fit_line(SIGMOID, 300.0, activation, 100)
+    assert sampled_error(fit, SIGMOID) <= fit.error < 1e-4
+
+
+def test_sigmoid_by_tanh_is_exact():
+    fit = fit_line(SIGMOID, 5.0, "tanh", 24)
+    assert fit.is_exact
+    assert sampled_error(fit, SIGMOID) <= 1e-15

@@ -108,3 +108,9 @@ def test_what_a_polynomial_of_lower_degree_leaves_is_counted(monkeypatch):
     function, fit, error = KNOWN[0]
     monkeypatch.setattr(ridge_proof, "TAIL", 1e-3)
     assert proved_error(Profile(function, fit.half_widths), fit) >= 1.155 * error + 1e-3
+
+
+def test_units_as_sharp_as_corners_are_too_dear_to_prove_by_panels():
+    for slope, is_affordable in ((10.0, True), (2.0**40, False)):
+        fit = RidgeSum("f", "softplus", (1.0,), (RidgeUnit((slope,), 0.0, 1.0),), inf)
+        assert (cost_of_proof(Profile(TANH, (1.0,)), fit) < inf) is is_affordable

@@ -148,13 +148,13 @@ def test_a_polynomial_is_refused_with_the_reason():
 def test_a_box_too_large_for_the_units_is_refused_with_its_error_and_what_would_do():
     wide = problem_of((2, 4, 4, 2), "gelu")
     with pytest.raises(SettingError) as caught:
-        built(wide, "elu", units=64)
+        built(wide, "sigmoid", units=64)
     box, rest = str(caught.value).split(" is too large for ")
     error, advice = rest.split(", above accuracy=0.25. ")
-    assert box.startswith("The box [-1, 1] x [-32.03")
-    assert error.startswith("64 elu units: the error of s gelu'(t) would be 0.9")
+    assert box.startswith("The box [-1, 1] x [-35.4")
+    assert error.startswith("64 sigmoid units: the error of s gelu'(t) would be 0.3")
     assert advice == "About 128 would do; or use a smaller box."
-    assert built(wide, "elu", units=128).activation == "elu"
+    assert built(wide, "sigmoid", units=128).activation == "sigmoid"
 
 
 def test_a_step_too_long_for_waves_to_clip_is_refused_with_its_error():

@@ -18,7 +18,7 @@ from math import inf, pi
 import torch
 from torch import Tensor
 
-from icgd.approximation.bends import kinked_line
+from icgd.approximation.bends import by_bends, kinked_line
 from icgd.approximation.lattice import chebyshev_points
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.approximation.ridge_proof import Profile, proved_error, rounding
@@ -72,17 +72,20 @@ def fit_line(
     if isinstance(function, KinkedFunction) and UNIT_ACTIVATIONS[activation].bends:
         return kinked_line(function, half_width, activation)
     if activation == "relu":
-        return _of_relus(function, half_width, units)
+        return _of_relus(function, half_width, activation, units)
     if half_width != 1.0 and _is_multiple_of_identity(function):
         line = fit_line(function, 1.0, activation, units, largest, roundoff)
         return _widened(function, half_width, line)
     few = min(units, ENOUGH_UNITS)
-    fit = _least_squares(function, half_width, activation, few, largest, roundoff)
-    if fit.error <= max(CLOSE_ENOUGH, roundoff * fit.size) or units == few:
-        return fit
-    many = min(units, MOST_ON_A_LINE)
-    more = _least_squares(function, half_width, activation, many, largest, roundoff)
-    return min(fit, more, key=lambda one: one.error + roundoff * LIKELY_ROUNDING * one.size)
+    fits = [_least_squares(function, half_width, activation, few, largest, roundoff)]
+    if fits[0].error <= max(CLOSE_ENOUGH, roundoff * fits[0].size):
+        return fits[0]
+    if units > few:
+        many = min(units, MOST_ON_A_LINE)
+        fits.append(_least_squares(function, half_width, activation, many, largest, roundoff))
+    if UNIT_ACTIVATIONS[activation].bends:  # better where the interval is wide
+        fits.append(_of_relus(function, half_width, activation, units))
+    return min(fits, key=lambda fit: fit.error + roundoff * LIKELY_ROUNDING * fit.size)
 
 
 def _exact_units(
@@ -93,6 +96,8 @@ def _exact_units(
         return (RidgeUnit((1.0,), 0.0, 1.0),)
     if (function.name, activation) == ("tanh", "sigmoid"):
         return (RidgeUnit((2.0,), 0.0, 2.0), RidgeUnit((0.0,), 0.0, -2.0))
+    if (function.name, activation) == ("sigmoid", "tanh"):  # tanh(64) is 1 to 55 digits
+        return (RidgeUnit((0.5,), 0.0, 0.5), RidgeUnit((0.0,), 64.0, 0.5))
     if not _is_multiple_of_identity(function):
         return ()
     slope = float(function(torch.ones((), dtype=torch.float64)))
@@ -114,10 +119,12 @@ def _widened(function: ScalarFunction, half_width: float, line: RidgeSum) -> Rid
     return replace(wide, error=wide.error + rounding(Profile(function, (half_width,)), wide))
 
 
-def _of_relus(function: ScalarFunction, half_width: float, units: int) -> RidgeSum:
+def _of_relus(function: ScalarFunction, half_width: float, activation: str, units: int) -> RidgeSum:
+    """A piecewise-linear stand-in, with knots where the function bends, by what bends like relu."""
     fit = fit_relu_sum(function, -half_width, half_width, units - 1)
-    terms = tuple(RidgeUnit((term.scale,), term.shift, term.coefficient) for term in fit.terms())
-    return RidgeSum(function.name, "relu", (half_width,), terms, fit.error)
+    relus = [RidgeUnit((term.scale,), term.shift, term.coefficient) for term in fit.terms()]
+    made = by_bends(function.name, activation, (half_width,), relus)
+    return replace(made, error=made.error + fit.error)
 
 
 @dataclass(frozen=True)

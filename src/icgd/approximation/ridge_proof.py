@@ -39,6 +39,9 @@ from icgd.program.ridge import RidgeSum
 POINTS_PER_DEGREE = 3
 """N / n: points cost time, and 3 makes the factor 1 / cos(pi / 6) = 1.155."""
 
+MOST_PANELS = 1e6
+"""Along one argument; units as sharp as corners would need far more."""
+
 TAIL = 1e-18
 """r^-n: so far below rounding that coefficients of size 1e3 leave no trace of it."""
 
@@ -165,6 +168,8 @@ def cost_of_proof(target: Profile, fit: RidgeSum) -> float:
     points = 1.0
     for axis, width in enumerate(fit.half_widths):
         height = _height(target, units, axis)
+        if 2 * width / height > MOST_PANELS:
+            return inf
         points *= len(_nodes(_panels(target, units, axis, width, height), height)[0])
     return points * fit.n_units
 
