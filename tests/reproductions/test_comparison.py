@@ -22,7 +22,7 @@ def test_every_construction_that_accepts_the_problem_is_measured_within_its_boun
     found = compare(quick(NARROW, seed=1))
     rows = {row.construction: row for row in found.rows}
     assert list(rows) == ["relu-stack", "softmax-stack", "universal"]
-    assert list(found.refusals) == ["functional"]
+    assert list(found.refusals) == ["recursion", "functional"]
     for row in found.rows:
         assert row.verdict is icgd.Verdict.HOLDS
         assert row.step_error <= row.step_bound
@@ -31,6 +31,14 @@ def test_every_construction_that_accepts_the_problem_is_measured_within_its_boun
     assert 1e-9 < rows["relu-stack"].step_error < 1e-2
     assert (rows["relu-stack"].layers_per_step, rows["universal"].layers_per_step) == (6, 4)
     assert rows["softmax-stack"].n_registers > 0
+
+
+def test_recursion_joins_where_the_output_is_linear():
+    problem = icgd.Problem(icgd.MLP((2, 3, 1)), "squared", NARROW.update, NARROW.domain)
+    rows = {row.construction: row for row in compare(quick(problem)).rows}
+    assert list(rows) == ["relu-stack", "softmax-stack", "recursion"]
+    assert rows["recursion"].layers_per_step == 4
+    assert rows["recursion"].verdict is icgd.Verdict.HOLDS
 
 
 def test_functions_are_compared_with_kernel_regression():
