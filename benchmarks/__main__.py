@@ -14,13 +14,26 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import accuracy, functional, memory, scaling, speed, start_up, training
+from benchmarks import (
+    accuracy,
+    functional,
+    memory,
+    recursion,
+    scaling,
+    speed,
+    start_up,
+    training,
+)
 
 Rows = list[dict[str, object]]
 
 BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "speed": ("Fused against torch.autograd, float64, 64 pieces, 2 threads", speed.rows),
     "softmax_speed": ("Fused softmax-stack against fused relu-stack", speed.softmax_rows),
+    "recursion_speed": (
+        "Fused recursion against fused relu-stack, own units, one thread",
+        recursion.speed,
+    ),
     "scaling": ("Cost of a fused run along each axis (tanh, width 32)", scaling.rows),
     "memory": ("Peak memory beyond the inputs", memory.rows),
     "start_up": ("Start-up", start_up.rows),
@@ -32,6 +45,10 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "softmax_weights": (
         "Trained weights of softmax-stack, 3-4-4-2, n = 6, 5 steps, dense backend",
         accuracy.softmax_weights,
+    ),
+    "recursion_weights": (
+        "Trained weights of recursion, tanh, 200 units, n = 6, 5 steps",
+        recursion.weights,
     ),
     "training": (
         "Training steps against plain einsum, batch 3000, n = 30, d = 5, 3 layers, float32",

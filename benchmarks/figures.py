@@ -1,28 +1,66 @@
-"""Measure and draw the figures of the documentation: `make figures`."""
+"""Measure and draw the figures of the documentation: `make figures`.
+
+`python -m benchmarks.figures` draws all of them; names draw those alone.
+"""
 
 import json
-from dataclasses import asdict
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from icgd.reproductions import error_decay, function_learning, plotting
+import icgd
+from icgd.cli.show import plain
+from icgd.reproductions import comparison, error_decay, function_learning, plotting
 from icgd.weights.atomic import whole_file
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
+COMPARED = comparison.Settings(  # icgd compare --widths 3,4,4,2 --box 2 --x-bound 2
+    icgd.Problem(
+        target=icgd.MLP(widths=(3, 4, 4, 2), activation="tanh"),
+        loss="squared",
+        update=icgd.GradientStep(step_size=0.1, box=2.0),
+        domain=icgd.Domain(x=2.0, y=2.0),
+    ),
+    n_timings=101,
+)
 
-def main() -> None:
-    decay, learning = error_decay.measure(), function_learning.measure()
-    _write("error_decay", asdict(decay), error_decay.draw(decay))
-    _write("function_learning", asdict(learning), function_learning.draw(learning))
+
+def main(names: list[str]) -> None:
+    for name in names or FIGURES:
+        numbers, figure = FIGURES[name]()
+        _write(name, numbers, figure)
 
 
-def _write(name: str, numbers: dict[str, object], figure: plotting.Figure) -> None:
+def _comparison() -> tuple[object, plotting.Figure]:
+    result = comparison.compare(COMPARED)
+    return result, comparison.draw(result)
+
+
+def _error_decay() -> tuple[object, plotting.Figure]:
+    result = error_decay.measure()
+    return result, error_decay.draw(result)
+
+
+def _function_learning() -> tuple[object, plotting.Figure]:
+    result = function_learning.measure()
+    return result, function_learning.draw(result)
+
+
+FIGURES: dict[str, Callable[[], tuple[object, plotting.Figure]]] = {
+    "comparison": _comparison,
+    "error_decay": _error_decay,
+    "function_learning": _function_learning,
+}
+
+
+def _write(name: str, numbers: object, figure: plotting.Figure) -> None:
     with whole_file(IMAGES / f"{name}.json") as path:
-        path.write_text(json.dumps(numbers, indent=1) + "\n")
+        path.write_text(json.dumps(plain(numbers), indent=1) + "\n")
     with whole_file(IMAGES / f"{name}.png") as path:
         path.write_bytes(plotting.png(figure))
     print(f"Written to {IMAGES.relative_to(IMAGES.parents[1])}/{name}.png and .json")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -4,8 +4,12 @@ import json
 import re
 from pathlib import Path
 
+from icgd.cli.show import count_text, error_text
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+COUNTED = ("layers_per_step", "max_heads", "d_model", "n_registers", "parameters", "flops")
+BOUNDED = ("step_error", "step_bound", "domain_bound", "run_error")
 RESULTS = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
 
 
@@ -58,7 +62,39 @@ def test_its_figures_of_kernels_are_those_of_the_last_benchmark():
     assert max(fixed) <= 0.5
 
 
+def test_its_figures_of_recursion_are_those_of_the_last_benchmark():
+    rows = RESULTS["recursion_weights"]
+    assert {row["verdict"] for row in rows} == {"HOLDS"}
+    errors = {
+        row["units"]: row["largest weight error"]
+        for row in rows
+        if (row["widths"], row["backend"]) == ("2-3-3-1", "dense")
+    }
+    assert f"within {errors['sigmoid']:.1e} of real gradient descent" in README
+    assert f"with 200 relus for each function within {errors['relu']:.1e}" in README
+    assert max(row["largest weight error"] for row in rows if row["units"] == "sigmoid") <= 1e-3
+    corner = max(row["clip, at a corner"] for row in rows if row["units"] == "sigmoid")
+    assert f"200 sigmoids err by up to {corner:.1e}" in README
+    ratios = [row["ratio"] for row in RESULTS["recursion_speed"] if row["limit"]]
+    assert f"takes {min(ratios):.1f} to {max(ratios):.1f} times as long" in README
+    deep, kinked = (row["ratio"] for row in RESULTS["recursion_speed"] if not row["limit"])
+    assert f"{deep:.0f} times for four layers" in README
+    assert f"{kinked:.0f} times for a relu network" in README
+
+
+def test_its_comparison_is_the_last_one_measured():
+    path = ROOT / "docs" / "images" / "comparison.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    assert [row["construction"] for row in rows] == ["relu-stack", "softmax-stack", "recursion"]
+    for row in rows:
+        counts = [count_text(row[name]) for name in COUNTED]
+        errors = [error_text(row[name]) for name in BOUNDED]
+        cells = (row["construction"], *counts, *errors, f"{row['over_descent']:.2f}")
+        assert f"| {' | '.join(cells)} |" in README
+
+
 def test_no_benchmark_was_over_its_limit():
-    rows = [row for name in ("speed", "softmax_speed", "memory", "fits") for row in RESULTS[name]]
+    names = ("speed", "softmax_speed", "recursion_speed", "memory", "fits")
+    rows = [row for name in names for row in RESULTS[name] if row["limit"]]
     assert rows
     assert [row for row in rows if row["ratio"] > row["limit"]] == []

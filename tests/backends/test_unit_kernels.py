@@ -15,6 +15,8 @@ from icgd.constructions.base import Precision
 from icgd.problems import reference
 from icgd.problems.activations import TANH
 from icgd.problems.mlp import MLP
+from icgd.problems.problem import Domain
+from icgd.problems.task import Task, as_task
 from icgd.program.ridge import Band
 from tests.cases import batch_of, make_case
 from tests.contracts.backend import RECURSION, distance
@@ -84,3 +86,23 @@ def test_a_clip_sums_units_near_the_corners_and_is_exact_elsewhere():
     by_units = weights + UnitSum(program.ridge_sum("clip"), weights)(weights)
     torch.testing.assert_close(clipped, by_units, rtol=0, atol=1e-9)
     assert (clipped - weights.clamp(-2, 2)).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("n_tasks", [0, 2], ids=["one task", "batch"])
+def test_units_on_a_kink_are_those_of_the_dense_transformer(n_tasks):
+    """z is -1e-5 in both hidden layers, where s r' is 0, and relus give a part of s."""
+    problem = make_case(
+        MLP((2, 2, 2, 1), "relu"), "squared", box=2.0, domain=Domain(1.0, 1.0)
+    ).problem
+    program = RECURSION.build(problem, n_steps=1, precision=Precision())
+    first, second, last = [1.0, -1.0 - 1e-5, 0.5, 0.5], [1.0, -1e-5, 1.0, 1.0], [1.0, -1.0]
+    weights = torch.tensor([*first, *second, *last]).double()
+    x = torch.tensor([[1.0, 1.0], [0.5, -1.0]]).double()
+    task = as_task(problem, x, torch.ones(2, 1), initial=weights)
+    if n_tasks:
+        parts = (task.x, task.y, task.queries, task.initial)
+        task = Task(*(torch.stack([part, 0.5 * part]) for part in parts))
+    ours, truth = FusedBackend().run(program, task), DenseBackend().run(program, task)
+    assert distance(ours.parameters, truth.parameters) <= 1e-11
+    real = reference.train(problem, task.initial, task.x, task.y, 1)
+    assert distance(ours.parameters, real) > 1e-3

@@ -1,13 +1,14 @@
 """Kernels of instructions by units.
 
 A function whose sum of units is proved so close that nobody could tell them apart is computed as
-such; a coarser one is summed unit by unit, and a clip near the corners of the box only. Jacobians
-make a step cost O(n k |w|) where k is the largest width, against O(n |w|) of a backward pass.
+such; a coarser one is summed unit by unit, near kinks and the corners of the box only. Jacobians
+have a row for every unit, so that a step costs up to O(n k^2 |w|) where k is the largest width,
+against O(n |w|) of a backward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -101,43 +102,68 @@ def _(instruction: PassOn, machine: Machine) -> Kernel:
 
 @kernel.register
 def _(instruction: StartJacobian, machine: Machine) -> Kernel:
-    z, inputs = machine.argument(instruction.argument).value, machine.slots[instruction.inputs]
-    weights = machine.slots[instruction.weights].unsqueeze(-3)
-    entries = machine.slots[instruction.write].unflatten(
-        -1, (*weights.shape[-2:], inputs.shape[-1])
-    )
-    fit, slope = machine.program.ridge_sum(instruction.function), _slope(instruction.activation)
-    if is_computed_as_such(fit):
-        return lambda: torch.mul(
-            (weights * slope(z).unsqueeze(-2)).unsqueeze(-1),
-            inputs[..., None, None, :],
-            out=entries,
-        )
-    units, reach = UnitSum(fit, z), instruction.reach
+    slopes = _SlopeProducts(instruction, machine)
+    inputs, weights = machine.slots[instruction.inputs], slopes.weights.unsqueeze(-3)
+    shape = (*weights.shape[-2:], inputs.shape[-1])
+    entries = machine.slots[instruction.write].unflatten(-1, shape)
 
-    def by_units() -> None:
-        products = reach * units(inputs.unsqueeze(-2) / reach, z.unsqueeze(-1))
-        torch.mul(weights.unsqueeze(-1), products.unsqueeze(-3), out=entries)
+    def start() -> None:
+        if slopes.is_coarse:
+            products = slopes.by_units(inputs.unsqueeze(-2), slopes.z.unsqueeze(-1))
+            torch.mul(weights.unsqueeze(-1), products.unsqueeze(-3), out=entries)
+            return
+        sloped = (weights * slopes.slope(slopes.z).unsqueeze(-2)).unsqueeze(-1)
+        torch.mul(sloped, inputs[..., None, None, :], out=entries)
+        for where, columns in slopes.near_kinks():
+            products = slopes.by_units(inputs[where[:-1]], slopes.z[where].unsqueeze(-1))
+            entries.transpose(-3, -2)[where] = columns.unsqueeze(-1) * products.unsqueeze(-2)
 
-    return by_units
-
-
-def _slope(activation: str) -> Callable[[Tensor], Tensor]:
-    return activation_named(activation).derivative
+    return start
 
 
 @kernel.register
 def _(instruction: PushJacobian, machine: Machine) -> Kernel:
-    z = machine.argument(instruction.argument).value
-    weights = machine.slots[instruction.weights].unsqueeze(-3)
-    rows, columns = weights.shape[-2:]
-    below = machine.slots[instruction.jacobian].unflatten(-1, (columns, -1))
-    write = machine.slots[instruction.write].unflatten(-1, (rows, -1))
-    fit, slope = machine.program.ridge_sum(instruction.function), _slope(instruction.activation)
-    if is_computed_as_such(fit):
-        return lambda: torch.matmul(weights * slope(z).unsqueeze(-2), below, out=write)
-    units, reach = UnitSum(fit, z), instruction.reach
-    return lambda: torch.matmul(weights, reach * units(below / reach, z.unsqueeze(-1)), out=write)
+    slopes = _SlopeProducts(instruction, machine)
+    weights = slopes.weights.unsqueeze(-3)
+    below = machine.slots[instruction.jacobian].unflatten(-1, (weights.shape[-1], -1))
+    write = machine.slots[instruction.write].unflatten(-1, (weights.shape[-2], -1))
+
+    def push() -> None:
+        if slopes.is_coarse:
+            products = slopes.by_units(below, slopes.z.unsqueeze(-1))
+            torch.matmul(weights, products, out=write)
+            return
+        torch.matmul(weights * slopes.slope(slopes.z).unsqueeze(-2), below, out=write)
+        for where, columns in slopes.near_kinks():
+            s, t = below[where], slopes.z[where].unsqueeze(-1)
+            missed = slopes.by_units(s, t) - s * slopes.slope(t)
+            update = columns.unsqueeze(-1) * missed.unsqueeze(-2)
+            write.index_put_(where[:-1], update, accumulate=True)
+
+    return push
+
+
+class _SlopeProducts:
+    """s r'(z): as such but for the few z near a kink, or by units if the fit is coarse."""
+
+    def __init__(self, instruction: StartJacobian | PushJacobian, machine: Machine) -> None:
+        fit = machine.program.ridge_sum(instruction.function)
+        self.z = machine.argument(instruction.argument).value
+        self.weights = machine.slots[instruction.weights]
+        self.slope = activation_named(instruction.activation).derivative
+        self.is_coarse, self._is_near = fit.error > AS_SUCH, _coarse(fit)
+        self._has_kinks = not is_computed_as_such(fit)
+        self._units, self._reach = UnitSum(fit, self.z), instruction.reach
+
+    def by_units(self, s: Tensor, t: Tensor) -> Tensor:
+        return self._reach * self._units(s / self._reach, t)
+
+    def near_kinks(self) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
+        """Where z is near a kink, if anywhere, and the columns of weights that belong there."""
+        if self._has_kinks and (is_near := self._is_near(self.z)).any():
+            where = is_near.nonzero(as_tuple=True)
+            *tasks, _, unit = where
+            yield where, self.weights.mT[(*tasks, unit)]
 
 
 @kernel.register
@@ -242,7 +268,7 @@ def _(instruction: ClipByUnits, machine: Machine) -> Kernel:
 
 
 def _coarse(fit: RidgeSum) -> Callable[[Tensor], Tensor]:
-    """Where a fit of one variable is not computed as such: in bands, which may overlap."""
+    """Where a fit is not computed as such: in bands of its last variable, which may overlap."""
     if fit.error > AS_SUCH:
         return lambda z: torch.ones_like(z, dtype=torch.bool)
     joined: list[list[float]] = []
