@@ -41,6 +41,11 @@ def made(maker, *args, **settings) -> IcgdError:
 
 MESSAGES = [
     (
+        made(DataError.smaller_than_batch, 3, 4),
+        "X has 3 examples, fewer than batch_size=4 that a step takes. "
+        "Give at least 4, or a smaller batch_size.",
+    ),
+    (
         made(SettingError.not_inside, "error", 1.0, low=0.0, high=1.0),
         "error must lie strictly between 0 and 1, got 1.0.",
     ),

@@ -395,6 +395,13 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
+    def smaller_than_batch(cls, n_examples: int, batch_size: int) -> DataError:
+        return cls(
+            f"X has {n_examples} examples, fewer than batch_size={batch_size} that a step takes. "
+            f"Give at least {batch_size}, or a smaller batch_size."
+        )
+
+    @classmethod
     def between_levels(
         cls, name: str, index: Sequence[int], value: float, low: float, high: float
     ) -> DataError:
