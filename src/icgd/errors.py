@@ -527,6 +527,31 @@ class OverflowedRunError(IcgdError, ArithmeticError):
             "Run in float64, or change the problem."
         )
 
+    @classmethod
+    def beyond_grid(
+        cls, row: str, block: int, title: str, value: float, reach: float
+    ) -> OverflowedRunError:
+        return cls(
+            f"Row {row} of block {block} ({title}) reaches {value:.6g}, but the grid that its "
+            f"heads read ends at {reach:.6g}. Use a smaller step size, box or domain."
+        )
+
+
+class InterruptedRunError(IcgdError, KeyboardInterrupt):
+    """The user stopped a chain; `partial` is its run up to the last whole round."""
+
+    def __init__(self, message: str, partial: object) -> None:
+        super().__init__(message)
+        self.partial = partial
+
+    @classmethod
+    def after(cls, n_rounds: int, total: int, partial: object) -> InterruptedRunError:
+        return cls(
+            f"The chain was interrupted after {n_rounds} of {total} rounds. The weights after each "
+            "of them are in the error's `partial.parameters`; go on with initial=...[-1].",
+            partial,
+        )
+
 
 class DivergenceWarning(UserWarning):
     """Step sizes let the error on the examples grow."""
