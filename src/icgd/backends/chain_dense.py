@@ -53,8 +53,8 @@ class DenseGenerator(AbstractGenerator[Stream]):
 
     def row(self, block: Stream, name: str) -> Tensor:
         rows = self.program.rows
-        row: Tensor = block[..., 0, rows.range_of(name)]
-        return row.unflatten(-1, rows.slot(name).shape)
+        row: Tensor = block[..., 0, rows.range_of(name)].unflatten(-1, rows.slot(name).shape)
+        return row
 
     def _zeros(self, width: int) -> Stream:
         return self.like.new_zeros(*self.like.shape[:-2], 1, width)

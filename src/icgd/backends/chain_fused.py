@@ -1,15 +1,17 @@
 r"""The fused generator: runs a chain program without weights, with the same numbers.
 
 A block is its rows by name. A row that is the same number everywhere, such as a flag or zeros, is
-kept as that number: so what is closed costs nothing, and what is copied is not touched. A block
-costs one to three products of matrices and a few passes over their entries, O(b d^2), whatever N.
+kept as that number. So for two blocks of given kinds most instructions have a result that is known
+before, and only the others are run: a block costs one or two products of matrices and a few passes
+over their entries, O(b d^2), whatever N.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import singledispatch
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +19,7 @@ from torch.nn import functional
 
 from icgd.backends.chain_generator import AbstractGenerator, Row
 from icgd.errors import ProgramError
-from icgd.program.chain import FAR, NEAR, OUT, row_of
+from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
 from icgd.program.chain_instructions import (
     ActivateWhere,
     CopyWhere,
@@ -28,31 +30,103 @@ from icgd.program.chain_instructions import (
 from icgd.program.instructions import ONE, Combination, Instruction
 
 Rows = Mapping[str, Row]
+Constants = tuple[float | None, ...]
+"""The rows that are a number, in order; None for those that are a matrix."""
 
 
-class FusedGenerator(AbstractGenerator[Rows]):
-    """A block is its rows by name."""
+class FusedBlock(NamedTuple):
+    """The rows of a block by name, and which of them are known without looking."""
+
+    rows: Rows
+    constants: Constants
+
+
+@dataclass(frozen=True)
+class _Work:
+    """An instruction whose result is not known before; it may add to another's."""
+
+    instruction: Instruction
+    evaluate: Callable[[Instruction, Rows], Row]
+    write: str
+    adds: bool
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is done for two blocks of given kinds: what is known, what is read, what is run."""
+
+    known: Rows
+    near: tuple[tuple[str, str], ...]
+    far: tuple[tuple[str, str], ...]
+    work: tuple[_Work, ...]
+    out: tuple[tuple[str, str], ...]
+    constants: Constants
+
+
+class FusedGenerator(AbstractGenerator[FusedBlock]):
+    """Plans the work for each kind of step once: there are four, two of them in linear layers."""
 
     name: ClassVar[str] = "fused"
 
-    def encode(self, rows: Rows) -> Rows:
-        return {name: rows.get(name, 0.0) for name in self.program.rows.names}
+    def __init__(self, program: ChainProgram, like: Tensor) -> None:
+        super().__init__(program, like)
+        self._plans: dict[tuple[Constants, Constants], _Plan] = {}
 
-    def step(self, near: Rows, far: Rows, number: int) -> Rows:
-        stream: dict[str, Row] = {ONE: 1.0}
-        stream |= {row_of(NEAR, name): row for name, row in near.items()}
-        stream |= {row_of(FAR, name): row for name, row in far.items()}
-        for layer in self.program.layers:
-            for instruction in layer.instructions:
-                value = result(instruction, stream)
-                if isinstance(instruction, MultiplyMatrices) and isinstance(value, Tensor):
-                    self.require_reach(instruction, value, number)
-                (write,) = instruction.writes()
-                stream[write] = _sum(stream.get(write, 0.0), value)
-        return {name: stream.get(row_of(OUT, name), 0.0) for name in self.program.rows.names}
+    def encode(self, rows: Rows) -> FusedBlock:
+        return _block({name: rows.get(name, 0.0) for name in self.program.rows.names})
 
-    def row(self, block: Rows, name: str) -> Tensor:
-        return self.expanded(block[name], name)
+    def step(self, near: FusedBlock, far: FusedBlock, number: int) -> FusedBlock:
+        key = (near.constants, far.constants)
+        if key not in self._plans:
+            self._plans[key] = self._planned(near, far)
+        plan = self._plans[key]
+        stream = dict(plan.known)
+        for slot, name in plan.near:
+            stream[slot] = near.rows[name]
+        for slot, name in plan.far:
+            stream[slot] = far.rows[name]
+        for work in plan.work:
+            value = work.evaluate(work.instruction, stream)
+            if isinstance(work.instruction, MultiplyMatrices) and isinstance(value, Tensor):
+                self.require_reach(work.instruction, value, number)
+            stream[work.write] = stream[work.write] + value if work.adds else value
+        return FusedBlock({name: stream[slot] for slot, name in plan.out}, plan.constants)
+
+    def row(self, block: FusedBlock, name: str) -> Tensor:
+        return self.expanded(block.rows[name], name)
+
+    def _planned(self, near: FusedBlock, far: FusedBlock) -> _Plan:
+        """Run everything once, and remember what did not turn out to be a number."""
+        names = self.program.rows.names
+        stream: dict[str, Row] = {ONE: 1.0} | {row_of(OUT, name): 0.0 for name in names}
+        stream |= {row_of(NEAR, name): row for name, row in near.rows.items()}
+        stream |= {row_of(FAR, name): row for name, row in far.rows.items()}
+        work = []
+        for instruction in (part for layer in self.program.layers for part in layer.instructions):
+            value, (write,) = result(instruction, stream), instruction.writes()
+            if isinstance(value, Tensor):
+                evaluate = result.dispatch(type(instruction))
+                adds = isinstance(stream.get(write), Tensor)
+                work.append(_Work(instruction, evaluate, write, adds))
+            stream[write] = _sum(stream.get(write, 0.0), value)
+        return _Plan(
+            known={slot: value for slot, value in stream.items() if isinstance(value, float)},
+            near=_tensors(near, NEAR),
+            far=_tensors(far, FAR),
+            work=tuple(work),
+            out=tuple((row_of(OUT, name), name) for name in names),
+            constants=_block({name: stream[row_of(OUT, name)] for name in names}).constants,
+        )
+
+
+def _block(rows: Rows) -> FusedBlock:
+    return FusedBlock(rows, tuple(row if isinstance(row, float) else None for row in rows.values()))
+
+
+def _tensors(block: FusedBlock, prefix: str) -> tuple[tuple[str, str], ...]:
+    """The rows that are matrices, each with its slot."""
+    items = block.rows.items()
+    return tuple((row_of(prefix, name), name) for name, row in items if isinstance(row, Tensor))
 
 
 def _sum(left: Row, right: Row) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from math import inf
 from typing import ClassVar, Generic, TypeVar
 
 import torch
@@ -44,7 +45,7 @@ class AbstractGenerator(ABC, Generic[Block]):
 
     def require_reach(self, product: MultiplyMatrices, value: Tensor, number: int) -> None:
         """Raise `OverflowedRunError` if a product leaves the grid that its heads read."""
-        if not (largest := float(value.abs().amax())) <= product.reach:
+        if not (largest := float(torch.linalg.vector_norm(value, inf))) <= product.reach:
             title = self.program.mask.place(number).title()
             raise OverflowedRunError.beyond_grid(
                 product.write, number, title, largest, product.reach
