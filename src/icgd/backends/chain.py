@@ -64,6 +64,13 @@ def run_chain(
     return Run(torch.stack(states, dim=-2), chain.predictions(states[-1]), recorded)
 
 
+def padded(program: ChainProgram, matrix: Tensor, n_columns: int | None = None) -> Tensor:
+    """With zeros below, and on the right, up to the width that all layers have."""
+    rows, columns = matrix.shape[-2:]
+    width = program.width
+    return functional.pad(matrix, (0, (n_columns or width) - columns, 0, width - rows))
+
+
 class Chain:
     """The blocks that are kept, by number, and what was recorded of all."""
 
@@ -90,26 +97,20 @@ class Chain:
             matrix = parts[layer - 1].unflatten(-1, program.shapes[layer - 1])
             is_linear = float(program.linear[layer - 1])
             rows: dict[str, Row] = {"linear": is_linear, "kinked": 1.0 - is_linear}
-            rows |= {"weights": self.padded(matrix), IS_BACKWARD: 1.0}
+            rows |= {"weights": padded(program, matrix), IS_BACKWARD: 1.0}
             blocks[1 - layer] = self.generator.encode(rows)
         return blocks
 
-    def padded(self, matrix: Tensor, n_columns: int | None = None) -> Tensor:
-        """With zeros below, and on the right, up to the width of the program's rows."""
-        rows, columns = matrix.shape[-2:]
-        width = self.program.width
-        return functional.pad(matrix, (0, (n_columns or width) - columns, 0, width - rows))
-
     def data(self, values: Inputs) -> Any:
         """The block of up to `batch_size` inputs or labels, a column each."""
-        columns = self.padded(values.mT, self.program.batch_size)
+        columns = padded(self.program, values.mT, self.program.batch_size)
         return self.generator.encode({"first": columns, IS_DATA: 1.0})
 
     def rounds(self) -> Iterator[Parameters]:
         """The weights after every round."""
         program, task, mask = self.program, self.task, self.program.mask
         for number in range(program.n_steps):
-            rows = self.examples_of(number)
+            rows = list(program.examples_of(number, task.n_examples))
             data = {True: self.data(task.x[..., rows, :]), False: self.data(task.y[..., rows, :])}
             start = number * mask.blocks_per_round
             for step in range(start + 1, start + mask.blocks_per_round + 1):
@@ -117,11 +118,6 @@ class Chain:
                 second = data[mask.place(step).is_forward] if far is None else self.blocks[far]
                 self.keep(step, self.generator.step(self.blocks[step - 1], second, step))
             yield self.weights(start + mask.blocks_per_round)
-
-    def examples_of(self, number: int) -> list[int]:
-        """The examples of a round, in turn."""
-        size = self.program.batch_size
-        return [row % self.task.n_examples for row in range(number * size, (number + 1) * size)]
 
     def keep(self, number: int, block: Any) -> None:
         """Keep a block, and let go of the one that no later block reads."""

@@ -98,7 +98,8 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
     def _planned(self, near: FusedBlock, far: FusedBlock) -> _Plan:
         """Run everything once, and remember what did not turn out to be a number."""
         names = self.program.rows.names
-        stream: dict[str, Row] = {ONE: 1.0} | {row_of(OUT, name): 0.0 for name in names}
+        stream: dict[str, Row] = {row_of(OUT, name): 0.0 for name in names}
+        stream[ONE] = 1.0
         stream |= {row_of(NEAR, name): row for name, row in near.rows.items()}
         stream |= {row_of(FAR, name): row for name, row in far.rows.items()}
         work = []

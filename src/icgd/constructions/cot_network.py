@@ -64,8 +64,9 @@ LARGEST_REACH = 2.0**12
 """Largest entry of a product that a grid covers: a run that leaves it is stopped. A head loses
 about 1e-15 of the reach to rounding, and what a domain allows grows like its N-th power."""
 
-KINK_WIDTH = 2.0**-40
-"""Largest width of a kink: a narrower one loses no digits here, and meets fewer units."""
+KINK_WIDTH = 2.0**-30
+"""Largest width of a kink. A narrow one loses no digits here; it is 1000 times what a head loses,
+so that a unit at 0, behind units that are all flat, is flat too."""
 
 GRID_HALF = 15
 """31 grid tokens: lines have full accuracy."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from icgd.program.chain_instructions import MarkFlat
 from icgd.program.functions import LatticeFunction
 from icgd.program.layout import Layout
 from icgd.program.program import Layer
@@ -117,6 +118,17 @@ class ChainProgram:
     def width(self) -> int:
         """Width that all layers of the target are padded to."""
         return max(size for shape in self.shapes for size in shape)
+
+    def examples_of(self, number: int, n_examples: int) -> tuple[int, ...]:
+        """The examples of a round, counted from 0, out of a prompt of so many."""
+        first = number * self.batch_size
+        return tuple(row % n_examples for row in range(first, first + self.batch_size))
+
+    @property
+    def kink_width(self) -> float:
+        """A unit with z strictly between 0 and this is neither flat nor steep for sure."""
+        instructions = [part for layer in self.layers for part in layer.instructions]
+        return next(part.width for part in instructions if isinstance(part, MarkFlat))
 
     @property
     def n_blocks(self) -> int:
