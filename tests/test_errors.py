@@ -42,6 +42,11 @@ def made(maker, *args, **settings) -> IcgdError:
 
 MESSAGES = [
     (
+        made(SettingError.is_a_chain, "cot-network"),
+        "cot-network is one block of layers that writes a chain, not a stack of layers; its "
+        "weights are those of block(). Compile with relu-stack for a whole transformer.",
+    ),
+    (
         made(OverflowedRunError.beyond_grid, "z", 8, "forward 2 of round 2", 5000.5, 4096.0),
         "Row z of block 8 (forward 2 of round 2) reaches 5000.5, but the grid that its heads read "
         "ends at 4096. Use a smaller step size, box or domain.",

@@ -150,6 +150,13 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def is_a_chain(cls, construction: str) -> SettingError:
+        return cls(
+            f"{construction} is one block of layers that writes a chain, not a stack of layers; "
+            "its weights are those of block(). Compile with relu-stack for a whole transformer."
+        )
+
+    @classmethod
     def bad_interval(cls, low: float, high: float) -> SettingError:
         return cls(f"An interval needs finite ends low < high, got [{low}, {high}].")
 

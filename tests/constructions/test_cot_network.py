@@ -1,22 +1,28 @@
 """cot-network: what it refuses, how it routes, and the accuracy that the theorem asks for."""
 
+import json
+import random
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 
+import icgd
 from icgd.backends.chain import run_chain
 from icgd.constructions.base import Precision
 from icgd.constructions.cot_network import BACKWARD, FORWARD, FROM_X, FROM_Y
+from icgd.errors import SettingError, ToleranceError, UnsupportedProblemError
 from icgd.problems import reference
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Domain, Problem
 from icgd.problems.task import as_task
 from icgd.problems.updates import FunctionalStep, GradientStep
+from icgd.program import render
 from icgd.program.chain_instructions import MarkFlat
-from tests.backends.chain_cases import COT_NETWORK, problem_of, program_of
+from tests.backends.chain_cases import COT_NETWORK, problem_of, program_of, task_of
 
 PROBLEM = problem_of(MLP((3, 4, 4, 2), "relu"))
 KERNEL = Problem(KernelMachine(3), "squared", FunctionalStep(0.1), Domain(1.0, 1.0))
@@ -110,3 +116,68 @@ def test_fused_chains_are_exact_to_rounding(size):
 )
 def test_dense_chains_are_exact_to_1e8(size):
     assert run_of(*size, "dense")[0] <= 1e-8
+
+
+def test_the_listing_is_the_golden_one():
+    program = program_of(problem_of(MLP((3, 4, 2), "relu"), batch_size=2))
+    golden = Path(__file__).parents[1] / "golden" / "cot_network_3_4_2_relu.txt"
+    assert render.listing(program) == golden.read_text(encoding="utf-8")
+    assert render.from_data(json.loads(json.dumps(render.to_data(program)))) == program
+
+
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+def test_a_compiled_chain_is_verified_saved_and_loaded(backend, tmp_path):
+    compiled = icgd.compile(PROBLEM, n_steps=3, construction="cot-network")
+    task = task_of(PROBLEM)
+    report = icgd.verify(compiled, task.x, task.y, initial=task.initial, backend=backend)
+    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.step_bounds.max() < 1e-9
+    assert report.certificate.domain_step == pytest.approx(6.0), "some data fall on a kink"
+    compiled.save(tmp_path / "chain.safetensors")
+    loaded = icgd.load(tmp_path / "chain.safetensors")
+    assert loaded == compiled
+    runs = [each.run_task(task, backend=backend, trace=True) for each in (compiled, loaded)]
+    assert torch.equal(runs[0].predictions, runs[1].predictions)
+    assert set(runs[0].trace) == set(compiled.program.rows.names)
+
+
+def test_the_dense_weights_are_those_of_the_block():
+    compiled = icgd.compile(PROBLEM, n_steps=2, construction="cot-network")
+    n_weights = sum(weight.numel() for weight in compiled.block().parameters())
+    assert n_weights == compiled.summary().parameters
+    with pytest.raises(SettingError, match="one block of layers that writes a chain, not a stack"):
+        compiled.transformer()
+
+
+def test_linear_networks_are_proved_on_the_whole_domain():
+    target = MLP((2, 2, 1), "identity")
+    problem = Problem(target, "squared", GradientStep(0.01, 0.5, 2), Domain(1.0, 1.0))
+    compiled = icgd.compile(problem, n_steps=4, construction="cot-network", tolerance=1e-12)
+    certificate = compiled.certificate()
+    assert certificate.domain_step <= certificate.domain_trajectory <= 1e-11
+    with pytest.raises(ToleranceError, match="exact arithmetic"):
+        icgd.compile(PROBLEM, n_steps=4, construction="cot-network", tolerance=1e-12)
+
+
+def test_other_constructions_point_here_for_batches():
+    with pytest.raises(UnsupportedProblemError, match="Constructions that can: cot-network"):
+        icgd.compile(PROBLEM, n_steps=1)
+
+
+def random_problem(draw: random.Random) -> Problem:
+    widths = tuple(draw.randint(1, 5) for _ in range(draw.randint(2, 5)))
+    kinked = draw.choice(("relu", "leaky_relu"))
+    hidden, output = draw.choice((kinked, "identity")), draw.choice((kinked, "identity"))
+    update = GradientStep(draw.uniform(0.01, 0.5), draw.uniform(0.3, 2.0), draw.randint(1, 4))
+    return Problem(MLP(widths, hidden, output), "squared", update, Domain(2.0, 2.0))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_chains_stay_within_their_certificates(seed):
+    draw = random.Random(seed)
+    problem = random_problem(draw)
+    task = task_of(problem, n_examples=draw.randint(4, 7))
+    compiled = icgd.compile(problem, n_steps=2, construction="cot-network")
+    for backend in ("fused", "dense"):
+        report = icgd.verify(compiled, task.x, task.y, initial=task.initial, backend=backend)
+        assert report.verdict is icgd.Verdict.HOLDS

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import singledispatch
+from functools import partial, singledispatch
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from icgd.certificates.bounds import (
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
 from icgd.problems.functions import KinkedFunction
+from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.chain import FAR, IS_BACKWARD, IS_DATA, NEAR, OUT, ChainProgram, row_of
 from icgd.program.chain_instructions import (
@@ -96,7 +97,7 @@ def _rounds(
             )
         ]
         rows = list(program.examples_of(number, task.n_examples))
-        x, y = task.x[..., rows, :].double(), task.y[..., rows, :].double()
+        x, y = (Interval.point(part[..., rows, :].double()) for part in (task.x, task.y))
         after = round_after(program, before, x, y, how)
         own = [_own(layer.error, shape) for layer, shape in zip(after, program.shapes, strict=True)]
         bounds.append(torch.stack([part.flatten(-2).amax(-1) for part in own]).amax(0))
@@ -121,8 +122,42 @@ def _matrices(program: ChainProgram, parameters: Tensor) -> list[Tensor]:
     ]
 
 
+@dataclass(frozen=True)
+class ChainDomainBound:
+    """Bounds on the error of any weight for every task in the domain: of a round, and of a run."""
+
+    step: float
+    trajectory: float
+
+
+def chain_domain_bound(
+    program: ChainProgram, problem: Problem, how: Arithmetic
+) -> ChainDomainBound:
+    """By intervals, for runs that are not stopped. Weights are clipped, so that 2 box is the most.
+
+    Some data fall on a kink: only of linear networks is more known than that.
+    """
+    box, size = problem.gradient_step.box, program.batch_size
+    x = Interval.symmetric(problem.domain.x, size, problem.network.input_width)
+    y = Interval.symmetric(problem.domain.y, size, problem.network.output_width)
+    exact = [
+        Interval.symmetric(box, *shape).mapped(partial(padded, program)) for shape in program.shapes
+    ]
+    weights, errors = [Enclosure.common(interval) for interval in exact], []
+    for _ in range(max(program.n_steps, 1)):
+        after = round_after(program, weights, x, y, how)
+        errors.append(max(float(layer.error.max()) for layer in after))
+        if errors[-1] >= 2 * box:  # and so are all that follow
+            break
+        weights = [
+            Enclosure.around(interval, layer.error)
+            for interval, layer in zip(exact, after, strict=True)
+        ]
+    return ChainDomainBound(errors[0], max(errors) if program.n_steps else 0.0)
+
+
 def round_after(
-    program: ChainProgram, weights: list[Enclosure], x: Tensor, y: Tensor, how: Arithmetic
+    program: ChainProgram, weights: list[Enclosure], x: Interval, y: Interval, how: Arithmetic
 ) -> list[Enclosure]:
     """The weights of every layer after a round on these examples, from those before."""
     mask = program.mask
@@ -140,9 +175,9 @@ def round_after(
     return [layer for layer in last if isinstance(layer, Enclosure)]
 
 
-def _data(program: ChainProgram, values: Tensor) -> Rows:
-    columns = padded(program, values.mT, program.batch_size)
-    return {"first": Enclosure.common(Interval.point(columns)), IS_DATA: 1.0}
+def _data(program: ChainProgram, values: Interval) -> Rows:
+    columns = values.mT.mapped(lambda part: padded(program, part, program.batch_size))
+    return {"first": Enclosure.common(columns), IS_DATA: 1.0}
 
 
 def next_block(program: ChainProgram, near: Rows, far: Rows, how: Arithmetic) -> Rows:

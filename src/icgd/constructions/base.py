@@ -15,7 +15,7 @@ from icgd.problems.settings import count, power_of_two
 from icgd.problems.task import dtype_named
 from icgd.problems.unit_activations import unit_activation_named
 from icgd.problems.updates import GradientStep
-from icgd.program.program import StackProgram
+from icgd.program.chain import Program
 
 
 @dataclass(frozen=True)
@@ -93,5 +93,5 @@ class AbstractConstruction(ABC):
         return setting
 
     @abstractmethod
-    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
+    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> Program:
         """The program that performs `n_steps` updates of `problem` and then predicts."""

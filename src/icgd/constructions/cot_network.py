@@ -30,7 +30,7 @@ from math import ceil, log2
 from typing import ClassVar
 
 from icgd.approximation.lattice import identity, line_lattice
-from icgd.constructions.base import Precision
+from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.constructions.parts.ranges import ROUNDING_ROOM, backward_ranges, ranges_on_domain
 from icgd.problems.activations import IDENTITY, LEAKY_RELU, RELU
 from icgd.problems.functions import KinkedFunction
@@ -72,15 +72,13 @@ GRID_HALF = 15
 """31 grid tokens: lines have full accuracy."""
 
 
-class CotNetwork:
+class CotNetwork(AbstractConstruction):
     """2N blocks a round, all by the same three layers."""
 
     name: ClassVar[str] = "cot-network"
+    takes_batches: ClassVar[bool] = True
 
-    def why_not(self, problem: Problem) -> str | None:
-        """The reason why this construction cannot serve `problem`, or None if it can."""
-        if problem.trains_function:
-            return "it trains the weights of a network, not the function of a kernel."
+    def objection(self, problem: Problem) -> str | None:
         if problem.gradient_step.batch_size is None:
             return (
                 "its blocks have a column for each example of a round; give batch_size=1 for one "
@@ -91,7 +89,6 @@ class CotNetwork:
         return _activation_problem(problem)
 
     def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> ChainProgram:
-        """The program that performs `n_steps` rounds of `problem` and then predicts."""
         builder = _Builder.of(problem, precision)
         target = problem.network
         return ChainProgram(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from icgd.program.chain_instructions import MarkFlat
 from icgd.program.functions import LatticeFunction
 from icgd.program.layout import Layout
-from icgd.program.program import Layer
+from icgd.program.program import Layer, StackProgram
 
 IS_FORWARD, IS_BACKWARD, IS_DATA = "is_forward", "is_backward", "is_data"
 """Flags of a block: one of them is 1, the others are 0."""
@@ -134,3 +134,7 @@ class ChainProgram:
     def n_blocks(self) -> int:
         """Blocks that training generates: 2N a round."""
         return self.mask.blocks_per_round * self.n_steps
+
+
+Program = StackProgram | ChainProgram
+"""What a construction builds: layers one after the other, or one block that is used again."""
