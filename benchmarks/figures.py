@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from icgd.reproductions import error_decay, function_learning, plotting
+from icgd.reproductions import chain_mask, error_decay, function_learning, plotting
 from icgd.weights.atomic import whole_file
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -14,6 +14,8 @@ def main() -> None:
     decay, learning = error_decay.measure(), function_learning.measure()
     _write("error_decay", asdict(decay), error_decay.draw(decay))
     _write("function_learning", asdict(learning), function_learning.draw(learning))
+    mask = chain_mask.measure()
+    _write("chain_mask", asdict(mask), chain_mask.draw(mask))
 
 
 def _write(name: str, numbers: dict[str, object], figure: plotting.Figure) -> None:

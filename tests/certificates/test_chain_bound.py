@@ -84,6 +84,24 @@ def test_units_behind_flat_units_are_flat():
     assert round_bounds(program, task, history, how).max() <= 1e-8
 
 
+def test_the_papers_line_fails_where_a_round_expands_distances():
+    """w - 0.37 is multiplied by 1 - 0.9 * 1.9^2 = -2.2 in every round, and starts near 0.
+
+    What rounding to float32 adds grows with it, and soon exceeds the sum of the step bounds, which
+    would do if no round expanded anything.
+    """
+    problem = problem_of(MLP((1, 1), "identity"), step_size=0.9)
+    task = as_task(problem, [[1.9]], [[0.37 * 1.9]], initial=[0.37], dtype="float32")
+    program = program_of(problem, 20)
+    history = run_chain(program, task).parameters
+    real = reference.train(problem, task.initial, task.x, task.y, 20)
+    how = Arithmetic.of(task.x.dtype, task.n_tokens, "fused")
+    bounds = chain_bounds(program, task, history, real, how)
+    errors = trajectory_errors(history, real)
+    assert errors[-1] > bounds.paper[-1]
+    assert (errors <= bounds.trajectory).all()
+
+
 def test_a_wrong_step_exceeds_its_bound():
     problem = PROBLEMS["relu"]
     task, program = task_of(problem), program_of(problem, 2)

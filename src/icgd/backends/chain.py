@@ -53,7 +53,8 @@ def run_chain(
     n_rounds = 0
     try:
         for weights in chain.rounds():
-            states = [*(states if history else states[:1]), weights]
+            del states[len(states) if history else 1 :]
+            states.append(weights)
             n_rounds += 1
             if on_progress:
                 on_progress(n_rounds, program.n_steps)
