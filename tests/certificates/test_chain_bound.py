@@ -72,10 +72,10 @@ def test_a_unit_on_a_kink_is_found_and_bounded(backend):
     assert [(event.step, event.layer, event.token) for event in events] == [(1, 1, 0), (2, 1, 1)]
 
 
-def test_units_behind_flat_units_are_flat():
-    """All units of layer 1 are flat, so z_2 is 0, which the heads give but for rounding."""
+def test_units_at_0_are_flat():
+    """z_1 = 0, so z_2 = 0 too, which the heads give but for rounding; then no weight moves."""
     problem = problem_of(MLP((2, 2, 2, 1), "relu"))
-    start = torch.tensor([-1.0, 0.0, -1.0, 0.0, 0.7, 0.3, -0.2, 0.9, 0.5, 0.5]).double()
+    start = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.7, 0.3, -0.2, 0.9, 0.5, 0.5]).double()
     task = as_task(problem, [[1.0, 0.5]], [[1.0]], initial=start)
     program = program_of(problem, 1)
     history = run_chain(program, task, backend="dense").parameters
