@@ -360,7 +360,7 @@ MESSAGES = [
             most=3200,
         ),
         "The box [-2, 2] is too large for 8 relu units: the error of tanh would be 0.0123, above "
-        "accuracy=1e-09. Even 3200 would not do; or use a smaller box.",
+        "accuracy=1e-09. Even 3200 would not do: use a smaller box.",
     ),
     (
         made(SettingError.slope_jumps, "relu", "cos", able=("elu", "gelu")),

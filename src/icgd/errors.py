@@ -173,10 +173,10 @@ class SettingError(IcgdError, ValueError):
         most: int,
     ) -> SettingError:
         box = " x ".join(f"[{-width:g}, {width:g}]" for width in half_widths)
-        more = f"About {enough} would do" if enough else f"Even {most} would not do"
+        more = f"About {enough} would do; or" if enough else f"Even {most} would not do:"
         return cls(
             f"The box {box} is too large for {units}: the error of {name} would be {error:.3g}, "
-            f"above accuracy={accuracy:g}. {more}; or use a smaller box."
+            f"above accuracy={accuracy:g}. {more} use a smaller box."
         )
 
     @classmethod

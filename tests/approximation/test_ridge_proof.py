@@ -110,6 +110,23 @@ def test_what_a_polynomial_of_lower_degree_leaves_is_counted(monkeypatch):
     assert proved_error(Profile(function, fit.half_widths), fit) >= 1.155 * error + 1e-3
 
 
+def test_a_proof_that_would_take_too_long_proves_nothing(monkeypatch):
+    function, fit, error = KNOWN[0]
+    target = Profile(function, fit.half_widths)
+    assert proved_error(target, fit) < 2 * error
+    monkeypatch.setattr(ridge_proof, "LONGEST_PROOF", cost_of_proof(target, fit) - 1)
+    assert proved_error(target, fit) == inf
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_points_are_compared_in_parts_of_any_size(monkeypatch, width):
+    fit = RidgeSum("f", "tanh", (0.5,) * width, (RidgeUnit((0.5,) * width, 0.3, 1.0),), inf)
+    target = Profile(TANH, fit.half_widths)
+    whole = proved_error(target, fit)
+    monkeypatch.setattr(ridge_proof, "NUMBERS_AT_ONCE", 100)
+    assert proved_error(target, fit) == whole
+
+
 def test_units_as_sharp_as_corners_are_too_dear_to_prove_by_panels():
     for slope, is_affordable in ((10.0, True), (2.0**40, False)):
         fit = RidgeSum("f", "softplus", (1.0,), (RidgeUnit((slope,), 0.0, 1.0),), inf)

@@ -134,7 +134,7 @@ def test_a_box_too_large_says_what_would_result_and_what_would_do():
 
 
 def test_a_box_too_large_for_any_number_of_units_says_so():
-    with pytest.raises(SettingError, match=r"\. Even 3200 would not do; or use a smaller box\.$"):
+    with pytest.raises(SettingError, match=r"\. Even 3200 would not do: use a smaller box\.$"):
         fit_product((100.0, 100.0), "relu", 800, accuracy=1e-6)
 
 

@@ -41,8 +41,8 @@ def assert_same_trace(case: Case, ours: Run, truth: Run, allowed: float = 1e-11)
             assert distance(mine, theirs) <= size, f"{name} after layer {number}"
 
 
-ALLOWED = {RECURSION: 1e-10}
-"""Fits that are closer than 1e-8 are computed as such; those of these cases are 1e-11 close."""
+ALLOWED = {RECURSION: 1e-8}
+"""Fits that are closer than that are computed as such."""
 
 ON_RAMPS = 1e-10
 """A ramp is 2^13 steep, and preactivations are rounded to 1e-15 of numbers of about 10."""

@@ -9,6 +9,7 @@ from icgd.approximation.ridge_sum import evaluate, fit_product, fit_ridge_sum
 from icgd.backends import unit_kernels
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
+from icgd.backends.kernels import Machine, kernel
 from icgd.backends.unit_kernels import UnitSum, is_computed_as_such
 from icgd.constructions.base import Precision
 from icgd.problems import reference
@@ -66,3 +67,20 @@ def test_a_fit_is_computed_as_such_if_its_error_is_small_everywhere():
     assert is_computed_as_such(fine)
     assert not is_computed_as_such(coarse)
     assert not is_computed_as_such(replace(fine, bands=(Band(0.0, 1.0, 0.5),)))
+
+
+def test_a_clip_sums_units_near_the_corners_and_is_exact_elsewhere():
+    problem = make_case(MLP((2, 3, 1), "tanh"), "squared", box=2.0, seed=3).problem
+    precision = Precision(unit_activation="sigmoid")
+    program = RECURSION.build(problem, n_steps=1, precision=precision)
+    weights = torch.tensor([-5.0, -2.01, -1.0, 0.3, 1.0, 1.99, 2.0, 2.01, 3.5]).double()
+    data = torch.zeros(1, 2).double()
+    machine = Machine(program, weights, data, data[:, :1], data)
+    (clip, *_) = program.block[-1].instructions
+    kernel(clip, machine)()
+    clipped = torch.cat([machine.slots[f"weights_{j}"].flatten() for j in (1, 2)])
+    far = (weights.abs() - 2.0).abs() > 0.5
+    assert torch.equal(clipped[far], weights[far].clamp(-2, 2))
+    by_units = weights + UnitSum(program.ridge_sum("clip"), weights)(weights)
+    torch.testing.assert_close(clipped, by_units, rtol=0, atol=1e-9)
+    assert (clipped - weights.clamp(-2, 2)).abs().max() > 1e-4

@@ -6,7 +6,12 @@ import torch
 
 import icgd
 from icgd.certificates.bounds import Arithmetic
-from icgd.certificates.domain_bound import _after_steps, domain_bound
+from icgd.certificates.domain_bound import (
+    _after_steps,
+    _reach_and_drift,
+    _Weights,
+    domain_bound,
+)
 
 HOW = Arithmetic.of(torch.float64, n_tokens=8, backend="fused")
 DENSE = Arithmetic.of(torch.float64, n_tokens=8, backend="dense")
@@ -107,6 +112,16 @@ def test_a_drift_that_feeds_itself_has_no_bound():
     run = softmax_stack(n_steps=10, step_size=1e6)
     how = Arithmetic.of(torch.float32, n_tokens=8, backend="dense")
     assert domain_bound(run.program, run.problem, how).step == inf
+
+
+def test_weights_that_grow_a_little_with_their_reach_have_one():
+    """A soft clip overshoots by its error, and its rounding by a share of what it clips."""
+
+    def after_block(reach: float, error: float, drift: float) -> _Weights:
+        return _Weights(error, drift, size=1.04 + 0.05 * (reach - 1.0))
+
+    reach, _ = _reach_and_drift(after_block, box=1.0, n_steps=1)
+    assert 1.04 + 0.05 * (reach - 1.0) <= reach < 1.05
 
 
 def test_no_steps_no_trajectory_error():

@@ -18,10 +18,12 @@ from icgd.program.program import Layer, StackProgram
 from icgd.program.ridge import Band, RidgeSum
 from icgd.program.unit_instructions import (
     ActivateUnits,
+    AddGatedJacobian,
     AddGatedProduct,
     AddOuterProduct,
     ClipByUnits,
     PushJacobian,
+    StartJacobian,
     WipeByUnits,
 )
 
@@ -111,6 +113,35 @@ def test_gated_products_err_only_where_units_are_no_relus():
         torch.testing.assert_close(added, torch.full((2, 2), error).double())
 
 
+def test_a_factor_beyond_the_gate_would_let_queries_in():
+    state = {"a": point(1.5, -8.5), "b": point(0.25, 0.5)}
+    state["V"] = Enclosure.common(Interval.point(torch.zeros(2, 2).double()))
+    add = AddGatedProduct("a", "b", 3.0, 8.0, 1.0, -0.5, "V")
+    assert (rule(add, program_with(), state, EXACTLY)["V"].error == inf).all()
+    assert (rule(add, program_with(), state, FUSED)["V"].error == 0.0).all()
+
+
+def test_sums_over_many_inputs_and_many_rows_are_rounded_more():
+    """A score has a term for each input, and what is added to a weight one for each row."""
+    fit = fit_slope_product(RELU, (1.0, 4.0), "relu", 24)  # with weights of 2^13
+    rounded = Arithmetic(2.0**-53, 5, sums_terms=True)
+    errors = []
+    for n_inputs in (1, 1000):
+        x, w = (torch.full((1, n), 1.0).double() for n in (n_inputs, n_inputs))
+        inputs, weights = (Enclosure.common(Interval.point(part)) for part in (x, w / n_inputs))
+        state = {"x": inputs, "U": weights, "s": point(1.0), "T": point(1.0), "J": point(0.0)}
+        argument = Argument(Combination.of("x"), "U")
+        start = StartJacobian("T", "s", argument, "relu", fit.name, 1.0, "J")
+        errors.append(float(rule(start, program_with(fit), state, rounded)["J"].error))
+    assert 20 * 2.0**-40 < errors[0] < 200 * 2.0**-40
+    assert errors[1] > 30 * errors[0]
+    both = {"a": point(1.0, 1.0), "b": point(1.0, 1.0), "V": point(0.0, 0.0), "W": point(0.0)}
+    product = AddGatedProduct("a", "b", 3.0, 8.0, 1.0, 1.0, "V")
+    rows = AddGatedJacobian("a", "b", 3.0, 8.0, 1.0, 1.0, "W")
+    one = float(rule(product, program_with(), both, rounded)["V"].error.max())
+    assert float(rule(rows, program_with(), both, rounded)["W"].error) > 2.5 * one
+
+
 def test_a_clip_errs_more_near_the_box_and_by_anything_beyond_its_reach():
     fit = fit_ridge_sum(IDENTITY, 4.0, "sigmoid", 16)
     clip = replace(fit, name="clip", error=0.01, bands=(Band(0.5, 1.5, 0.25),))
@@ -131,6 +162,8 @@ def test_what_a_wipe_misses_is_what_the_next_step_finds():
     assert left_over(program, EXACTLY)["a"] == 0.08
     assert left_over(program, EXACTLY)["b"] == 0.0
     assert left_over(program, FUSED)["a"] == 0.0
+    short = replace(program, functions=(replace(line, half_widths=(0.5,)),))
+    assert left_over(short, EXACTLY)["a"] == inf, "numbers of up to 1 are wiped by it"
 
 
 def test_the_error_of_a_sum_of_units_is_that_of_the_bands_it_touches():

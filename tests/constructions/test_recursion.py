@@ -1,4 +1,5 @@
 import json
+import re
 from math import inf
 from pathlib import Path
 
@@ -146,21 +147,44 @@ def test_a_polynomial_is_refused_with_the_reason():
 
 
 def test_a_box_too_large_for_the_units_is_refused_with_its_error_and_what_would_do():
-    wide = problem_of((2, 4, 4, 2), "gelu")
+    """cos has to meet the corners of the box on all that a step can reach."""
+    wide = problem_of((2, 3, 1), domain=Domain(2.0, 2.0))
     with pytest.raises(SettingError) as caught:
-        built(wide, "sigmoid", units=64)
+        built(wide, "cos", units=32)
     box, rest = str(caught.value).split(" is too large for ")
-    error, advice = rest.split(", above accuracy=0.25. ")
-    assert box.startswith("The box [-1, 1] x [-35.4")
-    assert error.startswith("64 sigmoid units: the error of s gelu'(t) would be 0.3")
-    assert advice == "About 128 would do; or use a smaller box."
-    assert built(wide, "sigmoid", units=128).activation == "sigmoid"
+    error, advice = rest.split(", above accuracy=0.5. ")
+    assert box.startswith("The box [-30.")
+    assert error.startswith("32 cos units: the error of the clip would be 0.5")
+    assert advice == "About 64 would do; or use a smaller box."
+    assert built(wide, "cos", units=64).activation == "cos"
 
 
 def test_a_step_too_long_for_waves_to_clip_is_refused_with_its_error():
     """cos has to meet the corners of the box on all that a step can reach."""
     with pytest.raises(SettingError, match=r"too large for 200 cos units: the error of the clip"):
         built(problem_of((2, 3, 1), step_size=50.0), "cos")
+
+
+@pytest.mark.parametrize("activation", ["elu", "tanh"])
+def test_a_line_that_is_the_activation_wipes_as_well(activation):
+    """There is one function of that name, and what it is applied to here is far below 1."""
+    problem = problem_of((1, 2, 1), "identity", box=0.125, domain=Domain(0.125, 1.0))
+    compiled = icgd.Compiled(problem, built(problem, activation, units=24))
+    assert compiled.program.ridge_sum("identity").half_widths == (1.0,)
+    x, corner = torch.full((2, 1), 0.125), torch.full((4,), 0.125)
+    report = icgd.verify(compiled, x, torch.ones(2, 1), initial=corner, backend="dense")
+    assert report.verdict is icgd.Verdict.HOLDS
+    assert float(report.step_bounds.max()) < {"elu": 1e-10, "tanh": 0.05}[activation]
+
+
+def test_reaches_leave_room_for_the_rounding_of_float32():
+    """Slots that might leave them would have no bound; near kinks the most is rounded."""
+    problem = problem_of((2, 2, 2, 1), "leaky_relu", box=1.0)
+    precision = Precision(units=64, dtype="float32")
+    compiled = icgd.Compiled(problem, RECURSION.build(problem, n_steps=1, precision=precision))
+    for backend in ("dense", "fused"):
+        certificate = compiled.certificate(dtype="float32", n_tokens=16, backend=backend)
+        assert certificate.domain_step < 2.01, "two points of the box"
 
 
 def test_all_slots_stay_within_the_reach_of_their_wipe():
@@ -177,3 +201,13 @@ def test_all_slots_stay_within_the_reach_of_their_wipe():
         largest = run.trace[slot.name].abs().max()
         assert largest <= reaches[slot.name] / 2, slot.name
         assert reaches[slot.name] < inf
+
+
+def test_the_example_of_its_page_runs(capsys):
+    page = Path(__file__).parents[2] / "docs" / "constructions" / "recursion.md"
+    [example] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, object] = {}
+    exec(example, names)
+    assert names["report"].verdict is icgd.Verdict.HOLDS
+    assert float(names["report"].trajectory_errors.max()) < 1e-9
+    assert "program recursion, 22 layers, d_model 33, sigmoid units" in capsys.readouterr().out

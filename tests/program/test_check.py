@@ -104,6 +104,10 @@ BROKEN = {
         with_layer(5),
         "block layer 5 (here): needs instructions of exactly one kind of layer",
     ),
+    "two functions of one name": (
+        program(functions=(RELU, replace(RELU, high=1.0))),
+        "function 'relu': is there 2 times, expected one",
+    ),
     "reads what nothing wrote": (
         with_layer(2, CLIP),
         "block layer 3 (here): reads 'slope' before anything was written to it",

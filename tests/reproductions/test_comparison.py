@@ -33,6 +33,14 @@ def test_every_construction_that_accepts_the_problem_is_measured_within_its_boun
     assert rows["softmax-stack"].n_registers > 0
 
 
+def test_recursion_joins_where_the_output_is_linear():
+    problem = icgd.Problem(icgd.MLP((2, 3, 1)), "squared", NARROW.update, NARROW.domain)
+    rows = {row.construction: row for row in compare(quick(problem)).rows}
+    assert list(rows) == ["relu-stack", "softmax-stack", "recursion"]
+    assert rows["recursion"].layers_per_step == 4
+    assert rows["recursion"].verdict is icgd.Verdict.HOLDS
+
+
 def test_functions_are_compared_with_kernel_regression():
     machine = icgd.KernelMachine(2, "rbf")
     problem = icgd.Problem(machine, "squared", icgd.FunctionalStep(0.1), icgd.Domain(1.0, 1.0))

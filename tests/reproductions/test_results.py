@@ -10,9 +10,10 @@ import pytest
 
 from icgd.errors import CheckpointError, FileError, SweepError
 from icgd.reproductions.cheng_matrices import FIGURE_3
-from icgd.reproductions.results import circumstances, redraw, reproduce
+from icgd.reproductions.results import circumstances, redraw, reproduce, stored_rows
 
 RESULTS = import_module("icgd.reproductions.results")
+TRAINING = import_module("icgd.reproductions.cheng_training")
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +74,16 @@ def test_the_picture_can_be_drawn_again_from_the_numbers(finished):
     assert [(finished.folder / name).read_bytes() for name in names] == before
 
 
+def test_rows_are_read_from_the_numbers(finished, tmp_path):
+    assert stored_rows(finished.folder / "smoke.json") == finished.numbers["rows"]
+    for content in ("[]", '{"figure": "cheng-fig3"}', '{"rows": []}'):
+        (tmp_path / "bad.json").write_text(content)
+        with pytest.raises(CheckpointError, match=r"bad\.json is damaged .*\(it has no rows\)"):
+            stored_rows(tmp_path / "bad.json")
+
+
 def test_an_interrupted_reproduction_goes_on(finished, tmp_path, monkeypatch):
-    real, trained = RESULTS.train_once, []
+    real, trained = TRAINING.train_once, []
 
     def interrupted(run, folder):
         trained.append(run.transforms_covariates)
@@ -82,7 +91,7 @@ def test_an_interrupted_reproduction_goes_on(finished, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(run, folder)
 
-    monkeypatch.setattr(RESULTS, "train_once", interrupted)
+    monkeypatch.setattr(TRAINING, "train_once", interrupted)
     with pytest.raises(KeyboardInterrupt):
         reproduce(FIGURE_3, "smoke", out=tmp_path)
     assert (tmp_path / "cheng-fig3/.smoke.partial/000/outcome.json").exists()
@@ -100,7 +109,7 @@ def stopped(tmp_path, monkeypatch):
     def fails(run, folder):
         raise RuntimeError("no power")
 
-    monkeypatch.setattr(RESULTS, "train_once", fails)
+    monkeypatch.setattr(TRAINING, "train_once", fails)
     with pytest.raises(SweepError, match="no power"):
         reproduce(FIGURE_3, "smoke", out=tmp_path)
     return tmp_path

@@ -42,6 +42,12 @@ POINTS_PER_DEGREE = 3
 MOST_PANELS = 1e6
 """Along one argument; units as sharp as corners would need far more."""
 
+LONGEST_PROOF = 2e9
+"""Evaluations of units, about 20 seconds; on a box that would need more, nothing is proved."""
+
+NUMBERS_AT_ONCE = 2**22
+"""Units times points that are evaluated at once."""
+
 TAIL = 1e-18
 """r^-n: so far below rounding that coefficients of size 1e3 leave no trace of it."""
 
@@ -131,7 +137,12 @@ def units_of(fit: RidgeSum, dtype: torch.dtype = torch.float64) -> Units:
 
 
 def proved_error(target: Profile, fit: RidgeSum) -> float:
-    """An upper bound on |target - fit| on the box; costs O(panels * units)."""
+    """An upper bound on |target - fit| on the box, infinite where a proof would take too long.
+
+    Costs O(panels * units).
+    """
+    if cost_of_proof(target, fit) > LONGEST_PROOF:
+        return inf
     units = units_of(fit)
     heights = [_height(target, units, axis) for axis in range(len(fit.half_widths))]
     panels = [
@@ -215,10 +226,11 @@ def _nodes(panels: Sequence[tuple[float, float]], height: float) -> tuple[Tensor
 
 def _largest_gap(target: Profile, units: Units, axes: Sequence[Tensor]) -> float:
     """Largest |target - sum| on the product of the axes, in slices of bounded memory."""
-    first, *rest = axes
-    if not rest:
-        return _gap(target, units, first.unsqueeze(-1))
-    rows = [torch.cartesian_prod(row.reshape(1), rest[0]) for row in first]
+    *others, last = axes
+    parts = last.split(max(1, NUMBERS_AT_ONCE // max(len(units.offsets), 1)))
+    if not others:
+        return max(_gap(target, units, part.unsqueeze(-1)) for part in parts)
+    rows = (torch.cartesian_prod(row.reshape(1), part) for row in others[0] for part in parts)
     return max(_gap(target, units, row) for row in rows)
 
 

@@ -1,14 +1,13 @@
 """Kernels of instructions by units.
 
 A function whose sum of units is proved so close that nobody could tell them apart is computed as
-such; a coarser one is summed unit by unit. Jacobians make a step cost O(n k |w|) where k is the
-largest width, against O(n |w|) of a backward pass.
+such; a coarser one is summed unit by unit, and a clip near the corners of the box only. Jacobians
+make a step cost O(n k |w|) where k is the largest width, against O(n |w|) of a backward pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -226,23 +225,40 @@ def _(instruction: CopyToQueries, machine: Machine) -> Kernel:
 
 @kernel.register
 def _(instruction: ClipByUnits, machine: Machine) -> Kernel:
+    """Units at the weights that lie where they are coarse: near the corners, or everywhere."""
     targets = [machine.slots[name] for name in instruction.slots]
     fit, bound = machine.program.ridge_sum(instruction.function), instruction.bound
-    if is_computed_as_such(fit):
-        clips = [partial(target.clamp_, -bound, bound) for target in targets]
-    else:
-        units = UnitSum(fit, targets[0])
-        clips = [partial(_add_to, target, units) for target in targets]
+    units, near = UnitSum(fit, targets[0]), _coarse(fit)
 
     def clip() -> None:
-        for part in clips:
-            part()
+        for target in targets:
+            is_near = near(target)
+            soft = target[is_near] if is_near.any() else None
+            target.clamp_(-bound, bound)
+            if soft is not None:
+                target[is_near] = soft + units(soft)
 
     return clip
 
 
-def _add_to(target: Tensor, units: UnitSum) -> Tensor:
-    return target.add_(units(target))
+def _coarse(fit: RidgeSum) -> Callable[[Tensor], Tensor]:
+    """Where a fit of one variable is not computed as such: in bands, which may overlap."""
+    if fit.error > AS_SUCH:
+        return lambda z: torch.ones_like(z, dtype=torch.bool)
+    joined: list[list[float]] = []
+    for band in sorted(fit.bands, key=lambda band: band.low):
+        if band.error > AS_SUCH and joined and band.low <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], band.high)
+        elif band.error > AS_SUCH:
+            joined.append([band.low, band.high])
+
+    def near(z: Tensor) -> Tensor:
+        found = torch.zeros_like(z, dtype=torch.bool)
+        for low, high in joined:
+            found |= (z >= low) & (z <= high)
+        return found
+
+    return near
 
 
 @kernel.register

@@ -84,7 +84,8 @@ def _reach_and_drift(after_block: AfterBlock, box: float, n_steps: int) -> tuple
         size = after_block(reach, 0.0, drift).size
         if size <= reach:
             return reach, drift
-        reach = size * (1 + 2.0**-40)
+        # A little farther than needed, or else it takes many rounds to arrive.
+        reach = size * (1 + 2.0**-40) + (size - reach) / 16
     return inf, inf
 
 

@@ -75,7 +75,8 @@ def _rounding(
         per_size = sum(abs(unit.coefficient * unit.direction[number]) for unit in fit.units)
         total = total + STEEPEST * per_size * size
     constant = sum(abs(unit.coefficient) * (1 + STEEPEST * abs(unit.offset)) for unit in fit.units)
-    n_terms = n_sums * fit.n_units + how.n_tokens + len(sizes)
+    n_copies = how.n_tokens if how.sums_terms else 1
+    n_terms = n_sums * fit.n_units + n_copies + len(sizes)
     return how.sum_of(n_terms, total + constant)
 
 
@@ -109,7 +110,8 @@ def _missed_by_wipe(wipe: WipeByUnits, program: StackProgram, how: Arithmetic) -
     fit = program.ridge_sum(wipe.function)
     one = torch.ones((), dtype=torch.float64)
     whole = Enclosure.common(Interval.point(one))
-    return wipe.reach * (fit.error + float(_rounding(fit, how, 1, whole, one)))
+    missed = ridge_error(fit, whole.actual) + _rounding(fit, how, 1, whole, one)
+    return wipe.reach * float(missed)
 
 
 def _value(
@@ -125,7 +127,8 @@ def _value(
     z, fit = argument_at(argument, state, how), program.ridge_sum(function)
     real = function_at(function_named(function), z.value)
     off = reach * _error(fit, how, _shrunk(z.value.actual, reach))
-    off = off + reach * _rounding(fit, how, n_sums + z.n_terms, real, z.sizes / reach)
+    shrunk = real.mapped(lambda part: part / reach)
+    off = off + reach * _rounding(fit, how, n_sums + z.n_terms, shrunk, z.sizes / reach)
     return moved(real, off)
 
 
@@ -160,7 +163,8 @@ def _times_slope(
     derivative = activation_named(instruction.activation).derivative
     real = multiply(s, function_at(derivative, t), how)
     smooth = reach * _error(replace(fit, bands=()), how, _shrunk(s.actual, reach), t.actual)
-    rounding = _rounding(fit, how, t.error.shape[-2], real, s.actual.size / reach, sizes)
+    n_sums, shrunk = t.error.shape[-2] + z.n_terms, real.mapped(lambda part: part / reach)
+    rounding = _rounding(fit, how, n_sums, shrunk, s.actual.size / reach, sizes)
     off = smooth + reach * rounding
     if not fit.bands:
         return moved(real, off)
@@ -212,9 +216,10 @@ def _(instruction: AddOuterProduct, program: StackProgram, state: State, how: Ar
 @rule.register
 def _(instruction: AddGatedProduct, program: StackProgram, state: State, how: Arithmetic) -> State:
     left, right = state[instruction.left], state[instruction.right]
-    missed = torch.full_like(state[instruction.write].error, _missed_by_bends(instruction, how))
-    off = Missed(missed, torch.zeros_like(missed))
-    return add_outer_product(instruction.write, left, right, instruction.scale, off, state, how)
+    off = _missed_by_bends(instruction, left, right, how)
+    missed = torch.full_like(state[instruction.write].error, off)
+    both = Missed(missed, torch.zeros_like(missed))
+    return add_outer_product(instruction.write, left, right, instruction.scale, both, state, how)
 
 
 @rule.register
@@ -227,8 +232,9 @@ def _(instruction: AddJacobian, program: StackProgram, state: State, how: Arithm
 
 @rule.register
 def _(instruction: AddGatedJacobian, program: StackProgram, state: State, how: Arithmetic) -> State:
-    jacobian = _rows(instruction, state)
-    missed = torch.full_like(jacobian.error[..., 0, :1, :], _missed_by_bends(instruction, how))
+    left, jacobian = state[instruction.left], _rows(instruction, state)
+    off = _missed_by_bends(instruction, left, jacobian, how)
+    missed = torch.full_like(jacobian.error[..., 0, :1, :], off)
     return _add_jacobian(instruction, jacobian, missed, state, how)
 
 
@@ -249,24 +255,36 @@ def _add_jacobian(
     Each of its products is off by `missed`.
     """
     left, weights, name = state[instruction.left], state[instruction.write], instruction.write
+    rows = left.error.shape[-1]
     added = add_outer_product(
         name,
         left.mapped(lambda part: part.flatten(-2).unsqueeze(-1)),
         jacobian.mapped(lambda part: part.flatten(-3, -2)),
-        left.error.shape[-1] * instruction.scale,
+        rows * instruction.scale,
         Missed(missed, torch.zeros_like(missed)),
         {name: weights.mapped(lambda part: part.flatten(-2).unsqueeze(-2))},
-        how,
+        replace(how, n_tokens=rows * how.n_tokens),
     )
     shape = weights.error.shape[-2:]
     return {name: added[name].mapped(lambda part: part.squeeze(-2).unflatten(-1, shape))}
 
 
-def _missed_by_bends(instruction: AddGatedProduct | AddGatedJacobian, how: Arithmetic) -> float:
-    """Two heads a product, each off by the distance of the activation to relu."""
+def _missed_by_bends(
+    instruction: AddGatedProduct | AddGatedJacobian,
+    left: Enclosure,
+    right: Enclosure,
+    how: Arithmetic,
+) -> float:
+    """Two heads a product, each off by the distance of the activation to relu.
+
+    A left factor beyond the gate would let queries in.
+    """
     if not how.sums_terms:
         return 0.0
-    return 2 * OFF_RELU / instruction.sharpness * instruction.reach * (instruction.sharpness > 1)
+    if not bool((left.actual.size <= instruction.gate).all()):
+        return torch.inf
+    reach = max(instruction.reach, float(right.actual.size.max()))
+    return 2 * OFF_RELU / instruction.sharpness * reach * (instruction.sharpness > 1)
 
 
 def _missed(

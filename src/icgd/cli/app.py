@@ -12,6 +12,7 @@ from icgd.cli.compare import compare
 from icgd.cli.compile import compile
 from icgd.cli.demo import demo
 from icgd.cli.reproduce import reproduce
+from icgd.cli.resources import resources
 from icgd.cli.run import run
 from icgd.cli.size import size
 from icgd.cli.theorems import theorems
@@ -28,7 +29,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, compile, run, verify, size, compare, theorems, reproduce):
+for command in (demo, compile, run, verify, size, compare, theorems, resources, reproduce):
     app.command()(command)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
+from icgd.approximation.ridge_sum import FEWEST_UNITS
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.mlp import MLP
@@ -44,7 +45,7 @@ class Precision:
             count("registers", self.registers)
         count("levels", self.levels, least=2)
         count("n_examples", self.n_examples)
-        count("units", self.units)
+        count("units", self.units, least=FEWEST_UNITS)
         if self.unit_activation is not None:
             unit_activation_named(self.unit_activation)
         dtype_named(self.dtype)

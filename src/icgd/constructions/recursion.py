@@ -45,17 +45,16 @@ from icgd.approximation.ridge_sum import (
 from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.constructions.parts.forward_pass import units_slot
 from icgd.constructions.parts.ranges import (
-    LARGEST_ARGUMENT,
     ROUNDING_ROOM,
     Ranges,
-    largest_argument,
     largest_loss_argument,
     largest_size,
     ranges_on_domain,
+    without_digits,
 )
 from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY
-from icgd.problems.functions import KinkedFunction
+from icgd.problems.functions import KinkedFunction, ScalarFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.task import dtype_named
@@ -97,6 +96,12 @@ FEW = (16, 32, 64)
 HARDLY = 2.0**-30
 """A margin that costs nothing and covers a fit that is as good as exact."""
 
+COARSE_ROOM = 1 + 2.0**-4
+"""In place of `ROUNDING_ROOM` in float32, where sums of hundreds of units lose a few percent."""
+
+ROUNDINGS = 64
+"""Of s r'(t), in units of its `size`: near kinks in float32, these are more than the error."""
+
 SLACK = 1.25
 """How much wider than needed a range is taken when a fit overshoots, so that few rounds do."""
 
@@ -126,13 +131,7 @@ class Recursion(AbstractConstruction):
                 "of one prediction and one label, which is what its MLP layer evaluates; the "
                 "logistic loss (one output a class) is."
             )
-        largest = largest_argument(problem, ranges_on_domain(problem, margin=0.0))
-        if not largest <= LARGEST_ARGUMENT:
-            return (
-                f"its preactivations can reach {largest:.3g} on the domain, where float64 leaves "
-                "no digits to evaluate an activation; use a smaller box or domain."
-            )
-        return None
+        return without_digits(problem)
 
     def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
         fits = _fits(problem, replace(precision, pieces=1))  # which it does not have
@@ -216,6 +215,7 @@ class _Fitting:
         self.target = problem.network
         self.activation = precision.unit_activation or default_activation(self.target)
         self.roundoff = torch.finfo(dtype_named(precision.dtype)).eps / 2
+        self.room = COARSE_ROOM if precision.dtype == "float32" else ROUNDING_ROOM
 
     def fits(self) -> _Fits:
         margin, overshoot = HARDLY, self._usual_overshoot()
@@ -247,24 +247,21 @@ class _Fitting:
     ) -> _Fits:
         activation, roundoff = self.activation, self.roundoff
         last = reaches[preactivation(self.target.depth)]
-        functions = [
-            self._thrifty(lambda n: fit_ridge_sum(IDENTITY, 1.0, activation, n, roundoff=roundoff)),
-            self._thrifty(lambda n: fit_gate(last, activation, n, roundoff=roundoff)),
-        ]
+        functions = [value, slope] if self.target.depth > 1 else []
+        functions += [loss, clip]
+        if IDENTITY.name not in (function.name for function in functions):
+            functions.append(self._value(IDENTITY, 1.0))
+        functions.append(self._thrifty(lambda n: fit_gate(last, activation, n, roundoff=roundoff)))
         if not UNIT_ACTIVATIONS[activation].bends:
             functions.append(
                 self._thrifty(lambda n: fit_product((1.0, 1.0), activation, n, roundoff=roundoff))
             )
-        hidden = (value, slope) if self.target.depth > 1 else ()
-        return _Fits((*hidden, loss, clip, *functions), activation, reaches)
+        return _Fits(tuple(functions), activation, reaches)
 
     def _activation(self, ranges: Ranges) -> tuple[RidgeSum, RidgeSum]:
         """r and s r'(t) on all preactivations but those of the output."""
         function = self.target.layer_activation(1).value
-        reach = ROUNDING_ROOM * max(ranges.preactivations[:-1], default=1.0)
-        value = self._thrifty(
-            lambda n: fit_ridge_sum(function, reach, self.activation, n, roundoff=self.roundoff)
-        )
+        reach = self.room * max(ranges.preactivations[:-1], default=1.0)
         slope = fit_slope_product(
             function,
             (1.0, reach),
@@ -274,7 +271,14 @@ class _Fitting:
             accuracy=LARGEST_FIT_ERROR,
             kink_width=self.precision.kink_width,
         )
+        # Lines wipe numbers up to 1, so that r has to reach as far if it is one.
+        value = self._value(function, max(reach, 1.0) if function == IDENTITY else reach)
         return value, slope
+
+    def _value(self, function: ScalarFunction, reach: float) -> RidgeSum:
+        return self._thrifty(
+            lambda n: fit_ridge_sum(function, reach, self.activation, n, roundoff=self.roundoff)
+        )
 
     def _thrifty(self, fit_with: Callable[[int], RidgeSum]) -> RidgeSum:
         """As few units as leave no more than rounding does, or all."""
@@ -284,7 +288,7 @@ class _Fitting:
         return fit_with(self.precision.units)
 
     def _loss(self, ranges: Ranges) -> RidgeSum:
-        box = (ROUNDING_ROOM * ranges.outputs[-1], ROUNDING_ROOM * self.problem.domain.y)
+        box = (self.room * ranges.outputs[-1], self.room * self.problem.domain.y)
         loss = self.problem.loss_function
         return self._thrifty(
             lambda n: fit_loss_slope(loss, box, self.activation, n, roundoff=self.roundoff)
@@ -316,6 +320,7 @@ class _Fitting:
         steepest = (
             largest_size(self.target.layer_activation(1).derivative, slope.half_widths[-1])
             + slope.error
+            + ROUNDINGS * self.roundoff * slope.size
         )
         reach = {"x": problem.domain.x}
         for m in range(1, depth):
@@ -332,7 +337,7 @@ class _Fitting:
         dependence.append(reach[units_slot(depth - 1)])
         step = problem.gradient_step.step_size / 2 * reach["loss_slope"] * max(dependence)
         reach["weights"] = box + step * (1 + LARGEST_FIT_ERROR)
-        return {name: ROUNDING_ROOM * size for name, size in reach.items()}
+        return {name: self.room * size for name, size in reach.items()}
 
 
 def _in_wider_box(problem: Problem, overshoot: float) -> Problem:

@@ -29,6 +29,7 @@ from icgd.constructions.parts.ranges import (
     ROUNDING_ROOM,
     largest_argument,
     ranges_on_domain,
+    without_digits,
 )
 from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY
@@ -70,13 +71,7 @@ class ReluStack(AbstractConstruction):
                 "functions of one variable, which is what its MLP layer evaluates; "
                 "the logistic loss (one output a class) is."
             )
-        largest = largest_argument(problem, ranges_on_domain(problem, margin=0.0))
-        if not largest <= LARGEST_ARGUMENT:
-            return (
-                f"its preactivations can reach {largest:.3g} on the domain, where float64 leaves "
-                "no digits to evaluate an activation; use a smaller box or domain."
-            )
-        return None
+        return without_digits(problem)
 
     def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
         functions = _fitted_functions(problem, precision)

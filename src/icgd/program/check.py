@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import singledispatch
@@ -43,6 +44,7 @@ from icgd.program.unit_instructions import (
     AddGatedProduct,
     AddJacobian,
     AddOuterProduct,
+    ByUnits,
     ClipByUnits,
     CopyToQueries,
     PassOn,
@@ -78,20 +80,6 @@ ACCUMULATE = (
 )
 """Those that add to weights."""
 
-BY_UNITS = (
-    ActivateUnits,
-    PassOn,
-    StartJacobian,
-    PushJacobian,
-    AddOuterProduct,
-    AddJacobian,
-    SlopeOfLoss,
-    CopyToQueries,
-    ClipByUnits,
-    WipeByUnits,
-)
-"""Those whose functions are sums of units."""
-
 
 def check_program(program: Program) -> None:
     """Raise `ProgramError` or `LayoutError` unless every rule holds.
@@ -115,6 +103,10 @@ def check_program(program: Program) -> None:
         if isinstance(function, RidgeSum) and function.activation != program.activation:
             units = f"has {function.activation} units in a program of {program.activation}"
             raise ProgramError.broken(f"function {function.name!r}", units)
+    names = Counter((type(function), function.name) for function in program.functions)
+    for (_, name), times in names.items():
+        if times > 1:
+            raise ProgramError.broken(f"function {name!r}", f"is there {times} times, expected one")
     _check_registers(program)
     for part, layers in (("block", program.block), ("prediction", program.prediction)):
         filled: set[str] = set()
@@ -246,7 +238,7 @@ def _check_layer(program: StackProgram, layer: Layer, filled: set[str], where: s
 
 def _check_functions(program: StackProgram, instruction: Instruction, where: str) -> None:
     """Functions exist, and those of one look-up are on one grid."""
-    if isinstance(instruction, BY_UNITS):
+    if isinstance(instruction, ByUnits):
         for name in instruction.functions():
             program.ridge_sum(name)
         return

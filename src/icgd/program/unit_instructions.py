@@ -27,8 +27,38 @@ EXAMPLE_SHARE = "example_share"
 """The slot that holds n_tokens / n_examples in every example and 0 in every query."""
 
 
+class OneSlot(Instruction):
+    """Writes one slot."""
+
+    write: str
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+
+class ByUnits(OneSlot):
+    """Evaluates one sum of units."""
+
+    function: str
+
+    def functions(self) -> tuple[str, ...]:
+        return (self.function,)
+
+
+class InPlace(ByUnits):
+    """Changes slots by a sum of units of their own coordinates."""
+
+    slots: tuple[str, ...]
+
+    def reads(self) -> tuple[str, ...]:
+        return self.slots
+
+    def writes(self) -> tuple[str, ...]:
+        return self.slots
+
+
 @dataclass(frozen=True)
-class ActivateUnits(Instruction):
+class ActivateUnits(ByUnits):
     """Set `write = reach * function(argument / reach)`, coordinate by coordinate."""
 
     argument: Argument
@@ -40,18 +70,12 @@ class ActivateUnits(Instruction):
     def reads(self) -> tuple[str, ...]:
         return (*self.argument.slots(), ONE)
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
-
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.argument.formula()})"
 
 
 @dataclass(frozen=True)
-class PassOn(Instruction):
+class PassOn(ByUnits):
     """Set `write = weights @ function(argument)`: what units pass on to the next layer.
 
     One head for each coordinate of the argument and each unit: its value is a column of weights.
@@ -66,18 +90,12 @@ class PassOn(Instruction):
     def reads(self) -> tuple[str, ...]:
         return (self.weights, *self.argument.slots(), ONE)
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
-
     def formula(self) -> str:
         return f"{self.write} = {self.weights} @ {self.function}({self.argument.formula()})"
 
 
 @dataclass(frozen=True)
-class StartJacobian(Instruction):
+class StartJacobian(ByUnits):
     """Set `write[:, (k, l)] = weights[:, k] * inputs[l] * r'(argument[k])`.
 
     That is how weights @ r(argument) changes with the weights of the layer below, which makes the
@@ -97,19 +115,13 @@ class StartJacobian(Instruction):
     def reads(self) -> tuple[str, ...]:
         return (self.weights, self.inputs, *self.argument.slots(), ONE)
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
-
     def formula(self) -> str:
         slope = f"{self.activation}'({self.argument.formula()})"
         return f"{self.write} = {self.weights} * ({slope} (x) {self.inputs})"
 
 
 @dataclass(frozen=True)
-class PushJacobian(Instruction):
+class PushJacobian(ByUnits):
     """Set `write[:, p] = sum_k weights[:, k] * jacobian[k, p] * r'(argument[k])`.
 
     That is how weights @ r(argument) changes with weights p, if the argument changes as `jacobian`
@@ -128,19 +140,13 @@ class PushJacobian(Instruction):
     def reads(self) -> tuple[str, ...]:
         return (self.weights, self.jacobian, *self.argument.slots(), ONE)
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
-
     def formula(self) -> str:
         slope = f"{self.activation}'({self.argument.formula()})"
         return f"{self.write} = {self.weights} @ ({slope} * {self.jacobian})"
 
 
 @dataclass(frozen=True)
-class AddOuterProduct(Instruction):
+class AddOuterProduct(ByUnits):
     """Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
 
     `function` is the product of two numbers of at most 1, at left / reaches[0] and
@@ -158,18 +164,12 @@ class AddOuterProduct(Instruction):
     def reads(self) -> tuple[str, ...]:
         return (self.left, self.right, EXAMPLE_SHARE, ONE)
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
-
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left} (x) {self.right})"
 
 
 @dataclass(frozen=True)
-class AddJacobian(Instruction):
+class AddJacobian(ByUnits):
     """Add `scale * (1 / n_examples) sum_examples left^T jacobian` to the weights `write`.
 
     Entry p of the weights gets sum_k left[k] jacobian[k, p], with products as `AddOuterProduct`.
@@ -186,18 +186,12 @@ class AddJacobian(Instruction):
     def reads(self) -> tuple[str, ...]:
         return (self.left, self.jacobian, EXAMPLE_SHARE, ONE)
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
-
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
 
 
 @dataclass(frozen=True)
-class AddGatedProduct(Instruction):
+class AddGatedProduct(OneSlot):
     """Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
 
     For activations that bend like relu. Two heads for each row k have right in the value, and weigh
@@ -218,15 +212,12 @@ class AddGatedProduct(Instruction):
     def reads(self) -> tuple[str, ...]:
         return (self.left, self.right, TOKENS_PER_EXAMPLE, IS_QUERY)
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left} (x) {self.right})"
 
 
 @dataclass(frozen=True)
-class AddGatedJacobian(Instruction):
+class AddGatedJacobian(OneSlot):
     """Add `scale * (1 / n_examples) sum_examples left^T jacobian` to the weights `write`.
 
     As `AddGatedProduct`, with row k of the Jacobian in the value.
@@ -244,15 +235,12 @@ class AddGatedJacobian(Instruction):
     def reads(self) -> tuple[str, ...]:
         return (self.left, self.jacobian, TOKENS_PER_EXAMPLE, IS_QUERY)
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
 
 
 @dataclass(frozen=True)
-class SlopeOfLoss(Instruction):
+class SlopeOfLoss(ByUnits):
     """Set `write[k] = function(prediction[k], label[k])`, the slope of the `loss`."""
 
     prediction: str
@@ -265,18 +253,12 @@ class SlopeOfLoss(Instruction):
     def reads(self) -> tuple[str, ...]:
         return (self.prediction, self.label)
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
-
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.prediction}, {self.label})"
 
 
 @dataclass(frozen=True)
-class CopyToQueries(Instruction):
+class CopyToQueries(ByUnits):
     """Add `source` to `write` at the queries: `function` is source * is_query."""
 
     source: str
@@ -288,18 +270,12 @@ class CopyToQueries(Instruction):
     def reads(self) -> tuple[str, ...]:
         return (self.source, IS_QUERY)
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
-
     def formula(self) -> str:
         return f"{self.write} = {self.source} where {IS_QUERY}"
 
 
 @dataclass(frozen=True)
-class ClipByUnits(Instruction):
+class ClipByUnits(InPlace):
     """Clip every coordinate w of `slots` to [-bound, bound]: `function` is clip(w) - w."""
 
     slots: tuple[str, ...]
@@ -307,36 +283,18 @@ class ClipByUnits(Instruction):
     function: str
     kind: ClassVar[LayerKind] = LayerKind.MLP
 
-    def reads(self) -> tuple[str, ...]:
-        return self.slots
-
-    def writes(self) -> tuple[str, ...]:
-        return self.slots
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
-
     def formula(self) -> str:
         return f"clip {', '.join(self.slots)} to [-{self.bound:g}, {self.bound:g}] by units"
 
 
 @dataclass(frozen=True)
-class WipeByUnits(Instruction):
+class WipeByUnits(InPlace):
     """Take h away from every coordinate h of `slots`, as reach * function(h / reach)."""
 
     slots: tuple[str, ...]
     function: str
     reach: float
     kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return self.slots
-
-    def writes(self) -> tuple[str, ...]:
-        return self.slots
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
 
     def formula(self) -> str:
         return f"wipe {', '.join(self.slots)} by units"

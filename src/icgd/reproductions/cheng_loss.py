@@ -88,7 +88,7 @@ class Panel:
 
 @final
 @dataclass(frozen=True)
-class LossFigure(AbstractReproduction):
+class LossFigure(AbstractReproduction[Run, Outcome]):
     """log test loss over the number of examples or layers, a panel for each kernel of labels."""
 
     name: str

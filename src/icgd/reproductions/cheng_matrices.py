@@ -84,7 +84,7 @@ class Panel:
 
 @final
 @dataclass(frozen=True)
-class MatrixFigure(AbstractReproduction):
+class MatrixFigure(AbstractReproduction[Run, Outcome]):
     """log dist(M, I) over the steps of training, a panel for each pair of kernels."""
 
     name: str

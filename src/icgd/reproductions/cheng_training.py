@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from torch.nn.utils.parametrize import register_parametrization
 
 from icgd.errors import TrainingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows
+from icgd.reproductions.reproduction import AbstractRun
 from icgd.training.averaged import AveragedTask
 from icgd.training.covariates import PAPER_SPECTRUM, Ellipsoid
 from icgd.training.labels import AbstractLabels, KernelProcess, LinearFunctions
@@ -83,7 +85,19 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Run:
+class Outcome:
+    """What training a model gave. A curve has a row for each time that something was measured."""
+
+    test_loss: float
+    bayes_loss: float
+    learning_rate: float
+    """Half of the budget's, or less, if that one overflowed."""
+    seconds: float
+    curve: tuple[dict[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Run(AbstractRun[Outcome]):
     """One model: the kernel of its labels, that of each of its heads, its sizes, its seed."""
 
     labels: str
@@ -124,17 +138,11 @@ class Run:
             log_every=max(1, budget.n_steps // budget.n_rows),
         )
 
+    def train(self, folder: Path | None = None) -> Outcome:
+        return train_once(self, folder)
 
-@dataclass(frozen=True)
-class Outcome:
-    """What training a model gave. A curve has a row for each time that something was measured."""
-
-    test_loss: float
-    bayes_loss: float
-    learning_rate: float
-    """Half of the budget's, or less, if that one overflowed."""
-    seconds: float
-    curve: tuple[dict[str, float], ...]
+    def outcome_of(self, data: Mapping[str, Any]) -> Outcome:
+        return Outcome(**{**data, "curve": tuple(data["curve"])})
 
 
 def train_once(run: Run, folder: Path | None = None) -> Outcome:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from icgd.errors import UnknownNameError
-from icgd.reproductions import cheng_loss, cheng_matrices
+from icgd.reproductions import cheng_loss, cheng_matrices, wang_resources
 from icgd.reproductions.reproduction import AbstractReproduction
 
-REPRODUCTIONS: dict[str, AbstractReproduction] = {
+REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
     reproduction.name: reproduction
     for reproduction in (
         cheng_loss.FIGURE_1,
@@ -15,11 +17,12 @@ REPRODUCTIONS: dict[str, AbstractReproduction] = {
         cheng_loss.FIGURE_4,
         cheng_matrices.FIGURE_5,
         cheng_matrices.FIGURE_6,
+        wang_resources.RESOURCES,
     )
 }
 
 
-def reproduction_named(name: str) -> AbstractReproduction:
+def reproduction_named(name: str) -> AbstractReproduction[Any, Any]:
     """The reproduction called `name`."""
     if name not in REPRODUCTIONS:
         raise UnknownNameError.of("figure", name, known=list(REPRODUCTIONS))

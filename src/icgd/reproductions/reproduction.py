@@ -6,13 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from icgd.errors import UnknownNameError
-from icgd.reproductions.cheng_training import Outcome, Run
 from icgd.reproductions.plotting import Figure
-
-Sizes = TypeVar("Sizes")
 
 Value = str | int | float | bool | None
 Row = dict[str, Value]
@@ -20,6 +18,40 @@ Row = dict[str, Value]
 
 PRESETS = ("smoke", "laptop", "paper")
 """Seconds; minutes on two cores; the paper's own sizes."""
+
+
+@runtime_checkable
+class Trained(Protocol):
+    """What a run gave: a frozen dataclass of what JSON can hold."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def seconds(self) -> float: ...
+
+
+Outcome = TypeVar("Outcome", bound=Trained)
+
+
+class AbstractRun(ABC, Generic[Outcome]):
+    """One training of a figure: a frozen dataclass of what JSON can hold."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    budget: Any
+    """A frozen dataclass: how long and on how much is trained."""
+
+    @abstractmethod
+    def train(self, folder: Path | None = None) -> Outcome:
+        """Train; with a `folder`, go on where it was interrupted."""
+
+    @abstractmethod
+    def outcome_of(self, data: Mapping[str, Any]) -> Outcome:
+        """The outcome whose fields were read from JSON."""
+
+
+Run = TypeVar("Run", bound=AbstractRun[Any])
+Sizes = TypeVar("Sizes")
 
 
 @dataclass(frozen=True)
@@ -30,7 +62,7 @@ class Summary:
     rows: tuple[tuple[str, ...], ...]
 
 
-class AbstractReproduction(ABC):
+class AbstractReproduction(ABC, Generic[Run, Outcome]):
     """A figure of a paper. Its numbers are a table, and its picture is drawn from the table."""
 
     name: str
@@ -42,15 +74,15 @@ class AbstractReproduction(ABC):
 
     @abstractmethod
     def runs(self, preset: str, seed: int) -> list[Run]:
-        """The models to train; their first seed is `seed`."""
+        """What to train; the first seed is `seed`."""
 
     @abstractmethod
     def rows(self, runs: Sequence[Run], outcomes: Sequence[Outcome]) -> list[Row]:
-        """All numbers of the trained models."""
+        """All numbers that training gave."""
 
     @abstractmethod
     def summary(self, rows: Sequence[Row]) -> Summary:
-        """Means over the seeds, at the end of training."""
+        """What came out, in a table of few columns."""
 
     @abstractmethod
     def picture(self, rows: Sequence[Row]) -> Figure:

@@ -31,8 +31,14 @@ from icgd.backends.run import OnProgress
 from icgd.errors import CheckpointError, FileError
 from icgd.problems.settings import count
 from icgd.reproductions import plotting
-from icgd.reproductions.cheng_training import Outcome, Run, train_once
-from icgd.reproductions.reproduction import AbstractReproduction, Row, Summary
+from icgd.reproductions.reproduction import (
+    AbstractReproduction,
+    AbstractRun,
+    Outcome,
+    Row,
+    Run,
+    Summary,
+)
 from icgd.training.sweeps import sweep
 from icgd.weights.atomic import whole_file
 
@@ -48,7 +54,7 @@ class Reproduced:
 
 
 def reproduce(
-    reproduction: AbstractReproduction,
+    reproduction: AbstractReproduction[Run, Outcome],
     preset: str,
     *,
     out: Path,
@@ -82,7 +88,10 @@ def reproduce(
 
 
 def write(
-    reproduction: AbstractReproduction, facts: dict[str, Any], rows: list[Row], folder: Path
+    reproduction: AbstractReproduction[Run, Outcome],
+    facts: dict[str, Any],
+    rows: list[Row],
+    folder: Path,
 ) -> Reproduced:
     """Write the numbers, and the summary and the picture that follow from them."""
     summary = reproduction.summary(rows)
@@ -100,7 +109,9 @@ def write(
     return Reproduced(numbers, summary, folder, tuple(contents))
 
 
-def _identity(reproduction: AbstractReproduction, preset: str, seed: int) -> dict[str, Any]:
+def _identity(
+    reproduction: AbstractReproduction[Run, Outcome], preset: str, seed: int
+) -> dict[str, Any]:
     return {
         "figure": reproduction.name,
         "place": reproduction.place,
@@ -109,11 +120,20 @@ def _identity(reproduction: AbstractReproduction, preset: str, seed: int) -> dic
     }
 
 
-def redraw(reproduction: AbstractReproduction, path: Path) -> Reproduced:
+def redraw(reproduction: AbstractReproduction[Run, Outcome], path: Path) -> Reproduced:
     """Summary and picture of numbers that were written before, after a change of their looks."""
     facts = _read(path)
     rows = facts.pop("rows")
     return write(reproduction, facts, rows, path.parent)
+
+
+def stored_rows(path: Path) -> list[Row]:
+    """The rows of numbers that were written before."""
+    numbers = _read(path)
+    if not isinstance(numbers, dict) or not numbers.get("rows"):
+        raise CheckpointError.damaged(path, "it has no rows")
+    rows: list[Row] = numbers["rows"]
+    return rows
 
 
 def circumstances() -> dict[str, Any]:
@@ -176,14 +196,13 @@ def _flat(data: Any, name: str = "") -> dict[str, Any]:
     return {key: value for table in inner for key, value in table.items()}
 
 
-def _finished(job: tuple[Run, Path]) -> Outcome:
+def _finished(job: tuple[AbstractRun[Outcome], Path]) -> Outcome:
     """The outcome of a run: read if it is there, else trained, and kept."""
     run, folder = job
     record = folder / "outcome.json"
     if record.exists():
-        stored = _read(record)
-        return Outcome(**{**stored, "curve": tuple(stored["curve"])})
-    outcome = train_once(run, folder)
+        return run.outcome_of(_read(record))
+    outcome = run.train(folder)
     _write(record, asdict(outcome))
     return outcome
 

@@ -107,3 +107,14 @@ def largest_size(function: ScalarFunction, reach: float) -> float:
     end = torch.tensor(reach, dtype=torch.float64)
     least, largest = function.bounds(-end, end)
     return float(torch.maximum(-least, largest))
+
+
+def without_digits(problem: Problem) -> str | None:
+    """Why no construction can serve the problem whose preactivations get too large, if they do."""
+    largest = largest_argument(problem, ranges_on_domain(problem, margin=0.0))
+    if largest <= LARGEST_ARGUMENT:
+        return None
+    return (
+        f"its preactivations can reach {largest:.3g} on the domain, where float64 leaves "
+        "no digits to evaluate an activation; use a smaller box or domain."
+    )

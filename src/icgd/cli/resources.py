@@ -1,0 +1,262 @@
+"""`icgd resources`: what shallow and deep networks cost a transformer, by theorem and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import exp, log
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from icgd.cli import show
+from icgd.cli.options import AsJson
+from icgd.cli.progress import progress
+from icgd.errors import SettingError, UnknownNameError
+from icgd.reproductions.reproduction import PRESETS, Row
+from icgd.reproductions.resources import (
+    Pair,
+    Resources,
+    indicator,
+    indicator_crossover,
+    indicator_in,
+    smooth,
+    smooth_crossover,
+    within_one,
+)
+from icgd.reproductions.results import reproduce, stored_rows
+from icgd.reproductions.wang_resources import RESOURCES
+from icgd.reproductions.wang_widths import DEPTHS, dimensions, needed, table
+
+KINDS = ("indicator", "smooth")
+ERRORS = {"indicator": "0.1,0.05,0.03", "smooth": "0.1,0.01,0.001,0.0001"}
+"""Unless said: those that networks were trained for, and some that show a trend."""
+
+SMOOTH = {"dimension": 2, "smoothness": 6, "depth": 2}
+"""Unless said: a function for which the deep network costs less in the end."""
+
+LEMMAS = (
+    "2 layers need at least that width, which is said for errors below 1 / d^4 only; "
+    "3 layers need at most theirs."
+)
+
+LARGEST_LOG = log(1e300)
+"""Counts up to here are written as numbers, larger ones as powers of ten."""
+
+
+def resources(
+    kind: Annotated[
+        str, typer.Argument(help="What is learnt: indicator (of a ball) or smooth (function).")
+    ],
+    errors: Annotated[
+        str | None, typer.Option(help="Errors between 0 and 1, joined by commas.")
+    ] = None,
+    dimension: Annotated[
+        int | None,
+        typer.Option(
+            help="Inputs of the function: 2 for smooth unless said; for the indicator the lemmas "
+            "in this dimension in place of the theorem."
+        ),
+    ] = None,
+    smoothness: Annotated[
+        int | None, typer.Option(help="smooth: derivatives of the function; 6 unless said.")
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option(help="smooth: layers of the shallow network; 2 unless said.")
+    ] = None,
+    measure: Annotated[
+        str | None, typer.Option(help=f"indicator: train networks now; {', '.join(PRESETS)}.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of `icgd reproduce`.")] = Path("results"),
+    as_json: AsJson = False,
+) -> None:
+    """Parameter matrices that a transformer needs to learn a function through a network.
+
+    Theory, with every constant 1; for the indicator also measured widths, if there are any.
+
+    Example: icgd resources smooth --dimension 1 --smoothness 6 --depth 2 --errors 0.1,0.001
+    """
+    if kind not in KINDS:
+        raise UnknownNameError.of("kind of function", kind, known=KINDS)
+    wanted = parse_errors(ERRORS[kind] if errors is None else errors)
+    if kind == "smooth":
+        _refuse({"--measure": measure}, "indicator")
+        theory = _of_smooth(wanted, dimension, smoothness, depth)
+        rows = None
+    else:
+        _refuse({"--smoothness": smoothness, "--depth": depth}, "smooth")
+        theory = _of_indicator(wanted, dimension)
+        rows = _measured_rows(measure, out)
+    places = [place for place in dimensions(rows or ()) if dimension in (None, place)]
+    if as_json:
+        show.print_json({**_data(theory), "measured": _measured_data(rows or (), places, wanted)})
+        return
+    _print_theory(theory)
+    if kind == "indicator":
+        _print_measured(rows, places, wanted)
+
+
+@dataclass(frozen=True)
+class Theory:
+    """What a theorem says of some errors, and from where on the deep network costs less."""
+
+    title: str
+    pairs: tuple[Pair, ...]
+    crossover: float | None
+    remark: str
+
+
+def parse_errors(text: str) -> list[float]:
+    """The text `0.1,0.05` as numbers between 0 and 1."""
+    try:
+        errors = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise SettingError.not_numbers("--errors", text, "0.1,0.05") from None
+    return [within_one("--errors", error) for error in errors]
+
+
+def _refuse(options: Mapping[str, object], kind: str) -> None:
+    """Options that only the other kind has."""
+    for name, value in options.items():
+        if value is not None:
+            raise SettingError.without(name, f"the kind {kind}")
+
+
+def _of_smooth(
+    errors: Sequence[float], dimension: int | None, smoothness: int | None, depth: int | None
+) -> Theory:
+    """Theorem 4."""
+    given = {"dimension": dimension, "smoothness": smoothness, "depth": depth}
+    chosen = {name: SMOOTH[name] if value is None else value for name, value in given.items()}
+    d, s, n_layers = chosen.values()
+    crossover = smooth_crossover(**chosen)
+    product = f"2 (L - 1) d = {2 * (n_layers - 1) * d}"
+    never = f"For small errors the deep network costs more: {product} is not below {s} derivatives."
+    title = f"Theorem 4: {s} derivatives, d = {d}"
+    pairs = tuple(smooth(error, **chosen) for error in errors)
+    return Theory(title, pairs, crossover, never if crossover is None else _costs_less(crossover))
+
+
+def _of_indicator(errors: Sequence[float], dimension: int | None) -> Theory:
+    """Theorem 3, or its lemmas in one dimension."""
+    if dimension is not None:
+        pairs = tuple(indicator_in(dimension, error) for error in errors)
+        title = f"Lemmas 1 and 2: the indicator of a ball, d = {dimension}"
+        return Theory(title, pairs, None, LEMMAS)
+    pairs = tuple(indicator(error) for error in errors)
+    crossover = indicator_crossover()
+    title = "Theorem 3: the indicator of a ball"
+    return Theory(title, pairs, crossover, _costs_less(crossover))
+
+
+def _costs_less(crossover: float) -> str:
+    return f"The deep network always costs less below an error of {number_text(-crossover)}."
+
+
+def _measured_rows(preset: str | None, out: Path) -> list[Row] | None:
+    """Of networks that are trained now, or that were trained before; None if there are none."""
+    if preset is None:
+        path = out / RESOURCES.name / "laptop.json"
+        return stored_rows(path) if path.exists() else None
+    with progress(RESOURCES.name) as on_progress:
+        done = reproduce(RESOURCES, preset, out=out, on_progress=on_progress)
+    rows: list[Row] = done.numbers["rows"]
+    return rows
+
+
+def _data(theory: Theory) -> dict[str, Any]:
+    pairs = [
+        {
+            "error": pair.error,
+            "shallow": _resource_data(pair.shallow),
+            "deep": _resource_data(pair.deep),
+            "deep_is_cheaper": pair.deep_is_cheaper,
+        }
+        for pair in theory.pairs
+    ]
+    crossover = None if theory.crossover is None else -theory.crossover / log(10)
+    return {"theorem": theory.title, "log10_crossover": crossover, "pairs": pairs}
+
+
+def _resource_data(resources: Resources) -> dict[str, Any]:
+    """Counts as numbers, null if they exceed every float, and that of the matrices as a power."""
+    logs = {
+        "width": resources.log_width,
+        "heads": resources.log_heads,
+        "matrices": resources.log_matrices,
+        "printed": resources.log_printed,
+    }
+    return {
+        "network": resources.network,
+        "depth": resources.depth,
+        "layers": resources.n_layers,
+        **{
+            name: None if value is None or value > LARGEST_LOG else exp(value)
+            for name, value in logs.items()
+        },
+        "log10_matrices": resources.log_matrices / log(10),
+    }
+
+
+def _measured_data(
+    rows: Sequence[Row], places: Sequence[int], errors: Sequence[float]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "dimension": place,
+            "error": error,
+            "depth": depth,
+            **show.plain(needed(rows, place, depth, error)),
+        }
+        for place, error, depth in product(places, errors, DEPTHS)
+    ]
+
+
+def _print_theory(theory: Theory) -> None:
+    names = ("error", "network", "width", "layers", "heads", "matrices", "as printed")
+    rows = [
+        (f"{pair.error:g}", *_cells(resources))
+        for pair in theory.pairs
+        for resources in (pair.shallow, pair.deep)
+    ]
+    show.print_columns(f"{theory.title}; every constant is 1", names, rows)
+    show.output.print(theory.remark)
+
+
+def _cells(resources: Resources) -> tuple[str, ...]:
+    printed = resources.log_printed
+    return (
+        resources.network,
+        number_text(resources.log_width),
+        f"{resources.n_layers:.3g}",
+        number_text(resources.log_heads),
+        number_text(resources.log_matrices),
+        "" if printed is None else number_text(printed),
+    )
+
+
+def number_text(log_value: float) -> str:
+    """A count or an error, given its natural logarithm, however large or small."""
+    if abs(log_value) > LARGEST_LOG:
+        return f"10^{log_value / log(10):,.0f}"
+    value = exp(log_value)
+    if 1000 <= value < 1e6:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if 0.001 <= value < 1000 else f"{value:.1e}"
+
+
+def _print_measured(
+    rows: Sequence[Row] | None, places: Sequence[int], errors: Sequence[float]
+) -> None:
+    if rows is None:
+        command = "icgd resources indicator --measure laptop"
+        show.output.print(f"No widths are measured here; {command} takes {RESOURCES.laptop_time}.")
+    elif not places:
+        listed = ", ".join(map(str, dimensions(rows)))
+        show.output.print(f"Widths are measured for d = {listed} only.")
+    else:
+        found = table(rows, places, errors)
+        title = "\nMeasured, 2 layers / 3 layers: width that suffices; heads of a training step"
+        show.print_columns(title, found.names, found.rows)

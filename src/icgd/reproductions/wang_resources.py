@@ -1,0 +1,169 @@
+r"""wang-resources: parameter matrices against error, for shallow and deep networks.
+
+From the theorems (`resources.py`), and measured: networks of 2 and of 3 layers learn the indicator
+of a ball, all with the same budget (`wang_training.py`); the smallest width whose best seed comes
+below an error is the width that suffices; and every construction that accepts a network of that
+width compiles it. Its parameter matrices are the heads of all layers of one training step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil
+from typing import final
+
+from icgd.constructions.registry import CONSTRUCTIONS
+from icgd.errors import SettingError
+from icgd.pipeline import compile
+from icgd.problems.problem import Domain, Problem
+from icgd.problems.updates import GradientStep
+from icgd.reproductions import wang_picture
+from icgd.reproductions.plotting import Figure
+from icgd.reproductions.reproduction import (
+    AbstractReproduction,
+    Row,
+    Summary,
+    number,
+    preset_of,
+    six_digits,
+)
+from icgd.reproductions.wang_training import LARGEST_RADIUS, Budget, Outcome, Run
+from icgd.reproductions.wang_widths import (
+    DEEP,
+    DEPTHS,
+    ERRORS,
+    SHALLOW,
+    dimensions,
+    suffices,
+    table,
+)
+from icgd.weights.summary import Summary as Size
+
+STEP_SIZE = 0.1
+"""Of the compiled gradient step; sizes do not depend on it."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Which networks are trained; those of 2 layers are cheap, and are tried with more widths."""
+
+    dimensions: tuple[int, ...]
+    shallow_widths: tuple[int, ...]
+    deep_widths: tuple[int, ...]
+    budget: Budget
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Depth and width of the networks."""
+        widths = {SHALLOW: self.shallow_widths, DEEP: self.deep_widths}
+        return [(depth, width) for depth in DEPTHS for width in widths[depth]]
+
+
+def _doubled(least: int, most: int) -> tuple[int, ...]:
+    """least, 2 least, 4 least, ..., most."""
+    return tuple(least * 2**k for k in range((most // least).bit_length()))
+
+
+PRESETS = {
+    "smoke": Sizes((2, 3), (4, 8), (4, 8), Budget(10, 64, 512, 2)),
+    "laptop": Sizes(
+        tuple(range(2, 9)), _doubled(4, 256), _doubled(4, 128), Budget(4000, 256, 20_000, 3)
+    ),
+    "paper": Sizes(
+        tuple(range(2, 17)), _doubled(2, 4096), _doubled(2, 512), Budget(40_000, 1024, 100_000, 10)
+    ),
+}
+"""The paper has no experiment; its preset is what more time can buy."""
+
+
+@final
+@dataclass(frozen=True)
+class ResourceFigure(AbstractReproduction[Run, Outcome]):
+    """Theorems 3 and 4, the widths that suffice, and the transformers that train them."""
+
+    name: str
+    place: str
+    shows: str
+    laptop_time: str
+
+    def runs(self, preset: str, seed: int) -> list[Run]:
+        """Every dimension with every depth and width."""
+        sizes = preset_of(PRESETS, preset)
+        return [
+            Run(dimension, depth, width, seed, sizes.budget)
+            for dimension, (depth, width) in product(sizes.dimensions, sizes.shapes)
+        ]
+
+    def rows(self, runs: Sequence[Run], outcomes: Sequence[Outcome]) -> list[Row]:
+        """A row for each shape of a network; one for each construction if its width suffices."""
+        measured = [_measured(run, outcome) for run, outcome in zip(runs, outcomes, strict=True)]
+        found: list[Row] = []
+        for run, row in zip(runs, measured, strict=True):
+            is_compiled = suffices(row, measured)
+            sizes = compiled_sizes(run, number(row, "largest_weight")) if is_compiled else ()
+            found += [{**row, **size} for size in sizes] or [row]
+        return found
+
+    def summary(self, rows: Sequence[Row]) -> Summary:
+        """Widths that suffice in each dimension, and matrices, of 2 layers / of 3 layers."""
+        return table(rows, dimensions(rows), ERRORS)
+
+    def picture(self, rows: Sequence[Row]) -> Figure:
+        """The two theorems above, the measured widths and matrices below."""
+        return wang_picture.draw(rows)
+
+
+def _measured(run: Run, outcome: Outcome) -> Row:
+    """What training gave; no transformer yet."""
+    return {
+        "dimension": run.dimension,
+        "depth": run.depth,
+        "width": run.width,
+        "error": six_digits(min(outcome.errors)),
+        "worst_error": six_digits(max(outcome.errors)),
+        "largest_weight": six_digits(outcome.largest_weights[outcome.best]),
+        "network_weights": run.target.n_parameters,
+        "construction": None,
+        "layers": None,
+        "heads": None,
+        "d_model": None,
+        "nonzero_weights": None,
+    }
+
+
+def compiled_sizes(run: Run, largest_weight: float) -> Iterator[Row]:
+    """The transformers that train this network for a step, in a box that holds the best one.
+
+    All constructions have their default accuracy; one that cannot reach it is left out.
+    """
+    update = GradientStep(STEP_SIZE, box=float(ceil(largest_weight)))
+    problem = Problem(run.target, "squared", update, Domain(LARGEST_RADIUS, 1.0))
+    for name, construction in CONSTRUCTIONS.items():
+        if construction.why_not(problem) is not None:
+            continue
+        try:
+            size = compile(problem, n_steps=1, construction=name).summary()
+        except SettingError:  # such as a fit that would be too coarse in this box
+            continue
+        yield {"construction": name, **_counts(size)}
+
+
+def _counts(size: Size) -> Row:
+    """Those of one training step, without the layers that predict at the end."""
+    block = size.layers[: size.layers_per_step]
+    return {
+        "layers": size.layers_per_step,
+        "heads": sum(layer.n_heads for layer in block),
+        "d_model": size.d_model,
+        "nonzero_weights": sum(layer.nonzeros for layer in block),
+    }
+
+
+RESOURCES = ResourceFigure(
+    name="wang-resources",
+    place="Theorems 3 and 4, Section 4",
+    shows="parameter matrices over error; widths for the indicator of a ball",
+    laptop_time="23 minutes",
+)

@@ -1,0 +1,75 @@
+"""Widths that suffice: from the rows of a figure to the narrowest networks that reach an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from icgd.reproductions.reproduction import Row, Summary, groups, number
+
+ERRORS = (0.1, 0.05, 0.03)
+"""Errors that widths are asked for; the best constant has 0.25."""
+
+SHALLOW, DEEP = DEPTHS = (2, 3)
+
+
+@dataclass(frozen=True)
+class Needed:
+    """The narrowest network of one depth that reaches an error.
+
+    `width` is None if none of the widths up to `widest` did; `rows` has a row for each construction
+    that compiled it.
+    """
+
+    width: int | None
+    widest: int
+    rows: Mapping[str, Row]
+
+    @property
+    def width_text(self) -> str:
+        return f">{self.widest}" if self.width is None else str(self.width)
+
+    def heads(self, construction: str) -> int | None:
+        """Parameter matrices of its transformer, if there is one."""
+        row = self.rows.get(construction)
+        return None if row is None else int(number(row, "heads"))
+
+    def heads_text(self, construction: str) -> str:
+        heads = self.heads(construction)
+        return "-" if heads is None else f"{heads:,}"
+
+
+def needed(rows: Sequence[Row], dimension: int, depth: int, error: float) -> Needed:
+    """The narrowest network of `depth` layers that comes to `error` or below."""
+    tried = [row for row in rows if (row["dimension"], row["depth"]) == (dimension, depth)]
+    widest = max(int(number(row, "width")) for row in tried)
+    reached = [row for row in tried if number(row, "error") <= error]
+    if not reached:
+        return Needed(None, widest, {})
+    width = min(int(number(row, "width")) for row in reached)
+    of_width = [row for row in reached if row["width"] == width]
+    return Needed(width, widest, {str(row["construction"]): row for row in of_width})
+
+
+def suffices(row: Row, rows: Sequence[Row]) -> bool:
+    """Whether the network of `row` is the narrowest for one of the errors."""
+    dimension, depth = int(number(row, "dimension")), int(number(row, "depth"))
+    return row["width"] in {needed(rows, dimension, depth, error).width for error in ERRORS}
+
+
+def dimensions(rows: Sequence[Row]) -> list[int]:
+    """Those in which networks were trained."""
+    return sorted({int(number(row, "dimension")) for row in rows})
+
+
+def table(rows: Sequence[Row], places: Sequence[int], errors: Sequence[float]) -> Summary:
+    """Widths that suffice, and heads of one training step, always of 2 layers / of 3 layers."""
+    constructions = [str(name) for (name,) in groups(rows, "construction") if name]
+    found = []
+    for dimension, error in product(places, errors):
+        pair = [needed(rows, dimension, depth, error) for depth in DEPTHS]
+        cells = [[each.heads_text(name) for each in pair] for name in constructions]
+        widths = [each.width_text for each in pair]
+        found.append((str(dimension), f"{error:g}", *map(" / ".join, [widths, *cells])))
+    return Summary(("d", "error", "width", *constructions), tuple(found))

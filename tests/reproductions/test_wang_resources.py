@@ -1,0 +1,114 @@
+"""Which networks the figure trains, and which it compiles."""
+
+import json
+from importlib import import_module
+
+import pytest
+
+from icgd.constructions.registry import CONSTRUCTIONS
+from icgd.errors import SettingError
+from icgd.pipeline import compile
+from icgd.reproductions.results import reproduce, stored_rows
+from icgd.reproductions.wang_resources import RESOURCES
+from icgd.reproductions.wang_training import Outcome
+
+MODULE = import_module("icgd.reproductions.wang_resources")
+
+
+@pytest.fixture
+def one_construction(monkeypatch):
+    """relu-stack alone, whose functions are quick to fit."""
+    monkeypatch.setattr(MODULE, "CONSTRUCTIONS", {"relu-stack": CONSTRUCTIONS["relu-stack"]})
+
+
+def outcome(run):
+    """0.12 for narrow networks of 2 layers, 0.04 for all others."""
+    error = 0.12 if (run.depth, run.width) == (2, 4) else 0.04
+    return Outcome((0.5, error), (9.0, 2.5), 1.0)
+
+
+def rows_of(preset):
+    runs = RESOURCES.runs(preset, seed=0)
+    return RESOURCES.rows(runs, [outcome(run) for run in runs])
+
+
+def test_both_depths_have_one_budget_and_dimensions_2_to_8():
+    runs = RESOURCES.runs("laptop", seed=5)
+    assert {run.dimension for run in runs} == set(range(2, 9))
+    assert {run.seed for run in runs} == {5}
+    assert len({run.budget for run in runs}) == 1
+    widths = {
+        depth: [r.width for r in runs if (r.dimension, r.depth) == (8, depth)] for depth in (2, 3)
+    }
+    assert widths == {2: [4, 8, 16, 32, 64, 128, 256], 3: [4, 8, 16, 32, 64, 128]}
+    assert max(run.width for run in RESOURCES.runs("paper", seed=0)) == 4096
+
+
+def test_only_networks_that_suffice_are_compiled(one_construction):
+    rows = [row for row in rows_of("smoke") if row["dimension"] == 2]
+    found = {(row["depth"], row["width"]): row for row in rows}
+    assert {key: row["construction"] for key, row in found.items()} == {
+        (2, 4): None,
+        (2, 8): "relu-stack",
+        (3, 4): "relu-stack",
+        (3, 8): None,
+    }
+    compiled = found[2, 8]
+    assert (compiled["error"], compiled["worst_error"]) == (0.04, 0.5)
+    assert (compiled["largest_weight"], compiled["network_weights"]) == (2.5, 32)
+    assert (compiled["layers"], compiled["heads"]) == (8, 1062)
+    assert found[3, 4]["layers"] == 10
+
+
+def test_every_construction_for_networks_compiles_them_in_a_box_that_holds_them(monkeypatch):
+    run, given = RESOURCES.runs("smoke", seed=0)[0], []
+
+    def compiled(problem, *, n_steps, construction):
+        given.append((construction, n_steps, problem.gradient_step.box, problem.domain.x))
+        return compile(problem, n_steps=n_steps, construction="relu-stack")
+
+    monkeypatch.setattr(MODULE, "compile", compiled)
+    names = [row["construction"] for row in MODULE.compiled_sizes(run, 2.5)]
+    assert names == ["relu-stack", "softmax-stack", "recursion"]
+    assert given == [(name, 1, 3.0, 2.0) for name in names]
+
+
+def test_a_construction_that_cannot_compile_a_network_is_left_out(monkeypatch):
+    def refused(problem, *, n_steps, construction):
+        raise SettingError.too_few_registers(3)
+
+    monkeypatch.setattr(MODULE, "compile", refused)
+    rows = rows_of("smoke")
+    assert len(rows) == 8  # every network is there all the same
+    assert {row["construction"] for row in rows} == {None}
+
+
+def test_the_summary_compares_both_depths(one_construction):
+    summary = RESOURCES.summary(rows_of("smoke"))
+    assert summary.names == ("d", "error", "width", "relu-stack")
+    assert summary.rows[:3] == (
+        ("2", "0.1", "8 / 4", "1,062 / 1,062"),
+        ("2", "0.05", "8 / 4", "1,062 / 1,062"),
+        ("2", "0.03", ">8 / >8", "- / -"),
+    )
+
+
+def test_the_smoke_preset_writes_numbers_and_picture(one_construction, tmp_path):
+    done = reproduce(RESOURCES, "smoke", out=tmp_path)
+    assert sorted(path.name for path in done.folder.iterdir()) == [
+        "smoke.csv",
+        "smoke.json",
+        "smoke.png",
+    ]
+    data = json.loads((done.folder / "smoke.json").read_text())
+    assert data["n_models"] == 8
+    assert data["budgets"] == [
+        {
+            "n_steps": 10,
+            "batch_size": 64,
+            "n_test": 512,
+            "n_seeds": 2,
+            "learning_rate": 0.04,
+        }
+    ]
+    assert stored_rows(done.folder / "smoke.json") == done.numbers["rows"]
