@@ -10,7 +10,7 @@ from pathlib import Path
 
 import icgd
 from icgd.cli.show import plain
-from icgd.reproductions import comparison, error_decay, function_learning, plotting
+from icgd.reproductions import chain_mask, comparison, error_decay, function_learning, plotting
 from icgd.weights.atomic import whole_file
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -32,6 +32,11 @@ def main(names: list[str]) -> None:
         _write(name, numbers, figure)
 
 
+def _chain_mask() -> tuple[object, plotting.Figure]:
+    result = chain_mask.measure()
+    return result, chain_mask.draw(result)
+
+
 def _comparison() -> tuple[object, plotting.Figure]:
     result = comparison.compare(COMPARED)
     return result, comparison.draw(result)
@@ -48,6 +53,7 @@ def _function_learning() -> tuple[object, plotting.Figure]:
 
 
 FIGURES: dict[str, Callable[[], tuple[object, plotting.Figure]]] = {
+    "chain_mask": _chain_mask,
     "comparison": _comparison,
     "error_decay": _error_decay,
     "function_learning": _function_learning,

@@ -15,6 +15,7 @@ from icgd.errors import (
     ExportError,
     FileError,
     IcgdError,
+    InterruptedRunError,
     KernelError,
     LayoutError,
     MissingExtraError,
@@ -40,6 +41,26 @@ def made(maker, *args, **settings) -> IcgdError:
 
 
 MESSAGES = [
+    (
+        made(SettingError.is_a_chain, "cot-network"),
+        "cot-network is one block of layers that writes a chain, not a stack of layers; its "
+        "weights are those of block(). Compile with relu-stack for a whole transformer.",
+    ),
+    (
+        made(OverflowedRunError.beyond_grid, "z", 8, "forward 2 of round 2", 5000.5, 4096.0),
+        "Row z of block 8 (forward 2 of round 2) reaches 5000.5, but the grid that its heads read "
+        "ends at 4096. Use a smaller step size, box or domain.",
+    ),
+    (
+        made(InterruptedRunError.after, 3, 20, "the run"),
+        "The chain was interrupted after 3 of 20 rounds. The weights after each of them are in the "
+        "error's `partial.parameters`; go on with initial=...[-1].",
+    ),
+    (
+        made(DataError.smaller_than_batch, 3, 4),
+        "X has 3 examples, fewer than batch_size=4 that a step takes. "
+        "Give at least 4, or a smaller batch_size.",
+    ),
     (
         made(SettingError.not_inside, "error", 1.0, low=0.0, high=1.0),
         "error must lie strictly between 0 and 1, got 1.0.",

@@ -9,21 +9,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
-from icgd.backends.dense import build_transformer
+from icgd.backends.dense import build_block, build_transformer
 from icgd.backends.registry import backend_named
 from icgd.backends.run import OnProgress, Run
 from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.certificate import Certificate
+from icgd.certificates.chain_bound import chain_domain_bound
 from icgd.certificates.closed_form import closed_form_bound
 from icgd.certificates.domain_bound import domain_bound
 from icgd.certificates.functional_bound import functional_domain_bound
-from icgd.errors import DivergenceWarning, OverflowedRunError
+from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError
 from icgd.layers.transformer import Transformer
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 from icgd.problems.spectrum import divergence
 from icgd.problems.task import Task, as_task, checked_task, dtype_named
+from icgd.program.chain import ChainProgram, Program
 from icgd.program.check import constants
 from icgd.program.program import StackProgram
 from icgd.program.render import listing
@@ -45,7 +48,14 @@ class Compiled:
     """A problem and the program that trains it in a transformer's forward pass."""
 
     problem: Problem
-    program: StackProgram
+    program: Program
+
+    @property
+    def stack(self) -> StackProgram:
+        """The program, if it is a stack of layers."""
+        if isinstance(self.program, ChainProgram):
+            raise SettingError.is_a_chain(self.program.construction)
+        return self.program
 
     def task(
         self,
@@ -96,7 +106,7 @@ class Compiled:
     ) -> Run:
         """One forward pass on data that were checked before."""
         if isinstance(trace, bool):
-            trace = self.program.layout.names if trace else ()
+            trace = self._traceable() if trace else ()
         trace = (trace,) if isinstance(trace, str) else tuple(trace)
         runner = backend_named(backend)
         task = checked_task(self.problem, task)
@@ -114,6 +124,12 @@ class Compiled:
         if not run.parameters[..., -1, :].isfinite().all():
             raise overflowed
         return run
+
+    def _traceable(self) -> tuple[str, ...]:
+        """All slots; of a chain, all rows of a block."""
+        if isinstance(self.program, ChainProgram):
+            return self.program.rows.names
+        return self.program.layout.names
 
     def _warn_of_divergence(self, task: Task) -> None:
         """Say so if functional steps are too long for these data; other updates are clipped."""
@@ -147,6 +163,9 @@ class Compiled:
             bound = functional_domain_bound(self.problem, self.program.n_steps, how)
             # The papers' statement is exact: what is left is rounding.
             return Certificate(bound.step, bound.trajectory, bound.step, n_tokens)
+        if isinstance(self.program, ChainProgram):
+            chain = chain_domain_bound(self.program, self.problem, how)
+            return Certificate(chain.step, chain.trajectory, None, n_tokens)
         bound = domain_bound(self.program, self.problem, how)
         paper = closed_form_bound(self.program, self.problem, how)
         return Certificate(bound.step, bound.trajectory, paper, n_tokens)
@@ -157,7 +176,13 @@ class Compiled:
 
     def transformer(self, dtype: str | torch.dtype = "float64") -> Transformer:
         """The transformer as a torch module with ordinary weights."""
-        return build_transformer(self.program, dtype_named(dtype))
+        return build_transformer(self.stack, dtype_named(dtype))
+
+    def block(self, dtype: str | torch.dtype = "float64") -> nn.Module:
+        """What runs again and again, with ordinary weights: a chain's layers, or all of a stack."""
+        if isinstance(self.program, ChainProgram):
+            return build_block(self.program, dtype_named(dtype))
+        return self.transformer(dtype)
 
     def listing(self) -> str:
         """The program as readable text."""
@@ -171,5 +196,5 @@ class Compiled:
         """
         if weights is None:
             weights = 8 * self.summary().parameters <= STORED_WEIGHTS
-        tensors = dict(self.transformer().named_parameters()) if weights else {}
+        tensors = dict(self.block().named_parameters()) if weights else {}
         files.save(path, self.problem, self.program, tensors)

@@ -150,6 +150,13 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def is_a_chain(cls, construction: str) -> SettingError:
+        return cls(
+            f"{construction} is one block of layers that writes a chain, not a stack of layers; "
+            "its weights are those of block(). Compile with relu-stack for a whole transformer."
+        )
+
+    @classmethod
     def bad_interval(cls, low: float, high: float) -> SettingError:
         return cls(f"An interval needs finite ends low < high, got [{low}, {high}].")
 
@@ -395,6 +402,13 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
+    def smaller_than_batch(cls, n_examples: int, batch_size: int) -> DataError:
+        return cls(
+            f"X has {n_examples} examples, fewer than batch_size={batch_size} that a step takes. "
+            f"Give at least {batch_size}, or a smaller batch_size."
+        )
+
+    @classmethod
     def between_levels(
         cls, name: str, index: Sequence[int], value: float, low: float, high: float
     ) -> DataError:
@@ -518,6 +532,31 @@ class OverflowedRunError(IcgdError, ArithmeticError):
         return cls(
             f"The program's {name} is {value:g}, outside the range of {dtype}. "
             "Run in float64, or change the problem."
+        )
+
+    @classmethod
+    def beyond_grid(
+        cls, row: str, block: int, title: str, value: float, reach: float
+    ) -> OverflowedRunError:
+        return cls(
+            f"Row {row} of block {block} ({title}) reaches {value:.6g}, but the grid that its "
+            f"heads read ends at {reach:.6g}. Use a smaller step size, box or domain."
+        )
+
+
+class InterruptedRunError(IcgdError, KeyboardInterrupt):
+    """The user stopped a chain; `partial` is its run up to the last whole round."""
+
+    def __init__(self, message: str, partial: object) -> None:
+        super().__init__(message)
+        self.partial = partial
+
+    @classmethod
+    def after(cls, n_rounds: int, total: int, partial: object) -> InterruptedRunError:
+        return cls(
+            f"The chain was interrupted after {n_rounds} of {total} rounds. The weights after each "
+            "of them are in the error's `partial.parameters`; go on with initial=...[-1].",
+            partial,
         )
 
 

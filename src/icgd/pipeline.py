@@ -14,6 +14,7 @@ from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.backends.run import OnProgress
 from icgd.certificates.bounds import Arithmetic, is_ramp
 from icgd.certificates.certificate import Report
+from icgd.certificates.chain_bound import chain_bounds, round_bounds
 from icgd.certificates.functional_bound import (
     functional_step_bounds,
     functional_trajectory_bounds,
@@ -28,6 +29,7 @@ from icgd.errors import SettingError, ToleranceError
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, instance, positive
 from icgd.problems.task import Task
+from icgd.program.chain import ChainProgram, Program
 from icgd.program.check import check_program
 from icgd.program.functions import Function, LatticeFunction
 from icgd.program.instructions import IDENTITY, SQUARE
@@ -157,12 +159,14 @@ def _step_bound(compiled: Compiled, task: Task | None) -> float:
     how = Arithmetic.of(task.x.dtype, task.n_tokens, "fused")
     if compiled.problem.trains_function:
         bounds = functional_step_bounds(compiled.problem, task, run.parameters, how)
+    elif isinstance(compiled.program, ChainProgram):
+        bounds = round_bounds(compiled.program, task, run.parameters, how)
     else:
         bounds = stepwise_bounds(compiled.program, task, run.parameters, how)
     return float(bounds.max()) if bounds.numel() else 0.0
 
 
-def _has_smooth_functions(program: StackProgram) -> bool:
+def _has_smooth_functions(program: Program) -> bool:
     return any(not (fit.is_exact or is_ramp(fit) or _is_line(fit)) for fit in program.functions)
 
 
@@ -171,7 +175,7 @@ def _is_line(fit: Function) -> bool:
     return isinstance(fit, LatticeFunction) and fit.name in {IDENTITY, SQUARE}
 
 
-def _why_unreachable(program: StackProgram, task: Task | None) -> str:
+def _why_unreachable(program: Program, task: Task | None) -> str:
     kinked = any(is_ramp(fit) and not fit.is_exact for fit in program.functions)
     if kinked and task is None:
         return (
@@ -180,7 +184,7 @@ def _why_unreachable(program: StackProgram, task: Task | None) -> str:
         )
     if kinked:
         return "The run comes too close to a kink of the activation; see report.near_kinks."
-    if program.step_table is not None:
+    if isinstance(program, StackProgram) and program.step_table is not None:
         return "The error falls like 1 / levels, and larger tables do not fit."
     return "Rounding or the size of the domain stands in the way; a smaller box or domain helps."
 
@@ -211,6 +215,9 @@ def verify(
     if problem.trains_function:
         step_bounds = functional_step_bounds(problem, task, history, how)
         run_bounds = functional_trajectory_bounds(problem, task, real, how)
+    elif isinstance(program, ChainProgram):
+        bounds = chain_bounds(program, task, history, real, how)
+        step_bounds, run_bounds = bounds.steps, bounds.trajectory
     else:
         step_bounds = stepwise_bounds(program, task, history, how)
         run_bounds = trajectory_bounds(program, problem, task, real, how)

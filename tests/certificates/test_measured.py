@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import torch
 
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.problems import reference
+from icgd.problems.updates import GradientStep
 from tests.cases import SMALL
 
 CASE = SMALL[0]
@@ -24,3 +27,11 @@ def test_a_nudge_in_the_middle_counts_as_a_step_error_once():
     second = reference.step(CASE.problem, first, task.x, task.y)
     errors = stepwise_errors(CASE.problem, task, torch.stack([real[0], first, second]))
     torch.testing.assert_close(errors, torch.tensor([0.01, 0.0]).double())
+
+
+def test_a_step_is_measured_on_its_own_batch():
+    problem = replace(CASE.problem, update=GradientStep(0.5, 3.0, batch_size=2))
+    task = CASE.task()
+    real = reference.train(problem, task.initial, task.x, task.y, 3)
+    assert stepwise_errors(problem, task, real).tolist() == [0.0, 0.0, 0.0]
+    assert stepwise_errors(CASE.problem, task, real).min() > 1e-3

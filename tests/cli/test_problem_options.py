@@ -14,7 +14,7 @@ from icgd.cli.problem_options import (
 from icgd.cli.size import size
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelMachine
-from icgd.problems.updates import FunctionalStep
+from icgd.problems.updates import FunctionalStep, GradientStep
 from tests.cli.files import PROBLEM
 
 
@@ -93,6 +93,10 @@ def test_a_command_may_take_the_problem_alone():
     assert received == [(PROBLEM, 3)]
 
 
+def test_a_batch_size_is_part_of_the_update():
+    assert problem_from("4,3,1", batch_size=2).update == GradientStep(0.1, 3.0, 2)
+
+
 def test_a_kernel_makes_it_functional_descent():
     problem = problem_from("4,2", kernel="exp", step_size=0.25, noise=0.5)
     compiled = compiled_from(problem, steps=3)
@@ -106,6 +110,7 @@ def test_a_kernel_makes_it_functional_descent():
     [
         ({"widths": "4,3,1", "kernel": "rbf"}, "widths has 3 entries; expected 2 with --kernel"),
         ({"widths": "4,1", "noise": 0.1}, "noise has no effect without --kernel"),
+        ({"widths": "4,1", "kernel": "rbf", "batch_size": 1}, "either --batch-size or --kernel"),
         ({"widths": "4,1", "kernel": "rfb"}, "Unknown kernel 'rfb'.* Did you mean 'rbf'"),
     ],
 )

@@ -88,3 +88,18 @@ def test_the_example_of_the_help_works(verify, command):
     assert verify().code == 0
     outcome = command(*command("verify", "--help").example())
     assert json.loads(outcome.stdout)["verdict"] == "HOLDS"
+
+
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+def test_a_chain_is_compiled_run_and_verified(command, tmp_path, backend):
+    write_all(tmp_path)
+    network = ("--widths", "4,3,1", "--activation", "relu", "--batch-size", "1", "--steps", "3")
+    outcome = command("compile", *network, "--construction", "cot-network", "-o", "c.safetensors")
+    assert outcome.code == 0
+    assert "42: 12 for each of 3 steps, 6 to predict" in outcome.stdout
+    outcome = command("run", "c.safetensors", "train.csv", "--queries", "new.csv", "--json")
+    assert len(json.loads(outcome.stdout)["predictions"]) == 2
+    outcome = command("verify", "c.safetensors", "train.csv", "--backend", backend, "--json")
+    data = json.loads(outcome.stdout)
+    assert data["verdict"] == "HOLDS"
+    assert data["largest"]["trajectory_bounds"] < 1e-8

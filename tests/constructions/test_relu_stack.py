@@ -1,6 +1,7 @@
 """relu-stack: the counts of its layers, what it promises, and its listing."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,16 @@ def test_cross_entropy_is_refused_with_the_reason():
         construction_for(CROSS_ENTROPY, "relu-stack")
     assert str(caught.value) == (
         f"relu-stack cannot compile this problem: {REASON} No construction in this version can."
+    )
+
+
+@pytest.mark.parametrize("name", ["relu-stack", "softmax-stack", "recursion"])
+def test_a_batch_size_is_refused_with_the_reason(name):
+    problem = make_case(HEADLINE, "squared").problem
+    batched = replace(problem, update=GradientStep(0.5, 0.5, batch_size=2))
+    assert CONSTRUCTIONS[name].why_not(batched) == (
+        "its attention averages over all examples of the prompt in every step, and takes no "
+        "batch_size, got 2."
     )
 
 

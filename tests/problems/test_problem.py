@@ -28,6 +28,13 @@ def test_its_data_is_plain():
     }
 
 
+def test_a_batch_size_is_part_of_the_data():
+    problem = Problem(PROBLEM.target, "huber", GradientStep(0.1, 3.0, 2), PROBLEM.domain)
+    data = json.loads(json.dumps(problem.to_data()))
+    assert data["update"] == {"step_size": 0.1, "box": 3.0, "batch_size": 2}
+    assert Problem.from_data(data) == problem
+
+
 def test_problems_are_compared_by_value():
     other = Problem(PROBLEM.target, "huber", GradientStep(0.2, 3.0), PROBLEM.domain)
     assert other != PROBLEM

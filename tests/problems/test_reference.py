@@ -90,6 +90,15 @@ def test_the_history_starts_at_the_initial_weights_and_goes_step_by_step():
     assert torch.equal(reference.train(LINEAR, W, X, Y, n_steps=0), W[None])
 
 
+def test_one_example_a_step_takes_them_in_turn():
+    one = replace(LINEAR, update=GradientStep(0.1, 3.0, batch_size=1))
+    history = reference.train(one, W, X, Y, n_steps=3)
+    for number, (before, after) in enumerate(pairwise(history)):
+        row = slice(number % 2, number % 2 + 1)
+        assert torch.equal(after, reference.step(LINEAR, before, X[row], Y[row]))
+    assert not torch.equal(history[1], reference.step(LINEAR, W, X, Y))
+
+
 def test_training_a_batch_trains_each_task():
     case = cases.SMALL[0]
     batch = batch_of(case, n_tasks=3).task()

@@ -304,3 +304,10 @@ def test_types_are_found_by_name(name):
 def test_an_unknown_type_lists_the_known_ones(dtype):
     message = "Unknown dtype 'float16'; known are float64, float32. Did you mean 'float64'?"
     assert refusal(dtype=dtype) == message
+
+
+def test_a_batch_needs_as_many_examples():
+    problem = replace(PROBLEM, update=GradientStep(0.1, 3.0, batch_size=len(X) + 1))
+    assert refusal(problem).startswith(f"X has {len(X)} examples, fewer than batch_size=")
+    exact = replace(PROBLEM, update=GradientStep(0.1, 3.0, batch_size=len(X)))
+    assert as_task(exact, X, Y).n_examples == len(X)

@@ -73,6 +73,7 @@ def test_the_best_constant_step_is_best():
     ("make", "message"),
     [
         (lambda: GradientStep(0.0, 1.0), "step_size must be a positive finite number, got 0.0"),
+        (lambda: GradientStep(0.1, 1.0, 0), "batch_size must be a whole number of at least 1, got"),
         (lambda: FunctionalStep(-1.0), "step_size must be a positive finite number, got -1.0"),
         (lambda: FunctionalStep(()), "step_size has 0 entries; expected one a step"),
         (lambda: FunctionalStep((0.1, float("inf"))), "step_size must be .* got inf"),
@@ -89,3 +90,9 @@ def test_the_best_constant_step_is_best():
 def test_wrong_updates_are_refused(make, message):
     with pytest.raises(SettingError, match=message):
         make()
+
+
+def test_a_batch_takes_the_next_examples_and_starts_over_at_the_end():
+    update = GradientStep(0.1, 1.0, batch_size=2)
+    assert [update.examples_of(step, 5) for step in range(3)] == [(0, 1), (2, 3), (4, 0)]
+    assert GradientStep(0.1, 1.0).examples_of(7, 3) == (0, 1, 2)

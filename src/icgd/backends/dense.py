@@ -6,14 +6,17 @@ import os
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from icgd.backends.chain import run_chain
 from icgd.backends.prompt import encode, read_learnt, read_predictions
 from icgd.backends.run import AbstractBackend, OnProgress, Run
 from icgd.errors import DenseSizeError
 from icgd.layers.transformer import Transformer
 from icgd.problems.task import Task
+from icgd.program.chain import ChainProgram, Program
 from icgd.program.program import StackProgram
+from icgd.weights.chain_lowering import lower_chain
 from icgd.weights.lowering import lower_program
 from icgd.weights.summary import summarise
 
@@ -29,11 +32,22 @@ def usable_memory() -> int:
 
 def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
     """The transformer with ordinary weights, if they fit in memory."""
+    require_memory(program, dtype)
+    return lower_program(program, dtype)
+
+
+def build_block(program: ChainProgram, dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    """The layers that write every block of a chain, if they fit in memory."""
+    require_memory(program, dtype)
+    return lower_chain(program, dtype)
+
+
+def require_memory(program: Program, dtype: torch.dtype) -> None:
+    """Raise `DenseSizeError` if the dense weights are too large for this machine."""
     parameters = summarise(program, n_tokens=1).parameters
     needed, available = parameters * dtype.itemsize, usable_memory()
     if needed > available:
         raise DenseSizeError.too_large(needed, available, parameters)
-    return lower_program(program, dtype)
 
 
 class DenseBackend(AbstractBackend):
@@ -44,13 +58,23 @@ class DenseBackend(AbstractBackend):
 
     def run(
         self,
-        program: StackProgram,
+        program: Program,
         task: Task,
         *,
         trace: tuple[str, ...] = (),
         history: bool = True,
         on_progress: OnProgress | None = None,
     ) -> Run:
+        if isinstance(program, ChainProgram):
+            require_memory(program, task.x.dtype)
+            return run_chain(
+                program,
+                task,
+                backend=self.name,
+                trace=trace,
+                history=history,
+                on_progress=on_progress,
+            )
         places = {name: program.layout.range_of(name) for name in trace}
         transformer = build_transformer(program, task.x.dtype).to(task.x.device)
         stream = encode(program, task)

@@ -12,11 +12,13 @@ from typing import ClassVar
 
 import torch
 
+from icgd.backends.chain import run_chain
 from icgd.backends.functional import run_function
 from icgd.backends.prompt import constants_of, require_entry, weight_scales
 from icgd.backends.run import AbstractBackend, OnProgress, Run, in_groups, joined
 from icgd.backends.unit_kernels import Machine
 from icgd.problems.task import Task
+from icgd.program.chain import ChainProgram, Program
 from icgd.program.layout import Role
 from icgd.program.program import StackProgram
 from icgd.shapes import Parameters, Predictions, Stream
@@ -34,13 +36,22 @@ class FusedBackend(AbstractBackend):
 
     def run(
         self,
-        program: StackProgram,
+        program: Program,
         task: Task,
         *,
         trace: tuple[str, ...] = (),
         history: bool = True,
         on_progress: OnProgress | None = None,
     ) -> Run:
+        if isinstance(program, ChainProgram):
+            return run_chain(
+                program,
+                task,
+                backend=self.name,
+                trace=trace,
+                history=history,
+                on_progress=on_progress,
+            )
         for name in trace:
             program.layout.slot(name)
         require_entry(program, task)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from icgd.problems.task import Task
-from icgd.program.program import StackProgram
+from icgd.program.chain import Program
 from icgd.shapes import History, Predictions
 
 OnProgress = Callable[[int, int], None]
@@ -62,7 +62,7 @@ class AbstractBackend(ABC):
     @abstractmethod
     def run(
         self,
-        program: StackProgram,
+        program: Program,
         task: Task,
         *,
         trace: tuple[str, ...] = (),

@@ -369,7 +369,7 @@ def _(instruction: Project, program: StackProgram, state: State, how: Arithmetic
     argument = argument_at(instruction.argument, state, how)
     fit, reach = program.look_up(IDENTITY), instruction.reach
     sizes, apart = argument.sizes / reach, argument.apart / reach
-    off = reach * _grid_error(fit, argument.n_terms, sizes, apart, how)
+    off = reach * grid_error(fit, argument.n_terms, sizes, apart, how)
     return {instruction.write: moved(argument.value, off)}
 
 
@@ -378,7 +378,7 @@ def moved(value: Enclosure, off: Tensor) -> Enclosure:
     return Enclosure.around(value.exact, value.error + off, value.actual.widened(off))
 
 
-def _grid_error(
+def grid_error(
     fit: LatticeFunction, n_terms: int, sizes: Tensor, apart: Tensor, how: Arithmetic
 ) -> Tensor:
     """How far a line or a square is off; only the dense transformer reads it from the grid.
@@ -399,7 +399,7 @@ def _(instruction: AddProduct, program: StackProgram, state: State, how: Arithme
     reach, factor_reach = instruction.reach, instruction.factor_reach
     sizes = argument.sizes / reach + factor.actual.size / factor_reach
     apart = argument.apart / reach
-    off = _grid_error(program.look_up(SQUARE), argument.n_terms + 1, sizes, apart, how)
+    off = grid_error(program.look_up(SQUARE), argument.n_terms + 1, sizes, apart, how)
     product = moved(multiply(argument.value, factor, how), reach * factor_reach / 2 * off)
     return {instruction.write: _add(before, product, how) if before.actual.size.any() else product}
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from icgd.problems import functional_reference, reference
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.shapes import History
+from icgd.shapes import History, Inputs, Labels, Parameters
 
 
 def stepwise_errors(problem: Problem, task: Task, history: History) -> Tensor:
@@ -19,12 +19,17 @@ def stepwise_errors(problem: Problem, task: Task, history: History) -> Tensor:
         return (history[..., 1:, :] - after).abs().amax(-1)
     x, y = task.x.double(), task.y.double()
     errors = [
-        (history[..., step + 1, :] - reference.step(problem, history[..., step, :], x, y))
+        (history[..., step + 1, :] - _stepped(problem, step, history[..., step, :], x, y))
         .abs()
         .amax(-1)
         for step in range(history.shape[-2] - 1)
     ]
     return torch.stack(errors, dim=-1) if errors else history.new_zeros(*task.batch, 0)
+
+
+def _stepped(problem: Problem, step: int, before: Parameters, x: Inputs, y: Labels) -> Parameters:
+    """The weights after an exact step, from those before it."""
+    return reference.step(problem, before, *reference.examples_of(problem, step, x, y))
 
 
 def exact_run(problem: Problem, task: Task, n_steps: int) -> History:

@@ -11,6 +11,7 @@ from icgd.problems.functions import StepFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
+from icgd.program.chain import ChainProgram
 from icgd.program.program import StackProgram
 from icgd.program.ridge import RidgeSum
 from icgd.shapes import History
@@ -39,25 +40,31 @@ class NearKinks:
     events: tuple[NearKink, ...]
 
 
-def near_kinks(program: StackProgram, problem: Problem, task: Task, history: History) -> NearKinks:
+def near_kinks(
+    program: StackProgram | ChainProgram, problem: Problem, task: Task, history: History
+) -> NearKinks:
     """Look at every preactivation of every step for those strictly inside a ramp."""
     if problem.trains_function:
         return NearKinks(0, ())
     count, target = 0, problem.network
     events: list[NearKink] = []
     for step in range(history.shape[-2] - 1):
-        states = reference.forward(target, history[..., step, :].double(), task.x.double())
+        x, _ = reference.examples_of(problem, step, task.x.double(), task.y.double())
+        tokens = problem.gradient_step.examples_of(step, task.n_examples)
+        states = reference.forward(target, history[..., step, :].double(), x)
         for layer, preactivation in enumerate(states.preactivations, start=1):
             inside = _inside_ramps(program, target, layer, preactivation)
             count += len(inside)
             events += [
-                _event(step + 1, layer, place, preactivation)
+                _event(step + 1, layer, place, preactivation, tokens)
                 for place in inside[: MOST_EVENTS - len(events)].tolist()
             ]
     return NearKinks(count, tuple(events))
 
 
-def _inside_ramps(program: StackProgram, target: MLP, layer: int, z: Tensor) -> Tensor:
+def _inside_ramps(
+    program: StackProgram | ChainProgram, target: MLP, layer: int, z: Tensor
+) -> Tensor:
     """Positions of the preactivations inside a ramp, one row each."""
     derivative = target.layer_activation(layer).derivative
     if not isinstance(derivative, StepFunction) or not derivative.knots:
@@ -68,8 +75,12 @@ def _inside_ramps(program: StackProgram, target: MLP, layer: int, z: Tensor) -> 
     return inside.nonzero()
 
 
-def _ramps(program: StackProgram, derivative: StepFunction) -> list[tuple[float, float]]:
+def _ramps(
+    program: StackProgram | ChainProgram, derivative: StepFunction
+) -> list[tuple[float, float]]:
     """Where the program's stand-in for the step is neither level: on its own, or times a number."""
+    if isinstance(program, ChainProgram):
+        return [(0.0, program.kink_width)]
     by_units = [fit for fit in program.functions if isinstance(fit, RidgeSum)]
     if by_units:
         products = [fit for fit in by_units if fit.name == f"s {derivative.name}(t)"]
@@ -78,7 +89,9 @@ def _ramps(program: StackProgram, derivative: StepFunction) -> list[tuple[float,
     return list(zip(knots[::2], knots[1::2], strict=True))
 
 
-def _event(step: int, layer: int, place: list[int], preactivation: Tensor) -> NearKink:
+def _event(
+    step: int, layer: int, place: list[int], preactivation: Tensor, tokens: tuple[int, ...]
+) -> NearKink:
     task = place[0] if len(place) == 3 else 0
     value = float(preactivation[tuple(place)])
-    return NearKink(task, step, layer, place[-2], place[-1], value)
+    return NearKink(task, step, layer, tokens[place[-2]], place[-1], value)

@@ -71,6 +71,13 @@ Box = Annotated[
     float,
     typer.Option(help="After every step each weight is clipped to ±box.", rich_help_panel=TRAINING),
 ]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        help="Examples of a step, taken in turn; all of them unless said.",
+        rich_help_panel=TRAINING,
+    ),
+]
 XBound = Annotated[
     float, typer.Option(help="Largest size of an input (domain.x).", rich_help_panel=TRAINING)
 ]
@@ -149,6 +156,7 @@ def problem_from(
     loss: LossName = "squared",
     step_size: StepSize = 0.1,
     box: Box = 3.0,
+    batch_size: BatchSize = None,
     noise: Noise = 0.0,
     x_bound: XBound = 4.0,
     y_bound: YBound = 2.0,
@@ -156,12 +164,14 @@ def problem_from(
     """The problem that the options describe."""
     domain = Domain(x_bound, y_bound)
     if kernel is not None:
+        if batch_size is not None:
+            raise SettingError.both("--batch-size", "--kernel")
         machine = _machine(parse_widths(widths), kernel)
         return Problem(machine, loss, FunctionalStep(step_size, noise), domain)
     if noise:
         raise SettingError.without("noise", "--kernel")
     target = MLP(parse_widths(widths), activation, output_activation)
-    return Problem(target, loss, GradientStep(step_size, box), domain)
+    return Problem(target, loss, GradientStep(step_size, box, batch_size), domain)
 
 
 def compiled_from(

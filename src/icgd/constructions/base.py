@@ -15,7 +15,8 @@ from icgd.problems.problem import Problem
 from icgd.problems.settings import count, power_of_two
 from icgd.problems.task import dtype_named
 from icgd.problems.unit_activations import unit_activation_named
-from icgd.program.program import StackProgram
+from icgd.problems.updates import GradientStep
+from icgd.program.chain import Program
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,20 @@ class AbstractConstruction(ABC):
     """Whether it is made for prompts of `Precision.n_examples` examples only."""
     takes_activation: ClassVar[bool] = False
     """Whether heads and hidden units apply `Precision.unit_activation`."""
+    takes_batches: ClassVar[bool] = False
+    """Whether a step may use some of the examples only."""
 
     def why_not(self, problem: Problem) -> str | None:
         """The reason why this construction cannot serve `problem`, or None if it can."""
         if not isinstance(problem.target, self.target):
             kinds = {MLP: "the weights of a network", KernelMachine: "the function of a kernel"}
             return f"it trains {kinds[self.target]}, not {kinds[type(problem.target)]}."
+        size = problem.update.batch_size if isinstance(problem.update, GradientStep) else None
+        if size is not None and not self.takes_batches:
+            return (
+                "its attention averages over all examples of the prompt in every step, and takes "
+                f"no batch_size, got {size}."
+            )
         return self.objection(problem)
 
     @abstractmethod
@@ -85,5 +94,5 @@ class AbstractConstruction(ABC):
         return setting
 
     @abstractmethod
-    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
+    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> Program:
         """The program that performs `n_steps` updates of `problem` and then predicts."""

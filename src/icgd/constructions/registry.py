@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from icgd.constructions.base import AbstractConstruction
+from icgd.constructions.cot_network import CotNetwork
 from icgd.constructions.functional import Functional
 from icgd.constructions.recursion import Recursion
 from icgd.constructions.relu_stack import ReluStack
@@ -13,7 +14,14 @@ from icgd.problems.problem import Problem
 
 CONSTRUCTIONS: dict[str, AbstractConstruction] = {
     construction.name: construction
-    for construction in (ReluStack(), SoftmaxStack(), Universal(), Recursion(), Functional())
+    for construction in (
+        ReluStack(),
+        SoftmaxStack(),
+        Universal(),
+        Recursion(),
+        CotNetwork(),
+        Functional(),
+    )
 }
 
 

@@ -59,10 +59,10 @@ def export_onnx(
 ) -> None:
     """Write the dense transformer as an ONNX file, which is whole or not there at all."""
     _require_packages()
-    if compiled.program.trains_function:
+    if compiled.stack.trains_function:
         raise ExportError.kernel_attention("ONNX")
-    if compiled.program.activation not in ACTIVATIONS:
-        raise ExportError.activation("ONNX", compiled.program.activation, list(ACTIVATIONS))
+    if compiled.stack.activation not in ACTIVATIONS:
+        raise ExportError.activation("ONNX", compiled.stack.activation, list(ACTIVATIONS))
     needed = compiled.summary().parameters * dtype_named(dtype).itemsize + ROOM
     if needed > LARGEST_FILE:
         raise ExportError.too_large("ONNX", needed, LARGEST_FILE)
@@ -100,7 +100,7 @@ def _session(path: Path) -> Any:
 
 
 def _model(compiled: Compiled, dtype: torch.dtype) -> Any:
-    transformer, program = compiled.transformer(dtype), compiled.program
+    transformer, program = compiled.transformer(dtype), compiled.stack
     graph = _Graph(ACTIVATIONS[program.activation], dtype)
     for name, weight in transformer.named_parameters():
         graph.constant(name, weight.detach())
@@ -130,9 +130,9 @@ def _with_metadata(graph: Any, compiled: Compiled) -> Any:
     )
     metadata = {
         "icgd": str(FORMAT),
-        "layout": json.dumps(_layout_data(compiled.program.layout)),
+        "layout": json.dumps(_layout_data(compiled.stack.layout)),
         "problem": json.dumps(compiled.problem.to_data()),
-        "program": json.dumps(to_data(compiled.program)),
+        "program": json.dumps(to_data(compiled.stack)),
     }
     onnx.helper.set_model_props(model, metadata)
     return model

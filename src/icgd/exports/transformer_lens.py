@@ -151,7 +151,7 @@ def open_in_transformer_lens(
 
     It needs softmax attention and MLPs, and nothing else: compile with `softmax-stack`.
     """
-    program = compiled.program
+    program = compiled.stack
     if program.trains_function:
         raise ExportError.kernel_attention("TransformerLens")
     kinds = {layer.kind for layer in program.unrolled()}

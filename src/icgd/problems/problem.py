@@ -89,8 +89,11 @@ class Problem:
         return loss_named(self.loss)
 
     def to_data(self) -> dict[str, Any]:
-        """This problem as JSON-ready data."""
-        return asdict(self)
+        """This problem as JSON-ready data; a step on all examples has no batch size."""
+        data = asdict(self)
+        if data["update"].get("batch_size") is None:
+            data["update"].pop("batch_size", None)
+        return data
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Problem:

@@ -64,7 +64,7 @@ def gradient(problem: Problem, parameters: Parameters, x: Inputs, y: Labels) -> 
 
 
 def step(problem: Problem, parameters: Parameters, x: Inputs, y: Labels) -> Parameters:
-    """One exact update: w <- clip(w - step_size * grad L(w), -box, box)."""
+    """One exact update on these examples: w <- clip(w - step_size * grad L(w), -box, box)."""
     update = problem.gradient_step
     moved = parameters - update.step_size * gradient(problem, parameters, x, y)
     return moved.clamp(-update.box, update.box)
@@ -73,6 +73,15 @@ def step(problem: Problem, parameters: Parameters, x: Inputs, y: Labels) -> Para
 def train(problem: Problem, initial: Parameters, x: Inputs, y: Labels, n_steps: int) -> History:
     """`n_steps` exact updates from `initial`, which is the first entry of the history."""
     history = [initial.double()]
-    for _ in range(n_steps):
-        history.append(step(problem, history[-1], x.double(), y.double()))
+    for number in range(n_steps):
+        examples = examples_of(problem, number, x.double(), y.double())
+        history.append(step(problem, history[-1], *examples))
     return torch.stack(history, dim=-2)
+
+
+def examples_of(problem: Problem, number: int, x: Inputs, y: Labels) -> tuple[Tensor, Tensor]:
+    """The examples that a step uses, counted from 0: all of them, or its batch."""
+    if problem.gradient_step.batch_size is None:
+        return x, y
+    rows = list(problem.gradient_step.examples_of(number, x.shape[-2]))
+    return x[..., rows, :], y[..., rows, :]

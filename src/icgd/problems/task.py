@@ -87,6 +87,7 @@ def as_task(
     _within("queries", queries, domain.x, "domain.x")
     if not problem.trains_function:
         _within("initial", weights, problem.gradient_step.box, "box")
+        _require_batch(problem.gradient_step.batch_size, x.shape[-2])
     target_dtype = dtype_named(dtype)
     named = {"X": x, "y": y, "queries": queries, "initial": weights}
     parts = [_converted(name, part, x.device, target_dtype) for name, part in named.items()]
@@ -193,6 +194,12 @@ def _within(name: str, array: Tensor, bound: float, setting: str) -> None:
     slack = FLOAT32_ROUNDING * bound if array.dtype == torch.float32 else 0.0
     if index := _first(array.double().abs() > bound + slack):
         raise DomainError.outside(name, index, array[tuple(index)].item(), bound, setting)
+
+
+def _require_batch(batch_size: int | None, n_examples: int) -> None:
+    """Raise `DataError` if a step would take an example twice."""
+    if batch_size is not None and batch_size > n_examples:
+        raise DataError.smaller_than_batch(n_examples, batch_size)
 
 
 def _shape_text(shape: tuple[object, ...]) -> str:

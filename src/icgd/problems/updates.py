@@ -25,14 +25,27 @@ from icgd.problems.settings import count, finite, positive
 
 @dataclass(frozen=True)
 class GradientStep:
-    """w <- clip(w - step_size * grad L(w), -box, box)."""
+    """w <- clip(w - step_size * grad L(w), -box, box), on all examples or `batch_size` of them.
+
+    Step l = 0, 1, ... then takes the examples l b, l b + 1, ... of a prompt of n, modulo n.
+    """
 
     step_size: float
     box: float
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "step_size", positive("step_size", self.step_size))
         object.__setattr__(self, "box", positive("box", self.box))
+        if self.batch_size is not None:
+            object.__setattr__(self, "batch_size", count("batch_size", self.batch_size))
+
+    def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
+        """The examples of a step, counted from 0."""
+        if self.batch_size is None:
+            return tuple(range(n_examples))
+        first = step * self.batch_size
+        return tuple(number % n_examples for number in range(first, first + self.batch_size))
 
 
 @dataclass(frozen=True, init=False)

@@ -9,6 +9,8 @@ from functools import singledispatch
 from math import isfinite
 
 from icgd.errors import ProgramError
+from icgd.program.chain import ChainProgram, Program
+from icgd.program.chain_check import check_chain
 from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.program.instructions import (
     IS_EXAMPLE,
@@ -79,21 +81,22 @@ ACCUMULATE = (
 """Those that add to weights."""
 
 
-def check_program(program: StackProgram) -> None:
+def check_program(program: Program) -> None:
     """Raise `ProgramError` or `LayoutError` unless every rule holds.
 
     Slots and functions exist; shapes agree; a layer has instructions of one kind; nothing is
     read before it is written, and nothing written over what another instruction left; scratch
     is wiped when a block ends; what is accumulated is zero on queries; numbers are finite.
     """
+    if isinstance(program, ChainProgram):
+        check_chain(program)
+        return _check_numbers(program)
     if not isinstance(program.n_steps, int) or program.n_steps < 0 or not program.block:
         raise ProgramError.broken("program", "needs a block and a whole number of steps")
     if program.n_steps % program.steps_per_block or len(program.block) % program.steps_per_block:
         steps = f"{program.n_steps} steps and {len(program.block)} layers"
         raise ProgramError.broken("program", f"has {steps} in blocks of {program.steps_per_block}")
-    for name, value in constants(program):
-        if not isfinite(value):
-            raise ProgramError.broken(name, f"is {value}, expected a finite number")
+    _check_numbers(program)
     for function in program.functions:
         if function_problem := _function_problem(function):
             raise ProgramError.broken(f"function {function.name!r}", function_problem)
@@ -118,7 +121,20 @@ def check_program(program: StackProgram) -> None:
             )
 
 
-def constants(program: StackProgram) -> Iterator[tuple[str, float]]:
+def _check_numbers(program: Program) -> None:
+    for name, value in constants(program):
+        if not isfinite(value):
+            raise ProgramError.broken(name, f"is {value}, expected a finite number")
+
+
+def layers_of(program: Program) -> tuple[Layer, ...]:
+    """Every layer of the program, once."""
+    if isinstance(program, ChainProgram):
+        return program.layers
+    return (*program.block, *program.prediction)
+
+
+def constants(program: Program) -> Iterator[tuple[str, float]]:
     """Every number that the program holds, with the name of what it belongs to."""
     for function in program.functions:
         for field in fields(function):
@@ -130,7 +146,7 @@ def constants(program: StackProgram) -> Iterator[tuple[str, float]]:
             for unit in function.units:
                 for number in (*unit.direction, unit.offset, unit.coefficient):
                     yield f"function {function.name!r}", number
-    for layer in (*program.block, *program.prediction):
+    for layer in layers_of(program):
         for instruction in layer.instructions:
             for name in (
                 "scale",
@@ -142,9 +158,12 @@ def constants(program: StackProgram) -> Iterator[tuple[str, float]]:
                 "step_size",
                 "noise",
                 "sharpness",
+                "width",
+                "leak",
             ):
-                if hasattr(instruction, name):
-                    yield name, getattr(instruction, name)
+                value = getattr(instruction, name, None)
+                if value is not None:
+                    yield name, value
 
 
 @singledispatch

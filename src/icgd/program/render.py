@@ -6,6 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from icgd.program.chain import ChainProgram, Program
+from icgd.program.chain_instructions import (
+    ActivateWhere,
+    CopyWhere,
+    MarkFlat,
+    MultiplyMatrices,
+    PassBack,
+)
 from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.program.instructions import (
     AccumulateOuterProduct,
@@ -75,6 +83,11 @@ INSTRUCTIONS: dict[str, type[Instruction]] = {
         CopyToQueries,
         ClipByUnits,
         WipeByUnits,
+        CopyWhere,
+        PassBack,
+        ActivateWhere,
+        MarkFlat,
+        MultiplyMatrices,
     )
 }
 
@@ -83,8 +96,10 @@ FUNCTIONS: dict[str, type[Function]] = {
 }
 
 
-def listing(program: StackProgram) -> str:
+def listing(program: Program) -> str:
     """The program as a readable listing: slots, functions, then every layer."""
+    if isinstance(program, ChainProgram):
+        return _chain_listing(program)
     layout = program.layout
     lines = [f"program {program.construction}, {program.n_layers} layers, d_model {layout.width}"]
     if program.n_registers:
@@ -101,6 +116,19 @@ def listing(program: StackProgram) -> str:
     if program.prediction:
         lines += ["", "prediction"]
         lines += _layer_lines(program.prediction)
+    return "\n".join(lines) + "\n"
+
+
+def _chain_listing(program: ChainProgram) -> str:
+    layout, mask = program.layout, program.mask
+    blocks = f"{program.n_blocks} blocks of {program.rows.width} rows"
+    lines = [f"program {program.construction}, {blocks}, d_model {layout.width}"]
+    lines += ["", "slots"]
+    lines += [_slot_line(layout, slot) for slot in layout.slots]
+    lines += ["", "functions"]
+    lines += [_function_line(function) for function in program.functions]
+    lines += ["", f"block t, from blocks t - 1 and t - 1 .. t - {mask.reach} or data"]
+    lines += _layer_lines(program.layers)
     return "\n".join(lines) + "\n"
 
 
@@ -140,24 +168,46 @@ def _layer_lines(layers: tuple[Layer, ...]) -> list[str]:
     return lines
 
 
-def to_data(program: StackProgram) -> dict[str, Any]:
+def to_data(program: Program) -> dict[str, Any]:
     """The program as JSON-ready data."""
+    if isinstance(program, ChainProgram):
+        return _chain_data(program)
     return {
         "construction": program.construction,
         "n_steps": program.n_steps,
         "steps_per_block": program.steps_per_block,
         "activation": program.activation,
         "paper_layers": program.paper_layers,
-        "slots": [
-            {"name": slot.name, "shape": list(slot.shape), "role": slot.role.name}
-            for slot in program.layout.slots
-        ],
-        "functions": [
-            {"kind": type(function).__name__, **asdict(function)} for function in program.functions
-        ],
+        "slots": _slots_data(program.layout),
+        "functions": _functions_data(program.functions),
         "block": [_layer_data(layer) for layer in program.block],
         "prediction": [_layer_data(layer) for layer in program.prediction],
     }
+
+
+def _chain_data(program: ChainProgram) -> dict[str, Any]:
+    return {
+        "construction": program.construction,
+        "n_steps": program.n_steps,
+        "batch_size": program.batch_size,
+        "shapes": [list(shape) for shape in program.shapes],
+        "linear": list(program.linear),
+        "rows": _slots_data(program.rows),
+        "slots": _slots_data(program.layout),
+        "functions": _functions_data(program.functions),
+        "layers": [_layer_data(layer) for layer in program.layers],
+    }
+
+
+def _slots_data(layout: Layout) -> list[dict[str, Any]]:
+    return [
+        {"name": slot.name, "shape": list(slot.shape), "role": slot.role.name}
+        for slot in layout.slots
+    ]
+
+
+def _functions_data(functions: Sequence[Function]) -> list[dict[str, Any]]:
+    return [{"kind": type(function).__name__, **asdict(function)} for function in functions]
 
 
 def _layer_data(layer: Layer) -> dict[str, Any]:
@@ -168,12 +218,13 @@ def _layer_data(layer: Layer) -> dict[str, Any]:
     return {"title": layer.title, "kind": layer.kind.value, "instructions": instructions}
 
 
-def from_data(data: Mapping[str, Any]) -> StackProgram:
+def from_data(data: Mapping[str, Any]) -> Program:
     """The program that `to_data` described."""
-    slots = [Slot(s["name"], tuple(s["shape"]), Role[s["role"]]) for s in data["slots"]]
+    if "rows" in data:
+        return _chain(data)
     return StackProgram(
         construction=data["construction"],
-        layout=Layout(tuple(slots)),
+        layout=_layout(data["slots"]),
         functions=tuple(_function(entry) for entry in data["functions"]),
         block=tuple(_layer(entry) for entry in data["block"]),
         n_steps=data["n_steps"],
@@ -182,6 +233,25 @@ def from_data(data: Mapping[str, Any]) -> StackProgram:
         paper_layers=data["paper_layers"],
         prediction=tuple(_layer(entry) for entry in data["prediction"]),
     )
+
+
+def _chain(data: Mapping[str, Any]) -> ChainProgram:
+    functions = [_function(entry) for entry in data["functions"]]
+    return ChainProgram(
+        construction=data["construction"],
+        rows=_layout(data["rows"]),
+        layout=_layout(data["slots"]),
+        functions=tuple(f for f in functions if isinstance(f, LatticeFunction)),
+        layers=tuple(_layer(entry) for entry in data["layers"]),
+        shapes=tuple((rows, columns) for rows, columns in data["shapes"]),
+        linear=tuple(data["linear"]),
+        batch_size=data["batch_size"],
+        n_steps=data["n_steps"],
+    )
+
+
+def _layout(slots: Sequence[Mapping[str, Any]]) -> Layout:
+    return Layout(tuple(Slot(s["name"], tuple(s["shape"]), Role[s["role"]]) for s in slots))
 
 
 def _layer(data: Mapping[str, Any]) -> Layer:
@@ -210,10 +280,10 @@ def _instruction(data: Mapping[str, Any]) -> Instruction:
             for term in fields["terms"]
         )
         fields["transform"] = _rows(fields["transform"])
-    if "argument" in fields:
+    if isinstance(fields.get("argument"), Mapping):
         argument = dict(fields["argument"])
         fields["argument"] = Argument(_combination(argument.pop("inputs")), **argument)
-    for name in ("left", "score", "value", "key"):
+    for name in ("left", "score", "value", "key", "source", "upstream"):
         if isinstance(fields.get(name), Mapping):
             fields[name] = _combination(fields[name])
     return verb(**fields)

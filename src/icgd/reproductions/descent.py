@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from icgd.problems.problem import Problem
+from icgd.problems.reference import examples_of
 from icgd.problems.task import Task
 from icgd.shapes import Parameters
 
@@ -14,11 +15,12 @@ def descend(problem: Problem, task: Task, n_steps: int) -> Parameters:
     target, update = problem.network, problem.gradient_step
     activations = [target.layer_activation(layer).value for layer in range(1, target.depth + 1)]
     matrices = [matrix.clone().requires_grad_() for matrix in target.matrices(task.initial)]
-    for _ in range(n_steps):
-        outputs = task.x
+    for number in range(n_steps):
+        outputs, labels = examples_of(problem, number, task.x, task.y)
+        n_examples = outputs.shape[-2]
         for matrix, activation in zip(matrices, activations, strict=True):
             outputs = activation(outputs @ matrix.mT)
-        risk = problem.loss_function.value(outputs, task.y).sum() / (2 * task.n_examples)
+        risk = problem.loss_function.value(outputs, labels).sum() / (2 * n_examples)
         gradients = torch.autograd.grad(risk, matrices)
         with torch.no_grad():
             for matrix, gradient in zip(matrices, gradients, strict=True):

@@ -105,8 +105,8 @@ def _with_nearest_token(registers: int) -> Compiled:
             return nearest_token(real, function.reach, len(function.values))
         return function
 
-    functions = tuple(published(function) for function in compiled.program.functions)
-    return Compiled(PROBLEM, replace(compiled.program, functions=functions))
+    functions = tuple(published(function) for function in compiled.stack.functions)
+    return Compiled(PROBLEM, replace(compiled.stack, functions=functions))
 
 
 def draw(result: Result) -> Figure:

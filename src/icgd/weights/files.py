@@ -16,9 +16,9 @@ from torch import Tensor
 
 from icgd.errors import FileError, IcgdError, UnknownNameError
 from icgd.problems.problem import Problem
+from icgd.program.chain import ChainProgram, Program
 from icgd.program.check import check_program
 from icgd.program.layout import Role
-from icgd.program.program import StackProgram
 from icgd.program.render import from_data, to_data
 from icgd.weights.atomic import whole_file
 
@@ -29,7 +29,7 @@ FORMAT = 4
 def save(
     path: str | os.PathLike[str],
     problem: Problem,
-    program: StackProgram,
+    program: Program,
     weights: Mapping[str, Tensor],
 ) -> None:
     """Write a file under a temporary name and rename it: it is whole or not there at all.
@@ -48,7 +48,7 @@ def save(
             raise FileError.unwritable(path, str(error)) from None
 
 
-def load(path: str | os.PathLike[str]) -> tuple[Problem, StackProgram]:
+def load(path: str | os.PathLike[str]) -> tuple[Problem, Program]:
     """Read a file that `save` wrote; its checksum and its program are checked."""
     source = Path(path)
     if not source.is_file():
@@ -68,7 +68,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Problem, StackProgram]:
 
 def _checked(
     source: Path, metadata: dict[str, str], tensors: Mapping[str, Tensor]
-) -> tuple[Problem, StackProgram]:
+) -> tuple[Problem, Program]:
     try:
         texts = {"problem": metadata["problem"], "program": metadata["program"]}
         if metadata["digest"] != digest(texts, tensors):
@@ -77,7 +77,7 @@ def _checked(
         program = from_data(_parsed(texts["program"]))
         check_program(program)
         shapes = [] if problem.trains_function else list(problem.network.matrix_shapes)
-        if [slot.shape for slot in program.layout.having(Role.PARAMETER)] != shapes:
+        if _shapes(program) != shapes:
             raise FileError.damaged(source, "its program is not one of its problem")
     except FileError:
         raise
@@ -86,6 +86,13 @@ def _checked(
     except (IcgdError, KeyError, TypeError, ValueError) as error:
         raise FileError.damaged(source, f"its metadata does not hold a program: {error}") from None
     return problem, program
+
+
+def _shapes(program: Program) -> list[tuple[int, ...]]:
+    """The shapes of the weights that the program trains."""
+    if isinstance(program, ChainProgram):
+        return list(program.shapes)
+    return [slot.shape for slot in program.layout.having(Role.PARAMETER)]
 
 
 def _parsed(text: str) -> dict[str, Any]:

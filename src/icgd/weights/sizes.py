@@ -58,7 +58,7 @@ class InstructionSize:
 
 @dataclass(frozen=True)
 class LayerSize:
-    """The size of one layer of the transformer."""
+    """The size of one layer of the transformer; of grid attention, with its grid tokens."""
 
     title: str
     kind: LayerKind
@@ -66,6 +66,7 @@ class LayerSize:
     units: int
     width: int
     nonzeros: int
+    n_grid: int = 0
 
     @property
     def n_heads(self) -> int:
@@ -75,10 +76,15 @@ class LayerSize:
     def parameters(self) -> int:
         if self.kind is LayerKind.MLP:
             return self.units * (2 * self.d_model + 1)
-        return 4 * self.units * self.d_model * self.width
+        grid = self.n_grid * (1 + self.d_model)  # its sequence map and its position codes
+        return 4 * self.units * self.d_model * self.width + grid
 
     def flops(self, n_tokens: int) -> int:
-        """Multiplications and additions of the dense layer on `n_tokens` tokens."""
+        """Multiplications and additions of the dense layer on `n_tokens` tokens, or one column."""
+        if self.n_grid:
+            features = 2 * self.units * self.d_model * self.width
+            scores = 4 * self.units * self.n_grid * self.width
+            return 2 * self.n_grid * self.d_model + (2 + 2 * self.n_grid) * features + scores
         projections = 2 * n_tokens * self.parameters
         if self.kind in (LayerKind.ATTENTION, LayerKind.SOFTMAX, LayerKind.KERNEL):
             return projections + 4 * self.units * n_tokens**2 * self.width

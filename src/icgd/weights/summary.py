@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from icgd.program.chain import ChainProgram, Program
 from icgd.program.layout import Role
 from icgd.program.program import StackProgram
+from icgd.weights.chain_sizes import chain_layer_size
 from icgd.weights.sizes import LayerSize, layer_size
 
 
@@ -43,8 +45,10 @@ class Summary:
         return self.layers[: self.layers_per_step]
 
 
-def summarise(program: StackProgram, n_tokens: int) -> Summary:
+def summarise(program: Program, n_tokens: int) -> Summary:
     """Count everything; costs nothing like the weights themselves, whatever their size."""
+    if isinstance(program, ChainProgram):
+        return _summarise_chain(program, n_tokens)
     block = [layer_size(layer, program) for layer in program.block]
     prediction = [layer_size(layer, program) for layer in program.prediction]
     layers = (*block, *prediction)
@@ -69,6 +73,34 @@ def summarise(program: StackProgram, n_tokens: int) -> Summary:
         direct_flops=_direct_flops(program, n_tokens) * program.n_steps,
         layers=layers,
         paper_layers=program.paper_layers,
+    )
+
+
+def _summarise_chain(program: ChainProgram, n_tokens: int) -> Summary:
+    """All blocks are written by the same layers, from one column and its grid, whatever N."""
+    layers = tuple(chain_layer_size(layer, program) for layer in program.layers)
+    depth = len(program.shapes)
+    n_blocks = program.n_blocks + depth
+    weights = [rows * columns for rows, columns in program.shapes]
+    direct = 2 * program.batch_size * (3 * sum(weights) - weights[0])
+    with_heads = [layer for layer in layers if layer.n_heads]
+    return Summary(
+        construction=program.construction,
+        n_steps=program.n_steps,
+        layers_per_step=len(layers) * program.mask.blocks_per_round,
+        n_layers=len(layers) * n_blocks,
+        d_model=program.layout.width,
+        d_head=max(layer.width for layer in with_heads),
+        d_mlp=max(layer.units for layer in layers if not layer.n_heads),
+        max_heads=max(layer.n_heads for layer in layers),
+        n_heads=sum(layer.n_heads for layer in layers),
+        parameters=sum(layer.parameters for layer in layers),
+        nonzeros=sum(layer.nonzeros for layer in layers),
+        n_registers=sum(layer.n_grid for layer in layers),
+        n_tokens=n_tokens,
+        flops=n_blocks * sum(layer.flops(1) for layer in layers),
+        direct_flops=direct * program.n_steps,
+        layers=layers,
     )
 
 

@@ -1,0 +1,155 @@
+"""Running a chain: block by block, each from the two earlier ones that the mask shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from icgd.backends.chain_dense import DenseGenerator
+from icgd.backends.chain_fused import FusedGenerator
+from icgd.backends.chain_generator import AbstractGenerator, Row
+from icgd.backends.run import OnProgress, Run
+from icgd.errors import InterruptedRunError, SettingError, UnknownNameError
+from icgd.problems.task import Task
+from icgd.program.chain import IS_BACKWARD, IS_DATA, ChainProgram
+from icgd.shapes import Inputs, Parameters, Predictions
+
+GENERATORS: dict[str, type[AbstractGenerator[Any]]] = {
+    generator.name: generator for generator in (FusedGenerator, DenseGenerator)
+}
+
+MEMORIES = ("short", "whole")
+"""What is kept of a chain: what the mask can still reach, or all of it."""
+
+
+def run_chain(
+    program: ChainProgram,
+    task: Task,
+    *,
+    backend: str = "fused",
+    memory: str = "short",
+    trace: tuple[str, ...] = (),
+    history: bool = True,
+    on_progress: OnProgress | None = None,
+) -> Run:
+    """Generate the whole chain, then predict at the queries by forward blocks alone.
+
+    `Run.parameters` holds the weights after every round; `trace` names rows to record, of shape
+    (block, 1, width), from the initial blocks on. The memory changes no number. On Ctrl-C it raises
+    `InterruptedRunError`, whose `partial` is the run up to the last whole round, with predictions.
+    """
+    if backend not in GENERATORS:
+        raise UnknownNameError.of("backend", backend, known=list(GENERATORS))
+    if memory not in MEMORIES:
+        raise SettingError.not_one_of("memory", memory, MEMORIES)
+    for name in trace:
+        program.rows.slot(name)
+    chain = Chain(program, task, GENERATORS[backend](program, task.x), memory, trace)
+    states = [task.initial]
+    n_rounds = 0
+    try:
+        for weights in chain.rounds():
+            del states[len(states) if history else 1 :]
+            states.append(weights)
+            n_rounds += 1
+            if on_progress:
+                on_progress(n_rounds, program.n_steps)
+    except KeyboardInterrupt:
+        partial = Run(torch.stack(states, dim=-2), chain.predictions(states[-1]))
+        raise InterruptedRunError.after(n_rounds, program.n_steps, partial) from None
+    recorded = {name: torch.stack(rows, dim=-3) for name, rows in chain.recorded.items()}
+    return Run(torch.stack(states, dim=-2), chain.predictions(states[-1]), recorded)
+
+
+def padded(program: ChainProgram, matrix: Tensor, n_columns: int | None = None) -> Tensor:
+    """With zeros below, and on the right, up to the width that all layers have."""
+    rows, columns = matrix.shape[-2:]
+    width = program.width
+    return functional.pad(matrix, (0, (n_columns or width) - columns, 0, width - rows))
+
+
+class Chain:
+    """The blocks that are kept, by number, and what was recorded of all."""
+
+    def __init__(
+        self,
+        program: ChainProgram,
+        task: Task,
+        generator: AbstractGenerator[Any],
+        memory: str,
+        trace: tuple[str, ...],
+    ) -> None:
+        self.program, self.task, self.generator = program, task, generator
+        self.keeps_all = memory == "whole"
+        self.recorded: dict[str, list[Tensor]] = {name: [] for name in trace}
+        self.blocks: dict[int, Any] = {}
+        for number, block in self.initial(task.initial).items():
+            self.keep(number, block)
+
+    def initial(self, weights: Parameters) -> dict[int, Any]:
+        """Blocks -(N - 1) .. 0, which are B_N .. B_1 with these weights."""
+        program, blocks = self.program, {}
+        parts = weights.split([rows * columns for rows, columns in program.shapes], dim=-1)
+        for layer in range(len(parts), 0, -1):
+            matrix = parts[layer - 1].unflatten(-1, program.shapes[layer - 1])
+            is_linear = float(program.linear[layer - 1])
+            rows: dict[str, Row] = {"linear": is_linear, "kinked": 1.0 - is_linear}
+            rows |= {"weights": padded(program, matrix), IS_BACKWARD: 1.0}
+            blocks[1 - layer] = self.generator.encode(rows)
+        return blocks
+
+    def data(self, values: Inputs) -> Any:
+        """The block of up to `batch_size` inputs or labels, a column each."""
+        columns = padded(self.program, values.mT, self.program.batch_size)
+        return self.generator.encode({"first": columns, IS_DATA: 1.0})
+
+    def rounds(self) -> Iterator[Parameters]:
+        """The weights after every round."""
+        program, task, mask = self.program, self.task, self.program.mask
+        for number in range(program.n_steps):
+            rows = list(program.examples_of(number, task.n_examples))
+            data = {True: self.data(task.x[..., rows, :]), False: self.data(task.y[..., rows, :])}
+            start = number * mask.blocks_per_round
+            for step in range(start + 1, start + mask.blocks_per_round + 1):
+                far = mask.far(step)
+                second = data[mask.place(step).is_forward] if far is None else self.blocks[far]
+                self.keep(step, self.generator.step(self.blocks[step - 1], second, step))
+            yield self.weights(start + mask.blocks_per_round)
+
+    def keep(self, number: int, block: Any) -> None:
+        """Keep a block, and let go of the one that no later block reads."""
+        self.blocks[number] = block
+        if not self.keeps_all:
+            self.blocks.pop(number - self.program.mask.reach, None)
+        for name, rows in self.recorded.items():
+            rows.append(self.generator.row(block, name).reshape(*self.task.batch, 1, -1))
+
+    def weights(self, last: int) -> Parameters:
+        """The weights in B_N .. B_1, which end with block `last`."""
+        parts = [
+            self.generator.row(self.blocks[last - layer], "weights")[..., :rows, :columns]
+            for layer, (rows, columns) in enumerate(self.program.shapes)
+        ]
+        return torch.cat([part.flatten(-2) for part in parts], dim=-1)
+
+    def predictions(self, weights: Parameters) -> Predictions:
+        """The last outputs of forward blocks that start from the trained weights."""
+        queries, size = self.task.queries, self.program.batch_size
+        if not self.task.n_queries:
+            return self.task.y[..., :0, :].clone()
+        groups = [self._forward(weights, group) for group in queries.split(size, dim=-2)]
+        return torch.cat(groups, dim=-2)
+
+    def _forward(self, weights: Parameters, group: Tensor) -> Tensor:
+        """The outputs at up to `batch_size` queries."""
+        blocks, mask = self.initial(weights), self.program.mask
+        for step in range(1, mask.depth + 1):
+            far = mask.far(step)
+            second = self.data(group) if far is None else blocks[far]
+            blocks[step] = self.generator.step(blocks[step - 1], second, step)
+        outputs = self.generator.row(blocks[mask.depth], "first").mT
+        return outputs[..., : group.shape[-2], : self.task.y.shape[-1]]

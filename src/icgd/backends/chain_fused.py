@@ -1,0 +1,212 @@
+r"""The fused generator: runs a chain program without weights, with the same numbers.
+
+A block is its rows by name. A row that is the same number everywhere, such as a flag or zeros, is
+kept as that number. So for two blocks of given kinds most instructions have a result that is known
+before, and only the others are run: a block costs one or two products of matrices and a few passes
+over their entries, O(b d^2), whatever N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from icgd.backends.chain_generator import AbstractGenerator, Row
+from icgd.errors import ProgramError
+from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
+from icgd.program.chain_instructions import (
+    ActivateWhere,
+    CopyWhere,
+    MarkFlat,
+    MultiplyMatrices,
+    PassBack,
+)
+from icgd.program.instructions import ONE, Combination, Instruction
+
+Rows = Mapping[str, Row]
+Constants = tuple[float | None, ...]
+"""The rows that are a number, in order; None for those that are a matrix."""
+
+
+class FusedBlock(NamedTuple):
+    """The rows of a block by name, and which of them are known without looking."""
+
+    rows: Rows
+    constants: Constants
+
+
+@dataclass(frozen=True)
+class _Work:
+    """An instruction whose result is not known before; it may add to another's."""
+
+    instruction: Instruction
+    evaluate: Callable[[Instruction, Rows], Row]
+    write: str
+    adds: bool
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is done for two blocks of given kinds: what is known, what is read, what is run."""
+
+    known: Rows
+    near: tuple[tuple[str, str], ...]
+    far: tuple[tuple[str, str], ...]
+    work: tuple[_Work, ...]
+    out: tuple[tuple[str, str], ...]
+    constants: Constants
+
+
+class FusedGenerator(AbstractGenerator[FusedBlock]):
+    """Plans the work for each kind of step once: there are four, two of them in linear layers."""
+
+    name: ClassVar[str] = "fused"
+
+    def __init__(self, program: ChainProgram, like: Tensor) -> None:
+        super().__init__(program, like)
+        self._plans: dict[tuple[Constants, Constants], _Plan] = {}
+
+    def encode(self, rows: Rows) -> FusedBlock:
+        return _block({name: rows.get(name, 0.0) for name in self.program.rows.names})
+
+    def step(self, near: FusedBlock, far: FusedBlock, number: int) -> FusedBlock:
+        key = (near.constants, far.constants)
+        if key not in self._plans:
+            self._plans[key] = self._planned(near, far)
+        plan = self._plans[key]
+        stream = dict(plan.known)
+        for slot, name in plan.near:
+            stream[slot] = near.rows[name]
+        for slot, name in plan.far:
+            stream[slot] = far.rows[name]
+        for work in plan.work:
+            value = work.evaluate(work.instruction, stream)
+            if isinstance(work.instruction, MultiplyMatrices) and isinstance(value, Tensor):
+                self.require_reach(work.instruction, value, number)
+            stream[work.write] = stream[work.write] + value if work.adds else value
+        return FusedBlock({name: stream[slot] for slot, name in plan.out}, plan.constants)
+
+    def row(self, block: FusedBlock, name: str) -> Tensor:
+        return self.expanded(block.rows[name], name)
+
+    def _planned(self, near: FusedBlock, far: FusedBlock) -> _Plan:
+        """Run everything once, and remember what did not turn out to be a number."""
+        names = self.program.rows.names
+        stream: dict[str, Row] = {row_of(OUT, name): 0.0 for name in names}
+        stream[ONE] = 1.0
+        stream |= {row_of(NEAR, name): row for name, row in near.rows.items()}
+        stream |= {row_of(FAR, name): row for name, row in far.rows.items()}
+        work = []
+        for instruction in (part for layer in self.program.layers for part in layer.instructions):
+            value, (write,) = result(instruction, stream), instruction.writes()
+            if isinstance(value, Tensor):
+                evaluate = result.dispatch(type(instruction))
+                adds = isinstance(stream.get(write), Tensor)
+                work.append(_Work(instruction, evaluate, write, adds))
+            stream[write] = _sum(stream.get(write, 0.0), value)
+        return _Plan(
+            known={slot: value for slot, value in stream.items() if isinstance(value, float)},
+            near=_tensors(near, NEAR),
+            far=_tensors(far, FAR),
+            work=tuple(work),
+            out=tuple((row_of(OUT, name), name) for name in names),
+            constants=_block({name: stream[row_of(OUT, name)] for name in names}).constants,
+        )
+
+
+def _block(rows: Rows) -> FusedBlock:
+    return FusedBlock(rows, tuple(row if isinstance(row, float) else None for row in rows.values()))
+
+
+def _tensors(block: FusedBlock, prefix: str) -> tuple[tuple[str, str], ...]:
+    """The rows that are matrices, each with its slot."""
+    items = block.rows.items()
+    return tuple((row_of(prefix, name), name) for name, row in items if isinstance(row, Tensor))
+
+
+def _sum(left: Row, right: Row) -> Row:
+    """The sum; adding the number 0 costs nothing."""
+    if isinstance(left, float) and left == 0.0:
+        return right
+    return left if isinstance(right, float) and right == 0.0 else left + right
+
+
+def _combined(combination: Combination, stream: Rows) -> Row:
+    total: Row = 0.0
+    for slot, factor in combination.terms():
+        value = stream[slot]
+        if isinstance(total, Tensor) and isinstance(value, Tensor):
+            total = torch.add(total, value, alpha=factor)
+        else:
+            total = _sum(total, value if factor == 1.0 else value * factor)
+    return total
+
+
+def _is_closed(closed_by: tuple[str, ...], stream: Rows) -> bool:
+    return any(stream[flag] != 0.0 for flag in closed_by)
+
+
+@singledispatch
+def result(instruction: Instruction, stream: Rows) -> Row:
+    """What the instruction adds to the slot that it writes."""
+    rule = "has no kernel in backends/chain_fused.py"
+    raise ProgramError.broken(type(instruction).__name__, rule)
+
+
+@result.register
+def _(instruction: CopyWhere, stream: Rows) -> Row:
+    if _is_closed(instruction.closed_by, stream):
+        return 0.0
+    source, bound = _combined(instruction.source, stream), instruction.bound
+    if bound is None:
+        return source
+    if isinstance(source, float):
+        return min(max(source, -bound), bound)
+    return source.clamp(-bound, bound)
+
+
+@result.register
+def _(instruction: PassBack, stream: Rows) -> Row:
+    """relu(up - B flat) - relu(-up - B flat) is up, drawn towards 0 by B flat."""
+    if _is_closed(instruction.closed_by, stream):
+        return 0.0
+    upstream, flat = _combined(instruction.upstream, stream), stream[instruction.flat]
+    if isinstance(upstream, float) or isinstance(flat, float):
+        return upstream
+    steep = torch.sub(upstream.abs(), flat, alpha=instruction.gate).relu_().copysign_(upstream)
+    leak = instruction.leak
+    return steep.mul_(1 - leak).add_(upstream, alpha=leak) if leak else steep
+
+
+@result.register
+def _(instruction: ActivateWhere, stream: Rows) -> Row:
+    z = stream[instruction.argument]
+    if isinstance(z, float) or _is_closed(instruction.closed_by, stream):
+        return 0.0
+    if stream[instruction.kinked] == 0.0:
+        return z
+    leak = instruction.leak
+    return functional.leaky_relu(z, leak) if leak else torch.relu(z)
+
+
+@result.register
+def _(instruction: MarkFlat, stream: Rows) -> Row:
+    z = stream[instruction.argument]
+    if isinstance(z, float) or _is_closed((instruction.linear, *instruction.closed_by), stream):
+        return 0.0
+    return torch.rsub(z, instruction.width).relu_().mul_(1 / instruction.width)
+
+
+@result.register
+def _(instruction: MultiplyMatrices, stream: Rows) -> Row:
+    left, right = stream[instruction.left], stream[instruction.right]
+    if isinstance(left, float) or isinstance(right, float):
+        return 0.0
+    left = left.mT if instruction.left_transposed else left
+    return left @ (right.mT if instruction.right_transposed else right)

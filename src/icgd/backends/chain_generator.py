@@ -1,0 +1,61 @@
+"""What makes the next block of a chain from two that it is shown."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from math import inf
+from typing import ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from icgd.errors import OverflowedRunError
+from icgd.program.chain import ChainProgram
+from icgd.program.chain_instructions import MultiplyMatrices
+
+Block = TypeVar("Block")
+Row = Tensor | float
+"""A block's row: a matrix for each task, or a number that all its entries are equal to."""
+
+
+class AbstractGenerator(ABC, Generic[Block]):
+    """The block of layers at work, on blocks in a form of its own. Subclasses are final.
+
+    Blocks are for as many tasks as the examples `like`, in their precision.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, program: ChainProgram, like: Tensor) -> None:
+        self.program = program
+        self.like = like
+
+    @abstractmethod
+    def encode(self, rows: Mapping[str, Row]) -> Block:
+        """A block of the prompt; rows that are not given are 0."""
+
+    @abstractmethod
+    def step(self, near: Block, far: Block, number: int) -> Block:
+        """Block `number` of the chain, from the two that the mask shows it."""
+
+    @abstractmethod
+    def row(self, block: Block, name: str) -> Tensor:
+        """A row of a block in its own shape, with the axis of tasks in front."""
+
+    def require_reach(self, product: MultiplyMatrices, value: Tensor, number: int) -> None:
+        """Raise `OverflowedRunError` if a product leaves the grid that its heads read."""
+        if not (largest := float(torch.linalg.vector_norm(value, inf))) <= product.reach:
+            title = self.program.mask.place(number).title()
+            raise OverflowedRunError.beyond_grid(
+                product.write, number, title, largest, product.reach
+            )
+
+    def expanded(self, row: Row, name: str) -> Tensor:
+        """A row as a tensor."""
+        shape = (*self.like.shape[:-2], *self.program.rows.slot(name).shape)
+        return (
+            row
+            if isinstance(row, Tensor)
+            else torch.full(shape, row, dtype=self.like.dtype, device=self.like.device)
+        )

@@ -1,0 +1,291 @@
+r"""Bounds for chains: enclosures carried through the blocks, as `bounds.py` does through layers.
+
+A row is an enclosure, or a number that is known. Row `flat` carries z itself: the units that stand
+in for the slope r' are closed up to 3c/4, because the gate is 4 times what it closes, and open from
+c on; only between, on a kink, is the slope anything else.
+
+    step bound         a round from the run's own weights
+    trajectory bound   all rounds, with the error that the rounds before left; it grows with what a
+                       round expands on the data at hand, at most its Lipschitz constant
+    paper's line       the sum of the step bounds, as if a round expanded nothing; false in general
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial, singledispatch
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from icgd.backends.chain import padded
+from icgd.certificates.bounds import (
+    Arithmetic,
+    Enclosure,
+    combination_at,
+    function_at,
+    grid_error,
+    matrix_product,
+    moved,
+    multiply,
+)
+from icgd.certificates.intervals import Interval
+from icgd.errors import ProgramError
+from icgd.problems.functions import KinkedFunction
+from icgd.problems.problem import Problem
+from icgd.problems.task import Task
+from icgd.program.chain import FAR, IS_BACKWARD, IS_DATA, NEAR, OUT, ChainProgram, row_of
+from icgd.program.chain_instructions import (
+    ActivateWhere,
+    CopyWhere,
+    MarkFlat,
+    MultiplyMatrices,
+    PassBack,
+)
+from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
+from icgd.shapes import History
+
+Row = Enclosure | float
+Rows = Mapping[str, Row]
+
+
+@dataclass(frozen=True)
+class ChainBounds:
+    """For each round a bound on the error of any weight: of the round alone, and of all so far."""
+
+    steps: Tensor
+    trajectory: Tensor
+
+    @property
+    def paper(self) -> Tensor:
+        """The paper's line for the trajectory, as if no round expanded distances."""
+        return self.steps.cumsum(-1)
+
+
+def chain_bounds(
+    program: ChainProgram, task: Task, history: History, real: History, how: Arithmetic
+) -> ChainBounds:
+    """Bounds for a run's own `history`, and for its distance from the `real` one."""
+    return ChainBounds(
+        round_bounds(program, task, history, how), trajectory_bounds(program, task, real, how)
+    )
+
+
+def round_bounds(program: ChainProgram, task: Task, history: History, how: Arithmetic) -> Tensor:
+    """For each round, a bound on the error that it adds to any weight."""
+    return _rounds(program, task, history.double(), how, carries=False)
+
+
+def trajectory_bounds(program: ChainProgram, task: Task, real: History, how: Arithmetic) -> Tensor:
+    """For each round, a bound on the distance of any weight from real descent."""
+    return _rounds(program, task, real, how, carries=True)
+
+
+def _rounds(
+    program: ChainProgram, task: Task, history: History, how: Arithmetic, *, carries: bool
+) -> Tensor:
+    """Round by round; what rounding leaves in padded entries is carried in any case."""
+    errors: list[Tensor] = [torch.zeros(())] * len(program.shapes)
+    bounds = []
+    for number in range(history.shape[-2] - 1):
+        before = [
+            Enclosure.around(Interval.point(matrix), error.expand_as(matrix))
+            for matrix, error in zip(
+                _matrices(program, history[..., number, :]), errors, strict=True
+            )
+        ]
+        rows = list(program.examples_of(number, task.n_examples))
+        x, y = (Interval.point(part[..., rows, :].double()) for part in (task.x, task.y))
+        after = round_after(program, before, x, y, how)
+        own = [_own(layer.error, shape) for layer, shape in zip(after, program.shapes, strict=True)]
+        bounds.append(torch.stack([part.flatten(-2).amax(-1) for part in own]).amax(0))
+        errors = [layer.error for layer in after]
+        if not carries:
+            errors = [
+                error - padded(program, part) for error, part in zip(errors, own, strict=True)
+            ]
+    return torch.stack(bounds, dim=-1) if bounds else history.new_zeros(*task.batch, 0)
+
+
+def _own(matrix: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Without the padding."""
+    return matrix[..., : shape[0], : shape[1]]
+
+
+def _matrices(program: ChainProgram, parameters: Tensor) -> list[Tensor]:
+    parts = parameters.split([rows * columns for rows, columns in program.shapes], dim=-1)
+    return [
+        padded(program, part.unflatten(-1, shape))
+        for part, shape in zip(parts, program.shapes, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class ChainDomainBound:
+    """Bounds on the error of any weight for every task in the domain: of a round, and of a run."""
+
+    step: float
+    trajectory: float
+
+
+def chain_domain_bound(
+    program: ChainProgram, problem: Problem, how: Arithmetic
+) -> ChainDomainBound:
+    """By intervals, for runs that are not stopped. Weights are clipped, so that 2 box is the most.
+
+    Some data fall on a kink: only of linear networks is more known than that.
+    """
+    box, size = problem.gradient_step.box, program.batch_size
+    x = Interval.symmetric(problem.domain.x, size, problem.network.input_width)
+    y = Interval.symmetric(problem.domain.y, size, problem.network.output_width)
+    exact = [
+        Interval.symmetric(box, *shape).mapped(partial(padded, program)) for shape in program.shapes
+    ]
+    weights, errors = [Enclosure.common(interval) for interval in exact], []
+    for _ in range(max(program.n_steps, 1)):
+        after = round_after(program, weights, x, y, how)
+        errors.append(max(float(layer.error.max()) for layer in after))
+        if errors[-1] >= 2 * box:  # and so are all that follow
+            break
+        weights = [
+            Enclosure.around(interval, layer.error)
+            for interval, layer in zip(exact, after, strict=True)
+        ]
+    return ChainDomainBound(errors[0], max(errors) if program.n_steps else 0.0)
+
+
+def round_after(
+    program: ChainProgram, weights: list[Enclosure], x: Interval, y: Interval, how: Arithmetic
+) -> list[Enclosure]:
+    """The weights of every layer after a round on these examples, from those before."""
+    mask = program.mask
+    blocks: dict[int, Rows] = {}
+    for layer, (matrix, is_linear) in enumerate(zip(weights, program.linear, strict=True)):
+        flags = {"linear": float(is_linear), "kinked": float(not is_linear)}
+        blocks[-layer] = {**flags, IS_BACKWARD: 1.0, "weights": matrix}
+    for step in range(1, mask.blocks_per_round + 1):
+        far = mask.far(step)
+        data = _data(program, x if mask.place(step).is_forward else y)
+        blocks[step] = next_block(
+            program, blocks[step - 1], data if far is None else blocks[far], how
+        )
+    last = [blocks[mask.blocks_per_round - layer]["weights"] for layer in range(len(weights))]
+    return [layer for layer in last if isinstance(layer, Enclosure)]
+
+
+def _data(program: ChainProgram, values: Interval) -> Rows:
+    columns = values.mT.mapped(lambda part: padded(program, part, program.batch_size))
+    return {"first": Enclosure.common(columns), IS_DATA: 1.0}
+
+
+def next_block(program: ChainProgram, near: Rows, far: Rows, how: Arithmetic) -> Rows:
+    """The enclosures of the block that a step writes."""
+    names = program.rows.names
+    stream: dict[str, Row] = {row_of(OUT, name): 0.0 for name in names}
+    stream[ONE] = 1.0
+    for prefix, block in ((NEAR, near), (FAR, far)):
+        stream |= {row_of(prefix, name): block.get(name, 0.0) for name in names}
+    for instruction in (part for layer in program.layers for part in layer.instructions):
+        value, (write,) = rule(instruction, program, stream, how), instruction.writes()
+        if value != 0.0 or write not in stream:
+            stream[write] = value if isinstance(value, float) else value.without_nan()
+    return {name: stream[row_of(OUT, name)] for name in names}
+
+
+@singledispatch
+def rule(instruction: Instruction, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+    """What the instruction adds; only one that writes a slot is open at a time."""
+    missing = "has no rule in certificates/chain_bound.py"
+    raise ProgramError.broken(type(instruction).__name__, missing)
+
+
+def _is_closed(closed_by: tuple[str, ...], stream: Rows) -> bool:
+    return any(stream[flag] != 0.0 for flag in closed_by)
+
+
+def _combined(combination: Combination, stream: Rows, how: Arithmetic) -> Row:
+    """A combination of enclosures, or of numbers; rows that are 0 add nothing."""
+    enclosed: dict[str, Enclosure] = {}
+    factors, number = [], 0.0
+    for slot, factor in combination.terms():
+        row = stream[slot]
+        if isinstance(row, float):
+            number += factor * row
+        else:
+            enclosed[slot] = row
+            factors.append(factor)
+    if not enclosed:
+        return number
+    return combination_at(Combination(tuple(enclosed), tuple(factors)), enclosed, how).value
+
+
+@rule.register
+def _(instruction: CopyWhere, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+    if _is_closed(instruction.closed_by, stream):
+        return 0.0
+    source, bound = _combined(instruction.source, stream, how), instruction.bound
+    if bound is None or isinstance(source, float):
+        return source
+    rounding = how.sum_of(4, source.actual.size)  # four ReLUs
+    actual = source.actual.clipped(bound).widened(rounding)
+    return Enclosure.around(source.exact.clipped(bound), source.error + rounding, actual)
+
+
+@rule.register
+def _(instruction: PassBack, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+    if _is_closed(instruction.closed_by, stream):
+        return 0.0
+    upstream, z = _combined(instruction.upstream, stream, how), stream[instruction.flat]
+    if isinstance(upstream, float) or isinstance(z, float):
+        return upstream
+    return multiply(upstream, _slope(instruction.leak, program.kink_width, z), how)
+
+
+def _slope(leak: float, width: float, z: Enclosure) -> Enclosure:
+    """r'(z): closed up to 3/4 of the kink's width, open from the whole of it on."""
+    step = _kinked(leak).derivative()
+    exact = Interval(*step.bounds(z.exact.low, z.exact.high))
+    actual = Interval(*step.bounds(z.actual.low - width, z.actual.high - 0.75 * width))
+    return Enclosure(exact, actual, exact.distance_to(actual))
+
+
+def _kinked(leak: float) -> KinkedFunction:
+    """The activation with the slope `leak` below 0."""
+
+    def evaluate(z: Tensor) -> Tensor:
+        return functional.leaky_relu(z, leak)
+
+    return KinkedFunction("kinked", evaluate, (0.0,), (leak, 1.0))
+
+
+@rule.register
+def _(instruction: ActivateWhere, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+    z = stream[instruction.argument]
+    if isinstance(z, float) or _is_closed(instruction.closed_by, stream):
+        return 0.0
+    value = function_at(_kinked(instruction.leak), z) if stream[instruction.kinked] else z
+    return moved(value, how.sum_of(3, z.actual.size))  # three ReLUs
+
+
+@rule.register
+def _(instruction: MarkFlat, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+    closed_by = (instruction.linear, *instruction.closed_by)
+    return 0.0 if _is_closed(closed_by, stream) else stream[instruction.argument]
+
+
+@rule.register
+def _(instruction: MultiplyMatrices, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+    left, right = stream[instruction.left], stream[instruction.right]
+    if isinstance(left, float) or isinstance(right, float):
+        return 0.0
+    left = left.mT if instruction.left_transposed else left
+    right = right.mT if instruction.right_transposed else right
+    value, reach = matrix_product(left, right.mT, how).mT, instruction.reach
+    sizes = left.actual.size @ right.actual.size / reach
+    (grid,) = (function for function in program.functions if function.name == IDENTITY)
+    n_terms = left.error.shape[-1]
+    value = moved(value, reach * grid_error(grid, n_terms, sizes, torch.zeros_like(sizes), how))
+    known = Interval.symmetric(reach, 1, 1)  # or the run is stopped
+    return Enclosure.around(value.exact, value.error, value.actual.within(known))

@@ -1,0 +1,140 @@
+r"""Chain programs: one block of layers, reused, generates a chain of blocks, each from two others.
+
+A round of training an N-layer network is 2N blocks, F_1 .. F_N forward and B_N .. B_1 backward,
+and every B_i leaves the trained weights of its layer for the next round. Block t = 1, 2, ... is the
+i-th of its pass, i = ((t - 1) mod N) + 1, and reads
+
+    near    block t - 1
+    far     block t - (2i - 1): the weights of B_i of the round before, or the outputs of F_{N+1-i};
+            at i = 1 the data of the round instead, X (forward) or Y (backward)
+
+The prompt ends with the initial weights in blocks B_N .. B_1, which are blocks -(N - 1) .. 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from icgd.program.chain_instructions import MarkFlat
+from icgd.program.functions import LatticeFunction
+from icgd.program.layout import Layout
+from icgd.program.program import Layer, StackProgram
+
+IS_FORWARD, IS_BACKWARD, IS_DATA = "is_forward", "is_backward", "is_data"
+"""Flags of a block: one of them is 1, the others are 0."""
+
+NEAR, FAR, OUT = "near", "far", "out"
+"""Prefixes of slots: the rows of the two blocks that a step reads, and of the one it writes."""
+
+
+def row_of(block: str, name: str) -> str:
+    """The slot of a block's row in the working stream."""
+    return f"{block}.{name}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a block stands: its round, counted from 0, its pass, and its layer from 1."""
+
+    round: int
+    is_forward: bool
+    layer: int
+
+    def title(self) -> str:
+        """The place in words."""
+        direction = "forward" if self.is_forward else "backward"
+        return f"{direction} {self.layer} of round {self.round + 1}"
+
+
+@dataclass(frozen=True)
+class ChainMask:
+    """Which earlier blocks a block reads, for a network of `depth` layers."""
+
+    depth: int
+
+    @property
+    def blocks_per_round(self) -> int:
+        return 2 * self.depth
+
+    @property
+    def reach(self) -> int:
+        """How many blocks back the mask reaches at most; older ones are never read again."""
+        return 2 * self.depth - 1
+
+    def phase(self, step: int) -> int:
+        """Which block of its pass it is, counted from 1."""
+        return (step - 1) % self.depth + 1
+
+    def place(self, step: int) -> Place:
+        """Where block `step` = 1, 2, ... stands."""
+        number, within = divmod(step - 1, self.blocks_per_round)
+        is_forward = within < self.depth
+        phase = self.phase(step)
+        return Place(number, is_forward, phase if is_forward else self.depth + 1 - phase)
+
+    def far(self, step: int) -> int | None:
+        """The second block that it reads, or None for the data of its round."""
+        phase = self.phase(step)
+        return None if phase == 1 else step - (2 * phase - 1)
+
+    def matrix(self, n_rounds: int) -> tuple[tuple[bool, ...], ...]:
+        """Row t - 1 says what block t reads of X_1, Y_1, X_2, .., then of blocks -(N - 1), .. ."""
+        n_data, n_steps = 2 * n_rounds, self.blocks_per_round * n_rounds
+        n_columns = n_data + self.depth + n_steps
+        first = n_data + self.depth - 1  # the column of block 0
+        rows = []
+        for step in range(1, n_steps + 1):
+            place, far = self.place(step), self.far(step)
+            data = 2 * place.round + (not place.is_forward)
+            read = {first + step - 1, data if far is None else first + far}
+            rows.append(tuple(column in read for column in range(n_columns)))
+        return tuple(rows)
+
+
+@dataclass(frozen=True)
+class ChainProgram:
+    """A block of `layers` that writes the next block of a chain from two that it is shown.
+
+    `rows` are the rows of a block, `layout` those of the stream in which one is made. The target's
+    matrices have the `shapes`, padded to a square; its layers are `linear` or have a kink. A round
+    is one training step on `batch_size` examples, of which there are `n_steps`.
+    """
+
+    construction: str
+    rows: Layout
+    layout: Layout
+    functions: tuple[LatticeFunction, ...]
+    layers: tuple[Layer, ...]
+    shapes: tuple[tuple[int, int], ...]
+    linear: tuple[bool, ...]
+    batch_size: int
+    n_steps: int
+
+    @property
+    def mask(self) -> ChainMask:
+        return ChainMask(len(self.shapes))
+
+    @property
+    def width(self) -> int:
+        """Width that all layers of the target are padded to."""
+        return max(size for shape in self.shapes for size in shape)
+
+    def examples_of(self, number: int, n_examples: int) -> tuple[int, ...]:
+        """The examples of a round, counted from 0, out of a prompt of so many."""
+        first = number * self.batch_size
+        return tuple(row % n_examples for row in range(first, first + self.batch_size))
+
+    @property
+    def kink_width(self) -> float:
+        """A unit with z strictly between 0 and this is neither flat nor steep for sure."""
+        instructions = [part for layer in self.layers for part in layer.instructions]
+        return next(part.width for part in instructions if isinstance(part, MarkFlat))
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks that training generates: 2N a round."""
+        return self.mask.blocks_per_round * self.n_steps
+
+
+Program = StackProgram | ChainProgram
+"""What a construction builds: layers one after the other, or one block that is used again."""

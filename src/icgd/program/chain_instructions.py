@@ -1,0 +1,157 @@
+r"""Instructions of chain programs: verbs that depend on what kind of blocks a step is shown.
+
+Each adds its result to what it writes where all flags of `closed_by` are 0, and exactly nothing
+where one is 1: every ReLU's argument is then lowered by `gate`, which is larger than any argument.
+Where the flags are 0 the gate adds exactly nothing too, so it may be as large as it likes.
+
+Whether a unit is flat is also a number that is exactly 0 where it is not, and at least 1 where it
+is: `flat = relu(c - z) / c` for the width c of a kink.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from icgd.program.instructions import IDENTITY, Combination, Instruction, LayerKind
+
+
+def _where_open(closed_by: tuple[str, ...]) -> str:
+    return f" unless {' or '.join(closed_by)}" if closed_by else ""
+
+
+@dataclass(frozen=True)
+class CopyWhere(Instruction):
+    """Add `source` to `write` where no flag of `closed_by` is set, clipped to +-bound if given.
+
+    relu(s) - relu(-s) is s, and with - relu(s - bound) + relu(-s - bound) it is s clipped.
+    """
+
+    source: Combination
+    closed_by: tuple[str, ...]
+    gate: float
+    write: str
+    bound: float | None = None
+    kind: ClassVar[LayerKind] = LayerKind.MLP
+
+    def reads(self) -> tuple[str, ...]:
+        return (*self.source.slots, *self.closed_by)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def formula(self) -> str:
+        source = self.source.formula()
+        if self.bound is not None:
+            source = f"clip({source}, {self.bound:g})"
+        return f"{self.write} += {source}{_where_open(self.closed_by)}"
+
+
+@dataclass(frozen=True)
+class PassBack(Instruction):
+    """Add `upstream * slope` to `write` where no flag of `closed_by` is set.
+
+    The slope is 1 where `flat` is 0, and `leak` where it is at least 1: with B = `gate`,
+    leak up + (1 - leak) (relu(up - B flat) - relu(-up - B flat)). Between, on a kink, the slope is
+    between those two, so the result is never larger than `upstream`.
+    """
+
+    upstream: Combination
+    flat: str
+    closed_by: tuple[str, ...]
+    leak: float
+    gate: float
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.MLP
+
+    def reads(self) -> tuple[str, ...]:
+        return (*self.upstream.slots, self.flat, *self.closed_by)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def formula(self) -> str:
+        slope = f"slope({self.flat})"
+        return f"{self.write} += ({self.upstream.formula()}) * {slope}{_where_open(self.closed_by)}"
+
+
+@dataclass(frozen=True)
+class ActivateWhere(Instruction):
+    """Add r(z) to `write` where no flag of `closed_by` is set.
+
+    r is the identity where flag `kinked` is 0; where it is 1, r has the slope `leak` below 0.
+    """
+
+    argument: str
+    kinked: str
+    closed_by: tuple[str, ...]
+    leak: float
+    gate: float
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.MLP
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.argument, self.kinked, *self.closed_by)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def formula(self) -> str:
+        return f"{self.write} += r({self.argument}, {self.kinked}){_where_open(self.closed_by)}"
+
+
+@dataclass(frozen=True)
+class MarkFlat(Instruction):
+    """Add relu(c - z) / c with c = `width` to `write` where no flag of `closed_by` is set.
+
+    That is 0 from c on and at least 1 up to 0, exactly, for a power of two c of any size. Where
+    flag `linear` is 1 nothing is flat.
+    """
+
+    argument: str
+    linear: str
+    closed_by: tuple[str, ...]
+    width: float
+    gate: float
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.MLP
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.argument, self.linear, *self.closed_by)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def formula(self) -> str:
+        flags = (self.linear, *self.closed_by)
+        return f"{self.write} += flat({self.argument}){_where_open(flags)}"
+
+
+@dataclass(frozen=True)
+class MultiplyMatrices(Instruction):
+    """Set `write = left @ right`, each of them `transposed` first if said; one head an entry.
+
+    Entries are at most `reach` in size: that is what the grid of the heads covers.
+    """
+
+    left: str
+    right: str
+    reach: float
+    write: str
+    left_transposed: bool = False
+    right_transposed: bool = False
+    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.left, self.right)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def functions(self) -> tuple[str, ...]:
+        return (IDENTITY,)
+
+    def formula(self) -> str:
+        left = f"{self.left}^T" if self.left_transposed else self.left
+        right = f"{self.right}^T" if self.right_transposed else self.right
+        return f"{self.write} = {left} @ {right}"

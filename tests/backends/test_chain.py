@@ -1,0 +1,118 @@
+"""Chains of both generators against stochastic gradient descent."""
+
+import pytest
+import torch
+
+from icgd.backends.chain import GENERATORS, Chain, run_chain
+from icgd.errors import InterruptedRunError, LayoutError, SettingError, UnknownNameError
+from icgd.problems import reference
+from icgd.problems.mlp import MLP
+from tests.backends.chain_cases import problem_of, program_of, task_of
+
+PROBLEMS = {
+    "one layer": problem_of(MLP((3, 2), "identity")),
+    "two layers": problem_of(MLP((2, 4, 1), "relu"), step_size=0.5),
+    "kinked output": problem_of(MLP((3, 3, 4, 2), "relu", "relu"), step_size=0.5),
+    "leaky, batches": problem_of(MLP((3, 4, 4, 2), "leaky_relu"), batch_size=2, step_size=0.5),
+    "small box": problem_of(MLP((3, 4, 2), "relu"), batch_size=5, step_size=2.0, box=0.6),
+    "linear units": problem_of(MLP((2, 3, 2), "identity", "relu"), batch_size=3),
+}
+TOLERANCE = {"fused": 1e-14, "dense": 1e-11}
+
+over_problems = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
+over_backends = pytest.mark.parametrize("backend", GENERATORS)
+
+PROBLEM = PROBLEMS["leaky, batches"]
+
+
+@over_problems
+@over_backends
+def test_every_round_is_a_step_of_stochastic_gradient_descent(problem, backend):
+    task = task_of(problem)
+    run = run_chain(program_of(problem), task, backend=backend)
+    real = reference.train(problem, task.initial, task.x, task.y, 4)
+    assert (real[-1] - real[0]).abs().max() > 1e-2
+    assert (run.parameters - real).abs().max() <= TOLERANCE[backend]
+    predicted = reference.predict(problem.network, real[-1], task.queries)
+    assert (run.predictions - predicted).abs().max() <= TOLERANCE[backend]
+
+
+@over_backends
+def test_a_batch_of_tasks_is_each_of_them(backend):
+    batch = task_of(PROBLEM, tasks=(2,))
+    program = program_of(PROBLEM, 2)
+    together = run_chain(program, batch, backend=backend)
+    real = reference.train(PROBLEM, batch.initial, batch.x, batch.y, 2)
+    assert (together.parameters - real).abs().max() <= TOLERANCE[backend]
+    assert together.predictions.shape == (2, 3, 2)
+
+
+@over_backends
+def test_the_memory_changes_no_number(backend):
+    task, program = task_of(PROBLEM), program_of(PROBLEM, 3)
+    short, whole = (
+        run_chain(program, task, backend=backend, memory=memory, trace=("first",))
+        for memory in ("short", "whole")
+    )
+    assert torch.equal(short.parameters, whole.parameters)
+    assert torch.equal(short.trace["first"], whole.trace["first"])
+
+
+def test_the_short_memory_keeps_what_the_mask_can_reach():
+    task, program = task_of(PROBLEM), program_of(PROBLEM, 3)
+    kept = {}
+    for memory in ("short", "whole"):
+        chain = Chain(program, task, GENERATORS["fused"](program, task.x), memory, ())
+        assert len(list(chain.rounds())) == 3
+        kept[memory] = sorted(chain.blocks)
+    assert kept == {"short": list(range(14, 19)), "whole": list(range(-2, 19))}
+
+
+@over_backends
+def test_a_trace_holds_every_block(backend):
+    """Depth 3: B_3 B_2 B_1 of the prompt, then F_1 F_2 F_3 B_3 B_2 B_1."""
+    task, program = task_of(PROBLEM), program_of(PROBLEM, 1)
+    trace = run_chain(program, task, backend=backend, trace=("is_forward", "first", "flat")).trace
+    assert trace["is_forward"].flatten().tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0]
+    states = reference.forward(PROBLEM.network, task.initial, task.x[:2])
+    for block, outputs in zip((3, 4, 5), states.outputs[1:], strict=True):
+        row = trace["first"][block, 0].view(4, 2)[: outputs.shape[-1]]
+        torch.testing.assert_close(row.T, outputs, rtol=0, atol=1e-11)
+    assert torch.equal(trace["flat"][3, 0].view(4, 2).T >= 1, states.preactivations[0] <= 0)
+    assert not trace["flat"][5].any(), "the output is linear"
+
+
+def test_without_history_the_ends_are_kept():
+    task, program = task_of(PROBLEM), program_of(PROBLEM)
+    ends = run_chain(program, task, history=False).parameters
+    assert torch.equal(ends, run_chain(program, task).parameters[[0, -1]])
+    assert torch.equal(run_chain(program_of(PROBLEM, 0), task).parameters, task.initial[None])
+
+
+def test_an_interrupted_chain_leaves_its_whole_rounds():
+    task, program = task_of(PROBLEM), program_of(PROBLEM)
+
+    def stop(done: int, total: int) -> None:
+        assert total == 4
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(InterruptedRunError, match="after 2 of 4 rounds") as caught:
+        run_chain(program, task, on_progress=stop)
+    assert isinstance(caught.value, KeyboardInterrupt)
+    whole = run_chain(program_of(PROBLEM, 2), task)
+    assert torch.equal(caught.value.partial.parameters, whole.parameters)
+    assert torch.equal(caught.value.partial.predictions, whole.predictions)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"backend": "sparse"}, UnknownNameError, "Unknown backend 'sparse'; known are fused, den"),
+        ({"memory": "long"}, SettingError, "memory must be one of short, whole, got 'long'"),
+        ({"trace": ("third",)}, LayoutError, "no slot 'third'"),
+    ],
+)
+def test_wrong_settings_are_named(settings, error, message):
+    with pytest.raises(error, match=message):
+        run_chain(program_of(PROBLEM), task_of(PROBLEM), **settings)

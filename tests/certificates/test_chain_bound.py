@@ -1,0 +1,118 @@
+"""Bounds of chains, against runs of both generators."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from icgd.backends.chain import GENERATORS, run_chain
+from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.chain_bound import chain_bounds, round_bounds, rule
+from icgd.certificates.measured import stepwise_errors, trajectory_errors
+from icgd.certificates.near_kinks import near_kinks
+from icgd.errors import ProgramError
+from icgd.problems import reference
+from icgd.problems.mlp import MLP
+from icgd.problems.task import as_task
+from tests.backends.chain_cases import problem_of, program_of, task_of
+from tests.cases import Juggle
+
+PROBLEMS = {
+    "relu": problem_of(MLP((3, 4, 2), "relu"), step_size=0.5),
+    "leaky, batches": problem_of(MLP((2, 3, 3, 2), "leaky_relu"), batch_size=2, step_size=0.5),
+    "small box": problem_of(MLP((3, 2), "identity"), batch_size=5, step_size=2.0, box=0.6),
+}
+SMALL = {"fused": 1e-12, "dense": 1e-8}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
+@pytest.mark.parametrize("backend", GENERATORS)
+def test_runs_stay_within_small_bounds(problem, backend):
+    task, program = task_of(problem), program_of(problem, 3)
+    history = run_chain(program, task, backend=backend).parameters
+    real = reference.train(problem, task.initial, task.x, task.y, 3)
+    how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
+    bounds = chain_bounds(program, task, history, real, how)
+    assert (stepwise_errors(problem, task, history) <= bounds.steps).all()
+    assert (trajectory_errors(history, real) <= bounds.trajectory).all()
+    assert bounds.trajectory.max() <= SMALL[backend]
+    torch.testing.assert_close(bounds.paper[-1], bounds.steps.sum())
+
+
+def test_a_run_in_float32_has_bounds_of_its_own():
+    problem = PROBLEMS["relu"]
+    task64, program = task_of(problem), program_of(problem, 2)
+    task = as_task(problem, task64.x, task64.y, seed=5, dtype="float32")
+    history = run_chain(program, task, backend="dense").parameters
+    how = Arithmetic.of(task.x.dtype, task.n_tokens, "dense")
+    bounds = round_bounds(program, task, history, how)
+    errors = stepwise_errors(problem, task, history)
+    assert (errors <= bounds).all()
+    assert errors.max() > 1e-8, "float32 rounds more than float64"
+
+
+@pytest.mark.parametrize("backend", GENERATORS)
+def test_a_unit_on_a_kink_is_found_and_bounded(backend):
+    """z_1 = 2^-32 is inside the kink of width 2^-30, where the unit stays flat; really it is not.
+
+    So the first weight misses a step of 0.1, and the second example, x = 2, is on the kink too.
+    """
+    problem = problem_of(MLP((1, 1, 1), "relu"))
+    start = torch.tensor([2.0**-32, 1.0]).double()
+    task = as_task(problem, [[1.0], [2.0]], [[1.0], [1.0]], initial=start)
+    program = program_of(problem, 2)
+    history = run_chain(program, task, backend=backend).parameters
+    errors = stepwise_errors(problem, task, history)
+    how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
+    bounds = round_bounds(program, task, history, how)
+    assert errors[0] == pytest.approx(0.1, rel=1e-6)
+    assert (errors <= bounds).all()
+    assert bounds.max() < 1
+    events = near_kinks(program, problem, task, history).events
+    assert [(event.step, event.layer, event.token) for event in events] == [(1, 1, 0), (2, 1, 1)]
+
+
+def test_units_at_0_are_flat():
+    """z_1 = 0, so z_2 = 0 too, which the heads give but for rounding; then no weight moves."""
+    problem = problem_of(MLP((2, 2, 2, 1), "relu"))
+    start = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.7, 0.3, -0.2, 0.9, 0.5, 0.5]).double()
+    task = as_task(problem, [[1.0, 0.5]], [[1.0]], initial=start)
+    program = program_of(problem, 1)
+    history = run_chain(program, task, backend="dense").parameters
+    how = Arithmetic.of(task.x.dtype, task.n_tokens, "dense")
+    assert stepwise_errors(problem, task, history).max() <= 1e-12
+    assert round_bounds(program, task, history, how).max() <= 1e-8
+
+
+def test_the_papers_line_fails_where_a_round_expands_distances():
+    """w - 0.37 is multiplied by 1 - 0.9 * 1.9^2 = -2.2 in every round, and starts near 0.
+
+    What rounding to float32 adds grows with it, and soon exceeds the sum of the step bounds, which
+    would do if no round expanded anything.
+    """
+    problem = problem_of(MLP((1, 1), "identity"), step_size=0.9)
+    task = as_task(problem, [[1.9]], [[0.37 * 1.9]], initial=[0.37], dtype="float32")
+    program = program_of(problem, 20)
+    history = run_chain(program, task).parameters
+    real = reference.train(problem, task.initial, task.x, task.y, 20)
+    how = Arithmetic.of(task.x.dtype, task.n_tokens, "fused")
+    bounds = chain_bounds(program, task, history, real, how)
+    errors = trajectory_errors(history, real)
+    assert errors[-1] > bounds.paper[-1]
+    assert (errors <= bounds.trajectory).all()
+
+
+def test_a_wrong_step_exceeds_its_bound():
+    problem = PROBLEMS["relu"]
+    task, program = task_of(problem), program_of(problem, 2)
+    other = replace(problem, update=replace(problem.gradient_step, step_size=0.501))
+    history = run_chain(program_of(other, 2), task).parameters
+    how = Arithmetic.of(task.x.dtype, task.n_tokens, "fused")
+    bounds = round_bounds(program, task, history, how)
+    assert (stepwise_errors(problem, task, history) > bounds).any()
+
+
+def test_an_instruction_without_a_rule_is_named():
+    how = Arithmetic.of(torch.float64, 1, "fused")
+    with pytest.raises(ProgramError, match=r"Juggle: has no rule in certificates/chain_bound.py"):
+        rule(Juggle(), program_of(PROBLEMS["relu"]), {}, how)

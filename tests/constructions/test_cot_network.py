@@ -1,0 +1,183 @@
+"""cot-network: what it refuses, how it routes, and the accuracy that the theorem asks for."""
+
+import json
+import random
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+import icgd
+from icgd.backends.chain import run_chain
+from icgd.constructions.base import Precision
+from icgd.constructions.cot_network import BACKWARD, FORWARD, FROM_X, FROM_Y
+from icgd.errors import SettingError, ToleranceError, UnsupportedProblemError
+from icgd.problems import reference
+from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.mlp import MLP
+from icgd.problems.problem import Domain, Problem
+from icgd.problems.task import as_task
+from icgd.problems.updates import FunctionalStep, GradientStep
+from icgd.program import render
+from icgd.program.chain_instructions import MarkFlat
+from tests.backends.chain_cases import COT_NETWORK, problem_of, program_of, task_of
+
+PROBLEM = problem_of(MLP((3, 4, 4, 2), "relu"))
+KERNEL = Problem(KernelMachine(3), "squared", FunctionalStep(0.1), Domain(1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (PROBLEM, None),
+        (KERNEL, "it trains the weights of a network, not the function of a kernel."),
+        (
+            replace(PROBLEM, update=GradientStep(0.1, 3.0)),
+            "its blocks have a column for each example of a round; give batch_size=1 for one "
+            "example a round, or the number of all examples for all of them.",
+        ),
+        (
+            replace(PROBLEM, loss="logistic"),
+            "the slope of its loss is 2 (o - y), not that of the logistic loss.",
+        ),
+        (
+            replace(PROBLEM, target=MLP((2, 3, 1), "relu", "tanh")),
+            "its MLP layers evaluate relu, leaky_relu, identity exactly, and tanh is none of them.",
+        ),
+        (
+            replace(PROBLEM, target=MLP((2, 3, 1), "relu", "leaky_relu")),
+            "all layers share a block with one kinked activation, not relu and leaky_relu.",
+        ),
+    ],
+)
+def test_what_it_cannot_serve_is_refused_with_the_reason(problem, reason):
+    assert COT_NETWORK.why_not(problem) == reason
+
+
+def test_every_gate_is_open_on_its_own_kind_of_step_alone():
+    pairs = [("forward", "backward"), ("backward", "forward"), ("backward", "data")]
+    pairs.append(("forward", "data"))
+    gates = (FORWARD, BACKWARD, FROM_X, FROM_Y)
+    for (number, (near, far)), (own, gate) in product(enumerate(pairs), enumerate(gates)):
+        flags = {f"near.is_{near}", f"far.is_{far}"}
+        assert bool(flags & set(gate)) == (own != number)
+
+
+def test_the_block_has_three_layers_whatever_the_depth():
+    deep = program_of(problem_of(MLP((4,) * 10, "relu")))
+    shallow = program_of(problem_of(MLP((4, 4, 4), "relu")))
+    assert [layer.kind.value for layer in deep.layers] == ["mlp", "softmax", "mlp"]
+    assert deep.layout == shallow.layout
+    assert deep.rows.width == 4 * 4 + 3 * 4 + 5
+    assert (deep.n_blocks, shallow.n_blocks) == (72, 16)
+
+
+def test_the_kink_is_as_narrow_as_asked_or_narrower():
+    def width(kink_width: float) -> float:
+        precision = Precision(kink_width=kink_width)
+        program = COT_NETWORK.build(PROBLEM, n_steps=1, precision=precision)
+        (mark,) = (p for p in program.layers[2].instructions if isinstance(p, MarkFlat))
+        return mark.width
+
+    assert width(2.0**-13) == 2.0**-30
+    assert width(2.0**-50) == 2.0**-50
+
+
+def run_of(depth: int, width: int, n_rounds: int, backend: str) -> tuple[float, float]:
+    """Largest difference from exact descent, and how far descent itself goes."""
+    target = MLP((width,) * (depth + 1), "relu")
+    problem = Problem(target, "squared", GradientStep(0.05, 10.0, 1), Domain(4.0, 4.0))
+    generator = torch.Generator().manual_seed(depth)
+    x, y = (
+        torch.randn(n_rounds, width, generator=generator).double().clamp(-4, 4) for _ in range(2)
+    )
+    task = as_task(problem, x, y, seed=0)
+    ours = run_chain(program_of(problem, n_rounds), task, backend=backend).parameters
+    real = reference.train(problem, task.initial, x, y, n_rounds)
+    return float((ours - real).abs().max()), float((real[-1] - real[0]).abs().max())
+
+
+SIZES = [(3, 5, 20), (6, 5, 20), (9, 10, 20), (4, 8, 200)]
+
+
+@pytest.mark.parametrize("size", SIZES[:3], ids=str)
+def test_fused_chains_are_exact_to_rounding(size):
+    error, moved = run_of(*size, "fused")
+    assert error <= 1e-13
+    assert moved > 1e-2
+
+
+@pytest.mark.parametrize(
+    "size",
+    [SIZES[0], *(pytest.param(size, marks=pytest.mark.slow) for size in SIZES[1:])],
+    ids=str,
+)
+def test_dense_chains_are_exact_to_1e8(size):
+    assert run_of(*size, "dense")[0] <= 1e-8
+
+
+def test_the_listing_is_the_golden_one():
+    program = program_of(problem_of(MLP((3, 4, 2), "relu"), batch_size=2))
+    golden = Path(__file__).parents[1] / "golden" / "cot_network_3_4_2_relu.txt"
+    assert render.listing(program) == golden.read_text(encoding="utf-8")
+    assert render.from_data(json.loads(json.dumps(render.to_data(program)))) == program
+
+
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+def test_a_compiled_chain_is_verified_saved_and_loaded(backend, tmp_path):
+    compiled = icgd.compile(PROBLEM, n_steps=3, construction="cot-network")
+    task = task_of(PROBLEM)
+    report = icgd.verify(compiled, task.x, task.y, initial=task.initial, backend=backend)
+    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.step_bounds.max() < 1e-9
+    assert report.certificate.domain_step == pytest.approx(6.0), "some data fall on a kink"
+    compiled.save(tmp_path / "chain.safetensors")
+    loaded = icgd.load(tmp_path / "chain.safetensors")
+    assert loaded == compiled
+    runs = [each.run_task(task, backend=backend, trace=True) for each in (compiled, loaded)]
+    assert torch.equal(runs[0].predictions, runs[1].predictions)
+    assert set(runs[0].trace) == set(compiled.program.rows.names)
+
+
+def test_the_dense_weights_are_those_of_the_block():
+    compiled = icgd.compile(PROBLEM, n_steps=2, construction="cot-network")
+    n_weights = sum(weight.numel() for weight in compiled.block().parameters())
+    assert n_weights == compiled.summary().parameters
+    with pytest.raises(SettingError, match="one block of layers that writes a chain, not a stack"):
+        compiled.transformer()
+
+
+def test_linear_networks_are_proved_on_the_whole_domain():
+    target = MLP((2, 2, 1), "identity")
+    problem = Problem(target, "squared", GradientStep(0.01, 0.5, 2), Domain(1.0, 1.0))
+    compiled = icgd.compile(problem, n_steps=4, construction="cot-network", tolerance=1e-12)
+    certificate = compiled.certificate()
+    assert certificate.domain_step <= certificate.domain_trajectory <= 1e-11
+    with pytest.raises(ToleranceError, match="exact arithmetic"):
+        icgd.compile(PROBLEM, n_steps=4, construction="cot-network", tolerance=1e-12)
+
+
+def test_other_constructions_point_here_for_batches():
+    with pytest.raises(UnsupportedProblemError, match="Constructions that can: cot-network"):
+        icgd.compile(PROBLEM, n_steps=1)
+
+
+def random_problem(draw: random.Random) -> Problem:
+    widths = tuple(draw.randint(1, 5) for _ in range(draw.randint(2, 5)))
+    kinked = draw.choice(("relu", "leaky_relu"))
+    hidden, output = draw.choice((kinked, "identity")), draw.choice((kinked, "identity"))
+    update = GradientStep(draw.uniform(0.01, 0.5), draw.uniform(0.3, 2.0), draw.randint(1, 4))
+    return Problem(MLP(widths, hidden, output), "squared", update, Domain(2.0, 2.0))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_chains_stay_within_their_certificates(seed):
+    draw = random.Random(seed)
+    problem = random_problem(draw)
+    task = task_of(problem, n_examples=draw.randint(4, 7))
+    compiled = icgd.compile(problem, n_steps=2, construction="cot-network")
+    for backend in ("fused", "dense"):
+        report = icgd.verify(compiled, task.x, task.y, initial=task.initial, backend=backend)
+        assert report.verdict is icgd.Verdict.HOLDS

@@ -1,0 +1,65 @@
+from dataclasses import replace
+
+import pytest
+
+from icgd.errors import LayoutError, ProgramError
+from icgd.problems.mlp import MLP
+from icgd.program.chain import ChainProgram
+from icgd.program.chain_instructions import CopyWhere, MultiplyMatrices
+from icgd.program.check import check_program
+from icgd.program.instructions import Combination, Instruction
+from tests.backends.chain_cases import problem_of, program_of
+from tests.cases import Juggle
+
+PROGRAM = program_of(problem_of(MLP((3, 4, 2), "relu"), batch_size=2))
+
+
+def changed(number: int, *instructions: Instruction) -> ChainProgram:
+    """The program with instructions added to one of its layers."""
+    layers = list(PROGRAM.layers)
+    layer = layers[number - 1]
+    layers[number - 1] = replace(layer, instructions=(*layer.instructions, *instructions))
+    return replace(PROGRAM, layers=tuple(layers))
+
+
+def copy(source: str, write: str, *flags: str, gate: float = 8.0) -> CopyWhere:
+    return CopyWhere(Combination.of(source), flags, gate, write)
+
+
+def test_a_program_as_built_obeys_the_rules():
+    check_program(PROGRAM)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (changed(1, copy("z", "inputs")), "layer 1 (router): reads z before it is written"),
+        (changed(3, copy("delta", "inputs")), "layer 3 (next block): writes inputs once more"),
+        (
+            changed(1, copy("near.first", "weights")),
+            "layer 1 (router): near.first has shape (4, 2), weights has (4, 4)",
+        ),
+        (
+            changed(1, copy("near.first", "inputs", "far.first")),
+            "layer 1 (router): far.first has shape (4, 2); a flag is one number",
+        ),
+        (
+            changed(2, MultiplyMatrices("weights", "delta", 1.0, "outer")),
+            "layer 2 (products): multiplies shapes (4, 4) and (4, 2) into outer of shape (4, 4)",
+        ),
+        (changed(2, copy("delta", "z")), "layer 2 (products): needs instructions of one kind"),
+        (changed(1, Juggle()), "Juggle: has no shape rule in program/chain_check.py"),
+        (changed(1, copy("near.first", "inputs", gate=float("inf"))), "gate: is inf, expected a "),
+        (replace(PROGRAM, n_steps=-1), "program: needs layers and a whole number of rounds"),
+        (replace(PROGRAM, linear=()), "program: says of other layers whether they are linear"),
+    ],
+)
+def test_a_broken_rule_is_named_with_its_layer(program, message):
+    with pytest.raises(ProgramError) as caught:
+        check_program(program)
+    assert message in str(caught.value)
+
+
+def test_an_unknown_slot_is_named():
+    with pytest.raises(LayoutError, match="no slot 'inptus'"):
+        check_program(changed(1, copy("near.first", "inptus")))

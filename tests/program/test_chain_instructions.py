@@ -1,0 +1,29 @@
+from icgd.program.chain_instructions import (
+    ActivateWhere,
+    CopyWhere,
+    MarkFlat,
+    MultiplyMatrices,
+    PassBack,
+)
+from icgd.program.instructions import Combination
+
+A = Combination.of("a")
+
+
+def test_instructions_read_as_formulas_and_know_their_slots():
+    instructions = {
+        "w += a unless f or g": CopyWhere(A, ("f", "g"), 8.0, "w"),
+        "w += clip(+1 a -0.5 b, 3)": CopyWhere(
+            Combination(("a", "b"), (1.0, -0.5)), (), 8.0, "w", bound=3.0
+        ),
+        "w += (a) * slope(b) unless f": PassBack(A, "b", ("f",), 0.0, 8.0, "w"),
+        "w += r(a, k) unless f": ActivateWhere("a", "k", ("f",), 0.0, 8.0, "w"),
+        "w += flat(a) unless k or f": MarkFlat("a", "k", ("f",), 2.0**-9, 8.0, "w"),
+        "w = a^T @ b": MultiplyMatrices("a", "b", 8.0, "w", left_transposed=True),
+        "w = a @ b^T": MultiplyMatrices("a", "b", 8.0, "w", right_transposed=True),
+    }
+    reads = [set("afg"), set("ab"), set("abf"), set("akf"), set("akf"), set("ab"), set("ab")]
+    for (formula, instruction), slots in zip(instructions.items(), reads, strict=True):
+        assert instruction.formula() == formula
+        assert set(instruction.reads()) == slots
+        assert instruction.writes() == ("w",)

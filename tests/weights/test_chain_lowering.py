@@ -1,0 +1,89 @@
+"""The ReLUs of every verb, number by number, and the heads of a product."""
+
+import pytest
+import torch
+
+from icgd.errors import ProgramError
+from icgd.problems.mlp import MLP
+from icgd.program.chain_instructions import ActivateWhere, CopyWhere, MarkFlat, PassBack
+from icgd.program.instructions import Combination
+from icgd.weights.chain_lowering import lower_chain, relus_of
+from tests.backends.chain_cases import problem_of, program_of
+from tests.cases import Juggle
+
+UP = Combination(("a", "b"), (2.0, -1.0))
+
+
+def value_of(instruction, **slots: float) -> float:
+    """The sum of the instruction's ReLUs at one coordinate."""
+    total = 0.0
+    for relu in relus_of(instruction):
+        argument = sum(factor * slots[slot] for slot, factor in relu.slots.terms()) + relu.shift
+        argument -= relu.gate * sum(slots[flag] for flag in relu.closed_by)
+        total += relu.coefficient * max(argument, 0.0)
+    return total
+
+
+@pytest.mark.parametrize("a", [-1.75, 0.0, 0.3])
+def test_a_copy_is_exact_where_it_is_open_and_nothing_elsewhere(a):
+    copy = CopyWhere(Combination.of("a"), ("f", "g"), 64.0, "w")
+    assert value_of(copy, a=a, f=0.0, g=0.0) == a
+    for flags in ({"f": 1.0, "g": 0.0}, {"f": 0.0, "g": 1.0}, {"f": 1.0, "g": 1.0}):
+        assert value_of(copy, a=a, **flags) == 0.0
+    clipped = CopyWhere(Combination.of("a"), ("f",), 64.0, "w", bound=0.5)
+    assert value_of(clipped, a=a, f=0.0) == min(max(a, -0.5), 0.5)
+    assert value_of(clipped, a=a, f=1.0) == 0.0
+
+
+@pytest.mark.parametrize("leak", [0.0, 0.25])
+@pytest.mark.parametrize("a", [-1.5, 2.5])
+def test_a_slope_is_one_or_the_leak_and_between_on_a_kink(a, leak):
+    passed = PassBack(UP, "flat", ("f",), leak, 64.0, "w")
+    up = 2 * a - 0.5
+    assert value_of(passed, a=a, b=0.5, flat=0.0, f=0.0) == up
+    for flat in (1.0, 700.0):
+        assert value_of(passed, a=a, b=0.5, flat=flat, f=0.0) == leak * up
+    between = value_of(passed, a=a, b=0.5, flat=2.0**-6, f=0.0)
+    assert leak * abs(up) < abs(between) < abs(up)
+    assert value_of(passed, a=a, b=0.5, flat=0.0, f=1.0) == 0.0
+
+
+@pytest.mark.parametrize("z", [-3.0, -(2.0**-30), 2.0**-30, 1.1])
+def test_units_are_kinked_or_linear_and_know_where_they_are_flat(z):
+    activate = ActivateWhere("z", "kinked", ("f",), 0.25, 64.0, "w")
+    assert value_of(activate, z=z, kinked=1.0, f=0.0) == (z if z > 0 else z / 4)
+    assert value_of(activate, z=z, kinked=0.0, f=0.0) == z
+    assert value_of(activate, z=z, kinked=0.0, f=1.0) == 0.0
+    mark = MarkFlat("z", "linear", ("f",), 2.0**-40, 64.0, "w")
+    flat = value_of(mark, z=z, linear=0.0, f=0.0)
+    assert flat == 0.0 if z > 0 else flat >= 1.0
+    assert value_of(mark, z=z, linear=1.0, f=0.0) == 0.0
+    assert value_of(mark, z=z, linear=0.0, f=1.0) == 0.0
+
+
+def test_attention_multiplies_matrices():
+    """z = W o, delta o^T and W^T delta of numbers that are put into the stream by hand."""
+    program = program_of(problem_of(MLP((3, 4, 2), "relu"), batch_size=2))
+    layout, attention = program.layout, lower_chain(program)[1]
+    generator = torch.Generator().manual_seed(0)
+    stream = torch.zeros(1, layout.width, dtype=torch.float64)
+    stream[:, layout.range_of("one")] = 1.0
+    matrices = {}
+    for name in ("weights", "inputs", "carried", "delta"):
+        shape = layout.slot(name).shape
+        matrices[name] = torch.randn(shape, generator=generator, dtype=torch.float64)
+        stream[0, layout.range_of(name)] = matrices[name].flatten()
+    with torch.no_grad():
+        after = attention(stream) - stream
+    weights, inputs, carried, delta = matrices.values()
+    products = {"z": weights @ inputs, "outer": delta @ carried.T, "back": weights.T @ delta}
+    for name, product in products.items():
+        read = after[0, layout.range_of(name)].view_as(product)
+        torch.testing.assert_close(read, product, rtol=0, atol=1e-11)
+    written = sum(layout.slot(name).width for name in products)
+    assert int((after != 0).sum()) == written, "no other slot changes"
+
+
+def test_an_instruction_without_a_rule_is_named():
+    with pytest.raises(ProgramError, match=r"Juggle: has no rule in weights/chain_lowering.py"):
+        relus_of(Juggle())
