@@ -47,7 +47,7 @@ from icgd.constructions.parts.forward_pass import units_slot
 from icgd.constructions.parts.ranges import (
     ROUNDING_ROOM,
     Ranges,
-    largest_loss_argument,
+    largest_loss_slope,
     largest_size,
     ranges_on_domain,
     without_digits,
@@ -332,7 +332,7 @@ class _Fitting:
             for j in range(1, m - 1):
                 passed_on = widths[m - 1] * box * steepest
                 reach[jacobian(m, j)] = passed_on * reach[jacobian(m - 1, j)]
-        reach["loss_slope"] = _largest_loss_slope(problem, ranges.outputs[-1]) + loss.error
+        reach["loss_slope"] = largest_loss_slope(problem, ranges.outputs[-1]) + loss.error
         dependence = [widths[-1] * reach[jacobian(depth, j)] for j in range(1, depth)]
         dependence.append(reach[units_slot(depth - 1)])
         step = problem.gradient_step.step_size / 2 * reach["loss_slope"] * max(dependence)
@@ -344,13 +344,6 @@ def _in_wider_box(problem: Problem, overshoot: float) -> Problem:
     """The problem with weights as large as a clip may leave them."""
     step = problem.gradient_step
     return replace(problem, update=replace(step, box=step.box + overshoot))
-
-
-def _largest_loss_slope(problem: Problem, prediction: float) -> float:
-    return sum(
-        largest_size(part.function, largest_loss_argument(problem, part, prediction))
-        for part in problem.loss_function.slope_parts or ()
-    )
 
 
 def _layout(target: MLP) -> Layout:

@@ -74,7 +74,7 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
         largest_size(target.layer_activation(layer).derivative, reach) + margin
         for layer, reach in enumerate(ranges.preactivations, start=1)
     ]
-    pulled_back = [_loss_slope(problem, ranges.outputs[-1]) + margin]
+    pulled_back = [largest_loss_slope(problem, ranges.outputs[-1]) + margin]
     deltas = [slopes[-1] * pulled_back[0]]
     for layer in range(target.depth - 1, 0, -1):
         pulled_back.insert(0, target.widths[layer + 1] * problem.gradient_step.box * deltas[0])
@@ -82,7 +82,8 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
     return BackwardRanges(tuple(slopes), tuple(pulled_back), tuple(deltas))
 
 
-def _loss_slope(problem: Problem, prediction: float) -> float:
+def largest_loss_slope(problem: Problem, prediction: float) -> float:
+    """max |u| for predictions up to this size."""
     return sum(
         largest_size(part.function, largest_loss_argument(problem, part, prediction))
         for part in problem.loss_function.slope_parts or ()
