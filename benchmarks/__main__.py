@@ -16,6 +16,7 @@ from rich.table import Table
 
 from benchmarks import (
     accuracy,
+    chains,
     functional,
     memory,
     recursion,
@@ -50,6 +51,12 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
         "Trained weights of recursion, tanh, 200 units, n = 6, 5 steps",
         recursion.weights,
     ),
+    "chain_weights": (
+        "Trained weights of cot-network, relu, one example a round, float64",
+        chains.weights,
+    ),
+    "chain_blocks": ("A fused block of cot-network as N grows, d = 8, one thread", chains.blocks),
+    "chain_speed": ("Fused cot-network against plain torch, one thread", chains.speed),
     "training": (
         "Training steps against plain einsum, batch 3000, n = 30, d = 5, 3 layers, float32",
         training.rows,

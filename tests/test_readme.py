@@ -82,6 +82,19 @@ def test_its_figures_of_recursion_are_those_of_the_last_benchmark():
     assert f"{kinked:.0f} times for a relu network" in README
 
 
+def test_the_figures_of_chains_are_those_of_the_last_benchmark():
+    page = (ROOT / "docs" / "constructions" / "cot_network.md").read_text(encoding="utf-8")
+    rows = RESULTS["chain_weights"]
+    for dense, fused in zip(rows[::2], rows[1::2], strict=True):
+        errors = [f"{row['largest weight error']:.1e}" for row in (dense, fused)]
+        assert f"| {dense['N, d, rounds']} | {' | '.join(errors)} |" in page
+        assert dense["largest weight error"] <= 1e-8
+    exponent = RESULTS["chain_blocks"][0]["fitted exponent"]
+    assert f"fitted exponent {exponent:.2f}" in page
+    assert exponent < 0.1
+    assert f"takes {RESULTS['chain_speed'][0]['ratio']:.1f} times as long" in page
+
+
 def test_its_comparison_is_the_last_one_measured():
     path = ROOT / "docs" / "images" / "comparison.json"
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
@@ -94,7 +107,7 @@ def test_its_comparison_is_the_last_one_measured():
 
 
 def test_no_benchmark_was_over_its_limit():
-    names = ("speed", "softmax_speed", "recursion_speed", "memory", "fits")
+    names = ("speed", "softmax_speed", "recursion_speed", "chain_speed", "memory", "fits")
     rows = [row for name in names for row in RESULTS[name] if row["limit"]]
     assert rows
     assert [row for row in rows if row["ratio"] > row["limit"]] == []

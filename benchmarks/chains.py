@@ -1,0 +1,100 @@
+"""cot-network: trained weights beside exact descent, what a block costs, and plain torch."""
+
+from math import log
+
+import torch
+
+import icgd
+from icgd.problems import reference
+from icgd.reproductions.descent import descend
+from icgd.reproductions.timing import interleaved_medians
+
+DEPTHS = (2, 4, 8, 16, 32, 64)
+
+
+def compiled_of(depth: int, width: int, n_rounds: int) -> icgd.Compiled:
+    """Square relu layers, one example a round."""
+    problem = icgd.Problem(
+        target=icgd.MLP((width,) * (depth + 1), "relu"),
+        loss="squared",
+        update=icgd.GradientStep(step_size=0.05, box=10.0, batch_size=1),
+        domain=icgd.Domain(x=4.0, y=4.0),
+    )
+    return icgd.compile(problem, n_steps=n_rounds, construction="cot-network")
+
+
+def task_for(compiled: icgd.Compiled) -> icgd.problems.task.Task:
+    """An example for each round."""
+    target = compiled.problem.target
+    generator = torch.Generator().manual_seed(target.depth)
+    shape = (compiled.program.n_steps, target.widths[0])
+    x, y = (torch.randn(shape, generator=generator).double().clamp(-4, 4) for _ in range(2))
+    return compiled.task(x, y, seed=0)
+
+
+def weights() -> list[dict[str, object]]:
+    """The sizes (N, d, rounds) at which 1e-8 is asked."""
+    return [
+        _weights(size, backend)
+        for size in ((3, 5, 20), (6, 5, 20), (9, 10, 20), (4, 8, 200))
+        for backend in ("dense", "fused")
+    ]
+
+
+def _weights(size: tuple[int, int, int], backend: str) -> dict[str, object]:
+    compiled = compiled_of(*size)
+    task = task_for(compiled)
+    ours = compiled.run_task(task, backend=backend).parameters
+    real = reference.train(compiled.problem, task.initial, task.x, task.y, size[-1])
+    return {
+        "N, d, rounds": str(size),
+        "backend": backend,
+        "largest weight error": float((ours - real).abs().max()),
+        "weights moved": float((real[-1] - real[0]).abs().max()),
+    }
+
+
+def blocks() -> list[dict[str, object]]:
+    """Microseconds a block at every depth, and the exponent that fits them."""
+    runs = {depth: compiled_of(depth, 8, max(1, 128 // depth)) for depth in DEPTHS}
+    tasks = {depth: task_for(run) for depth, run in runs.items()}
+    seconds = _one_thread(
+        {
+            str(depth): lambda depth=depth: runs[depth].run_task(tasks[depth], history=False)
+            for depth in DEPTHS
+        }
+    )
+    costs = {n: 1e6 * seconds[str(n)] / runs[n].program.n_blocks for n in DEPTHS}
+    x, y = (torch.tensor([log(v) for v in values]) for values in (costs, costs.values()))
+    exponent = float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
+    return [{"N": n, "us/block": cost, "fitted exponent": exponent} for n, cost in costs.items()]
+
+
+def speed() -> list[dict[str, object]]:
+    """The chain of (3, 5, 20) beside the same descent by torch.autograd."""
+    compiled = compiled_of(3, 5, 20)
+    task = task_for(compiled)
+    seconds = _one_thread(
+        {
+            "chain": lambda: compiled.run_task(task, history=False),
+            "torch": lambda: descend(compiled.problem, task, 20),
+        }
+    )
+    return [
+        {
+            "N, d, rounds": "(3, 5, 20)",
+            "chain ms": 1e3 * seconds["chain"],
+            "torch ms": 1e3 * seconds["torch"],
+            "ratio": seconds["chain"] / seconds["torch"],
+            "limit": 5.0,
+        }
+    ]
+
+
+def _one_thread(jobs: dict) -> dict[str, float]:
+    """At these sizes a second thread waits more than it works."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    seconds = interleaved_medians(jobs)
+    torch.set_num_threads(before)
+    return seconds
