@@ -14,11 +14,14 @@ COT_NETWORK = CotNetwork()
 
 
 def problem_of(
-    target: MLP, batch_size: int | None = 1, *, step_size: float = 0.1, box: float = 3.0
+    target: MLP,
+    batch_size: int | None = 1,
+    *,
+    loss: str = "squared",
+    step_size: float = 0.1,
+    box: float = 3.0,
 ) -> Problem:
-    return Problem(
-        target, "squared", GradientStep(step_size, box, batch_size), Domain(x=2.0, y=2.0)
-    )
+    return Problem(target, loss, GradientStep(step_size, box, batch_size), Domain(x=2.0, y=2.0))
 
 
 def task_of(problem: Problem, *, n_examples: int = 5, tasks: tuple[int, ...] = ()) -> Task:

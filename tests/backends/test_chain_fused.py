@@ -7,6 +7,7 @@ from icgd.backends.chain_dense import DenseGenerator
 from icgd.backends.chain_fused import FusedGenerator, result
 from icgd.errors import ProgramError
 from icgd.problems.mlp import MLP
+from icgd.program.chain_instructions import LookUpProduct
 from tests.backends.chain_cases import problem_of, program_of
 from tests.cases import Juggle
 
@@ -49,6 +50,48 @@ def test_the_generators_agree(near, far, layer, activation):
         atol = 1e-10 if name != "flat" else 1e-12 * 2.0**40
         torch.testing.assert_close(fused.row(ours, name), expected, rtol=0, atol=atol)
     assert dense.row(truth, "first").abs().max() > 0.1
+
+
+@pytest.mark.parametrize("kind", ["linear", "tanh"])
+@pytest.mark.parametrize(
+    ("near", "far"),
+    [(FORWARD, BACKWARD), (BACKWARD, FORWARD), (BACKWARD, DATA), (FORWARD, DATA)],
+    ids=["forward", "backward", "from x", "from y"],
+)
+def test_the_generators_agree_on_smooth_layers_with_closed_units(near, far, kind):
+    """Unit 3 is padding: whatever its row of the weights holds, it gives nothing."""
+    program = program_of(problem_of(MLP((3, WIDTH, 2), "tanh"), BATCH, loss="logistic", box=1.0))
+    padding = (torch.arange(WIDTH)[:, None] == 3).double()
+    travelling = {kind: 1.0, "padding": padding, "flat": 0.0}
+    blocks = [block_of(near, 1) | travelling, block_of(far, 2) | travelling]
+    for number, block in enumerate(blocks):
+        block["slope"], block["part"] = block_of({}, 3 + number)["first"], block["second"]
+    if far is DATA:
+        blocks[1] = {"first": blocks[1]["first"], **DATA}
+    dense, fused = DenseGenerator(program, LIKE), FusedGenerator(program, LIKE)
+    truth = dense.step(*map(dense.encode, blocks), 1)
+    ours = fused.step(*map(fused.encode, blocks), 1)
+    for name in program.rows.names:
+        expected = dense.row(truth, name)
+        torch.testing.assert_close(fused.row(ours, name), expected, rtol=0, atol=1e-10)
+    first = dense.row(truth, "first")
+    assert first[:3].abs().min() > 1e-3
+    assert first[3].abs().max() <= 1e-15, "a head returns 0 but for rounding"
+
+
+def test_work_that_nothing_kept_depends_on_is_left_out():
+    """tanh and its slope in a smooth layer, sigmoid for the loss in a linear one."""
+    program = program_of(problem_of(MLP((3, WIDTH, 2), "tanh"), BATCH, loss="logistic", box=1.0))
+    done = {}
+    for kind in ("linear", "tanh"):
+        fused = FusedGenerator(program, LIKE)
+        near, far = (block_of({**flag, kind: 1.0}, 1) for flag in (FORWARD, BACKWARD))
+        fused.step(fused.encode(near), fused.encode(far), 1)
+        (plan,) = fused._plans.values()
+        done[kind] = [
+            work.write for work in plan.work if isinstance(work.instruction, LookUpProduct)
+        ]
+    assert done == {"linear": ["sigmoid of z"], "tanh": ["tanh of z", "tanh' of z"]}
 
 
 def test_an_instruction_without_a_kernel_is_named():

@@ -6,7 +6,15 @@ import torch
 from icgd.approximation.lattice import fit_on_grid, head
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.backends import look_up
-from icgd.backends.look_up import Cells, Evaluation, Table, is_simple, simple_kernel, table_error
+from icgd.backends.look_up import (
+    Cells,
+    Evaluation,
+    HeadTable,
+    Table,
+    is_simple,
+    simple_kernel,
+    table_error,
+)
 from icgd.errors import ProgramError
 from icgd.problems.catalog import FUNCTIONS, function_named
 from icgd.problems.functions import SmoothFunction
@@ -227,6 +235,7 @@ def test_a_table_takes_arguments_of_any_shape(shape):
     for function, ours in zip(functions, evaluated(functions, z), strict=True):
         assert ours.shape == z.shape
         assert_close(ours, head(function, z), 1e-12)
+        assert torch.equal(HeadTable(function, z)(z), ours)
 
 
 def test_a_table_follows_later_changes_of_its_argument():

@@ -5,13 +5,20 @@ import pytest
 from icgd.errors import LayoutError, ProgramError
 from icgd.problems.mlp import MLP
 from icgd.program.chain import ChainProgram
-from icgd.program.chain_instructions import CopyWhere, MultiplyMatrices
+from icgd.program.chain_instructions import (
+    CopyWhere,
+    LookUpProduct,
+    MultiplyEntries,
+    MultiplyMatrices,
+)
 from icgd.program.check import check_program
 from icgd.program.instructions import Combination, Instruction
 from tests.backends.chain_cases import problem_of, program_of
 from tests.cases import Juggle
 
 PROGRAM = program_of(problem_of(MLP((3, 4, 2), "relu"), batch_size=2))
+
+COARSE = replace(PROGRAM.functions[0], name="coarse", values=(0.0,))
 
 
 def changed(number: int, *instructions: Instruction) -> ChainProgram:
@@ -41,17 +48,33 @@ def test_a_program_as_built_obeys_the_rules():
         ),
         (
             changed(1, copy("near.first", "inputs", "far.first")),
-            "layer 1 (router): far.first has shape (4, 2); a flag is one number",
+            "layer 1 (router): far.first has shape (4, 2); a flag is one number, or one for each",
         ),
         (
             changed(2, MultiplyMatrices("weights", "delta", 1.0, "outer")),
             "layer 2 (products): multiplies shapes (4, 4) and (4, 2) into outer of shape (4, 4)",
         ),
+        (
+            changed(2, MultiplyEntries("delta", "weights", 1.0, "back")),
+            "layer 2 (products): multiplies entries of [(4, 2), (4, 4)]",
+        ),
+        (
+            changed(2, LookUpProduct("weights", "delta", 1.0, "outer", "identity", "z")),
+            "layer 2 (products): multiplies shapes (4, 4) and (4, 2) into outer of shape (4, 4)",
+        ),
+        (
+            changed(2, LookUpProduct("weights", "inputs", 1.0, "z", "tanh", "back")),
+            "functions: lack tanh",
+        ),
+        (
+            replace(PROGRAM, functions=(*PROGRAM.functions, COARSE)),
+            "functions: need one grid of tokens for all",
+        ),
         (changed(2, copy("delta", "z")), "layer 2 (products): needs instructions of one kind"),
         (changed(1, Juggle()), "Juggle: has no shape rule in program/chain_check.py"),
         (changed(1, copy("near.first", "inputs", gate=float("inf"))), "gate: is inf, expected a "),
         (replace(PROGRAM, n_steps=-1), "program: needs layers and a whole number of rounds"),
-        (replace(PROGRAM, linear=()), "program: says of other layers whether they are linear"),
+        (replace(PROGRAM, kinds=()), "program: needs a flag for the kind of every layer"),
     ],
 )
 def test_a_broken_rule_is_named_with_its_layer(program, message):

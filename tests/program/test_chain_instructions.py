@@ -1,7 +1,9 @@
 from icgd.program.chain_instructions import (
     ActivateWhere,
     CopyWhere,
+    LookUpProduct,
     MarkFlat,
+    MultiplyEntries,
     MultiplyMatrices,
     PassBack,
 )
@@ -21,8 +23,11 @@ def test_instructions_read_as_formulas_and_know_their_slots():
         "w += flat(a) unless k or f": MarkFlat("a", "k", ("f",), 2.0**-9, 8.0, "w"),
         "w = a^T @ b": MultiplyMatrices("a", "b", 8.0, "w", left_transposed=True),
         "w = a @ b^T": MultiplyMatrices("a", "b", 8.0, "w", right_transposed=True),
+        "w = tanh(a @ b)": LookUpProduct("a", "b", 8.0, "z", "tanh", "w"),
+        "w = a * b": MultiplyEntries("a", "b", 8.0, "w"),
+        "w += (clip(a, 1)) * slope(b)": PassBack(A, "b", (), 0.0, 8.0, "w", bound=1.0),
     }
-    reads = [set("afg"), set("ab"), set("abf"), set("akf"), set("akf"), set("ab"), set("ab")]
+    reads = [set("afg"), set("ab"), set("abf"), set("akf"), set("akf"), *[set("ab")] * 5]
     for (formula, instruction), slots in zip(instructions.items(), reads, strict=True):
         assert instruction.formula() == formula
         assert set(instruction.reads()) == slots

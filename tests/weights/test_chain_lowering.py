@@ -7,7 +7,7 @@ from icgd.errors import ProgramError
 from icgd.problems.mlp import MLP
 from icgd.program.chain_instructions import ActivateWhere, CopyWhere, MarkFlat, PassBack
 from icgd.program.instructions import Combination
-from icgd.weights.chain_lowering import lower_chain, relus_of
+from icgd.weights.chain_lowering import heads_of, lower_chain, relus_of
 from tests.backends.chain_cases import problem_of, program_of
 from tests.cases import Juggle
 
@@ -61,6 +61,61 @@ def test_units_are_kinked_or_linear_and_know_where_they_are_flat(z):
     assert value_of(mark, z=z, linear=0.0, f=1.0) == 0.0
 
 
+@pytest.mark.parametrize("a", [-1.5, 0.3, 2.5])
+def test_what_is_passed_back_may_be_clipped_first(a):
+    passed = PassBack(Combination.of("a"), "flat", ("f",), 0.25, 64.0, "w", bound=1.0)
+    clipped = min(max(a, -1.0), 1.0)
+    assert value_of(passed, a=a, flat=0.0, f=0.0) == pytest.approx(clipped, abs=1e-15)
+    assert value_of(passed, a=a, flat=1.0, f=0.0) == pytest.approx(clipped / 4, abs=1e-15)
+    assert value_of(passed, a=a, flat=0.0, f=1.0) == 0.0
+
+
+def stream_of(program, **rows):
+    """A column of the stream with these rows."""
+    stream = torch.zeros(1, program.layout.width, dtype=torch.float64)
+    stream[:, program.layout.range_of("one")] = 1.0
+    for name, row in rows.items():
+        stream[0, program.layout.range_of(name)] = row.flatten()
+    return stream
+
+
+def test_attention_looks_functions_up_and_multiplies_entries():
+    """tanh(W o), tanh'(W o), sigmoid(W o) and up * slope, all over one grid."""
+    program = program_of(problem_of(MLP((2, 3, 1), "tanh"), 2, loss="logistic", box=1.0))
+    generator = torch.Generator().manual_seed(0)
+    rows = {
+        name: torch.randn(program.layout.slot(name).shape, generator=generator).double()
+        for name in ("weights", "inputs", "up", "slope")
+    }
+    stream = stream_of(program, **rows)
+    with torch.no_grad():
+        after = lower_chain(program)[1](stream) - stream
+    z = rows["weights"] @ rows["inputs"]
+    expected = {
+        "z": z,
+        "tanh of z": torch.tanh(z),
+        "tanh' of z": 1 / torch.cosh(z) ** 2,
+        "sigmoid of z": torch.sigmoid(z),
+        "delta": rows["up"] * rows["slope"],
+    }
+    for name, value in expected.items():
+        read = after[0, program.layout.range_of(name)].view_as(value)
+        torch.testing.assert_close(read, value, rtol=0, atol=1e-10)
+    written = sum(program.layout.slot(name).width for name in expected)
+    assert int((after != 0).sum()) == written, "no other slot changes"
+
+
+def test_a_flag_of_units_closes_their_rows_alone():
+    program = program_of(problem_of(MLP((2, 3, 1), "tanh"), 2, box=1.0))
+    looked_up = torch.arange(1.0, 7.0).double().view(3, 2)
+    flags = {"tanh": torch.ones(1), "padding": torch.tensor([0.0, 1.0, 0.0])}
+    stream = stream_of(program, **{"tanh of z": looked_up}, **flags)
+    with torch.no_grad():
+        after = lower_chain(program)[-1](stream)
+    first = after[0, program.layout.range_of("out.first")].view(3, 2)
+    assert first.tolist() == [[1.0, 2.0], [0.0, 0.0], [5.0, 6.0]]
+
+
 def test_attention_multiplies_matrices():
     """z = W o, delta o^T and W^T delta of numbers that are put into the stream by hand."""
     program = program_of(problem_of(MLP((3, 4, 2), "relu"), batch_size=2))
@@ -87,3 +142,5 @@ def test_attention_multiplies_matrices():
 def test_an_instruction_without_a_rule_is_named():
     with pytest.raises(ProgramError, match=r"Juggle: has no rule in weights/chain_lowering.py"):
         relus_of(Juggle())
+    with pytest.raises(ProgramError, match=r"Juggle: has no heads in weights/chain_lowering.py"):
+        heads_of(Juggle(), program_of(problem_of(MLP((1, 1), "relu"))), torch.float64)

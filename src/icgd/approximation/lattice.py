@@ -38,6 +38,9 @@ RATIO = 1.4
 FIT_MARGIN = 5.5
 """Widths of the weights beyond the reach; least squares makes up for what is cut off there."""
 
+ACCURACY = {"float64": 1e-11, "float32": 1e-6}
+"""Certified error of the look-ups of a construction, unless the number of tokens is given."""
+
 MOST_TOKENS = 1024
 """Where a search for the number of tokens gives up."""
 

@@ -15,8 +15,8 @@ from icgd.backends.chain_generator import AbstractGenerator, Row
 from icgd.backends.run import OnProgress, Run
 from icgd.errors import InterruptedRunError, SettingError, UnknownNameError
 from icgd.problems.task import Task
-from icgd.program.chain import IS_BACKWARD, IS_DATA, ChainProgram
-from icgd.shapes import Inputs, Parameters, Predictions
+from icgd.program.chain import CONSTANT, IS_BACKWARD, IS_DATA, PADDING, ChainProgram
+from icgd.shapes import Inputs, Labels, Parameters, Predictions
 
 GENERATORS: dict[str, type[AbstractGenerator[Any]]] = {
     generator.name: generator for generator in (FusedGenerator, DenseGenerator)
@@ -72,6 +72,24 @@ def padded(program: ChainProgram, matrix: Tensor, n_columns: int | None = None) 
     return functional.pad(matrix, (0, (n_columns or width) - columns, 0, width - rows))
 
 
+def travelling_rows(program: ChainProgram, layer: int) -> dict[str, Row]:
+    """What travels with the weights of a layer, counted from 0: its kind, and its padded units."""
+    rows: dict[str, Row] = {program.kinds[layer]: 1.0}
+    unit, n_units = torch.arange(program.width)[:, None], program.shapes[layer][0]
+    if PADDING in program.rows.names:
+        rows[PADDING] = (unit >= n_units).double()
+    if program.has_biases and layer + 1 < len(program.shapes):
+        rows[CONSTANT] = (unit == n_units).double()
+    return rows
+
+
+def input_columns(program: ChainProgram, inputs: Tensor) -> Tensor:
+    """Inputs as columns of the padded width, with the constant 1 below them if there are biases."""
+    if program.has_biases:
+        inputs = functional.pad(inputs, (0, 1), value=1.0)
+    return padded(program, inputs.mT, program.batch_size)
+
+
 class Chain:
     """The blocks that are kept, by number, and what was recorded of all."""
 
@@ -96,14 +114,23 @@ class Chain:
         parts = weights.split([rows * columns for rows, columns in program.shapes], dim=-1)
         for layer in range(len(parts), 0, -1):
             matrix = parts[layer - 1].unflatten(-1, program.shapes[layer - 1])
-            is_linear = float(program.linear[layer - 1])
-            rows: dict[str, Row] = {"linear": is_linear, "kinked": 1.0 - is_linear}
+            rows = {
+                name: row.to(matrix).expand(*self.task.batch, -1, -1)
+                if isinstance(row, Tensor)
+                else row
+                for name, row in travelling_rows(program, layer - 1).items()
+            }
             rows |= {"weights": padded(program, matrix), IS_BACKWARD: 1.0}
             blocks[1 - layer] = self.generator.encode(rows)
         return blocks
 
-    def data(self, values: Inputs) -> Any:
-        """The block of up to `batch_size` inputs or labels, a column each."""
+    def inputs(self, values: Inputs) -> Any:
+        """The block of up to `batch_size` inputs, a column each."""
+        columns = input_columns(self.program, values)
+        return self.generator.encode({"first": columns, IS_DATA: 1.0})
+
+    def labels(self, values: Labels) -> Any:
+        """The block of `batch_size` labels, a column each."""
         columns = padded(self.program, values.mT, self.program.batch_size)
         return self.generator.encode({"first": columns, IS_DATA: 1.0})
 
@@ -112,11 +139,12 @@ class Chain:
         program, task, mask = self.program, self.task, self.program.mask
         for number in range(program.n_steps):
             rows = list(program.examples_of(number, task.n_examples))
-            data = {True: self.data(task.x[..., rows, :]), False: self.data(task.y[..., rows, :])}
+            x, y = self.inputs(task.x[..., rows, :]), self.labels(task.y[..., rows, :])
             start = number * mask.blocks_per_round
             for step in range(start + 1, start + mask.blocks_per_round + 1):
                 far = mask.far(step)
-                second = data[mask.place(step).is_forward] if far is None else self.blocks[far]
+                data = x if mask.place(step).is_forward else y
+                second = data if far is None else self.blocks[far]
                 self.keep(step, self.generator.step(self.blocks[step - 1], second, step))
             yield self.weights(start + mask.blocks_per_round)
 
@@ -149,7 +177,7 @@ class Chain:
         blocks, mask = self.initial(weights), self.program.mask
         for step in range(1, mask.depth + 1):
             far = mask.far(step)
-            second = self.data(group) if far is None else blocks[far]
+            second = self.inputs(group) if far is None else blocks[far]
             blocks[step] = self.generator.step(blocks[step - 1], second, step)
         outputs = self.generator.row(blocks[mask.depth], "first").mT
         return outputs[..., : group.shape[-2], : self.task.y.shape[-1]]

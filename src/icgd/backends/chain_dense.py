@@ -10,7 +10,7 @@ from torch import Tensor
 
 from icgd.backends.chain_generator import AbstractGenerator, Row
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
-from icgd.program.chain_instructions import MultiplyMatrices
+from icgd.program.chain_instructions import Product
 from icgd.program.instructions import ONE
 from icgd.program.layout import Layout
 from icgd.shapes import Stream
@@ -46,7 +46,7 @@ class DenseGenerator(AbstractGenerator[Stream]):
             for layer, module in zip(self.program.layers, self.layers, strict=True):
                 stream = module(stream)
                 for part in layer.instructions:
-                    if isinstance(part, MultiplyMatrices):
+                    if isinstance(part, Product):
                         product = stream[..., self.program.layout.range_of(part.write)]
                         self.require_reach(part, product, number)
         return stream[..., self._places[OUT]].clone()

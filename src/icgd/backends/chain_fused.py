@@ -2,8 +2,8 @@ r"""The fused generator: runs a chain program without weights, with the same num
 
 A block is its rows by name. A row that is the same number everywhere, such as a flag or zeros, is
 kept as that number. So for two blocks of given kinds most instructions have a result that is known
-before, and only the others are run: a block costs one or two products of matrices and a few passes
-over their entries, O(b d^2), whatever N.
+before, and only the others are run, if something that is kept depends on them: a block costs one or
+two products of matrices and a few passes over their entries, O(b d^2), whatever N.
 """
 
 from __future__ import annotations
@@ -11,27 +11,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from icgd.backends.chain_generator import AbstractGenerator, Row
+from icgd.backends.look_up import HeadTable
 from icgd.errors import ProgramError
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
 from icgd.program.chain_instructions import (
     ActivateWhere,
     CopyWhere,
+    LookUpProduct,
     MarkFlat,
+    MultiplyEntries,
     MultiplyMatrices,
     PassBack,
+    Product,
 )
-from icgd.program.instructions import ONE, Combination, Instruction
+from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
 
 Rows = Mapping[str, Row]
 Constants = tuple[float | None, ...]
 """The rows that are a number, in order; None for those that are a matrix."""
+
+Evaluate = Callable[[Any, Rows], Row]
 
 
 class FusedBlock(NamedTuple):
@@ -46,9 +52,14 @@ class _Work:
     """An instruction whose result is not known before; it may add to another's."""
 
     instruction: Instruction
-    evaluate: Callable[[Instruction, Rows], Row]
+    evaluate: Evaluate
     write: str
     adds: bool
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        part = self.instruction
+        return (part.product,) if isinstance(part, LookUpProduct) else part.reads()
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,9 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
     def __init__(self, program: ChainProgram, like: Tensor) -> None:
         super().__init__(program, like)
         self._plans: dict[tuple[Constants, Constants], _Plan] = {}
+        self._tables = {
+            fit.name: HeadTable(fit, like) for fit in program.functions if fit.name != IDENTITY
+        }
 
     def encode(self, rows: Rows) -> FusedBlock:
         return _block({name: rows.get(name, 0.0) for name in self.program.rows.names})
@@ -87,7 +101,7 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
             stream[slot] = far.rows[name]
         for work in plan.work:
             value = work.evaluate(work.instruction, stream)
-            if isinstance(work.instruction, MultiplyMatrices) and isinstance(value, Tensor):
+            if isinstance(work.instruction, Product) and isinstance(value, Tensor):
                 self.require_reach(work.instruction, value, number)
             stream[work.write] = stream[work.write] + value if work.adds else value
         return FusedBlock({name: stream[slot] for slot, name in plan.out}, plan.constants)
@@ -104,9 +118,9 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
         stream |= {row_of(FAR, name): row for name, row in far.rows.items()}
         work = []
         for instruction in (part for layer in self.program.layers for part in layer.instructions):
-            value, (write,) = result(instruction, stream), instruction.writes()
+            evaluate, (write,) = self._evaluate(instruction), instruction.writes()
+            value = evaluate(instruction, stream)
             if isinstance(value, Tensor):
-                evaluate = result.dispatch(type(instruction))
                 adds = isinstance(stream.get(write), Tensor)
                 work.append(_Work(instruction, evaluate, write, adds))
             stream[write] = _sum(stream.get(write, 0.0), value)
@@ -114,10 +128,32 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
             known={slot: value for slot, value in stream.items() if isinstance(value, float)},
             near=_tensors(near, NEAR),
             far=_tensors(far, FAR),
-            work=tuple(work),
+            work=_used(work, {row_of(OUT, name) for name in names}),
             out=tuple((row_of(OUT, name), name) for name in names),
             constants=_block({name: stream[row_of(OUT, name)] for name in names}).constants,
         )
+
+    def _evaluate(self, instruction: Instruction) -> Evaluate:
+        """What runs an instruction; a look-up reads its table at the product."""
+        if not isinstance(instruction, LookUpProduct):
+            return result.dispatch(type(instruction))
+        table = self._tables[instruction.function]
+
+        def look_up(part: LookUpProduct, stream: Rows) -> Row:
+            z = stream[part.product]
+            return z if isinstance(z, float) else table(z)
+
+        return look_up
+
+
+def _used(work: list[_Work], kept: set[str]) -> tuple[_Work, ...]:
+    """The work that something which is kept depends on, in order."""
+    used: list[_Work] = []
+    for each in reversed(work):
+        if each.write in kept:
+            kept.update(each.reads)
+            used.append(each)
+    return tuple(reversed(used))
 
 
 def _block(rows: Rows) -> FusedBlock:
@@ -149,7 +185,27 @@ def _combined(combination: Combination, stream: Rows) -> Row:
 
 
 def _is_closed(closed_by: tuple[str, ...], stream: Rows) -> bool:
-    return any(stream[flag] != 0.0 for flag in closed_by)
+    """Whether a flag closes all entries."""
+    flags = (stream[flag] for flag in closed_by)
+    return any(flag != 0.0 for flag in flags if isinstance(flag, float))
+
+
+def _where_open(value: Row, closed_by: tuple[str, ...], stream: Rows) -> Row:
+    """The value, 0 at the units that a flag closes."""
+    for flag in (stream[name] for name in closed_by):
+        if isinstance(flag, Tensor):
+            value = value * (flag == 0)
+    return value
+
+
+def _clipped(value: Row, bound: float | None) -> Row:
+    if bound is None:
+        return value
+    return value.clamp(-bound, bound) if isinstance(value, Tensor) else _clip(value, bound)
+
+
+def _clip(value: float, bound: float) -> float:
+    return min(max(value, -bound), bound)
 
 
 @singledispatch
@@ -163,12 +219,8 @@ def result(instruction: Instruction, stream: Rows) -> Row:
 def _(instruction: CopyWhere, stream: Rows) -> Row:
     if _is_closed(instruction.closed_by, stream):
         return 0.0
-    source, bound = _combined(instruction.source, stream), instruction.bound
-    if bound is None:
-        return source
-    if isinstance(source, float):
-        return min(max(source, -bound), bound)
-    return source.clamp(-bound, bound)
+    source = _clipped(_combined(instruction.source, stream), instruction.bound)
+    return _where_open(source, instruction.closed_by, stream)
 
 
 @result.register
@@ -176,7 +228,8 @@ def _(instruction: PassBack, stream: Rows) -> Row:
     """relu(up - B flat) - relu(-up - B flat) is up, drawn towards 0 by B flat."""
     if _is_closed(instruction.closed_by, stream):
         return 0.0
-    upstream, flat = _combined(instruction.upstream, stream), stream[instruction.flat]
+    upstream = _clipped(_combined(instruction.upstream, stream), instruction.bound)
+    upstream, flat = _where_open(upstream, instruction.closed_by, stream), stream[instruction.flat]
     if isinstance(upstream, float) or isinstance(flat, float):
         return upstream
     steep = torch.sub(upstream.abs(), flat, alpha=instruction.gate).relu_().copysign_(upstream)
@@ -186,13 +239,13 @@ def _(instruction: PassBack, stream: Rows) -> Row:
 
 @result.register
 def _(instruction: ActivateWhere, stream: Rows) -> Row:
-    z = stream[instruction.argument]
-    if isinstance(z, float) or _is_closed(instruction.closed_by, stream):
+    z, closed_by = stream[instruction.argument], instruction.closed_by
+    if isinstance(z, float) or _is_closed(closed_by, stream):
         return 0.0
-    if stream[instruction.kinked] == 0.0:
-        return z
-    leak = instruction.leak
-    return functional.leaky_relu(z, leak) if leak else torch.relu(z)
+    if stream[instruction.kinked] != 0.0:
+        leak = instruction.leak
+        z = functional.leaky_relu(z, leak) if leak else torch.relu(z)
+    return _where_open(z, closed_by, stream)
 
 
 @result.register
@@ -210,3 +263,11 @@ def _(instruction: MultiplyMatrices, stream: Rows) -> Row:
         return 0.0
     left = left.mT if instruction.left_transposed else left
     return left @ (right.mT if instruction.right_transposed else right)
+
+
+@result.register
+def _(instruction: MultiplyEntries, stream: Rows) -> Row:
+    left, right = stream[instruction.left], stream[instruction.right]
+    if isinstance(right, float) and right == 1.0:
+        return left
+    return left * right

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from icgd.errors import OverflowedRunError
 from icgd.program.chain import ChainProgram
-from icgd.program.chain_instructions import MultiplyMatrices
+from icgd.program.chain_instructions import Product
 
 Block = TypeVar("Block")
 Row = Tensor | float
@@ -43,7 +43,7 @@ class AbstractGenerator(ABC, Generic[Block]):
     def row(self, block: Block, name: str) -> Tensor:
         """A row of a block in its own shape, with the axis of tasks in front."""
 
-    def require_reach(self, product: MultiplyMatrices, value: Tensor, number: int) -> None:
+    def require_reach(self, product: Product, value: Tensor, number: int) -> None:
         """Raise `OverflowedRunError` if a product leaves the grid that its heads read."""
         if not (largest := float(torch.linalg.vector_norm(value, inf))) <= product.reach:
             title = self.program.mask.place(number).title()

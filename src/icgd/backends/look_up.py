@@ -21,6 +21,7 @@ from torch import Tensor
 from icgd.approximation.lattice import chebyshev_points, head
 from icgd.errors import ProgramError
 from icgd.program.functions import Function, LatticeFunction, ReluSum
+from icgd.shapes import Values
 
 MOST_CELLS = 2**20
 """Largest table, 8 MiB in float64; beyond it the cell is found by a search among the knots."""
@@ -159,6 +160,26 @@ class Table:
                 torch.addcmul(part, write, position, out=write)
 
         return evaluate
+
+
+class HeadTable:
+    """What one head returns, read from its table into a new tensor each time."""
+
+    def __init__(self, function: LatticeFunction, like: Tensor) -> None:
+        end, n_cells = _cells_of(function)
+        self._per_unit, self._middle = n_cells / (2 * end), n_cells / 2
+        self._last = n_cells * (1 - torch.finfo(like.dtype).eps)
+        self._rows = _polynomials(function).T.contiguous().to(like)
+
+    def __call__(self, argument: Values) -> Values:
+        """The function at every entry; Horner's rule."""
+        position = argument.mul(self._per_unit).add_(self._middle).clamp_(0.0, self._last)
+        rows = self._rows.index_select(0, position.flatten().int())
+        *lower, value = rows.view(*argument.shape, DEGREE + 1).unbind(-1)
+        position.frac_()
+        for column in reversed(lower):
+            value = torch.addcmul(column, value, position)
+        return value
 
 
 def _strip(function: LatticeFunction) -> float:

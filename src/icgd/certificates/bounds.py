@@ -203,7 +203,7 @@ def rule(instruction: Instruction, program: StackProgram, state: State, how: Ari
     raise ProgramError.broken(type(instruction).__name__, "has no rule in certificates/bounds.py")
 
 
-def _apply(fit: Function, argument: Enclosure, rounding: Tensor) -> Enclosure:
+def fitted_at(fit: Function, argument: Enclosure, rounding: Tensor) -> Enclosure:
     """A program's function at an enclosed argument.
 
     |fit(a) - f(b)| <= |fit(a) - f(a)| + |f(a) - f(b)|, with a, b in known intervals.
@@ -325,7 +325,7 @@ def _(instruction: ApplyUnits, program: StackProgram, state: State, how: Arithme
     argument = _argument(state[instruction.weights], inputs, how)
     fit = program.relu_sum(instruction.function)
     rounding = how.function(fit, argument.n_terms, argument.sizes, how.n_tokens)
-    return {instruction.write: _apply(fit, argument.value, rounding)}
+    return {instruction.write: fitted_at(fit, argument.value, rounding)}
 
 
 @rule.register
@@ -335,8 +335,8 @@ def _(instruction: MapSlots, program: StackProgram, state: State, how: Arithmeti
         argument = combination_at(summand.argument, state, how)
         fit = program.relu_sum(summand.function)
         rounding = how.function(fit, argument.n_terms, argument.sizes, n_copies=1)
-        value = _apply(fit, argument.value, rounding)
-        total = value if total is None else _add(total, value, how)
+        value = fitted_at(fit, argument.value, rounding)
+        total = value if total is None else add(total, value, how)
     return {} if total is None else {instruction.write: total}
 
 
@@ -360,7 +360,7 @@ def _(instruction: LookUp, program: StackProgram, state: State, how: Arithmetic)
     for name, write in zip(instruction.lookups, instruction.into, strict=True):
         fit = program.look_up(name)
         rounding = how.head(fit, argument.n_terms, argument.sizes, argument.apart)
-        written[write] = _apply(fit, argument.value, rounding)
+        written[write] = fitted_at(fit, argument.value, rounding)
     return written
 
 
@@ -401,7 +401,7 @@ def _(instruction: AddProduct, program: StackProgram, state: State, how: Arithme
     apart = argument.apart / reach
     off = grid_error(program.look_up(SQUARE), argument.n_terms + 1, sizes, apart, how)
     product = moved(multiply(argument.value, factor, how), reach * factor_reach / 2 * off)
-    return {instruction.write: _add(before, product, how) if before.actual.size.any() else product}
+    return {instruction.write: add(before, product, how) if before.actual.size.any() else product}
 
 
 @rule.register
@@ -448,7 +448,8 @@ def _sum(intervals: list[Interval]) -> Interval:
     return total
 
 
-def _add(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
+def add(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
+    """The sum, entry by entry."""
     rounding = how.sum_of(2, left.actual.size + right.actual.size)
     actual = (left.actual + right.actual).widened(rounding)
     error = left.error + right.error + rounding
@@ -611,7 +612,7 @@ def loss_slope_at(loss: str, prediction: Enclosure, label: Enclosure, how: Arith
     ]
     slope = parts[0]
     for part in parts[1:]:
-        slope = _add(slope, part, how)
+        slope = add(slope, part, how)
     return slope
 
 

@@ -20,11 +20,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.backends.chain import padded
+from icgd.backends.chain import input_columns, padded, travelling_rows
 from icgd.certificates.bounds import (
     Arithmetic,
     Enclosure,
+    add,
     combination_at,
+    fitted_at,
     function_at,
     grid_error,
     matrix_product,
@@ -40,9 +42,13 @@ from icgd.program.chain import FAR, IS_BACKWARD, IS_DATA, NEAR, OUT, ChainProgra
 from icgd.program.chain_instructions import (
     ActivateWhere,
     CopyWhere,
+    Gated,
+    LookUpProduct,
     MarkFlat,
+    MultiplyEntries,
     MultiplyMatrices,
     PassBack,
+    Product,
 )
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
 from icgd.shapes import History
@@ -162,12 +168,12 @@ def round_after(
     """The weights of every layer after a round on these examples, from those before."""
     mask = program.mask
     blocks: dict[int, Rows] = {}
-    for layer, (matrix, is_linear) in enumerate(zip(weights, program.linear, strict=True)):
-        flags = {"linear": float(is_linear), "kinked": float(not is_linear)}
-        blocks[-layer] = {**flags, IS_BACKWARD: 1.0, "weights": matrix}
+    for layer, matrix in enumerate(weights):
+        blocks[-layer] = {**_travelling(program, layer), IS_BACKWARD: 1.0, "weights": matrix}
+    inputs, labels = _data(x.mapped(partial(input_columns, program))), _data(_labels(program, y))
     for step in range(1, mask.blocks_per_round + 1):
         far = mask.far(step)
-        data = _data(program, x if mask.place(step).is_forward else y)
+        data = inputs if mask.place(step).is_forward else labels
         blocks[step] = next_block(
             program, blocks[step - 1], data if far is None else blocks[far], how
         )
@@ -175,8 +181,19 @@ def round_after(
     return [layer for layer in last if isinstance(layer, Enclosure)]
 
 
-def _data(program: ChainProgram, values: Interval) -> Rows:
-    columns = values.mT.mapped(lambda part: padded(program, part, program.batch_size))
+def _travelling(program: ChainProgram, layer: int) -> dict[str, Row]:
+    rows = travelling_rows(program, layer)
+    return {
+        name: Enclosure.common(Interval.point(row)) if isinstance(row, Tensor) else row
+        for name, row in rows.items()
+    }
+
+
+def _labels(program: ChainProgram, values: Interval) -> Interval:
+    return values.mT.mapped(lambda part: padded(program, part, program.batch_size))
+
+
+def _data(columns: Interval) -> Rows:
     return {"first": Enclosure.common(columns), IS_DATA: 1.0}
 
 
@@ -188,7 +205,12 @@ def next_block(program: ChainProgram, near: Rows, far: Rows, how: Arithmetic) ->
     for prefix, block in ((NEAR, near), (FAR, far)):
         stream |= {row_of(prefix, name): block.get(name, 0.0) for name in names}
     for instruction in (part for layer in program.layers for part in layer.instructions):
-        value, (write,) = rule(instruction, program, stream, how), instruction.writes()
+        is_closed = isinstance(instruction, Gated) and _is_closed(instruction.closed_by, stream)
+        value = 0.0 if is_closed else rule(instruction, program, stream, how)
+        (write,) = instruction.writes()
+        before = stream.get(write, 0.0)
+        if isinstance(value, Enclosure) and isinstance(before, Enclosure):
+            value = add(before, value, how)
         if value != 0.0 or write not in stream:
             stream[write] = value if isinstance(value, float) else value.without_nan()
     return {name: stream[row_of(OUT, name)] for name in names}
@@ -196,13 +218,35 @@ def next_block(program: ChainProgram, near: Rows, far: Rows, how: Arithmetic) ->
 
 @singledispatch
 def rule(instruction: Instruction, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
-    """What the instruction adds; only one that writes a slot is open at a time."""
+    """What an instruction that is not closed adds; it is the only one of its slot if a number."""
     missing = "has no rule in certificates/chain_bound.py"
     raise ProgramError.broken(type(instruction).__name__, missing)
 
 
 def _is_closed(closed_by: tuple[str, ...], stream: Rows) -> bool:
-    return any(stream[flag] != 0.0 for flag in closed_by)
+    """Whether a flag closes all entries."""
+    flags = (stream[flag] for flag in closed_by)
+    return any(flag != 0.0 for flag in flags if isinstance(flag, float))
+
+
+def _where_open(value: Row, closed_by: tuple[str, ...], stream: Rows) -> Row:
+    """The value, exactly 0 at the units that a flag closes."""
+    for flag in (stream[name] for name in closed_by):
+        if isinstance(flag, Enclosure) and isinstance(value, Enclosure):
+            value = value.mapped(partial(_cleared, flag.exact.low != 0))
+    return value
+
+
+def _cleared(closed: Tensor, part: Tensor) -> Tensor:
+    return part.masked_fill(closed, 0.0)
+
+
+def _clipped(source: Row, bound: float | None, how: Arithmetic) -> Row:
+    if bound is None or isinstance(source, float):
+        return source
+    rounding = how.sum_of(4, source.actual.size)  # four ReLUs
+    actual = source.actual.clipped(bound).widened(rounding)
+    return Enclosure.around(source.exact.clipped(bound), source.error + rounding, actual)
 
 
 def _combined(combination: Combination, stream: Rows, how: Arithmetic) -> Row:
@@ -223,21 +267,14 @@ def _combined(combination: Combination, stream: Rows, how: Arithmetic) -> Row:
 
 @rule.register
 def _(instruction: CopyWhere, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
-    if _is_closed(instruction.closed_by, stream):
-        return 0.0
-    source, bound = _combined(instruction.source, stream, how), instruction.bound
-    if bound is None or isinstance(source, float):
-        return source
-    rounding = how.sum_of(4, source.actual.size)  # four ReLUs
-    actual = source.actual.clipped(bound).widened(rounding)
-    return Enclosure.around(source.exact.clipped(bound), source.error + rounding, actual)
+    source = _clipped(_combined(instruction.source, stream, how), instruction.bound, how)
+    return _where_open(source, instruction.closed_by, stream)
 
 
 @rule.register
 def _(instruction: PassBack, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
-    if _is_closed(instruction.closed_by, stream):
-        return 0.0
-    upstream, z = _combined(instruction.upstream, stream, how), stream[instruction.flat]
+    upstream = _clipped(_combined(instruction.upstream, stream, how), instruction.bound, how)
+    upstream, z = _where_open(upstream, instruction.closed_by, stream), stream[instruction.flat]
     if isinstance(upstream, float) or isinstance(z, float):
         return upstream
     return multiply(upstream, _slope(instruction.leak, program.kink_width, z), how)
@@ -263,16 +300,16 @@ def _kinked(leak: float) -> KinkedFunction:
 @rule.register
 def _(instruction: ActivateWhere, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
     z = stream[instruction.argument]
-    if isinstance(z, float) or _is_closed(instruction.closed_by, stream):
+    if isinstance(z, float):
         return 0.0
     value = function_at(_kinked(instruction.leak), z) if stream[instruction.kinked] else z
-    return moved(value, how.sum_of(3, z.actual.size))  # three ReLUs
+    value = moved(value, how.sum_of(3, z.actual.size))  # three ReLUs
+    return _where_open(value, instruction.closed_by, stream)
 
 
 @rule.register
 def _(instruction: MarkFlat, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
-    closed_by = (instruction.linear, *instruction.closed_by)
-    return 0.0 if _is_closed(closed_by, stream) else stream[instruction.argument]
+    return 0.0 if stream[instruction.linear] else stream[instruction.argument]
 
 
 @rule.register
@@ -282,10 +319,47 @@ def _(instruction: MultiplyMatrices, program: ChainProgram, stream: Rows, how: A
         return 0.0
     left = left.mT if instruction.left_transposed else left
     right = right.mT if instruction.right_transposed else right
-    value, reach = matrix_product(left, right.mT, how).mT, instruction.reach
-    sizes = left.actual.size @ right.actual.size / reach
-    (grid,) = (function for function in program.functions if function.name == IDENTITY)
-    n_terms = left.error.shape[-1]
-    value = moved(value, reach * grid_error(grid, n_terms, sizes, torch.zeros_like(sizes), how))
+    value = matrix_product(left, right.mT, how).mT
+    sizes = left.actual.size @ right.actual.size
+    return _read(instruction, value, left.error.shape[-1], sizes, program, how)
+
+
+@rule.register
+def _(instruction: MultiplyEntries, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+    left, right = stream[instruction.left], stream[instruction.right]
+    if isinstance(left, float):
+        return 0.0
+    if isinstance(right, float):  # the slope of a linear layer
+        right = Enclosure.common(Interval.point(torch.full_like(left.error, right)))
+    sizes = left.actual.size * right.actual.size
+    return _read(instruction, multiply(left, right, how), 1, sizes, program, how)
+
+
+def _read(
+    instruction: Product,
+    value: Enclosure,
+    n_terms: int,
+    sizes: Tensor,
+    program: ChainProgram,
+    how: Arithmetic,
+) -> Enclosure:
+    """A product of `n_terms` terms, of these sizes in all, as heads read it from the grid."""
+    grid, reach = program.look_up(IDENTITY), instruction.reach
+    off = grid_error(grid, n_terms, sizes / reach, torch.zeros_like(sizes), how)
+    value = moved(value, reach * off)
     known = Interval.symmetric(reach, 1, 1)  # or the run is stopped
     return Enclosure.around(value.exact, value.error, value.actual.within(known))
+
+
+@rule.register
+def _(instruction: LookUpProduct, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+    left, right = stream[instruction.left], stream[instruction.right]
+    if isinstance(left, float) or isinstance(right, float):
+        return 0.0
+    value, sizes = matrix_product(left, right.mT, how).mT, left.actual.size @ right.actual.size
+    n_terms, apart, reach = left.error.shape[-1], torch.zeros_like(sizes), instruction.reach
+    off = grid_error(program.look_up(IDENTITY), n_terms, sizes / reach, apart, how)
+    known = Interval.symmetric(reach, 1, 1).widened(reach * off)  # of the product, or it is stopped
+    argument = Enclosure.around(value.exact, value.error, value.actual.within(known))
+    fit = program.look_up(instruction.function)
+    return fitted_at(fit, argument, how.head(fit, n_terms, sizes, apart))

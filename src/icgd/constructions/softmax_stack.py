@@ -30,6 +30,7 @@ from math import ceil, log, log2
 from typing import ClassVar
 
 from icgd.approximation.lattice import (
+    ACCURACY,
     MOST_TOKENS,
     fit_on_grid,
     fit_to_accuracy,
@@ -41,6 +42,7 @@ from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.constructions.parts.backward_pass import loss_argument
 from icgd.constructions.parts.forward_pass import units_slot
+from icgd.constructions.parts.look_ups import largest_output, looked_up
 from icgd.constructions.parts.ranges import (
     LARGEST_ARGUMENT,
     ROUNDING_ROOM,
@@ -49,13 +51,12 @@ from icgd.constructions.parts.ranges import (
     backward_ranges,
     largest_argument,
     largest_loss_argument,
-    largest_size,
     ranges_on_domain,
 )
 from icgd.errors import SettingError
 from icgd.problems import activations
 from icgd.problems.activations import Activation
-from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction
+from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import SlopePart
 from icgd.problems.problem import Problem
 from icgd.program.functions import Function, LatticeFunction, ReluSum
@@ -88,9 +89,6 @@ from icgd.program.registers import (
 FEWEST_REGISTERS = 32
 """With 15 grid cells on either side lines and squares have full accuracy."""
 
-ACCURACY = {"float64": 1e-11, "float32": 1e-6}
-"""Certified error of look-ups, unless the number of registers is given."""
-
 PROBE = {"float64": 2.0**-5, "float32": 2.0**-2}
 """Scores by which the gradient heads see a slope, for the largest slope on the domain. Its sixth
 power is lost, and the rounding of a softmax weight divided by it."""
@@ -114,7 +112,7 @@ class SoftmaxStack(AbstractConstruction):
                 "functions of one variable, which is what its heads look up; "
                 "the logistic loss (one output a class) is."
             )
-        ranges = ranges_on_domain(problem, 0.0, _largest_output)
+        ranges = ranges_on_domain(problem, 0.0, largest_output)
         largest = max(*ranges.preactivations, *backward_ranges(problem, ranges, 0.0).deltas)
         if not largest <= LARGEST_ARGUMENT:
             return (
@@ -129,15 +127,6 @@ class SoftmaxStack(AbstractConstruction):
 
 def _is_linear(activation: Activation) -> bool:
     return activation.value == activations.IDENTITY
-
-
-def _largest_output(activation: Activation, reach: float) -> float:
-    """Bound on |r|, also if it is put together from its gate and rest."""
-    bound = largest_size(activation.value, reach)
-    if activation.gate is None:
-        return bound
-    rest = largest_size(activation.rest, reach) if activation.rest else 0.0
-    return max(bound, reach * largest_size(activation.gate, reach) + rest)
 
 
 def _is_kinked(activation: Activation) -> bool:
@@ -159,7 +148,7 @@ class _Builder:
         """Fit the look-ups on ranges that allow for their own errors, which they widen."""
         margin = 0.0
         while True:
-            forward = _roomy(ranges_on_domain(problem, margin, _largest_output))
+            forward = _roomy(ranges_on_domain(problem, margin, largest_output))
             look_ups = _fitted(problem, forward, precision)
             overshoot = _overshoot(problem, forward, look_ups)
             if overshoot <= margin:
@@ -417,23 +406,8 @@ def _roomy(ranges: Ranges) -> Ranges:
     )
 
 
-def _smooth_functions(problem: Problem) -> tuple[SmoothFunction, ...]:
-    """Functions that are looked up, all of them bounded."""
-    target = problem.network
-    functions: dict[str, ScalarFunction] = {}
-    for layer in range(1, target.depth + 1):
-        activation = target.layer_activation(layer)
-        value = activation.gate or activation.value
-        for function in (value, activation.rest, activation.derivative):
-            if function is not None:
-                functions[function.name] = function
-    for part in problem.loss_function.slope_parts or ():
-        functions[part.function.name] = part.function
-    return tuple(f for f in functions.values() if isinstance(f, SmoothFunction))
-
-
 def _fitted(problem: Problem, forward: Ranges, precision: Precision) -> tuple[LatticeFunction, ...]:
-    functions = _smooth_functions(problem)
+    functions = looked_up(problem)
     registers = precision.registers
     if registers is not None and not FEWEST_REGISTERS <= registers <= MOST_TOKENS:
         least, most = float(FEWEST_REGISTERS), float(MOST_TOKENS)

@@ -23,6 +23,11 @@ from icgd.program.program import Layer, StackProgram
 IS_FORWARD, IS_BACKWARD, IS_DATA = "is_forward", "is_backward", "is_data"
 """Flags of a block: one of them is 1, the others are 0."""
 
+PADDING, CONSTANT = "padding", "constant"
+"""Rows that travel with the weights where they are needed: 1 for each unit that the layer does not
+have, and for the one of those that stands for the constant 1, which the next layer's biases
+multiply."""
+
 NEAR, FAR, OUT = "near", "far", "out"
 """Prefixes of slots: the rows of the two blocks that a step reads, and of the one it writes."""
 
@@ -96,8 +101,9 @@ class ChainProgram:
     """A block of `layers` that writes the next block of a chain from two that it is shown.
 
     `rows` are the rows of a block, `layout` those of the stream in which one is made. The target's
-    matrices have the `shapes`, padded to a square; its layers are `linear` or have a kink. A round
-    is one training step on `batch_size` examples, of which there are `n_steps`.
+    matrices have the `shapes`, padded to a square; `kinds` names for each layer the flag that says
+    what its units do. A round is one training step on `batch_size` examples, of which there are
+    `n_steps`.
     """
 
     construction: str
@@ -106,7 +112,7 @@ class ChainProgram:
     functions: tuple[LatticeFunction, ...]
     layers: tuple[Layer, ...]
     shapes: tuple[tuple[int, int], ...]
-    linear: tuple[bool, ...]
+    kinds: tuple[str, ...]
     batch_size: int
     n_steps: int
 
@@ -123,6 +129,15 @@ class ChainProgram:
         """The examples of a round, counted from 0, out of a prompt of so many."""
         first = number * self.batch_size
         return tuple(row % n_examples for row in range(first, first + self.batch_size))
+
+    @property
+    def has_biases(self) -> bool:
+        """Whether the last column of every matrix multiplies the constant 1."""
+        return CONSTANT in self.rows.names
+
+    def look_up(self, name: str) -> LatticeFunction:
+        """The function that the grid has values of."""
+        return next(function for function in self.functions if function.name == name)
 
     @property
     def kink_width(self) -> float:

@@ -9,26 +9,31 @@ from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
 from icgd.program.chain_instructions import (
     ActivateWhere,
     CopyWhere,
+    LookUpProduct,
     MarkFlat,
+    MultiplyEntries,
     MultiplyMatrices,
     PassBack,
 )
 from icgd.program.instructions import Instruction
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
+from icgd.program.registers import value_slot
 
 
 def check_chain(program: ChainProgram) -> None:
     """Raise `ProgramError` or `LayoutError` unless every rule holds.
 
-    The stream has the rows of three blocks; slots exist, shapes agree and flags are single numbers;
-    a layer has instructions of one kind; nothing is read before it is written, or written after.
+    The stream has the rows of three blocks; slots and functions exist; shapes agree, and flags are
+    single numbers or one for each unit; a layer has instructions of one kind; nothing is read
+    before it is written, or written after.
     """
     if not isinstance(program.n_steps, int) or program.n_steps < 0 or not program.shapes:
         raise ProgramError.broken("program", "needs layers and a whole number of rounds")
-    if len(program.linear) != len(program.shapes):
-        raise ProgramError.broken("program", "says of other layers whether they are linear")
     layout = program.layout
+    if len(program.kinds) != len(program.shapes) or not set(program.kinds) <= set(layout.names):
+        raise ProgramError.broken("program", "needs a flag for the kind of every layer")
+    _check_grid(program)
     for name in (row_of(block, row) for block in (NEAR, FAR, OUT) for row in program.rows.names):
         layout.slot(name)
     shown = {row_of(block, row) for block in (NEAR, FAR) for row in program.rows.names}
@@ -36,6 +41,18 @@ def check_chain(program: ChainProgram) -> None:
     for number, layer in enumerate(program.layers, start=1):
         _check_layer(layer, layout, filled, f"layer {number} ({layer.title})")
         filled |= {name for part in layer.instructions for name in part.writes()}
+
+
+def _check_grid(program: ChainProgram) -> None:
+    """All functions have a value at every token of one grid, and those that are read are there."""
+    known = {function.name for function in program.functions}
+    if len({len(function.values) for function in program.functions}) != 1:
+        raise ProgramError.broken("functions", "need one grid of tokens for all")
+    for name in known:
+        program.layout.slot(value_slot(name))
+    parts = [part for layer in program.layers for part in layer.instructions]
+    if missing := {name for part in parts for name in part.functions()} - known:
+        raise ProgramError.broken("functions", f"lack {', '.join(sorted(missing))}")
 
 
 def _check_layer(layer: Layer, layout: Layout, filled: set[str], where: str) -> None:
@@ -63,12 +80,14 @@ def _unlike(
     layout: Layout, write: str, others: tuple[str, ...], flags: tuple[str, ...]
 ) -> str | None:
     shape = layout.slot(write).shape
+    alike = (shape, (*shape[:-1], 1), (1,))  # a number for all entries, for each unit, for all
     for name in others:
-        if layout.slot(name).shape != shape:
+        if layout.slot(name).shape not in alike:
             return f"{name} has shape {layout.slot(name).shape}, {write} has {shape}"
     for name in flags:
-        if layout.slot(name).shape != (1,):
-            return f"{name} has shape {layout.slot(name).shape}; a flag is one number"
+        if layout.slot(name).shape not in alike[1:]:
+            found = layout.slot(name).shape
+            return f"{name} has shape {found}; a flag is one number, or one for each unit"
     return None
 
 
@@ -100,7 +119,27 @@ def _(instruction: MultiplyMatrices, layout: Layout) -> str | None:
     left, right = layout.slot(instruction.left).shape, layout.slot(instruction.right).shape
     left = left[::-1] if instruction.left_transposed else left
     right = right[::-1] if instruction.right_transposed else right
-    write = layout.slot(instruction.write).shape
-    if left[1:] == right[:1] and write == (*left[:1], *right[1:]):
+    return _product_problem(left, right, instruction.write, layout)
+
+
+def _product_problem(
+    left: tuple[int, ...], right: tuple[int, ...], write: str, layout: Layout
+) -> str | None:
+    shape = layout.slot(write).shape
+    if left[1:] == right[:1] and shape == (*left[:1], *right[1:]):
         return None
-    return f"multiplies shapes {left} and {right} into {instruction.write} of shape {write}"
+    return f"multiplies shapes {left} and {right} into {write} of shape {shape}"
+
+
+@_shape_problem.register
+def _(instruction: LookUpProduct, layout: Layout) -> str | None:
+    left, right = layout.slot(instruction.left).shape, layout.slot(instruction.right).shape
+    written = (instruction.write, instruction.product)
+    problems = (_product_problem(left, right, write, layout) for write in written)
+    return next((problem for problem in problems if problem), None)
+
+
+@_shape_problem.register
+def _(instruction: MultiplyEntries, layout: Layout) -> str | None:
+    shapes = {layout.slot(name).shape for name in (*instruction.reads(), instruction.write)}
+    return None if len(shapes) == 1 else f"multiplies entries of {sorted(shapes)}"

@@ -2,7 +2,8 @@ r"""Instructions of chain programs: verbs that depend on what kind of blocks a s
 
 Each adds its result to what it writes where all flags of `closed_by` are 0, and exactly nothing
 where one is 1: every ReLU's argument is then lowered by `gate`, which is larger than any argument.
-Where the flags are 0 the gate adds exactly nothing too, so it may be as large as it likes.
+Where the flags are 0 the gate adds exactly nothing too, so it may be as large as it likes. A flag
+is one number, or one for each unit; what has fewer columns than `write` is the same in all of them.
 
 Whether a unit is flat is also a number that is exactly 0 where it is not, and at least 1 where it
 is: `flat = relu(c - z) / c` for the width c of a kink.
@@ -18,6 +19,10 @@ from icgd.program.instructions import IDENTITY, Combination, Instruction, LayerK
 
 def _where_open(closed_by: tuple[str, ...]) -> str:
     return f" unless {' or '.join(closed_by)}" if closed_by else ""
+
+
+def _clipped(source: Combination, bound: float | None) -> str:
+    return source.formula() if bound is None else f"clip({source.formula()}, {bound:g})"
 
 
 @dataclass(frozen=True)
@@ -41,9 +46,7 @@ class CopyWhere(Instruction):
         return (self.write,)
 
     def formula(self) -> str:
-        source = self.source.formula()
-        if self.bound is not None:
-            source = f"clip({source}, {self.bound:g})"
+        source = _clipped(self.source, self.bound)
         return f"{self.write} += {source}{_where_open(self.closed_by)}"
 
 
@@ -53,7 +56,8 @@ class PassBack(Instruction):
 
     The slope is 1 where `flat` is 0, and `leak` where it is at least 1: with B = `gate`,
     leak up + (1 - leak) (relu(up - B flat) - relu(-up - B flat)). Between, on a kink, the slope is
-    between those two, so the result is never larger than `upstream`.
+    between those two, so the result is never larger than `upstream`, which is clipped to +-bound
+    first if that is given.
     """
 
     upstream: Combination
@@ -62,6 +66,7 @@ class PassBack(Instruction):
     leak: float
     gate: float
     write: str
+    bound: float | None = None
     kind: ClassVar[LayerKind] = LayerKind.MLP
 
     def reads(self) -> tuple[str, ...]:
@@ -71,8 +76,8 @@ class PassBack(Instruction):
         return (self.write,)
 
     def formula(self) -> str:
-        slope = f"slope({self.flat})"
-        return f"{self.write} += ({self.upstream.formula()}) * {slope}{_where_open(self.closed_by)}"
+        slope, source = f"slope({self.flat})", _clipped(self.upstream, self.bound)
+        return f"{self.write} += ({source}) * {slope}{_where_open(self.closed_by)}"
 
 
 @dataclass(frozen=True)
@@ -155,3 +160,65 @@ class MultiplyMatrices(Instruction):
         left = f"{self.left}^T" if self.left_transposed else self.left
         right = f"{self.right}^T" if self.right_transposed else self.right
         return f"{self.write} = {left} @ {right}"
+
+
+@dataclass(frozen=True)
+class LookUpProduct(Instruction):
+    """Set `write = f(left @ right)`, entry by entry, for a function that the grid has values of.
+
+    The heads are those of `MultiplyMatrices` but for their values. `product` is the slot to which
+    the same layer writes left @ right itself, whose entries are at most `reach` in size.
+    """
+
+    left: str
+    right: str
+    reach: float
+    product: str
+    function: str
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.left, self.right)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def functions(self) -> tuple[str, ...]:
+        return (self.function,)
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.function}({self.left} @ {self.right})"
+
+
+@dataclass(frozen=True)
+class MultiplyEntries(Instruction):
+    """Set `write = left * right`, entry by entry: a head whose query is one, whose keys the other.
+
+    Entries are at most `reach` in size.
+    """
+
+    left: str
+    right: str
+    reach: float
+    write: str
+    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.left, self.right)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.write,)
+
+    def functions(self) -> tuple[str, ...]:
+        return (IDENTITY,)
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.left} * {self.right}"
+
+
+Gated = CopyWhere | PassBack | ActivateWhere | MarkFlat
+"""What flags close."""
+
+Product = MultiplyMatrices | MultiplyEntries
+"""What is read from a grid that covers a reach."""

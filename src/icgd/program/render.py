@@ -10,7 +10,9 @@ from icgd.program.chain import ChainProgram, Program
 from icgd.program.chain_instructions import (
     ActivateWhere,
     CopyWhere,
+    LookUpProduct,
     MarkFlat,
+    MultiplyEntries,
     MultiplyMatrices,
     PassBack,
 )
@@ -88,6 +90,8 @@ INSTRUCTIONS: dict[str, type[Instruction]] = {
         ActivateWhere,
         MarkFlat,
         MultiplyMatrices,
+        LookUpProduct,
+        MultiplyEntries,
     )
 }
 
@@ -191,7 +195,7 @@ def _chain_data(program: ChainProgram) -> dict[str, Any]:
         "n_steps": program.n_steps,
         "batch_size": program.batch_size,
         "shapes": [list(shape) for shape in program.shapes],
-        "linear": list(program.linear),
+        "kinds": list(program.kinds),
         "rows": _slots_data(program.rows),
         "slots": _slots_data(program.layout),
         "functions": _functions_data(program.functions),
@@ -244,7 +248,7 @@ def _chain(data: Mapping[str, Any]) -> ChainProgram:
         functions=tuple(f for f in functions if isinstance(f, LatticeFunction)),
         layers=tuple(_layer(entry) for entry in data["layers"]),
         shapes=tuple((rows, columns) for rows, columns in data["shapes"]),
-        linear=tuple(data["linear"]),
+        kinds=tuple(data["kinds"]),
         batch_size=data["batch_size"],
         n_steps=data["n_steps"],
     )

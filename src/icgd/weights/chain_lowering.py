@@ -1,9 +1,10 @@
-r"""Lowering of chain programs: the block's three layers as numbers.
+r"""Lowering of chain programs: the block's layers as numbers.
 
 An instruction of an MLP is a few ReLUs for each coordinate, and a product of matrices one head for
 each entry: its query holds a row of one factor in the column, its keys the other factor in the grid
 tokens g = -half .. half, which are g / half times the column. So the scores are (g a / spacing -
-g^2 / 2) / ratio^2 with a = entry / reach, and the grid returns a.
+g^2 / 2) / ratio^2 with a = entry / reach, and the grid returns a. With other values it returns any
+other function of the entry; the gain of the query is the function's own, the grid is the same.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import singledispatch
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from icgd.errors import ProgramError
 from icgd.layers.grid_attention import GridAttention
@@ -21,12 +22,14 @@ from icgd.program.chain import ChainProgram
 from icgd.program.chain_instructions import (
     ActivateWhere,
     CopyWhere,
+    LookUpProduct,
     MarkFlat,
+    MultiplyEntries,
     MultiplyMatrices,
     PassBack,
 )
 from icgd.program.functions import LatticeFunction
-from icgd.program.instructions import ONE, Combination, Instruction, LayerKind
+from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction, LayerKind
 from icgd.program.layout import Layout
 from icgd.program.program import Layer
 from icgd.program.registers import OFFSET, value_slot
@@ -58,21 +61,21 @@ def _times(factor: float, combination: Combination) -> Combination:
 
 
 def _line(factor: float, source: Combination, verb: CopyWhere | PassBack) -> list[GatedRelu]:
-    """factor * s = factor * relu(s) - factor * relu(-s)."""
-    return [
+    """factor * s = factor * relu(s) - factor * relu(-s), and the same with s clipped."""
+    relus = [
         GatedRelu(sign * factor, _times(sign, source), 0.0, verb.closed_by, verb.gate)
         for sign in (1.0, -1.0)
         if factor
     ]
+    if verb.bound is None:
+        return relus
+    beyond = [replace(relu, coefficient=-relu.coefficient) for relu in relus]
+    return relus + [replace(relu, shift=-verb.bound) for relu in beyond]
 
 
 @relus_of.register
 def _(instruction: CopyWhere) -> list[GatedRelu]:
-    relus = _line(1.0, instruction.source, instruction)
-    if instruction.bound is not None:
-        beyond = [replace(relu, coefficient=-relu.coefficient) for relu in relus]
-        relus += [replace(relu, shift=-instruction.bound) for relu in beyond]
-    return relus
+    return _line(1.0, instruction.source, instruction)
 
 
 @relus_of.register
@@ -141,20 +144,18 @@ def _mlp(layer: Layer, layout: Layout, dtype: torch.dtype) -> MLPLayer:
 
 
 def _fill_relu(relu: GatedRelu, write: str, layout: Layout, units: Units) -> None:
-    """A unit for each coordinate of slot `write`."""
-    unit = torch.arange(len(units.bias))
-    for slot, factor in relu.slots.terms():
-        units.reads[unit, coordinates(layout, slot).flatten()] += factor
-    for flag in relu.closed_by:
-        units.reads[:, coordinate_of(layout, flag)] -= relu.gate
+    """A unit for each coordinate of slot `write`; what has fewer columns is read by all of them."""
+    unit, places = torch.arange(len(units.bias)), coordinates(layout, write)
+    terms = (*relu.slots.terms(), *((flag, -relu.gate) for flag in relu.closed_by))
+    for slot, factor in terms:
+        read = coordinates(layout, slot).broadcast_to(places.shape)
+        units.reads[unit, read.flatten()] += factor
     units.bias[:] = relu.shift
-    units.writes[unit, coordinates(layout, write).flatten()] = relu.coefficient
+    units.writes[unit, places.flatten()] = relu.coefficient
 
 
 def _attention(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> GridAttention:
-    products = [part for part in layer.instructions if isinstance(part, MultiplyMatrices)]
-    (grid,) = program.functions
-    parts = [_heads(product, grid, program.layout, dtype) for product in products]
+    parts = [heads_of(part, program, dtype) for part in layer.instructions]
     features = max(part.query.shape[-1] for part in parts)
     padded = [_padded(part, features) for part in parts]
     query, key, value, output = (
@@ -163,36 +164,87 @@ def _attention(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> GridA
             *((part.query, part.key, part.value, part.output) for part in padded), strict=True
         )
     )
-    scales = torch.arange(-grid.half, grid.half + 1, dtype=torch.float64) / grid.half
-    positions = torch.zeros(len(scales), program.layout.width, dtype=torch.float64)
-    positions[:, coordinate_of(program.layout, OFFSET)] = -((scales * grid.half) ** 2) / 2
-    positions[:, coordinate_of(program.layout, value_slot(grid.name))] = torch.tensor(
-        grid.values, dtype=torch.float64
-    )
-    sequence_map = scales.unsqueeze(-1)
+    half = program.functions[0].half
+    numbers = torch.arange(-half, half + 1, dtype=torch.float64)
+    positions = torch.zeros(len(numbers), program.layout.width, dtype=torch.float64)
+    positions[:, coordinate_of(program.layout, OFFSET)] = -(numbers**2) / 2
+    for function in functions_of(layer, program):
+        values = torch.tensor(function.values, dtype=torch.float64)
+        positions[:, coordinate_of(program.layout, value_slot(function.name))] = values
+    sequence_map = (numbers / half).unsqueeze(-1)
     return GridAttention(query, key, value, output, sequence_map.to(dtype), positions.to(dtype))
 
 
+def functions_of(layer: Layer, program: ChainProgram) -> list[LatticeFunction]:
+    """The functions that a layer reads from its grid, each once."""
+    names = {name for part in layer.instructions for name in part.functions()}
+    return [function for function in program.functions if function.name in names]
+
+
+@singledispatch
+def heads_of(instruction: Instruction, program: ChainProgram, dtype: torch.dtype) -> Heads:
+    """The heads of an instruction of attention, one for each entry that it writes."""
+    rule = "has no heads in weights/chain_lowering.py"
+    raise ProgramError.broken(type(instruction).__name__, rule)
+
+
+@heads_of.register
+def _(instruction: MultiplyMatrices, program: ChainProgram, dtype: torch.dtype) -> Heads:
+    layout = program.layout
+    left, right = coordinates(layout, instruction.left), coordinates(layout, instruction.right)
+    left = left.T if instruction.left_transposed else left
+    right = right.T if instruction.right_transposed else right
+    reading = _Reading(program.look_up(IDENTITY), instruction.reach, instruction.write)
+    return _heads(*_rows_and_columns(left, right), reading, layout, dtype)
+
+
+@heads_of.register
+def _(instruction: LookUpProduct, program: ChainProgram, dtype: torch.dtype) -> Heads:
+    layout = program.layout
+    left, right = coordinates(layout, instruction.left), coordinates(layout, instruction.right)
+    reading = _Reading(program.look_up(instruction.function), 1.0, instruction.write)
+    return _heads(*_rows_and_columns(left, right), reading, layout, dtype)
+
+
+@heads_of.register
+def _(instruction: MultiplyEntries, program: ChainProgram, dtype: torch.dtype) -> Heads:
+    layout = program.layout
+    left, right = coordinates(layout, instruction.left), coordinates(layout, instruction.right)
+    reading = _Reading(program.look_up(IDENTITY), instruction.reach, instruction.write)
+    return _heads(left.reshape(-1, 1), right.reshape(-1, 1), reading, layout, dtype)
+
+
+def _rows_and_columns(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """The row and the column that each entry of left @ right is the product of."""
+    columns = right.shape[1]
+    return left.repeat_interleave(columns, 0), right.T.repeat(len(left), 1)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A function of the entry divided by `scale`, times `scale`, into slot `write`."""
+
+    function: LatticeFunction
+    scale: float
+    write: str
+
+
 def _heads(
-    product: MultiplyMatrices, grid: LatticeFunction, layout: Layout, dtype: torch.dtype
+    left: Tensor, right: Tensor, reading: _Reading, layout: Layout, dtype: torch.dtype
 ) -> Heads:
-    """Head (i, j) returns sum_s left[i, s] right[s, j]."""
-    left, right = coordinates(layout, product.left), coordinates(layout, product.right)
-    left = left.T if product.left_transposed else left
-    right = right if product.right_transposed else right.T  # a row for each column of the result
-    (rows, n_terms), columns = left.shape, len(right)
-    n_heads = rows * columns
+    """Head h reads the sum over s of coordinate left[h, s] times coordinate right[h, s]."""
+    n_heads, n_terms = left.shape
+    grid = reading.function
     shape = (n_heads, layout.width, n_terms + 1)
     query, key, value = (torch.zeros(shape, dtype=dtype) for _ in range(3))
     output = torch.zeros(n_heads, n_terms + 1, layout.width, dtype=dtype)
     head, term = torch.arange(n_heads), torch.arange(n_terms)
-    gain = grid.half / (grid.spacing * grid.ratio**2 * product.reach)
-    query[head[:, None], left.repeat_interleave(columns, 0), term] = gain
-    key[head[:, None], right.repeat(rows, 1), term] = 1.0
+    query[head[:, None], left, term] = grid.half / (grid.spacing * grid.ratio**2 * reading.scale)
+    key[head[:, None], right, term] = 1.0
     query[:, coordinate_of(layout, ONE), n_terms] = 1 / grid.ratio**2
     key[:, coordinate_of(layout, OFFSET), n_terms] = 1.0
     value[:, coordinate_of(layout, value_slot(grid.name)), 0] = 1.0
-    output[head, 0, coordinates(layout, product.write).flatten()] = product.reach
+    output[head, 0, coordinates(layout, reading.write).flatten()] = reading.scale
     return Heads(query, key, value, output)
 
 

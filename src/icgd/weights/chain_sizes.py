@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from icgd.program.chain import ChainProgram
-from icgd.program.chain_instructions import MultiplyMatrices
-from icgd.program.functions import LatticeFunction
-from icgd.program.instructions import LayerKind
+from icgd.program.chain_instructions import LookUpProduct, MultiplyMatrices
+from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.layout import Layout
 from icgd.program.program import Layer
-from icgd.weights.chain_lowering import relus_of
+from icgd.weights.chain_lowering import functions_of, relus_of
 from icgd.weights.sizes import LayerSize
 
 
@@ -16,8 +15,7 @@ def chain_layer_size(layer: Layer, program: ChainProgram) -> LayerSize:
     """The size of one of the block's layers."""
     if layer.kind is LayerKind.MLP:
         return _mlp_size(layer, program.layout)
-    (grid,) = program.functions
-    return _attention_size(layer, program.layout, grid)
+    return _attention_size(layer, program)
 
 
 def _mlp_size(layer: Layer, layout: Layout) -> LayerSize:
@@ -31,17 +29,26 @@ def _mlp_size(layer: Layer, layout: Layout) -> LayerSize:
     return LayerSize(layer.title, layer.kind, layout.width, units, 1, nonzeros)
 
 
-def _attention_size(layer: Layer, layout: Layout, grid: LatticeFunction) -> LayerSize:
+def _attention_size(layer: Layer, program: ChainProgram) -> LayerSize:
     """Query and key of a head hold the terms of an entry and the offset; value, output one each."""
+    layout = program.layout
     heads = nonzeros = widest = 0
-    for product in layer.instructions:
-        if isinstance(product, MultiplyMatrices):
-            shape = layout.slot(product.left).shape
-            n_terms = shape[0] if product.left_transposed else shape[1]
-            n_heads = layout.slot(product.write).width
-            heads += n_heads
-            nonzeros += n_heads * (2 * (n_terms + 1) + 2)
-            widest = max(widest, n_terms + 1)
-    nonzeros += 3 * 2 * grid.half  # scale, offset and value of each token but the middle one
-    n_tokens = len(grid.values)
+    for part in layer.instructions:
+        n_heads, n_terms = layout.slot(part.writes()[0]).width, _n_terms(part, layout)
+        heads += n_heads
+        nonzeros += n_heads * (2 * (n_terms + 1) + 2)
+        widest = max(widest, n_terms + 1)
+    n_tokens = len(program.functions[0].values)
+    nonzeros += 2 * (n_tokens - 1)  # scale and offset of each token but the middle one
+    for function in functions_of(layer, program):
+        nonzeros += sum(value != 0.0 for value in function.values)
     return LayerSize(layer.title, layer.kind, layout.width, heads, widest, nonzeros, n_tokens)
+
+
+def _n_terms(instruction: Instruction, layout: Layout) -> int:
+    """Products that a head of the instruction adds up."""
+    if not isinstance(instruction, MultiplyMatrices | LookUpProduct):
+        return 1
+    shape = layout.slot(instruction.left).shape
+    is_transposed = isinstance(instruction, MultiplyMatrices) and instruction.left_transposed
+    return shape[0] if is_transposed else shape[1]
