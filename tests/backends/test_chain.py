@@ -16,6 +16,8 @@ PROBLEMS = {
     "leaky, batches": problem_of(MLP((3, 4, 4, 2), "leaky_relu"), batch_size=2, step_size=0.5),
     "small box": problem_of(MLP((3, 4, 2), "relu"), batch_size=5, step_size=2.0, box=0.6),
     "linear units": problem_of(MLP((2, 3, 2), "identity", "relu"), batch_size=3),
+    "biases": problem_of(MLP((3, 2, 4, 1), "leaky_relu", biases=True), 2, step_size=0.5),
+    "linear, biases": problem_of(MLP((2, 3, 2), "identity", biases=True), step_size=0.2),
     "huber": problem_of(MLP((3, 4, 2), "relu", "relu"), 2, loss="huber", step_size=0.5, box=9.0),
 }
 SMOOTH = {  # in a small box, whose tables are cheap
@@ -23,6 +25,7 @@ SMOOTH = {  # in a small box, whose tables are cheap
     "r(0) is not 0": problem_of(MLP((3, 2, 4, 1), "sigmoid"), 5, step_size=0.5, box=1.0),
     "grows like a line": problem_of(MLP((2, 3, 1), "softplus"), 2, step_size=0.2, box=1.0),
     "two smooth ones": problem_of(MLP((2, 3, 1), "gelu", "sigmoid"), 2, step_size=0.5, box=1.0),
+    "smooth, biases": problem_of(MLP((2, 1, 2, 1), "sigmoid", biases=True), 3, box=1.0),
     "smooth, kinked": problem_of(MLP((2, 2, 1), "silu", "relu"), loss="huber", box=1.0),
     "logistic": problem_of(MLP((2, 3, 2), "relu"), 5, loss="logistic", step_size=0.5, box=1.0),
     "smooth, logistic": problem_of(MLP((3, 4, 1), "tanh"), 2, loss="logistic", box=1.0),

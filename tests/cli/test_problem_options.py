@@ -14,6 +14,7 @@ from icgd.cli.problem_options import (
 from icgd.cli.size import size
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.mlp import MLP
 from icgd.problems.updates import FunctionalStep, GradientStep
 from tests.cli.files import PROBLEM
 
@@ -97,6 +98,10 @@ def test_a_batch_size_is_part_of_the_update():
     assert problem_from("4,3,1", batch_size=2).update == GradientStep(0.1, 3.0, 2)
 
 
+def test_biases_are_part_of_the_network():
+    assert problem_from("4,3,1", "relu", biases=True).target == MLP((4, 3, 1), "relu", biases=True)
+
+
 def test_a_kernel_makes_it_functional_descent():
     problem = problem_from("4,2", kernel="exp", step_size=0.25, noise=0.5)
     compiled = compiled_from(problem, steps=3)
@@ -111,6 +116,7 @@ def test_a_kernel_makes_it_functional_descent():
         ({"widths": "4,3,1", "kernel": "rbf"}, "widths has 3 entries; expected 2 with --kernel"),
         ({"widths": "4,1", "noise": 0.1}, "noise has no effect without --kernel"),
         ({"widths": "4,1", "kernel": "rbf", "batch_size": 1}, "either --batch-size or --kernel"),
+        ({"widths": "4,1", "kernel": "rbf", "biases": True}, "either --biases or --kernel"),
         ({"widths": "4,1", "kernel": "rfb"}, "Unknown kernel 'rfb'.* Did you mean 'rbf'"),
     ],
 )

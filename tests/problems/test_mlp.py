@@ -66,6 +66,23 @@ def test_initial_weights_stay_in_the_box():
     assert (weights.abs() < 0.25).any()
 
 
+def test_biases_are_a_last_column_that_multiplies_a_constant_1():
+    network = MLP((3, 4, 2), "gelu", biases=True)
+    assert network.matrix_shapes == ((4, 4), (2, 5))
+    assert network.n_parameters == 26
+    assert network.layer_inputs(torch.tensor([[2.0, 3.0]])).tolist() == [[2.0, 3.0, 1.0]]
+    assert NETWORK.layer_inputs(torch.tensor([[2.0, 3.0]])).tolist() == [[2.0, 3.0]]
+
+
+def test_biases_start_at_0_beside_the_weights_of_the_network_without_them():
+    network = MLP((3, 4, 2), "gelu", biases=True)
+    with_biases = network.matrices(network.initial_parameters(seed=5, box=3.0, tasks=(2,)))
+    without = NETWORK.matrices(NETWORK.initial_parameters(seed=5, box=3.0, tasks=(2,)))
+    for ours, plain in zip(with_biases, without, strict=True):
+        assert torch.equal(ours[..., :-1], plain)
+        assert not ours[..., -1].any()
+
+
 @pytest.mark.parametrize(
     ("widths", "message"),
     [

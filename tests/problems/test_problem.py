@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -32,6 +33,13 @@ def test_a_batch_size_is_part_of_the_data():
     problem = Problem(PROBLEM.target, "huber", GradientStep(0.1, 3.0, 2), PROBLEM.domain)
     data = json.loads(json.dumps(problem.to_data()))
     assert data["update"] == {"step_size": 0.1, "box": 3.0, "batch_size": 2}
+    assert Problem.from_data(data) == problem
+
+
+def test_biases_are_part_of_the_data():
+    problem = replace(PROBLEM, target=MLP((3, 4, 2), "gelu", biases=True))
+    data = json.loads(json.dumps(problem.to_data()))
+    assert data["target"]["biases"] is True
     assert Problem.from_data(data) == problem
 
 

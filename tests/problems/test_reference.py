@@ -17,6 +17,7 @@ ALL = (
     *cases.SMALL,
     make_case(MLP((3, 4, 3), "tanh"), "cross_entropy"),
     make_case(MLP((3, 4, 4, 3), "gelu", "gelu"), "cross_entropy"),
+    make_case(MLP((3, 4, 4, 2), "tanh", "relu", biases=True), "squared"),
 )
 
 
@@ -55,6 +56,8 @@ def test_predictions_are_those_of_the_formula(case):
     task, target = case.task(), case.problem.target
     p = task.x
     for layer, matrix in enumerate(target.matrices(task.initial), start=1):
+        if target.biases:
+            p = torch.cat([p, torch.ones(len(p), 1)], dim=-1)
         p = target.layer_activation(layer).value(torch.einsum("kj,ij->ik", matrix, p))
     torch.testing.assert_close(reference.predict(target, task.initial, task.x), p)
 

@@ -47,6 +47,10 @@ OutputActivationName = Annotated[
         "--output-activation", help="Activation of the last layer.", rich_help_panel=NETWORK
     ),
 ]
+Biases = Annotated[
+    bool,
+    typer.Option("--biases", help="Every layer has biases.", rich_help_panel=NETWORK),
+]
 KernelName = Annotated[
     str | None,
     typer.Option(
@@ -152,6 +156,7 @@ def problem_from(
     widths: Widths,
     activation: ActivationName = "tanh",
     output_activation: OutputActivationName = "identity",
+    biases: Biases = False,
     kernel: KernelName = None,
     loss: LossName = "squared",
     step_size: StepSize = 0.1,
@@ -166,11 +171,13 @@ def problem_from(
     if kernel is not None:
         if batch_size is not None:
             raise SettingError.both("--batch-size", "--kernel")
+        if biases:
+            raise SettingError.both("--biases", "--kernel")
         machine = _machine(parse_widths(widths), kernel)
         return Problem(machine, loss, FunctionalStep(step_size, noise), domain)
     if noise:
         raise SettingError.without("noise", "--kernel")
-    target = MLP(parse_widths(widths), activation, output_activation)
+    target = MLP(parse_widths(widths), activation, output_activation, biases)
     return Problem(target, loss, GradientStep(step_size, box, batch_size), domain)
 
 

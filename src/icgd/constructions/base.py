@@ -71,6 +71,8 @@ class AbstractConstruction(ABC):
     """Whether heads and hidden units apply `Precision.unit_activation`."""
     takes_batches: ClassVar[bool] = False
     """Whether a step may use some of the examples only."""
+    takes_biases: ClassVar[bool] = False
+    """Whether it trains networks with biases."""
 
     def why_not(self, problem: Problem) -> str | None:
         """The reason why this construction cannot serve `problem`, or None if it can."""
@@ -82,6 +84,11 @@ class AbstractConstruction(ABC):
             return (
                 "its attention averages over all examples of the prompt in every step, and takes "
                 f"no batch_size, got {size}."
+            )
+        if isinstance(problem.target, MLP) and problem.target.biases and not self.takes_biases:
+            return (
+                "its layers have no biases; give X a constant-1 feature, which is a bias of the "
+                "first layer, or use cot-network."
             )
         return self.objection(problem)
 

@@ -68,6 +68,7 @@ class CotNetwork(AbstractConstruction):
 
     name: ClassVar[str] = "cot-network"
     takes_batches: ClassVar[bool] = True
+    takes_biases: ClassVar[bool] = True
 
     def objection(self, problem: Problem) -> str | None:
         if problem.gradient_step.batch_size is None:
@@ -165,7 +166,7 @@ def _block(problem: Problem, precision: Precision) -> ChainBlock:
         smooth=tuple(smooth.values()),
         look_ups=_tables(problem, reaches.forward, precision),
         loss=_loss_slope(problem.loss_function),
-        has_biases=False,
+        has_biases=target.biases,
         reaches=reaches,
         gate=2.0 ** (2 + ceil(log2(largest))),
     )
@@ -180,7 +181,7 @@ def _reaches(problem: Problem) -> Reaches:
         width * update.box * delta
         for width, delta in zip(target.widths[1:], backward.deltas, strict=True)
     )
-    gradient = (update.batch_size or 1) * max(backward.deltas) * max(ranges.outputs)
+    gradient = (update.batch_size or 1) * max(backward.deltas) * max(*ranges.outputs, 1.0)
     return Reaches(
         forward=_reach(max(ranges.preactivations)),
         delta=_reach(max(backward.deltas)),

@@ -7,24 +7,26 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from icgd.errors import SettingError
 from icgd.problems.activations import Activation, activation_named
-from icgd.problems.settings import count
-from icgd.shapes import Matrix, Parameters
+from icgd.problems.settings import count, instance
+from icgd.shapes import Matrix, Parameters, Values
 
 
 @dataclass(frozen=True)
 class MLP:
-    """A network of `depth` layers without biases: p_j = r(V_j p_{j-1}), p_0 = x.
+    """A network of `depth` layers: p_j = r(V_j p_{j-1}), p_0 = x.
 
-    `widths` runs from the input to the output. A bias is a constant-1 input feature. The last
-    layer applies `output_activation`.
+    `widths` runs from the input to the output. The last layer applies `output_activation`. With
+    `biases` every V_j has one more column, its last, which multiplies a constant 1 below p_{j-1}.
     """
 
     widths: tuple[int, ...]
     activation: str = "tanh"
     output_activation: str = "identity"
+    biases: bool = False
 
     def __post_init__(self) -> None:
         widths = self.widths if isinstance(self.widths, Iterable) else (self.widths,)
@@ -33,6 +35,7 @@ class MLP:
             raise SettingError.too_few_widths(self.widths)
         activation_named(self.activation)
         activation_named(self.output_activation)
+        instance("biases", self.biases, bool)
 
     @property
     def depth(self) -> int:
@@ -48,8 +51,9 @@ class MLP:
 
     @property
     def matrix_shapes(self) -> tuple[tuple[int, int], ...]:
-        """Shape (outputs, inputs) of every layer's matrix."""
-        return tuple(zip(self.widths[1:], self.widths[:-1], strict=True))
+        """Shape (outputs, inputs) of every layer's matrix, the constant 1 counted as an input."""
+        inputs = (width + self.biases for width in self.widths[:-1])
+        return tuple(zip(self.widths[1:], inputs, strict=True))
 
     @property
     def n_parameters(self) -> int:
@@ -68,12 +72,20 @@ class MLP:
             part.unflatten(-1, shape) for part, shape in zip(parts, self.matrix_shapes, strict=True)
         ]
 
+    def layer_inputs(self, outputs: Values) -> Values:
+        """What a layer's matrix multiplies: the outputs before it, and the constant 1 if needed."""
+        return functional.pad(outputs, (0, 1), value=1.0) if self.biases else outputs
+
     def initial_parameters(self, seed: int, box: float, tasks: tuple[int, ...] = ()) -> Parameters:
-        """Normal weights of variance 1 / fan-in, clipped to the box; repeatable from `seed`."""
+        """Normal weights of variance 1 / fan-in, clipped to the box; repeatable from `seed`.
+
+        Biases start at 0, so that the weights are those of the network without them.
+        """
         generator = torch.Generator().manual_seed(seed)
-        blocks = [
-            torch.randn(*tasks, rows * columns, generator=generator, dtype=torch.float64)
+        matrices = [
+            torch.randn(*tasks, rows, columns, generator=generator, dtype=torch.float64)
             / columns**0.5
-            for rows, columns in self.matrix_shapes
+            for rows, columns in zip(self.widths[1:], self.widths[:-1], strict=True)
         ]
-        return torch.cat(blocks, dim=-1).clamp(-box, box)
+        with_biases = [functional.pad(matrix, (0, int(self.biases))) for matrix in matrices]
+        return torch.cat([matrix.flatten(-2) for matrix in with_biases], dim=-1).clamp(-box, box)

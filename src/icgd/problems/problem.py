@@ -89,8 +89,10 @@ class Problem:
         return loss_named(self.loss)
 
     def to_data(self) -> dict[str, Any]:
-        """This problem as JSON-ready data; a step on all examples has no batch size."""
+        """This problem as JSON-ready data; it has no batch size or biases if it does without."""
         data = asdict(self)
+        if not data["target"].get("biases"):
+            data["target"].pop("biases", None)
         if data["update"].get("batch_size") is None:
             data["update"].pop("batch_size", None)
         return data

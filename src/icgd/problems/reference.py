@@ -4,6 +4,7 @@ r"""The real algorithm in float64, by explicit formulas: the oracle of the whole
     s_N = r'(z_N) * u,  s_j = r'(z_j) * (V_{j+1}^T s_{j+1})        backward
     grad of V_j = (1 / 2n) sum_i s_{i,j} p_{i,j-1}^T
 
+With biases a constant 1 stands below every p_{j-1}, and nothing is passed back to it.
 Everything takes one task (no leading axis) or a batch of them.
 """
 
@@ -32,7 +33,7 @@ def forward(target: MLP, parameters: Parameters, x: Inputs) -> Forward:
     preactivations: list[Tensor] = []
     outputs = [x]
     for layer, matrix in enumerate(target.matrices(parameters), start=1):
-        preactivations.append(outputs[-1] @ matrix.mT)
+        preactivations.append(target.layer_inputs(outputs[-1]) @ matrix.mT)
         outputs.append(target.layer_activation(layer).value(preactivations[-1]))
     return Forward(preactivations, outputs)
 
@@ -58,8 +59,9 @@ def gradient(problem: Problem, parameters: Parameters, x: Inputs, y: Labels) -> 
     for layer in range(target.depth, 0, -1):
         slope = target.layer_activation(layer).derivative(states.preactivations[layer - 1])
         delta = slope * pulled_back
-        blocks.append((delta.mT @ states.outputs[layer - 1]).flatten(-2))
-        pulled_back = delta @ matrices[layer - 1]
+        inputs = states.outputs[layer - 1]
+        blocks.append((delta.mT @ target.layer_inputs(inputs)).flatten(-2))
+        pulled_back = delta @ matrices[layer - 1][..., : inputs.shape[-1]]
     return torch.cat(blocks[::-1], dim=-1) / (2 * x.shape[-2])
 
 

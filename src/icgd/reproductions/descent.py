@@ -19,7 +19,7 @@ def descend(problem: Problem, task: Task, n_steps: int) -> Parameters:
         outputs, labels = examples_of(problem, number, task.x, task.y)
         n_examples = outputs.shape[-2]
         for matrix, activation in zip(matrices, activations, strict=True):
-            outputs = activation(outputs @ matrix.mT)
+            outputs = activation(target.layer_inputs(outputs) @ matrix.mT)
         risk = problem.loss_function.value(outputs, labels).sum() / (2 * n_examples)
         gradients = torch.autograd.grad(risk, matrices)
         with torch.no_grad():

@@ -5,7 +5,7 @@ r"""How large the quantities of a training run can become on the domain.
     |delta_N| <= max |r'| max |u|,   |delta_j| <= max |r'| k_{j+1} box max|delta_{j+1}|
 
 A construction fits its functions on these ranges. Outputs get a `margin` on top, for the error
-of the fitted activation itself.
+of the fitted activation itself. With biases, |z_j| is larger by the box.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def ranges_on_domain(
     preactivations: list[float] = []
     outputs = [problem.domain.x]
     for layer, fan_in in enumerate(target.widths[:-1], start=1):
-        preactivations.append(fan_in * problem.gradient_step.box * outputs[-1])
+        preactivations.append(problem.gradient_step.box * (fan_in * outputs[-1] + target.biases))
         activation = target.layer_activation(layer)
         outputs.append(largest_output(activation, preactivations[-1]) + margin)
     return Ranges(tuple(preactivations), tuple(outputs))
