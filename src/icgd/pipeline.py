@@ -212,12 +212,13 @@ def verify(
     history = compiled.run_task(task, backend=backend, on_progress=on_progress).parameters
     real = exact_run(problem, task, program.n_steps)
     how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
+    paper_line = None
     if problem.trains_function:
         step_bounds = functional_step_bounds(problem, task, history, how)
         run_bounds = functional_trajectory_bounds(problem, task, real, how)
     elif isinstance(program, ChainProgram):
         bounds = chain_bounds(program, task, history, real, how)
-        step_bounds, run_bounds = bounds.steps, bounds.trajectory
+        step_bounds, run_bounds, paper_line = bounds.steps, bounds.trajectory, bounds.paper
     else:
         step_bounds = stepwise_bounds(program, task, history, how)
         run_bounds = trajectory_bounds(program, problem, task, real, how)
@@ -230,6 +231,7 @@ def verify(
         near_kinks=near_kinks(program, problem, task, history),
         backend=backend,
         dtype=str(task.x.dtype).removeprefix("torch."),
+        paper_trajectory=paper_line,
     )
 
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from math import nan
 
 import pytest
@@ -40,6 +41,22 @@ def test_errors_within_all_bounds_hold():
 )
 def test_one_error_beyond_a_bound_or_not_a_number_breaks_it(broken):
     assert report(**broken).verdict is Verdict.BROKEN
+
+
+def test_a_run_may_be_beyond_the_line_of_a_paper_and_hold():
+    def with_line(*line: float) -> Report:
+        return replace(report(), paper_trajectory=torch.tensor(line))
+
+    assert report().beyond_paper is None
+    assert with_line(0.5, 2.0).beyond_paper is None
+    assert with_line(0.5, 1.9).beyond_paper == 2
+    assert with_line(0.5, 1.9).verdict is Verdict.HOLDS
+    batch = replace(
+        with_line(1.0, 1.0),
+        trajectory_errors=torch.tensor([[0.5, 0.5], [0.5, 1.5]]),
+        paper_trajectory=torch.ones(2, 2),
+    )
+    assert batch.beyond_paper == 2
 
 
 def test_verdicts_are_sentences():

@@ -97,6 +97,16 @@ def test_a_report_shows_its_verdict(capsys):
     assert "BROKEN: a measured error exceeds a proved bound" in capsys.readouterr().out
 
 
+def test_a_report_shows_the_line_of_a_paper_and_where_the_run_leaves_it(capsys):
+    report = icgd.verify(compiled_run(), X, Y)
+    show.print_report(replace(report, paper_trajectory=report.trajectory_errors + 7.25e-6))
+    text = capsys.readouterr().out
+    assert "beyond" not in text
+    assert show.error_text(float(report.trajectory_errors.max()) + 7.25e-6) in text
+    show.print_report(replace(report, paper_trajectory=report.trajectory_errors / 2))
+    assert "From step 1 on the run is beyond the paper's line" in capsys.readouterr().out
+
+
 def test_exact_functions_are_not_listed_one_by_one(capsys):
     functions = [f for f in compiled_run().program.functions if f.is_exact]
     show.print_functions(functions)

@@ -103,3 +103,6 @@ def test_a_chain_is_compiled_run_and_verified(command, tmp_path, backend):
     data = json.loads(outcome.stdout)
     assert data["verdict"] == "HOLDS"
     assert data["largest"]["trajectory_bounds"] < 1e-8
+    assert data["paper_trajectory"][0] == data["step_bounds"][0]
+    assert data["paper_trajectory"][-1] == pytest.approx(sum(data["step_bounds"]))
+    assert data["beyond_paper"] is None

@@ -45,6 +45,9 @@ class Report:
     `step_errors` are |w_l - step(w_{l-1})|, what the theorems bound; `trajectory_errors` the
     distance to real gradient descent. `step_bounds` and `trajectory_bounds` (b) are proved for
     this run, those of `certificate` (a) for every run. Each is the largest over all weights.
+    `paper_trajectory` (c) is the paper's line for the whole run, if it has one. It takes for
+    granted that no step expands distances, so that a run may exceed it, and no verdict depends on
+    it.
     """
 
     certificate: Certificate
@@ -55,6 +58,16 @@ class Report:
     near_kinks: NearKinks
     backend: str
     dtype: str
+    paper_trajectory: Tensor | None = None
+
+    @property
+    def beyond_paper(self) -> int | None:
+        """The first step, counted from 1, that leaves a run beyond the paper's line, or None."""
+        if self.paper_trajectory is None:
+            return None
+        is_beyond = self.trajectory_errors > self.paper_trajectory
+        steps = is_beyond.flatten(0, -2).any(0) if is_beyond.ndim > 1 else is_beyond
+        return int(steps.nonzero()[0]) + 1 if steps.any() else None
 
     @property
     def verdict(self) -> Verdict:

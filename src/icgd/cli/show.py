@@ -68,6 +68,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "verdict": report.verdict.name,
         "meaning": report.verdict.value,
         "largest": {name: largest(getattr(report, name)) for name in names},
+        "beyond_paper": report.beyond_paper,
         **plain(report),
     }
 
@@ -191,7 +192,7 @@ def print_certificate(certificate: Certificate) -> None:
 
 def print_report(report: Report) -> None:
     """Measured errors beside their bounds, and the verdict."""
-    certificate = report.certificate
+    certificate, paper = report.certificate, report.paper_trajectory
     rows = [
         (
             "one step",
@@ -205,12 +206,17 @@ def print_report(report: Report) -> None:
             error_text(largest(report.trajectory_errors)),
             error_text(largest(report.trajectory_bounds)),
             error_text(certificate.domain_trajectory),
-            "",
+            "" if paper is None else error_text(largest(paper)),
         ),
     ]
     names = ("", "measured", "(b) this run", "(a) any data", "(c) paper")
     print_columns("Largest error of anything learnt, and its proved bounds", names, rows)
     output.print(f"Near-kink events: {report.near_kinks.count:,}")
+    if report.beyond_paper:
+        output.print(
+            f"From step {report.beyond_paper:,} on the run is beyond the paper's line, which holds "
+            "only where no step expands distances."
+        )
     style = "bold green" if report.verdict is Verdict.HOLDS else "bold red"
     output.print(Text(f"{report.verdict.name}: {report.verdict.value}.", style=style))
 
