@@ -52,7 +52,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
         recursion.weights,
     ),
     "chain_weights": (
-        "Trained weights of cot-network, relu, one example a round, float64",
+        "Trained weights of cot-network, one example a round, float64",
         chains.weights,
     ),
     "chain_blocks": ("A fused block of cot-network as N grows, d = 8, one thread", chains.blocks),

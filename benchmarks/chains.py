@@ -12,11 +12,26 @@ from icgd.reproductions.timing import interleaved_medians
 DEPTHS = (2, 4, 8, 16, 32, 64)
 
 
-def compiled_of(depth: int, width: int, n_rounds: int) -> icgd.Compiled:
-    """Square relu layers, one example a round."""
+NETWORKS = {
+    "tanh": {"activation": "tanh"},
+    "relu, logistic loss": {"loss": "logistic"},
+    "softplus, biases": {"activation": "softplus", "biases": True},
+}
+"""What lies beyond the paper, which has relu layers without biases and the squared loss."""
+
+
+def compiled_of(
+    depth: int,
+    width: int,
+    n_rounds: int,
+    activation: str = "relu",
+    loss: str = "squared",
+    biases: bool = False,
+) -> icgd.Compiled:
+    """Square layers, one example a round."""
     problem = icgd.Problem(
-        target=icgd.MLP((width,) * (depth + 1), "relu"),
-        loss="squared",
+        target=icgd.MLP((width,) * (depth + 1), activation, biases=biases),
+        loss=loss,
         update=icgd.GradientStep(step_size=0.05, box=10.0, batch_size=1),
         domain=icgd.Domain(x=4.0, y=4.0),
     )
@@ -29,25 +44,29 @@ def task_for(compiled: icgd.Compiled) -> icgd.problems.task.Task:
     generator = torch.Generator().manual_seed(target.depth)
     shape = (compiled.program.n_steps, target.widths[0])
     x, y = (torch.randn(shape, generator=generator).double().clamp(-4, 4) for _ in range(2))
+    if compiled.problem.loss == "logistic":
+        y = (y > 0).double()
     return compiled.task(x, y, seed=0)
 
 
 def weights() -> list[dict[str, object]]:
-    """The sizes (N, d, rounds) at which 1e-8 is asked."""
-    return [
-        _weights(size, backend)
-        for size in ((3, 5, 20), (6, 5, 20), (9, 10, 20), (4, 8, 200))
-        for backend in ("dense", "fused")
-    ]
+    """The sizes (N, d, rounds) at which 1e-8 is asked, and other networks at the first of them."""
+    sizes = ((3, 5, 20), (6, 5, 20), (9, 10, 20), (4, 8, 200))
+    runs = [(size, "relu", {}) for size in sizes]
+    runs += [(sizes[0], name, settings) for name, settings in NETWORKS.items()]
+    return [_weights(*run, backend) for run in runs for backend in ("dense", "fused")]
 
 
-def _weights(size: tuple[int, int, int], backend: str) -> dict[str, object]:
-    compiled = compiled_of(*size)
+def _weights(
+    size: tuple[int, int, int], name: str, settings: dict, backend: str
+) -> dict[str, object]:
+    compiled = compiled_of(*size, **settings)
     task = task_for(compiled)
     ours = compiled.run_task(task, backend=backend).parameters
     real = reference.train(compiled.problem, task.initial, task.x, task.y, size[-1])
     return {
         "N, d, rounds": str(size),
+        "network": name,
         "backend": backend,
         "largest weight error": float((ours - real).abs().max()),
         "weights moved": float((real[-1] - real[0]).abs().max()),

@@ -142,6 +142,16 @@ NARROW = {case: _in_box(case, 0.5) for case in SMALL}
 ROOMY = {case: _in_box(case, 1.0) for case in SMALL}
 """In a box that few weights come near to."""
 
+
+def _batched(case: Case) -> Case:
+    """The same problem with steps on two examples."""
+    update = replace(case.problem.update, batch_size=2)
+    return replace(case, name=f"{case.name}-2", problem=replace(case.problem, update=update))
+
+
+BATCHED = tuple(_batched(NARROW[SMALL[number]]) for number in (1, 11, 15))
+"""2-3-1 relu, tanh and gelu, each with another loss, in steps on some of the examples."""
+
 SUITED = {"softmax-stack": NARROW, "recursion": ROOMY}
 
 

@@ -87,7 +87,8 @@ def test_the_figures_of_chains_are_those_of_the_last_benchmark():
     rows = RESULTS["chain_weights"]
     for dense, fused in zip(rows[::2], rows[1::2], strict=True):
         errors = [f"{row['largest weight error']:.1e}" for row in (dense, fused)]
-        assert f"| {dense['N, d, rounds']} | {' | '.join(errors)} |" in page
+        name = f"{dense['N, d, rounds']} | {dense['network']}"
+        assert f"| {name} | {' | '.join(errors)} |" in page
         assert dense["largest weight error"] <= 1e-8
     exponent = RESULTS["chain_blocks"][0]["fitted exponent"]
     assert f"fitted exponent {exponent:.2f}" in page

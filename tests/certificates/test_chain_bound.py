@@ -23,8 +23,9 @@ PROBLEMS = {
     "small box": problem_of(MLP((3, 2), "identity"), batch_size=5, step_size=2.0, box=0.6),
     "tanh": problem_of(MLP((3, 4, 2), "tanh"), step_size=0.5, box=1.0),
     "softplus, logistic": problem_of(MLP((2, 3, 1), "softplus"), 2, loss="logistic", box=1.0),
-    "biases": problem_of(MLP((2, 3, 1), "identity", "tanh", biases=True), 2, box=1.0),
-    "huber": problem_of(MLP((3, 4, 2), "relu", "relu"), 2, loss="huber", step_size=0.5),
+    "biases, huber": problem_of(
+        MLP((2, 3, 1), "relu", "tanh", biases=True), 2, loss="huber", box=1.0
+    ),
 }
 SMALL = {"fused": 1e-12, "dense": 1e-8}
 LOOKED_UP = 1e-9

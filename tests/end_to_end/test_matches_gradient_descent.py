@@ -6,7 +6,7 @@ import torch
 import icgd
 from icgd.backends.registry import BACKENDS
 from icgd.problems import reference
-from tests.cases import SMALL, Case, batch_of, every_construction_on
+from tests.cases import BATCHED, SMALL, Case, batch_of, every_construction_on
 
 on_every_backend = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -21,13 +21,13 @@ def compiled_case(construction, case: Case, pieces: int, dtype: str = "float64")
     )
 
 
-@every_construction_on(SMALL)
+@every_construction_on((*SMALL, *BATCHED))
 @on_every_backend
 def test_every_step_stays_within_its_bounds(construction, case: Case, backend: str):
     compiled = compiled_case(construction, case, pieces=16)
     report = icgd.verify(compiled, case.x, case.y, seed=case.seed, backend=backend)
     assert report.verdict is icgd.Verdict.HOLDS
-    is_exact = case.is_exact or construction.name == "softmax-stack"
+    is_exact = case.is_exact or construction.name in {"softmax-stack", "cot-network"}
     if is_exact and report.near_kinks.count == 0:
         assert report.step_errors.max() <= 1e-11
     assert report.step_bounds.max() <= report.certificate.domain_step

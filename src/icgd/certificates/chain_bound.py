@@ -209,10 +209,12 @@ def next_block(program: ChainProgram, near: Rows, far: Rows, how: Arithmetic) ->
         value = 0.0 if is_closed else rule(instruction, program, stream, how)
         (write,) = instruction.writes()
         before = stream.get(write, 0.0)
+        if isinstance(value, Enclosure) and not isinstance(instruction, CopyWhere):
+            value = value.without_nan()
         if isinstance(value, Enclosure) and isinstance(before, Enclosure):
             value = add(before, value, how)
         if value != 0.0 or write not in stream:
-            stream[write] = value if isinstance(value, float) else value.without_nan()
+            stream[write] = value
     return {name: stream[row_of(OUT, name)] for name in names}
 
 
@@ -251,6 +253,8 @@ def _clipped(source: Row, bound: float | None, how: Arithmetic) -> Row:
 
 def _combined(combination: Combination, stream: Rows, how: Arithmetic) -> Row:
     """A combination of enclosures, or of numbers; rows that are 0 add nothing."""
+    if combination.coefficients == (1.0,):
+        return stream[combination.slots[0]]
     enclosed: dict[str, Enclosure] = {}
     factors, number = [], 0.0
     for slot, factor in combination.terms():
@@ -262,7 +266,8 @@ def _combined(combination: Combination, stream: Rows, how: Arithmetic) -> Row:
             factors.append(factor)
     if not enclosed:
         return number
-    return combination_at(Combination(tuple(enclosed), tuple(factors)), enclosed, how).value
+    total = combination_at(Combination(tuple(enclosed), tuple(factors)), enclosed, how).value
+    return total.without_nan()
 
 
 @rule.register
