@@ -137,7 +137,7 @@ MESSAGES = [
     ),
     (
         made(SettingError.no_setting, "pieces", "functional"),
-        "functional is exact and has no pieces; leave it out.",
+        "functional is as fine as it can be and has no pieces; leave it out.",
     ),
     (
         made(KernelError.wrong_dtype, "mine", "torch.float32", "torch.float64"),

@@ -99,7 +99,7 @@ class SettingError(IcgdError, ValueError):
 
     @classmethod
     def no_setting(cls, name: str, construction: str) -> SettingError:
-        return cls(f"{construction} is exact and has no {name}; leave it out.")
+        return cls(f"{construction} is as fine as it can be and has no {name}; leave it out.")
 
     @classmethod
     def unreachable_accuracy(cls, accuracy: float, best: float, n_tokens: int) -> SettingError:

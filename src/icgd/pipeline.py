@@ -131,11 +131,14 @@ def _within(
 
 
 def _exact_within(tolerance: float, compiled: Compiled, task: Task | None) -> Compiled:
-    """A run that approximates nothing, if its rounding is small enough."""
+    """A run that cannot be finer, if its rounding and what it looks up are exact enough."""
     bound = _step_bound(compiled, task)
     if not bound <= tolerance:
-        reason = "Only rounding errs: prove it for one run with task=..., or use a smaller domain."
-        raise ToleranceError.unreachable(tolerance, bound, "exact arithmetic", reason)
+        looks_up = _has_smooth_functions(compiled.program)
+        errs = "rounding, and look-ups as fine as they can be, err" if looks_up else "rounding errs"
+        reason = f"Only {errs}: prove it for one run with task=..., or use a smaller domain."
+        finest = "look-ups of full accuracy" if looks_up else "exact arithmetic"
+        raise ToleranceError.unreachable(tolerance, bound, finest, reason)
     return compiled
 
 

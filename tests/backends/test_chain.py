@@ -7,6 +7,7 @@ from icgd.backends.chain import GENERATORS, Chain, run_chain
 from icgd.errors import InterruptedRunError, LayoutError, SettingError, UnknownNameError
 from icgd.problems import reference
 from icgd.problems.mlp import MLP
+from icgd.problems.task import as_task
 from tests.backends.chain_cases import problem_of, program_of, task_of
 
 PROBLEMS = {
@@ -52,6 +53,16 @@ def test_every_round_is_a_step_of_stochastic_gradient_descent(problem, backend):
     assert (run.parameters - real).abs().max() <= tolerance
     predicted = reference.predict(problem.network, real[-1], task.queries)
     assert (run.predictions - predicted).abs().max() <= tolerance
+
+
+@over_backends
+@pytest.mark.parametrize("output", ["identity", "leaky_relu"])
+def test_the_huber_loss_passes_back_no_more_than_1(output, backend):
+    """p = 2.5 * 2 and y = 0, so that w moves by 0.1 / 2 * 1 * 2."""
+    problem = problem_of(MLP((1, 1), "relu", output), loss="huber")
+    task = as_task(problem, [[2.0]], [[0.0]], initial=[2.5])
+    run = run_chain(program_of(problem, 1), task, backend=backend)
+    assert run.parameters.flatten().tolist() == pytest.approx([2.5, 2.4], abs=1e-12)
 
 
 @over_backends

@@ -29,15 +29,15 @@ def block_of(flags: dict, seed: int) -> dict:
     return {**data, "flat": flat, "weights": weights, **flags}
 
 
-@pytest.mark.parametrize("activation", ["relu", "leaky_relu"])
+@pytest.mark.parametrize(("activation", "loss"), [("relu", "squared"), ("leaky_relu", "huber")])
 @pytest.mark.parametrize("layer", [LINEAR, KINKED], ids=["linear", "kinked"])
 @pytest.mark.parametrize(
     ("near", "far"),
     [(FORWARD, BACKWARD), (BACKWARD, FORWARD), (BACKWARD, DATA), (FORWARD, DATA)],
     ids=["forward", "backward", "from x", "from y"],
 )
-def test_the_generators_agree(near, far, layer, activation):
-    program = program_of(problem_of(MLP((3, WIDTH, 2), activation), BATCH))
+def test_the_generators_agree(near, far, layer, activation, loss):
+    program = program_of(problem_of(MLP((3, WIDTH, 2), activation), BATCH, loss=loss))
     blocks = [block_of({**near, **layer}, 1), block_of({**far, **layer}, 2)]
     if far is DATA:
         blocks[1] = {"first": blocks[1]["first"], **DATA}

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from icgd.backends.chain import GENERATORS, run_chain
-from icgd.certificates.bounds import Arithmetic
-from icgd.certificates.chain_bound import chain_bounds, round_bounds, rule
+from icgd.certificates.bounds import Arithmetic, Enclosure
+from icgd.certificates.chain_bound import chain_bounds, next_block, round_bounds, rule
+from icgd.certificates.intervals import Interval
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
 from icgd.errors import ProgramError
@@ -107,6 +108,44 @@ def test_the_papers_line_fails_where_a_round_expands_distances():
     errors = trajectory_errors(history, real)
     assert errors[-1] > bounds.paper[-1]
     assert (errors <= bounds.trajectory).all()
+
+
+def known(*rows: list[float]) -> Enclosure:
+    """An enclosure of numbers that are known."""
+    return Enclosure.common(Interval.point(torch.tensor(rows, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("backend", GENERATORS)
+def test_what_attention_reads_is_enclosed_closely(backend):
+    """z = 0.5 * 0.6 - 0.25 * 0.8 and delta = 0.5 * 3 in the first unit."""
+    program = program_of(PROBLEMS["softplus, logistic"])
+    how = Arithmetic.of(torch.float64, 5, backend)
+    weights = known([0.5, -0.25, 0.0], [0.0] * 3, [0.0] * 3)
+    inputs, up, slope = (
+        known([a, a], [b, b], [0.0] * 2) for a, b in ((0.6, 0.8), (0.5, 1.0), (3.0, 1.0))
+    )
+    stream = {"weights": weights, "inputs": inputs, "up": up, "slope": slope}
+    z = torch.tensor(0.1, dtype=torch.float64)
+    expected = {"z": z, "delta": torch.tensor(1.5), "sigmoid of z": torch.sigmoid(z)}
+    for part in program.layers[1].instructions:
+        value = rule(part, program, stream, how)
+        assert value.exact.size.isfinite().all()
+        if part.write in expected:
+            truth = float(expected[part.write])
+            assert float(value.exact.low[0, 0]) == pytest.approx(truth, abs=1e-12)
+            assert float(value.exact.high[0, 0]) == pytest.approx(truth, abs=1e-12)
+            assert 0 < float(value.error[0, 0]) < 1e-10
+
+
+def test_closed_units_are_known_to_be_0():
+    program = program_of(PROBLEMS["softplus, logistic"])
+    how = Arithmetic.of(torch.float64, 5, "fused")
+    flags = {"padding": known([0.0], [0.0], [1.0]), "softplus": 1.0, "is_backward": 1.0}
+    weights = known(*[[1.0] * 3] * 3)
+    data = {"first": known(*[[1.0] * 2] * 3), "is_data": 1.0}
+    first = next_block(program, {**flags, "weights": weights}, data, how)["first"]
+    assert first.exact.low[:2].min() > 3
+    assert not any(part[2].any() for part in (first.actual.low, first.actual.high, first.error))
 
 
 def test_a_wrong_step_exceeds_its_bound():

@@ -23,7 +23,9 @@ from icgd.problems.problem import Domain, Problem
 from icgd.problems.task import as_task
 from icgd.problems.updates import FunctionalStep, GradientStep
 from icgd.program import render
-from icgd.program.chain_instructions import MarkFlat
+from icgd.program.chain import ChainProgram
+from icgd.program.chain_instructions import MarkFlat, MultiplyMatrices
+from icgd.program.instructions import Instruction
 from tests.backends.chain_cases import COT_NETWORK, problem_of, program_of, task_of
 
 PROBLEM = problem_of(MLP((3, 4, 4, 2), "relu"))
@@ -54,6 +56,11 @@ KERNEL = Problem(KernelMachine(3), "squared", FunctionalStep(0.1), Domain(1.0, 1
             replace(PROBLEM, target=MLP((2, 3, 1), "relu", "leaky_relu")),
             "all layers share a block with one kinked activation, not relu and leaky_relu.",
         ),
+        (
+            replace(PROBLEM, domain=Domain(1e13, 1.0)),
+            "its inputs, labels or weights can reach 1e+13, where float64 leaves no digits beside "
+            "them; use a smaller box or domain.",
+        ),
     ],
 )
 def test_what_it_cannot_serve_is_refused_with_the_reason(problem, reason):
@@ -67,7 +74,7 @@ def test_biases_are_left_to_it_by_the_others():
     for construction in (CONSTRUCTIONS["relu-stack"], CONSTRUCTIONS["recursion"]):
         assert construction.why_not(whole) == (
             "its layers have no biases; give X a constant-1 feature, which is a bias of the first "
-            "layer, or use cot-network."
+            "layer, or use cot-network with a batch_size."
         )
 
 
@@ -107,6 +114,10 @@ def test_the_kink_is_as_narrow_as_asked_or_narrower():
 
     assert width(2.0**-13) == 2.0**-30
     assert width(2.0**-50) == 2.0**-50
+
+
+def parts_of(program: ChainProgram) -> list[Instruction]:
+    return [part for layer in program.layers for part in layer.instructions]
 
 
 def run_of(
@@ -204,6 +215,35 @@ def test_linear_networks_are_proved_on_the_whole_domain():
     assert certificate.domain_step <= certificate.domain_trajectory <= 1e-11
     with pytest.raises(ToleranceError, match="exact arithmetic"):
         icgd.compile(PROBLEM, n_steps=4, construction="cot-network", tolerance=1e-12)
+
+
+def test_smooth_networks_are_proved_on_the_whole_domain():
+    target = MLP((2, 2, 1), "sigmoid", biases=True)
+    problem = Problem(target, "logistic", GradientStep(0.1, 0.5, 2), Domain(1.0, 1.0))
+    compiled = icgd.compile(problem, n_steps=2, construction="cot-network", tolerance=1e-10)
+    assert compiled.certificate().domain_trajectory <= 1e-10
+    with pytest.raises(
+        ToleranceError, match=r"with look-ups of full accuracy\. Only rounding, and"
+    ):
+        icgd.compile(problem, n_steps=2, construction="cot-network", tolerance=1e-20)
+
+
+def test_grids_cover_what_biases_add():
+    """z = 0.1 and delta = 4.2 are a hundred times what an input of 0.01 makes of them."""
+    target = MLP((1, 1), "identity", biases=True)
+    problem = Problem(target, "squared", GradientStep(0.1, 0.1, 1), Domain(0.01, 2.0))
+    task = as_task(problem, [[0.01]], [[-2.0]], initial=[0.0, 0.1])
+    real = reference.train(problem, task.initial, task.x, task.y, 1)
+    ours = run_chain(program_of(problem, 1), task).parameters
+    assert real[-1].tolist() == pytest.approx([-0.0021, -0.1])
+    torch.testing.assert_close(ours, real, rtol=0, atol=1e-15)
+
+
+def test_reaches_are_finite_whatever_the_depth():
+    """Ranges of 400 layers overflow, and their products are not numbers."""
+    problem = replace(PROBLEM, target=MLP((9,) * 400, "gelu"), domain=Domain(1e12, 1.0))
+    reaches = {p.reach for p in parts_of(program_of(problem)) if isinstance(p, MultiplyMatrices)}
+    assert reaches == {4096.0}
 
 
 def test_other_constructions_point_here_for_batches():

@@ -89,7 +89,7 @@ def test_a_tolerance_is_met_by_rounding_alone_or_not_at_all():
         ),
         (
             lambda: icgd.compile(problem_of(icgd.FunctionalStep(0.1)), n_steps=3, pieces=8),
-            "functional is exact and has no pieces; leave it out",
+            "functional is as fine as it can be and has no pieces; leave it out",
         ),
         (
             lambda: icgd.compile(problem_of(icgd.FunctionalStep(0.1)), n_steps=3).run(

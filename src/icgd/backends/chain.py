@@ -114,15 +114,16 @@ class Chain:
         parts = weights.split([rows * columns for rows, columns in program.shapes], dim=-1)
         for layer in range(len(parts), 0, -1):
             matrix = parts[layer - 1].unflatten(-1, program.shapes[layer - 1])
-            rows = {
-                name: row.to(matrix).expand(*self.task.batch, -1, -1)
-                if isinstance(row, Tensor)
-                else row
-                for name, row in travelling_rows(program, layer - 1).items()
-            }
+            travelling = travelling_rows(program, layer - 1)
+            rows = {name: self._for_all_tasks(row) for name, row in travelling.items()}
             rows |= {"weights": padded(program, matrix), IS_BACKWARD: 1.0}
             blocks[1 - layer] = self.generator.encode(rows)
         return blocks
+
+    def _for_all_tasks(self, row: Row) -> Row:
+        if isinstance(row, float):
+            return row
+        return row.to(self.task.x).expand(*self.task.batch, -1, -1)
 
     def inputs(self, values: Inputs) -> Any:
         """The block of up to `batch_size` inputs, a column each."""

@@ -228,13 +228,14 @@ def _(instruction: PassBack, stream: Rows) -> Row:
     """relu(up - B flat) - relu(-up - B flat) is up, drawn towards 0 by B flat."""
     if _is_closed(instruction.closed_by, stream):
         return 0.0
-    upstream = _clipped(_combined(instruction.upstream, stream), instruction.bound)
+    upstream = _combined(instruction.upstream, stream)
     upstream, flat = _where_open(upstream, instruction.closed_by, stream), stream[instruction.flat]
+    leak, bound = instruction.leak, instruction.bound
     if isinstance(upstream, float) or isinstance(flat, float):
-        return upstream
-    steep = torch.sub(upstream.abs(), flat, alpha=instruction.gate).relu_().copysign_(upstream)
-    leak = instruction.leak
-    return steep.mul_(1 - leak).add_(upstream, alpha=leak) if leak else steep
+        return _clipped(upstream, bound)
+    drawn = torch.sub(upstream.abs(), flat, alpha=instruction.gate)
+    steep = drawn.clamp_(min=0.0, max=bound).copysign_(upstream)
+    return steep.mul_(1 - leak).add_(_clipped(upstream, bound), alpha=leak) if leak else steep
 
 
 @result.register

@@ -88,7 +88,7 @@ class AbstractConstruction(ABC):
         if isinstance(problem.target, MLP) and problem.target.biases and not self.takes_biases:
             return (
                 "its layers have no biases; give X a constant-1 feature, which is a bias of the "
-                "first layer, or use cot-network."
+                "first layer, or use cot-network with a batch_size."
             )
         return self.objection(problem)
 

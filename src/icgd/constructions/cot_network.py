@@ -42,7 +42,12 @@ from icgd.approximation.lattice import ACCURACY, fit_to_accuracy, identity, line
 from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.constructions.parts.chain_block import KINKED, LINEAR, ChainBlock, LossSlope, Reaches
 from icgd.constructions.parts.look_ups import largest_output, looked_up
-from icgd.constructions.parts.ranges import ROUNDING_ROOM, backward_ranges, ranges_on_domain
+from icgd.constructions.parts.ranges import (
+    LARGEST_ARGUMENT,
+    ROUNDING_ROOM,
+    backward_ranges,
+    ranges_on_domain,
+)
 from icgd.problems.activations import IDENTITY, Activation
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import Loss
@@ -76,7 +81,7 @@ class CotNetwork(AbstractConstruction):
                 "its blocks have a column for each example of a round; give batch_size=1 for one "
                 "example a round, or the number of all examples for all of them."
             )
-        return _loss_problem(problem) or _activation_problem(problem)
+        return _loss_problem(problem) or _activation_problem(problem) or _size_problem(problem)
 
     def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> ChainProgram:
         block = _block(problem, precision)
@@ -131,6 +136,16 @@ def _activation_problem(problem: Problem) -> str | None:
     if len(names) > 1:
         return f"all layers share a block with one kinked activation, not {' and '.join(names)}."
     return None
+
+
+def _size_problem(problem: Problem) -> str | None:
+    largest = max(problem.domain.x, problem.domain.y, problem.gradient_step.box)
+    if largest <= LARGEST_ARGUMENT:
+        return None
+    return (
+        f"its inputs, labels or weights can reach {largest:.3g}, where float64 leaves no digits "
+        "beside them; use a smaller box or domain."
+    )
 
 
 def _loss_slope(loss: Loss) -> LossSlope:
@@ -191,12 +206,19 @@ def _reaches(problem: Problem) -> Reaches:
 
 
 def _reach(size: float) -> float:
-    return min(ROUNDING_ROOM * size, LARGEST_REACH)
+    """The size with some room, or the largest reach, also where the size is not a number."""
+    return ROUNDING_ROOM * size if ROUNDING_ROOM * size < LARGEST_REACH else LARGEST_REACH
 
 
 def _tables(problem: Problem, reach: float, precision: Precision) -> tuple[LatticeFunction, ...]:
-    """What is looked up, over one grid; it is bounded, so that few tokens serve any reach."""
-    if not (functions := looked_up(problem)):
-        return ()
+    """What is looked up, with as many tokens for all as the worst needs, each as far apart as it
+    likes; all of it is bounded, so that few tokens serve any reach.
+    """
+    functions, accuracy = looked_up(problem), ACCURACY[precision.dtype]
     roomy = ROUNDING_ROOM * reach  # heads of the product are off by less than that
-    return fit_to_accuracy(functions, roomy, ACCURACY[precision.dtype], GRID_HALF)
+    halves = [GRID_HALF]
+    while True:
+        fits = [fit_to_accuracy((f,), roomy, accuracy, max(halves))[0] for f in functions]
+        halves = [fit.half for fit in fits]
+        if len(set(halves)) <= 1:
+            return tuple(fits)
