@@ -53,8 +53,27 @@ MESSAGES = [
     ),
     (
         made(InterruptedRunError.after, 3, 20, "the run"),
-        "The chain was interrupted after 3 of 20 rounds. The weights after each of them are in the "
+        "The run was interrupted after 3 of 20 steps. The weights after each of them are in the "
         "error's `partial.parameters`; go on with initial=...[-1].",
+    ),
+    (
+        made(OverflowedRunError.beyond_scores, "step 3, example", 4, -7.25, 6.5),
+        "The score <w, x> at step 3, example 4 (counted from 0) is -7.25, but the heads are made "
+        "for scores up to 6.5. Compile with a larger Domain(score=...), or use a smaller step size "
+        "or box.",
+    ),
+    (
+        made(SettingError.scores_too_wide, "poisson", 9.0, 1024),
+        "A head of 1024 tokens cannot return the poisson mean of scores up to 9. Give a smaller "
+        "bound with Domain(score=...), or a smaller box.",
+    ),
+    (
+        made(SettingError.needs_examples, "cot-glm"),
+        "cot-glm has heads for every example; give their number: n_examples=len(X).",
+    ),
+    (
+        made(SettingError.functions_do_not_stop),
+        "stop_below is for runs that train weights; a function takes all its steps. Leave it out.",
     ),
     (
         made(DataError.smaller_than_batch, 3, 4),

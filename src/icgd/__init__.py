@@ -4,10 +4,13 @@ from icgd.backends.run import Run
 from icgd.certificates.certificate import Certificate, Report, Verdict
 from icgd.compiled import Compiled
 from icgd.pipeline import compile, load, verify
+from icgd.problems.curvature import sized_problem
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.kernels import register_kernel
+from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Domain, Problem
+from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.spectrum import spectrum
 from icgd.problems.task import Task, as_task
 from icgd.problems.updates import FunctionalStep, GradientStep, chebyshev_steps
@@ -23,7 +26,9 @@ __all__ = [
     "GradientStep",
     "KernelHead",
     "KernelMachine",
+    "LinearModel",
     "Problem",
+    "ProximalStep",
     "Report",
     "Run",
     "Task",
@@ -33,6 +38,7 @@ __all__ = [
     "compile",
     "load",
     "register_kernel",
+    "sized_problem",
     "spectrum",
     "verify",
 ]

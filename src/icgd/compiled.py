@@ -20,10 +20,11 @@ from icgd.certificates.chain_bound import chain_domain_bound
 from icgd.certificates.closed_form import closed_form_bound
 from icgd.certificates.domain_bound import domain_bound
 from icgd.certificates.functional_bound import functional_domain_bound
+from icgd.certificates.linear_bound import linear_domain_bound
 from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError
 from icgd.layers.transformer import Transformer
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count
+from icgd.problems.settings import count, positive
 from icgd.problems.spectrum import divergence
 from icgd.problems.task import Task, as_task, checked_task, dtype_named
 from icgd.program.chain import ChainProgram, Program
@@ -83,16 +84,24 @@ class Compiled:
         trace: bool | Sequence[str] = False,
         history: bool = True,
         on_progress: OnProgress | None = None,
+        stop_below: float | None = None,
     ) -> Run:
         """One forward pass: the data go into the prompt, weights and predictions come out.
 
         `X` is (n, d_x), or (tasks, n, d_x) for many tasks at once. Initial weights are `initial`
         or drawn from `seed`. `trace=True` records every slot after every layer, a list of names
-        only those; `history=False` keeps only the initial and the final weights.
+        only those; `history=False` keeps only the initial and the final weights. With `stop_below`
+        it stops after the first step that moves no weight by more. On Ctrl-C it raises
+        `InterruptedRunError`, whose `partial` is the run up to the last whole step.
         """
         task = self.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
         return self.run_task(
-            task, backend=backend, trace=trace, history=history, on_progress=on_progress
+            task,
+            backend=backend,
+            trace=trace,
+            history=history,
+            on_progress=on_progress,
+            stop_below=stop_below,
         )
 
     def run_task(
@@ -103,20 +112,30 @@ class Compiled:
         trace: bool | Sequence[str] = False,
         history: bool = True,
         on_progress: OnProgress | None = None,
+        stop_below: float | None = None,
     ) -> Run:
         """One forward pass on data that were checked before."""
         if isinstance(trace, bool):
             trace = self._traceable() if trace else ()
         trace = (trace,) if isinstance(trace, str) else tuple(trace)
         runner = backend_named(backend)
+        if stop_below is not None:
+            positive("stop_below", stop_below)
+            if self.problem.trains_function:
+                raise SettingError.functions_do_not_stop()
         task = checked_task(self.problem, task)
         dtype = str(task.x.dtype).removeprefix("torch.")
         self._require_range(task.x.dtype, dtype)
         self._warn_of_divergence(task)
-        overflowed = OverflowedRunError.of(dtype, self.problem.update.step_size)
+        overflowed = OverflowedRunError.of(dtype, self.problem.update.step_size or 0.0)
         try:
             run = runner.run(
-                self.program, task, trace=trace, history=history, on_progress=on_progress
+                self.program,
+                task,
+                trace=trace,
+                history=history,
+                on_progress=on_progress,
+                stop_below=stop_below,
             )
         except IndexError:  # a preactivation that is not a number has no cell to look up
             raise overflowed from None
@@ -163,6 +182,9 @@ class Compiled:
             bound = functional_domain_bound(self.problem, self.program.n_steps, how)
             # The papers' statement is exact: what is left is rounding.
             return Certificate(bound.step, bound.trajectory, bound.step, n_tokens)
+        if self.problem.trains_coefficients:
+            bound = linear_domain_bound(self.problem, self.stack, how)
+            return Certificate(bound.step, bound.trajectory, None, n_tokens)
         if isinstance(self.program, ChainProgram):
             chain = chain_domain_bound(self.program, self.problem, how)
             return Certificate(chain.step, chain.trajectory, None, n_tokens)

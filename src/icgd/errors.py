@@ -98,6 +98,13 @@ class SettingError(IcgdError, ValueError):
         return cls("A kernel machine starts from the function 0; leave `initial` out.")
 
     @classmethod
+    def functions_do_not_stop(cls) -> SettingError:
+        return cls(
+            "stop_below is for runs that train weights; a function takes all its steps. "
+            "Leave it out."
+        )
+
+    @classmethod
     def no_setting(cls, name: str, construction: str) -> SettingError:
         return cls(f"{construction} is exact and has no {name}; leave it out.")
 
@@ -106,6 +113,13 @@ class SettingError(IcgdError, ValueError):
         return cls(
             f"accuracy={accuracy:g} cannot be proved with {n_tokens} grid tokens; "
             f"the smallest error is {best:.3g}. Ask for less, or use a smaller range."
+        )
+
+    @classmethod
+    def scores_too_wide(cls, link: str, reach: float, n_tokens: int) -> SettingError:
+        return cls(
+            f"A head of {n_tokens} tokens cannot return the {link} mean of scores up to "
+            f"{reach:.4g}. Give a smaller bound with Domain(score=...), or a smaller box."
         )
 
     @classmethod
@@ -136,6 +150,12 @@ class SettingError(IcgdError, ValueError):
         return cls(
             f"levels={levels} with n_examples={n_examples} needs keys that are too close for "
             "float64 to tell apart. Give fewer levels or examples."
+        )
+
+    @classmethod
+    def needs_examples(cls, construction: str) -> SettingError:
+        return cls(
+            f"{construction} has heads for every example; give their number: n_examples=len(X)."
         )
 
     @classmethod
@@ -543,19 +563,27 @@ class OverflowedRunError(IcgdError, ArithmeticError):
             f"heads read ends at {reach:.6g}. Use a smaller step size, box or domain."
         )
 
+    @classmethod
+    def beyond_scores(cls, where: str, row: int, value: float, reach: float) -> OverflowedRunError:
+        return cls(
+            f"The score <w, x> at {where} {row} (counted from 0) is {value:.6g}, but the heads are "
+            f"made for scores up to {reach:.6g}. Compile with a larger Domain(score=...), or use a "
+            "smaller step size or box."
+        )
+
 
 class InterruptedRunError(IcgdError, KeyboardInterrupt):
-    """The user stopped a chain; `partial` is its run up to the last whole round."""
+    """The user stopped a run; `partial` is the run up to the last whole step."""
 
     def __init__(self, message: str, partial: object) -> None:
         super().__init__(message)
         self.partial = partial
 
     @classmethod
-    def after(cls, n_rounds: int, total: int, partial: object) -> InterruptedRunError:
+    def after(cls, n_steps: int, total: int, partial: object) -> InterruptedRunError:
         return cls(
-            f"The chain was interrupted after {n_rounds} of {total} rounds. The weights after each "
-            "of them are in the error's `partial.parameters`; go on with initial=...[-1].",
+            f"The run was interrupted after {n_steps} of {total} steps. The weights after each of "
+            "them are in the error's `partial.parameters`; go on with initial=...[-1].",
             partial,
         )
 
