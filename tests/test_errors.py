@@ -69,7 +69,8 @@ MESSAGES = [
     ),
     (
         made(SettingError.needs_examples, "cot-glm"),
-        "cot-glm has heads for every example; give their number: n_examples=len(X).",
+        "cot-glm has heads for every example; give their number: n_examples=len(X), or --examples "
+        "on the command line.",
     ),
     (
         made(SettingError.functions_do_not_stop),
@@ -241,6 +242,14 @@ MESSAGES = [
         "widths must name the input and at least one layer, such as (4, 16, 1), got (4,).",
     ),
     (made(SettingError.both, "initial", "seed"), "Give either initial or seed, not both."),
+    (
+        made(SettingError.neither, "--step-size", "--step-from"),
+        "Give --step-size or --step-from; got neither.",
+    ),
+    (
+        made(SettingError.wrong_linear_widths, (3, 4, 1)),
+        "widths of a linear model are its inputs and one output, such as 4,1, got 3,4,1.",
+    ),
     (
         made(SettingError.without, "per_run", "tolerance"),
         "per_run has no effect without tolerance; give both or neither.",
@@ -447,7 +456,7 @@ MESSAGES = [
     ),
     (
         made(DataError.too_few_columns, "data.csv", 3, 5),
-        "data.csv has 3 columns; the network needs 5 "
+        "data.csv has 3 columns; the model needs 5 "
         "(inputs first, then labels; name label columns with --label).",
     ),
     (made(DataError.unreadable, "data.csv", "no such file"), "Cannot read data.csv: no such file."),
@@ -457,7 +466,7 @@ MESSAGES = [
     ),
     (
         made(DataError.wrong_labels, ["a", "b"], 3),
-        "The network has 3 outputs, but the label columns are a, b. "
+        "The model has 3 outputs, but the label columns are a, b. "
         "Give --label once for each output.",
     ),
     (
@@ -550,7 +559,7 @@ MESSAGES = [
     ),
     (
         made(DataError.other_number_of_examples, 3, 2),
-        "X has 3 examples, but the table was made for prompts of 2. Give 2, or compile with "
+        "X has 3 examples, but the transformer was made for prompts of 2. Give 2, or compile with "
         "n_examples=3.",
     ),
     (

@@ -38,7 +38,7 @@ STORED_WEIGHTS = 2**28
 """Bytes of dense weights that `save` stores unasked; larger ones only on request."""
 
 TYPICAL_TOKENS = 33
-"""Prompt length that a summary counts with unless told otherwise: 32 examples and a query."""
+"""Prompt length that a summary counts with where any will do: 32 examples and a query."""
 
 CERTIFIED_TOKENS = 1024
 """Prompt length up to which a certificate's rounding terms hold unless told otherwise."""
@@ -192,8 +192,14 @@ class Compiled:
         paper = closed_form_bound(self.program, self.problem, how)
         return Certificate(bound.step, bound.trajectory, paper, n_tokens)
 
-    def summary(self, n_tokens: int = TYPICAL_TOKENS) -> Summary:
-        """Layers, heads, widths, parameters, FLOPs: counted without building a weight."""
+    def summary(self, n_tokens: int | None = None) -> Summary:
+        """Layers, heads, widths, parameters, FLOPs: counted without building a weight.
+
+        Unless said, for the examples that it is made for, or 32, and a query.
+        """
+        if n_tokens is None:
+            made_for = None if isinstance(self.program, ChainProgram) else self.program.n_examples
+            n_tokens = TYPICAL_TOKENS if made_for is None else made_for + 1
         return summarise(self.program, count("n_tokens", n_tokens))
 
     def transformer(self, dtype: str | torch.dtype = "float64") -> Transformer:

@@ -155,7 +155,8 @@ class SettingError(IcgdError, ValueError):
     @classmethod
     def needs_examples(cls, construction: str) -> SettingError:
         return cls(
-            f"{construction} has heads for every example; give their number: n_examples=len(X)."
+            f"{construction} has heads for every example; give their number: n_examples=len(X), or "
+            "--examples on the command line."
         )
 
     @classmethod
@@ -229,8 +230,19 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def wrong_linear_widths(cls, widths: Sequence[int]) -> SettingError:
+        return cls(
+            "widths of a linear model are its inputs and one output, such as 4,1, "
+            f"got {','.join(map(str, widths))}."
+        )
+
+    @classmethod
     def both(cls, first: str, second: str) -> SettingError:
         return cls(f"Give either {first} or {second}, not both.")
+
+    @classmethod
+    def neither(cls, first: str, second: str) -> SettingError:
+        return cls(f"Give {first} or {second}; got neither.")
 
     @classmethod
     def without(cls, given: str, missing: str) -> SettingError:
@@ -417,7 +429,7 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def other_number_of_examples(cls, got: int, expected: int) -> DataError:
         return cls(
-            f"X has {got} examples, but the table was made for prompts of {expected}. "
+            f"X has {got} examples, but the transformer was made for prompts of {expected}. "
             f"Give {expected}, or compile with n_examples={got}."
         )
 
@@ -468,7 +480,7 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def too_few_columns(cls, path: object, got: int, expected: int) -> DataError:
         return cls(
-            f"{path} has {got} columns; the network needs {expected} "
+            f"{path} has {got} columns; the model needs {expected} "
             "(inputs first, then labels; name label columns with --label)."
         )
 
@@ -483,7 +495,7 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def wrong_labels(cls, labels: Sequence[str], expected: int) -> DataError:
         return cls(
-            f"The network has {expected} outputs, but the label columns are {', '.join(labels)}. "
+            f"The model has {expected} outputs, but the label columns are {', '.join(labels)}. "
             "Give --label once for each output."
         )
 
