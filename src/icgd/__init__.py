@@ -2,8 +2,9 @@
 
 from icgd.backends.run import Run
 from icgd.certificates.certificate import Certificate, Report, Verdict
+from icgd.certificates.guarantee import Guarantee
 from icgd.compiled import Compiled
-from icgd.pipeline import compile, load, verify
+from icgd.pipeline import compile, guarantee, load, verify
 from icgd.problems.curvature import sized_problem
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.kernels import register_kernel
@@ -24,6 +25,7 @@ __all__ = [
     "Domain",
     "FunctionalStep",
     "GradientStep",
+    "Guarantee",
     "KernelHead",
     "KernelMachine",
     "LinearModel",
@@ -36,6 +38,7 @@ __all__ = [
     "as_task",
     "chebyshev_steps",
     "compile",
+    "guarantee",
     "load",
     "register_kernel",
     "sized_problem",

@@ -21,9 +21,10 @@ from icgd.certificates.closed_form import closed_form_bound
 from icgd.certificates.domain_bound import domain_bound
 from icgd.certificates.functional_bound import functional_domain_bound
 from icgd.certificates.linear_bound import linear_domain_bound
-from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError
+from icgd.errors import BoxWarning, DivergenceWarning, OverflowedRunError, SettingError
 from icgd.layers.transformer import Transformer
 from icgd.problems.problem import Problem
+from icgd.problems.separable import require_minimiser
 from icgd.problems.settings import count, positive
 from icgd.problems.spectrum import divergence
 from icgd.problems.task import Task, as_task, checked_task, dtype_named
@@ -31,6 +32,7 @@ from icgd.program.chain import ChainProgram, Program
 from icgd.program.check import constants
 from icgd.program.program import StackProgram
 from icgd.program.render import listing
+from icgd.shapes import Parameters
 from icgd.weights import files
 from icgd.weights.summary import Summary, summarise
 
@@ -123,6 +125,9 @@ class Compiled:
             positive("stop_below", stop_below)
             if self.problem.trains_function:
                 raise SettingError.functions_do_not_stop()
+            if self.problem.trains_coefficients:
+                model, update = self.problem.model, self.problem.proximal_step
+                require_minimiser(model, update, task.x.double(), task.y.double())
         task = checked_task(self.problem, task)
         dtype = str(task.x.dtype).removeprefix("torch.")
         self._require_range(task.x.dtype, dtype)
@@ -142,7 +147,18 @@ class Compiled:
         # A weight that is not finite never becomes so again: the last step tells of all.
         if not run.parameters[..., -1, :].isfinite().all():
             raise overflowed
+        self._warn_of_box(run.parameters[..., -1, :])
         return run
+
+    def _warn_of_box(self, weights: Parameters) -> None:
+        """Say so if a linear model's descent ends at the box: its minimiser lies beyond."""
+        box = self.problem.box
+        if not self.problem.trains_coefficients or box is None or not weights.numel():
+            return
+        largest, place = weights.abs().flatten().max(0)
+        if largest >= box:
+            coefficient = int(place) % weights.shape[-1]
+            warnings.warn(BoxWarning.of(coefficient, box), stacklevel=4)
 
     def _traceable(self) -> tuple[str, ...]:
         """All slots; of a chain, all rows of a block."""

@@ -619,6 +619,17 @@ class DivergenceWarning(UserWarning):
         return cls(f"{largest} step_size is {step_size:.6g}; it must be below {limit:.6g}.")
 
 
+class BoxWarning(UserWarning):
+    """A linear model's descent was held back by its box."""
+
+    @classmethod
+    def of(cls, coefficient: int, box: float) -> BoxWarning:
+        return cls(
+            f"Coefficient {coefficient} (counted from 0) ends at the box, {box:g}: without it, it "
+            "would be larger. Give a larger box, or a smaller step size if steps diverge."
+        )
+
+
 class LayoutError(IcgdError, ValueError):
     """A slot is missing or duplicated."""
 

@@ -19,6 +19,7 @@ from icgd.certificates.functional_bound import (
     functional_step_bounds,
     functional_trajectory_bounds,
 )
+from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.linear_bound import linear_step_bounds, linear_trajectory_bounds
 from icgd.certificates.measured import exact_run, stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
@@ -240,6 +241,27 @@ def verify(
         backend=backend,
         dtype=str(task.x.dtype).removeprefix("torch."),
     )
+
+
+def guarantee(
+    compiled: Compiled,
+    X: Any,
+    y: Any,
+    *,
+    initial: Any = None,
+    backend: str = "fused",
+    stop_below: float | None = None,
+    on_progress: OnProgress | None = None,
+) -> Guarantee:
+    """Run a linear model's descent, and compare its end with what cot's theorems promise.
+
+    Raises `SettingError` for a step longer than they allow, and `SeparableDataError` if there is no
+    minimiser to come close to.
+    """
+    task = compiled.task(X, y, initial=initial)
+    run = compiled.run_task(task, backend=backend, on_progress=on_progress, stop_below=stop_below)
+    how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
+    return check_guarantee(compiled.problem, compiled.stack, task, run.parameters, how)
 
 
 def load(path: str | os.PathLike[str]) -> Compiled:

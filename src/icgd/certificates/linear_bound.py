@@ -106,7 +106,7 @@ def linear_step_bounds(
     problem: Problem, program: StackProgram, task: Task, history: History, how: Arithmetic
 ) -> Tensor:
     """For each step, a bound on the error that it adds to any coefficient."""
-    return _errors(problem, program, task, history, how).amax(-1)
+    return linear_step_errors(problem, program, task, history, how).amax(-1)
 
 
 def linear_trajectory_bounds(
@@ -118,7 +118,7 @@ def linear_trajectory_bounds(
     how: Arithmetic,
 ) -> Tensor:
     """For each step, a bound on the distance of any coefficient from real descent."""
-    added = _errors(problem, program, task, history, how).norm(dim=-1)
+    added = linear_step_errors(problem, program, task, history, how).norm(dim=-1)
     factor = lipschitz(problem, task, history.double(), real)
     distance, bounds = torch.zeros_like(added[..., :1].sum(-1)), []
     for step in range(added.shape[-1]):
@@ -139,7 +139,7 @@ def lipschitz(problem: Problem, task: Task, *histories: History) -> float:
     )
 
 
-def _errors(
+def linear_step_errors(
     problem: Problem, program: StackProgram, task: Task, history: History, how: Arithmetic
 ) -> Tensor:
     """What each step adds to the error of every coefficient, from the run's own coefficients."""
