@@ -18,6 +18,7 @@ from benchmarks import (
     accuracy,
     chains,
     functional,
+    linear,
     memory,
     recursion,
     scaling,
@@ -57,6 +58,13 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     ),
     "chain_blocks": ("A fused block of cot-network as N grows, d = 8, one thread", chains.blocks),
     "chain_speed": ("Fused cot-network against plain torch, one thread", chains.speed),
+    "linear_coefficients": (
+        "Linear models until nothing moves, beside scikit-learn; dense steps beside exact ones",
+        linear.coefficients,
+    ),
+    "linear_means": ("Means of links by one head", linear.means),
+    "linear_sizes": ("Linear models: one block, dense", linear.sizes),
+    "linear_speed": ("Fused steps of linear models against plain torch, one thread", linear.speed),
     "training": (
         "Training steps against plain einsum, batch 3000, n = 30, d = 5, 3 layers, float32",
         training.rows,
