@@ -6,6 +6,7 @@ import pytest
 
 from icgd import errors
 from icgd.errors import (
+    BoxWarning,
     CheckpointError,
     DataError,
     DenseSizeError,
@@ -195,6 +196,11 @@ MESSAGES = [
     (
         made(KernelError.taken, "rbf"),
         "'rbf' is a kernel of icgd already; register yours under another name.",
+    ),
+    (
+        made(BoxWarning.of, 2, 0.5),
+        "Coefficient 2 (counted from 0) ends at the box, 0.5: without it, it would be larger. Give "
+        "a larger box, or a smaller step size if steps diverge.",
     ),
     (
         made(DivergenceWarning.of, 100.0, 1.21, 0.021),
@@ -550,7 +556,7 @@ MESSAGES = [
     ),
     (
         made(DataError.other_number_of_examples, 3, 2),
-        "X has 3 examples, but the table was made for prompts of 2. Give 2, or compile with "
+        "X has 3 examples, but the transformer was made for prompts of 2. Give 2, or compile with "
         "n_examples=3.",
     ),
     (

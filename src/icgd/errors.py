@@ -417,7 +417,7 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def other_number_of_examples(cls, got: int, expected: int) -> DataError:
         return cls(
-            f"X has {got} examples, but the table was made for prompts of {expected}. "
+            f"X has {got} examples, but the transformer was made for prompts of {expected}. "
             f"Give {expected}, or compile with n_examples={got}."
         )
 

@@ -56,7 +56,7 @@ class _Step:
             raise ProgramError.broken(program.construction, "has no step on a linear model")
         parts = [part for layer in program.block for part in layer.instructions]
         thresholds = [part.threshold for part in parts if isinstance(part, ShrinkSlot)]
-        return cls(problem, program, program.descent, sum(thresholds), how)
+        return cls(problem, program, program.descent, sum(thresholds, 0.0), how)
 
     def errors(self, before: Tensor, inputs: Tensor, labels: Tensor, scores: Interval) -> Tensor:
         """What a step adds to the error of every coefficient.
