@@ -6,6 +6,7 @@ import pytest
 
 from icgd import errors
 from icgd.errors import (
+    BoxWarning,
     CheckpointError,
     DataError,
     DenseSizeError,
@@ -196,6 +197,11 @@ MESSAGES = [
     (
         made(KernelError.taken, "rbf"),
         "'rbf' is a kernel of icgd already; register yours under another name.",
+    ),
+    (
+        made(BoxWarning.of, 2, 0.5),
+        "Coefficient 2 (counted from 0) ends at the box, 0.5: without it, it would be larger. Give "
+        "a larger box, or a smaller step size if steps diverge.",
     ),
     (
         made(DivergenceWarning.of, 100.0, 1.21, 0.021),
