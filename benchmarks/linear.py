@@ -146,7 +146,7 @@ def sizes() -> list[dict[str, object]]:
 
 def _size(fit: Fit) -> dict[str, object]:
     compiled = fit.compiled(1)
-    summary = compiled.summary()
+    summary = compiled.summary(len(fit.x))
     mean = compiled.stack.grid_mean(fit.problem.model.link)
     return {
         "scikit-learn": fit.name,

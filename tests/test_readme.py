@@ -111,3 +111,43 @@ def test_no_benchmark_was_over_its_limit():
     rows = [row for name in names for row in RESULTS[name] if row["limit"]]
     assert rows
     assert [row for row in rows if row["ratio"] > row["limit"]] == []
+
+
+LINEAR = (ROOT / "docs" / "constructions" / "cot_linear.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_linear_models_has_an_example_that_runs():
+    [example] = re.findall(r"```python\n(.*?)```", LINEAR, flags=re.DOTALL)
+    names: dict[str, object] = {}
+    exec(example, names)
+    assert names["report"].verdict.name == "HOLDS"
+    assert 10 < names["run"].stopped_after < 200
+    assert names["run"].predictions.shape == (2, 1)
+
+
+def test_the_figures_of_linear_models_are_those_of_the_last_benchmark():
+    rows = RESULTS["linear_coefficients"]
+    errors = ("relative difference", "largest dense step error", "its bound (b)")
+    for row in rows:
+        cells = [row["scikit-learn"], row["construction"], f"{row['steps']:,}"]
+        cells += [f"{row[name]:.1e}" for name in errors]
+        assert f"| {' | '.join(cells)} | {row['processor seconds']:.1f} |" in LINEAR
+        assert row["relative difference"] <= 1e-6
+        assert row["largest dense step error"] <= 1e-11
+    largest = max(row["relative difference"] for row in rows)
+    assert f"scikit-learn's coefficients to {largest:.1e}" in README
+    ratios = [row["ratio"] for row in RESULTS["linear_speed"]]
+    assert f"{min(ratios):.1f} to {max(ratios):.1f} times as much time" in LINEAR
+
+
+def test_the_sizes_of_linear_models_are_those_of_the_last_benchmark():
+    for row in RESULTS["linear_sizes"]:
+        if "C=1)" in row["scikit-learn"]:
+            continue  # as large as with another penalty
+        counts = [f"{row['heads']:,}", str(row["tokens of a mean"]), count_text(row["weights"])]
+        flops = [count_text(row["FLOPs of a step"]), f"{row['direct FLOPs']:,}"]
+        cells = [row["scikit-learn"], str(row["examples"]), *counts, *flops]
+        assert f"| {' | '.join(cells)} |" in LINEAR
+    for row in RESULTS["linear_means"]:
+        error = f"{row['error']:.1e}" if row["error"] else "0"
+        assert f"| `{row['link']}` | {row['tokens']} | {error} |" in LINEAR

@@ -1,4 +1,6 @@
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,3 +123,14 @@ def test_a_linear_model_is_compiled_sized_and_verified(command, tmp_path, data):
         command("size", *made, "--step-size", "1", "--examples", "9", "--json").stdout
     )
     assert (size["n_tokens"], size["max_heads"]) == (10, 19)
+
+
+def test_the_commands_of_the_page_work(command, tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "constructions" / "cot_linear.md"
+    lines = re.findall("^    icgd (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    rows = ["0.5,1,-1,1", "-1,0.25,2,0", "1,-2,0.5,0", "2,1,-0.5,1", "-0.5,-1,1,1"]
+    (tmp_path / "patients.csv").write_text("\n".join(["a,b,c,ill", *rows]))
+    (tmp_path / "new.csv").write_text("a,b,c\n1,1,1\n")
+    outcomes = [command(*line.split()) for line in lines]
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0, 0]
+    assert re.search(r"\d+ of 200: weights move no more", outcomes[1].stdout)
