@@ -170,9 +170,10 @@ def _print(outcome: Outcome, compiled: Compiled) -> None:
         ("loss before", f"{outcome.risk_before:.6g}"),
         ("loss after", f"{outcome.risk_after:.6g}"),
     ]
+    rows += _penalised_rows(outcome)
     if _is_least_squares(compiled.problem):
         rows.append(("an example's loss", "(z - y)^2 / 2 less y^2 / 2"))
-    show.print_rows("Training", rows + _penalised_rows(outcome))
+    show.print_rows("Training", rows)
     if outcome.coefficients is not None:
         show.print_coefficients(outcome.coefficients)
     if outcome.predictions:
