@@ -97,7 +97,7 @@ MESSAGES = [
     (
         made(SettingError.unbounded_slope, "poisson"),
         "The poisson link has no largest slope, so no step size is safe for all coefficients. "
-        "Give a step_size, or the scores that matter, such as over_box(model, X, box=1.0).",
+        "Give a step_size, or bound the scores by a box or by Domain(score=...).",
     ),
     (
         made(SettingError.step_too_long, 0.5, 0.25),

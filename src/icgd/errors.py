@@ -50,7 +50,7 @@ class SettingError(IcgdError, ValueError):
     def unbounded_slope(cls, link: str) -> SettingError:
         return cls(
             f"The {link} link has no largest slope, so no step size is safe for all coefficients. "
-            "Give a step_size, or the scores that matter, such as over_box(model, X, box=1.0)."
+            "Give a step_size, or bound the scores by a box or by Domain(score=...)."
         )
 
     @classmethod
