@@ -159,6 +159,24 @@ def test_a_box_too_large_for_the_units_is_refused_with_its_error_and_what_would_
     assert built(wide, "cos", units=64).activation == "cos"
 
 
+@pytest.mark.parametrize("activation", ["tanh", "cos", "relu"])
+def test_inputs_next_to_nothing_are_bounded_as_well_as_none(activation):
+    bounds = [
+        icgd.Compiled(problem, built(problem, activation, units=24)).certificate().domain_step
+        for x in (1e-320, 1e-300, 1e-15)
+        for problem in [problem_of((2, 2, 1), domain=Domain(x, 1.0))]
+    ]
+    assert bounds == pytest.approx([bounds[-1]] * 3, rel=0.01)
+    assert bounds[-1] < 0.5
+
+
+def test_a_box_next_to_nothing_is_refused_unless_units_have_corners():
+    tiny = problem_of((2, 2, 1), box=1e-300)
+    with pytest.raises(SettingError, match=r"tanh units cannot clip to \[-1e-300, 1e-300\]"):
+        built(tiny, "tanh", units=24)
+    assert icgd.Compiled(tiny, built(tiny, "relu", units=24)).certificate().domain_step < 1e-11
+
+
 def test_a_step_too_long_for_waves_to_clip_is_refused_with_its_error():
     """cos has to meet the corners of the box on all that a step can reach."""
     with pytest.raises(SettingError, match=r"too large for 200 cos units: the error of the clip"):
