@@ -64,7 +64,7 @@ def test_the_stream_holds_a_jacobian_for_every_layer_and_every_one_below():
 
 @pytest.mark.parametrize("activation", UNIT_ACTIVATIONS)
 def test_every_activation_serves(activation):
-    program = built(problem_of((2, 3, 1)), activation)
+    program = built(problem_of((2, 3, 1)), activation, units=64)
     check_program(program)
     assert program.activation == activation
     assert {function.activation for function in program.functions} == {activation}
