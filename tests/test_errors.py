@@ -388,6 +388,12 @@ MESSAGES = [
         "accuracy=1e-09. Even 3200 would not do: use a smaller box.",
     ),
     (
+        made(SettingError.bound_too_small, 1e-300, 2.0**-400, "tanh"),
+        "tanh units cannot clip to [-1e-300, 1e-300]: their slopes grow like 1 / 1e-300, beyond "
+        "the range of float64. Use a box of at least 3.9e-121, or relu units, whose corners are "
+        "sharp by themselves.",
+    ),
+    (
         made(SettingError.slope_jumps, "relu", "cos", able=("elu", "gelu")),
         "s relu'(t) jumps where relu has a kink, and cos units have no kink to put there. Use "
         "units of elu, gelu, or a smooth activation in place of relu, such as softplus.",

@@ -208,6 +208,14 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def bound_too_small(cls, bound: float, least: float, units: str) -> SettingError:
+        return cls(
+            f"{units} units cannot clip to [-{bound:g}, {bound:g}]: their slopes grow like "
+            f"1 / {bound:g}, beyond the range of float64. Use a box of at least {least:.2g}, or "
+            "relu units, whose corners are sharp by themselves."
+        )
+
+    @classmethod
     def nothing_to_clip(cls, bound: float, reach: float) -> SettingError:
         return cls(
             f"reach={reach:g} must exceed bound={bound:g}: what stays within the bound is never "
