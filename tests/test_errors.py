@@ -98,7 +98,7 @@ MESSAGES = [
     (
         made(SettingError.unbounded_slope, "poisson"),
         "The poisson link has no largest slope, so no step size is safe for all coefficients. "
-        "Give a step_size, or the scores that matter, such as over_box(model, X, box=1.0).",
+        "Give a step_size, or bound the scores by a box or by Domain(score=...).",
     ),
     (
         made(SettingError.step_too_long, 0.5, 0.25),
@@ -395,6 +395,12 @@ MESSAGES = [
         ),
         "The box [-2, 2] is too large for 8 relu units: the error of tanh would be 0.0123, above "
         "accuracy=1e-09. Even 3200 would not do: use a smaller box.",
+    ),
+    (
+        made(SettingError.bound_too_small, 1e-300, 2.0**-400, "tanh"),
+        "tanh units cannot clip to [-1e-300, 1e-300]: their slopes grow like 1 / 1e-300, beyond "
+        "the range of float64. Use a box of at least 3.9e-121, or relu units, whose corners are "
+        "sharp by themselves.",
     ),
     (
         made(SettingError.slope_jumps, "relu", "cos", able=("elu", "gelu")),

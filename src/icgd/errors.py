@@ -50,7 +50,7 @@ class SettingError(IcgdError, ValueError):
     def unbounded_slope(cls, link: str) -> SettingError:
         return cls(
             f"The {link} link has no largest slope, so no step size is safe for all coefficients. "
-            "Give a step_size, or the scores that matter, such as over_box(model, X, box=1.0)."
+            "Give a step_size, or bound the scores by a box or by Domain(score=...)."
         )
 
     @classmethod
@@ -206,6 +206,14 @@ class SettingError(IcgdError, ValueError):
             f"s {name}'(t) jumps where {name} has a kink, and {units} units have no kink to put "
             f"there. Use units of {', '.join(able)}, or a smooth activation in place of {name}, "
             "such as softplus."
+        )
+
+    @classmethod
+    def bound_too_small(cls, bound: float, least: float, units: str) -> SettingError:
+        return cls(
+            f"{units} units cannot clip to [-{bound:g}, {bound:g}]: their slopes grow like "
+            f"1 / {bound:g}, beyond the range of float64. Use a box of at least {least:.2g}, or "
+            "relu units, whose corners are sharp by themselves."
         )
 
     @classmethod

@@ -76,7 +76,7 @@ def test_a_compiled_run_agrees_with_the_dense_backend(construction, case, tmp_pa
 def test_units_of_every_activation_but_one_agree_with_torch(activation, tmp_path):
     case = cases.make_case(cases.MLP((2, 3, 1), "tanh"), "squared", box=1.0)
     compiled = icgd.compile(
-        case.problem, n_steps=1, construction="recursion", units=64, unit_activation=activation
+        case.problem, n_steps=1, construction="recursion", units=32, unit_activation=activation
     )
     if activation == "gelu":
         with pytest.raises(ExportError, match="ONNX cannot hold gelu units"):

@@ -35,7 +35,13 @@ CUT_OFF = 1e-17
 ACCURACIES = (1e-12, 1e-11, 1e-10)
 """Asked of a fitted mean, relative to its largest value: the first that can be proved."""
 
-_SAMPLES = 2001
+WIDEST_FIT = 64.0
+"""Largest score of a fitted mean that does not level off: it takes 4 tokens for a unit of score,
+and a search for them takes their number to the third power."""
+
+SATURATES = ("probit",)
+
+_SAMPLES, _MIDDLE = 2001, 16.0
 
 
 @cache
@@ -51,14 +57,27 @@ def mean_of_link(link: str, reach: float) -> GridMean:
 
 
 def line(name: str, reach: float) -> GridMean:
-    """s itself on [-reach, reach]."""
-    return _from_lattice(name, reach, identity(line_lattice(reach, LINE_HALF)))
+    """s itself on [-reach, reach]: that of s / reach, times the reach."""
+    unit = _from_lattice(name, 1.0, identity(line_lattice(1.0, LINE_HALF)))
+    return GridMean(
+        name=name,
+        reach=reach,
+        points=tuple(point / reach for point in unit.points),
+        offsets=unit.offsets,
+        values=tuple(reach * value for value in unit.values),
+        error=reach * unit.error,
+        size=reach * unit.size,
+        per_argument=unit.per_argument,
+        per_offset=reach * unit.per_offset,
+    )
 
 
 def _fitted(link: str, reach: float) -> LatticeFunction:
     mean = link_named(link).mean
     if not isinstance(mean, SmoothFunction):
         raise SettingError.wrong_kind(f"mean of {link}", mean, "SmoothFunction")
+    if reach > WIDEST_FIT and link not in SATURATES:
+        raise SettingError.scores_too_wide(link, reach, MOST_TOKENS)
     largest = max(1.0, float(mean(torch.tensor(reach, dtype=torch.float64))))
     for accuracy in ACCURACIES[:-1]:
         try:
@@ -115,7 +134,8 @@ def _certified(
     point, offset, value = (
         torch.tensor(numbers, dtype=torch.float64) for numbers in (points, offsets, values)
     )
-    s = torch.linspace(-reach, reach, _SAMPLES, dtype=torch.float64)
+    ends = (reach, min(reach, _MIDDLE))
+    s = torch.cat([torch.linspace(-end, end, _SAMPLES, dtype=torch.float64) for end in ends])
     weights = torch.softmax(s[:, None] * point + offset, dim=-1)
     spread = weights * (value - (weights @ value)[:, None]).abs()
 

@@ -21,6 +21,7 @@ from icgd.errors import SettingError
 from icgd.problems.linear_model import Design, LinearModel, require_inputs
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.task import checked_array
 from icgd.shapes import Inputs, Labels, Parameters
 
 Scores = tuple[Labels, Labels]
@@ -105,7 +106,7 @@ def sized_problem(problem: Problem, X: Any) -> Problem:
     For poisson, whose mean has no steepest slope, it is that of the scores which the box or
     `domain.score` allow.
     """
-    x = torch.as_tensor(X)
+    x = checked_array("X", X)
     require_inputs(problem.model, x)
     update = sized(problem.model, problem.proximal_step, x, allowed_scores(problem, x))
     return replace(problem, update=update)

@@ -77,12 +77,12 @@ def as_task(
     of a linear model start from 0 unless given; a function has none, and starts from 0 everywhere.
     """
     target, domain = problem.target, problem.domain
-    x = _checked_array("X", x)
+    x = checked_array("X", x)
     if x.ndim not in (2, 3) or x.shape[-1] != target.input_width:
         expected = f"(n, {target.input_width}) or (tasks, n, {target.input_width})"
         raise DataError.wrong_shape("X", x.shape, expected)
-    y = _labels(problem, _checked_array("y", y), x)
-    queries = x[..., :0, :] if queries is None else _queries(_checked_array("queries", queries), x)
+    y = _labels(problem, checked_array("y", y), x)
+    queries = x[..., :0, :] if queries is None else _queries(checked_array("queries", queries), x)
     weights = _initial(problem, initial, seed, x, queries)
     _within("X", x, domain.x, "domain.x")
     _within("y", y, domain.y, "domain.y")
@@ -118,7 +118,7 @@ def _converted(name: str, array: Tensor, device: torch.device, dtype: torch.dtyp
     return converted
 
 
-def _checked_array(name: str, data: Any) -> Tensor:
+def checked_array(name: str, data: Any) -> Tensor:
     """`data` as a finite, non-empty tensor of float64 or float32."""
     if not isinstance(data, Tensor):
         if np.ma.is_masked(data):
@@ -189,7 +189,7 @@ def _initial(
         return problem.network.initial_parameters(seed, problem.gradient_step.box, batch)
     if seed is not None:
         raise SettingError.both("initial", "seed")
-    weights, n_parameters = _checked_array("initial", initial), _n_parameters(problem)
+    weights, n_parameters = checked_array("initial", initial), _n_parameters(problem)
     if tuple(weights.shape) not in {(n_parameters,), (*batch, n_parameters)}:
         expected = _shape_text((*batch, n_parameters))
         raise DataError.wrong_shape("initial", weights.shape, expected)
