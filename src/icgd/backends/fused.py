@@ -125,10 +125,10 @@ def _steps(program: StackProgram, task: Task) -> Iterator[Parameters]:
     training = Machine(program, task.initial, task.x, task.y, task.queries[..., :0, :])
     kernels = training.kernels(program.block)
     weights = torch.empty_like(task.initial)
+    kernels.append(training.read_parameters(weights))
     for _ in range(program.n_steps):
         for kernel in kernels:
             kernel()
-        training.copy_parameters(weights)
         yield weights
 
 
@@ -174,7 +174,7 @@ def _traced(
     stopped = None
     for step in range(1, program.n_steps + 1):
         run(program.block)
-        machine.copy_parameters(after := torch.empty_like(task.initial))
+        machine.read_parameters(after := torch.empty_like(task.initial))()
         is_last = is_still(states[-1], after, stop_below)
         states = [*(states if history else states[:1]), after]
         if on_progress:
