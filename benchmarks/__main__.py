@@ -16,6 +16,7 @@ from rich.table import Table
 
 from benchmarks import (
     accuracy,
+    chain_memory,
     chains,
     functional,
     memory,
@@ -57,6 +58,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     ),
     "chain_blocks": ("A fused block of cot-network as N grows, d = 8, one thread", chains.blocks),
     "chain_speed": ("Fused cot-network against plain torch, one thread", chains.speed),
+    "chain_memory": ("A fused chain of 20,000 blocks, by what is kept of it", chain_memory.rows),
     "training": (
         "Training steps against plain einsum, batch 3000, n = 30, d = 5, 3 layers, float32",
         training.rows,
