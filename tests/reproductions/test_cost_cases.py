@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from importlib import import_module
+from time import process_time
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ class Case(AbstractCase):
 def test_set_up_is_neither_counted_nor_timed(monkeypatch):
     # of a warm-up and two rounds with jobs of 1 and 3 steps: 5 and 9, then 6 and 8 seconds
     seconds = {(0, 1): 5.0, (0, 3): 9.0}, {(0, 1): 6.0, (0, 3): 8.0}
-    monkeypatch.setattr(MODULE, "interleaved_seconds", lambda jobs, rounds: list(seconds))
+    monkeypatch.setattr(MODULE, "interleaved_seconds", lambda *given: list(seconds))
     assert measure([Case(2)], {"dense": 2}, is_counted=True) == [Measured(1.5, 16, 64 + 80)]
 
 
@@ -64,21 +65,21 @@ def test_a_case_that_cannot_be_measured_says_why_and_is_not_run(monkeypatch):
 
 def test_a_disturbed_clock_gives_no_time(monkeypatch):
     turns = [{(0, 1): 5.0, (0, 3): 4.0}]
-    monkeypatch.setattr(MODULE, "interleaved_seconds", lambda jobs, rounds: turns)
+    monkeypatch.setattr(MODULE, "interleaved_seconds", lambda *given: turns)
     assert measure([Case(2)], {"dense": 1}, is_counted=False) == [Measured()]
 
 
 def test_each_backend_has_its_own_rounds(monkeypatch):
     given = []
 
-    def timed(jobs, rounds):
-        given.append((len(jobs), rounds))
+    def timed(jobs, rounds, clock):
+        given.append((len(jobs), rounds, clock))
         return [dict.fromkeys(jobs, 1.0)]
 
     monkeypatch.setattr(MODULE, "interleaved_seconds", timed)
     cases = [Case(2), Case(3, backend="fused"), Case(4)]
     measure(cases, {"dense": 3, "fused": 9}, is_counted=False)
-    assert given == [(4, 3), (2, 9)]
+    assert given == [(4, 3, process_time), (2, 9, process_time)]
 
 
 @pytest.mark.parametrize(

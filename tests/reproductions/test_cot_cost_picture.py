@@ -46,7 +46,8 @@ def test_every_panel_has_axes_with_units(panels):
     assert panels[0].get_xlabel() == "layers N of the network, width 8"
     assert panels[3].get_xlabel() == "width d of the network, 4 layers"
     assert panels[6].get_xlabel() == "blocks T of the chain so far"
-    assert [panel.get_ylabel() for panel in panels[:3]] == ["seconds, one thread", "FLOPs", "bytes"]
+    heights = [panel.get_ylabel() for panel in panels[:3]]
+    assert heights == ["seconds of one processor", "FLOPs", "bytes"]
     assert [panel.get_title(loc="left") for panel in panels[6:]] == [
         "Time of a block",
         "FLOPs of a block",

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from time import process_time
 
 import torch
 
@@ -153,10 +154,14 @@ def measure(
 
 
 def seconds_of(cases: Sequence[AbstractCase], n_rounds: int) -> list[float | None]:
-    """Seconds of a step of each case, on one thread; None if the clock was disturbed too much."""
+    """Seconds of a step of each case on one thread; None if the clock was disturbed too much.
+
+    It is the processor's time, which is that on the wall if nobody else uses the processor: jobs of
+    a second are not held up by others more than those of a millisecond.
+    """
     jobs = {(place, n): case.job(n) for place, case in enumerate(cases) for n in case.n_steps}
     with one_thread():
-        turns = interleaved_seconds(jobs, n_rounds)
+        turns = interleaved_seconds(jobs, n_rounds, process_time)
     found: list[float | None] = []
     for place, case in enumerate(cases):
         less, more = case.n_steps

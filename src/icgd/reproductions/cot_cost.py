@@ -55,8 +55,8 @@ class Budget:
     depth: int = 4
     n_examples: int = 8
     n_layers: int = 128
-    dense_rounds: int = 3
-    fused_rounds: int = 5
+    dense_rounds: int = 2
+    fused_rounds: int = 3
 
     @property
     def rounds(self) -> dict[str, int]:
@@ -72,7 +72,7 @@ PRESETS = {
         widths=(2, 4, 8, 16, 32, 64, 128, 256),
         lengths=(64, 256, 1024, 4096),
         counted_lengths=(16_384, 65_536),
-        n_turns=5,
+        n_turns=4,
     ),
     "paper": Budget(
         depths=(2, 4, 8, 16, 32, 64, 128, 256),

@@ -26,7 +26,7 @@ AXES = {
     "width": ("d", "width d of the network, {depth} layers"),
     "length": ("T", "blocks T of the chain so far"),
 }
-UNITS = {"time": "seconds, one thread", "FLOPs": "FLOPs", "memory": "bytes"}
+UNITS = {"time": "seconds of one processor", "FLOPs": "FLOPs", "memory": "bytes"}
 TITLES = {"depth": "gradient step", "width": "gradient step", "length": "block"}
 
 CONSTRUCTIONS = {

@@ -11,26 +11,29 @@ from typing import TypeVar
 import torch
 
 Job = Callable[[], object]
+Clock = Callable[[], float]
 Name = TypeVar("Name")
 
 
 def interleaved_medians(jobs: Mapping[Name, Job], *, rounds: int = 15) -> dict[Name, float]:
     """Median seconds of every job; a slow moment is spread over all of them."""
-    seconds = interleaved_seconds(jobs, rounds)
+    seconds = interleaved_seconds(jobs, rounds, perf_counter)
     return {name: median(turn[name] for turn in seconds) for name in jobs}
 
 
-def interleaved_seconds(jobs: Mapping[Name, Job], rounds: int) -> list[dict[Name, float]]:
+def interleaved_seconds(
+    jobs: Mapping[Name, Job], rounds: int, clock: Clock
+) -> list[dict[Name, float]]:
     """Seconds of every job in every round; jobs that stand together are run together."""
     for job in jobs.values():
         job()  # the first time pays for caches
-    return [{name: _seconds(job) for name, job in jobs.items()} for _ in range(rounds)]
+    return [{name: _seconds(job, clock) for name, job in jobs.items()} for _ in range(rounds)]
 
 
-def _seconds(job: Job) -> float:
-    start = perf_counter()
+def _seconds(job: Job, clock: Clock) -> float:
+    start = clock()
     job()
-    return perf_counter() - start
+    return clock() - start
 
 
 @contextmanager
