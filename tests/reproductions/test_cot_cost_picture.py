@@ -61,7 +61,9 @@ def test_dense_flops_are_drawn_for_all_sizes_and_dots_where_they_were_measured(p
     assert list(relu.get_ydata()) == [4.0, 16.0, 64.0, 256.0]
     assert list(dots.get_xdata()) == [2, 4, 8]
     assert relu.get_linestyle() == "-"
-    assert panels[1].lines[2].get_linestyle() == "--"  # fused
+    fused, hollow = panels[1].lines[2:4]
+    assert fused.get_linestyle() == "--"
+    assert hollow.get_markerfacecolor() == "white"
 
 
 def test_exponents_and_the_crossing_are_named(panels):
