@@ -16,6 +16,7 @@ from rich.table import Table
 
 from benchmarks import (
     accuracy,
+    chain_memory,
     chains,
     functional,
     linear,
@@ -58,6 +59,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     ),
     "chain_blocks": ("A fused block of cot-network as N grows, d = 8, one thread", chains.blocks),
     "chain_speed": ("Fused cot-network against plain torch, one thread", chains.speed),
+    "chain_memory": ("A fused chain of 20,000 blocks, by what is kept of it", chain_memory.rows),
     "linear_coefficients": (
         "Linear models until nothing moves, beside scikit-learn; dense steps beside exact ones",
         linear.coefficients,

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 from icgd.cli.show import count_text, error_text
+from icgd.reproductions.cost_lines import best_points, crossing
+from icgd.reproductions.reproduction import groups
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -93,6 +95,51 @@ def test_the_figures_of_chains_are_those_of_the_last_benchmark():
     assert f"fitted exponent {exponent:.2f}" in page
     assert exponent < 0.1
     assert f"takes {RESULTS['chain_speed'][0]['ratio']:.1f} times as long" in page
+    short, whole = RESULTS["chain_memory"]
+    assert (short["blocks"], short["blocks kept"]) == (20_000, 9)
+    assert f"grows by {short['KiB grown']} KiB" in page
+    assert f"by {whole['KiB grown'] / 1024:.0f} MiB" in page
+    assert short["KiB grown"] < 1024
+
+
+def test_what_is_said_of_the_cost_of_a_chain_was_measured():
+    path = ROOT / "results" / "cot-cost" / "laptop.json"
+    numbers = json.loads(path.read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "reproductions" / "cot.md").read_text(encoding="utf-8")
+    for row in numbers["summary"]:
+        assert f"| {' | '.join(row.values())} |" in page
+    lines = groups(numbers["rows"], "axis", "name", "backend")
+    stack, chain = (lines["depth", name, "dense"] for name in ("relu-stack", "cot-network"))
+    size, _ = crossing(best_points(stack, "FLOPs"), best_points(chain, "FLOPs"))
+    construction = (ROOT / "docs" / "constructions" / "cot_network.md").read_text(encoding="utf-8")
+    for text in (page, construction, README):
+        assert f"N = {size:.0f}" in text
+    exponents = [best_points(line, "FLOPs").exponent() for line in (stack, chain)]
+    growth = " and ".join(f"N^{exponent:.2f}" for exponent in exponents)
+    assert growth in page
+    assert growth in construction
+    assert exponents[0] > 1.9
+    assert exponents[1] < 1.01
+    slower = _at(lines, "cot-network", "seconds") / _at(lines, "relu-stack", "seconds")
+    assert f"{slower:.0f} times as long as fused relu-stack" in page
+    assert f"{slower:.0f} times as long as fused relu-stack" in construction
+
+
+def _at(lines, name, column):
+    [row] = [row for row in lines["depth", name, "fused"] if row["size"] == 64]
+    return row[column]
+
+
+def test_what_is_said_of_the_mask_was_measured():
+    path = ROOT / "results" / "cot-cost" / "laptop.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    page = (ROOT / "docs" / "reproductions" / "cot.md").read_text(encoding="utf-8")
+    readings = [r for r in rows if (r["axis"], r["backend"]) == ("length", "dense")]
+    for size in (64, 1024, 16_384, 65_536):
+        three = [row for row in readings if row["size"] == size]  # two, all, and not cached
+        flops = [f"{row['flops_measured'] / 1e6:.1f} million" for row in three]
+        times = [f"{1e3 * row['seconds']:.1f}" for row in three]
+        assert f"| {size:,} | {' | '.join(flops + times)} |" in page
 
 
 def test_its_comparison_is_the_last_one_measured():
