@@ -64,6 +64,10 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
         "Linear models until nothing moves, beside scikit-learn; dense steps beside exact ones",
         linear.coefficients,
     ),
+    "linear_guarantees": (
+        "Linear models: what Theorems 3.1 to 3.3 promise, and what runs do",
+        linear.guarantees,
+    ),
     "linear_means": ("Means of links by one head", linear.means),
     "linear_sizes": ("Linear models: one block, dense", linear.sizes),
     "linear_speed": ("Fused steps of linear models against plain torch, one thread", linear.speed),

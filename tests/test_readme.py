@@ -187,6 +187,15 @@ def test_the_figures_of_linear_models_are_those_of_the_last_benchmark():
     assert f"{min(ratios):.1f} to {max(ratios):.1f} times as much time" in LINEAR
 
 
+def test_the_promises_to_linear_models_are_those_of_the_last_benchmark():
+    names = ("distance", "by contraction", "distance bound", "excess", "excess bound")
+    for row in RESULTS["linear_guarantees"]:
+        numbers = " | ".join(f"{row[name]:.2g}" for name in names)
+        line = f"| {row['scikit-learn']} | {row['theorem']} | {row['steps']:,} | {numbers} |"
+        assert line in LINEAR
+        assert row["holds"]
+
+
 def test_the_sizes_of_linear_models_are_those_of_the_last_benchmark():
     for row in RESULTS["linear_sizes"]:
         if "C=1)" in row["scikit-learn"]:
