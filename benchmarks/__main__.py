@@ -16,8 +16,10 @@ from rich.table import Table
 
 from benchmarks import (
     accuracy,
+    chain_memory,
     chains,
     functional,
+    linear,
     memory,
     recursion,
     scaling,
@@ -57,6 +59,18 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     ),
     "chain_blocks": ("A fused block of cot-network as N grows, d = 8, one thread", chains.blocks),
     "chain_speed": ("Fused cot-network against plain torch, one thread", chains.speed),
+    "chain_memory": ("A fused chain of 20,000 blocks, by what is kept of it", chain_memory.rows),
+    "linear_coefficients": (
+        "Linear models until nothing moves, beside scikit-learn; dense steps beside exact ones",
+        linear.coefficients,
+    ),
+    "linear_guarantees": (
+        "Linear models: what Theorems 3.1 to 3.3 promise, and what runs do",
+        linear.guarantees,
+    ),
+    "linear_means": ("Means of links by one head", linear.means),
+    "linear_sizes": ("Linear models: one block, dense", linear.sizes),
+    "linear_speed": ("Fused steps of linear models against plain torch, one thread", linear.speed),
     "training": (
         "Training steps against plain einsum, batch 3000, n = 30, d = 5, 3 layers, float32",
         training.rows,

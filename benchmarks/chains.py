@@ -1,13 +1,12 @@
 """cot-network: trained weights beside exact descent, what a block costs, and plain torch."""
 
-from math import log
-
 import torch
 
 import icgd
 from icgd.problems import reference
 from icgd.reproductions.descent import descend
-from icgd.reproductions.timing import interleaved_medians
+from icgd.reproductions.power_law import fitted_exponent
+from icgd.reproductions.timing import interleaved_medians, one_thread
 
 DEPTHS = (2, 4, 8, 16, 32, 64)
 
@@ -77,15 +76,14 @@ def blocks() -> list[dict[str, object]]:
     """Microseconds a block at every depth, and the exponent that fits them."""
     runs = {depth: compiled_of(depth, 8, max(1, 128 // depth)) for depth in DEPTHS}
     tasks = {depth: task_for(run) for depth, run in runs.items()}
-    seconds = _one_thread(
-        {
-            str(depth): lambda depth=depth: runs[depth].run_task(tasks[depth], history=False)
-            for depth in DEPTHS
-        }
-    )
-    costs = {n: 1e6 * seconds[str(n)] / runs[n].program.n_blocks for n in DEPTHS}
-    x, y = (torch.tensor([log(v) for v in values]) for values in (costs, costs.values()))
-    exponent = float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
+    jobs = {
+        depth: lambda depth=depth: runs[depth].run_task(tasks[depth], history=False)
+        for depth in DEPTHS
+    }
+    with one_thread():
+        seconds = interleaved_medians(jobs)
+    costs = {n: 1e6 * seconds[n] / runs[n].program.n_blocks for n in DEPTHS}
+    exponent = fitted_exponent(list(costs), list(costs.values()))
     return [{"N": n, "us/block": cost, "fitted exponent": exponent} for n, cost in costs.items()]
 
 
@@ -93,12 +91,12 @@ def speed() -> list[dict[str, object]]:
     """The chain of (3, 5, 20) beside the same descent by torch.autograd."""
     compiled = compiled_of(3, 5, 20)
     task = task_for(compiled)
-    seconds = _one_thread(
-        {
-            "chain": lambda: compiled.run_task(task, history=False),
-            "torch": lambda: descend(compiled.problem, task, 20),
-        }
-    )
+    jobs = {
+        "chain": lambda: compiled.run_task(task, history=False),
+        "torch": lambda: descend(compiled.problem, task, 20),
+    }
+    with one_thread():
+        seconds = interleaved_medians(jobs)
     return [
         {
             "N, d, rounds": "(3, 5, 20)",
@@ -108,12 +106,3 @@ def speed() -> list[dict[str, object]]:
             "limit": 5.0,
         }
     ]
-
-
-def _one_thread(jobs: dict) -> dict[str, float]:
-    """At these sizes a second thread waits more than it works."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    seconds = interleaved_medians(jobs)
-    torch.set_num_threads(before)
-    return seconds

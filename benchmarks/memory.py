@@ -50,12 +50,12 @@ def _measure(variant: str, case: int) -> int:
 
     run(small)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    before = _status("VmRSS")
+    before = status("VmRSS")
     run(task)
-    return _status("VmHWM") - before
+    return status("VmHWM") - before
 
 
-def _status(field: str) -> int:
+def status(field: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
 

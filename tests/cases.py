@@ -186,7 +186,6 @@ every_construction = pytest.mark.parametrize(
 )
 
 
-@cache
 def build(
     construction: AbstractConstruction,
     case: Case,
@@ -200,7 +199,16 @@ def build(
     """
     if reason := construction.why_not(case.problem):
         pytest.skip(reason)
-    precision = Precision(pieces, dtype=dtype)
+    has_pieces = construction.setting == "pieces"
+    precision = Precision(pieces, dtype=dtype) if has_pieces else Precision(dtype=dtype)
+    return _built(construction, case, n_steps, precision)
+
+
+@cache
+def _built(
+    construction: AbstractConstruction, case: Case, n_steps: int, precision: Precision
+) -> StackProgram:
+    """Many tests read the same one."""
     return construction.build(case.problem, n_steps=n_steps, precision=precision)
 
 

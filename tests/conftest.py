@@ -1,10 +1,15 @@
 """Repeatable tests. Nothing here imports icgd: the type checker hooks in after this file."""
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
 
+from tests.type_checks import jaxtyped
+
 pytest.register_assert_rewrite("tests.contracts.backend")
+
+jaxtyping.jaxtyped = jaxtyped  # what its import hook decorates all functions of icgd with
 
 # The same examples in every run; no deadline, because a shared machine has slow moments.
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)

@@ -216,3 +216,13 @@ def test_float32_weights_on_the_edge_of_the_box_run():
 
 def test_one_slot_may_be_traced_by_its_bare_name():
     assert list(COMPILED.run(X, Y, trace="delta_1").trace) == ["delta_1"]
+
+
+def test_a_linear_model_is_counted_and_proved_for_its_own_number_of_examples():
+    problem = icgd.Problem(
+        icgd.LinearModel(1), "matching", icgd.ProximalStep(0.1, box=1.0), icgd.Domain(1.0, 1.0)
+    )
+    few, many = (icgd.compile(problem, n_steps=1, n_examples=n) for n in (5, 1500))
+    assert (few.summary().n_tokens, few.certificate().n_tokens) == (6, 1024)
+    assert (many.summary().n_tokens, many.certificate().n_tokens) == (1501, 1500)
+    assert many.summary(7).n_tokens == 7

@@ -6,6 +6,7 @@ import pytest
 
 from icgd import errors
 from icgd.errors import (
+    BoxWarning,
     CheckpointError,
     DataError,
     DenseSizeError,
@@ -53,8 +54,28 @@ MESSAGES = [
     ),
     (
         made(InterruptedRunError.after, 3, 20, "the run"),
-        "The chain was interrupted after 3 of 20 rounds. The weights after each of them are in the "
+        "The run was interrupted after 3 of 20 steps. The weights after each of them are in the "
         "error's `partial.parameters`; go on with initial=...[-1].",
+    ),
+    (
+        made(OverflowedRunError.beyond_scores, "step 3, example", 4, -7.25, 6.5),
+        "The score <w, x> at step 3, example 4 (counted from 0) is -7.25, but the heads are made "
+        "for scores up to 6.5. Compile with a larger Domain(score=...), or use a smaller step size "
+        "or box.",
+    ),
+    (
+        made(SettingError.scores_too_wide, "poisson", 9.0, 1024),
+        "A head of 1024 tokens cannot return the poisson mean of scores up to 9. Give a smaller "
+        "bound with Domain(score=...), or a smaller box.",
+    ),
+    (
+        made(SettingError.needs_examples, "cot-glm"),
+        "cot-glm has heads for every example; give their number: n_examples=len(X), or --examples "
+        "on the command line.",
+    ),
+    (
+        made(SettingError.functions_do_not_stop),
+        "stop_below is for runs that train weights; a function takes all its steps. Leave it out.",
     ),
     (
         made(DataError.smaller_than_batch, 3, 4),
@@ -77,7 +98,7 @@ MESSAGES = [
     (
         made(SettingError.unbounded_slope, "poisson"),
         "The poisson link has no largest slope, so no step size is safe for all coefficients. "
-        "Give a step_size, or the scores that matter, such as over_box(model, X, box=1.0).",
+        "Give a step_size, or bound the scores by a box or by Domain(score=...).",
     ),
     (
         made(SettingError.step_too_long, 0.5, 0.25),
@@ -178,6 +199,11 @@ MESSAGES = [
         "'rbf' is a kernel of icgd already; register yours under another name.",
     ),
     (
+        made(BoxWarning.of, 2, 0.5),
+        "Coefficient 2 (counted from 0) ends at the box, 0.5: without it, it would be larger. Give "
+        "a larger box, or a smaller step size if steps diverge.",
+    ),
+    (
         made(DivergenceWarning.of, 100.0, 1.21, 0.021),
         "The steps diverge on these data: the error grows 1.21-fold along the kernel's "
         "eigenvalue 100. step_size is 0.021; it must be below 0.02.",
@@ -222,6 +248,14 @@ MESSAGES = [
         "widths must name the input and at least one layer, such as (4, 16, 1), got (4,).",
     ),
     (made(SettingError.both, "initial", "seed"), "Give either initial or seed, not both."),
+    (
+        made(SettingError.neither, "--step-size", "--step-from"),
+        "Give --step-size or --step-from; got neither.",
+    ),
+    (
+        made(SettingError.wrong_linear_widths, (3, 4, 1)),
+        "widths of a linear model are its inputs and one output, such as 4,1, got 3,4,1.",
+    ),
     (
         made(SettingError.without, "per_run", "tolerance"),
         "per_run has no effect without tolerance; give both or neither.",
@@ -363,6 +397,12 @@ MESSAGES = [
         "accuracy=1e-09. Even 3200 would not do: use a smaller box.",
     ),
     (
+        made(SettingError.bound_too_small, 1e-300, 2.0**-400, "tanh"),
+        "tanh units cannot clip to [-1e-300, 1e-300]: their slopes grow like 1 / 1e-300, beyond "
+        "the range of float64. Use a box of at least 3.9e-121, or relu units, whose corners are "
+        "sharp by themselves.",
+    ),
+    (
         made(SettingError.slope_jumps, "relu", "cos", able=("elu", "gelu")),
         "s relu'(t) jumps where relu has a kink, and cos units have no kink to put there. Use "
         "units of elu, gelu, or a smooth activation in place of relu, such as softplus.",
@@ -428,7 +468,7 @@ MESSAGES = [
     ),
     (
         made(DataError.too_few_columns, "data.csv", 3, 5),
-        "data.csv has 3 columns; the network needs 5 "
+        "data.csv has 3 columns; the model needs 5 "
         "(inputs first, then labels; name label columns with --label).",
     ),
     (made(DataError.unreadable, "data.csv", "no such file"), "Cannot read data.csv: no such file."),
@@ -438,7 +478,7 @@ MESSAGES = [
     ),
     (
         made(DataError.wrong_labels, ["a", "b"], 3),
-        "The network has 3 outputs, but the label columns are a, b. "
+        "The model has 3 outputs, but the label columns are a, b. "
         "Give --label once for each output.",
     ),
     (
@@ -531,7 +571,7 @@ MESSAGES = [
     ),
     (
         made(DataError.other_number_of_examples, 3, 2),
-        "X has 3 examples, but the table was made for prompts of 2. Give 2, or compile with "
+        "X has 3 examples, but the transformer was made for prompts of 2. Give 2, or compile with "
         "n_examples=3.",
     ),
     (

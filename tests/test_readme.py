@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 from icgd.cli.show import count_text, error_text
+from icgd.reproductions.cost_lines import best_points, crossing
+from icgd.reproductions.reproduction import groups
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -94,6 +96,51 @@ def test_the_figures_of_chains_are_those_of_the_last_benchmark():
     assert f"fitted exponent {exponent:.2f}" in page
     assert exponent < 0.1
     assert f"takes {RESULTS['chain_speed'][0]['ratio']:.1f} times as long" in page
+    short, whole = RESULTS["chain_memory"]
+    assert (short["blocks"], short["blocks kept"]) == (20_000, 9)
+    assert f"grows by {short['KiB grown']} KiB" in page
+    assert f"by {whole['KiB grown'] / 1024:.0f} MiB" in page
+    assert short["KiB grown"] < 1024
+
+
+def test_what_is_said_of_the_cost_of_a_chain_was_measured():
+    path = ROOT / "results" / "cot-cost" / "laptop.json"
+    numbers = json.loads(path.read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "reproductions" / "cot.md").read_text(encoding="utf-8")
+    for row in numbers["summary"]:
+        assert f"| {' | '.join(row.values())} |" in page
+    lines = groups(numbers["rows"], "axis", "name", "backend")
+    stack, chain = (lines["depth", name, "dense"] for name in ("relu-stack", "cot-network"))
+    size, _ = crossing(best_points(stack, "FLOPs"), best_points(chain, "FLOPs"))
+    construction = (ROOT / "docs" / "constructions" / "cot_network.md").read_text(encoding="utf-8")
+    for text in (page, construction, README):
+        assert f"N = {size:.0f}" in text
+    exponents = [best_points(line, "FLOPs").exponent() for line in (stack, chain)]
+    growth = " and ".join(f"N^{exponent:.2f}" for exponent in exponents)
+    assert growth in page
+    assert growth in construction
+    assert exponents[0] > 1.9
+    assert exponents[1] < 1.01
+    slower = _at(lines, "cot-network", "seconds") / _at(lines, "relu-stack", "seconds")
+    assert f"{slower:.0f} times as long as fused relu-stack" in page
+    assert f"{slower:.0f} times as long as fused relu-stack" in construction
+
+
+def _at(lines, name, column):
+    [row] = [row for row in lines["depth", name, "fused"] if row["size"] == 64]
+    return row[column]
+
+
+def test_what_is_said_of_the_mask_was_measured():
+    path = ROOT / "results" / "cot-cost" / "laptop.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    page = (ROOT / "docs" / "reproductions" / "cot.md").read_text(encoding="utf-8")
+    readings = [r for r in rows if (r["axis"], r["backend"]) == ("length", "dense")]
+    for size in (64, 1024, 16_384, 65_536):
+        three = [row for row in readings if row["size"] == size]  # two, all, and not cached
+        flops = [f"{row['flops_measured'] / 1e6:.1f} million" for row in three]
+        times = [f"{1e3 * row['seconds']:.1f}" for row in three]
+        assert f"| {size:,} | {' | '.join(flops + times)} |" in page
 
 
 def test_its_comparison_is_the_last_one_measured():
@@ -112,3 +159,52 @@ def test_no_benchmark_was_over_its_limit():
     rows = [row for name in names for row in RESULTS[name] if row["limit"]]
     assert rows
     assert [row for row in rows if row["ratio"] > row["limit"]] == []
+
+
+LINEAR = (ROOT / "docs" / "constructions" / "cot_linear.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_linear_models_has_an_example_that_runs():
+    [example] = re.findall(r"```python\n(.*?)```", LINEAR, flags=re.DOTALL)
+    names: dict[str, object] = {}
+    exec(example, names)
+    assert names["report"].verdict.name == "HOLDS"
+    assert 10 < names["run"].stopped_after < 200
+    assert names["run"].predictions.shape == (2, 1)
+
+
+def test_the_figures_of_linear_models_are_those_of_the_last_benchmark():
+    rows = RESULTS["linear_coefficients"]
+    errors = ("relative difference", "largest dense step error", "its bound (b)")
+    for row in rows:
+        cells = [row["scikit-learn"], row["construction"], f"{row['steps']:,}"]
+        cells += [f"{row[name]:.1e}" for name in errors]
+        assert f"| {' | '.join(cells)} | {row['processor seconds']:.1f} |" in LINEAR
+        assert row["relative difference"] <= 1e-6
+        assert row["largest dense step error"] <= 1e-11
+    largest = max(row["relative difference"] for row in rows)
+    assert f"scikit-learn's coefficients to {largest:.1e}" in README
+    ratios = [row["ratio"] for row in RESULTS["linear_speed"]]
+    assert f"{min(ratios):.1f} to {max(ratios):.1f} times as much time" in LINEAR
+
+
+def test_the_promises_to_linear_models_are_those_of_the_last_benchmark():
+    names = ("distance", "by contraction", "distance bound", "excess", "excess bound")
+    for row in RESULTS["linear_guarantees"]:
+        numbers = " | ".join(f"{row[name]:.2g}" for name in names)
+        line = f"| {row['scikit-learn']} | {row['theorem']} | {row['steps']:,} | {numbers} |"
+        assert line in LINEAR
+        assert row["holds"]
+
+
+def test_the_sizes_of_linear_models_are_those_of_the_last_benchmark():
+    for row in RESULTS["linear_sizes"]:
+        if "C=1)" in row["scikit-learn"]:
+            continue  # as large as with another penalty
+        counts = [f"{row['heads']:,}", str(row["tokens of a mean"]), count_text(row["weights"])]
+        flops = [count_text(row["FLOPs of a step"]), f"{row['direct FLOPs']:,}"]
+        cells = [row["scikit-learn"], str(row["examples"]), *counts, *flops]
+        assert f"| {' | '.join(cells)} |" in LINEAR
+    for row in RESULTS["linear_means"]:
+        error = f"{row['error']:.1e}" if row["error"] else "0"
+        assert f"| `{row['link']}` | {row['tokens']} | {error} |" in LINEAR

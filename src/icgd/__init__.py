@@ -2,12 +2,16 @@
 
 from icgd.backends.run import Run
 from icgd.certificates.certificate import Certificate, Report, Verdict
+from icgd.certificates.guarantee import Guarantee
 from icgd.compiled import Compiled
-from icgd.pipeline import compile, load, verify
+from icgd.pipeline import compile, guarantee, load, verify
+from icgd.problems.curvature import sized_problem
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.kernels import register_kernel
+from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Domain, Problem
+from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.spectrum import spectrum
 from icgd.problems.task import Task, as_task
 from icgd.problems.updates import FunctionalStep, GradientStep, chebyshev_steps
@@ -21,9 +25,12 @@ __all__ = [
     "Domain",
     "FunctionalStep",
     "GradientStep",
+    "Guarantee",
     "KernelHead",
     "KernelMachine",
+    "LinearModel",
     "Problem",
+    "ProximalStep",
     "Report",
     "Run",
     "Task",
@@ -31,8 +38,10 @@ __all__ = [
     "as_task",
     "chebyshev_steps",
     "compile",
+    "guarantee",
     "load",
     "register_kernel",
+    "sized_problem",
     "spectrum",
     "verify",
 ]

@@ -20,16 +20,19 @@ from icgd.certificates.chain_bound import chain_domain_bound
 from icgd.certificates.closed_form import closed_form_bound
 from icgd.certificates.domain_bound import domain_bound
 from icgd.certificates.functional_bound import functional_domain_bound
-from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError
+from icgd.certificates.linear_bound import linear_domain_bound
+from icgd.errors import BoxWarning, DivergenceWarning, OverflowedRunError, SettingError
 from icgd.layers.transformer import Transformer
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count
+from icgd.problems.separable import require_minimiser
+from icgd.problems.settings import count, positive
 from icgd.problems.spectrum import divergence
 from icgd.problems.task import Task, as_task, checked_task, dtype_named
 from icgd.program.chain import ChainProgram, Program
 from icgd.program.check import constants
 from icgd.program.program import StackProgram
 from icgd.program.render import listing
+from icgd.shapes import Parameters
 from icgd.weights import files
 from icgd.weights.summary import Summary, summarise
 
@@ -37,7 +40,7 @@ STORED_WEIGHTS = 2**28
 """Bytes of dense weights that `save` stores unasked; larger ones only on request."""
 
 TYPICAL_TOKENS = 33
-"""Prompt length that a summary counts with unless told otherwise: 32 examples and a query."""
+"""Prompt length that a summary counts with where any will do: 32 examples and a query."""
 
 CERTIFIED_TOKENS = 1024
 """Prompt length up to which a certificate's rounding terms hold unless told otherwise."""
@@ -83,16 +86,24 @@ class Compiled:
         trace: bool | Sequence[str] = False,
         history: bool = True,
         on_progress: OnProgress | None = None,
+        stop_below: float | None = None,
     ) -> Run:
         """One forward pass: the data go into the prompt, weights and predictions come out.
 
         `X` is (n, d_x), or (tasks, n, d_x) for many tasks at once. Initial weights are `initial`
         or drawn from `seed`. `trace=True` records every slot after every layer, a list of names
-        only those; `history=False` keeps only the initial and the final weights.
+        only those; `history=False` keeps only the initial and the final weights. With `stop_below`
+        it stops after the first step that moves no weight by more. On Ctrl-C it raises
+        `InterruptedRunError`, whose `partial` is the run up to the last whole step.
         """
         task = self.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
         return self.run_task(
-            task, backend=backend, trace=trace, history=history, on_progress=on_progress
+            task,
+            backend=backend,
+            trace=trace,
+            history=history,
+            on_progress=on_progress,
+            stop_below=stop_below,
         )
 
     def run_task(
@@ -103,27 +114,51 @@ class Compiled:
         trace: bool | Sequence[str] = False,
         history: bool = True,
         on_progress: OnProgress | None = None,
+        stop_below: float | None = None,
     ) -> Run:
         """One forward pass on data that were checked before."""
         if isinstance(trace, bool):
             trace = self._traceable() if trace else ()
         trace = (trace,) if isinstance(trace, str) else tuple(trace)
         runner = backend_named(backend)
+        if stop_below is not None:
+            positive("stop_below", stop_below)
+            if self.problem.trains_function:
+                raise SettingError.functions_do_not_stop()
+            if self.problem.trains_coefficients:
+                model, update = self.problem.model, self.problem.proximal_step
+                require_minimiser(model, update, task.x.double(), task.y.double())
         task = checked_task(self.problem, task)
         dtype = str(task.x.dtype).removeprefix("torch.")
         self._require_range(task.x.dtype, dtype)
         self._warn_of_divergence(task)
-        overflowed = OverflowedRunError.of(dtype, self.problem.update.step_size)
+        overflowed = OverflowedRunError.of(dtype, self.problem.update.step_size or 0.0)
         try:
             run = runner.run(
-                self.program, task, trace=trace, history=history, on_progress=on_progress
+                self.program,
+                task,
+                trace=trace,
+                history=history,
+                on_progress=on_progress,
+                stop_below=stop_below,
             )
         except IndexError:  # a preactivation that is not a number has no cell to look up
             raise overflowed from None
         # A weight that is not finite never becomes so again: the last step tells of all.
         if not run.parameters[..., -1, :].isfinite().all():
             raise overflowed
+        self._warn_of_box(run.parameters[..., -1, :])
         return run
+
+    def _warn_of_box(self, weights: Parameters) -> None:
+        """Say so if a linear model's descent ends at the box: its minimiser lies beyond."""
+        box = self.problem.box
+        if not self.problem.trains_coefficients or box is None or not weights.numel():
+            return
+        largest, place = weights.abs().flatten().max(0)
+        if largest >= box:
+            coefficient = int(place) % weights.shape[-1]
+            warnings.warn(BoxWarning.of(coefficient, box), stacklevel=4)
 
     def _traceable(self) -> tuple[str, ...]:
         """All slots; of a chain, all rows of a block."""
@@ -163,6 +198,10 @@ class Compiled:
             bound = functional_domain_bound(self.problem, self.program.n_steps, how)
             # The papers' statement is exact: what is left is rounding.
             return Certificate(bound.step, bound.trajectory, bound.step, n_tokens)
+        if self.problem.trains_coefficients:
+            bound = linear_domain_bound(self.problem, self.stack, how)
+            covered = max(n_tokens, self.stack.n_examples or 0)  # its prompts have no fewer
+            return Certificate(bound.step, bound.trajectory, None, covered)
         if isinstance(self.program, ChainProgram):
             chain = chain_domain_bound(self.program, self.problem, how)
             return Certificate(chain.step, chain.trajectory, None, n_tokens)
@@ -170,8 +209,14 @@ class Compiled:
         paper = closed_form_bound(self.program, self.problem, how)
         return Certificate(bound.step, bound.trajectory, paper, n_tokens)
 
-    def summary(self, n_tokens: int = TYPICAL_TOKENS) -> Summary:
-        """Layers, heads, widths, parameters, FLOPs: counted without building a weight."""
+    def summary(self, n_tokens: int | None = None) -> Summary:
+        """Layers, heads, widths, parameters, FLOPs: counted without building a weight.
+
+        Unless said, for the examples that it is made for, or 32, and a query.
+        """
+        if n_tokens is None:
+            made_for = None if isinstance(self.program, ChainProgram) else self.program.n_examples
+            n_tokens = TYPICAL_TOKENS if made_for is None else made_for + 1
         return summarise(self.program, count("n_tokens", n_tokens))
 
     def transformer(self, dtype: str | torch.dtype = "float64") -> Transformer:

@@ -50,7 +50,7 @@ class SettingError(IcgdError, ValueError):
     def unbounded_slope(cls, link: str) -> SettingError:
         return cls(
             f"The {link} link has no largest slope, so no step size is safe for all coefficients. "
-            "Give a step_size, or the scores that matter, such as over_box(model, X, box=1.0)."
+            "Give a step_size, or bound the scores by a box or by Domain(score=...)."
         )
 
     @classmethod
@@ -98,6 +98,13 @@ class SettingError(IcgdError, ValueError):
         return cls("A kernel machine starts from the function 0; leave `initial` out.")
 
     @classmethod
+    def functions_do_not_stop(cls) -> SettingError:
+        return cls(
+            "stop_below is for runs that train weights; a function takes all its steps. "
+            "Leave it out."
+        )
+
+    @classmethod
     def no_setting(cls, name: str, construction: str) -> SettingError:
         return cls(f"{construction} is as fine as it can be and has no {name}; leave it out.")
 
@@ -106,6 +113,13 @@ class SettingError(IcgdError, ValueError):
         return cls(
             f"accuracy={accuracy:g} cannot be proved with {n_tokens} grid tokens; "
             f"the smallest error is {best:.3g}. Ask for less, or use a smaller range."
+        )
+
+    @classmethod
+    def scores_too_wide(cls, link: str, reach: float, n_tokens: int) -> SettingError:
+        return cls(
+            f"A head of {n_tokens} tokens cannot return the {link} mean of scores up to "
+            f"{reach:.4g}. Give a smaller bound with Domain(score=...), or a smaller box."
         )
 
     @classmethod
@@ -136,6 +150,13 @@ class SettingError(IcgdError, ValueError):
         return cls(
             f"levels={levels} with n_examples={n_examples} needs keys that are too close for "
             "float64 to tell apart. Give fewer levels or examples."
+        )
+
+    @classmethod
+    def needs_examples(cls, construction: str) -> SettingError:
+        return cls(
+            f"{construction} has heads for every example; give their number: n_examples=len(X), or "
+            "--examples on the command line."
         )
 
     @classmethod
@@ -188,6 +209,14 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def bound_too_small(cls, bound: float, least: float, units: str) -> SettingError:
+        return cls(
+            f"{units} units cannot clip to [-{bound:g}, {bound:g}]: their slopes grow like "
+            f"1 / {bound:g}, beyond the range of float64. Use a box of at least {least:.2g}, or "
+            "relu units, whose corners are sharp by themselves."
+        )
+
+    @classmethod
     def nothing_to_clip(cls, bound: float, reach: float) -> SettingError:
         return cls(
             f"reach={reach:g} must exceed bound={bound:g}: what stays within the bound is never "
@@ -209,8 +238,19 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def wrong_linear_widths(cls, widths: Sequence[int]) -> SettingError:
+        return cls(
+            "widths of a linear model are its inputs and one output, such as 4,1, "
+            f"got {','.join(map(str, widths))}."
+        )
+
+    @classmethod
     def both(cls, first: str, second: str) -> SettingError:
         return cls(f"Give either {first} or {second}, not both.")
+
+    @classmethod
+    def neither(cls, first: str, second: str) -> SettingError:
+        return cls(f"Give {first} or {second}; got neither.")
 
     @classmethod
     def without(cls, given: str, missing: str) -> SettingError:
@@ -397,7 +437,7 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def other_number_of_examples(cls, got: int, expected: int) -> DataError:
         return cls(
-            f"X has {got} examples, but the table was made for prompts of {expected}. "
+            f"X has {got} examples, but the transformer was made for prompts of {expected}. "
             f"Give {expected}, or compile with n_examples={got}."
         )
 
@@ -448,7 +488,7 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def too_few_columns(cls, path: object, got: int, expected: int) -> DataError:
         return cls(
-            f"{path} has {got} columns; the network needs {expected} "
+            f"{path} has {got} columns; the model needs {expected} "
             "(inputs first, then labels; name label columns with --label)."
         )
 
@@ -463,7 +503,7 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def wrong_labels(cls, labels: Sequence[str], expected: int) -> DataError:
         return cls(
-            f"The network has {expected} outputs, but the label columns are {', '.join(labels)}. "
+            f"The model has {expected} outputs, but the label columns are {', '.join(labels)}. "
             "Give --label once for each output."
         )
 
@@ -543,19 +583,27 @@ class OverflowedRunError(IcgdError, ArithmeticError):
             f"heads read ends at {reach:.6g}. Use a smaller step size, box or domain."
         )
 
+    @classmethod
+    def beyond_scores(cls, where: str, row: int, value: float, reach: float) -> OverflowedRunError:
+        return cls(
+            f"The score <w, x> at {where} {row} (counted from 0) is {value:.6g}, but the heads are "
+            f"made for scores up to {reach:.6g}. Compile with a larger Domain(score=...), or use a "
+            "smaller step size or box."
+        )
+
 
 class InterruptedRunError(IcgdError, KeyboardInterrupt):
-    """The user stopped a chain; `partial` is its run up to the last whole round."""
+    """The user stopped a run; `partial` is the run up to the last whole step."""
 
     def __init__(self, message: str, partial: object) -> None:
         super().__init__(message)
         self.partial = partial
 
     @classmethod
-    def after(cls, n_rounds: int, total: int, partial: object) -> InterruptedRunError:
+    def after(cls, n_steps: int, total: int, partial: object) -> InterruptedRunError:
         return cls(
-            f"The chain was interrupted after {n_rounds} of {total} rounds. The weights after each "
-            "of them are in the error's `partial.parameters`; go on with initial=...[-1].",
+            f"The run was interrupted after {n_steps} of {total} steps. The weights after each of "
+            "them are in the error's `partial.parameters`; go on with initial=...[-1].",
             partial,
         )
 
@@ -577,6 +625,17 @@ class DivergenceWarning(UserWarning):
             return cls(f"{largest} Choose steps for a spectrum that reaches that far.")
         limit = 2 / eigenvalue
         return cls(f"{largest} step_size is {step_size:.6g}; it must be below {limit:.6g}.")
+
+
+class BoxWarning(UserWarning):
+    """A linear model's descent was held back by its box."""
+
+    @classmethod
+    def of(cls, coefficient: int, box: float) -> BoxWarning:
+        return cls(
+            f"Coefficient {coefficient} (counted from 0) ends at the box, {box:g}: without it, it "
+            "would be larger. Give a larger box, or a smaller step size if steps diverge."
+        )
 
 
 class LayoutError(IcgdError, ValueError):

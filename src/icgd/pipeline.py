@@ -19,6 +19,8 @@ from icgd.certificates.functional_bound import (
     functional_step_bounds,
     functional_trajectory_bounds,
 )
+from icgd.certificates.guarantee import Guarantee, check_guarantee
+from icgd.certificates.linear_bound import linear_step_bounds, linear_trajectory_bounds
 from icgd.certificates.measured import exact_run, stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
 from icgd.certificates.run_bound import stepwise_bounds, trajectory_bounds
@@ -78,6 +80,8 @@ def compile(
             raise SettingError.of_another_construction(name, builder.name, builder.setting)
     if n_examples is not None and not builder.fixes_examples:
         raise SettingError.any_number_of_examples(builder.name)
+    if n_examples is None and builder.needs_examples:
+        raise SettingError.needs_examples(builder.name)
     if unit_activation is not None and not builder.takes_activation:
         raise SettingError.one_activation(builder.name)
     fixed = Precision(unit_activation=unit_activation, kink_width=kink_width, dtype=dtype)
@@ -162,6 +166,8 @@ def _step_bound(compiled: Compiled, task: Task | None) -> float:
     how = Arithmetic.of(task.x.dtype, task.n_tokens, "fused")
     if compiled.problem.trains_function:
         bounds = functional_step_bounds(compiled.problem, task, run.parameters, how)
+    elif compiled.problem.trains_coefficients:
+        bounds = linear_step_bounds(compiled.problem, compiled.stack, task, run.parameters, how)
     elif isinstance(compiled.program, ChainProgram):
         bounds = round_bounds(compiled.program, task, run.parameters, how)
     else:
@@ -219,6 +225,10 @@ def verify(
     if problem.trains_function:
         step_bounds = functional_step_bounds(problem, task, history, how)
         run_bounds = functional_trajectory_bounds(problem, task, real, how)
+    elif problem.trains_coefficients:
+        stack = compiled.stack
+        step_bounds = linear_step_bounds(problem, stack, task, history, how)
+        run_bounds = linear_trajectory_bounds(problem, stack, task, history, real, how)
     elif isinstance(program, ChainProgram):
         bounds = chain_bounds(program, task, history, real, how)
         step_bounds, run_bounds, paper_line = bounds.steps, bounds.trajectory, bounds.paper
@@ -236,6 +246,27 @@ def verify(
         dtype=str(task.x.dtype).removeprefix("torch."),
         paper_trajectory=paper_line,
     )
+
+
+def guarantee(
+    compiled: Compiled,
+    X: Any,
+    y: Any,
+    *,
+    initial: Any = None,
+    backend: str = "fused",
+    stop_below: float | None = None,
+    on_progress: OnProgress | None = None,
+) -> Guarantee:
+    """Run a linear model's descent, and compare its end with what cot's theorems promise.
+
+    Raises `SettingError` for a step longer than they allow, and `SeparableDataError` if there is no
+    minimiser to come close to.
+    """
+    task = compiled.task(X, y, initial=initial)
+    run = compiled.run_task(task, backend=backend, on_progress=on_progress, stop_below=stop_below)
+    how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
+    return check_guarantee(compiled.problem, compiled.stack, task, run.parameters, how)
 
 
 def load(path: str | os.PathLike[str]) -> Compiled:

@@ -1,11 +1,12 @@
 """clip(w) - w by every activation, against its bands at points ever closer to the corners."""
 
 from itertools import pairwise
+from math import isfinite
 
 import pytest
 import torch
 
-from icgd.approximation.clipping import BANDS, fit_clip
+from icgd.approximation.clipping import BANDS, SMALLEST_BOUND, fit_clip
 from icgd.approximation.ridge_sum import evaluate
 from icgd.errors import SettingError, UnsupportedActivationError
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
@@ -33,6 +34,24 @@ def certified(fit: RidgeSum, w: torch.Tensor) -> torch.Tensor:
         inside = (band.low <= w) & (w <= band.high)
         error = torch.where(inside, error.clamp(min=band.error), error)
     return error
+
+
+@pytest.mark.parametrize("activation", UNIT_ACTIVATIONS)
+@pytest.mark.parametrize("bound", [1e-300, 5e-324])
+def test_a_bound_beyond_the_range_of_slopes_is_refused_but_by_relus(activation: str, bound: float):
+    if activation == "relu":
+        assert fit_clip(bound, 1.0, activation, 64).largest_error == 0.0
+        return
+    with pytest.raises(SettingError, match=f"^{activation} units cannot clip to .*{bound:g}"):
+        fit_clip(bound, 1.0, activation, 64)
+
+
+@pytest.mark.parametrize("activation", UNIT_ACTIVATIONS)
+def test_the_smallest_bound_is_clipped_to_by_finite_numbers(activation: str):
+    fit = fit_clip(SMALLEST_BOUND, 2 * SMALLEST_BOUND, activation, 3200)
+    numbers = [n for unit in fit.units for n in (*unit.direction, unit.offset, unit.coefficient)]
+    assert all(map(isfinite, numbers))
+    assert fit.largest_error <= 0.01 * SMALLEST_BOUND
 
 
 BOXES = [(1.0, 2.0), (3.0, 3.1), (0.01, 1.0), (1.0, 1e4)]

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from icgd.approximation import ridge_line
 from icgd.approximation.ridge_line import LARGEST_COEFFICIENT, fit_line
 from icgd.approximation.ridge_proof import units_of
 from icgd.approximation.ridge_sum import SQUARE
@@ -22,6 +23,16 @@ def sampled_error(
     return float(
         (units_of(fit, dtype)(z.unsqueeze(-1)).double() - function(z.double())).abs().max()
     )
+
+
+def test_more_units_than_a_line_takes_cost_no_other_fit(monkeypatch):
+    """A search for the number of units that would do comes by with ever more."""
+    monkeypatch.setattr(ridge_line, "ENOUGH_UNITS", 8)
+    monkeypatch.setattr(ridge_line, "MOST_ON_A_LINE", 12)
+    fits = [fit_line(SILU, 77.0, "tanh", units) for units in (12, 24)]
+    assert fits[0] == fits[1]
+    monkeypatch.setattr(ridge_line, "_trials", lambda *_: pytest.fail("fitted again"))
+    assert fit_line(SILU, 77.0, "tanh", 48) == fits[0]
 
 
 # The error that 24 units prove for silu on [-3, 3].

@@ -119,6 +119,19 @@ def test_a_proof_that_would_take_too_long_proves_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("width", [1, 2])
+def test_a_proof_lays_out_its_points_once_whatever_it_may_cost(monkeypatch, width):
+    fit = RidgeSum("f", "tanh", (0.5,) * width, (RidgeUnit((0.5,) * width, 0.3, 1.0),), inf)
+    target, laid_out, axis_of = Profile(TANH, fit.half_widths), [], ridge_proof._axis
+    cost = cost_of_proof(target, fit)
+    monkeypatch.setattr(
+        ridge_proof, "_axis", lambda *panels: laid_out.append(panels) or axis_of(*panels)
+    )
+    assert proved_error(target, fit, most=cost) == proved_error(target, fit) < inf
+    assert proved_error(target, fit, most=cost - 1) == inf
+    assert len(laid_out) == 3 * width
+
+
+@pytest.mark.parametrize("width", [1, 2])
 def test_points_are_compared_in_parts_of_any_size(monkeypatch, width):
     fit = RidgeSum("f", "tanh", (0.5,) * width, (RidgeUnit((0.5,) * width, 0.3, 1.0),), inf)
     target = Profile(TANH, fit.half_widths)

@@ -129,7 +129,7 @@ def test_an_interrupted_chain_leaves_its_whole_rounds():
         if done == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(InterruptedRunError, match="after 2 of 4 rounds") as caught:
+    with pytest.raises(InterruptedRunError, match="after 2 of 4 steps") as caught:
         run_chain(program, task, on_progress=stop)
     assert isinstance(caught.value, KeyboardInterrupt)
     whole = run_chain(program_of(PROBLEM, 2), task)

@@ -1,6 +1,7 @@
 """The dense backend: the contract, and the guard against weights that do not fit in memory."""
 
 import os
+from functools import lru_cache
 
 import pytest
 import torch
@@ -20,6 +21,13 @@ class TestDenseOnFunctions(FunctionalContract):
         return DenseBackend()
 
 
+@pytest.fixture
+def _weights_built_once(monkeypatch):
+    """For a program that runs several times in a test: building takes longer than running."""
+    monkeypatch.setattr(dense, "build_transformer", lru_cache(maxsize=2)(build_transformer))
+
+
+@pytest.mark.usefixtures("_weights_built_once")
 class TestDense(BackendContract):
     def make_backend(self) -> DenseBackend:
         return DenseBackend()

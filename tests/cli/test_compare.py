@@ -1,5 +1,7 @@
 import json
 
+import icgd
+
 PROBLEM = ("--widths", "1,1", "--output-activation", "tanh", "--box", "1", "--x-bound", "1")
 
 
@@ -26,3 +28,13 @@ def test_numbers_and_picture_are_written(command, tmp_path):
 def test_wrong_sizes_are_refused(command):
     refused = command("compare", *PROBLEM, "--examples", "0")
     assert refused.refusal() == "n_examples must be a whole number of at least 1, got 0."
+
+
+def test_linear_models_are_compared_with_a_step_size_of_their_data(command):
+    ran = command("compare", "--link", "identity", "--widths", "2,1", "--steps", "2", "--json")
+    data = json.loads(ran.stdout)
+    rows = {row["construction"]: row for row in data["rows"]}
+    assert list(rows) == ["cot-ridge", "cot-lasso", "cot-glm"]
+    assert {row["verdict"] for row in data["rows"]} == {icgd.Verdict.HOLDS.value}
+    assert rows["cot-ridge"]["run_error"] <= 1e-14
+    assert 0 < data["problem"]["update"]["step_size"] < 1

@@ -135,7 +135,7 @@ def test_as_many_labels_as_outputs_are_needed(path, labels):
     with pytest.raises(DataError) as caught:
         examples_in(path, "a,b,c\n1,2,3\n", labels)
     assert str(caught.value) == (
-        f"The network has 1 outputs, but the label columns are {', '.join(labels)}. "
+        f"The model has 1 outputs, but the label columns are {', '.join(labels)}. "
         "Give --label once for each output."
     )
 
@@ -145,7 +145,7 @@ def test_the_number_of_columns_must_fit_the_network(path, text, got):
     with pytest.raises(DataError) as caught:
         examples_in(path, text)
     assert str(caught.value) == (
-        f"data.csv has {got} columns; the network needs 3 "
+        f"data.csv has {got} columns; the model needs 3 "
         "(inputs first, then labels; name label columns with --label)."
     )
 

@@ -1,5 +1,6 @@
 import csv
 import json
+import re
 from importlib import import_module
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import icgd
 from icgd.problems import reference
 from tests.cli.files import PROBLEM, TRAIN, compiled_run, listing, write_all
 
@@ -31,8 +33,13 @@ def test_json_holds_the_librarys_risks_and_predictions(run):
     data = json.loads(run("--queries", "new.csv", "--seed", "7", "--json").stdout)
     expected = compiled_run().run(X, Y, queries=QUERIES, seed=7)
     assert data == {
+        "steps": 2,
+        "ending": "all steps taken",
         "risk_before": risk(expected.parameters[0]),
         "risk_after": risk(expected.parameters[-1]),
+        "objective_before": None,
+        "objective_after": None,
+        "coefficients": None,
         "labels": ["price"],
         "predictions": expected.predictions.tolist(),
     }
@@ -115,7 +122,7 @@ def test_dense_and_float32_reach_the_library(run):
         (
             TRAIN,
             "a,price\n1,2\n",
-            "train.csv has 2 columns; the network needs 5 "
+            "train.csv has 2 columns; the model needs 5 "
             "(inputs first, then labels; name label columns with --label).",
         ),
         (TRAIN, "", "Cannot read train.csv: it is empty."),
@@ -137,7 +144,7 @@ def test_bad_data_are_refused_and_nothing_is_written(run, tmp_path, replaced, by
         ),
         (
             ["--label", "a", "--label", "b"],
-            "The network has 1 outputs, but the label columns are a, b. "
+            "The model has 1 outputs, but the label columns are a, b. "
             "Give --label once for each output.",
         ),
         (["--queries", "old.csv"], "Cannot read old.csv: No such file or directory."),
@@ -210,3 +217,79 @@ def test_a_kernel_learns_from_a_table_and_warns_of_steps_that_diverge(command, t
     ran = command("run", tmp_path / "f.safetensors", tmp_path / "d.csv")
     assert ran.code == 0
     assert ran.stderr.startswith("icgd: warning: The steps diverge on these data: the error grows")
+
+
+@pytest.fixture
+def ridge(command, tmp_path):
+    """`icgd run` of a linear model, and the library's own run up to where it stops."""
+    problem = icgd.Problem(
+        icgd.LinearModel(4, intercept=True),
+        "matching",
+        icgd.ProximalStep(0.1, l2=0.5, box=3.0),
+        icgd.Domain(4.0, 2.0),
+    )
+    compiled = icgd.compile(problem, n_steps=400, n_examples=3)
+    write_all(tmp_path)
+    compiled.save(tmp_path / "run.safetensors", weights=False)
+    own = compiled.run(X, Y, queries=QUERIES, stop_below=1e-6)
+    options = ("run", "run.safetensors", "train.csv", "--queries", "new.csv")
+    return lambda *more: command(*options, *more), own
+
+
+def test_a_linear_model_stops_and_names_its_coefficients(ridge):
+    run, own = ridge
+    data = json.loads(run("--stop-below", "1e-6", "--json").stdout)
+    last = own.parameters[-1].tolist()
+    assert 10 < data["steps"] == own.stopped_after < 400
+    assert data["ending"] == "weights move no more"
+    names = ["a", "b", "c", "d", "(intercept)"]
+    assert data["coefficients"] == dict(zip(names, last, strict=True))
+    assert data["predictions"] == own.predictions.tolist()
+    scores = X @ last[:4] + last[4]
+    loss = float(np.mean((scores - Y[:, 0]) ** 2 - Y[:, 0] ** 2)) / 2
+    assert data["risk_after"] == pytest.approx(loss, rel=1e-12)
+    penalty = 0.5 / 2 * float(np.square(last[:4]).sum())
+    assert data["objective_after"] == pytest.approx(loss + penalty, rel=1e-12)
+
+
+def test_the_tables_of_a_linear_model_tell_the_same(ridge):
+    run, own = ridge
+    text = run("--stop-below", "1e-6").stdout
+    assert f"{own.stopped_after} of 400: weights move no more" in text
+    assert re.search(rf"\(intercept\) +{float(own.parameters[-1, -1]):.6g} ", text)
+    assert "with penalties after" in text
+
+
+def test_an_interrupted_run_prints_what_it_knows(ridge, tmp_path, monkeypatch):
+    run, own = ridge
+
+    class Interrupting:
+        """A progress bar at which the user presses Ctrl-C after three steps."""
+
+        def __enter__(self):
+            return self.see
+
+        def __exit__(self, *_):
+            return None
+
+        def see(self, done, total):
+            if done == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("icgd.cli.run"), "progress", lambda title: Interrupting())
+    outcome = run("--json", "--out", "p.csv")
+    data = json.loads(outcome.stdout)
+    assert outcome.code == 130
+    assert (data["steps"], data["ending"]) == (3, "interrupted")
+    assert list(data["coefficients"].values()) == own.parameters[3].tolist()
+    assert "3 of 400: interrupted" in run().stdout
+    assert (tmp_path / "p.csv").read_text().splitlines()[1:] == [
+        repr(value) for [value] in data["predictions"]
+    ]
+
+
+def test_a_kernel_cannot_be_told_to_stop(command, tmp_path):
+    write_all(tmp_path)
+    command("compile", "--kernel", "rbf", "--widths", "4,1", "-o", "run.safetensors")
+    refusal = command("run", "run.safetensors", "train.csv", "--stop-below", "1").refusal()
+    assert refusal.startswith("stop_below is for runs that train weights")

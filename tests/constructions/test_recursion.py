@@ -64,7 +64,7 @@ def test_the_stream_holds_a_jacobian_for_every_layer_and_every_one_below():
 
 @pytest.mark.parametrize("activation", UNIT_ACTIVATIONS)
 def test_every_activation_serves(activation):
-    program = built(problem_of((2, 3, 1)), activation)
+    program = built(problem_of((2, 3, 1)), activation, units=64)
     check_program(program)
     assert program.activation == activation
     assert {function.activation for function in program.functions} == {activation}
@@ -157,6 +157,24 @@ def test_a_box_too_large_for_the_units_is_refused_with_its_error_and_what_would_
     assert error.startswith("32 cos units: the error of the clip would be 0.5")
     assert advice == "About 64 would do; or use a smaller box."
     assert built(wide, "cos", units=64).activation == "cos"
+
+
+@pytest.mark.parametrize("activation", ["tanh", "cos", "relu"])
+def test_inputs_next_to_nothing_are_bounded_as_well_as_none(activation):
+    bounds = [
+        icgd.Compiled(problem, built(problem, activation, units=24)).certificate().domain_step
+        for x in (1e-320, 1e-300, 1e-15)
+        for problem in [problem_of((2, 2, 1), domain=Domain(x, 1.0))]
+    ]
+    assert bounds == pytest.approx([bounds[-1]] * 3, rel=0.01)
+    assert bounds[-1] < 0.5
+
+
+def test_a_box_next_to_nothing_is_refused_unless_units_have_corners():
+    tiny = problem_of((2, 2, 1), box=1e-300)
+    with pytest.raises(SettingError, match=r"tanh units cannot clip to \[-1e-300, 1e-300\]"):
+        built(tiny, "tanh", units=24)
+    assert icgd.Compiled(tiny, built(tiny, "relu", units=24)).certificate().domain_step < 1e-11
 
 
 def test_a_step_too_long_for_waves_to_clip_is_refused_with_its_error():

@@ -188,7 +188,7 @@ def test_another_number_of_examples_is_refused(backend):
     with pytest.raises(DataError) as caught:
         compiled().run(x[0], y[0], backend=backend)
     assert str(caught.value) == (
-        "X has 3 examples, but the table was made for prompts of 2. Give 2, or compile with "
+        "X has 3 examples, but the transformer was made for prompts of 2. Give 2, or compile with "
         "n_examples=3."
     )
 

@@ -1,5 +1,7 @@
 """The matrix: every construction, on every problem, on every backend, against the reference."""
 
+from functools import lru_cache
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from tests.cases import BATCHED, SMALL, Case, batch_of, every_construction_on
 on_every_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
+@lru_cache(maxsize=2)
 def compiled_case(construction, case: Case, pieces: int, dtype: str = "float64") -> icgd.Compiled:
     """Pieces are a setting of relu-stack only; softmax-stack has full accuracy unless said."""
     if reason := construction.why_not(case.problem):
@@ -21,8 +24,8 @@ def compiled_case(construction, case: Case, pieces: int, dtype: str = "float64")
     )
 
 
+@on_every_backend  # which change fastest, so that a case is compiled once for both
 @every_construction_on((*SMALL, *BATCHED))
-@on_every_backend
 def test_every_step_stays_within_its_bounds(construction, case: Case, backend: str):
     compiled = compiled_case(construction, case, pieces=16)
     report = icgd.verify(compiled, case.x, case.y, seed=case.seed, backend=backend)

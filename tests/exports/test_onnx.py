@@ -30,6 +30,7 @@ from icgd.program.render import from_data
 from tests import cases
 from tests.cases import build
 from tests.exports.hand_made import HandMade, hand_made, run, some_stream, streams
+from tests.linear_cases import PROBLEMS, compiled_of, task_of
 
 needs_packages = pytest.mark.skipif(
     exports.onnx is None, reason="the extra icgd[onnx] is not installed"
@@ -44,6 +45,17 @@ def compiled_case(construction=RELU_STACK, case=cases.FEW[0], n_steps=2) -> Comp
 
 def close(actual, expected, atol):
     torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+@needs_packages
+@pytest.mark.parametrize("link", ["identity", "logistic"])
+def test_a_linear_model_agrees_with_the_dense_backend(link, tmp_path):
+    compiled, task = compiled_of(PROBLEMS[link]), task_of(PROBLEMS[link])
+    export_onnx(compiled, tmp_path / "run.onnx")
+    final = run_onnx(tmp_path / "run.onnx", encode(compiled.program, task))
+    dense = compiled.run_task(task, backend="dense")
+    close(read_parameters(compiled.program.layout, final), dense.parameters[-1], 1e-12)
+    close(read_predictions(compiled.program, final, task.n_examples), dense.predictions, 1e-12)
 
 
 @needs_packages
@@ -64,7 +76,7 @@ def test_a_compiled_run_agrees_with_the_dense_backend(construction, case, tmp_pa
 def test_units_of_every_activation_but_one_agree_with_torch(activation, tmp_path):
     case = cases.make_case(cases.MLP((2, 3, 1), "tanh"), "squared", box=1.0)
     compiled = icgd.compile(
-        case.problem, n_steps=1, construction="recursion", units=64, unit_activation=activation
+        case.problem, n_steps=1, construction="recursion", units=32, unit_activation=activation
     )
     if activation == "gelu":
         with pytest.raises(ExportError, match="ONNX cannot hold gelu units"):

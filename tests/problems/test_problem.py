@@ -77,7 +77,11 @@ def test_an_unknown_loss_is_refused_at_once():
 
 @pytest.mark.parametrize(
     ("part", "kind"),
-    [("target", "MLP or KernelMachine"), ("update", "GradientStep"), ("domain", "Domain")],
+    [
+        ("target", "MLP, KernelMachine or LinearModel"),
+        ("update", "GradientStep"),
+        ("domain", "Domain"),
+    ],
 )
 def test_a_part_of_the_wrong_kind_is_named(part, kind):
     good = Problem(MLP((2, 1)), "squared", GradientStep(0.1, 1.0), Domain(1.0, 1.0))

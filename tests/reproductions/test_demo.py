@@ -1,16 +1,36 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 import icgd
 from icgd.reproductions import demo, plotting
-from icgd.reproductions.demo import QUICK, Settings, numbers, picture
+from icgd.reproductions.demo import QUICK, Result, Settings, numbers, picture
+
+
+@dataclass
+class Watched:
+    """What was told and changed while the numbers were made."""
+
+    result: Result
+    told: list[tuple[int, int]]
+    threads: int
 
 
 @pytest.fixture(scope="module")
-def result():
-    return numbers(QUICK)
+def watched():
+    told, before = [], torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        result = numbers(QUICK, on_progress=lambda done, total: told.append((done, total)))
+        return Watched(result, told, torch.get_num_threads())
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.fixture
+def result(watched):
+    return watched.result
 
 
 def test_the_demo_as_it_is_shipped():
@@ -49,20 +69,12 @@ def test_times_are_positive(result):
     assert min(seconds.compile, seconds.transformer, seconds.descent, seconds.dense_step) > 0
 
 
-def test_progress_tells_every_stage():
-    told = []
-    numbers(QUICK, on_progress=lambda done, total: told.append((done, total)))
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+def test_progress_tells_every_stage(watched):
+    assert watched.told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-def test_the_number_of_threads_is_put_back():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        numbers(QUICK)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+def test_the_number_of_threads_is_put_back(watched):
+    assert watched.threads == 2
 
 
 def test_settings_reach_the_numbers():

@@ -1,3 +1,5 @@
+import torch
+
 from icgd.reproductions import timing
 
 
@@ -10,3 +12,12 @@ def test_jobs_take_turns_after_a_warm_up_and_medians_are_returned(monkeypatch):
     )
     assert calls == ["a", "b"] * 4
     assert medians == {"a": 2.0, "b": 20.0}
+
+
+def test_one_thread_is_one_thread_and_gives_back_what_there_was():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    with timing.one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)

@@ -27,6 +27,9 @@ from icgd.program.ridge import Band, RidgeSum, RidgeUnit
 ENOUGH_FOR_A_LINE = 16
 """Units: with these, sigmoid, tanh and cos are within 3e-13 of a line on [-1, 1]."""
 
+SMALLEST_BOUND = 2.0**-400
+"""To clip to by all but relus: squares of 2^40 / bound, about their largest slope, are numbers."""
+
 BANDS = 10
 """Around either corner; from one to the next the error falls by a factor of about 15."""
 
@@ -47,6 +50,8 @@ def fit_clip(
     if positive("reach", reach) <= positive("bound", bound):
         raise SettingError.nothing_to_clip(bound, reach)
     check_box((reach,), activation, units)
+    if bound < SMALLEST_BOUND and activation != "relu":
+        raise SettingError.bound_too_small(bound, SMALLEST_BOUND, activation)
     if unit_activation_named(activation).bends:
         relus = [RidgeUnit((-sign,), -bound, sign) for sign in (1.0, -1.0)]
         return by_bends("clip", activation, (reach,), relus)

@@ -144,6 +144,7 @@ class _Trial:
         return tuple(RidgeUnit((a,), b, beta) for a, b, beta in zip(*columns, strict=True))
 
 
+@lru_cache(maxsize=128)  # a search for the number of units asks again and again
 def _least_squares(
     function: ScalarFunction,
     half_width: float,
@@ -203,14 +204,16 @@ def _trials(
     units = UNIT_ACTIVATIONS[activation]
     points = half_width * chebyshev_points(4 * len(slopes) + 20)
     others = half_width * chebyshev_points(8 * len(slopes) + 41)
-    there = units(others.unsqueeze(-1) * slopes + offsets)
     left, sizes, right = torch.linalg.svd(
         units(points.unsqueeze(-1) * slopes + offsets), full_matrices=False
     )
-    wanted = left.T @ function(points)
+    damping = sizes[0] * torch.tensor(_DAMPING, dtype=torch.float64).unsqueeze(-1)
+    inverse = sizes / (sizes**2 + damping**2)
+    betas = (inverse * (left.T @ function(points))) @ right
+    there = units(others.unsqueeze(-1) * slopes + offsets)
+    errors = (there @ betas.T - function(others).unsqueeze(-1)).abs().amax(0)
     reach = 1 + half_width * slopes.abs() + offsets.abs()
-    for damping in _DAMPING:
-        beta = right.T @ (sizes / (sizes**2 + (damping * sizes[0]) ** 2) * wanted)
-        gap = there @ beta - function(others)
-        size = float(beta.abs() @ reach)
-        yield _Trial(slopes, offsets, beta, float(gap.abs().max()), size)
+    for beta, error, size in zip(
+        betas, errors.tolist(), (betas.abs() @ reach).tolist(), strict=True
+    ):
+        yield _Trial(slopes, offsets, beta, error, size)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil, cos, inf, log, pi, sqrt
+from math import ceil, cos, hypot, inf, log, pi, prod
 
 import torch
 from torch import Tensor
@@ -136,26 +136,21 @@ def units_of(fit: RidgeSum, dtype: torch.dtype = torch.float64) -> Units:
     )
 
 
-def proved_error(target: Profile, fit: RidgeSum) -> float:
+def proved_error(target: Profile, fit: RidgeSum, most: float = inf) -> float:
     """An upper bound on |target - fit| on the box, infinite where a proof would take too long.
 
-    Costs O(panels * units).
+    Costs O(panels * units), and at most `most` evaluations of units.
     """
-    if cost_of_proof(target, fit) > LONGEST_PROOF:
-        return inf
     units = units_of(fit)
-    heights = [_height(target, units, axis) for axis in range(len(fit.half_widths))]
-    panels = [
-        _panels(target, units, axis, width, heights[axis])
-        for axis, width in enumerate(fit.half_widths)
-    ]
-    size = _size_in_strip(target, units, heights)
-    grid = [_nodes(ends, height) for ends, height in zip(panels, heights, strict=True)]
-    error = _largest_gap(target, units, [points for points, _, _ in grid])
+    axes = _axes(target, units)
+    if _cost(axes, units) > min(most, LONGEST_PROOF):
+        return inf
+    size = _size_in_strip(target, units, [axis.height for axis in axes])
+    error = _largest_gap(target, units, [axis.points for axis in axes])
     error += rounding(target, fit)
-    for _, amplification, relative_tail in grid:
-        tail = size * relative_tail
-        error = (error + tail) * amplification + tail
+    for axis in axes:
+        tail = size * axis.tail
+        error = (error + tail) * axis.amplification + tail
     return error
 
 
@@ -174,15 +169,34 @@ def cost_of_proof(target: Profile, fit: RidgeSum) -> float:
     because kinks are lines across the panels there.
     """
     units = units_of(fit)
-    if units.activation.kinked and len(fit.half_widths) > 1:
-        return inf
-    points = 1.0
-    for axis, width in enumerate(fit.half_widths):
-        height = _height(target, units, axis)
-        if 2 * width / height > MOST_PANELS:
-            return inf
-        points *= len(_nodes(_panels(target, units, axis, width, height), height)[0])
-    return points * fit.n_units
+    return _cost(_axes(target, units), units)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Points along one argument, the half-height of its strip, and what lies between them."""
+
+    points: Tensor
+    height: float
+    amplification: float
+    tail: float
+
+
+def _axes(target: Profile, units: Units) -> tuple[_Axis, ...]:
+    """Where to compare function and units; nowhere if there is no end to it."""
+    widths = target.half_widths
+    heights = [_height(target, units, axis) for axis in range(len(widths))]
+    sides = list(zip(widths, heights, strict=True))
+    kinks_cross = units.activation.kinked and len(widths) > 1
+    if kinks_cross or any(2 * width / height > MOST_PANELS for width, height in sides):
+        return ()
+    panels = [_panels(target, units, axis, *side) for axis, side in enumerate(sides)]
+    return tuple(_axis(ends, height) for ends, height in zip(panels, heights, strict=True))
+
+
+def _cost(axes: tuple[_Axis, ...], units: Units) -> float:
+    n_points = prod(len(axis.points) for axis in axes)
+    return float(n_points * len(units.offsets)) if axes else inf
 
 
 def _height(target: Profile, units: Units, axis: int) -> float:
@@ -213,15 +227,16 @@ def _split(low: float, high: float, n_parts: int) -> list[tuple[float, float]]:
     return list(pairwise(cuts))
 
 
-def _nodes(panels: Sequence[tuple[float, float]], height: float) -> tuple[Tensor, float, float]:
+def _axis(panels: Sequence[tuple[float, float]], height: float) -> _Axis:
     """Chebyshev points of all panels, their amplification, and the tail where |g| <= 1."""
     widest = max(high - low for low, high in panels) / 2
-    r = height / widest + sqrt(1 + (height / widest) ** 2)
+    r = height / widest + hypot(1, height / widest)
     degree = max(ceil(-log(TAIL) / log(r)), 1)
     share = chebyshev_points(POINTS_PER_DEGREE * degree)
     ends = torch.tensor(panels, dtype=torch.float64)
     points = ends.mean(1, keepdim=True) + (ends[:, 1:] - ends[:, :1]) / 2 * share
-    return points.flatten(), 1 / cos(pi / (2 * POINTS_PER_DEGREE)), 2 * TAIL / (r - 1)
+    amplification = 1 / cos(pi / (2 * POINTS_PER_DEGREE))
+    return _Axis(points.flatten(), height, amplification, 2 * TAIL / (r - 1))
 
 
 def _largest_gap(target: Profile, units: Units, axes: Sequence[Tensor]) -> float:

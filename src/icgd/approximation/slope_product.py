@@ -14,19 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, inf
 
 import torch
 
 from icgd.approximation.lattice import chebyshev_points
 from icgd.approximation.ridge_line import LARGEST_COEFFICIENT, LIKELY_ROUNDING, fit_line
-from icgd.approximation.ridge_proof import (
-    Profile,
-    cost_of_proof,
-    joined,
-    proved_error,
-    rounding,
-)
+from icgd.approximation.ridge_proof import Profile, joined, proved_error, rounding
 from icgd.problems.functions import SmoothFunction
 from icgd.program.ridge import RidgeSum
 
@@ -121,8 +115,8 @@ def by_quotient(
     ]
     target = Profile(function.derivative(), half_widths)
     fit = joined(f"s {function.name}'(t)", half_widths, parts, target)
-    if cost_of_proof(target, fit) <= MOST_EVALUATIONS:
-        return replace(fit, error=proved_error(target, fit))
+    if (proved := proved_error(target, fit, MOST_EVALUATIONS)) < inf:
+        return replace(fit, error=proved)
     own = size * _proved_quotient(function, half_width, quotient)
     return replace(fit, error=own + fit.error + rounding(target, fit))
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from icgd.backends.chain_dense import DenseGenerator
 from icgd.backends.chain_fused import FusedGenerator
 from icgd.backends.chain_generator import AbstractGenerator, Row
-from icgd.backends.run import OnProgress, Run
+from icgd.backends.run import OnProgress, Run, is_still
 from icgd.errors import InterruptedRunError, SettingError, UnknownNameError
 from icgd.problems.task import Task
 from icgd.program.chain import CONSTANT, IS_BACKWARD, IS_DATA, PADDING, ChainProgram
@@ -35,6 +35,7 @@ def run_chain(
     trace: tuple[str, ...] = (),
     history: bool = True,
     on_progress: OnProgress | None = None,
+    stop_below: float | None = None,
 ) -> Run:
     """Generate the whole chain, then predict at the queries by forward blocks alone.
 
@@ -50,19 +51,27 @@ def run_chain(
         program.rows.slot(name)
     chain = Chain(program, task, GENERATORS[backend](program, task.x), memory, trace)
     states = [task.initial]
-    n_rounds = 0
+    n_rounds, stopped = 0, False
     try:
         for weights in chain.rounds():
+            stopped = is_still(states[-1], weights, stop_below)
             del states[len(states) if history else 1 :]
             states.append(weights)
             n_rounds += 1
             if on_progress:
                 on_progress(n_rounds, program.n_steps)
+            if stopped:
+                break
     except KeyboardInterrupt:
         partial = Run(torch.stack(states, dim=-2), chain.predictions(states[-1]))
         raise InterruptedRunError.after(n_rounds, program.n_steps, partial) from None
     recorded = {name: torch.stack(rows, dim=-3) for name, rows in chain.recorded.items()}
-    return Run(torch.stack(states, dim=-2), chain.predictions(states[-1]), recorded)
+    return Run(
+        parameters=torch.stack(states, dim=-2),
+        predictions=chain.predictions(states[-1]),
+        trace=recorded,
+        stopped_after=n_rounds if stopped else None,
+    )
 
 
 def padded(program: ChainProgram, matrix: Tensor, n_columns: int | None = None) -> Tensor:

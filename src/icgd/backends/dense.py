@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from icgd.backends.chain import run_chain
 from icgd.backends.prompt import encode, read_learnt, read_predictions
-from icgd.backends.run import AbstractBackend, OnProgress, Run
-from icgd.errors import DenseSizeError
+from icgd.backends.run import AbstractBackend, OnProgress, Run, is_still
+from icgd.backends.scores import linear_scores, require_scores
+from icgd.errors import DenseSizeError, InterruptedRunError
 from icgd.layers.transformer import Transformer
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram, Program
 from icgd.program.program import StackProgram
+from icgd.shapes import Parameters
 from icgd.weights.chain_lowering import lower_chain
 from icgd.weights.lowering import lower_program
 from icgd.weights.summary import summarise
@@ -64,6 +67,7 @@ class DenseBackend(AbstractBackend):
         trace: tuple[str, ...] = (),
         history: bool = True,
         on_progress: OnProgress | None = None,
+        stop_below: float | None = None,
     ) -> Run:
         if isinstance(program, ChainProgram):
             require_memory(program, task.x.dtype)
@@ -74,25 +78,78 @@ class DenseBackend(AbstractBackend):
                 trace=trace,
                 history=history,
                 on_progress=on_progress,
+                stop_below=stop_below,
             )
-        places = {name: program.layout.range_of(name) for name in trace}
         transformer = build_transformer(program, task.x.dtype).to(task.x.device)
-        stream = encode(program, task)
-        states = [task.initial]
-        recorded: dict[str, list[Tensor]] = {name: [stream[..., places[name]]] for name in trace}
         with torch.no_grad():
-            for number, layer in enumerate(transformer.unrolled(), start=1):
-                stream = layer(stream)
-                for name in trace:
-                    recorded[name].append(stream[..., places[name]])
-                step, within = divmod(number, program.layers_per_step)
-                if within == 0 and step <= program.n_steps:
-                    kept = states if history else states[:1]
-                    states = [*kept, read_learnt(program, task, stream)]
-                    if on_progress:
-                        on_progress(step, program.n_steps)
+            return _Pass(program, task, transformer, trace).run(history, on_progress, stop_below)
+
+
+class _Pass:
+    """One forward pass: the stream as it is, and what was recorded of it."""
+
+    def __init__(
+        self,
+        program: StackProgram,
+        task: Task,
+        transformer: Transformer,
+        trace: tuple[str, ...],
+    ) -> None:
+        self.program, self.task, self.transformer = program, task, transformer
+        self.places = {name: program.layout.range_of(name) for name in trace}
+        self.stream = encode(program, task)
+        self.recorded = {name: [self.stream[..., place]] for name, place in self.places.items()}
+
+    def run(self, history: bool, on_progress: OnProgress | None, stop_below: float | None) -> Run:
+        """All steps, or up to the one that moves nothing any more; then the predictions."""
+        program, states, done, stopped = self.program, [self.task.initial], 0, False
+        try:
+            for weights in self.steps():
+                stopped, done = is_still(states[-1], weights, stop_below), done + 1
+                states = [*(states if history else states[:1]), weights]
+                if on_progress:
+                    on_progress(done, program.n_steps)
+                if stopped:
+                    break
+        except KeyboardInterrupt:
+            raise InterruptedRunError.after(done, program.n_steps, self.ended(states)) from None
+        return self.ended(states, done if stopped else None)
+
+    def steps(self) -> Iterator[Parameters]:
+        """What was learnt after every step."""
+        program, block = self.program, self.transformer.block
+        per_step = program.layers_per_step
+        for step in range(program.n_steps):
+            first = step % program.steps_per_block * per_step
+            self.require_scores(step)
+            for layer in block[first : first + per_step]:
+                self.apply(layer)
+            yield read_learnt(program, self.task, self.stream)
+
+    def apply(self, layer: nn.Module) -> None:
+        """Run one layer."""
+        self.stream = layer(self.stream)
+        for name, place in self.places.items():
+            self.recorded[name].append(self.stream[..., place])
+
+    def require_scores(self, step: int) -> None:
+        """Raise `OverflowedRunError` if a linear model's scores leave what heads are made for."""
+        descent = self.program.descent
+        if descent is not None:
+            weights = read_learnt(self.program, self.task, self.stream)
+            scores = linear_scores(weights, self.task.x)
+            require_scores(scores, descent.reach, f"step {step + 1}, example")
+
+    def ended(self, states: list[Parameters], stopped_after: int | None = None) -> Run:
+        """The run up to here, with predictions."""
+        if self.program.descent is not None:
+            scores = linear_scores(states[-1], self.task.queries)
+            require_scores(scores, self.program.descent.reach, "query")
+        for layer in self.transformer.final:
+            self.apply(layer)
         return Run(
             parameters=torch.stack(states, dim=-2),
-            predictions=read_predictions(program, stream, task.n_examples),
-            trace={name: torch.stack(layers, dim=-3) for name, layers in recorded.items()},
+            predictions=read_predictions(self.program, self.stream, self.task.n_examples),
+            trace={name: torch.stack(layers, dim=-3) for name, layers in self.recorded.items()},
+            stopped_after=stopped_after,
         )

@@ -7,20 +7,22 @@ itself costs, O(n |w|), whatever the number of pieces.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from icgd.backends.chain import run_chain
 from icgd.backends.functional import run_function
+from icgd.backends.grid_kernels import Machine
 from icgd.backends.prompt import constants_of, require_entry, weight_scales
-from icgd.backends.run import AbstractBackend, OnProgress, Run, in_groups, joined
-from icgd.backends.unit_kernels import Machine
+from icgd.backends.run import AbstractBackend, OnProgress, Run, in_groups, is_still, joined
+from icgd.errors import InterruptedRunError
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram, Program
 from icgd.program.layout import Role
-from icgd.program.program import StackProgram
+from icgd.program.program import Layer, StackProgram
 from icgd.shapes import Parameters, Predictions, Stream
 
 NUMBERS_AT_ONCE = 2**18
@@ -42,6 +44,7 @@ class FusedBackend(AbstractBackend):
         trace: tuple[str, ...] = (),
         history: bool = True,
         on_progress: OnProgress | None = None,
+        stop_below: float | None = None,
     ) -> Run:
         if isinstance(program, ChainProgram):
             return run_chain(
@@ -51,15 +54,22 @@ class FusedBackend(AbstractBackend):
                 trace=trace,
                 history=history,
                 on_progress=on_progress,
+                stop_below=stop_below,
             )
         for name in trace:
             program.layout.slot(name)
         require_entry(program, task)
         with torch.no_grad():
-            groups = in_groups(task, _tasks_at_once(program, task))
+            at_once = len(task.x) if stop_below else _tasks_at_once(program, task)
+            groups = in_groups(task, at_once)  # tasks of one group stop together
             runs = [
                 _run_group(
-                    program, group, trace, history, _shifted(on_progress, number, len(groups))
+                    program,
+                    group,
+                    trace,
+                    history,
+                    _shifted(on_progress, number, len(groups)),
+                    stop_below,
                 )
                 for number, group in enumerate(groups)
             ]
@@ -85,25 +95,50 @@ def _run_group(
     trace: tuple[str, ...],
     history: bool,
     on_progress: OnProgress | None,
+    stop_below: float | None,
 ) -> Run:
     if program.trains_function:
         return run_function(program, task, trace, history, on_progress)
     if trace:
-        return _traced(program, task, trace, history, on_progress)
+        return _traced(program, task, trace, history, on_progress, stop_below)
     n_kept = program.n_steps + 1 if history else min(program.n_steps, 1) + 1
     kept = task.initial.new_empty(*task.batch, n_kept, task.initial.shape[-1])
+    kept[..., 0, :], step, stopped = task.initial, 0, False
+    try:
+        for step, weights in enumerate(_steps(program, task), start=1):
+            before = kept[..., step - 1 if history else -1, :] if step > 1 else task.initial
+            stopped = is_still(before, weights, stop_below)
+            kept[..., step if history else -1, :] = weights
+            if on_progress:
+                on_progress(step, program.n_steps)
+            if stopped:
+                break
+    except KeyboardInterrupt:
+        partial = _finished(program, task, kept, step if history else min(step, 1), None)
+        raise InterruptedRunError.after(step, program.n_steps, partial) from None
+    last = step if history else min(step, 1)
+    return _finished(program, task, kept, last, step if stopped else None)
+
+
+def _steps(program: StackProgram, task: Task) -> Iterator[Parameters]:
+    """The weights after every step, in one buffer."""
     training = Machine(program, task.initial, task.x, task.y, task.queries[..., :0, :])
     kernels = training.kernels(program.block)
-    training.copy_parameters(kept[..., 0, :])
-    for step in range(1, program.n_steps + 1):
+    weights = torch.empty_like(task.initial)
+    kernels.append(training.read_parameters(weights))
+    for _ in range(program.n_steps):
         for kernel in kernels:
             kernel()
-        if history:
-            training.copy_parameters(kept[..., step, :])
-        if on_progress:
-            on_progress(step, program.n_steps)
-    training.copy_parameters(kept[..., -1, :])
-    return Run(kept, _predict(program, kept[..., -1, :], task))
+        yield weights
+
+
+def _finished(
+    program: StackProgram, task: Task, kept: Tensor, last: int, stopped_after: int | None
+) -> Run:
+    """The run up to an entry of its history, with the predictions there."""
+    weights = kept[..., last, :]
+    predictions = _predict(program, weights, task)
+    return Run(kept[..., : last + 1, :], predictions, stopped_after=stopped_after)
 
 
 def _predict(program: StackProgram, parameters: Parameters, task: Task) -> Predictions:
@@ -121,26 +156,38 @@ def _traced(
     trace: tuple[str, ...],
     history: bool,
     on_progress: OnProgress | None,
+    stop_below: float | None,
 ) -> Run:
     """All tokens through all layers, with a copy of the traced slots after each."""
     machine = Machine(program, task.initial, task.x, task.y, task.queries, traced=True)
     snapshot = _snapshots(program, task, machine)
     states = [task.initial]
     recorded = {name: [snapshot(name)] for name in trace}
-    for step, part in enumerate([program.block] * program.n_steps + [program.prediction], start=1):
+
+    def run(part: tuple[Layer, ...]) -> None:
         for layer in part:
             for kernel in machine.kernels((layer,)):
                 kernel()
             for name in trace:
                 recorded[name].append(snapshot(name))
-        machine.copy_parameters(after := torch.empty_like(task.initial))
-        states = [*(states if history or step > program.n_steps else states[:1]), after]
-        if on_progress and step <= program.n_steps:
+
+    stopped = None
+    for step in range(1, program.n_steps + 1):
+        run(program.block)
+        machine.read_parameters(after := torch.empty_like(task.initial))()
+        is_last = is_still(states[-1], after, stop_below)
+        states = [*(states if history else states[:1]), after]
+        if on_progress:
             on_progress(step, program.n_steps)
+        if is_last:
+            stopped = step
+            break
+    run(program.prediction)
     return Run(
-        parameters=torch.stack(states[:-1], dim=-2),
+        parameters=torch.stack(states, dim=-2),
         predictions=machine.slots["y"][..., machine.queries, :].clone(),
         trace={name: torch.stack(layers, dim=-3) for name, layers in recorded.items()},
+        stopped_after=stopped,
     )
 
 

@@ -118,10 +118,16 @@ class Machine:
             self.slots[slot.name] = self.buffer(self.n_tokens, slot.width)
         self._arguments: dict[Argument, ArgumentBuffer] = {}
 
-    def copy_parameters(self, write: Parameters) -> None:
-        """Write the current weights into a parameter vector."""
-        for name, part in split_parameters(self.program.layout, write).items():
-            part.copy_(self.slots[name])
+    def read_parameters(self, write: Parameters) -> Kernel:
+        """Kernel: write the current weights into a parameter vector."""
+        parts = split_parameters(self.program.layout, write)
+        pairs = [(part, self.slots[name]) for name, part in parts.items()]
+
+        def read() -> None:
+            for part, matrix in pairs:
+                part.copy_(matrix)
+
+        return read
 
     def buffer(self, n_rows: int, width: int) -> Tensor:
         """Zeros for every task."""

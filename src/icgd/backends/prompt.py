@@ -25,12 +25,12 @@ def split_parameters(layout: Layout, parameters: Parameters) -> dict[str, Tensor
 
 
 def require_entry(program: StackProgram, task: Task) -> None:
-    """Raise `DataError` if the program looks steps up, and its table has none for the examples."""
+    """Raise `DataError` if the program is made for another number of examples, or other levels."""
+    if program.n_examples is not None and task.n_examples != program.n_examples:
+        raise DataError.other_number_of_examples(task.n_examples, program.n_examples)
     table = program.step_table
     if table is None:
         return
-    if task.n_examples != table.n_examples:
-        raise DataError.other_number_of_examples(task.n_examples, table.n_examples)
     knots = program.relu_sum(instructions.IDENTITY).knots
     for name, data, size in zip(("X", "y"), (task.x, task.y), table.ranges, strict=False):
         slack = 8 * torch.finfo(data.dtype).eps

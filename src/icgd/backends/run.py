@@ -12,7 +12,7 @@ from torch import Tensor
 
 from icgd.problems.task import Task
 from icgd.program.chain import Program
-from icgd.shapes import History, Predictions
+from icgd.shapes import History, Parameters, Predictions
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of training steps done and the number in all."""
@@ -25,12 +25,19 @@ class Run:
     `parameters` holds the trained weights before the first step and after every step (of a run
     without history, after the last one only); `predictions` the labels it gives to the queries;
     `trace` the traced slots, of shape (layer, token, width), where entry 0 of the first axis is
-    the prompt and entry i the stream after layer i. A batch of tasks adds an axis in front.
+    the prompt and entry i the stream after layer i. A batch of tasks adds an axis in front. A run
+    that was told to stop once weights move no more says after which step it did.
     """
 
     parameters: History
     predictions: Predictions
     trace: Mapping[str, Tensor] = field(default_factory=dict)
+    stopped_after: int | None = None
+
+
+def is_still(before: Parameters, after: Parameters, stop_below: float | None) -> bool:
+    """Whether no weight of any task moved by more than `stop_below`, if that is asked."""
+    return stop_below is not None and float((after - before).abs().max()) <= stop_below
 
 
 def in_groups(task: Task, size: int) -> list[Task]:
@@ -68,9 +75,11 @@ class AbstractBackend(ABC):
         trace: tuple[str, ...] = (),
         history: bool = True,
         on_progress: OnProgress | None = None,
+        stop_below: float | None = None,
     ) -> Run:
-        """Run the whole program.
+        """Run the whole program, or up to the step that moves no weight by more than `stop_below`.
 
         `trace` names the slots to record after every layer. Without `history` only the initial
-        and the final weights are kept.
+        and the final weights are kept. On Ctrl-C a run raises `InterruptedRunError`, whose
+        `partial` is the run up to the last whole step, with predictions.
         """

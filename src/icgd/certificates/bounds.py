@@ -34,7 +34,7 @@ from icgd.problems.activations import activation_named
 from icgd.problems.catalog import FUNCTIONS, function_named
 from icgd.problems.functions import ScalarFunction, StepFunction
 from icgd.problems.losses import loss_named
-from icgd.program.functions import Function, LatticeFunction, ReluSum
+from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
 from icgd.program.instructions import (
     IDENTITY,
     SQUARE,
@@ -237,8 +237,9 @@ def fit_error(fit: Function, argument: Interval) -> Tensor:
         return torch.zeros_like(argument.low)
     if isinstance(fit, RidgeSum):
         return ridge_error(fit, argument)
-    if isinstance(fit, LatticeFunction):
-        outside = (argument.size > fit.reach) & torch.tensor(not fit.saturates)
+    if isinstance(fit, LatticeFunction | GridMean):
+        saturates = isinstance(fit, LatticeFunction) and fit.saturates
+        outside = (argument.size > fit.reach) & torch.tensor(not saturates)
         return torch.where(outside, torch.inf, torch.full_like(argument.low, fit.error))
     knots = torch.tensor(fit.knots, dtype=torch.float64)
     last = torch.searchsorted(knots, argument.high.contiguous())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from icgd.problems import functional_reference, reference
+from icgd.problems import functional_reference, proximal_reference, reference
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.shapes import History, Inputs, Labels, Parameters
@@ -29,6 +29,8 @@ def stepwise_errors(problem: Problem, task: Task, history: History) -> Tensor:
 
 def _stepped(problem: Problem, step: int, before: Parameters, x: Inputs, y: Labels) -> Parameters:
     """The weights after an exact step, from those before it."""
+    if problem.trains_coefficients:
+        return proximal_reference.step(problem.model, problem.proximal_step, before, x, y)
     return reference.step(problem, before, *reference.examples_of(problem, step, x, y))
 
 
@@ -36,6 +38,9 @@ def exact_run(problem: Problem, task: Task, n_steps: int) -> History:
     """The real algorithm in float64, on the same data from the same start."""
     if problem.trains_function:
         return functional_reference.train(problem, task, n_steps)
+    if problem.trains_coefficients:
+        model, update = problem.model, problem.proximal_step
+        return proximal_reference.train(model, update, task.initial, task.x, task.y, n_steps)
     return reference.train(problem, task.initial, task.x, task.y, n_steps)
 
 

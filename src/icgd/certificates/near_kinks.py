@@ -44,7 +44,7 @@ def near_kinks(
     program: StackProgram | ChainProgram, problem: Problem, task: Task, history: History
 ) -> NearKinks:
     """Look at every preactivation of every step for those strictly inside a ramp."""
-    if problem.trains_function:
+    if problem.trains_function or problem.trains_coefficients:
         return NearKinks(0, ())
     count, target = 0, problem.network
     events: list[NearKink] = []

@@ -11,6 +11,7 @@ from icgd import __version__
 from icgd.cli.compare import compare
 from icgd.cli.compile import compile
 from icgd.cli.demo import demo
+from icgd.cli.guarantee import guarantee
 from icgd.cli.reproduce import reproduce
 from icgd.cli.resources import resources
 from icgd.cli.run import run
@@ -29,7 +30,18 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, compile, run, verify, size, compare, theorems, resources, reproduce):
+for command in (
+    demo,
+    compile,
+    run,
+    verify,
+    guarantee,
+    size,
+    compare,
+    theorems,
+    resources,
+    reproduce,
+):
     app.command()(command)
 
 

@@ -66,7 +66,8 @@ def _print(result: Comparison) -> None:
         )
         for row in result.rows
     ]
-    names = ("", "layers", "heads", "d_model", "registers", "weights", "FLOPs")
+    tokens = "grid tokens" if settings.problem.trains_coefficients else "registers"
+    names = ("", "layers", "heads", "d_model", tokens, "weights", "FLOPs")
     show.print_columns("Size", names, sizes)
     direct = show.count_text(result.direct_flops)
     show.output.print(f"Direct training takes {direct} FLOPs.\n")

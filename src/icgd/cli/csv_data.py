@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icgd.errors import DataError, UnknownNameError
-from icgd.problems.kernel_machine import KernelMachine
-from icgd.problems.mlp import MLP
+from icgd.problems.problem import Target
 
 Numbers = NDArray[np.float64]
 
@@ -50,9 +49,7 @@ class Examples:
     has_header: bool
 
 
-def read_examples(
-    path: Path, target: MLP | KernelMachine, label_names: Sequence[str] | None = None
-) -> Examples:
+def read_examples(path: Path, target: Target, label_names: Sequence[str] | None = None) -> Examples:
     """The examples in `path`; the label columns are named, or the last ones."""
     table, n_labels = read_table(path), target.output_width
     if len(table.names) != target.input_width + n_labels:

@@ -9,6 +9,20 @@ from typing import Annotated, Any
 
 import typer
 
+from icgd.cli.linear_options import (
+    L1,
+    L2,
+    Intercept,
+    LinearOptions,
+    LinkName,
+    Reduction,
+    ScoreBound,
+    StepFrom,
+    StepLabel,
+    linear_problem,
+    refuse_beside,
+    sized_by,
+)
 from icgd.cli.progress import progress
 from icgd.compiled import Compiled
 from icgd.constructions.registry import CONSTRUCTIONS
@@ -25,6 +39,9 @@ from icgd.problems.updates import FunctionalStep, GradientStep
 
 NETWORK, TRAINING, BUILDING = "The network", "Its training", "The transformer"
 
+DEFAULT_STEP_SIZE = 0.1
+"""Of networks and kernels; a linear model's must be said, for it decides whether it converges."""
+
 Widths = Annotated[
     str,
     typer.Option(
@@ -34,17 +51,19 @@ Widths = Annotated[
     ),
 ]
 ActivationName = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--activation",
-        help=f"Activation of the hidden layers: {', '.join(ACTIVATIONS)}.",
+        help=f"Activation of the hidden layers: {', '.join(ACTIVATIONS)}; tanh unless said.",
         rich_help_panel=NETWORK,
     ),
 ]
 OutputActivationName = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--output-activation", help="Activation of the last layer.", rich_help_panel=NETWORK
+        "--output-activation",
+        help="Activation of the last layer; identity unless said.",
+        rich_help_panel=NETWORK,
     ),
 ]
 Biases = Annotated[
@@ -68,9 +87,20 @@ Noise = Annotated[
     ),
 ]
 LossName = Annotated[
-    str, typer.Option("--loss", help=f"One of {', '.join(LOSSES)}.", rich_help_panel=TRAINING)
+    str | None,
+    typer.Option(
+        "--loss",
+        help=f"One of {', '.join(LOSSES)}; squared unless said.",
+        rich_help_panel=TRAINING,
+    ),
 ]
-StepSize = Annotated[float, typer.Option(help="Learning rate.", rich_help_panel=TRAINING)]
+StepSize = Annotated[
+    float | None,
+    typer.Option(
+        help="Learning rate; 0.1 unless said, but a linear model needs one.",
+        rich_help_panel=TRAINING,
+    ),
+]
 Box = Annotated[
     float,
     typer.Option(help="After every step each weight is clipped to ±box.", rich_help_panel=TRAINING),
@@ -93,8 +123,8 @@ ConstructionName = Annotated[
     str | None,
     typer.Option(
         "--construction",
-        help=f"One of {', '.join(CONSTRUCTIONS)}; relu-stack, or functional for a kernel, unless "
-        "said.",
+        help=f"One of {', '.join(CONSTRUCTIONS)}; relu-stack, functional for a kernel, or one of "
+        "the last three for a link, unless said.",
         rich_help_panel=BUILDING,
     ),
 ]
@@ -122,7 +152,7 @@ Levels = Annotated[
 Examples = Annotated[
     int | None,
     typer.Option(
-        help="universal: examples in every prompt; 2 unless said.",
+        help="Examples in every prompt: of a linear model, or universal (2 unless said).",
         rich_help_panel=BUILDING,
     ),
 ]
@@ -154,12 +184,18 @@ Tolerance = Annotated[
 
 def problem_from(
     widths: Widths,
-    activation: ActivationName = "tanh",
-    output_activation: OutputActivationName = "identity",
+    activation: ActivationName = None,
+    output_activation: OutputActivationName = None,
     biases: Biases = False,
     kernel: KernelName = None,
-    loss: LossName = "squared",
-    step_size: StepSize = 0.1,
+    link: LinkName = None,
+    intercept: Intercept = False,
+    l2: L2 = None,
+    l1: L1 = None,
+    reduction: Reduction = None,
+    score_bound: ScoreBound = None,
+    loss: LossName = None,
+    step_size: StepSize = None,
     box: Box = 3.0,
     batch_size: BatchSize = None,
     noise: Noise = 0.0,
@@ -167,22 +203,33 @@ def problem_from(
     y_bound: YBound = 2.0,
 ) -> Problem:
     """The problem that the options describe."""
-    domain = Domain(x_bound, y_bound)
-    if kernel is not None:
-        if batch_size is not None:
-            raise SettingError.both("--batch-size", "--kernel")
-        if biases:
-            raise SettingError.both("--biases", "--kernel")
-        machine = _machine(parse_widths(widths), kernel)
-        return Problem(machine, loss, FunctionalStep(step_size, noise), domain)
-    if noise:
+    sizes, linear = parse_widths(widths), LinearOptions(intercept, l2, l1, reduction, score_bound)
+    if noise and kernel is None:
         raise SettingError.without("noise", "--kernel")
-    target = MLP(parse_widths(widths), activation, output_activation, biases)
+    of_networks = {
+        "--activation": activation,
+        "--output-activation": output_activation,
+        "--biases": biases or None,
+        "--batch-size": batch_size,
+    }
+    if link is not None:
+        refuse_beside("--link", {"--kernel": kernel, **of_networks, "--loss": loss})
+        bounds = {"box": box, "x_bound": x_bound, "y_bound": y_bound}
+        return linear_problem(link, sizes, linear, step_size=step_size, **bounds)
+    linear.refuse()
+    domain, loss = Domain(x_bound, y_bound), loss or "squared"
+    step_size = DEFAULT_STEP_SIZE if step_size is None else step_size
+    if kernel is not None:
+        refuse_beside("--kernel", of_networks)
+        return Problem(_machine(sizes, kernel), loss, FunctionalStep(step_size, noise), domain)
+    target = MLP(sizes, activation or "tanh", output_activation or "identity", biases)
     return Problem(target, loss, GradientStep(step_size, box, batch_size), domain)
 
 
 def compiled_from(
     problem: Problem,
+    step_from: StepFrom = None,
+    label: StepLabel = None,
     steps: Steps = 20,
     construction: ConstructionName = None,
     pieces: Pieces = None,
@@ -194,6 +241,7 @@ def compiled_from(
     tolerance: Tolerance = None,
 ) -> Compiled:
     """The training run that the options describe."""
+    problem, n_examples = sized_by(problem, step_from, label)
     with progress("compiling"):
         return compile(
             problem,
@@ -202,7 +250,7 @@ def compiled_from(
             pieces=pieces,
             registers=registers,
             levels=levels,
-            n_examples=examples,
+            n_examples=n_examples if examples is None else examples,
             units=units,
             unit_activation=unit_activation,
             tolerance=tolerance,

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from icgd.backends.run import Run
 from icgd.cli import show
-from icgd.cli.csv_data import csv_content, read_examples, read_queries
+from icgd.cli.csv_data import Examples, csv_content, read_examples, read_queries
 from icgd.cli.options import AsJson, BackendName, CompiledFile, Data, DtypeName, Labels, Seed
 from icgd.cli.progress import progress
 from icgd.cli.writing import write_file
 from icgd.compiled import Compiled
-from icgd.errors import SettingError
+from icgd.errors import InterruptedRunError, SettingError
 from icgd.pipeline import load
-from icgd.problems import functional_reference, reference
+from icgd.problems import functional_reference, proximal_reference, reference
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.shapes import Parameters
+
+INTERRUPTED = 130
+"""Exit code of what Ctrl-C has stopped: 128 and the signal's number, as in a shell."""
+
+INTERCEPT = "(intercept)"
+"""What the coefficient of no column is called; no column is likely to have that name."""
 
 
 def run(
@@ -35,9 +43,15 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="CSV to write the predictions to.", metavar="P.csv")
     ] = None,
+    stop_below: Annotated[
+        float | None,
+        typer.Option(help="Stop after the first step that moves no weight by more."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train on a CSV file in one forward pass, and predict.
+
+    Ctrl-C ends it after the last whole step: what is known is printed, the exit code is 130.
 
     Example: icgd run run.safetensors train.csv --label price --queries new.csv --out prices.csv
     """
@@ -52,48 +66,130 @@ def run(
         seed=seed,
         dtype=dtype,
     )
-    outcome = _train(compiled, task, backend, examples.label_names)
+    outcome = _train(compiled, task, examples, backend, stop_below)
     if out:
         write_file(out, csv_content(outcome.labels, outcome.predictions))
     if as_json:
         show.print_json(outcome)
     else:
-        _print(outcome)
+        _print(outcome, compiled)
+    raise typer.Exit(INTERRUPTED if outcome.ending is Ending.INTERRUPTED else 0)
+
+
+class Ending(Enum):
+    """Why a run took no further step."""
+
+    ALL_TAKEN = "all steps taken"
+    STILL = "weights move no more"
+    INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Training loss before and after, and a row of labels for each query."""
+    """How far a run came, training loss before and after, and a row of labels for each query.
 
+    Of a linear model also the objective, which is the loss with penalties, and the coefficients.
+    """
+
+    steps: int
+    ending: Ending
     risk_before: float
     risk_after: float
+    objective_before: float | None
+    objective_after: float | None
+    coefficients: dict[str, float] | None
     labels: tuple[str, ...]
     predictions: list[list[float]]
 
 
-def _train(compiled: Compiled, task: Task, backend: str, labels: tuple[str, ...]) -> Outcome:
-    with progress("training") as on_progress:
-        result = compiled.run_task(task, backend=backend, on_progress=on_progress)
+def _train(
+    compiled: Compiled, task: Task, examples: Examples, backend: str, stop_below: float | None
+) -> Outcome:
+    result, ending = _ended_run(compiled, task, backend, stop_below)
+    problem, first, last = compiled.problem, result.parameters[0], result.parameters[-1]
     return Outcome(
-        risk_before=_risk(compiled.problem, result.parameters[0], task),
-        risk_after=_risk(compiled.problem, result.parameters[-1], task),
-        labels=labels,
+        steps=len(result.parameters) - 1,
+        ending=ending,
+        risk_before=_risk(problem, first, task),
+        risk_after=_risk(problem, last, task),
+        objective_before=_objective(problem, first, task),
+        objective_after=_objective(problem, last, task),
+        coefficients=_coefficients(problem, last, examples),
+        labels=examples.label_names,
         predictions=result.predictions.tolist(),
     )
+
+
+def _ended_run(
+    compiled: Compiled, task: Task, backend: str, stop_below: float | None
+) -> tuple[Run, Ending]:
+    """The run to its end, or to the step after which the user stopped it."""
+    try:
+        with progress("training") as on_progress:
+            result = compiled.run_task(
+                task, backend=backend, on_progress=on_progress, stop_below=stop_below
+            )
+    except InterruptedRunError as interruption:
+        if not isinstance(interruption.partial, Run):
+            raise
+        return interruption.partial, Ending.INTERRUPTED
+    return result, Ending.ALL_TAKEN if result.stopped_after is None else Ending.STILL
 
 
 def _risk(problem: Problem, parameters: Parameters, task: Task) -> float:
     if problem.trains_function:
         return functional_reference.risk(task, parameters)
     x, y = task.x.double(), task.y.double()
+    if problem.trains_coefficients:
+        return float(proximal_reference.risk(problem.model, parameters.double(), x, y))
     return float(reference.risk(problem, parameters.double(), x, y))
 
 
-def _print(outcome: Outcome) -> None:
+def _objective(problem: Problem, parameters: Parameters, task: Task) -> float | None:
+    if not problem.trains_coefficients:
+        return None
+    model, update = problem.model, problem.proximal_step
+    x, y = task.x.double(), task.y.double()
+    return float(proximal_reference.objective(model, update, parameters.double(), x, y))
+
+
+def _coefficients(
+    problem: Problem, parameters: Parameters, examples: Examples
+) -> dict[str, float] | None:
+    """Those of a linear model, by the names of their columns."""
+    if not problem.trains_coefficients:
+        return None
+    names = (*examples.input_names, *(INTERCEPT,) * problem.model.intercept)
+    return dict(zip(names, parameters.tolist(), strict=True))
+
+
+def _print(outcome: Outcome, compiled: Compiled) -> None:
+    steps = f"{outcome.steps:,} of {compiled.program.n_steps:,}: {outcome.ending.value}"
     rows = [
-        ("before", f"{outcome.risk_before:.6g}"),
-        ("after", f"{outcome.risk_after:.6g}"),
+        ("steps", steps),
+        ("loss before", f"{outcome.risk_before:.6g}"),
+        ("loss after", f"{outcome.risk_after:.6g}"),
     ]
-    show.print_rows("Training loss", rows)
+    rows += _penalised_rows(outcome)
+    if _is_least_squares(compiled.problem):
+        rows.append(("an example's loss", "(z - y)^2 / 2 less y^2 / 2"))
+    show.print_rows("Training", rows)
+    if outcome.coefficients is not None:
+        show.print_coefficients(outcome.coefficients)
     if outcome.predictions:
         show.print_predictions(outcome.labels, outcome.predictions)
+
+
+def _is_least_squares(problem: Problem) -> bool:
+    """Whether losses may be negative, which nobody expects of least squares."""
+    return problem.trains_coefficients and problem.model.link == "identity"
+
+
+def _penalised_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """The objective, where it is another than the loss."""
+    if outcome.objective_after in (None, outcome.risk_after):
+        return []
+    return [
+        ("with penalties before", f"{outcome.objective_before:.6g}"),
+        ("with penalties after", f"{outcome.objective_after:.6g}"),
+    ]

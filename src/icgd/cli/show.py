@@ -146,7 +146,7 @@ def print_summary(summary: Summary) -> None:
     rows = [
         ("layers", f"{summary.n_layers:,}: {steps}, {prediction} to predict"),
         *([("in the paper", _paper_layers(summary))] if summary.paper_layers else []),
-        *([("registers", f"{summary.n_registers:,}")] if summary.n_registers else []),
+        *([(_tokens_name(summary), f"{summary.n_registers:,}")] if summary.n_registers else []),
         ("d_model", count_text(summary.d_model)),
         ("heads", f"{_at_most(summary.max_heads)} a layer, d_head {summary.d_head:,}"),
         *([("hidden units of an MLP", _at_most(summary.d_mlp))] if summary.d_mlp else []),
@@ -161,6 +161,11 @@ def print_summary(summary: Summary) -> None:
 def _paper_layers(summary: Summary) -> str:
     pairs = sum(layer.kind is not LayerKind.MLP for layer in summary.layers_of_a_step)
     return f"{summary.paper_layers} layers of attention and MLP for each step; here {pairs}"
+
+
+def _tokens_name(summary: Summary) -> str:
+    """Registers stand in the stream; grid tokens are made by the layer that reads them."""
+    return "grid tokens" if any(layer.n_grid for layer in summary.layers) else "registers"
 
 
 def _at_most(number: int) -> str:
@@ -219,6 +224,12 @@ def print_report(report: Report) -> None:
         )
     style = "bold green" if report.verdict is Verdict.HOLDS else "bold red"
     output.print(Text(f"{report.verdict.name}: {report.verdict.value}.", style=style))
+
+
+def print_coefficients(coefficients: Mapping[str, float]) -> None:
+    """What a linear model has learnt, a row an input."""
+    rows = [(name, f"{value:.6g}") for name, value in coefficients.items()]
+    print_columns("Coefficients", ("input", "coefficient"), rows)
 
 
 def print_predictions(names: Sequence[str], rows: Sequence[Sequence[float]]) -> None:

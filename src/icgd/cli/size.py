@@ -16,8 +16,12 @@ from icgd.compiled import TYPICAL_TOKENS, Compiled
 def size(
     compiled: Compiled,
     tokens: Annotated[
-        int, typer.Option(help="Prompt length, examples and queries, for counting FLOPs.")
-    ] = TYPICAL_TOKENS,
+        int | None,
+        typer.Option(
+            help="Prompt length, examples and queries, for counting FLOPs. Default: "
+            f"{TYPICAL_TOKENS}, or --examples and a query."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print how large the transformer would be, without building it.

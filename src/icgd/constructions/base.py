@@ -10,6 +10,7 @@ from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.approximation.ridge_sum import FEWEST_UNITS
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, power_of_two
@@ -54,6 +55,14 @@ class Precision:
             raise SettingError.out_of_range("kink_width", self.kink_width, least=2.0**-60, most=1.0)
 
 
+TRAINED = {
+    MLP: "the weights of a network",
+    KernelMachine: "the function of a kernel",
+    LinearModel: "the coefficients of a linear model",
+}
+"""What is trained of a target, in words."""
+
+
 class AbstractConstruction(ABC):
     """One theorem: from a problem to a program. Subclasses are final and hold no state."""
 
@@ -67,6 +76,8 @@ class AbstractConstruction(ABC):
     """Values of that setting between which a tolerance chooses."""
     fixes_examples: ClassVar[bool] = False
     """Whether it is made for prompts of `Precision.n_examples` examples only."""
+    needs_examples: ClassVar[bool] = False
+    """Whether their number must be said, because there is no use in any other."""
     takes_activation: ClassVar[bool] = False
     """Whether heads and hidden units apply `Precision.unit_activation`."""
     takes_batches: ClassVar[bool] = False
@@ -77,8 +88,7 @@ class AbstractConstruction(ABC):
     def why_not(self, problem: Problem) -> str | None:
         """The reason why this construction cannot serve `problem`, or None if it can."""
         if not isinstance(problem.target, self.target):
-            kinds = {MLP: "the weights of a network", KernelMachine: "the function of a kernel"}
-            return f"it trains {kinds[self.target]}, not {kinds[type(problem.target)]}."
+            return f"it trains {TRAINED[self.target]}, not {TRAINED[type(problem.target)]}."
         size = problem.update.batch_size if isinstance(problem.update, GradientStep) else None
         if size is not None and not self.takes_batches:
             return (

@@ -102,6 +102,9 @@ COARSE_ROOM = 1 + 2.0**-4
 ROUNDINGS = 64
 """Of s r'(t), in units of its `size`: near kinks in float32, these are more than the error."""
 
+SMALLEST_REACH = 2.0**-300
+"""No range is taken for smaller: inverses and squares of this are still ordinary numbers."""
+
 SLACK = 1.25
 """How much wider than needed a range is taken when a fit overshoots, so that few rounds do."""
 
@@ -261,7 +264,7 @@ class _Fitting:
     def _activation(self, ranges: Ranges) -> tuple[RidgeSum, RidgeSum]:
         """r and s r'(t) on all preactivations but those of the output."""
         function = self.target.layer_activation(1).value
-        reach = self.room * max(ranges.preactivations[:-1], default=1.0)
+        reach = self._roomy(max(ranges.preactivations[:-1], default=1.0))
         slope = fit_slope_product(
             function,
             (1.0, reach),
@@ -288,7 +291,7 @@ class _Fitting:
         return fit_with(self.precision.units)
 
     def _loss(self, ranges: Ranges) -> RidgeSum:
-        box = (self.room * ranges.outputs[-1], self.room * self.problem.domain.y)
+        box = (self._roomy(ranges.outputs[-1]), self._roomy(self.problem.domain.y))
         loss = self.problem.loss_function
         return self._thrifty(
             lambda n: fit_loss_slope(loss, box, self.activation, n, roundoff=self.roundoff)
@@ -300,15 +303,15 @@ class _Fitting:
         limit = LARGEST_FIT_ERROR * box
         if clip.largest_error <= limit:
             return clip
-        more = [min(2**n * units, MOST_UNITS) for n in range(1, 10)]
-        errors = {n: fit_clip(box, reach, self.activation, n).largest_error for n in more}
+        more = sorted({min(2**n * units, MOST_UNITS) for n in range(1, 10)})
+        errors = ((n, fit_clip(box, reach, self.activation, n).largest_error) for n in more)
         raise SettingError.box_too_large(
             "the clip",
             (reach,),
             f"{units} {self.activation} units",
             clip.largest_error,
             limit,
-            next((n for n, error in errors.items() if error <= limit), None),
+            next((n for n, error in errors if error <= limit), None),
             most=MOST_UNITS,
         )
 
@@ -337,7 +340,11 @@ class _Fitting:
         dependence.append(reach[units_slot(depth - 1)])
         step = problem.gradient_step.step_size / 2 * reach["loss_slope"] * max(dependence)
         reach["weights"] = box + step * (1 + LARGEST_FIT_ERROR)
-        return {name: self.room * size for name, size in reach.items()}
+        return {name: self._roomy(size) for name, size in reach.items()}
+
+    def _roomy(self, size: float) -> float:
+        """A size with room for rounding, and for tiny ones more."""
+        return max(self.room * size, SMALLEST_REACH)
 
 
 def _in_wider_box(problem: Problem, overshoot: float) -> Problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from icgd.constructions.base import AbstractConstruction
+from icgd.constructions.cot_linear import CotGlm, CotLasso, CotRidge
 from icgd.constructions.cot_network import CotNetwork
 from icgd.constructions.functional import Functional
 from icgd.constructions.recursion import Recursion
@@ -21,6 +22,9 @@ CONSTRUCTIONS: dict[str, AbstractConstruction] = {
         Recursion(),
         CotNetwork(),
         Functional(),
+        CotRidge(),
+        CotLasso(),
+        CotGlm(),
     )
 }
 
@@ -35,13 +39,19 @@ def construction_named(name: str) -> AbstractConstruction:
 def construction_for(problem: Problem, name: str | None) -> AbstractConstruction:
     """The construction called `name`, if it can serve `problem`; else say why and which can.
 
-    Without a name, the first one that trains such a target.
+    Without a name, the first one that trains such a target, or of several the first that serves it.
     """
-    if name is None:
-        name = next(c.name for c in CONSTRUCTIONS.values() if isinstance(problem.target, c.target))
-    construction = construction_named(name)
-    reason = construction.why_not(problem)
+    construction = _default(problem) if name is None else construction_named(name)
+    name, reason = construction.name, construction.why_not(problem)
     if reason is not None:
         able = [other.name for other in CONSTRUCTIONS.values() if other.why_not(problem) is None]
         raise UnsupportedProblemError.of(name, reason, able)
     return construction
+
+
+def _default(problem: Problem) -> AbstractConstruction:
+    """Of a network it is relu-stack, also where another would serve: that must be asked for."""
+    candidates = [c for c in CONSTRUCTIONS.values() if isinstance(problem.target, c.target)]
+    if not problem.trains_coefficients:
+        return candidates[0]
+    return next((c for c in candidates if c.why_not(problem) is None), candidates[0])

@@ -27,8 +27,10 @@ from icgd.compiled import Compiled
 from icgd.errors import ExportError, FileError, MissingExtraError, ProgramError
 from icgd.exports.streams import as_batch
 from icgd.layers.activation_attention import ActivationAttention
+from icgd.layers.attention import Headed
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.product import ProductLayer
+from icgd.layers.sequence_attention import SequenceAttention
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.problems.task import DTYPES, dtype_named
 from icgd.program.layout import Layout
@@ -261,6 +263,21 @@ def _(layer: SoftmaxAttention, graph: _Graph, name: str, stream: str) -> str:
 
 
 @append.register
+def _(layer: SequenceAttention, graph: _Graph, name: str, stream: str) -> str:
+    """Keys and values are mapped along the sequence, from its first columns."""
+    query, *projected = _projections(graph, name, stream)
+    ends = [graph.constant(f"{name}.{at}", torch.tensor([at])) for at in (0, layer.A_K.shape[-1])]
+    columns = [graph.add("Slice", part, *ends, graph.axes(2)) for part in projected]
+    keys, values = (
+        graph.add("MatMul", f"{name}.{weights}", part)
+        for weights, part in zip(("A_K", "A_V"), columns, strict=True)
+    )
+    scores = _scores(graph, query, graph.add("Add", keys, f"{name}.P"))
+    pattern = graph.add("Softmax", scores, axis=-1)
+    return _output(layer, graph, name, graph.add("MatMul", pattern, values))
+
+
+@append.register
 def _(layer: ProductLayer, graph: _Graph, name: str, stream: str) -> str:
     query, key, value = _projections(graph, name, stream)
     products = graph.add("Mul", query, key)
@@ -284,7 +301,7 @@ def _scores(graph: _Graph, query: str, key: str) -> str:
 
 
 def _output(
-    layer: ActivationAttention | SoftmaxAttention | ProductLayer,
+    layer: Headed,
     graph: _Graph,
     name: str,
     heads: str,

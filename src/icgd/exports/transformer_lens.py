@@ -47,6 +47,7 @@ a power of two changes no digit."""
 NOT_STANDARD = {
     LayerKind.ATTENTION: "attention without a softmax",
     LayerKind.PRODUCT: "product layers",
+    LayerKind.GRID: "attention to tokens that a map along the sequence makes",
 }
 """Kinds of layers that the tool does not have."""
 

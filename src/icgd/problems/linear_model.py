@@ -72,20 +72,29 @@ class LinearModel:
         return torch.zeros(*tasks, self.n_parameters, dtype=torch.float64)
 
 
-def require_data(model: LinearModel, x: Tensor, y: Tensor) -> None:
-    """Raise `DataError` unless the examples fit the model: shapes, finite numbers, labels."""
+def require_inputs(model: LinearModel, x: Tensor) -> None:
+    """Raise `DataError` unless the inputs fit the model: shape, finite numbers."""
     if x.ndim not in (2, 3) or x.shape[-1] != model.input_width:
         expected = f"(n, {model.input_width}) or (tasks, n, {model.input_width})"
         raise DataError.wrong_shape("X", x.shape, expected)
     if 0 in x.shape:
         raise DataError.empty("X", x.shape)
+    _require_finite("X", x)
+
+
+def require_data(model: LinearModel, x: Tensor, y: Tensor) -> None:
+    """Raise `DataError` unless the examples fit the model: shapes, finite numbers, labels."""
+    require_inputs(model, x)
     if y.shape != (*x.shape[:-1], 1):
         expected = f"{(*x.shape[:-1], 1)}, a label for each row of X"
         raise DataError.wrong_shape("y", y.shape, expected)
-    for name, array in (("X", x), ("y", y)):
-        if index := _first(~array.isfinite()):
-            raise DataError.not_finite(name, index, array[tuple(index)].item())
+    _require_finite("y", y)
     require_labels(model.link_function, y)
+
+
+def _require_finite(name: str, array: Tensor) -> None:
+    if index := _first(~array.isfinite()):
+        raise DataError.not_finite(name, index, array[tuple(index)].item())
 
 
 def require_labels(link: Link, y: Labels) -> None:

@@ -3,8 +3,9 @@ r"""(Proximal) gradient descent on a linear model, exactly and in float64: the o
     g  = scale * sum_i (mu(<w, x_i>) - y_i) x_i
     w <- S(w - step_size * (g + l2 * w)),    S(v) = relu(v - c) - relu(-v - c),  c = step_size * l1
 
-The intercept is the coefficient of a constant input 1; l2 and c are 0 for it. Everything takes one
-task or a batch of them. A step costs O(n d) a task.
+and clipped, if there is a box: that is the proximal step of the penalty within it. The intercept
+is the coefficient of a constant input 1; l2 and c are 0 for it. Everything takes one task or a
+batch of them. A step costs O(n d) a task.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ def step(
     """One exact update; without a step size it costs O(n d^2) more (see `curvature.sized`)."""
     size = step_size(model, update, x)
     moved = parameters.double() - size * gradient(model, update, parameters, x, y)
-    if not update.l1:
-        return moved
-    return soft_threshold(moved, size * update.l1 * model.penalised(moved))
+    if update.l1:
+        moved = soft_threshold(moved, size * update.l1 * model.penalised(moved))
+    return moved if update.box is None else moved.clamp(-update.box, update.box)
 
 
 def train(

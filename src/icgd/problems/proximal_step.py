@@ -10,21 +10,25 @@ from icgd.problems.settings import finite, positive
 
 @dataclass(frozen=True)
 class ProximalStep:
-    """w <- S(w - step_size * (grad L(w) + l2 * w)), S the soft threshold at step_size * l1.
+    """w <- clip(S(w - step_size * (grad L(w) + l2 * w)), -box, box), S the soft threshold.
 
-    It descends L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1. Both penalties leave out the intercept. Without
-    a `step_size` it is 1 / beta, the largest curvature of the data (`curvature.sized`).
+    It descends L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1 among the w in the box, or among all without one;
+    S is at step_size * l1. Both penalties leave out the intercept. Without a `step_size` it is
+    1 / beta, the largest curvature of the data (`curvature.sized`).
     """
 
     step_size: float | None = None
     l2: float = 0.0
     l1: float = 0.0
+    box: float | None = None
 
     def __post_init__(self) -> None:
         if self.step_size is not None:
             object.__setattr__(self, "step_size", positive("step_size", self.step_size))
         object.__setattr__(self, "l2", _penalty("l2", self.l2))
         object.__setattr__(self, "l1", _penalty("l1", self.l1))
+        if self.box is not None:
+            object.__setattr__(self, "box", positive("box", self.box))
 
     @property
     def penalises(self) -> bool:

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from icgd.errors import DataError, DomainError, SettingError, UnknownNameError
+from icgd.problems.linear_model import require_labels
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
+from icgd.problems.updates import GradientStep
 from icgd.shapes import Inputs, Labels, Parameters, Queries
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -71,23 +73,24 @@ def as_task(
     """Check the data against the problem and bring it to torch.
 
     `x` is (n, d_x) or (tasks, n, d_x); `y` is the same with d_y, or without its last axis when
-    d_y = 1. Initial weights are given, or drawn from `seed` (0 unless said otherwise); a function
-    has none, and starts from 0 at every token.
+    d_y = 1. Initial weights are given, or drawn from `seed` (0 unless said otherwise); coefficients
+    of a linear model start from 0 unless given; a function has none, and starts from 0 everywhere.
     """
     target, domain = problem.target, problem.domain
-    x = _checked_array("X", x)
+    x = checked_array("X", x)
     if x.ndim not in (2, 3) or x.shape[-1] != target.input_width:
         expected = f"(n, {target.input_width}) or (tasks, n, {target.input_width})"
         raise DataError.wrong_shape("X", x.shape, expected)
-    y = _labels(problem, _checked_array("y", y), x)
-    queries = x[..., :0, :] if queries is None else _queries(_checked_array("queries", queries), x)
+    y = _labels(problem, checked_array("y", y), x)
+    queries = x[..., :0, :] if queries is None else _queries(checked_array("queries", queries), x)
     weights = _initial(problem, initial, seed, x, queries)
     _within("X", x, domain.x, "domain.x")
     _within("y", y, domain.y, "domain.y")
     _within("queries", queries, domain.x, "domain.x")
-    if not problem.trains_function:
-        _within("initial", weights, problem.gradient_step.box, "box")
-        _require_batch(problem.gradient_step.batch_size, x.shape[-2])
+    if problem.box is not None:
+        _within("initial", weights, problem.box, "box")
+    if isinstance(problem.update, GradientStep):
+        _require_batch(problem.update.batch_size, x.shape[-2])
     target_dtype = dtype_named(dtype)
     named = {"X": x, "y": y, "queries": queries, "initial": weights}
     parts = [_converted(name, part, x.device, target_dtype) for name, part in named.items()]
@@ -115,7 +118,7 @@ def _converted(name: str, array: Tensor, device: torch.device, dtype: torch.dtyp
     return converted
 
 
-def _checked_array(name: str, data: Any) -> Tensor:
+def checked_array(name: str, data: Any) -> Tensor:
     """`data` as a finite, non-empty tensor of float64 or float32."""
     if not isinstance(data, Tensor):
         if np.ma.is_masked(data):
@@ -153,6 +156,9 @@ def _labels(problem: Problem, y: Tensor, x: Tensor) -> Tensor:
     if tuple(y.shape) != expected and not (width == 1 and y.shape == x.shape[:-1]):
         raise DataError.wrong_shape("y", y.shape, f"{expected}, a label for each row of X")
     y = y.reshape(expected)
+    if problem.trains_coefficients:
+        require_labels(problem.model.link_function, y)
+        return y
     are_probabilities = problem.loss_function.labels_are_probabilities
     if are_probabilities and (index := _first((y < 0) | (y > 1))):
         raise DataError.label_range(problem.loss, index, y[tuple(index)].item())
@@ -176,17 +182,23 @@ def _initial(
             raise SettingError.starts_from_zero()
         n_values = (x.shape[-2] + queries.shape[-2]) * problem.target.output_width
         return x.new_zeros(*batch, n_values, dtype=torch.float64)
-    target, box = problem.network, problem.gradient_step.box
+    if initial is None and problem.trains_coefficients:
+        return problem.model.initial_parameters(batch)
     if initial is None:
         seed = count("seed", 0 if seed is None else seed, least=0, most=2**63 - 1)
-        return target.initial_parameters(seed, box, batch)
+        return problem.network.initial_parameters(seed, problem.gradient_step.box, batch)
     if seed is not None:
         raise SettingError.both("initial", "seed")
-    weights = _checked_array("initial", initial)
-    if tuple(weights.shape) not in {(target.n_parameters,), (*batch, target.n_parameters)}:
-        expected = _shape_text((*batch, target.n_parameters))
+    weights, n_parameters = checked_array("initial", initial), _n_parameters(problem)
+    if tuple(weights.shape) not in {(n_parameters,), (*batch, n_parameters)}:
+        expected = _shape_text((*batch, n_parameters))
         raise DataError.wrong_shape("initial", weights.shape, expected)
-    return weights.expand(*batch, target.n_parameters)
+    return weights.expand(*batch, n_parameters)
+
+
+def _n_parameters(problem: Problem) -> int:
+    target = problem.model if problem.trains_coefficients else problem.network
+    return target.n_parameters
 
 
 def _within(name: str, array: Tensor, bound: float, setting: str) -> None:

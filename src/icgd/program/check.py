@@ -11,7 +11,8 @@ from math import isfinite
 from icgd.errors import ProgramError
 from icgd.program.chain import ChainProgram, Program
 from icgd.program.chain_check import check_chain
-from icgd.program.functions import Function, LatticeFunction, ReluSum
+from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
+from icgd.program.grid_instructions import DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
@@ -67,6 +68,8 @@ CHANGE_IN_PLACE = (
     AddGatedJacobian,
     ClipByUnits,
     WipeByUnits,
+    DescendExamples,
+    ShrinkSlot,
 )
 """Instructions that add to what a slot holds, or replace it."""
 
@@ -160,9 +163,11 @@ def constants(program: Program) -> Iterator[tuple[str, float]]:
                 "sharpness",
                 "width",
                 "leak",
+                "decay",
+                "threshold",
             ):
                 value = getattr(instruction, name, None)
-                if value is not None:
+                if isinstance(value, float):
                     yield name, value
 
 
@@ -193,6 +198,16 @@ def _(function: LatticeFunction) -> str | None:
     positive = (function.reach, function.spacing, function.ratio)
     if not min(positive) > 0 or min(function.error, function.size, function.sensitivity) < 0:
         return "needs a positive reach, spacing and ratio, and errors of at least 0"
+    return None
+
+
+@_function_problem.register
+def _(function: GridMean) -> str | None:
+    if not len(function.points) == len(function.offsets) == len(function.values) > 0:
+        return "needs a point, an offset and a value for each token"
+    sizes = (function.error, function.size, function.per_argument, function.per_offset)
+    if not function.reach > 0 or min(sizes) < 0:
+        return "needs a positive reach, and errors of at least 0"
     return None
 
 
@@ -241,6 +256,10 @@ def _check_functions(program: StackProgram, instruction: Instruction, where: str
     if isinstance(instruction, ByUnits):
         for name in instruction.functions():
             program.ridge_sum(name)
+        return
+    if instruction.kind is LayerKind.GRID:
+        for name in instruction.functions():
+            program.grid_mean(name)
         return
     if instruction.kind is not LayerKind.SOFTMAX:
         for name in instruction.functions():
@@ -426,6 +445,37 @@ def _(instruction: DescendFunction, layout: Layout) -> str | None:
 
 
 @shape_problem.register
+def _(instruction: DescendExamples, layout: Layout) -> str | None:
+    if instruction.n_examples < 1:
+        return f"has heads for {instruction.n_examples} examples"
+    return _pairs_problem(instruction.weights, instruction.inputs, layout) or _expect_shape(
+        layout, instruction.label, (1,)
+    )
+
+
+def _pairs_problem(weights: tuple[str, ...], inputs: tuple[str, ...], layout: Layout) -> str | None:
+    """What is wrong with weights and what each of them multiplies, or None."""
+    if len(weights) != len(inputs):
+        return f"has {len(weights)} weights for {len(inputs)} inputs"
+    for pair in zip(weights, inputs, strict=True):
+        if problem := _expect_equal_widths(layout, *pair):
+            return problem
+    return None
+
+
+@shape_problem.register
+def _(instruction: PredictMean, layout: Layout) -> str | None:
+    return _pairs_problem(instruction.weights, instruction.inputs, layout) or _expect_shape(
+        layout, instruction.write, (1,)
+    )
+
+
+@shape_problem.register
+def _(instruction: ShrinkSlot, layout: Layout) -> str | None:
+    return None if instruction.threshold >= 0 else f"shrinks by {instruction.threshold:g}"
+
+
+@shape_problem.register
 def _(instruction: ActivateUnits, layout: Layout) -> str | None:
     return _argument_problem(instruction.argument, layout, instruction.write)
 
@@ -493,7 +543,7 @@ def _(instruction: ClipByUnits | WipeByUnits, layout: Layout) -> str | None:
     return None
 
 
-def _expect_shape(layout: Layout, name: str, expected: tuple[int, int]) -> str | None:
+def _expect_shape(layout: Layout, name: str, expected: tuple[int, ...]) -> str | None:
     shape = layout.slot(name).shape
     return None if shape == expected else f"{name!r} has shape {shape}, expected {expected}"
 

@@ -1,7 +1,7 @@
 r"""Functions as plain data: what a program's layers can evaluate exactly.
 
-Three kinds: sums of ReLUs, look-ups by one softmax head over a grid of tokens, and sums of any
-activation (`ridge.py`), also of two variables.
+Four kinds: sums of ReLUs, look-ups by one softmax head over a grid of tokens, means over any
+tokens, and sums of any activation (`ridge.py`), also of two variables.
 
 A continuous piecewise-linear function is a sum of ReLUs. Counted outwards from an anchor c,
 
@@ -147,4 +147,37 @@ class LatticeFunction:
         return replace(self, error=0.0)
 
 
-Function = ReluSum | LatticeFunction | RidgeSum
+@dataclass(frozen=True)
+class GridMean:
+    """What a head returns that meets tokens g with the scores points[g] * s + offsets[g].
+
+    That is the mean of `values` under their softmax, and `name` at s, within `error`, on
+    [-reach, reach]. `size` bounds the sum of weight * |value|. A relative rounding of all scores
+    moves it by at most `per_argument` times what the terms of s add up to, and `per_offset`.
+    """
+
+    name: str
+    reach: float
+    points: tuple[float, ...]
+    offsets: tuple[float, ...]
+    values: tuple[float, ...]
+    error: float
+    size: float
+    per_argument: float
+    per_offset: float
+
+    @property
+    def fineness(self) -> str:
+        """How finely it is approximated, in words."""
+        return f"{len(self.values)} grid tokens"
+
+    @property
+    def is_exact(self) -> bool:
+        return self.error == 0.0
+
+    def without_error(self) -> GridMean:
+        """The same function, taken for the real one."""
+        return replace(self, error=0.0)
+
+
+Function = ReluSum | LatticeFunction | GridMean | RidgeSum

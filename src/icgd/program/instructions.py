@@ -24,6 +24,7 @@ class LayerKind(Enum):
     MLP = "mlp"
     PRODUCT = "product"
     KERNEL = "kernel"
+    GRID = "grid"
 
 
 class Instruction(ABC):

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from icgd.errors import UnknownNameError
-from icgd.program.functions import Function, LatticeFunction, ReluSum
+from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
+from icgd.program.grid_instructions import DescendExamples
 from icgd.program.instructions import Instruction, LayerKind, LookUpStep
 from icgd.program.layout import Layout, Role
 from icgd.program.registers import register_constants
 from icgd.program.ridge import RidgeSum
 
-AnyFunction = TypeVar("AnyFunction", ReluSum, LatticeFunction, RidgeSum)
+AnyFunction = TypeVar("AnyFunction", ReluSum, LatticeFunction, GridMean, RidgeSum)
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,19 @@ class StackProgram:
         return next((part for part in instructions if isinstance(part, LookUpStep)), None)
 
     @property
+    def n_examples(self) -> int | None:
+        """How many examples a prompt must have, in a program that is made for a number of them."""
+        if self.step_table is not None:
+            return self.step_table.n_examples
+        return None if self.descent is None else self.descent.n_examples
+
+    @property
+    def descent(self) -> DescendExamples | None:
+        """The step on a linear model, in a program that trains one."""
+        instructions = [part for layer in self.block for part in layer.instructions]
+        return next((part for part in instructions if isinstance(part, DescendExamples)), None)
+
+    @property
     def lattice_functions(self) -> tuple[LatticeFunction, ...]:
         """The functions that are looked up."""
         return tuple(f for f in self.functions if isinstance(f, LatticeFunction))
@@ -95,6 +109,10 @@ class StackProgram:
     def look_up(self, name: str) -> LatticeFunction:
         """The program's look-up of the function called `name`."""
         return self._function(name, LatticeFunction)
+
+    def grid_mean(self, name: str) -> GridMean:
+        """The program's mean over tokens for the function called `name`."""
+        return self._function(name, GridMean)
 
     def ridge_sum(self, name: str) -> RidgeSum:
         """The program's sum of units for the function called `name`."""

@@ -16,7 +16,8 @@ from icgd.program.chain_instructions import (
     MultiplyMatrices,
     PassBack,
 )
-from icgd.program.functions import Function, LatticeFunction, ReluSum
+from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
+from icgd.program.grid_instructions import DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import (
     AccumulateOuterProduct,
     AddGradient,
@@ -85,6 +86,9 @@ INSTRUCTIONS: dict[str, type[Instruction]] = {
         CopyToQueries,
         ClipByUnits,
         WipeByUnits,
+        DescendExamples,
+        PredictMean,
+        ShrinkSlot,
         CopyWhere,
         PassBack,
         ActivateWhere,
@@ -96,7 +100,7 @@ INSTRUCTIONS: dict[str, type[Instruction]] = {
 }
 
 FUNCTIONS: dict[str, type[Function]] = {
-    kind.__name__: kind for kind in (ReluSum, LatticeFunction, RidgeSum)
+    kind.__name__: kind for kind in (ReluSum, LatticeFunction, GridMean, RidgeSum)
 }
 
 
@@ -155,6 +159,8 @@ def _how_and_where(function: Function) -> str:
             "everywhere" if function.saturates else f"on [-{function.reach:g}, {function.reach:g}]"
         )
         return f"{function.fineness}, {function.spacing:.3g} apart, {where}"
+    if isinstance(function, GridMean):
+        return f"{function.fineness} on [-{function.reach:g}, {function.reach:g}]"
     if isinstance(function, RidgeSum):
         box = " x ".join(f"[-{width:g}, {width:g}]" for width in function.half_widths)
         return f"{function.fineness} on {box}"

@@ -1,13 +1,14 @@
 """One problem through every construction that accepts it: size, error, bound and time.
 
 Data are drawn over the domain from a seed. Times are those of the fused backend, beside real
-training done directly (torch.autograd for a network, kernel regression for a function).
+training done directly (torch.autograd for a network, kernel regression for a function, proximal
+steps for a linear model, whose step size is chosen from the data unless it is given).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import nan
 
@@ -19,6 +20,7 @@ from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError
 from icgd.pipeline import compile, verify
 from icgd.problems import functional_reference
+from icgd.problems.curvature import sized_problem
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 from icgd.problems.task import Task, as_task
@@ -81,6 +83,7 @@ class Comparison:
 def compare(settings: Settings) -> Comparison:
     """Run everything, with full accuracy or the construction's default."""
     task = _task(settings)
+    settings = replace(settings, problem=_sized(settings.problem, task))
     compiled, refusals = _compiled(settings)
     jobs: dict[str, Callable[[], object]] = {
         name: partial(run.run_task, task, history=False) for name, run in compiled.items()
@@ -104,6 +107,11 @@ def _task(settings: Settings) -> Task:
     shape = (settings.n_examples, problem.target.output_width)
     y = torch.rand(shape, generator=generator, dtype=torch.float64) * min(1.0, problem.domain.y)
     return as_task(problem, x, y, seed=settings.seed)
+
+
+def _sized(problem: Problem, task: Task) -> Problem:
+    """The problem itself, or that of a linear model with its step size written down."""
+    return sized_problem(problem, task.x) if problem.trains_coefficients else problem
 
 
 def _compiled(settings: Settings) -> tuple[dict[str, Compiled], dict[str, str]]:

@@ -1,6 +1,8 @@
-"""Real gradient descent as it is usually written, with torch.autograd: what runs are timed by."""
+"""Real gradient descent as it is usually written in torch: what runs are timed by."""
 
 from __future__ import annotations
+
+from math import inf
 
 import torch
 
@@ -12,6 +14,13 @@ from icgd.shapes import Parameters
 
 def descend(problem: Problem, task: Task, n_steps: int) -> Parameters:
     """The weights after `n_steps` steps; for a batch, all tasks are trained at once."""
+    if problem.trains_coefficients:
+        return _descend_coefficients(problem, task, n_steps)
+    return _descend_weights(problem, task, n_steps)
+
+
+def _descend_weights(problem: Problem, task: Task, n_steps: int) -> Parameters:
+    """With torch.autograd."""
     target, update = problem.network, problem.gradient_step
     activations = [target.layer_activation(layer).value for layer in range(1, target.depth + 1)]
     matrices = [matrix.clone().requires_grad_() for matrix in target.matrices(task.initial)]
@@ -26,3 +35,19 @@ def descend(problem: Problem, task: Task, n_steps: int) -> Parameters:
             for matrix, gradient in zip(matrices, gradients, strict=True):
                 matrix.sub_(gradient, alpha=update.step_size).clamp_(-update.box, update.box)
     return torch.cat([matrix.detach().flatten(-2) for matrix in matrices], dim=-1)
+
+
+def _descend_coefficients(problem: Problem, task: Task, n_steps: int) -> Parameters:
+    """A linear model has its gradient in one line."""
+    model, update = problem.model, problem.proximal_step
+    mean, x, box = model.link_function.mean, model.design(task.x), update.box or inf
+    weights, scale = task.initial.double().unsqueeze(-1), model.loss_scale(task.n_examples)
+    step_size, penalised = update.step_size or 0.0, model.penalised(x)[:, None]
+    for _ in range(n_steps):
+        gradient = scale * (x.mT @ (mean(x @ weights) - task.y)) + update.l2 * penalised * weights
+        weights = weights - step_size * gradient
+        if update.l1:
+            left = (weights.abs() - step_size * update.l1 * penalised).clamp(min=0.0)
+            weights = weights.sign() * left
+        weights = weights.clamp(-box, box)
+    return weights.squeeze(-1)

@@ -110,9 +110,12 @@ def band(
     )
 
 
-def legend(figure: Figure, entries: Sequence[tuple[str, str]]) -> None:
-    """One line below all panels: names in front of their colours."""
-    handles = [Line2D([], [], color=colour, linewidth=3, label=name) for name, colour in entries]
+def legend(figure: Figure, entries: Sequence[tuple[str, str]], dashed: Sequence[str] = ()) -> None:
+    """One line below all panels: names in front of their colours, some of them dashed."""
+    handles = [
+        Line2D([], [], color=colour, linewidth=3, label=name, ls="--" if name in dashed else "-")
+        for name, colour in entries
+    ]
     figure.legend(
         handles=handles,
         loc="outside lower center",

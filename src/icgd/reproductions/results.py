@@ -203,6 +203,7 @@ def _finished(job: tuple[AbstractRun[Outcome], Path]) -> Outcome:
     if record.exists():
         return run.outcome_of(_read(record))
     outcome = run.train(folder)
+    folder.mkdir(exist_ok=True)  # a run without checkpoints made none
     _write(record, asdict(outcome))
     return outcome
 

@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from statistics import median
 from time import perf_counter
+from typing import TypeVar
+
+import torch
+
+Job = Callable[[], object]
+Clock = Callable[[], float]
+Name = TypeVar("Name")
 
 
-def interleaved_medians(
-    jobs: Mapping[str, Callable[[], object]], *, rounds: int = 15
-) -> dict[str, float]:
+def interleaved_medians(jobs: Mapping[Name, Job], *, rounds: int = 15) -> dict[Name, float]:
     """Median seconds of every job; a slow moment is spread over all of them."""
-    for job in jobs.values():
-        job()  # the first time pays for caches
-    seconds = [{name: _seconds(job) for name, job in jobs.items()} for _ in range(rounds)]
+    seconds = interleaved_seconds(jobs, rounds, perf_counter)
     return {name: median(turn[name] for turn in seconds) for name in jobs}
 
 
-def _seconds(job: Callable[[], object]) -> float:
-    start = perf_counter()
+def interleaved_seconds(
+    jobs: Mapping[Name, Job], rounds: int, clock: Clock
+) -> list[dict[Name, float]]:
+    """Seconds of every job in every round; jobs that stand together are run together."""
+    for job in jobs.values():
+        job()  # the first time pays for caches
+    return [{name: _seconds(job, clock) for name, job in jobs.items()} for _ in range(rounds)]
+
+
+def _seconds(job: Job, clock: Clock) -> float:
+    start = clock()
     job()
-    return perf_counter() - start
+    return clock() - start
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For jobs so small that a second thread waits more than it works."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -15,6 +15,7 @@ from torch import Tensor
 from icgd.errors import OverflowedRunError, ProgramError
 from icgd.problems.kernel_machine import as_matrix
 from icgd.program.functions import LatticeFunction, ReluSum
+from icgd.program.grid_instructions import ShrinkSlot
 from icgd.program.instructions import (
     IDENTITY,
     IS_EXAMPLE,
@@ -208,6 +209,19 @@ def _(instruction: ClipSlots, program: StackProgram, weights: Units) -> None:
 def _(instruction: WipeSlots, program: StackProgram, weights: Units) -> None:
     """-relu(h) + relu(-h)."""
     _fill_pairs(instruction.slots, program.layout, weights)
+
+
+@fill.register
+def _(instruction: ShrinkSlot, program: StackProgram, weights: Units) -> None:
+    """-relu(w) + relu(-w), then +-relu(+-w - threshold), then -+relu(+-w - threshold - bound)."""
+    width = program.layout.slot(instruction.slot).width
+    one = int(coordinates(program.layout, ONE))
+    beyond = (0.0, instruction.threshold, instruction.threshold + instruction.bound)
+    for number, (shift, sign) in enumerate(zip(beyond, (1.0, -1.0, 1.0), strict=True)):
+        part = weights.part(2 * number * width, 2 * width)
+        _fill_pairs((instruction.slot,), program.layout, part)
+        part.reads[:, one] = -shift
+        part.writes.mul_(sign)
 
 
 def _fill_pairs(slots: tuple[str, ...], layout: Layout, weights: Units) -> None:

@@ -20,6 +20,7 @@ from icgd.problems.unit_activations import unit_activation_named
 from icgd.program.instructions import IS_EXAMPLE, DescendFunction, LayerKind
 from icgd.program.layout import Layout
 from icgd.program.program import Layer, StackProgram
+from icgd.weights.grid_heads import lower_grid_attention
 from icgd.weights.heads import Heads, Units, coordinate_of
 from icgd.weights.sizes import instruction_size, layer_size
 from icgd.weights.unit_heads import fill
@@ -36,6 +37,8 @@ def lower_program(program: StackProgram, dtype: torch.dtype = torch.float64) -> 
 
 def lower_layer(layer: Layer, program: StackProgram, dtype: torch.dtype) -> nn.Module:
     """One layer of the program as one layer of the transformer."""
+    if layer.kind is LayerKind.GRID:
+        return lower_grid_attention(layer, program, dtype)
     size, activation = layer_size(layer, program), unit_activation_named(program.activation).value
     if layer.kind is LayerKind.MLP:
         units = Units(

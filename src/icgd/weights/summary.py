@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icgd.program.chain import ChainProgram, Program
+from icgd.program.instructions import LayerKind
 from icgd.program.layout import Role
-from icgd.program.program import StackProgram
+from icgd.program.program import Layer, StackProgram
 from icgd.weights.chain_sizes import chain_layer_size
+from icgd.weights.grid_sizes import grid_layer_size
 from icgd.weights.sizes import LayerSize, layer_size
 
 
@@ -49,8 +51,8 @@ def summarise(program: Program, n_tokens: int) -> Summary:
     """Count everything; costs nothing like the weights themselves, whatever their size."""
     if isinstance(program, ChainProgram):
         return _summarise_chain(program, n_tokens)
-    block = [layer_size(layer, program) for layer in program.block]
-    prediction = [layer_size(layer, program) for layer in program.prediction]
+    block = [_layer_size(layer, program) for layer in program.block]
+    prediction = [_layer_size(layer, program) for layer in program.prediction]
     layers = (*block, *prediction)
     with_heads = [layer for layer in layers if layer.n_heads]
     length = program.n_registers + n_tokens
@@ -67,13 +69,18 @@ def summarise(program: Program, n_tokens: int) -> Summary:
         n_heads=sum(layer.n_heads for layer in layers),
         parameters=sum(layer.parameters for layer in layers),
         nonzeros=sum(layer.nonzeros for layer in layers),
-        n_registers=program.n_registers,
+        n_registers=program.n_registers or max(layer.n_grid for layer in layers),
         n_tokens=n_tokens,
         flops=block_flops * program.n_repeats + sum(layer.flops(length) for layer in prediction),
         direct_flops=_direct_flops(program, n_tokens) * program.n_steps,
         layers=layers,
         paper_layers=program.paper_layers,
     )
+
+
+def _layer_size(layer: Layer, program: StackProgram) -> LayerSize:
+    is_grid = layer.kind is LayerKind.GRID
+    return grid_layer_size(layer, program) if is_grid else layer_size(layer, program)
 
 
 def _summarise_chain(program: ChainProgram, n_tokens: int) -> Summary:
@@ -107,12 +114,15 @@ def _summarise_chain(program: ChainProgram, n_tokens: int) -> Summary:
 def _direct_flops(program: StackProgram, n_tokens: int) -> int:
     """Forward, backward and gradient: 2 flops a weight and token each.
 
-    A functional step multiplies every token's kernel with every example by what is left to learn.
+    A functional step multiplies every token's kernel with every example by what is left to learn,
+    a step on a linear model takes two products with its coefficients.
     """
     if program.trains_function:
         (residual,) = program.layout.having(Role.RESIDUAL)
         return 2 * n_tokens**2 * residual.width
     weights = [slot.width for slot in program.layout.having(Role.PARAMETER)]
+    if program.descent is not None:
+        return 2 * n_tokens * 2 * sum(weights)
     return 2 * n_tokens * (3 * sum(weights) - weights[0])
 
 

@@ -1,0 +1,26 @@
+"""The scores <w, x> of a linear model, which must stay in the range that its heads are made for."""
+
+from __future__ import annotations
+
+from math import inf
+
+import torch
+
+from icgd.errors import OverflowedRunError
+from icgd.shapes import Inputs, Labels, Parameters
+
+
+def linear_scores(parameters: Parameters, x: Inputs) -> Labels:
+    """<w, x>, and the intercept, if there is one coefficient more than inputs."""
+    width = x.shape[-1]
+    intercept = parameters[..., width:].sum(-1)[..., None, None]
+    return x @ parameters[..., :width].unsqueeze(-1) + intercept
+
+
+def require_scores(scores: Labels, reach: float, where: str) -> None:
+    """Raise `OverflowedRunError` if a score leaves the range; `where` is what has a row each."""
+    if not scores.numel() or float(torch.linalg.vector_norm(scores, inf)) <= reach:
+        return
+    outside = ~(scores.abs() <= reach)
+    row = int(outside.nonzero()[0, -2])
+    raise OverflowedRunError.beyond_scores(where, row, float(scores[outside][0]), reach)

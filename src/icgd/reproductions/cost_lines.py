@@ -1,0 +1,87 @@
+"""Lines of a cost comparison: their points, and the exponents with which they grow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+
+from icgd.reproductions.power_law import fitted_exponent
+from icgd.reproductions.reproduction import Row, number
+
+COSTS = {"time": "seconds", "FLOPs": "flops", "memory": "bytes"}
+"""Names of the costs, and of the columns that hold them; what is counted has two."""
+
+N_FITTED = 4
+"""Exponents are fitted to so many of the largest sizes: small ones are all overhead."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """Sizes, and a cost at each."""
+
+    sizes: tuple[int, ...]
+    costs: tuple[float, ...]
+
+    def at(self, size: int) -> float:
+        """The cost at one of the sizes."""
+        return self.costs[self.sizes.index(size)]
+
+    @property
+    def end(self) -> tuple[float, float]:
+        """The largest size, and its cost."""
+        return float(self.sizes[-1]), self.costs[-1]
+
+    @property
+    def largest(self) -> Points:
+        """Those that an exponent is fitted to."""
+        return Points(self.sizes[-N_FITTED:], self.costs[-N_FITTED:])
+
+    def exponent(self) -> float | None:
+        """How the cost grows at the largest sizes; None for a single one."""
+        last = self.largest
+        return fitted_exponent(last.sizes, last.costs) if len(last.sizes) > 1 else None
+
+
+def crossing(first: Points, second: Points) -> tuple[float, float] | None:
+    """Size and cost at which the first line rises above the second, both straight in logarithms."""
+    sizes = sorted(set(first.sizes) & set(second.sizes))
+    gaps = [log(first.at(size) / second.at(size)) for size in sizes]
+    for here, before in zip(range(1, len(sizes)), gaps, strict=False):
+        if before < 0 <= gaps[here]:
+            share = before / (before - gaps[here])
+            low, high = sizes[here - 1], sizes[here]
+            cost = second.at(low) * (second.at(high) / second.at(low)) ** share
+            return low * (high / low) ** share, cost
+    return None
+
+
+def points(line: Sequence[Row], column: str) -> Points:
+    """The rows of a line that have a number in this column."""
+    found = [(int(number(row, "size")), number(row, column)) for row in line if row[column]]
+    return Points(tuple(size for size, _ in found), tuple(cost for _, cost in found))
+
+
+def best_points(line: Sequence[Row], cost: str) -> Points:
+    """Measured, if that is all sizes; counted for dense transformers, of which few can be run."""
+    column = COSTS[cost]
+    if column == "seconds":
+        return points(line, column)
+    is_dense = line[0]["backend"] == "dense"
+    return points(line, f"{column}_{'counted' if is_dense else 'measured'}")
+
+
+def exponents(line: Sequence[Row]) -> tuple[str, ...]:
+    """Of time, with the sizes that it was fitted to; then of FLOPs and memory, with theirs."""
+    time, flops, memory = (best_points(line, cost) for cost in COSTS)
+    return (_exponent(time), _sizes(time), _exponent(flops), _exponent(memory), _sizes(flops))
+
+
+def _exponent(found: Points) -> str:
+    exponent = found.exponent()
+    return "-" if exponent is None else f"{exponent:.2f}"
+
+
+def _sizes(found: Points) -> str:
+    sizes = found.largest.sizes
+    return f"{sizes[0]}-{sizes[-1]}" if len(sizes) > 1 else "-"

@@ -1,0 +1,152 @@
+"""Linear models on both backends: steps, predictions, batches, traces, stops and interruptions."""
+
+import pytest
+import torch
+
+from icgd.backends.grid_kernels import Machine
+from icgd.backends.registry import BACKENDS
+from icgd.errors import DataError, InterruptedRunError, OverflowedRunError
+from icgd.problems import proximal_reference
+from icgd.problems.links import LINKS
+from icgd.problems.task import Task
+from tests.linear_cases import PLAIN, PROBLEMS, compiled_of, data, problem_of, task_of
+
+on_backends = pytest.mark.parametrize("backend", BACKENDS)
+over_links = pytest.mark.parametrize("link", LINKS)
+TOLERANCE = {"fused": 1e-15, "dense": 1e-11}
+
+
+def real_run(problem, task, n_steps=4):
+    model, update = problem.model, problem.proximal_step
+    return proximal_reference.train(model, update, task.initial, task.x, task.y, n_steps)
+
+
+@over_links
+@on_backends
+@pytest.mark.parametrize("problems", [PROBLEMS, PLAIN], ids=["penalised", "plain"])
+def test_every_block_is_a_proximal_step(link, backend, problems):
+    problem = problems[link] if link != "poisson" else PROBLEMS[link]
+    task, compiled = task_of(problem), compiled_of(problem)
+    run, real = compiled.run_task(task, backend=backend), real_run(problem, task)
+    assert (real[1:] - real[:-1]).abs().amax(-1).min() > 1e-3
+    assert (run.parameters - real).abs().max() <= TOLERANCE[backend]
+    predicted = proximal_reference.predict(problem.model, real[-1], task.queries)
+    assert (run.predictions - predicted).abs().max() <= TOLERANCE[backend]
+    assert run.stopped_after is None
+
+
+@on_backends
+def test_the_box_and_the_threshold_hold_coefficients(backend):
+    problem = problem_of("identity", step_size=3.0, l1=0.2, box=0.25)
+    with pytest.warns(
+        UserWarning, match=r"Coefficient \d \(counted from 0\) ends at the box, 0.25"
+    ):
+        run = compiled_of(problem).run_task(task_of(problem), backend=backend)
+    real = real_run(problem, task_of(problem))
+    assert (real.abs() == 0.25).any()
+    assert (real[1:] == 0).any()
+    assert (run.parameters - real).abs().max() <= 1e-14
+
+
+@on_backends
+def test_a_batch_is_each_of_its_tasks(backend):
+    problem = PROBLEMS["logistic"]
+    batch, compiled = task_of(problem, tasks=(2,)), compiled_of(problem)
+    together = compiled.run_task(batch, backend=backend)
+    for number in range(2):
+        task = Task(batch.x[number], batch.y[number], batch.queries[number], batch.initial[number])
+        alone = compiled.run_task(task, backend=backend)
+        torch.testing.assert_close(together.parameters[number], alone.parameters)
+        torch.testing.assert_close(together.predictions[number], alone.predictions)
+
+
+def test_both_backends_leave_the_same_trace():
+    problem = PROBLEMS["softplus"]
+    fused, dense = (
+        compiled_of(problem).run_task(task_of(problem), backend=backend, trace=True)
+        for backend in ("fused", "dense")
+    )
+    assert set(fused.trace) == set(dense.trace) >= {"w", "b", "mean", "y"}
+    for name, values in fused.trace.items():
+        assert (values - dense.trace[name]).abs().max() <= 1e-11, name
+    assert fused.trace["mean"][-2].abs().min() > 0
+    assert torch.equal(fused.trace["y"][-1, :6], task_of(problem).y)
+
+
+@on_backends
+@pytest.mark.parametrize("trace", [False, True])
+def test_a_run_stops_after_the_first_step_that_moves_nothing(backend, trace):
+    problem = problem_of("identity", step_size=0.4, l2=0.5)
+    task, compiled = task_of(problem), compiled_of(problem, n_steps=200)
+    run = compiled.run_task(task, backend=backend, stop_below=1e-6, trace=trace)
+    real = real_run(problem, task, 200)
+    moves = (real[1:] - real[:-1]).abs().amax(-1)
+    first = int((moves <= 1e-6).nonzero()[0]) + 1
+    assert run.stopped_after == first < 200
+    assert len(run.parameters) == first + 1
+    assert (run.parameters - real[: first + 1]).abs().max() <= 1e-11
+    last = compiled.run_task(task, backend=backend, stop_below=1e-6, history=False)
+    assert (last.stopped_after, len(last.parameters)) == (first, 2)
+    torch.testing.assert_close(last.parameters[-1], run.parameters[-1])
+    torch.testing.assert_close(last.predictions, run.predictions)
+
+
+def test_tasks_of_a_batch_stop_together():
+    problem = problem_of("identity", step_size=0.4, l2=0.5)
+    task, compiled = task_of(problem, tasks=(3,)), compiled_of(problem, n_steps=200)
+    run = compiled.run_task(task, stop_below=1e-6)
+    moves = (run.parameters[:, 1:] - run.parameters[:, :-1]).abs().amax((0, 2))
+    assert moves[-1] <= 1e-6 < moves[-2]
+
+
+@on_backends
+def test_an_interrupted_run_leaves_its_whole_steps(backend):
+    problem = PROBLEMS["logistic"]
+    task = task_of(problem)
+
+    def interrupt(done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(InterruptedRunError, match="after 3 of 9 steps") as caught:
+        compiled_of(problem, n_steps=9).run_task(task, backend=backend, on_progress=interrupt)
+    partial, real = caught.value.partial, real_run(problem, task, 3)
+    assert (partial.parameters - real).abs().max() <= 1e-12
+    predicted = proximal_reference.predict(problem.model, real[-1], task.queries)
+    assert (partial.predictions - predicted).abs().max() <= 1e-11
+
+
+@on_backends
+def test_a_score_beyond_the_range_names_the_step_the_example_and_the_value(backend):
+    problem = problem_of("logistic", step_size=2.0, score=0.2)
+    task = task_of(problem)
+    real = real_run(problem, task)
+    scores = proximal_reference.scores(problem.model, real[1], task.x).flatten()
+    row = int((scores.abs() > 0.2 * (1 + 2.0**-10)).nonzero()[0])
+    where = rf"at step 2, example {row} \(counted from 0\) is {scores[row]:.6g}"
+    with pytest.raises(OverflowedRunError, match=where):
+        compiled_of(problem).run_task(task, backend=backend)
+
+
+@on_backends
+def test_a_query_beyond_the_range_is_named(backend):
+    problem = problem_of("logistic", score=1.0)
+    x, y, _ = data()
+    queries = torch.tensor([[0.0, 0.0, 0.0], [2.0, 2.0, 2.0]], dtype=torch.float64)
+    start = torch.tensor([0.9, 0.9, 0.9, 0.0], dtype=torch.float64)
+    run = compiled_of(problem, n_steps=0)
+    with pytest.raises(OverflowedRunError, match=r"at query 1 \(counted from 0\) is 5.4, but"):
+        run.run(x, y, queries=queries, initial=start, backend=backend)
+
+
+def test_another_number_of_examples_is_refused():
+    x, y, _ = data()
+    with pytest.raises(DataError, match=r"X has 5 examples, but .* made for .* 6"):
+        compiled_of(PROBLEMS["logistic"]).run(x[:5], y[:5])
+
+
+def test_a_machine_has_the_coefficients_once():
+    problem = PROBLEMS["logistic"]
+    task = task_of(problem)
+    machine = Machine(compiled_of(problem).program, task.initial, task.x, task.y, task.queries)
+    assert machine.slots["w"].shape == (1, 3)

@@ -1,0 +1,125 @@
+"""Linear models stay within their proved errors, step by step and in the whole run."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+import icgd
+from icgd.backends.registry import BACKENDS
+from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.linear_bound import (
+    linear_domain_bound,
+    linear_step_bounds,
+    linear_trajectory_bounds,
+    lipschitz,
+)
+from icgd.certificates.measured import exact_run
+from icgd.errors import ProgramError
+from icgd.problems.links import LINKS
+from icgd.problems.mlp import MLP
+from tests.linear_cases import PROBLEMS, compiled_of, data, problem_of, task_of
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("link", LINKS)
+def test_bounds_hold_and_are_not_idle(link, backend):
+    x, y, _ = data()
+    report = icgd.verify(compiled_of(PROBLEMS[link], n_steps=6), x, y, backend=backend)
+    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.step_bounds.max() <= 1e-11
+    assert report.trajectory_bounds.max() <= 1e-10
+    assert report.step_bounds.max() <= report.certificate.domain_step <= 1e-10
+    # The exponential is so steep at the end of the range that steps expand there.
+    most = 2.0 if link == "poisson" else 2e-9
+    assert report.trajectory_bounds.max() <= report.certificate.domain_trajectory <= most
+    assert report.near_kinks.count == 0
+
+
+def random_problem(draw: random.Random) -> icgd.Problem:
+    model = icgd.LinearModel(
+        draw.randint(1, 5),
+        draw.choice(list(LINKS)),
+        draw.random() < 0.5,
+        draw.choice(["mean", "sum"]),
+    )
+    update = icgd.ProximalStep(
+        10 ** draw.uniform(-2, 0.3), draw.choice([0.0, 0.3]), draw.choice([0.0, 0.02]), 0.5
+    )
+    return icgd.Problem(model, "matching", update, icgd.Domain(2.0, 2.0))
+
+
+def holds(seed: int) -> bool:
+    draw, torch_draw = random.Random(seed), torch.Generator().manual_seed(seed)
+    problem, n_examples = random_problem(draw), draw.randint(1, 8)
+    shape = (*draw.choice([(), (2,)]), n_examples)
+    x = 4 * torch.rand(*shape, problem.model.input_width, generator=torch_draw).double() - 2
+    y = torch.rand(*shape, 1, generator=torch_draw).double()
+    compiled = icgd.compile(problem, n_steps=5, n_examples=n_examples, construction="cot-glm")
+    dtype, backend = draw.choice(["float64", "float32"]), draw.choice(list(BACKENDS))
+    return icgd.verify(compiled, x, y, backend=backend, dtype=dtype).verdict is icgd.Verdict.HOLDS
+
+
+@pytest.mark.filterwarnings("ignore:Coefficient:UserWarning")
+@pytest.mark.parametrize("part", range(4))
+def test_random_problems_stay_within_their_certificates(part):
+    assert [seed for seed in range(10 * part, 10 * part + 10) if not holds(seed)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Coefficient:UserWarning")
+def test_three_hundred_random_problems_stay_within_their_certificates():
+    assert [seed for seed in range(100, 400) if not holds(seed)] == []
+
+
+def test_a_step_that_is_off_by_more_than_its_bound_is_found():
+    problem = PROBLEMS["logistic"]
+    compiled, task = compiled_of(problem), task_of(problem)
+    history = compiled.run_task(task).parameters
+    how = Arithmetic.of(torch.float64, task.n_tokens, "fused")
+    bounds = linear_step_bounds(problem, compiled.stack, task, history, how)
+    wrong = compiled_of(replace(problem, update=replace(problem.proximal_step, step_size=0.3001)))
+    off = (wrong.run_task(task).parameters[1] - history[1]).abs().max()
+    assert off > 1e6 * bounds.max()
+
+
+def test_where_steps_expand_the_trajectory_bound_grows_by_their_lipschitz_constant():
+    """A step of 3 / beta multiplies the steepest direction by -2."""
+    problem = problem_of("identity", l2=0.0, l1=0.0, box=100.0, step_size=1.0, score=None)
+    task = task_of(problem)
+    beta = torch.linalg.eigvalsh(problem.model.design(task.x).mT @ problem.model.design(task.x) / 6)
+    problem = replace(problem, update=replace(problem.proximal_step, step_size=3 / float(beta[-1])))
+    compiled = compiled_of(problem, n_steps=5)
+    real = exact_run(problem, task, 5)
+    assert lipschitz(problem, task, real) == pytest.approx(2, rel=1e-8)
+    how = Arithmetic.of(torch.float64, task.n_tokens, "fused")
+    history = compiled.run_task(task).parameters
+    steps = linear_step_bounds(problem, compiled.stack, task, history, how)
+    run = linear_trajectory_bounds(problem, compiled.stack, task, history, real, how)
+    assert run[-1] > 8 * steps.max()
+    assert (history - real).abs().max() <= run[-1]
+
+
+def test_short_steps_never_expand():
+    problem = problem_of("logistic", l2=0.2)
+    task = task_of(problem)
+    factor = lipschitz(problem, task, exact_run(problem, task, 4))
+    assert 0.9 < factor <= 1 + 1e-8
+
+
+def test_clipped_coefficients_differ_by_no_more_than_the_box():
+    problem = problem_of("poisson", step_size=50.0)
+    compiled = compiled_of(problem, n_steps=60)
+    how = Arithmetic.of(torch.float32, 9, "dense")
+    assert linear_domain_bound(problem, compiled.stack, how).trajectory == 2.0
+
+
+def test_a_program_of_another_kind_has_no_such_bound():
+    network = icgd.Problem(
+        MLP((2, 1)), "squared", icgd.GradientStep(0.1, 1.0), icgd.Domain(1.0, 1.0)
+    )
+    program = icgd.compile(network, n_steps=1).program
+    how = Arithmetic.of(torch.float64, 9, "dense")
+    with pytest.raises(ProgramError, match="relu-stack: has no step on a linear model"):
+        linear_domain_bound(PROBLEMS["logistic"], program, how)

@@ -1,0 +1,86 @@
+"""One block a step trains a linear model."""
+
+from pathlib import Path
+
+import pytest
+
+import icgd
+from icgd.constructions.cot_linear import score_reach
+from icgd.errors import SettingError, UnsupportedProblemError
+from icgd.problems.links import LINKS
+from icgd.problems.mlp import MLP
+from tests.linear_cases import compiled_of, problem_of
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def test_the_listing_is_the_golden_one():
+    listing = compiled_of(problem_of("logistic"), n_steps=8).listing()
+    assert listing == (GOLDEN / "cot_glm_logistic.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("problem", "default"),
+    [
+        (problem_of("identity", l1=0.0), "cot-ridge"),
+        (problem_of("identity"), "cot-lasso"),
+        (problem_of("logistic"), "cot-glm"),
+    ],
+)
+def test_unless_said_the_construction_is_the_one_for_the_model(problem, default):
+    compiled = icgd.compile(problem, n_steps=1, n_examples=6)
+    assert compiled.program.construction == default
+
+
+@pytest.mark.parametrize(
+    ("construction", "problem", "reason"),
+    [
+        ("cot-ridge", problem_of("logistic"), "it fits least squares, not the logistic link"),
+        ("cot-ridge", problem_of("identity"), "its penalty is l2, and l1 needs a soft threshold"),
+        ("cot-lasso", problem_of("poisson"), "it fits least squares, not other links"),
+        ("cot-glm", problem_of("probit", step_size=None), "sized_problem"),
+        ("cot-glm", problem_of("probit", box=None), r"give ProximalStep\(box=\.\.\.\)"),
+        ("relu-stack", problem_of("probit"), "not the coefficients of a linear model"),
+    ],
+)
+def test_a_construction_says_why_it_cannot(construction, problem, reason):
+    with pytest.raises(UnsupportedProblemError, match=reason):
+        icgd.compile(problem, n_steps=1, n_examples=6, construction=construction)
+
+
+def test_a_network_is_no_linear_model():
+    network = icgd.Problem(
+        MLP((2, 1)), "squared", icgd.GradientStep(0.1, 1.0), icgd.Domain(1.0, 1.0)
+    )
+    with pytest.raises(UnsupportedProblemError, match="not the weights of a network"):
+        icgd.compile(network, n_steps=1, construction="cot-glm")
+
+
+def test_the_number_of_examples_must_be_said():
+    with pytest.raises(SettingError, match=r"give their number: n_examples=len\(X\)"):
+        icgd.compile(problem_of("logistic"), n_steps=1)
+
+
+def test_heads_cover_what_box_and_domain_allow_or_the_bound_on_scores():
+    """A box of 1 and inputs up to 2: three inputs and the intercept add up to 7."""
+    room = 1 + 2.0**-10
+    assert score_reach(problem_of("logistic", score=None)) == 7 * room
+    assert score_reach(problem_of("logistic", score=None, intercept=False)) == 6 * room
+    assert score_reach(problem_of("logistic", score=2.5)) == 2.5 * room
+    assert score_reach(problem_of("logistic", score=99.0)) == 7 * room
+
+
+def test_scores_that_are_too_wide_for_poisson_name_the_way_out():
+    with pytest.raises(
+        SettingError, match=r"poisson mean of scores up to 7\.007.*Domain\(score=\.\.\."
+    ):
+        compiled_of(problem_of("poisson", score=None))
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_the_mean_of_the_examples_divides_by_their_number(link):
+    scales = {
+        reduction: compiled_of(problem_of(link, reduction=reduction)).program.descent.scale
+        for reduction in ("mean", "sum")
+    }
+    assert scales == {"mean": -0.3 / 6, "sum": -0.3}
