@@ -7,13 +7,11 @@ go into the prompt, and the forward pass gives predictions for cars that it neve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from icgd.backends.run import OnProgress
@@ -29,7 +27,7 @@ from icgd.reproductions import plotting
 from icgd.reproductions.cars import INPUTS, Cars, Scaling, read_cars, split_cars
 from icgd.reproductions.descent import descend
 from icgd.reproductions.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
-from icgd.reproductions.timing import interleaved_medians
+from icgd.reproductions.timing import interleaved_medians, one_thread
 from icgd.shapes import History
 from icgd.weights.summary import Summary
 
@@ -122,18 +120,7 @@ def _rmse(errors: Sequence[float]) -> float:
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch use one thread: on matrices this small, more only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@_one_thread()
+@one_thread()  # on matrices this small, more only wait for each other
 def numbers(settings: Settings | None = None, on_progress: OnProgress | None = None) -> Result:
     """Compile, run, compare and time; `on_progress` hears of every stage."""
     settings = settings or Settings()

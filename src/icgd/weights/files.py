@@ -22,7 +22,7 @@ from icgd.program.layout import Role
 from icgd.program.render import from_data, to_data
 from icgd.weights.atomic import whole_file
 
-FORMAT = 4
+FORMAT = 5
 """Version of the file format; raised when older readers could misread a file."""
 
 
