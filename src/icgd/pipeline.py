@@ -20,7 +20,7 @@ from icgd.certificates.functional_bound import (
     functional_trajectory_bounds,
 )
 from icgd.certificates.guarantee import Guarantee, check_guarantee
-from icgd.certificates.linear_bound import linear_step_bounds, linear_trajectory_bounds
+from icgd.certificates.linear_bound import linear_bounds, linear_step_bounds
 from icgd.certificates.measured import exact_run, stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
 from icgd.certificates.run_bound import stepwise_bounds, trajectory_bounds
@@ -226,12 +226,11 @@ def verify(
         step_bounds = functional_step_bounds(problem, task, history, how)
         run_bounds = functional_trajectory_bounds(problem, task, real, how)
     elif problem.trains_coefficients:
-        stack = compiled.stack
-        step_bounds = linear_step_bounds(problem, stack, task, history, how)
-        run_bounds = linear_trajectory_bounds(problem, stack, task, history, real, how)
+        linear = linear_bounds(problem, compiled.stack, task, history, real, how)
+        step_bounds, run_bounds, paper_line = linear.steps, linear.trajectory, linear.paper
     elif isinstance(program, ChainProgram):
-        bounds = chain_bounds(program, task, history, real, how)
-        step_bounds, run_bounds, paper_line = bounds.steps, bounds.trajectory, bounds.paper
+        chain = chain_bounds(program, task, history, real, how)
+        step_bounds, run_bounds, paper_line = chain.steps, chain.trajectory, chain.paper
     else:
         step_bounds = stepwise_bounds(program, task, history, how)
         run_bounds = trajectory_bounds(program, problem, task, real, how)

@@ -10,9 +10,9 @@ import icgd
 from icgd.backends.registry import BACKENDS
 from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.linear_bound import (
+    linear_bounds,
     linear_domain_bound,
     linear_step_bounds,
-    linear_trajectory_bounds,
     lipschitz,
 )
 from icgd.certificates.measured import exact_run
@@ -95,10 +95,11 @@ def test_where_steps_expand_the_trajectory_bound_grows_by_their_lipschitz_consta
     assert lipschitz(problem, task, real) == pytest.approx(2, rel=1e-8)
     how = Arithmetic.of(torch.float64, task.n_tokens, "fused")
     history = compiled.run_task(task).parameters
-    steps = linear_step_bounds(problem, compiled.stack, task, history, how)
-    run = linear_trajectory_bounds(problem, compiled.stack, task, history, real, how)
-    assert run[-1] > 8 * steps.max()
-    assert (history - real).abs().max() <= run[-1]
+    bounds = linear_bounds(problem, compiled.stack, task, history, real, how)
+    added = torch.diff(bounds.paper, prepend=torch.zeros(1))
+    expected = sum(2 ** (4 - step) * float(part) for step, part in enumerate(added))
+    assert float(bounds.trajectory[-1]) == pytest.approx(expected, rel=1e-7)
+    assert (history - real).abs().max() <= bounds.trajectory[-1]
 
 
 def test_short_steps_never_expand():

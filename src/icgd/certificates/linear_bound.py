@@ -109,22 +109,36 @@ def linear_step_bounds(
     return linear_step_errors(problem, program, task, history, how).amax(-1)
 
 
-def linear_trajectory_bounds(
+@dataclass(frozen=True)
+class LinearBounds:
+    """For each step a bound on the error of any coefficient: of the step alone, and of all so far.
+
+    `paper` is the line of the theorems, the sum of what the steps add, as if none expanded.
+    """
+
+    steps: Tensor
+    trajectory: Tensor
+    paper: Tensor
+
+
+def linear_bounds(
     problem: Problem,
     program: StackProgram,
     task: Task,
     history: History,
     real: History,
     how: Arithmetic,
-) -> Tensor:
-    """For each step, a bound on the distance of any coefficient from real descent."""
-    added = linear_step_errors(problem, program, task, history, how).norm(dim=-1)
+) -> LinearBounds:
+    """Bounds for a run's own `history`, and for its distance from the `real` one."""
+    errors = linear_step_errors(problem, program, task, history, how)
+    added = errors.norm(dim=-1)
     factor = lipschitz(problem, task, history.double(), real)
     distance, bounds = torch.zeros_like(added[..., :1].sum(-1)), []
     for step in range(added.shape[-1]):
         distance = factor * distance + added[..., step]
         bounds.append(distance)
-    return torch.stack(bounds, dim=-1) if bounds else added
+    trajectory = torch.stack(bounds, dim=-1) if bounds else added
+    return LinearBounds(errors.amax(-1), trajectory, added.cumsum(-1))
 
 
 def lipschitz(problem: Problem, task: Task, *histories: History) -> float:
