@@ -24,6 +24,7 @@ from icgd.problems.curvature import sized_problem
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 from icgd.problems.task import Task, as_task
+from icgd.problems.updates import GradientStep
 from icgd.reproductions import plotting
 from icgd.reproductions.descent import descend
 from icgd.reproductions.plotting import BLUE, FAINT, ORANGE, Axes, Figure
@@ -119,23 +120,32 @@ def _compiled(settings: Settings) -> tuple[dict[str, Compiled], dict[str, str]]:
     compiled: dict[str, Compiled] = {}
     refusals: dict[str, str] = {}
     for name, construction in CONSTRUCTIONS.items():
-        reason = construction.why_not(settings.problem)
+        problem = _in_one_batch(settings) if construction.takes_batches else settings.problem
+        reason = construction.why_not(problem)
         examples = settings.n_examples if construction.fixes_examples else None
         try:
             if reason is None:
                 compiled[name] = compile(
-                    settings.problem,
+                    problem,
                     n_steps=settings.n_steps,
                     construction=name,
                     n_examples=examples,
                 )
-        except SettingError as problem:  # such as a table that would be too large
-            reason = str(problem)
+        except SettingError as refusal:  # such as a table that would be too large
+            reason = str(refusal)
         if reason is not None:
             refusals[name] = reason
     if not compiled:
         raise SettingError.nothing_compiles(refusals)
     return compiled, refusals
+
+
+def _in_one_batch(settings: Settings) -> Problem:
+    """The same steps on all examples, for a construction that wants to know how many those are."""
+    problem = settings.problem
+    if not isinstance(problem.update, GradientStep) or problem.update.batch_size is not None:
+        return problem
+    return replace(problem, update=replace(problem.update, batch_size=settings.n_examples))
 
 
 def _direct(settings: Settings, task: Task) -> object:
