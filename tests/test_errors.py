@@ -58,6 +58,11 @@ MESSAGES = [
         "error's `partial.parameters`; go on with initial=...[-1].",
     ),
     (
+        made(InterruptedRunError.of_tasks, 3, 20, True, "the runs"),
+        "The run was interrupted: the whole runs of the first 3 of 20 tasks are in the error's "
+        "`partial`. Run the other tasks again.",
+    ),
+    (
         made(OverflowedRunError.beyond_scores, "step 3, example", 4, -7.25, 6.5),
         "The score <w, x> at step 3, example 4 (counted from 0) is -7.25, but the heads are made "
         "for scores up to 6.5. Compile with a larger Domain(score=...), or use a smaller step size "
@@ -72,6 +77,11 @@ MESSAGES = [
         made(SettingError.needs_examples, "cot-glm"),
         "cot-glm has heads for every example; give their number: n_examples=len(X), or --examples "
         "on the command line.",
+    ),
+    (
+        made(SettingError.only_linear_models, "relu-stack"),
+        "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, cot-glm), "
+        "and this is relu-stack. Use verify for its bounds.",
     ),
     (
         made(SettingError.functions_do_not_stop),
@@ -538,7 +548,7 @@ MESSAGES = [
     (
         made(UnsupportedProblemError.of, "relu-stack", "it is too hard.", []),
         "relu-stack cannot compile this problem: it is too hard. "
-        "No construction in this version can.",
+        "No construction takes it as it is.",
     ),
     (
         made(ToleranceError.unreachable, 1e-9, 0.0012345, "4096 pieces", "Rounding is larger."),

@@ -98,6 +98,13 @@ class SettingError(IcgdError, ValueError):
         return cls("A kernel machine starts from the function 0; leave `initial` out.")
 
     @classmethod
+    def only_linear_models(cls, construction: str) -> SettingError:
+        return cls(
+            "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, "
+            f"cot-glm), and this is {construction}. Use verify for its bounds."
+        )
+
+    @classmethod
     def functions_do_not_stop(cls) -> SettingError:
         return cls(
             "stop_below is for runs that train weights; a function takes all its steps. "
@@ -607,6 +614,18 @@ class InterruptedRunError(IcgdError, KeyboardInterrupt):
             partial,
         )
 
+    @classmethod
+    def of_tasks(
+        cls, n_tasks: int, total: int, are_done: bool, partial: object
+    ) -> InterruptedRunError:
+        """`are_done` says that these tasks took all their steps."""
+        steps = "whole runs" if are_done else "runs so far"
+        return cls(
+            f"The run was interrupted: the {steps} of the first {n_tasks} of {total} tasks are in "
+            "the error's `partial`. Run the other tasks again.",
+            partial,
+        )
+
 
 class DivergenceWarning(UserWarning):
     """Step sizes let the error on the examples grow."""
@@ -680,7 +699,7 @@ class UnsupportedProblemError(IcgdError, ValueError):
         hint = (
             f"Constructions that can: {', '.join(alternatives)}."
             if alternatives
-            else "No construction in this version can."
+            else "No construction takes it as it is."
         )
         return cls(f"{construction} cannot compile this problem: {reason} {hint}")
 

@@ -262,6 +262,8 @@ def guarantee(
     Raises `SettingError` for a step longer than they allow, and `SeparableDataError` if there is no
     minimiser to come close to.
     """
+    if not compiled.problem.trains_coefficients:
+        raise SettingError.only_linear_models(compiled.program.construction)
     task = compiled.task(X, y, initial=initial)
     run = compiled.run_task(task, backend=backend, on_progress=on_progress, stop_below=stop_below)
     how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from icgd.backends import fused
 from icgd.backends.grid_kernels import Machine
 from icgd.backends.registry import BACKENDS
 from icgd.errors import DataError, InterruptedRunError, OverflowedRunError
+from icgd.layers.mlp import MLPLayer
 from icgd.problems import proximal_reference
 from icgd.problems.links import LINKS
 from icgd.problems.task import Task
@@ -114,6 +116,77 @@ def test_an_interrupted_run_leaves_its_whole_steps(backend):
     assert (partial.parameters - real).abs().max() <= 1e-12
     predicted = proximal_reference.predict(problem.model, real[-1], task.queries)
     assert (partial.predictions - predicted).abs().max() <= 1e-11
+
+
+@on_backends
+def test_an_interrupted_trace_ends_with_the_last_whole_step(backend):
+    problem = PROBLEMS["logistic"]
+
+    def interrupt(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(InterruptedRunError) as caught:
+        compiled_of(problem, n_steps=9).run_task(
+            task_of(problem), backend=backend, trace=["w"], on_progress=interrupt
+        )
+    partial = caught.value.partial
+    assert torch.equal(partial.trace["w"][4, 0], partial.parameters[-1][:3])
+
+
+def test_a_dense_step_that_is_interrupted_leaves_the_stream_before_it(monkeypatch):
+    """The MLP of the fourth step, which would clip, is never reached."""
+    problem, n_calls = problem_of("identity", step_size=2.0, box=0.25), []
+    forward = MLPLayer.forward
+
+    def interrupted(layer, stream):
+        n_calls.append(layer)
+        if len(n_calls) == 4:
+            raise KeyboardInterrupt
+        return forward(layer, stream)
+
+    monkeypatch.setattr(MLPLayer, "forward", interrupted)
+    task = task_of(problem)
+    with pytest.raises(InterruptedRunError, match="after 3 of 9") as caught:
+        compiled_of(problem, n_steps=9).run_task(task, backend="dense")
+    partial = caught.value.partial
+    real = real_run(problem, task, 3)
+    predicted = proximal_reference.predict(problem.model, real[-1], task.queries)
+    assert (partial.parameters - real).abs().max() <= 1e-12
+    assert (partial.predictions - predicted).abs().max() <= 1e-12
+
+
+@on_backends
+def test_an_interrupted_run_whose_queries_are_out_of_range_keeps_its_weights(backend):
+    problem = problem_of("logistic", score=1.0, step_size=2.0)
+    x, y, _ = data()
+    queries = torch.full((1, 3), 2.0, dtype=torch.float64)
+    start = torch.tensor([0.9, 0.9, 0.9, 0.0], dtype=torch.float64)
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(InterruptedRunError) as caught:
+        compiled_of(problem, n_steps=3).run(
+            0.1 * x, y, queries=queries, initial=start, backend=backend, on_progress=interrupt
+        )
+    assert caught.value.partial.parameters.shape == (2, 4)
+    assert caught.value.partial.predictions.shape == (0, 1)
+
+
+def test_a_batch_in_groups_leaves_the_tasks_that_are_done(monkeypatch):
+    monkeypatch.setattr(fused, "NUMBERS_AT_ONCE", 2 * 9)
+    problem = PROBLEMS["logistic"]
+    task, compiled = task_of(problem, tasks=(5,)), compiled_of(problem, n_steps=3)
+
+    def interrupt(done: int, total: int) -> None:
+        if done == 8:  # in the third group
+            raise KeyboardInterrupt
+
+    with pytest.raises(InterruptedRunError, match="whole runs of the first 4 of 5") as caught:
+        compiled.run_task(task, on_progress=interrupt)
+    whole = compiled.run_task(task)
+    torch.testing.assert_close(caught.value.partial.parameters, whole.parameters[:4])
 
 
 @on_backends

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import icgd
 from icgd.backends.chain import GENERATORS, run_chain
 from icgd.certificates.bounds import Arithmetic, Enclosure
 from icgd.certificates.chain_bound import chain_bounds, next_block, round_bounds, rule
@@ -162,3 +163,19 @@ def test_an_instruction_without_a_rule_is_named():
     how = Arithmetic.of(torch.float64, 1, "fused")
     with pytest.raises(ProgramError, match=r"Juggle: has no rule in certificates/chain_bound.py"):
         rule(Juggle(), program_of(PROBLEMS["relu"]), {}, how)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_units_on_a_kink_leave_room_for_the_rounding_of_the_real_step(seed):
+    """What the transformer closes is exactly 0; the real step sums three terms, and rounds."""
+    problem = icgd.Problem(
+        icgd.MLP((2, 1), "relu", "relu"),
+        "squared",
+        icgd.GradientStep(step_size=0.05, box=1.0, batch_size=3),
+        icgd.Domain(x=1.0, y=2.0),
+    )
+    x = torch.tensor([[1e-10, 1.0]] * 3, dtype=torch.float64)
+    y = 4 * torch.rand(3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 2
+    start = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    compiled = icgd.compile(problem, n_steps=1, construction="cot-network")
+    assert icgd.verify(compiled, x, y, initial=start).verdict is icgd.Verdict.HOLDS

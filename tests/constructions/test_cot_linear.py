@@ -56,6 +56,11 @@ def test_a_network_is_no_linear_model():
         icgd.compile(network, n_steps=1, construction="cot-glm")
 
 
+def test_without_a_step_size_the_construction_for_the_model_says_so():
+    with pytest.raises(UnsupportedProblemError, match=r"^cot-glm cannot .*sized_problem"):
+        icgd.compile(problem_of("logistic", step_size=None), n_steps=1, n_examples=6)
+
+
 def test_the_number_of_examples_must_be_said():
     with pytest.raises(SettingError, match=r"give their number: n_examples=len\(X\)"):
         icgd.compile(problem_of("logistic"), n_steps=1)

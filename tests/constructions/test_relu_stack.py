@@ -98,7 +98,7 @@ def test_cross_entropy_is_refused_with_the_reason():
     with pytest.raises(UnsupportedProblemError) as caught:
         construction_for(CROSS_ENTROPY, "relu-stack")
     assert str(caught.value) == (
-        f"relu-stack cannot compile this problem: {REASON} No construction in this version can."
+        f"relu-stack cannot compile this problem: {REASON} No construction takes it as it is."
     )
 
 

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import icgd
 from icgd.weights.grid_sizes import grid_layer_size
 from icgd.weights.lowering import lower_layer
 from icgd.weights.summary import summarise
@@ -34,3 +35,8 @@ def test_flops_of_the_step_by_hand():
     assert (
         size.flops(7) == projections + 2 * 2 * heads * 31 * 6 * width + 4 * heads * 7 * 31 * width
     )
+
+
+def test_a_million_examples_are_counted_at_once():
+    program = icgd.compile(PROBLEMS["logistic"], n_steps=1, n_examples=10**6).program
+    assert summarise(program, n_tokens=1).max_heads == 2 * 10**6 + 1

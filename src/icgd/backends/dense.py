@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from icgd.backends.chain import run_chain
 from icgd.backends.prompt import encode, read_learnt, read_predictions
-from icgd.backends.run import AbstractBackend, OnProgress, Run, is_still
+from icgd.backends.run import AbstractBackend, OnProgress, Run, is_still, made_or_none
 from icgd.backends.scores import linear_scores, require_scores
 from icgd.errors import DenseSizeError, InterruptedRunError
 from icgd.layers.transformer import Transformer
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram, Program
 from icgd.program.program import StackProgram
-from icgd.shapes import Parameters
+from icgd.shapes import Parameters, Predictions
 from icgd.weights.chain_lowering import lower_chain
 from icgd.weights.lowering import lower_program
 from icgd.weights.summary import summarise
@@ -112,8 +113,18 @@ class _Pass:
                 if stopped:
                     break
         except KeyboardInterrupt:
-            raise InterruptedRunError.after(done, program.n_steps, self.ended(states)) from None
-        return self.ended(states, done if stopped else None)
+            known = Run(
+                torch.stack(states, dim=-2),
+                made_or_none(partial(self.predictions, states[-1]), self.task),
+                self.trace(),
+            )
+            raise InterruptedRunError.after(done, program.n_steps, known) from None
+        return Run(
+            parameters=torch.stack(states, dim=-2),
+            predictions=self.predictions(states[-1]),
+            trace=self.trace(),
+            stopped_after=done if stopped else None,
+        )
 
     def steps(self) -> Iterator[Parameters]:
         """What was learnt after every step."""
@@ -122,15 +133,18 @@ class _Pass:
         for step in range(program.n_steps):
             first = step % program.steps_per_block * per_step
             self.require_scores(step)
-            for layer in block[first : first + per_step]:
-                self.apply(layer)
+            self.apply(block[first : first + per_step])
             yield read_learnt(program, self.task, self.stream)
 
-    def apply(self, layer: nn.Module) -> None:
-        """Run one layer."""
-        self.stream = layer(self.stream)
+    def apply(self, layers: Iterable[nn.Module]) -> None:
+        """Run some layers; the stream is that after the last of them, or as it was."""
+        stream, after = self.stream, []
+        for layer in layers:
+            stream = layer(stream)
+            after.append(stream)
+        self.stream = stream
         for name, place in self.places.items():
-            self.recorded[name].append(self.stream[..., place])
+            self.recorded[name] += [part[..., place] for part in after]
 
     def require_scores(self, step: int) -> None:
         """Raise `OverflowedRunError` if a linear model's scores leave what heads are made for."""
@@ -140,16 +154,14 @@ class _Pass:
             scores = linear_scores(weights, self.task.x)
             require_scores(scores, descent.reach, f"step {step + 1}, example")
 
-    def ended(self, states: list[Parameters], stopped_after: int | None = None) -> Run:
-        """The run up to here, with predictions."""
+    def predictions(self, weights: Parameters) -> Predictions:
+        """Those at the queries, by the last layers."""
         if self.program.descent is not None:
-            scores = linear_scores(states[-1], self.task.queries)
+            scores = linear_scores(weights, self.task.queries)
             require_scores(scores, self.program.descent.reach, "query")
-        for layer in self.transformer.final:
-            self.apply(layer)
-        return Run(
-            parameters=torch.stack(states, dim=-2),
-            predictions=read_predictions(self.program, self.stream, self.task.n_examples),
-            trace={name: torch.stack(layers, dim=-3) for name, layers in self.recorded.items()},
-            stopped_after=stopped_after,
-        )
+        self.apply(self.transformer.final)
+        return read_predictions(self.program, self.stream, self.task.n_examples)
+
+    def trace(self) -> dict[str, Tensor]:
+        """What was recorded of all layers so far."""
+        return {name: torch.stack(layers, dim=-3) for name, layers in self.recorded.items()}

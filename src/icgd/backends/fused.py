@@ -8,16 +8,24 @@ itself costs, O(n |w|), whatever the number of pieces.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from icgd.backends.chain import run_chain
 from icgd.backends.functional import run_function
 from icgd.backends.grid_kernels import Machine
 from icgd.backends.prompt import constants_of, require_entry, weight_scales
-from icgd.backends.run import AbstractBackend, OnProgress, Run, in_groups, is_still, joined
+from icgd.backends.run import (
+    AbstractBackend,
+    OnProgress,
+    Run,
+    in_groups,
+    is_still,
+    joined,
+    made_or_none,
+)
 from icgd.errors import InterruptedRunError
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram, Program
@@ -62,18 +70,25 @@ class FusedBackend(AbstractBackend):
         with torch.no_grad():
             at_once = len(task.x) if stop_below else _tasks_at_once(program, task)
             groups = in_groups(task, at_once)  # tasks of one group stop together
-            runs = [
-                _run_group(
-                    program,
-                    group,
-                    trace,
-                    history,
-                    _shifted(on_progress, number, len(groups)),
-                    stop_below,
-                )
-                for number, group in enumerate(groups)
-            ]
+            runs: list[Run] = []
+            for number, group in enumerate(groups):
+                shifted = _shifted(on_progress, number, len(groups))
+                try:
+                    runs.append(_run_group(program, group, trace, history, shifted, stop_below))
+                except InterruptedRunError as interruption:
+                    if len(groups) == 1:
+                        raise
+                    raise _between_groups(runs, group, task, interruption) from None
         return joined(runs)
+
+
+def _between_groups(
+    runs: list[Run], group: Task, task: Task, interruption: InterruptedRunError
+) -> InterruptedRunError:
+    """What is known of a batch: the tasks that are done, or, if none is, the first ones so far."""
+    known = joined(runs) if runs else interruption.partial
+    n_tasks = len(known.parameters) if isinstance(known, Run) else len(group.x)
+    return InterruptedRunError.of_tasks(n_tasks, len(task.x), bool(runs), known)
 
 
 def _tasks_at_once(program: StackProgram, task: Task) -> int:
@@ -114,10 +129,13 @@ def _run_group(
             if stopped:
                 break
     except KeyboardInterrupt:
-        partial = _finished(program, task, kept, step if history else min(step, 1), None)
-        raise InterruptedRunError.after(step, program.n_steps, partial) from None
+        last = step if history else min(step, 1)
+        predictions = made_or_none(partial(_predict, program, kept[..., last, :], task), task)
+        known = Run(kept[..., : last + 1, :], predictions)
+        raise InterruptedRunError.after(step, program.n_steps, known) from None
     last = step if history else min(step, 1)
-    return _finished(program, task, kept, last, step if stopped else None)
+    predictions = _predict(program, kept[..., last, :], task)
+    return Run(kept[..., : last + 1, :], predictions, stopped_after=step if stopped else None)
 
 
 def _steps(program: StackProgram, task: Task) -> Iterator[Parameters]:
@@ -130,15 +148,6 @@ def _steps(program: StackProgram, task: Task) -> Iterator[Parameters]:
         for kernel in kernels:
             kernel()
         yield weights
-
-
-def _finished(
-    program: StackProgram, task: Task, kept: Tensor, last: int, stopped_after: int | None
-) -> Run:
-    """The run up to an entry of its history, with the predictions there."""
-    weights = kept[..., last, :]
-    predictions = _predict(program, weights, task)
-    return Run(kept[..., : last + 1, :], predictions, stopped_after=stopped_after)
 
 
 def _predict(program: StackProgram, parameters: Parameters, task: Task) -> Predictions:
@@ -171,17 +180,24 @@ def _traced(
             for name in trace:
                 recorded[name].append(snapshot(name))
 
-    stopped = None
-    for step in range(1, program.n_steps + 1):
-        run(program.block)
-        machine.read_parameters(after := torch.empty_like(task.initial))()
-        is_last = is_still(states[-1], after, stop_below)
-        states = [*(states if history else states[:1]), after]
-        if on_progress:
-            on_progress(step, program.n_steps)
-        if is_last:
-            stopped = step
-            break
+    stopped, done = None, 0
+    try:
+        for step in range(1, program.n_steps + 1):
+            run(program.block)
+            machine.read_parameters(after := torch.empty_like(task.initial))()
+            is_last = is_still(states[-1], after, stop_below)
+            states, done = [*(states if history else states[:1]), after], step
+            if on_progress:
+                on_progress(step, program.n_steps)
+            if is_last:
+                stopped = step
+                break
+    except KeyboardInterrupt:
+        n_whole = 1 + done * len(program.block)
+        whole = {name: torch.stack(layers[:n_whole], dim=-3) for name, layers in recorded.items()}
+        predictions = made_or_none(partial(_predict, program, states[-1], task), task)
+        known = Run(torch.stack(states, dim=-2), predictions, whole)
+        raise InterruptedRunError.after(done, program.n_steps, known) from None
     run(program.prediction)
     return Run(
         parameters=torch.stack(states, dim=-2),

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from icgd.errors import OverflowedRunError
 from icgd.problems.task import Task
 from icgd.program.chain import Program
 from icgd.shapes import History, Parameters, Predictions
@@ -38,6 +39,14 @@ class Run:
 def is_still(before: Parameters, after: Parameters, stop_below: float | None) -> bool:
     """Whether no weight of any task moved by more than `stop_below`, if that is asked."""
     return stop_below is not None and float((after - before).abs().max()) <= stop_below
+
+
+def made_or_none(predict: Callable[[], Predictions], task: Task) -> Predictions:
+    """The predictions of an interrupted run; none if a query is beyond what heads are made for."""
+    try:
+        return predict()
+    except OverflowedRunError:
+        return task.y[..., :0, :].clone()
 
 
 def in_groups(task: Task, size: int) -> list[Task]:

@@ -82,6 +82,11 @@ class Enclosure:
         return cls(exact, actual, torch.minimum(error, exact.distance_to(actual)))
 
     @property
+    def size(self) -> Tensor:
+        """Of the exact and of the transformer's value: what rounds in one of the two."""
+        return torch.maximum(self.exact.size, self.actual.size)
+
+    @property
     def mT(self) -> Enclosure:  # noqa: N802 - torch's name
         """Transposed."""
         return Enclosure(self.exact.mT, self.actual.mT, self.error.mT)
@@ -279,7 +284,7 @@ def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
 
 def matrix_product(weights: Enclosure, inputs: Enclosure, how: Arithmetic) -> Enclosure:
     """`weights @ inputs` at every token."""
-    rounding = how.sum_of(weights.error.shape[-1], inputs.actual.size @ weights.actual.size.mT)
+    rounding = how.sum_of(weights.error.shape[-1], inputs.size @ weights.size.mT)
     error = inputs.error @ weights.exact.size.mT + inputs.actual.size @ weights.error.mT + rounding
     actual = (inputs.actual @ weights.actual.mT).widened(rounding)
     return Enclosure.around(inputs.exact @ weights.exact.mT, error, actual)
@@ -309,7 +314,7 @@ def _argument(weights: Enclosure, inputs: _Argument, how: Arithmetic) -> _Argume
 def combination_at(combination: Combination, state: State, how: Arithmetic) -> _Argument:
     """A combination of slots; a slot itself is not rounded."""
     parts = [(state[slot], factor) for slot, factor in combination.terms()]
-    sizes = torch.stack([abs(f) * part.actual.size for part, f in parts]).sum(0)
+    sizes = torch.stack([abs(f) * part.size for part, f in parts]).sum(0)
     error = torch.stack([abs(f) * part.error for part, f in parts]).sum(0)
     exact = _sum([part.exact.times(f) for part, f in parts])
     actual = _sum([part.actual.times(f) for part, f in parts])
@@ -451,7 +456,7 @@ def _sum(intervals: list[Interval]) -> Interval:
 
 def add(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
     """The sum, entry by entry."""
-    rounding = how.sum_of(2, left.actual.size + right.actual.size)
+    rounding = how.sum_of(2, left.size + right.size)
     actual = (left.actual + right.actual).widened(rounding)
     error = left.error + right.error + rounding
     return Enclosure.around(left.exact + right.exact, error, actual)
@@ -459,7 +464,7 @@ def add(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
 
 def multiply(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
     """The product, entry by entry."""
-    rounding = how.sum_of(2, left.actual.size * right.actual.size)
+    rounding = how.sum_of(2, left.size * right.size)
     error = left.error * right.exact.size + left.actual.size * right.error + rounding
     actual = (left.actual * right.actual).widened(rounding)
     return Enclosure.around(left.exact * right.exact, error, actual)

@@ -14,7 +14,7 @@ from math import inf
 from torch import Tensor
 
 from icgd.certificates.bounds import Arithmetic
-from icgd.certificates.linear_bound import linear_step_errors
+from icgd.certificates.linear_bound import linear_step_errors, norm
 from icgd.errors import DataError
 from icgd.problems.curvature import curvature, over_ball
 from icgd.problems.guarantees import InexactDescent, distance_to_minimiser
@@ -92,7 +92,7 @@ def check_guarantee(
     model, update = problem.model, problem.proximal_step
     history, x, y = history.double(), task.x.double(), task.y.double()
     found = _minimiser(problem, history[-1], x, y)
-    added = linear_step_errors(problem, program, task, history, how).norm(dim=-1)
+    added = norm(linear_step_errors(problem, program, task, history, how))
     step_error = float(added.max()) if added.numel() else 0.0
     known = found.distance if found.distance < inf else 0.0
     start = float((history[0] - found.parameters).norm()) + known

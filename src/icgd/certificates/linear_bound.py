@@ -131,7 +131,7 @@ def linear_bounds(
 ) -> LinearBounds:
     """Bounds for a run's own `history`, and for its distance from the `real` one."""
     errors = linear_step_errors(problem, program, task, history, how)
-    added = errors.norm(dim=-1)
+    added = norm(errors)
     factor = lipschitz(problem, task, history.double(), real)
     distance, bounds = torch.zeros_like(added[..., :1].sum(-1)), []
     for step in range(added.shape[-1]):
@@ -139,6 +139,13 @@ def linear_bounds(
         bounds.append(distance)
     trajectory = torch.stack(bounds, dim=-1) if bounds else added
     return LinearBounds(errors.amax(-1), trajectory, added.cumsum(-1))
+
+
+def norm(errors: Tensor) -> Tensor:
+    """The 2-norm over coefficients; scaled, because squares of small errors would be 0."""
+    largest = errors.amax(-1, keepdim=True).clamp(min=torch.finfo(errors.dtype).tiny)
+    length: Tensor = (errors / largest).norm(dim=-1)
+    return length * largest.squeeze(-1)
 
 
 def lipschitz(problem: Problem, task: Task, *histories: History) -> float:
@@ -169,7 +176,10 @@ def linear_step_errors(
 
 
 def linear_domain_bound(problem: Problem, program: StackProgram, how: Arithmetic) -> DomainBound:
-    """For every task in the domain: one step, and the whole run. Clipped, so 2 box is the most."""
+    """For every task in the domain: one step, and the whole run.
+
+    Clipped weights are at most 2 box apart, and what a clip by ReLUs rounds.
+    """
     step = _Step.of(problem, program, how)
     model, domain, box = problem.model, problem.domain, problem.box or inf
     inputs = torch.full((step.descent.n_examples, model.n_parameters), domain.x).double()
@@ -179,12 +189,13 @@ def linear_domain_bound(problem: Problem, program: StackProgram, how: Arithmetic
     scores = Interval.symmetric(step.descent.reach, *labels.shape)
     added = step.errors(before, inputs, labels, scores)
     factor = max(1.0, _worst_growth(problem, step.descent, inputs))
-    distance = 0.0
+    most, distance = 2 * box + how.sums_terms * float(added.max()), 0.0
     for _ in range(program.n_steps):
-        distance = factor * distance + float(added.norm())
-        if distance >= 2 * box:
+        distance = (factor * distance if distance else 0.0) + float(norm(added))
+        if not distance < most:
+            distance = most
             break
-    return DomainBound(float(added.max()), min(distance, 2 * box))
+    return DomainBound(float(added.max()), distance)
 
 
 def _worst_growth(problem: Problem, descent: DescendExamples, inputs: Tensor) -> float:

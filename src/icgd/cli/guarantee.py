@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import typer
 
 from icgd.certificates.guarantee import Guarantee
@@ -55,4 +57,9 @@ def _print(found: Guarantee) -> None:
         ("error of a step at most", f"{found.step_error:.2g}"),
     ]
     show.print_rows("Constants", constants)
+    if found.distance_slack == inf:
+        show.output.print(
+            "The risk is flat around the minimiser that was found, so that there may be others, "
+            "and distances from it say little."
+        )
     show.output.print("Every promise is kept." if found.holds else "A promise is broken.")

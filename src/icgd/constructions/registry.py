@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from icgd.constructions.base import AbstractConstruction
-from icgd.constructions.cot_linear import CotGlm, CotLasso, CotRidge
+from icgd.constructions.cot_linear import AbstractCotLinear, CotGlm, CotLasso, CotRidge
 from icgd.constructions.cot_network import CotNetwork
 from icgd.constructions.functional import Functional
 from icgd.constructions.recursion import Recursion
@@ -52,6 +52,6 @@ def construction_for(problem: Problem, name: str | None) -> AbstractConstruction
 def _default(problem: Problem) -> AbstractConstruction:
     """Of a network it is relu-stack, also where another would serve: that must be asked for."""
     candidates = [c for c in CONSTRUCTIONS.values() if isinstance(problem.target, c.target)]
-    if not problem.trains_coefficients:
-        return candidates[0]
-    return next((c for c in candidates if c.why_not(problem) is None), candidates[0])
+    linear = (c for c in candidates if isinstance(c, AbstractCotLinear))
+    suited = (c for c in linear if not c.other_model(problem.model, problem.proximal_step))
+    return next(suited, candidates[0])

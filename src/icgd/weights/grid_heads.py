@@ -26,13 +26,13 @@ from icgd.weights.heads import coordinate_of, coordinates
 
 @dataclass(frozen=True)
 class GridHead:
-    """One head: coordinates that meet in the score, a factor each, and what is read and written.
+    """Heads that are alike, one for each column: what meets in the score, is read and written.
 
     Token g has the score points[g] * sum_j factor_j query_j key_j + offsets[g], where the key is
-    that of `column`, and the value output_scale * values[g] * what is read there.
+    that of the head's column, and the value output_scale * values[g] * what is read there.
     """
 
-    column: int
+    columns: range
     grid: GridMean | None
     query: Tensor
     key: Tensor
@@ -57,7 +57,7 @@ class GridHead:
 
 @singledispatch
 def grid_heads(instruction: Instruction, program: StackProgram) -> list[GridHead]:
-    """The heads of an instruction of grid attention."""
+    """The heads of an instruction of grid attention, those that are alike together."""
     raise ProgramError.broken(type(instruction).__name__, "has no rule in weights/grid_heads.py")
 
 
@@ -71,7 +71,7 @@ def _(instruction: DescendExamples, program: StackProgram) -> list[GridHead]:
     weights, inputs = _joined(layout, instruction.weights), _joined(layout, instruction.inputs)
     one, label = (_joined(layout, (name,)) for name in (ONE, instruction.label))
     mean = GridHead(
-        column=0,
+        columns=range(instruction.n_examples),
         grid=program.grid_mean(instruction.mean),
         query=weights,
         key=inputs,
@@ -80,13 +80,12 @@ def _(instruction: DescendExamples, program: StackProgram) -> list[GridHead]:
         write=weights,
         output_scale=instruction.scale,
     )
-    numbers = range(instruction.n_examples)
     if instruction.joins_label:
         factors = torch.cat([mean.factors, -torch.ones(1)])
         left = replace(
             mean, query=torch.cat([weights, one]), key=torch.cat([inputs, label]), factors=factors
         )
-        return [*(replace(left, column=number) for number in numbers), *_decay(instruction, layout)]
+        return [left, *_decay(instruction, layout)]
     labels = replace(
         mean,
         grid=program.grid_mean(LABEL),
@@ -95,8 +94,7 @@ def _(instruction: DescendExamples, program: StackProgram) -> list[GridHead]:
         factors=torch.ones(1),
         output_scale=-instruction.scale,
     )
-    heads = [replace(head, column=number) for head in (mean, labels) for number in numbers]
-    return [*heads, *_decay(instruction, layout)]
+    return [mean, labels, *_decay(instruction, layout)]
 
 
 def _decay(instruction: DescendExamples, layout: Layout) -> list[GridHead]:
@@ -105,7 +103,8 @@ def _decay(instruction: DescendExamples, layout: Layout) -> list[GridHead]:
         return []
     slot = coordinates(layout, instruction.weights[0]).flatten()
     nothing = slot[:0]
-    return [GridHead(0, None, nothing, nothing, torch.ones(0), slot, slot, instruction.decay)]
+    unscored = (nothing, nothing, torch.ones(0))
+    return [GridHead(range(1), None, *unscored, slot, slot, instruction.decay)]
 
 
 @grid_heads.register
@@ -114,11 +113,11 @@ def _(instruction: PredictMean, program: StackProgram) -> list[GridHead]:
     weights, inputs = _joined(layout, instruction.weights), _joined(layout, instruction.inputs)
     one, write = _joined(layout, (ONE,)), _joined(layout, (instruction.write,))
     grid, factors = program.grid_mean(instruction.mean), torch.ones(len(weights))
-    return [GridHead(0, grid, inputs, weights, factors, one, write, 1.0)]
+    return [GridHead(range(1), grid, inputs, weights, factors, one, write, 1.0)]
 
 
 def layer_heads(layer: Layer, program: StackProgram) -> list[GridHead]:
-    """All heads of a layer, in order."""
+    """All heads of a layer, in order, those that are alike together."""
     return [head for part in layer.instructions for head in grid_heads(part, program)]
 
 
@@ -127,14 +126,18 @@ def lower_grid_attention(
 ) -> SequenceAttention:
     """The layer with ordinary weights, for prompts of the program's number of examples."""
     heads, one = layer_heads(layer, program), coordinate_of(program.layout, ONE)
-    n_heads, width = len(heads), program.layout.width
+    n_heads, width = sum(len(head.columns) for head in heads), program.layout.width
     n_features = max(max(head.n_features, head.n_values) for head in heads)
-    n_grid, n_columns = max(head.n_tokens for head in heads), max(head.column for head in heads) + 1
+    n_grid, n_columns = (
+        max(head.n_tokens for head in heads),
+        max(head.columns.stop for head in heads),
+    )
     query, key, value = (torch.zeros(n_heads, width, n_features, dtype=dtype) for _ in range(3))
     output = torch.zeros(n_heads, n_features, width, dtype=dtype)
     key_map, value_map = (torch.zeros(n_heads, n_grid, n_columns, dtype=dtype) for _ in range(2))
     positions = torch.zeros(n_heads, n_grid, n_features, dtype=dtype)
-    for number, head in enumerate(heads):
+    columns = [(head, column) for head in heads for column in head.columns]
+    for number, (head, column) in enumerate(columns):
         feature, entry, offset = torch.arange(len(head.query)), torch.arange(head.n_values), -1
         query[number, head.query, feature] = head.factors.to(dtype)
         key[number, head.key, feature] = 1.0
@@ -142,13 +145,13 @@ def lower_grid_attention(
         value[number, head.read, entry] = 1.0
         output[number, entry, head.write] = head.output_scale
         positions[number, head.n_tokens :, offset] = -MASKED
-        value_map[number, : head.n_tokens, head.column] = 1.0
+        value_map[number, : head.n_tokens, column] = 1.0
         if head.grid is not None:
             points, offsets, values = (
                 torch.tensor(part, dtype=torch.float64).to(dtype)
                 for part in (head.grid.points, head.grid.offsets, head.grid.values)
             )
-            key_map[number, : head.n_tokens, head.column] = points
-            value_map[number, : head.n_tokens, head.column] = values
+            key_map[number, : head.n_tokens, column] = points
+            value_map[number, : head.n_tokens, column] = values
             positions[number, : head.n_tokens, offset] = offsets
     return SequenceAttention(query, key, value, output, key_map, value_map, positions)

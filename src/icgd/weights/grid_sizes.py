@@ -15,11 +15,11 @@ def grid_layer_size(layer: Layer, program: StackProgram) -> LayerSize:
         title=layer.title,
         kind=layer.kind,
         d_model=program.layout.width,
-        units=len(heads),
+        units=sum(len(head.columns) for head in heads),
         width=max(max(head.n_features, head.n_values) for head in heads),
-        nonzeros=sum(_nonzeros(head, n_grid) for head in heads),
+        nonzeros=sum(len(head.columns) * _nonzeros(head, n_grid) for head in heads),
         n_grid=n_grid,
-        n_columns=max(head.column for head in heads) + 1,
+        n_columns=max(head.columns.stop for head in heads),
     )
 
 
