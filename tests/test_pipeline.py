@@ -246,3 +246,10 @@ def test_progress_is_passed_on():
     compiled = icgd.compile(problem_with(), n_steps=3)
     icgd.verify(compiled, x, y, on_progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_tolerance_that_a_kink_forbids_says_so_for_chains_too():
+    update = icgd.GradientStep(0.1, 1.0, batch_size=2)
+    problem = icgd.Problem(icgd.MLP((2, 3, 1), "relu"), "squared", update, icgd.Domain(1.0, 1.0))
+    with pytest.raises(ToleranceError, match=r"fall on a kink of the activation"):
+        icgd.compile(problem, n_steps=1, construction="cot-network", tolerance=1e-6)

@@ -98,6 +98,13 @@ class SettingError(IcgdError, ValueError):
         return cls("A kernel machine starts from the function 0; leave `initial` out.")
 
     @classmethod
+    def other_examples(cls, given: int, found: int) -> SettingError:
+        return cls(
+            f"--examples is {given}, but the file of --step-from has {found} examples, for which "
+            "the step size would be chosen. Leave --examples out."
+        )
+
+    @classmethod
     def only_linear_models(cls, construction: str) -> SettingError:
         return cls(
             "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, "

@@ -140,7 +140,8 @@ def _exact_within(tolerance: float, compiled: Compiled, task: Task | None) -> Co
     if not bound <= tolerance:
         looks_up = _has_smooth_functions(compiled.program)
         errs = "rounding, and look-ups as fine as they can be, err" if looks_up else "rounding errs"
-        reason = f"Only {errs}: prove it for one run with task=..., or use a smaller domain."
+        help_ = "a smaller box or domain helps" if task else "prove it for one run with task=..."
+        reason = _kink_reason(compiled.program, task) or f"Only {errs}: {help_}."
         finest = "look-ups of full accuracy" if looks_up else "exact arithmetic"
         raise ToleranceError.unreachable(tolerance, bound, finest, reason)
     return compiled
@@ -185,17 +186,24 @@ def _is_line(fit: Function) -> bool:
 
 
 def _why_unreachable(program: Program, task: Task | None) -> str:
-    kinked = any(is_ramp(fit) and not fit.is_exact for fit in program.functions)
-    if kinked and task is None:
-        return (
-            "On the whole domain some data fall on a kink of the activation. Prove it for one "
-            "run with task=..., or use a smooth activation."
-        )
-    if kinked:
-        return "The run comes too close to a kink of the activation; see report.near_kinks."
+    if reason := _kink_reason(program, task):
+        return reason
     if isinstance(program, StackProgram) and program.step_table is not None:
         return "The error falls like 1 / levels, and larger tables do not fit."
     return "Rounding or the size of the domain stands in the way; a smaller box or domain helps."
+
+
+def _kink_reason(program: Program, task: Task | None) -> str | None:
+    """What a kink of the activation has to do with it, or None."""
+    of_chain = isinstance(program, ChainProgram) and program.has_kinks
+    if not of_chain and not any(is_ramp(fit) and not fit.is_exact for fit in program.functions):
+        return None
+    if task is not None:
+        return "The run comes too close to a kink of the activation; see report.near_kinks."
+    return (
+        "On the whole domain some data fall on a kink of the activation. Prove it for one "
+        "run with task=..., or use a smooth activation."
+    )
 
 
 def verify(

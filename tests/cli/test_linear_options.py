@@ -103,6 +103,13 @@ def test_a_step_size_must_come_from_somewhere():
         sized_by(PROBLEM, None, ["sold"])
 
 
+def test_another_number_of_examples_than_the_step_is_chosen_for_is_refused(command, data):
+    made = ("--link", "logistic", "--widths", "2,1", "--step-from", "sold.csv", "--label", "sold")
+    outcome = command("compile", *made, "--examples", "3", "-o", "m.safetensors")
+    assert outcome.code == 2
+    assert "--examples is 3, but the file of --step-from has 4 examples" in outcome.stderr
+
+
 def test_a_linear_model_is_compiled_sized_and_verified(command, tmp_path, data):
     made = ("--link", "logistic", "--widths", "2,1", "--intercept", "--l2", "0.5", "--steps", "3")
     sized = ("--step-from", "sold.csv", "--label", "sold")

@@ -242,6 +242,8 @@ def compiled_from(
 ) -> Compiled:
     """The training run that the options describe."""
     problem, n_examples = sized_by(problem, step_from, label)
+    if n_examples is not None and examples not in (None, n_examples):
+        raise SettingError.other_examples(examples, n_examples)
     with progress("compiling"):
         return compile(
             problem,

@@ -40,7 +40,7 @@ from typing import ClassVar
 
 from icgd.approximation.lattice import ACCURACY, fit_to_accuracy, identity, line_lattice
 from icgd.constructions.base import AbstractConstruction, Precision
-from icgd.constructions.parts.chain_block import KINKED, LINEAR, ChainBlock, LossSlope, Reaches
+from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
 from icgd.constructions.parts.look_ups import largest_output, looked_up
 from icgd.constructions.parts.ranges import (
     LARGEST_ARGUMENT,
@@ -53,7 +53,7 @@ from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import Loss
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
-from icgd.program.chain import ChainProgram
+from icgd.program.chain import KINKED, LINEAR, ChainProgram
 from icgd.program.functions import LatticeFunction
 
 LARGEST_REACH = 2.0**12

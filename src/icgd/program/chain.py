@@ -28,6 +28,9 @@ PADDING, CONSTANT = "padding", "constant"
 have, and for the one of those that stands for the constant 1, which the next layer's biases
 multiply."""
 
+LINEAR, KINKED = "linear", "kinked"
+"""Flags of a layer whose units are so; one with a smooth activation has the flag of its name."""
+
 NEAR, FAR, OUT = "near", "far", "out"
 """Prefixes of slots: the rows of the two blocks that a step reads, and of the one it writes."""
 
@@ -138,6 +141,11 @@ class ChainProgram:
     def look_up(self, name: str) -> LatticeFunction:
         """The function that the grid has values of."""
         return next(function for function in self.functions if function.name == name)
+
+    @property
+    def has_kinks(self) -> bool:
+        """Whether a layer has units with a kink."""
+        return KINKED in self.kinds
 
     @property
     def kink_width(self) -> float:

@@ -17,6 +17,8 @@ from icgd.program.chain import (
     IS_BACKWARD,
     IS_DATA,
     IS_FORWARD,
+    KINKED,
+    LINEAR,
     NEAR,
     OUT,
     PADDING,
@@ -36,9 +38,6 @@ from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.registers import OFFSET, value_slot
-
-LINEAR, KINKED = "linear", "kinked"
-"""Kinds of layers that MLPs evaluate; the others are called by their activation."""
 
 NEAR_FORWARD, NEAR_BACKWARD = row_of(NEAR, IS_FORWARD), row_of(NEAR, IS_BACKWARD)
 FAR_FORWARD, FAR_BACKWARD = row_of(FAR, IS_FORWARD), row_of(FAR, IS_BACKWARD)
