@@ -188,6 +188,7 @@ class Chain:
         for step in range(1, mask.depth + 1):
             far = mask.far(step)
             second = self.inputs(group) if far is None else blocks[far]
-            blocks[step] = self.generator.step(blocks[step - 1], second, step)
+            near = blocks[step - 1]
+            blocks[step] = self.generator.step(near, second, step, at_queries=True)
         outputs = self.generator.row(blocks[mask.depth], "first").mT
         return outputs[..., : group.shape[-2], : self.task.y.shape[-1]]

@@ -28,6 +28,9 @@ PADDING, CONSTANT = "padding", "constant"
 have, and for the one of those that stands for the constant 1, which the next layer's biases
 multiply."""
 
+BACK = "back"
+"""The slot of W_i^T delta_i, which B_i leaves for the layer below."""
+
 NEAR, FAR, OUT = "near", "far", "out"
 """Prefixes of slots: the rows of the two blocks that a step reads, and of the one it writes."""
 
@@ -45,10 +48,11 @@ class Place:
     is_forward: bool
     layer: int
 
-    def title(self) -> str:
-        """The place in words."""
+    def title(self, *, at_queries: bool = False) -> str:
+        """The place in words; the pass at the queries belongs to no round."""
         direction = "forward" if self.is_forward else "backward"
-        return f"{direction} {self.layer} of round {self.round + 1}"
+        when = "at the queries" if at_queries else f"of round {self.round + 1}"
+        return f"{direction} {self.layer} {when}"
 
 
 @dataclass(frozen=True)
