@@ -66,6 +66,10 @@ LARGEST_REACH = 2.0**12
 """Largest entry of a product that a grid covers: a run that leaves it is stopped. A head loses
 about 1e-15 of the reach to rounding, and what a domain allows grows like its N-th power."""
 
+SMALLEST_REACH = 2.0**-60
+"""No grid, and no look-up, covers less: to rounding a head loses about 1e-15 of it, and its
+inverse times the largest argument is still a number of float32."""
+
 KINK_WIDTH = 2.0**-30
 """Largest width of a kink. A narrow one loses no digits here; it is 1000 times what a head loses,
 so that a unit at 0, behind units that are all flat, is flat too."""
@@ -221,7 +225,8 @@ def _reaches(problem: Problem) -> Reaches:
 
 def _reach(size: float) -> float:
     """The size with some room, or the largest reach, also where the size is not a number."""
-    return ROUNDING_ROOM * size if ROUNDING_ROOM * size < LARGEST_REACH else LARGEST_REACH
+    roomy = max(ROUNDING_ROOM * size, SMALLEST_REACH)
+    return roomy if roomy < LARGEST_REACH else LARGEST_REACH
 
 
 def _tables(problem: Problem, reach: float, precision: Precision) -> tuple[LatticeFunction, ...]:
