@@ -54,8 +54,14 @@ MESSAGES = [
     ),
     (
         made(InterruptedRunError.after, 3, 20, "the run"),
-        "The run was interrupted after 3 of 20 steps. The weights after each of them are in the "
-        "error's `partial.parameters`; go on with initial=...[-1].",
+        "The run was interrupted after 3 of 20 steps. The weights so far are in the error's "
+        "`partial.parameters`; go on with initial=...[-1].",
+    ),
+    (
+        made(InterruptedRunError.after, 3, 20, "the run", 6),
+        "The run was interrupted after 3 of 20 steps. The weights so far are in the error's "
+        "`partial.parameters`; go on with initial=...[-1] and with the examples from number 6 "
+        "(counted from 0) first.",
     ),
     (
         made(InterruptedRunError.of_tasks, 3, 20, True, "the runs"),

@@ -93,8 +93,9 @@ class Compiled:
         `X` is (n, d_x), or (tasks, n, d_x) for many tasks at once. Initial weights are `initial`
         or drawn from `seed`. `trace=True` records every slot after every layer, a list of names
         only those; `history=False` keeps only the initial and the final weights. With `stop_below`
-        it stops after the first step that moves no weight by more. On Ctrl-C it raises
-        `InterruptedRunError`, whose `partial` is the run up to the last whole step.
+        it stops after the first step that moves no weight by more; with batches, after a whole pass
+        of such steps over the examples. On Ctrl-C it raises `InterruptedRunError`, whose `partial`
+        is the run up to the last whole step.
         """
         task = self.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
         return self.run_task(

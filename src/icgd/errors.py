@@ -614,10 +614,18 @@ class InterruptedRunError(IcgdError, KeyboardInterrupt):
         self.partial = partial
 
     @classmethod
-    def after(cls, n_steps: int, total: int, partial: object) -> InterruptedRunError:
+    def after(
+        cls, n_steps: int, total: int, partial: object, next_example: int | None = None
+    ) -> InterruptedRunError:
+        """`next_example` is where the next batch starts; 0 is where a new run starts anyway."""
+        first = (
+            f" and with the examples from number {next_example} (counted from 0) first"
+            if next_example
+            else ""
+        )
         return cls(
-            f"The run was interrupted after {n_steps} of {total} steps. The weights after each of "
-            "them are in the error's `partial.parameters`; go on with initial=...[-1].",
+            f"The run was interrupted after {n_steps} of {total} steps. The weights so far are in "
+            f"the error's `partial.parameters`; go on with initial=...[-1]{first}.",
             partial,
         )
 

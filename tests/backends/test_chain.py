@@ -1,5 +1,7 @@
 """Chains of both generators against stochastic gradient descent."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -132,9 +134,76 @@ def test_an_interrupted_chain_leaves_its_whole_rounds():
     with pytest.raises(InterruptedRunError, match="after 2 of 4 steps") as caught:
         run_chain(program, task, on_progress=stop)
     assert isinstance(caught.value, KeyboardInterrupt)
+    assert "with the examples from number 4 (counted from 0) first" in str(caught.value)
     whole = run_chain(program_of(PROBLEM, 2), task)
     assert torch.equal(caught.value.partial.parameters, whole.parameters)
     assert torch.equal(caught.value.partial.predictions, whole.predictions)
+
+
+def _interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_chain_survives_queries_that_leave_the_grid():
+    problem = problem_of(MLP((1, 1)), box=100.0)
+    task = as_task(problem, [[0.1]], [[0.0]], queries=[[2.0]], initial=[99.0])
+    task = replace(task, queries=100 * task.queries)
+    with pytest.raises(InterruptedRunError, match="after 1 of 4 steps") as caught:
+        run_chain(program_of(problem), task, on_progress=_interrupt, trace=("weights",))
+    partial = caught.value.partial
+    assert partial.parameters.flatten().tolist() == pytest.approx([99.0, 99.0 - 0.1 * 0.99])
+    assert partial.predictions.shape == (0, 1)
+    assert partial.trace["weights"].flatten().tolist() == pytest.approx([99.0, 99.0, 98.901])
+
+
+def test_predictions_that_are_interrupted_are_made_again_unless_that_is_too(monkeypatch):
+    task, program = task_of(PROBLEM), program_of(PROBLEM, 2)
+    whole, predict = run_chain(program, task), Chain.predictions
+    for n_interrupts, expected in ((1, whole.predictions), (2, whole.predictions[:0])):
+        tries = [_interrupt] * n_interrupts + [predict]
+        monkeypatch.setattr(Chain, "predictions", lambda *args, tries=tries: tries.pop(0)(*args))
+        with pytest.raises(InterruptedRunError, match="after 2 of 2 steps") as caught:
+            run_chain(program, task, history=False)
+        assert torch.equal(caught.value.partial.parameters, whole.parameters[[0, -1]])
+        assert torch.equal(caught.value.partial.predictions, expected)
+
+
+def test_a_chain_that_is_interrupted_before_it_starts_leaves_the_initial_weights(monkeypatch):
+    task = task_of(PROBLEM)
+    monkeypatch.setitem(GENERATORS, "fused", _interrupt)
+    with pytest.raises(InterruptedRunError, match="after 0 of 4 steps") as caught:
+        run_chain(program_of(PROBLEM), task)
+    assert torch.equal(caught.value.partial.parameters, task.initial[None])
+    assert caught.value.partial.predictions.shape == (0, 2)
+
+
+def test_a_trace_that_is_interrupted_ends_with_a_whole_round(monkeypatch):
+    """A round is 6 blocks after 3 of the prompt; block 10 is the fourth of the second round."""
+    task, program, keep = task_of(PROBLEM), program_of(PROBLEM), Chain.keep
+
+    def keep_until_10(chain, number, block):
+        keep(chain, number, block)
+        if number == 10:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Chain, "keep", keep_until_10)
+    with pytest.raises(InterruptedRunError, match="after 1 of 4 steps") as caught:
+        run_chain(program, task, trace=("weights",))
+    recorded = caught.value.partial.trace["weights"]
+    first_layer = caught.value.partial.parameters[-1, :12].view(4, 3)
+    assert len(recorded) == 9
+    assert torch.equal(recorded[8, 0].view(4, 4)[:, :3], first_layer)
+
+
+@over_backends
+def test_a_chain_stops_after_a_whole_pass_of_still_rounds(backend):
+    """Examples 0 and 1 move nothing; example 2 takes w half the way to 2, at last by 0.0625."""
+    problem = problem_of(MLP((1, 1)), step_size=0.5)
+    x, y = [[0.0], [0.0], [1.0]], [[0.0], [0.0], [2.0]]
+    task = as_task(problem, x, y, initial=[1.0])
+    run = run_chain(program_of(problem, 90), task, backend=backend, stop_below=0.1)
+    assert run.stopped_after == 12
+    assert run.parameters[::3].flatten().tolist() == pytest.approx([1, 1.5, 1.75, 1.875, 1.9375])
 
 
 @pytest.mark.parametrize(

@@ -289,3 +289,20 @@ def test_random_chains_stay_within_their_certificates(seed):
     assert report.verdict is icgd.Verdict.HOLDS
     if dtype == "float64":  # float32 takes units near a kink for the other side
         assert report.step_errors.max() <= 1e-9
+
+
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+@pytest.mark.parametrize(
+    ("activation", "size", "dtype"),
+    [("relu", 1e-165, "float64"), ("tanh", 1e-100, "float64"), ("relu", 1e-19, "float32")],
+)
+def test_tiny_boxes_and_domains_are_trained_in(activation, size, dtype, backend):
+    """Reaches are 0, or have no inverse, unless they have a floor; weights stay in the box."""
+    update = GradientStep(0.05, size, 1)
+    problem = Problem(MLP((2, 2, 1), activation), "squared", update, Domain(size, 1.0))
+    compiled = icgd.compile(problem, n_steps=1, construction="cot-network")
+    x = torch.full((2, 2), 0.9 * size, dtype=torch.float64)
+    y = torch.ones(2, 1).double()
+    report = icgd.verify(compiled, x, y, backend=backend, dtype=dtype, seed=0)
+    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.step_errors.max() <= 2 * size

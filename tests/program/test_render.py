@@ -6,6 +6,7 @@ import pytest
 from icgd.problems.mlp import MLP
 from icgd.program import render
 from tests import cases
+from tests.backends.chain_cases import problem_of, program_of
 from tests.cases import build, every_construction_on
 from tests.contracts.backend import RELU_STACK, SOFTMAX_STACK
 
@@ -14,6 +15,20 @@ from tests.contracts.backend import RELU_STACK, SOFTMAX_STACK
 def test_a_program_survives_its_json_text_unchanged(construction, case):
     program = build(construction, case)
     assert render.from_data(json.loads(json.dumps(render.to_data(program)))) == program
+
+
+@pytest.mark.parametrize(
+    ("widths", "far"),
+    [
+        ((1, 1), "data"),
+        ((1, 1, 1), "block t - 3 or data"),
+        ((1, 1, 1, 1), "block t - 3, t - 5 or data"),
+    ],
+)
+def test_the_listing_of_a_chain_says_what_a_block_reads(widths, far):
+    """Block t is the i-th of its pass, and reads block t - (2i - 1), or data at i = 1."""
+    listing = render.listing(program_of(problem_of(MLP(widths))))
+    assert f"\nblock t, from block t - 1 and {far}\n" in listing
 
 
 def test_a_different_program_has_different_data():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from math import ceil
 from typing import Any
 
 import torch
@@ -13,7 +15,12 @@ from icgd.backends.chain_dense import DenseGenerator
 from icgd.backends.chain_fused import FusedGenerator
 from icgd.backends.chain_generator import AbstractGenerator, Row
 from icgd.backends.run import OnProgress, Run, is_still
-from icgd.errors import InterruptedRunError, SettingError, UnknownNameError
+from icgd.errors import (
+    InterruptedRunError,
+    OverflowedRunError,
+    SettingError,
+    UnknownNameError,
+)
 from icgd.problems.task import Task
 from icgd.program.chain import CONSTANT, IS_BACKWARD, IS_DATA, PADDING, ChainProgram
 from icgd.shapes import Inputs, Labels, Parameters, Predictions
@@ -40,8 +47,10 @@ def run_chain(
     """Generate the whole chain, then predict at the queries by forward blocks alone.
 
     `Run.parameters` holds the weights after every round; `trace` names rows to record, of shape
-    (block, 1, width), from the initial blocks on. The memory changes no number. On Ctrl-C it raises
-    `InterruptedRunError`, whose `partial` is the run up to the last whole round, with predictions.
+    (block, 1, width), from the initial blocks on. The memory changes no number. With `stop_below`
+    it stops after a whole pass over the examples in rounds that move no weight by more. On Ctrl-C
+    it raises `InterruptedRunError`, whose `partial` is the run up to the last whole round, with
+    predictions if they can be made.
     """
     if backend not in GENERATORS:
         raise UnknownNameError.of("backend", backend, known=list(GENERATORS))
@@ -49,29 +58,41 @@ def run_chain(
         raise SettingError.not_one_of("memory", memory, MEMORIES)
     for name in trace:
         program.rows.slot(name)
-    chain = Chain(program, task, GENERATORS[backend](program, task.x), memory, trace)
+    chain: Chain | None = None
     states = [task.initial]
-    n_rounds, stopped = 0, False
+    n_rounds = n_still = 0
+    rounds_per_pass = ceil(task.n_examples / program.batch_size)
     try:
+        chain = Chain(program, task, GENERATORS[backend](program, task.x), memory, trace)
         for weights in chain.rounds():
-            stopped = is_still(states[-1], weights, stop_below)
-            del states[len(states) if history else 1 :]
-            states.append(weights)
+            n_still = n_still + 1 if is_still(states[-1], weights, stop_below) else 0
+            states[len(states) if history else 1 :] = [weights]  # at once: Ctrl-C loses none
             n_rounds += 1
             if on_progress:
                 on_progress(n_rounds, program.n_steps)
-            if stopped:
+            if n_still == rounds_per_pass:
                 break
+        predictions = chain.predictions(states[-1])
     except KeyboardInterrupt:
-        partial = Run(torch.stack(states, dim=-2), chain.predictions(states[-1]))
-        raise InterruptedRunError.after(n_rounds, program.n_steps, partial) from None
-    recorded = {name: torch.stack(rows, dim=-3) for name, rows in chain.recorded.items()}
+        partial = _partial(chain, task, states, n_rounds)
+        following = program.examples_of(n_rounds, task.n_examples)[0]
+        raise InterruptedRunError.after(n_rounds, program.n_steps, partial, following) from None
     return Run(
         parameters=torch.stack(states, dim=-2),
-        predictions=chain.predictions(states[-1]),
-        trace=recorded,
-        stopped_after=n_rounds if stopped else None,
+        predictions=predictions,
+        trace=chain.trace(n_rounds),
+        stopped_after=n_rounds if n_still == rounds_per_pass else None,
     )
+
+
+def _partial(chain: Chain | None, task: Task, states: list[Parameters], n_rounds: int) -> Run:
+    """What an interrupted run leaves: a second Ctrl-C gives up the predictions."""
+    parameters, predictions = torch.stack(states, dim=-2), task.y[..., :0, :].clone()
+    if chain is None:
+        return Run(parameters, predictions)
+    with suppress(OverflowedRunError, KeyboardInterrupt):
+        predictions = chain.predictions(states[-1])
+    return Run(parameters, predictions, chain.trace(n_rounds))
 
 
 def padded(program: ChainProgram, matrix: Tensor, n_columns: int | None = None) -> Tensor:
@@ -166,6 +187,11 @@ class Chain:
         for name, rows in self.recorded.items():
             rows.append(self.generator.row(block, name).reshape(*self.task.batch, 1, -1))
 
+    def trace(self, n_rounds: int) -> dict[str, Tensor]:
+        """What was recorded of the initial blocks and of so many rounds."""
+        n_blocks = self.program.mask.depth + n_rounds * self.program.mask.blocks_per_round
+        return {name: torch.stack(rows[:n_blocks], dim=-3) for name, rows in self.recorded.items()}
+
     def weights(self, last: int) -> Parameters:
         """The weights in B_N .. B_1, which end with block `last`."""
         parts = [
@@ -188,6 +214,7 @@ class Chain:
         for step in range(1, mask.depth + 1):
             far = mask.far(step)
             second = self.inputs(group) if far is None else blocks[far]
-            blocks[step] = self.generator.step(blocks[step - 1], second, step)
+            near = blocks[step - 1]
+            blocks[step] = self.generator.step(near, second, step, at_queries=True)
         outputs = self.generator.row(blocks[mask.depth], "first").mT
         return outputs[..., : group.shape[-2], : self.task.y.shape[-1]]

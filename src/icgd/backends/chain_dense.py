@@ -38,7 +38,7 @@ class DenseGenerator(AbstractGenerator[Stream]):
             block[..., self.program.rows.range_of(name)] = row
         return block
 
-    def step(self, near: Stream, far: Stream, number: int) -> Stream:
+    def step(self, near: Stream, far: Stream, number: int, *, at_queries: bool = False) -> Stream:
         stream: Stream = self._zeros(self.program.layout.width)
         stream[..., self._places[NEAR]], stream[..., self._places[FAR]] = near, far
         stream[..., self.program.layout.range_of(ONE)] = 1.0
@@ -48,7 +48,7 @@ class DenseGenerator(AbstractGenerator[Stream]):
                 for part in layer.instructions:
                     if isinstance(part, Product):
                         product = stream[..., self.program.layout.range_of(part.write)]
-                        self.require_reach(part, product, number)
+                        self.require_reach(part, product, number, at_queries=at_queries)
         return stream[..., self._places[OUT]].clone()
 
     def row(self, block: Stream, name: str) -> Tensor:

@@ -89,7 +89,9 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
     def encode(self, rows: Rows) -> FusedBlock:
         return _block({name: rows.get(name, 0.0) for name in self.program.rows.names})
 
-    def step(self, near: FusedBlock, far: FusedBlock, number: int) -> FusedBlock:
+    def step(
+        self, near: FusedBlock, far: FusedBlock, number: int, *, at_queries: bool = False
+    ) -> FusedBlock:
         key = (near.constants, far.constants)
         if key not in self._plans:
             self._plans[key] = self._planned(near, far)
@@ -102,7 +104,7 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
         for work in plan.work:
             value = work.evaluate(work.instruction, stream)
             if isinstance(work.instruction, Product) and isinstance(value, Tensor):
-                self.require_reach(work.instruction, value, number)
+                self.require_reach(work.instruction, value, number, at_queries=at_queries)
             stream[work.write] = stream[work.write] + value if work.adds else value
         return FusedBlock({name: stream[slot] for slot, name in plan.out}, plan.constants)
 

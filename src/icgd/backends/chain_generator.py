@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from math import inf
+from math import inf, isfinite
 from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from icgd.errors import OverflowedRunError
-from icgd.program.chain import ChainProgram
+from icgd.program.chain import BACK, ChainProgram, Place
 from icgd.program.chain_instructions import Product
 
 Block = TypeVar("Block")
@@ -36,20 +36,24 @@ class AbstractGenerator(ABC, Generic[Block]):
         """A block of the prompt; rows that are not given are 0."""
 
     @abstractmethod
-    def step(self, near: Block, far: Block, number: int) -> Block:
-        """Block `number` of the chain, from the two that the mask shows it."""
+    def step(self, near: Block, far: Block, number: int, *, at_queries: bool = False) -> Block:
+        """Block `number` of the chain, or of the pass at the queries, from the two it is shown."""
 
     @abstractmethod
     def row(self, block: Block, name: str) -> Tensor:
         """A row of a block in its own shape, with the axis of tasks in front."""
 
-    def require_reach(self, product: Product, value: Tensor, number: int) -> None:
+    def require_reach(
+        self, product: Product, value: Tensor, number: int, *, at_queries: bool
+    ) -> None:
         """Raise `OverflowedRunError` if a product leaves the grid that its heads read."""
-        if not (largest := float(torch.linalg.vector_norm(value, inf))) <= product.reach:
-            title = self.program.mask.place(number).title()
-            raise OverflowedRunError.beyond_grid(
-                product.write, number, title, largest, product.reach
-            )
+        largest = float(torch.linalg.vector_norm(value, inf))
+        if largest <= product.reach or _is_unread(
+            product, self.program.mask.place(number), largest
+        ):
+            return
+        title = self.program.mask.place(number).title(at_queries=at_queries)
+        raise OverflowedRunError.beyond_grid(product.write, number, title, largest, product.reach)
 
     def expanded(self, row: Row, name: str) -> Tensor:
         """A row as a tensor."""
@@ -59,3 +63,12 @@ class AbstractGenerator(ABC, Generic[Block]):
             if isinstance(row, Tensor)
             else torch.full(shape, row, dtype=self.like.dtype, device=self.like.device)
         )
+
+
+def _is_unread(product: Product, place: Place, largest: float) -> bool:
+    """Whether no later block reads the product: B_1 has no layer below to pass back to.
+
+    The flags close its row at once where it is a number at all: dense heads return at most what
+    their grid ends with, whatever they read, and that is below the gate.
+    """
+    return product.write == BACK and place.layer == 1 and not place.is_forward and isfinite(largest)

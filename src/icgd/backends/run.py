@@ -88,7 +88,8 @@ class AbstractBackend(ABC):
     ) -> Run:
         """Run the whole program, or up to the step that moves no weight by more than `stop_below`.
 
-        `trace` names the slots to record after every layer. Without `history` only the initial
-        and the final weights are kept. On Ctrl-C a run raises `InterruptedRunError`, whose
-        `partial` is the run up to the last whole step, with predictions.
+        With batches it takes a whole pass of such steps over the examples. `trace` names the slots
+        to record after every layer. Without `history` only the initial and the final weights are
+        kept. On Ctrl-C a run raises `InterruptedRunError`, whose `partial` is the run up to the
+        last whole step, with predictions.
         """

@@ -352,7 +352,8 @@ def _read(
     grid, reach = program.look_up(IDENTITY), instruction.reach
     off = grid_error(grid, n_terms, sizes / reach, torch.zeros_like(sizes), how)
     value = moved(value, reach * off)
-    known = Interval.symmetric(reach, 1, 1)  # or the run is stopped
+    # Or the run is stopped; only what B_1 passes back may be larger, and nobody reads that.
+    known = Interval.symmetric(reach, 1, 1)
     return Enclosure.around(value.exact, value.error, value.actual.within(known))
 
 

@@ -38,7 +38,13 @@ from __future__ import annotations
 from math import ceil, log2
 from typing import ClassVar
 
-from icgd.approximation.lattice import ACCURACY, fit_to_accuracy, identity, line_lattice
+from icgd.approximation.lattice import (
+    ACCURACY,
+    Lattice,
+    fit_to_accuracy,
+    identity,
+    line_lattice,
+)
 from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
 from icgd.constructions.parts.look_ups import largest_output, looked_up
@@ -59,6 +65,10 @@ from icgd.program.functions import LatticeFunction
 LARGEST_REACH = 2.0**12
 """Largest entry of a product that a grid covers: a run that leaves it is stopped. A head loses
 about 1e-15 of the reach to rounding, and what a domain allows grows like its N-th power."""
+
+SMALLEST_REACH = 2.0**-60
+"""No grid, and no look-up, covers less: to rounding a head loses about 1e-15 of it, and its
+inverse times the largest argument is still a number of float32."""
 
 KINK_WIDTH = 2.0**-30
 """Largest width of a kink. A narrow one loses no digits here; it is 1000 times what a head loses,
@@ -85,18 +95,22 @@ class CotNetwork(AbstractConstruction):
 
     def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> ChainProgram:
         block = _block(problem, precision)
-        half = block.look_ups[0].half if block.look_ups else GRID_HALF
         return ChainProgram(
             construction=self.name,
             rows=block.rows(),
             layout=block.layout(),
-            functions=(identity(line_lattice(1.0, half)), *block.look_ups),
+            functions=(identity(_line(block.look_ups)), *block.look_ups),
             layers=block.layers(),
             shapes=problem.network.matrix_shapes,
             kinds=tuple(_kind(activation) for activation in _activations(problem.network)),
             batch_size=block.batch_size,
             n_steps=n_steps,
         )
+
+
+def _line(look_ups: tuple[LatticeFunction, ...]) -> Lattice:
+    """The grid of products, with as many tokens as that of the look-ups."""
+    return line_lattice(1.0, look_ups[0].half if look_ups else GRID_HALF)
 
 
 def _activations(target: MLP) -> list[Activation]:
@@ -168,7 +182,11 @@ def _block(problem: Problem, precision: Precision) -> ChainBlock:
     reaches = _reaches(problem)
     moved = update.box + update.step_size * reaches.gradient
     up = 2 * (problem.domain.y + reaches.forward)
-    largest = max(problem.domain.x, up, reaches.backward, moved, 1.0)
+    look_ups = _tables(problem, reaches.forward, precision)
+    line = _line(look_ups)
+    # B_1 may leave its grid (`backends/chain_generator.py`): heads return up to its last token.
+    backward = line.half * line.spacing * reaches.backward
+    largest = max(problem.domain.x, up, backward, moved, 1.0)
     smooth = {a.name: a for a in _activations(target) if isinstance(a.value, SmoothFunction)}
     leaks = [value.slopes[0] for value in _kinked(target).values()]
     return ChainBlock(
@@ -179,7 +197,7 @@ def _block(problem: Problem, precision: Precision) -> ChainBlock:
         leak=leaks[0] if leaks else 0.0,
         kink_width=min(precision.kink_width, KINK_WIDTH),
         smooth=tuple(smooth.values()),
-        look_ups=_tables(problem, reaches.forward, precision),
+        look_ups=look_ups,
         loss=_loss_slope(problem.loss_function),
         has_biases=target.biases,
         reaches=reaches,
@@ -207,7 +225,8 @@ def _reaches(problem: Problem) -> Reaches:
 
 def _reach(size: float) -> float:
     """The size with some room, or the largest reach, also where the size is not a number."""
-    return ROUNDING_ROOM * size if ROUNDING_ROOM * size < LARGEST_REACH else LARGEST_REACH
+    roomy = max(ROUNDING_ROOM * size, SMALLEST_REACH)
+    return roomy if roomy < LARGEST_REACH else LARGEST_REACH
 
 
 def _tables(problem: Problem, reach: float, precision: Precision) -> tuple[LatticeFunction, ...]:

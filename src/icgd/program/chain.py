@@ -31,6 +31,9 @@ multiply."""
 LINEAR, KINKED = "linear", "kinked"
 """Flags of a layer whose units are so; one with a smooth activation has the flag of its name."""
 
+BACK = "back"
+"""The slot of W_i^T delta_i, which B_i leaves for the layer below."""
+
 NEAR, FAR, OUT = "near", "far", "out"
 """Prefixes of slots: the rows of the two blocks that a step reads, and of the one it writes."""
 
@@ -48,10 +51,11 @@ class Place:
     is_forward: bool
     layer: int
 
-    def title(self) -> str:
-        """The place in words."""
+    def title(self, *, at_queries: bool = False) -> str:
+        """The place in words; the pass at the queries belongs to no round."""
         direction = "forward" if self.is_forward else "backward"
-        return f"{direction} {self.layer} of round {self.round + 1}"
+        when = "at the queries" if at_queries else f"of round {self.round + 1}"
+        return f"{direction} {self.layer} {when}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from icgd.program.chain import ChainProgram, Program
+from icgd.program.chain import ChainMask, ChainProgram, Program
 from icgd.program.chain_instructions import (
     ActivateWhere,
     CopyWhere,
@@ -128,16 +128,22 @@ def listing(program: Program) -> str:
 
 
 def _chain_listing(program: ChainProgram) -> str:
-    layout, mask = program.layout, program.mask
+    layout = program.layout
     blocks = f"{program.n_blocks} blocks of {program.rows.width} rows"
     lines = [f"program {program.construction}, {blocks}, d_model {layout.width}"]
     lines += ["", "slots"]
     lines += [_slot_line(layout, slot) for slot in layout.slots]
     lines += ["", "functions"]
     lines += [_function_line(function) for function in program.functions]
-    lines += ["", f"block t, from blocks t - 1 and t - 1 .. t - {mask.reach} or data"]
+    lines += ["", f"block t, from block t - 1 and {_far_blocks(program.mask)}"]
     lines += _layer_lines(program.layers)
     return "\n".join(lines) + "\n"
+
+
+def _far_blocks(mask: ChainMask) -> str:
+    """The second block that a block reads, in words: 3, 5, .. 2N - 1 blocks back, or data."""
+    backs = ", ".join(f"t - {back}" for back in range(3, mask.reach + 1, 2))
+    return f"block {backs} or data" if backs else "data"
 
 
 def _slot_line(layout: Layout, slot: Slot) -> str:

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from icgd.problems.activations import Activation
 from icgd.program.chain import (
+    BACK,
     CONSTANT,
     FAR,
     IS_BACKWARD,
@@ -113,7 +114,7 @@ class ChainBlock:
         matrices = [("inputs", self._data), ("carried", self._data), ("weights", self._square)]
         if self.smooth:
             matrices += [("up", self._data), ("slope", self._data)]
-        matrices += [("delta", self._data), ("z", self._data), ("back", self._data)]
+        matrices += [("delta", self._data), ("z", self._data), (BACK, self._data)]
         matrices += [("outer", self._square)]
         matrices += [(name, self._data) for name in self._looked_up()]
         matrices += [(name, (self.width, 1)) for name in self.padding]
@@ -222,7 +223,7 @@ class ChainBlock:
         ]
         return (
             MultiplyMatrices("delta", "carried", reaches.gradient, "outer", right_transposed=True),
-            MultiplyMatrices("weights", "delta", reaches.backward, "back", left_transposed=True),
+            MultiplyMatrices("weights", "delta", reaches.backward, BACK, left_transposed=True),
             *gated,
         )
 
@@ -245,7 +246,7 @@ class ChainBlock:
             *self.smooth_values(out),
             self.copy("delta", no_forward, out["first"]),
             self.copy("inputs", no_backward, out["second"]),
-            self.copy("back", no_forward, out["second"]),
+            self.copy(BACK, no_forward, out["second"]),
             MarkFlat("z", LINEAR, (*no_backward, *smooth), self.kink_width, self.gate, out["flat"]),
             *self.looked_up_rows(out),
             self.copy("weights", no_backward, out["weights"]),
