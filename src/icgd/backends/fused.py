@@ -16,7 +16,12 @@ import torch
 from icgd.backends.chain import run_chain
 from icgd.backends.functional import run_function
 from icgd.backends.grid_kernels import Machine
-from icgd.backends.prompt import constants_of, require_entry, weight_scales
+from icgd.backends.prompt import (
+    constants_of,
+    require_entry,
+    split_parameters,
+    weight_scales,
+)
 from icgd.backends.run import (
     AbstractBackend,
     OnProgress,
@@ -31,7 +36,7 @@ from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram, Program
 from icgd.program.layout import Role
 from icgd.program.program import Layer, StackProgram
-from icgd.shapes import Parameters, Predictions, Stream
+from icgd.shapes import History, Parameters, Predictions, Stream
 
 NUMBERS_AT_ONCE = 2**18
 """Size of the widest slot over the tasks that run together: large enough to keep the threads
@@ -118,36 +123,38 @@ def _run_group(
         return _traced(program, task, trace, history, on_progress, stop_below)
     n_kept = program.n_steps + 1 if history else min(program.n_steps, 1) + 1
     kept = task.initial.new_empty(*task.batch, n_kept, task.initial.shape[-1])
-    kept[..., 0, :], step, stopped = task.initial, 0, False
+    kept[..., 0, :], step, last, stopped = task.initial, 0, 0, False
+    before = task.initial
     try:
-        for step, weights in enumerate(_steps(program, task), start=1):
-            before = kept[..., step - 1 if history else -1, :] if step > 1 else task.initial
-            stopped = is_still(before, weights, stop_below)
-            kept[..., step if history else -1, :] = weights
+        for step, last in enumerate(_steps(program, task, kept), start=1):
+            if stop_below is not None:
+                stopped = is_still(before, kept[..., last, :], stop_below)
+                before = kept[..., last, :].clone()
             if on_progress:
                 on_progress(step, program.n_steps)
             if stopped:
                 break
     except KeyboardInterrupt:
-        last = step if history else min(step, 1)
         predictions = made_or_none(partial(_predict, program, kept[..., last, :], task), task)
         known = Run(kept[..., : last + 1, :], predictions)
         raise InterruptedRunError.after(step, program.n_steps, known) from None
-    last = step if history else min(step, 1)
     predictions = _predict(program, kept[..., last, :], task)
     return Run(kept[..., : last + 1, :], predictions, stopped_after=step if stopped else None)
 
 
-def _steps(program: StackProgram, task: Task) -> Iterator[Parameters]:
-    """The weights after every step, in one buffer."""
+def _steps(program: StackProgram, task: Task, kept: History) -> Iterator[int]:
+    """Write the weights after every step to an entry of `kept`, or all to its last; says which."""
     training = Machine(program, task.initial, task.x, task.y, task.queries[..., :0, :])
     kernels = training.kernels(program.block)
-    weights = torch.empty_like(task.initial)
-    kernels.append(training.read_parameters(weights))
-    for _ in range(program.n_steps):
+    parts = split_parameters(program.layout, kept)
+    pairs = [(part, training.slots[name]) for name, part in parts.items()]
+    for step in range(1, program.n_steps + 1):
         for kernel in kernels:
             kernel()
-        yield weights
+        entry = min(step, kept.shape[-2] - 1)
+        for part, matrix in pairs:
+            part.select(-3, entry).copy_(matrix)
+        yield entry
 
 
 def _predict(program: StackProgram, parameters: Parameters, task: Task) -> Predictions:
