@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -253,3 +254,17 @@ def test_a_tolerance_that_a_kink_forbids_says_so_for_chains_too():
     problem = icgd.Problem(icgd.MLP((2, 3, 1), "relu"), "squared", update, icgd.Domain(1.0, 1.0))
     with pytest.raises(ToleranceError, match=r"fall on a kink of the activation"):
         icgd.compile(problem, n_steps=1, construction="cot-network", tolerance=1e-6)
+
+
+def test_progress_of_a_chain_goes_on_while_its_bounds_are_proved():
+    update = icgd.GradientStep(0.1, 1.0, batch_size=2)
+    problem = icgd.Problem(icgd.MLP((2, 1), "identity"), "squared", update, icgd.Domain(1.0, 1.0))
+    compiled = icgd.compile(problem, n_steps=3, construction="cot-network")
+    calls: list[tuple[int, int]] = []
+    icgd.verify(
+        compiled,
+        np.array([[0.5, 1.0], [0.25, -1.0]]),
+        np.array([1.0, 0.5]),
+        on_progress=lambda done, total: calls.append((done, total)),
+    )
+    assert calls == [(done, 6) for done in range(1, 7)]

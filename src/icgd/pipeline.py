@@ -226,7 +226,9 @@ def verify(
     """
     task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
     program, problem = compiled.program, compiled.problem
-    history = compiled.run_task(task, backend=backend, on_progress=on_progress).parameters
+    is_chain = isinstance(program, ChainProgram)  # whose bounds take longer than the run
+    on_run = _first_half(on_progress) if is_chain else on_progress
+    history = compiled.run_task(task, backend=backend, on_progress=on_run).parameters
     real = exact_run(problem, task, program.n_steps)
     how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
     paper_line = None
@@ -237,7 +239,7 @@ def verify(
         linear = linear_bounds(problem, compiled.stack, task, history, real, how)
         step_bounds, run_bounds, paper_line = linear.steps, linear.trajectory, linear.paper
     elif isinstance(program, ChainProgram):
-        chain = chain_bounds(program, task, history, real, how)
+        chain = chain_bounds(program, task, history, real, how, _second_half(on_progress))
         step_bounds, run_bounds, paper_line = chain.steps, chain.trajectory, chain.paper
     else:
         step_bounds = stepwise_bounds(program, task, history, how)
@@ -253,6 +255,15 @@ def verify(
         dtype=str(task.x.dtype).removeprefix("torch."),
         paper_trajectory=paper_line,
     )
+
+
+def _first_half(on_progress: OnProgress | None) -> OnProgress | None:
+    """For the first of two parts of the same length."""
+    return on_progress and (lambda done, total: on_progress(done, 2 * total))
+
+
+def _second_half(on_progress: OnProgress | None) -> OnProgress | None:
+    return on_progress and (lambda done, total: on_progress(total + done, 2 * total))
 
 
 def guarantee(

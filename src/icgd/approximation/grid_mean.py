@@ -14,6 +14,7 @@ probit and softplus are means of no such family; their values are fitted on a la
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from math import exp, lgamma, log
 
@@ -79,15 +80,10 @@ def _fitted(link: str, reach: float) -> LatticeFunction:
     if reach > WIDEST_FIT and link not in SATURATES:
         raise SettingError.scores_too_wide(link, reach, MOST_TOKENS)
     largest = max(1.0, float(mean(torch.tensor(reach, dtype=torch.float64))))
-    for accuracy in ACCURACIES[:-1]:
-        try:
+    for accuracy in ACCURACIES:
+        with suppress(SettingError):
             return fit_to_accuracy((mean,), reach, accuracy * largest)[0]
-        except SettingError:
-            continue
-    try:
-        return fit_to_accuracy((mean,), reach, ACCURACIES[-1] * largest)[0]
-    except SettingError:
-        raise SettingError.scores_too_wide(link, reach, MOST_TOKENS) from None
+    raise SettingError.scores_too_wide(link, reach, MOST_TOKENS)
 
 
 def _from_lattice(name: str, reach: float, fit: LatticeFunction) -> GridMean:

@@ -107,7 +107,8 @@ class _Pass:
         try:
             for weights in self.steps():
                 stopped, done = is_still(states[-1], weights, stop_below), done + 1
-                states = [*(states if history else states[:1]), weights]
+                del states[len(states) if history else 1 :]
+                states.append(weights)
                 if on_progress:
                     on_progress(done, program.n_steps)
                 if stopped:

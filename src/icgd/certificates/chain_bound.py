@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from icgd.backends.chain import input_columns, padded, travelling_rows
+from icgd.backends.run import OnProgress
 from icgd.certificates.bounds import (
     Arithmetic,
     Enclosure,
@@ -71,31 +72,42 @@ class ChainBounds:
 
 
 def chain_bounds(
-    program: ChainProgram, task: Task, history: History, real: History, how: Arithmetic
+    program: ChainProgram,
+    task: Task,
+    history: History,
+    real: History,
+    how: Arithmetic,
+    on_progress: OnProgress | None = None,
 ) -> ChainBounds:
     """Bounds for a run's own `history`, and for its distance from the `real` one."""
-    return ChainBounds(
-        round_bounds(program, task, history, how), trajectory_bounds(program, task, real, how)
-    )
+    both = torch.stack([history.double(), real])
+    carries = torch.tensor([False, True]).reshape(2, *[1] * len(task.batch), 1, 1)
+    steps, trajectory = _rounds(program, task, both, how, carries, on_progress)
+    return ChainBounds(steps, trajectory)
 
 
 def round_bounds(program: ChainProgram, task: Task, history: History, how: Arithmetic) -> Tensor:
     """For each round, a bound on the error that it adds to any weight."""
-    return _rounds(program, task, history.double(), how, carries=False)
-
-
-def trajectory_bounds(program: ChainProgram, task: Task, real: History, how: Arithmetic) -> Tensor:
-    """For each round, a bound on the distance of any weight from real descent."""
-    return _rounds(program, task, real, how, carries=True)
+    return _rounds(program, task, history.double(), how, torch.tensor(False))
 
 
 def _rounds(
-    program: ChainProgram, task: Task, history: History, how: Arithmetic, *, carries: bool
+    program: ChainProgram,
+    task: Task,
+    history: History,
+    how: Arithmetic,
+    carries: Tensor,
+    on_progress: OnProgress | None = None,
 ) -> Tensor:
-    """Round by round; what rounding leaves in padded entries is carried in any case."""
+    """Round by round; what rounding leaves in padded entries is carried in any case.
+
+    `history` may have one more axis in front, and `carries` says where along it errors of weights
+    are carried to the next round: rounds of all are bounded together.
+    """
+    batch, n_rounds = history.shape[:-2], history.shape[-2] - 1
     errors: list[Tensor] = [torch.zeros(())] * len(program.shapes)
     bounds = []
-    for number in range(history.shape[-2] - 1):
+    for number in range(n_rounds):
         before = [
             Enclosure.around(Interval.point(matrix), error.expand_as(matrix))
             for matrix, error in zip(
@@ -103,16 +115,18 @@ def _rounds(
             )
         ]
         rows = list(program.examples_of(number, task.n_examples))
-        x, y = (Interval.point(part[..., rows, :].double()) for part in (task.x, task.y))
+        data = (part[..., rows, :].double() for part in (task.x, task.y))
+        x, y = (Interval.point(part.expand(*batch, *part.shape[-2:])) for part in data)
         after = round_after(program, before, x, y, how)
         own = [_own(layer.error, shape) for layer, shape in zip(after, program.shapes, strict=True)]
         bounds.append(torch.stack([part.flatten(-2).amax(-1) for part in own]).amax(0))
-        errors = [layer.error for layer in after]
-        if not carries:
-            errors = [
-                error - padded(program, part) for error, part in zip(errors, own, strict=True)
-            ]
-    return torch.stack(bounds, dim=-1) if bounds else history.new_zeros(*task.batch, 0)
+        errors = [
+            torch.where(carries, layer.error, layer.error - padded(program, part))
+            for layer, part in zip(after, own, strict=True)
+        ]
+        if on_progress:
+            on_progress(number + 1, n_rounds)
+    return torch.stack(bounds, dim=-1) if bounds else history.new_zeros(*batch, 0)
 
 
 def _own(matrix: Tensor, shape: tuple[int, int]) -> Tensor:
