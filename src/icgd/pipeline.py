@@ -13,7 +13,7 @@ import torch
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.backends.run import OnProgress
 from icgd.certificates.bounds import Arithmetic, is_ramp
-from icgd.certificates.certificate import Report
+from icgd.certificates.certificate import Report, RunBounds
 from icgd.certificates.chain_bound import chain_bounds, round_bounds
 from icgd.certificates.functional_bound import (
     functional_step_bounds,
@@ -36,6 +36,7 @@ from icgd.program.check import check_program
 from icgd.program.functions import Function, LatticeFunction
 from icgd.program.instructions import IDENTITY, SQUARE
 from icgd.program.program import StackProgram
+from icgd.shapes import History
 from icgd.weights import files
 
 
@@ -231,29 +232,42 @@ def verify(
     history = compiled.run_task(task, backend=backend, on_progress=on_run).parameters
     real = exact_run(problem, task, program.n_steps)
     how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
-    paper_line = None
-    if problem.trains_function:
-        step_bounds = functional_step_bounds(problem, task, history, how)
-        run_bounds = functional_trajectory_bounds(problem, task, real, how)
-    elif problem.trains_coefficients:
-        linear = linear_bounds(problem, compiled.stack, task, history, real, how)
-        step_bounds, run_bounds, paper_line = linear.steps, linear.trajectory, linear.paper
-    elif isinstance(program, ChainProgram):
-        chain = chain_bounds(program, task, history, real, how, _second_half(on_progress))
-        step_bounds, run_bounds, paper_line = chain.steps, chain.trajectory, chain.paper
-    else:
-        step_bounds = stepwise_bounds(program, task, history, how)
-        run_bounds = trajectory_bounds(program, problem, task, real, how)
+    bounds = _run_bounds(compiled, task, history, real, how, on_progress)
     return Report(
         certificate=compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype),
         step_errors=stepwise_errors(problem, task, history),
-        step_bounds=step_bounds,
+        step_bounds=bounds.steps,
         trajectory_errors=trajectory_errors(history, real),
-        trajectory_bounds=run_bounds,
+        trajectory_bounds=bounds.trajectory,
         near_kinks=near_kinks(program, problem, task, history),
         backend=backend,
         dtype=str(task.x.dtype).removeprefix("torch."),
-        paper_trajectory=paper_line,
+        paper_trajectory=bounds.paper,
+    )
+
+
+def _run_bounds(
+    compiled: Compiled,
+    task: Task,
+    history: History,
+    real: History,
+    how: Arithmetic,
+    on_progress: OnProgress | None,
+) -> RunBounds:
+    """What is proved of this run, by the rules of what it trains."""
+    program, problem = compiled.program, compiled.problem
+    if problem.trains_function:
+        return RunBounds(
+            functional_step_bounds(problem, task, history, how),
+            functional_trajectory_bounds(problem, task, real, how),
+        )
+    if problem.trains_coefficients:
+        return linear_bounds(problem, compiled.stack, task, history, real, how)
+    if isinstance(program, ChainProgram):
+        return chain_bounds(program, task, history, real, how, _second_half(on_progress))
+    return RunBounds(
+        stepwise_bounds(program, task, history, how),
+        trajectory_bounds(program, problem, task, real, how),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -14,10 +14,9 @@ from torch.nn import functional
 from icgd.backends.chain_dense import DenseGenerator
 from icgd.backends.chain_fused import FusedGenerator
 from icgd.backends.chain_generator import AbstractGenerator, Row
-from icgd.backends.run import OnProgress, Run, is_still
+from icgd.backends.run import OnProgress, Run, is_still, made_or_none
 from icgd.errors import (
     InterruptedRunError,
-    OverflowedRunError,
     SettingError,
     UnknownNameError,
 )
@@ -74,9 +73,9 @@ def run_chain(
                 break
         predictions = chain.predictions(states[-1])
     except KeyboardInterrupt:
-        partial = _partial(chain, task, states, n_rounds)
+        known = _partial(chain, task, states, n_rounds)
         following = program.examples_of(n_rounds, task.n_examples)[0]
-        raise InterruptedRunError.after(n_rounds, program.n_steps, partial, following) from None
+        raise InterruptedRunError.after(n_rounds, program.n_steps, known, following) from None
     return Run(
         parameters=torch.stack(states, dim=-2),
         predictions=predictions,
@@ -86,12 +85,11 @@ def run_chain(
 
 
 def _partial(chain: Chain | None, task: Task, states: list[Parameters], n_rounds: int) -> Run:
-    """What an interrupted run leaves: a second Ctrl-C gives up the predictions."""
-    parameters, predictions = torch.stack(states, dim=-2), task.y[..., :0, :].clone()
+    """What an interrupted run leaves."""
+    parameters = torch.stack(states, dim=-2)
     if chain is None:
-        return Run(parameters, predictions)
-    with suppress(OverflowedRunError, KeyboardInterrupt):
-        predictions = chain.predictions(states[-1])
+        return Run(parameters, task.y[..., :0, :].clone())
+    predictions = made_or_none(partial(chain.predictions, states[-1]), task)
     return Run(parameters, predictions, chain.trace(n_rounds))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -42,11 +43,13 @@ def is_still(before: Parameters, after: Parameters, stop_below: float | None) ->
 
 
 def made_or_none(predict: Callable[[], Predictions], task: Task) -> Predictions:
-    """The predictions of an interrupted run; none if a query is beyond what heads are made for."""
-    try:
+    """The predictions of an interrupted run.
+
+    None if a query is beyond what heads are made for, or if the user interrupts once more.
+    """
+    with suppress(OverflowedRunError, KeyboardInterrupt):
         return predict()
-    except OverflowedRunError:
-        return task.y[..., :0, :].clone()
+    return task.y[..., :0, :].clone()
 
 
 def in_groups(task: Task, size: int) -> list[Task]:

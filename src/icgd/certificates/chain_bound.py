@@ -34,6 +34,7 @@ from icgd.certificates.bounds import (
     moved,
     multiply,
 )
+from icgd.certificates.certificate import RunBounds
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
 from icgd.problems.functions import KinkedFunction
@@ -58,19 +59,6 @@ Row = Enclosure | float
 Rows = Mapping[str, Row]
 
 
-@dataclass(frozen=True)
-class ChainBounds:
-    """For each round a bound on the error of any weight: of the round alone, and of all so far."""
-
-    steps: Tensor
-    trajectory: Tensor
-
-    @property
-    def paper(self) -> Tensor:
-        """The paper's line for the trajectory, as if no round expanded distances."""
-        return self.steps.cumsum(-1)
-
-
 def chain_bounds(
     program: ChainProgram,
     task: Task,
@@ -78,12 +66,12 @@ def chain_bounds(
     real: History,
     how: Arithmetic,
     on_progress: OnProgress | None = None,
-) -> ChainBounds:
+) -> RunBounds:
     """Bounds for a run's own `history`, and for its distance from the `real` one."""
     both = torch.stack([history.double(), real])
     carries = torch.tensor([False, True]).reshape(2, *[1] * len(task.batch), 1, 1)
     steps, trajectory = _rounds(program, task, both, how, carries, on_progress)
-    return ChainBounds(steps, trajectory)
+    return RunBounds(steps, trajectory, steps.cumsum(-1))
 
 
 def round_bounds(program: ChainProgram, task: Task, history: History, how: Arithmetic) -> Tensor:

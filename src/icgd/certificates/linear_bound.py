@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.certificate import RunBounds
 from icgd.certificates.domain_bound import DomainBound
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
@@ -109,18 +110,6 @@ def linear_step_bounds(
     return linear_step_errors(problem, program, task, history, how).amax(-1)
 
 
-@dataclass(frozen=True)
-class LinearBounds:
-    """For each step a bound on the error of any coefficient: of the step alone, and of all so far.
-
-    `paper` is the line of the theorems, the sum of what the steps add, as if none expanded.
-    """
-
-    steps: Tensor
-    trajectory: Tensor
-    paper: Tensor
-
-
 def linear_bounds(
     problem: Problem,
     program: StackProgram,
@@ -128,7 +117,7 @@ def linear_bounds(
     history: History,
     real: History,
     how: Arithmetic,
-) -> LinearBounds:
+) -> RunBounds:
     """Bounds for a run's own `history`, and for its distance from the `real` one."""
     errors = linear_step_errors(problem, program, task, history, how)
     added = norm(errors)
@@ -138,7 +127,7 @@ def linear_bounds(
         distance = factor * distance + added[..., step]
         bounds.append(distance)
     trajectory = torch.stack(bounds, dim=-1) if bounds else added
-    return LinearBounds(errors.amax(-1), trajectory, added.cumsum(-1))
+    return RunBounds(errors.amax(-1), trajectory, added.cumsum(-1))
 
 
 def norm(errors: Tensor) -> Tensor:
