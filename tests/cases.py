@@ -11,12 +11,14 @@ from torch import Tensor
 from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, Problem
-from icgd.problems.task import Task, as_task
+from icgd.problems.problem import Problem
+from icgd.problems.task import Task
 from icgd.problems.updates import FunctionalStep, GradientStep
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.program import StackProgram

@@ -5,7 +5,7 @@ import torch
 from beartype.roar import BeartypeCallHintViolation as WrongTypeError
 
 from icgd.problems.mlp import MLP
-from icgd.problems.reference import Forward, predict
+from icgd.problems.oracles.network import Forward, predict
 from icgd.problems.updates import GradientStep
 from tests import type_checks
 

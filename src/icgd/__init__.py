@@ -5,15 +5,17 @@ from icgd.certificates.certificate import Certificate, Report, Verdict
 from icgd.certificates.guarantee import Guarantee
 from icgd.compiled import Compiled
 from icgd.pipeline import compile, guarantee, load, verify
-from icgd.problems.curvature import sized_problem
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.kernels import register_kernel
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, Problem
+from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.sizing import sized_problem
 from icgd.problems.spectrum import spectrum
-from icgd.problems.task import Task, as_task
+from icgd.problems.task import Task
 from icgd.problems.updates import FunctionalStep, GradientStep, chebyshev_steps
 
 __version__ = "0.1.0"

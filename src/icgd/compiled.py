@@ -23,11 +23,13 @@ from icgd.certificates.functional_bound import functional_domain_bound
 from icgd.certificates.linear_bound import linear_domain_bound
 from icgd.errors import BoxWarning, DivergenceWarning, OverflowedRunError, SettingError
 from icgd.layers.transformer import Transformer
+from icgd.problems.arrays import dtype_named
+from icgd.problems.entry import as_task, checked_task
 from icgd.problems.problem import Problem
 from icgd.problems.separable import require_minimiser
 from icgd.problems.settings import count, positive
 from icgd.problems.spectrum import divergence
-from icgd.problems.task import Task, as_task, checked_task, dtype_named
+from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram, Program
 from icgd.program.check import constants
 from icgd.program.program import StackProgram

@@ -4,9 +4,11 @@ import torch
 
 from icgd.constructions.base import Precision
 from icgd.constructions.cot_network import CotNetwork
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, Problem
-from icgd.problems.task import Task, as_task
+from icgd.problems.problem import Problem
+from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
 from icgd.program.chain import ChainProgram
 

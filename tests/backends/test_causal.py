@@ -12,8 +12,8 @@ from icgd.backends.causal import (
 from icgd.backends.dense import DenseBackend
 from icgd.backends.prompt import encode, read_parameters
 from icgd.errors import ProgramError
+from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain
 from icgd.program.program import StackProgram
 from tests.cases import CONSTRUCTIONS, Case, build, make_case
 

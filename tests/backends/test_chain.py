@@ -8,8 +8,8 @@ import torch
 from icgd.backends.chain import GENERATORS, Chain, run_chain
 from icgd.errors import InterruptedRunError, LayoutError, SettingError, UnknownNameError
 from icgd.problems import reference
+from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
-from icgd.problems.task import as_task
 from tests.backends.chain_cases import problem_of, program_of, task_of
 
 PROBLEMS = {

@@ -4,9 +4,10 @@ import torch
 from icgd.backends.chain import GENERATORS, run_chain
 from icgd.errors import OverflowedRunError
 from icgd.problems import reference
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, Problem
-from icgd.problems.task import as_task
+from icgd.problems.problem import Problem
 from icgd.problems.updates import GradientStep
 from tests.backends.chain_cases import program_of
 

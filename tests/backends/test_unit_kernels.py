@@ -14,9 +14,10 @@ from icgd.backends.unit_kernels import UnitSum, is_computed_as_such
 from icgd.constructions.base import Precision
 from icgd.problems import reference
 from icgd.problems.activations import TANH
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain
-from icgd.problems.task import Task, as_task
+from icgd.problems.task import Task
 from icgd.program.ridge import Band
 from tests.cases import batch_of, make_case
 from tests.contracts.backend import RECURSION, distance

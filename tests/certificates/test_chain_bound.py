@@ -14,8 +14,8 @@ from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
 from icgd.errors import ProgramError
 from icgd.problems import reference
+from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
-from icgd.problems.task import as_task
 from tests.backends.chain_cases import problem_of, program_of, task_of
 from tests.cases import Juggle
 

@@ -10,8 +10,8 @@ from icgd.certificates.bounds import Arithmetic, apart_by
 from icgd.certificates.run_bound import _after_block, stepwise_bounds, trajectory_bounds
 from icgd.constructions.registry import construction_named
 from icgd.problems import reference
+from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain
 from icgd.program.layout import Role
 from icgd.weights.lowering import lower_program
 from tests.cases import batch_of, build, make_case, tasks_of

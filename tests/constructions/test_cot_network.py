@@ -17,10 +17,11 @@ from icgd.constructions.parts.chain_block import BACKWARD, FORWARD, FROM_X, FROM
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, ToleranceError, UnsupportedProblemError
 from icgd.problems import reference
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, Problem
-from icgd.problems.task import as_task
+from icgd.problems.problem import Problem
 from icgd.problems.updates import FunctionalStep, GradientStep
 from icgd.program import render
 from icgd.program.chain import ChainProgram

@@ -11,8 +11,8 @@ from icgd.constructions.base import Precision
 from icgd.constructions.recursion import default_activation, literal_layers
 from icgd.constructions.registry import CONSTRUCTIONS, construction_for
 from icgd.errors import SettingError, UnsupportedActivationError, UnsupportedProblemError
+from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.program import render
 from icgd.program.check import check_program

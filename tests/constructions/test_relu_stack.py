@@ -17,9 +17,10 @@ from icgd.constructions.relu_stack import ReluStack
 from icgd.errors import SettingError, UnknownNameError, UnsupportedProblemError
 from icgd.problems import reference
 from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, Problem
-from icgd.problems.task import as_task
+from icgd.problems.problem import Problem
 from icgd.problems.updates import GradientStep
 from icgd.program import render
 from icgd.program.instructions import ApplyUnits, MapSlots

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from icgd.problems.proximal_reference import objective
 
 from icgd.errors import SettingError
 from icgd.problems import curvature as module
 from icgd.problems.curvature import Curvature, curvature, everywhere, over_ball, over_box
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.links import LINKS
-from icgd.problems.proximal_reference import objective
 from icgd.problems.proximal_step import ProximalStep
 
 GENERATOR = torch.Generator().manual_seed(0)

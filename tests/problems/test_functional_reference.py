@@ -9,7 +9,8 @@ from sklearn.kernel_ridge import KernelRidge
 
 import icgd
 from icgd.problems import functional_reference
-from icgd.problems.problem import Domain, Problem
+from icgd.problems.domain import Domain
+from icgd.problems.problem import Problem
 from icgd.problems.updates import FunctionalStep
 from tests.cases import KERNEL_CASES, over
 

@@ -4,9 +4,10 @@ from dataclasses import replace
 import pytest
 
 from icgd.errors import SettingError, UnknownNameError
+from icgd.problems.domain import Domain
 from icgd.problems.losses import HUBER
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, Problem
+from icgd.problems.problem import Problem
 from icgd.problems.updates import GradientStep
 from tests import cases
 from tests.cases import over

@@ -6,9 +6,10 @@ from itertools import pairwise
 import torch
 
 from icgd.problems import reference
+from icgd.problems.domain import Domain
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, Problem
+from icgd.problems.problem import Problem
 from icgd.problems.updates import GradientStep
 from tests import cases
 from tests.cases import batch_of, make_case, over, tasks_of

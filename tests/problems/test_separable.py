@@ -5,12 +5,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from icgd.problems.proximal_reference import descend, objective
 from scipy.optimize import linprog
 from sklearn.datasets import load_breast_cancer
 
 from icgd.errors import SeparableDataError
 from icgd.problems.linear_model import LinearModel
-from icgd.problems.proximal_reference import descend, objective
 from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.separable import require_minimiser, separation
 

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from icgd.errors import DataError, DomainError, IcgdError, SettingError, UnknownNameError
+from icgd.problems.arrays import dtype_named
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, Problem
-from icgd.problems.task import as_task, dtype_named
+from icgd.problems.problem import Problem
 from icgd.problems.updates import GradientStep
 
 PROBLEM = Problem(MLP((3, 4, 1)), "squared", GradientStep(0.1, 3.0), Domain(4.0, 2.0))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from icgd.problems.reference import predict
+from icgd.problems.oracles.network import predict
 from icgd.reproductions.wang_training import (
     BallTask,
     Budget,

@@ -18,8 +18,8 @@ from icgd.certificates.bounds import (
 )
 from icgd.certificates.intervals import Interval
 from icgd.certificates.unit_bounds import left_over, propagate
+from icgd.problems.arrays import FLOAT32_ROUNDING
 from icgd.problems.problem import Problem
-from icgd.problems.task import FLOAT32_ROUNDING
 from icgd.program.layout import Role
 from icgd.program.program import StackProgram
 

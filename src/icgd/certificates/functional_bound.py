@@ -26,8 +26,8 @@ from icgd.certificates.kernel_rounding import (
     largest_kernel,
     worst_kernel_error,
 )
-from icgd.problems.functional_reference import all_points
 from icgd.problems.kernel_machine import as_matrix
+from icgd.problems.oracles.function import all_points
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.shapes import History

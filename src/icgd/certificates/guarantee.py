@@ -8,7 +8,7 @@ step says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from torch import Tensor
@@ -18,8 +18,8 @@ from icgd.certificates.linear_bound import linear_step_errors, norm
 from icgd.errors import DataError
 from icgd.problems.curvature import curvature, over_ball
 from icgd.problems.guarantees import InexactDescent, distance_to_minimiser
+from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.problem import Problem
-from icgd.problems.proximal_reference import descend, gradient, objective, step
 from icgd.problems.task import Task
 from icgd.program.program import StackProgram
 from icgd.shapes import History
@@ -90,8 +90,8 @@ def check_guarantee(
         expected = "(n, d_x): one task at a time"
         raise DataError.wrong_shape("X", task.x.shape, expected)
     model, update = problem.model, problem.proximal_step
-    history, x, y = history.double(), task.x.double(), task.y.double()
-    found = _minimiser(problem, history[-1], x, y)
+    history, x, oracle = history.double(), task.x.double(), problem.linear_oracle
+    found = _minimiser(oracle, replace(task, initial=history[-1]))
     added = norm(linear_step_errors(problem, program, task, history, how))
     step_error = float(added.max()) if added.numel() else 0.0
     known = found.distance if found.distance < inf else 0.0
@@ -100,8 +100,8 @@ def check_guarantee(
     ball = over_ball(model, x, found.parameters, start + n_steps * step_error + known)
     curved, size = curvature(model, update, x, ball), update.step_size or 0.0
     promised = InexactDescent(curved, size, start, step_error, n_steps)
-    slope = float(gradient(model, update, history[0], x, y).norm())
-    ends = [objective(model, update, point, x, y) for point in (history[-1], found.parameters)]
+    slope = float(oracle.gradient(task, history[0]).norm())
+    ends = [oracle.objective(task, point) for point in (history[-1], found.parameters)]
     return Guarantee(
         theorem="3.3" if update.l1 else "3.2" if model.link == "identity" else "3.1",
         n_steps=n_steps,
@@ -120,24 +120,23 @@ def check_guarantee(
     )
 
 
-def _minimiser(problem: Problem, start: Tensor, x: Tensor, y: Tensor) -> _Minimiser:
+def _minimiser(oracle: LinearOracle, task: Task) -> _Minimiser:
     """G = (w - Tw) / eta gives F(Tw) - F* <= <G, w - w*>, by convexity and eta <= 1 / beta."""
-    model, update = problem.model, problem.proximal_step
-    tolerance = STILL * max(1.0, float(start.abs().max()))
-    near = descend(model, update, start, x, y, tolerance=tolerance, most_steps=MOST_STEPS)
-    last = step(model, update, near.parameters, x, y)
-    change, size = float((last - near.parameters).norm()), update.step_size or 1.0
-    before = _distance(problem, near.parameters, change, x)
+    tolerance = STILL * max(1.0, float(task.initial.abs().max()))
+    near = oracle.descend(task, tolerance=tolerance, most_steps=MOST_STEPS).weights
+    last = oracle.step(task, near)
+    change, size = float((last - near).norm()), oracle.update.step_size or 1.0
+    before = _distance(oracle, near, change, task.x.double())
     return _Minimiser(last, before + change, change / size * before if change else 0.0)
 
 
-def _distance(problem: Problem, point: Tensor, change: float, x: Tensor) -> float:
+def _distance(oracle: LinearOracle, point: Tensor, change: float, x: Tensor) -> float:
     """At most how far a point is from the minimiser if an exact step moves it by `change`.
 
     A step that contracts a ball by q maps it into itself if `change` is at most 1 - q of its
     radius, and then has its fixed point there.
     """
-    model, update = problem.model, problem.proximal_step
+    model, update = oracle.target, oracle.update
     for radius in (max(1.0, float(point.norm())) * share for share in RADII):
         curved = curvature(model, update, x, over_ball(model, x, point, radius))
         distance = distance_to_minimiser(curved, update.step_size or 1.0, change)

@@ -11,12 +11,14 @@ import typer
 
 from icgd.cli.csv_data import read_examples
 from icgd.errors import SettingError
-from icgd.problems.curvature import sized_problem
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
 from icgd.problems.linear_model import REDUCTIONS, LinearModel
 from icgd.problems.links import LINKS
-from icgd.problems.problem import MATCHING, Domain, Problem
+from icgd.problems.oracles.linear import MATCHING
+from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.task import as_task
+from icgd.problems.sizing import sized_problem
 
 PANEL = "A linear model"
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from icgd.backends.registry import BACKENDS
-from icgd.problems.task import DTYPES
+from icgd.problems.arrays import DTYPES
 
 CompiledFile = Annotated[Path, typer.Argument(help="File that `icgd compile` wrote.")]
 Data = Annotated[

@@ -29,11 +29,12 @@ from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError
 from icgd.pipeline import compile
 from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import KERNELS
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, Problem
+from icgd.problems.problem import Problem
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.problems.updates import FunctionalStep, GradientStep
 

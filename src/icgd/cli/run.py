@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from torch import Tensor
 
 from icgd.backends.run import Run
 from icgd.cli import show
@@ -18,16 +19,10 @@ from icgd.cli.writing import write_file
 from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
 from icgd.pipeline import load
-from icgd.problems import functional_reference, proximal_reference, reference
-from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.shapes import Parameters
 
 INTERRUPTED = 130
 """Exit code of what Ctrl-C has stopped: 128 and the signal's number, as in a shell."""
-
-INTERCEPT = "(intercept)"
-"""What the coefficient of no column is called; no column is likely to have that name."""
 
 
 def run(
@@ -108,15 +103,16 @@ def _train(
     compiled: Compiled, task: Task, examples: Examples, backend: str, stop_below: float | None
 ) -> Outcome:
     result, ending = _ended_run(compiled, task, backend, stop_below)
-    problem, first, last = compiled.problem, result.parameters[0], result.parameters[-1]
+    first, last = result.parameters[0], result.parameters[-1]
+    oracle = compiled.problem.oracle
     return Outcome(
         steps=len(result.parameters) - 1,
         ending=ending,
-        risk_before=_risk(problem, first, task),
-        risk_after=_risk(problem, last, task),
-        objective_before=_objective(problem, first, task),
-        objective_after=_objective(problem, last, task),
-        coefficients=_coefficients(problem, last, examples),
+        risk_before=float(oracle.risk(task, first)),
+        risk_after=float(oracle.risk(task, last)),
+        objective_before=_number(oracle.objective(task, first)),
+        objective_after=_number(oracle.objective(task, last)),
+        coefficients=oracle.named(last, examples.input_names),
         labels=examples.label_names,
         predictions=result.predictions.tolist(),
     )
@@ -138,33 +134,6 @@ def _ended_run(
     return result, Ending.ALL_TAKEN if result.stopped_after is None else Ending.STILL
 
 
-def _risk(problem: Problem, parameters: Parameters, task: Task) -> float:
-    if problem.trains_function:
-        return functional_reference.risk(task, parameters)
-    x, y = task.x.double(), task.y.double()
-    if problem.trains_coefficients:
-        return float(proximal_reference.risk(problem.model, parameters.double(), x, y))
-    return float(reference.risk(problem, parameters.double(), x, y))
-
-
-def _objective(problem: Problem, parameters: Parameters, task: Task) -> float | None:
-    if not problem.trains_coefficients:
-        return None
-    model, update = problem.model, problem.proximal_step
-    x, y = task.x.double(), task.y.double()
-    return float(proximal_reference.objective(model, update, parameters.double(), x, y))
-
-
-def _coefficients(
-    problem: Problem, parameters: Parameters, examples: Examples
-) -> dict[str, float] | None:
-    """Those of a linear model, by the names of their columns."""
-    if not problem.trains_coefficients:
-        return None
-    names = (*examples.input_names, *(INTERCEPT,) * problem.model.intercept)
-    return dict(zip(names, parameters.tolist(), strict=True))
-
-
 def _print(outcome: Outcome, compiled: Compiled) -> None:
     steps = f"{outcome.steps:,} of {compiled.program.n_steps:,}: {outcome.ending.value}"
     rows = [
@@ -173,8 +142,8 @@ def _print(outcome: Outcome, compiled: Compiled) -> None:
         ("loss after", f"{outcome.risk_after:.6g}"),
     ]
     rows += _penalised_rows(outcome)
-    if _is_least_squares(compiled.problem):
-        rows.append(("an example's loss", "(z - y)^2 / 2 less y^2 / 2"))
+    if formula := compiled.problem.oracle.unusual_loss:
+        rows.append(("an example's loss", formula))
     show.print_rows("Training", rows)
     if outcome.coefficients is not None:
         show.print_coefficients(outcome.coefficients)
@@ -182,9 +151,8 @@ def _print(outcome: Outcome, compiled: Compiled) -> None:
         show.print_predictions(outcome.labels, outcome.predictions)
 
 
-def _is_least_squares(problem: Problem) -> bool:
-    """Whether losses may be negative, which nobody expects of least squares."""
-    return problem.trains_coefficients and problem.model.link == "identity"
+def _number(value: Tensor | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _penalised_rows(outcome: Outcome) -> list[tuple[str, str]]:

@@ -9,12 +9,12 @@ from typing import ClassVar
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.approximation.ridge_sum import FEWEST_UNITS
 from icgd.errors import SettingError
+from icgd.problems.arrays import dtype_named
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, power_of_two
-from icgd.problems.task import dtype_named
 from icgd.problems.unit_activations import unit_activation_named
 from icgd.problems.updates import GradientStep
 from icgd.program.chain import Program

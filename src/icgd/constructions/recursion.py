@@ -54,10 +54,10 @@ from icgd.constructions.parts.ranges import (
 )
 from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY
+from icgd.problems.arrays import dtype_named
 from icgd.problems.functions import KinkedFunction, ScalarFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
-from icgd.problems.task import dtype_named
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.program.instructions import (
     IS_QUERY,

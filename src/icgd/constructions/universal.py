@@ -34,9 +34,10 @@ from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.constructions.parts.ranges import ROUNDING_ROOM, backward_ranges, ranges_on_domain
 from icgd.constructions.table_size import table_size
 from icgd.errors import SettingError
-from icgd.problems import activations, reference
+from icgd.problems import activations
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.mlp import MLP
+from icgd.problems.oracles.network import gradient, predict
 from icgd.problems.problem import Problem
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import (
@@ -312,7 +313,7 @@ def _steps(problem: Problem, head: ContextHead) -> ReluSum:
         for part in (domain.x * x, domain.y * y)
     ]
     w = update.box * levels.repeat(n_contexts).unsqueeze(-1)
-    moved = w - update.step_size * reference.gradient(problem, w, *data)
+    moved = w - update.step_size * gradient(problem.network, problem.loss_function, w, *data)
     answers = moved.clamp(-2 * update.box, 2 * update.box)
     steps = torch.arange(n_levels, dtype=torch.float64) - (n_levels - 1) / 2
     keys = head.codes.repeat_interleave(n_levels) + steps.repeat(n_contexts)
@@ -325,7 +326,7 @@ def _predictions(problem: Problem, levels: int) -> ReluSum:
     w = problem.gradient_step.box * value.repeat_interleave(levels).unsqueeze(-1)
     x = problem.domain.x * value.repeat(levels)[:, None, None]
     keys = torch.arange(levels**2, dtype=torch.float64) - (levels**2 - 1) / 2
-    return _table(PREDICTION_TABLE, keys, reference.predict(problem.network, w, x).flatten())
+    return _table(PREDICTION_TABLE, keys, predict(problem.network, w, x).flatten())
 
 
 def _quantise(read: str, write: str, size: float) -> MapSlots:

@@ -32,7 +32,7 @@ from icgd.layers.mlp import MLPLayer
 from icgd.layers.product import ProductLayer
 from icgd.layers.sequence_attention import SequenceAttention
 from icgd.layers.softmax_attention import SoftmaxAttention
-from icgd.problems.task import DTYPES, dtype_named
+from icgd.problems.arrays import DTYPES, dtype_named
 from icgd.program.layout import Layout
 from icgd.program.program import StackProgram
 from icgd.program.render import to_data

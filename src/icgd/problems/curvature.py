@@ -12,16 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from icgd.errors import SettingError
-from icgd.problems.linear_model import Design, LinearModel, require_inputs
-from icgd.problems.problem import Problem
+from icgd.problems.linear_model import Design, LinearModel
 from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.task import checked_array
 from icgd.shapes import Inputs, Labels, Parameters
 
 Scores = tuple[Labels, Labels]
@@ -98,25 +95,6 @@ def step_size(
         return update.step_size
     largest = curvature(model, update, x, scores).largest
     return 1 / largest if largest else 1.0  # without curvature nothing moves
-
-
-def sized_problem(problem: Problem, X: Any) -> Problem:
-    """The problem of a linear model with the step size 1 / beta, from the curvature of its inputs.
-
-    For poisson, whose mean has no steepest slope, it is that of the scores which the box or
-    `domain.score` allow.
-    """
-    x = checked_array("X", X)
-    require_inputs(problem.model, x)
-    update = sized(problem.model, problem.proximal_step, x, allowed_scores(problem, x))
-    return replace(problem, update=update)
-
-
-def allowed_scores(problem: Problem, x: Inputs) -> Scores:
-    """Between which scores each example stays, by the box and `domain.score`."""
-    low, high = everywhere(x) if problem.box is None else over_box(problem.model, x, problem.box)
-    most = problem.domain.score or inf
-    return low.clamp(min=-most), high.clamp(max=most)
 
 
 def sized(

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import DataError, SettingError
+from icgd.problems.arrays import first_set, require_finite
 from icgd.problems.links import Link, link_named
 from icgd.problems.settings import count, instance
 from icgd.shapes import Inputs, Labels, Parameters
@@ -79,7 +80,7 @@ def require_inputs(model: LinearModel, x: Tensor) -> None:
         raise DataError.wrong_shape("X", x.shape, expected)
     if 0 in x.shape:
         raise DataError.empty("X", x.shape)
-    _require_finite("X", x)
+    require_finite("X", x)
 
 
 def require_data(model: LinearModel, x: Tensor, y: Tensor) -> None:
@@ -88,22 +89,12 @@ def require_data(model: LinearModel, x: Tensor, y: Tensor) -> None:
     if y.shape != (*x.shape[:-1], 1):
         expected = f"{(*x.shape[:-1], 1)}, a label for each row of X"
         raise DataError.wrong_shape("y", y.shape, expected)
-    _require_finite("y", y)
+    require_finite("y", y)
     require_labels(model.link_function, y)
-
-
-def _require_finite(name: str, array: Tensor) -> None:
-    if index := _first(~array.isfinite()):
-        raise DataError.not_finite(name, index, array[tuple(index)].item())
 
 
 def require_labels(link: Link, y: Labels) -> None:
     """Raise `DataError` unless the link allows every label."""
-    if index := _first((y < link.least_label) | (y > link.largest_label)):
+    if index := first_set((y < link.least_label) | (y > link.largest_label)):
         value = y[tuple(index)].item()
         raise DataError.outside_support(link.name, index, value, link.labels)
-
-
-def _first(flags: Tensor) -> list[int] | None:
-    """Where the first flag is set, if any is."""
-    return flags.nonzero()[0].tolist() if flags.any() else None

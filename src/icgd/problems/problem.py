@@ -4,41 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from icgd.errors import SettingError
+from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
+from icgd.problems.oracles.function import FunctionOracle
+from icgd.problems.oracles.linear import LinearOracle
+from icgd.problems.oracles.network import NetworkOracle
+from icgd.problems.oracles.oracle import AbstractOracle
 from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.settings import instance, positive
+from icgd.problems.settings import instance
 from icgd.problems.updates import FunctionalStep, GradientStep
 
 Target = MLP | KernelMachine | LinearModel
 Update = GradientStep | FunctionalStep | ProximalStep
 
-MATCHING = "matching"
-"""The loss of a linear model: the one that its link matches."""
-
-
-@dataclass(frozen=True)
-class Domain:
-    """Bounds on every entry: |x| <= `x` and |y| <= `y`. Certificates rely on them.
-
-    For a linear model |<w, x>| <= `score` may be smaller than what x and the box allow; a run that
-    leaves it is stopped.
-    """
-
-    x: float
-    y: float
-    score: float | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "x", positive("domain.x", self.x))
-        object.__setattr__(self, "y", positive("domain.y", self.y))
-        if self.score is not None:
-            object.__setattr__(self, "score", positive("domain.score", self.score))
+ORACLES: dict[type, Any] = {
+    MLP: NetworkOracle,
+    KernelMachine: FunctionOracle,
+    LinearModel: LinearOracle,
+}
+"""How each kind of target is really trained."""
 
 
 @dataclass(frozen=True)
@@ -57,36 +48,18 @@ class Problem:
 
     def __post_init__(self) -> None:
         instance("domain", self.domain, Domain)
-        match self.target:
-            case LinearModel():
-                instance("update", self.update, ProximalStep)
-                self._require_loss(MATCHING, "a linear model")
-            case KernelMachine():
-                instance("update", self.update, FunctionalStep)
-                self._require_loss("squared", "a kernel machine")
-                self.functional_step.require_width(self.machine.input_width)
-            case MLP():
-                loss_named(self.loss)
-                instance("update", self.update, GradientStep)
-            case _:
-                kinds = "MLP, KernelMachine or LinearModel"
-                raise SettingError.wrong_kind("target", self.target, kinds)
-        if self.domain.score is not None and not self.trains_coefficients:
-            raise SettingError.without("domain.score", "a linear model")
+        if type(self.target) not in ORACLES:
+            names = [kind.__name__ for kind in ORACLES]
+            kinds = f"{', '.join(names[:-1])} or {names[-1]}"
+            raise SettingError.wrong_kind("target", self.target, kinds)
+        self.oracle  # noqa: B018 - it checks that its parts suit each other
 
-    def _require_loss(self, only: str, target: str) -> None:
-        if self.loss != only:
-            raise SettingError.not_one_of(f"loss of {target}", self.loss, (only,))
-
-    @property
-    def trains_function(self) -> bool:
-        """Whether the target is a kernel machine: a function without weights."""
-        return isinstance(self.target, KernelMachine)
-
-    @property
-    def trains_coefficients(self) -> bool:
-        """Whether the target is a linear model."""
-        return isinstance(self.target, LinearModel)
+    @cached_property
+    def oracle(self) -> AbstractOracle:
+        """The real training of this target, in float64."""
+        kind = ORACLES[type(self.target)]
+        oracle: AbstractOracle = kind(self.target, self.loss, self.update, self.domain)
+        return oracle
 
     @property
     def network(self) -> MLP:
@@ -119,9 +92,24 @@ class Problem:
         return _of_kind("update", self.update, ProximalStep)
 
     @property
+    def linear_oracle(self) -> LinearOracle:
+        """The oracle, if the target is a linear model."""
+        return _of_kind("oracle", self.oracle, LinearOracle)
+
+    @property
+    def function_oracle(self) -> FunctionOracle:
+        """The oracle, if the target is a kernel machine."""
+        return _of_kind("oracle", self.oracle, FunctionOracle)
+
+    @property
+    def network_oracle(self) -> NetworkOracle:
+        """The oracle, if the target is a network."""
+        return _of_kind("oracle", self.oracle, NetworkOracle)
+
+    @property
     def box(self) -> float | None:
         """Largest size of a weight, if there are weights and they are clipped."""
-        return None if isinstance(self.update, FunctionalStep) else self.update.box
+        return self.oracle.box
 
     @property
     def loss_function(self) -> Loss:

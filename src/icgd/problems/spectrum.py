@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from icgd.problems.kernel_machine import KernelMachine
-from icgd.problems.problem import Problem
-from icgd.problems.task import Task
+from icgd.problems.updates import FunctionalStep
+from icgd.shapes import Inputs
 
 EXACT_SIZE = 512
 """Examples up to which all eigenvalues are computed, O(n^3); beyond, the largest by iteration."""
@@ -55,16 +55,17 @@ class Divergence:
     growth: float
 
 
-def divergence(problem: Problem, task: Task, n_steps: int) -> Divergence | None:
+def divergence(
+    machine: KernelMachine, update: FunctionalStep, x: Inputs, n_steps: int
+) -> Divergence | None:
     """The worst eigenvalue along which the error grows over the run, if there is one.
 
     Steps that move the inputs are not judged. A look at the row sums, O(n^2), is enough where
     steps are small; otherwise eigenvalues are computed.
     """
-    update, machine = problem.functional_step, problem.machine
     if update.transforms or n_steps == 0:
         return None
-    gram = machine.gram(task.x.double())
+    gram = machine.gram(x.double())
     sizes = [update.size_of(step) for step in range(n_steps)]
     if machine.is_positive and max(sizes) * (_row_sum(gram) + update.noise) <= 2:
         return None

@@ -21,12 +21,13 @@ from torch import Tensor
 
 from icgd.errors import DivergenceWarning
 from icgd.pipeline import compile
-from icgd.problems import functional_reference
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.kernels import KERNELS
-from icgd.problems.problem import Domain, Problem
+from icgd.problems.problem import Problem
 from icgd.problems.spectrum import spectrum
-from icgd.problems.task import Task, as_task
+from icgd.problems.task import Task
 from icgd.problems.updates import FunctionalStep, chebyshev_steps
 from icgd.training.assumptions import (
     Check,
@@ -103,7 +104,7 @@ def _every_layer(heads: tuple[KernelHead, ...], name: str, sizes: Sizes, seed: i
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)  # relu has negative eigenvalues
         values = compiled.run_task(task, backend="dense").parameters
-    real = functional_reference.train(compiled.problem, task, sizes.n_layers)
+    real = compiled.problem.oracle.train(task, sizes.n_layers)
     claim = f"Proposition {name}: every layer is a step of functional descent"
     return Check(claim, float((values - real).abs().max()), EXACT, "largest difference")
 
@@ -118,7 +119,7 @@ def _rate(sizes: Sizes, seed: int) -> Check:
     problem = Problem(machine, "squared", step, Domain(1.0, 1.0))
     run = compile(problem, n_steps=sizes.n_layers).run_task(task)
     values = run.parameters[:, task.n_examples :]
-    limit = functional_reference.limit(problem, task).flatten()
+    limit = problem.function_oracle.limit(task).flatten()
     rate = max(abs(1 - 1.9 / found.condition), 0.9)
     cross = machine.matrix(task.x, task.queries)
     reading = torch.linalg.solve(machine.gram(task.x), cross).norm(dim=0)

@@ -19,11 +19,11 @@ from icgd.compiled import Compiled
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError
 from icgd.pipeline import compile, verify
-from icgd.problems import functional_reference
-from icgd.problems.curvature import sized_problem
+from icgd.problems.entry import as_task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
-from icgd.problems.task import Task, as_task
+from icgd.problems.sizing import sized_problem
+from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
 from icgd.reproductions import plotting
 from icgd.reproductions.descent import descend
@@ -90,7 +90,7 @@ def compare(settings: Settings) -> Comparison:
         name: partial(run.run_task, task, history=False) for name, run in compiled.items()
     }
     seconds = interleaved_medians(
-        {**jobs, "": lambda: _direct(settings, task)}, rounds=settings.n_timings
+        {**jobs, "": lambda: descend(settings.problem, task, settings.n_steps)}, rounds=settings.n_timings
     )
     rows = tuple(
         _row(name, run, task, seconds[name], seconds[""]) for name, run in compiled.items()
@@ -111,8 +111,8 @@ def _task(settings: Settings) -> Task:
 
 
 def _sized(problem: Problem, task: Task) -> Problem:
-    """The problem itself, or that of a linear model with its step size written down."""
-    return sized_problem(problem, task.x) if problem.trains_coefficients else problem
+    """The problem with its step size written down."""
+    return problem if problem.update.step_size else sized_problem(problem, task.x)
 
 
 def _compiled(settings: Settings) -> tuple[dict[str, Compiled], dict[str, str]]:
@@ -148,17 +148,9 @@ def _in_one_batch(settings: Settings) -> Problem:
     return replace(problem, update=replace(problem.update, batch_size=settings.n_examples))
 
 
-def _direct(settings: Settings, task: Task) -> object:
-    """Real training, as it is usually written."""
-    if settings.problem.trains_function:
-        return functional_reference.train(settings.problem, task, settings.n_steps)
-    return descend(settings.problem, task, settings.n_steps)
-
-
 def _row(name: str, run: Compiled, task: Task, seconds: float, descent: float) -> Row:
     summary = run.summary(task.n_tokens)
-    initial = None if run.problem.trains_function else task.initial
-    report = verify(run, task.x, task.y, initial=initial)
+    report = verify(run, task.x, task.y, initial=task.initial)
     return Row(
         construction=name,
         layers_per_step=summary.layers_per_step,

@@ -11,8 +11,9 @@ from time import process_time
 import torch
 
 from icgd.compiled import Compiled
+from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, Problem
+from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
 from icgd.reproductions.counting import work_of

@@ -18,9 +18,9 @@ from icgd.backends.run import OnProgress
 from icgd.certificates.certificate import Report
 from icgd.compiled import Compiled
 from icgd.pipeline import compile, verify
-from icgd.problems import reference
+from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, Problem
+from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
 from icgd.reproductions import plotting
@@ -135,8 +135,8 @@ def numbers(settings: Settings | None = None, on_progress: OnProgress | None = N
     problem = compiled.problem
     task = compiled.task(x, y, queries=queries, seed=settings.weight_seed)
     run = compiled.run_task(task)
-    real = reference.train(problem, task.initial, task.x, task.y, settings.n_steps)
-    real_predictions = reference.predict(problem.network, real[-1], task.queries)
+    real = problem.oracle.train(task, settings.n_steps)
+    real_predictions = problem.oracle.predict(task, real[-1])
     stage_done(1, N_STAGES)
     dense = _through_every_head(settings, task)
     stage_done(2, N_STAGES)
@@ -190,7 +190,7 @@ def _through_every_head(settings: Settings, task: Task) -> _Dense:
 
 
 def _losses(problem: Problem, history: History, task: Task) -> tuple[float, ...]:
-    losses = [reference.risk(problem, weights, task.x, task.y) for weights in history]
+    losses = [problem.oracle.risk(task, weights) for weights in history]
     return tuple(float(loss) for loss in losses)
 
 

@@ -15,12 +15,13 @@ import torch
 from icgd.approximation.lattice import nearest_token
 from icgd.compiled import Compiled
 from icgd.pipeline import compile
-from icgd.problems import reference
 from icgd.problems.catalog import function_named
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Domain, Problem
-from icgd.problems.task import Task, as_task
+from icgd.problems.problem import Problem
+from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
 from icgd.program.functions import Function, LatticeFunction
 from icgd.reproductions import plotting
@@ -63,7 +64,7 @@ class Result:
 def measure(sizes: Sizes = Sizes()) -> Result:  # noqa: B008 - a constant
     """Run everything; softmax-stack on the dense backend, where every head is computed."""
     task = _task()
-    real = reference.train(PROBLEM, task.initial, task.x, task.y, N_STEPS)
+    real = PROBLEM.oracle.train(task, N_STEPS)
 
     def curve(
         name: str, tried: Sequence[int], build: Callable[[int], Compiled], backend: str

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from icgd.pipeline import compile
-from icgd.problems import functional_reference
+from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
-from icgd.problems.problem import Domain, Problem
+from icgd.problems.problem import Problem
 from icgd.problems.spectrum import spectrum
 from icgd.problems.updates import FunctionalStep, best_constant_step, chebyshev_steps
 from icgd.reproductions import plotting
@@ -69,7 +69,7 @@ def measure(sizes: Sizes = Sizes()) -> Result:  # noqa: B008 - a constant
         y=_plain(y),
         queries=_plain(queries),
         values={layer: _plain(values[layer]) for layer in sizes.shown},
-        limit=_plain(functional_reference.limit(problem, task)),
+        limit=_plain(problem.function_oracle.limit(task)),
         constant=_left(sizes, constant=True),
         chebyshev=_left(sizes, constant=False),
     )

@@ -17,7 +17,8 @@ from typing import final
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError
 from icgd.pipeline import compile
-from icgd.problems.problem import Domain, Problem
+from icgd.problems.domain import Domain
+from icgd.problems.problem import Problem
 from icgd.problems.updates import GradientStep
 from icgd.reproductions import wang_picture
 from icgd.reproductions.plotting import Figure

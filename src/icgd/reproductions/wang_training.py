@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from icgd.problems.mlp import MLP
-from icgd.problems.reference import predict
+from icgd.problems.oracles.network import predict
 from icgd.problems.settings import count
 from icgd.reproductions.reproduction import AbstractRun
 from icgd.shapes import Labels

@@ -17,8 +17,8 @@ from torch.optim import Adam
 
 from icgd.backends.run import OnProgress
 from icgd.errors import FileError, SettingError, TrainingError, UnknownNameError
+from icgd.problems.arrays import dtype_named
 from icgd.problems.settings import count, positive
-from icgd.problems.task import dtype_named
 from icgd.training.checkpoints import Checkpoints, Configuration, State, restore, tensors_of
 from icgd.training.logs import EventFile, Log, write_csv, write_json
 from icgd.training.parallel import Processes, device_named, joined

@@ -76,7 +76,7 @@ def _checked(
         problem = Problem.from_data(_parsed(texts["problem"]))
         program = from_data(_parsed(texts["program"]))
         check_program(program)
-        if _shapes(program) != _expected_shapes(problem):
+        if _shapes(program) != list(problem.oracle.weight_shapes):
             raise FileError.damaged(source, "its program is not one of its problem")
     except FileError:
         raise
@@ -85,15 +85,6 @@ def _checked(
     except (IcgdError, KeyError, TypeError, ValueError) as error:
         raise FileError.damaged(source, f"its metadata does not hold a program: {error}") from None
     return problem, program
-
-
-def _expected_shapes(problem: Problem) -> list[tuple[int, ...]]:
-    """The shapes of the weights that the problem trains."""
-    if problem.trains_function:
-        return []
-    if problem.trains_coefficients:
-        return [(1, problem.model.input_width), *([(1, 1)] * problem.model.intercept)]
-    return list(problem.network.matrix_shapes)
 
 
 def _shapes(program: Program) -> list[tuple[int, ...]]:

@@ -1,0 +1,74 @@
+"""Arrays that users hand over: checked, and brought to torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from icgd.errors import DataError, DomainError, UnknownNameError
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+FLOAT32_ROUNDING = 2.0**-22
+"""Relative change, with room to spare, of a number that is converted to float32."""
+
+
+def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
+    """`dtype` as a torch dtype; only float64 and float32 are offered."""
+    name = getattr(dtype, "__name__", str(dtype)).removeprefix("torch.")  # numpy's is a class
+    if name not in DTYPES:
+        raise UnknownNameError.of("dtype", name, known=list(DTYPES))
+    return DTYPES[name]
+
+
+def checked_array(name: str, data: Any) -> Tensor:
+    """`data` as a finite, non-empty tensor of float64 or float32."""
+    if not isinstance(data, Tensor):
+        if np.ma.is_masked(data):
+            raise DataError.not_an_array(name, "it has masked entries")
+        try:
+            data = np.asarray(data)
+        except (ValueError, TypeError, RuntimeError):
+            raise DataError.not_an_array(name, "rows of different lengths") from None
+        if data.dtype.kind in "OUS":
+            raise DataError.not_an_array(name, f"dtype {data.dtype}")
+    elif data.layout != torch.strided:
+        raise DataError.not_an_array(name, "a sparse tensor")
+    if str(data.dtype).removeprefix("torch.") not in DTYPES:
+        raise DataError.wrong_dtype(name, str(data.dtype).removeprefix("torch."))
+    if 0 in data.shape:
+        raise DataError.empty(name, data.shape)
+    array = data.detach() if isinstance(data, Tensor) else torch.from_numpy(data.copy())
+    require_finite(name, array)
+    return array
+
+
+def require_finite(name: str, array: Tensor) -> None:
+    """Raise `DataError` if an entry is infinite or no number."""
+    if index := first_set(~torch.isfinite(array)):
+        raise DataError.not_finite(name, index, array[tuple(index)].item())
+
+
+def first_set(flags: Tensor) -> list[int] | None:
+    """Where the first flag is set, if any is."""
+    return flags.nonzero()[0].tolist() if flags.any() else None
+
+
+def converted(name: str, array: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """`array` in `dtype`, if it fits: float32 has a smaller range."""
+    result = array.to(device=device, dtype=dtype)
+    if index := first_set(~torch.isfinite(result)):
+        dtype_name = str(dtype).removeprefix("torch.")
+        raise DataError.overflows(name, index, array[tuple(index)].item(), dtype_name)
+    return result
+
+
+def require_within(name: str, array: Tensor, bound: float, setting: str) -> None:
+    """Raise `DomainError` if an entry is larger than `bound`, the value of `setting`."""
+    # A bound itself may round up when it is converted to float32.
+    slack = FLOAT32_ROUNDING * bound if array.dtype == torch.float32 else 0.0
+    if index := first_set(array.double().abs() > bound + slack):
+        raise DomainError.outside(name, index, array[tuple(index)].item(), bound, setting)

@@ -1,0 +1,26 @@
+"""The domain: bounds on the data, which certificates rely on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from icgd.problems.settings import positive
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Bounds on every entry: |x| <= `x` and |y| <= `y`. Certificates rely on them.
+
+    For a linear model |<w, x>| <= `score` may be smaller than what x and the box allow; a run that
+    leaves it is stopped.
+    """
+
+    x: float
+    y: float
+    score: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x", positive("domain.x", self.x))
+        object.__setattr__(self, "y", positive("domain.y", self.y))
+        if self.score is not None:
+            object.__setattr__(self, "score", positive("domain.score", self.score))

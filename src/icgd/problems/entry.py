@@ -1,0 +1,80 @@
+"""The way in: what a user hands over is checked against the problem and becomes a task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from icgd.errors import DataError
+from icgd.problems.arrays import checked_array, converted, dtype_named, require_within
+from icgd.problems.problem import Problem
+from icgd.problems.task import Task
+
+
+def as_task(
+    problem: Problem,
+    x: Any,
+    y: Any,
+    *,
+    queries: Any = None,
+    initial: Any = None,
+    seed: int | None = None,
+    dtype: str | torch.dtype = "float64",
+) -> Task:
+    """Check the data against the problem and bring it to torch.
+
+    `x` is (n, d_x) or (tasks, n, d_x); `y` is the same with d_y, or without its last axis when
+    d_y = 1. A network starts from the weights `initial`, or from weights drawn with `seed`
+    (default 0). A linear model starts from the coefficients `initial` (default 0). A kernel machine
+    starts from the function 0.
+    """
+    oracle, domain = problem.oracle, problem.domain
+    width = problem.target.input_width
+    x = checked_array("X", x)
+    if x.ndim not in (2, 3) or x.shape[-1] != width:
+        raise DataError.wrong_shape("X", x.shape, f"(n, {width}) or (tasks, n, {width})")
+    y = _labels(problem, checked_array("y", y), x)
+    queries = x[..., :0, :] if queries is None else _queries(checked_array("queries", queries), x)
+    weights = oracle.initial(x, queries, given=initial, seed=seed)
+    require_within("X", x, domain.x, "domain.x")
+    require_within("y", y, domain.y, "domain.y")
+    require_within("queries", queries, domain.x, "domain.x")
+    if problem.box is not None:
+        require_within("initial", weights, problem.box, "box")
+    oracle.require_examples(x.shape[-2])
+    named = {"X": x, "y": y, "queries": queries, "initial": weights}
+    parts = (converted(name, part, x.device, dtype_named(dtype)) for name, part in named.items())
+    return Task(*parts)
+
+
+def checked_task(problem: Problem, task: Task) -> Task:
+    """`task`, if it is one of this problem."""
+    return as_task(
+        problem,
+        task.x,
+        task.y,
+        queries=task.queries if task.n_queries else None,
+        initial=task.initial,
+        dtype=task.x.dtype,
+    )
+
+
+def _labels(problem: Problem, y: Tensor, x: Tensor) -> Tensor:
+    width = problem.target.output_width
+    expected = (*x.shape[:-1], width)
+    if tuple(y.shape) != expected and not (width == 1 and y.shape == x.shape[:-1]):
+        raise DataError.wrong_shape("y", y.shape, f"{expected}, a label for each row of X")
+    y = y.reshape(expected)
+    problem.oracle.require_labels(y)
+    return y
+
+
+def _queries(queries: Tensor, x: Tensor) -> Tensor:
+    fits = queries.ndim == x.ndim and queries.shape[:-2] == x.shape[:-2]
+    if not fits or queries.shape[-1] != x.shape[-1]:
+        sizes = (*x.shape[:-2], "n_queries", x.shape[-1])
+        expected = f"({', '.join(str(size) for size in sizes)})"
+        raise DataError.wrong_shape("queries", queries.shape, expected)
+    return queries.to(x.device)

@@ -1,0 +1,174 @@
+r"""Functional gradient descent itself, in float64: what kernel attention is compared with.
+
+The function is held as what it is, f = sum_j a_j K(., x_j), and is evaluated where it is needed:
+
+    a <- a + step_size * (y - f(x) - noise * a)
+
+Its values at an example count noise * a as learnt, because that is what is no longer left. Steps
+that move the inputs (GD++) change the kernel from step to step, so f is then the sum of what each
+step added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from icgd.errors import DivergenceWarning, SettingError
+from icgd.problems.domain import Domain
+from icgd.problems.kernel_machine import KernelMachine, as_matrix
+from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
+from icgd.problems.settings import instance
+from icgd.problems.spectrum import divergence
+from icgd.problems.task import Task
+from icgd.problems.updates import FunctionalStep
+from icgd.shapes import (
+    History,
+    Inputs,
+    KernelMatrix,
+    Labels,
+    Parameters,
+    Points,
+    Predictions,
+    Queries,
+)
+
+
+def all_points(task: Task) -> Points:
+    """The inputs of examples and queries, in float64."""
+    return torch.cat([task.x, task.queries], dim=-2).double()
+
+
+@dataclass(frozen=True)
+class FunctionOracle(AbstractOracle):
+    """f <- f + step_size * sum_i e_i K(., x_i) on the squared loss, from the function 0."""
+
+    trains: ClassVar[str] = "the function of a kernel"
+
+    target: KernelMachine
+    loss: str
+    update: FunctionalStep
+    domain: Domain
+
+    def __post_init__(self) -> None:
+        instance("update", self.update, FunctionalStep)
+        if self.loss != "squared":
+            raise SettingError.not_one_of("loss of a kernel machine", self.loss, ("squared",))
+        self.update.require_width(self.target.input_width)
+        if self.domain.score is not None:
+            raise SettingError.without("domain.score", "a linear model")
+
+    @property
+    def weight_shapes(self) -> Shapes:
+        return ()
+
+    @property
+    def box(self) -> None:
+        return None
+
+    def require_labels(self, y: Labels) -> None:
+        """The squared loss takes every label."""
+
+    def initial(
+        self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
+    ) -> Parameters:
+        """The function 0 at all tokens, which may also be given."""
+        n_values = (x.shape[-2] + queries.shape[-2]) * self.target.output_width
+        start = self.own_start((*x.shape[:-2], n_values), seed).to(x.device)
+        is_start = isinstance(given, Tensor) and given.shape == start.shape and not given.any()
+        if given is not None and not is_start:
+            raise SettingError.starts_from_zero()
+        return start
+
+    def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
+        return torch.zeros(batch, dtype=torch.float64)
+
+    def kernels(self, task: Task) -> Iterator[KernelMatrix]:
+        """The kernel of every token (row) and example in each step, noise included; for ever."""
+        points, n_examples = all_points(task), task.n_examples
+        itself = self.update.noise * torch.eye(task.n_tokens, n_examples).to(points)
+        for number in count():
+            if number == 0 or self.update.transforms:
+                examples = points[..., :n_examples, :]
+                kernel = self.target.matrix(points, examples)
+                noisy = kernel + itself if self.update.noise else kernel
+            yield noisy
+            transform = self.update.transform_of(number, self.target.input_width)
+            if transform is not None:
+                points = points + kernel @ examples @ as_matrix(transform, points).mT
+
+    def exact_step(self, task: Task) -> ExactStep:
+        y, kernels = task.y.double(), self.kernels(task)
+        seen: list[KernelMatrix] = []
+
+        def step(values: Parameters, number: int) -> Parameters:
+            seen.extend(islice(kernels, max(0, number + 1 - len(seen))))
+            before = values.unflatten(-1, (task.n_tokens, y.shape[-1]))
+            left = y - before[..., : task.n_examples, :]
+            after: Tensor = before + self.update.size_of(number) * seen[number] @ left
+            return after.flatten(-2)
+
+        return step
+
+    def train(self, task: Task, n_steps: int) -> History:
+        """The function's values at all tokens before the first step and after every step."""
+        y, update = task.y.double(), self.update
+        coefficients = torch.zeros_like(y)
+        values = y.new_zeros(*task.batch, task.n_tokens, y.shape[-1])
+        history = [values]
+        for number, kernel in zip(range(n_steps), self.kernels(task), strict=False):
+            added = update.size_of(number) * (y - values[..., : task.n_examples, :])
+            coefficients = coefficients + added
+            values = values + kernel @ added if update.transforms else kernel @ coefficients
+            history.append(values)
+        return torch.stack(history, dim=-3).flatten(-2)
+
+    def limit(self, task: Task) -> Labels:
+        """What the function tends to at the queries: k_q (K + noise I)^-1 y, the kernel regression.
+
+        Where the kernel matrix is singular it is the pseudo-inverse: descent from 0 never leaves
+        its range.
+        """
+        points, y = all_points(task), task.y.double()
+        examples, queries = points[..., : task.n_examples, :], points[..., task.n_examples :, :]
+        noise = self.update.noise * torch.eye(task.n_examples).to(points)
+        coefficients = self._solved(self.target.gram(examples) + noise, y)
+        return self.target.matrix(queries, examples) @ coefficients
+
+    def _solved(self, gram: Tensor, y: Tensor) -> Tensor:
+        inverse: Tensor = torch.linalg.pinv(gram, hermitian=self.target.is_symmetric)
+        solution = inverse @ y
+        return solution + inverse @ (y - gram @ solution)  # once refined, against rounding
+
+    def predict(self, task: Task, weights: Parameters) -> Predictions:
+        """The function's values at the queries, out of those at all tokens."""
+        values: Tensor = weights.unflatten(-1, (task.n_tokens, task.y.shape[-1]))
+        return values[..., task.n_examples :, :]
+
+    def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
+        """(1 / 2n) sum_i |f(x_i) - y_i|^2."""
+        values = weights.double().unflatten(-1, (task.n_tokens, task.y.shape[-1]))
+        left: Tensor = values[..., : task.n_examples, :] - task.y.double()
+        return left.square().sum(-1).mean(-1) / 2
+
+    def require_end(self, task: Task) -> None:
+        """A function takes all its steps."""
+        raise SettingError.functions_do_not_stop()
+
+    @property
+    def overflow_cause(self) -> str:
+        return "transforms" if self.update.transforms else "step_size"
+
+    def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
+        """Steps that are too long for these data; other updates are clipped."""
+        worst = divergence(self.target, self.update, task.x, n_steps)
+        if worst is not None:
+            step_size = self.update.step_size
+            constant = step_size if isinstance(step_size, float) else None
+            yield DivergenceWarning.of(worst.eigenvalue, worst.growth, constant)

@@ -1,0 +1,164 @@
+r"""(Proximal) gradient descent on a linear model, exactly and in float64.
+
+    g  = scale * sum_i (mu(<w, x_i>) - y_i) x_i
+    w <- S(w - step_size * (g + l2 * w)),    S(v) = relu(v - c) - relu(-v - c),  c = step_size * l1
+
+and clipped, if there is a box: that is the proximal step of the penalty within it. The intercept
+is the coefficient of a constant input 1; l2 and c are 0 for it. A step costs O(n d) a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from icgd.errors import BoxWarning, OverflowedRunError, SettingError
+from icgd.problems.curvature import sized
+from icgd.problems.domain import Domain
+from icgd.problems.linear_model import LinearModel, require_labels
+from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
+from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.separable import require_minimiser
+from icgd.problems.settings import count, instance, positive
+from icgd.problems.task import Task
+from icgd.shapes import Inputs, Labels, Parameters, Predictions
+
+MATCHING = "matching"
+"""The loss of a linear model: the one that its link matches."""
+
+INTERCEPT = "(intercept)"
+"""What the coefficient of no input is called; no input is likely to have that name."""
+
+
+def soft_threshold(values: Tensor, threshold: Tensor) -> Tensor:
+    """Every value moved towards 0 by its threshold, and no further."""
+    return torch.relu(values - threshold) - torch.relu(-values - threshold)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Where a run stopped, after how many steps, and the largest change of its last step."""
+
+    weights: Parameters
+    n_steps: int
+    last_change: float
+    converged: bool
+
+
+@dataclass(frozen=True)
+class LinearOracle(AbstractOracle):
+    """w <- clip(S(w - step_size * (grad L(w) + l2 * w)), -box, box), S the soft threshold."""
+
+    trains: ClassVar[str] = "the coefficients of a linear model"
+
+    target: LinearModel
+    loss: str
+    update: ProximalStep
+    domain: Domain
+
+    def __post_init__(self) -> None:
+        instance("update", self.update, ProximalStep)
+        if self.loss != MATCHING:
+            raise SettingError.not_one_of("loss of a linear model", self.loss, (MATCHING,))
+
+    @property
+    def weight_shapes(self) -> Shapes:
+        return ((1, self.target.input_width), *(((1, 1),) if self.target.intercept else ()))
+
+    @property
+    def box(self) -> float | None:
+        return self.update.box
+
+    def require_labels(self, y: Labels) -> None:
+        require_labels(self.target.link_function, y)
+
+    def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
+        return self.target.initial_parameters(batch)
+
+    def scores(self, weights: Parameters, x: Inputs) -> Labels:
+        """<w, x>, with the intercept."""
+        return self.target.design(x) @ weights.double().unsqueeze(-1)
+
+    def predict(self, task: Task, weights: Parameters) -> Predictions:
+        """The expected labels mu(<w, x>)."""
+        return self.target.link_function.mean(self.scores(weights, task.queries))
+
+    def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
+        """L(w): the sum or mean of a(z_i) - y_i z_i."""
+        scores = self.scores(weights, task.x)
+        losses = self.target.link_function.loss(scores, task.y.double())
+        return self.target.loss_scale(task.n_examples) * losses.sum((-2, -1))
+
+    def objective(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
+        """L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1."""
+        penalised = weights.double() * self.target.penalised(weights.double())
+        ridge, lasso = penalised.square().sum(-1) / 2, penalised.abs().sum(-1)
+        return self.risk(task, weights) + self.update.l2 * ridge + self.update.l1 * lasso
+
+    @property
+    def unusual_loss(self) -> str | None:
+        """Losses of least squares may be negative, which nobody expects of them."""
+        return "(z - y)^2 / 2 less y^2 / 2" if self.target.link == "identity" else None
+
+    def gradient(self, task: Task, weights: Parameters) -> Parameters:
+        """The gradient of L(w) + (l2 / 2) |w|_2^2, the smooth part of the objective."""
+        weights, design = weights.double(), self.target.design(task.x)
+        left = self.target.link_function.mean(self.scores(weights, task.x)) - task.y.double()
+        slope = (design.mT @ left).squeeze(-1) * self.target.loss_scale(task.n_examples)
+        return slope + self.update.l2 * self.target.penalised(slope) * weights
+
+    def sized(self, x: Inputs) -> LinearOracle:
+        """The same descent with its step size written down: 1 / beta of these inputs by default."""
+        return replace(self, update=sized(self.target, self.update, x))
+
+    def exact_step(self, task: Task) -> ExactStep:
+        """Without a step size it costs O(n d^2) once to find one."""
+        update, penalised = self.sized(task.x).update, self.target.penalised(task.x.double())
+        size = update.step_size or 0.0
+
+        def step(weights: Parameters, number: int) -> Parameters:
+            moved = weights.double() - size * self.gradient(task, weights)
+            if update.l1:
+                moved = soft_threshold(moved, size * update.l1 * penalised)
+            return moved if update.box is None else moved.clamp(-update.box, update.box)
+
+        return step
+
+    def descend(self, task: Task, *, tolerance: float, most_steps: int) -> Descent:
+        """Exact updates until none changes a coefficient of any task by more than `tolerance`.
+
+        Raises `SeparableDataError` where no minimiser exists, for steps shorten there all the same.
+        """
+        self.require_end(task)
+        positive("tolerance", tolerance)
+        count("most_steps", most_steps)
+        weights, step, change = task.initial.double(), self.exact_step(task), float("inf")
+        for n_steps in range(1, most_steps + 1):
+            before, weights = weights, step(weights, n_steps - 1)
+            change = float((weights - before).abs().max())
+            if change <= tolerance:
+                return Descent(weights, n_steps, change, converged=True)
+            if not change < float("inf"):
+                raise OverflowedRunError.of("float64", self.sized(task.x).update.step_size or 0.0)
+        return Descent(weights, most_steps, change, converged=False)
+
+    def require_end(self, task: Task) -> None:
+        """Without a minimiser steps shorten, but the coefficients grow for ever."""
+        require_minimiser(self.target, self.update, task.x.double(), task.y.double())
+
+    def named(self, weights: Parameters, inputs: Sequence[str]) -> dict[str, float]:
+        names = (*inputs, *(INTERCEPT,) * self.target.intercept)
+        return dict(zip(names, weights.tolist(), strict=True))
+
+    def afterthoughts(self, weights: Parameters) -> Iterator[Warning]:
+        """A descent that ends at the box: its minimiser lies beyond."""
+        if self.box is None or not weights.numel():
+            return
+        largest, place = weights.abs().flatten().max(0)
+        if largest >= self.box:
+            yield BoxWarning.of(int(place) % weights.shape[-1], self.box)

@@ -1,0 +1,144 @@
+r"""Gradient descent on a network, in float64 and by explicit formulas.
+
+    z_j = V_j p_{j-1},  p_j = r(z_j)                              forward
+    s_N = r'(z_N) * u,  s_j = r'(z_j) * (V_{j+1}^T s_{j+1})        backward
+    grad of V_j = (1 / 2n) sum_i s_{i,j} p_{i,j-1}^T
+
+With biases a constant 1 stands below every p_{j-1}, and nothing is passed back to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from icgd.errors import DataError, SettingError
+from icgd.problems.arrays import first_set
+from icgd.problems.domain import Domain
+from icgd.problems.losses import Loss, loss_named
+from icgd.problems.mlp import MLP
+from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
+from icgd.problems.settings import count, instance
+from icgd.problems.task import Task
+from icgd.problems.updates import GradientStep
+from icgd.shapes import Inputs, Labels, Parameters, Predictions
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Preactivations z_1 .. z_N and outputs p_0 .. p_N of every layer."""
+
+    preactivations: list[Tensor]
+    outputs: list[Tensor]
+
+
+def forward(target: MLP, parameters: Parameters, x: Inputs) -> Forward:
+    """Run the target network on every row of `x`."""
+    preactivations: list[Tensor] = []
+    outputs = [x]
+    for layer, matrix in enumerate(target.matrices(parameters), start=1):
+        preactivations.append(target.layer_inputs(outputs[-1]) @ matrix.mT)
+        outputs.append(target.layer_activation(layer).value(preactivations[-1]))
+    return Forward(preactivations, outputs)
+
+
+def predict(target: MLP, parameters: Parameters, x: Inputs) -> Labels:
+    """The network's output."""
+    return forward(target, parameters, x).outputs[-1]
+
+
+def gradient(target: MLP, loss: Loss, weights: Parameters, x: Inputs, y: Labels) -> Parameters:
+    """The gradient of the risk on these examples."""
+    matrices = target.matrices(weights)
+    states = forward(target, weights, x)
+    pulled_back = loss.slope(states.outputs[-1], y)
+    blocks: list[Tensor] = []
+    for layer in range(target.depth, 0, -1):
+        slope = target.layer_activation(layer).derivative(states.preactivations[layer - 1])
+        delta = slope * pulled_back
+        inputs = states.outputs[layer - 1]
+        blocks.append((delta.mT @ target.layer_inputs(inputs)).flatten(-2))
+        pulled_back = delta @ matrices[layer - 1][..., : inputs.shape[-1]]
+    return torch.cat(blocks[::-1], dim=-1) / (2 * x.shape[-2])
+
+
+@dataclass(frozen=True)
+class NetworkOracle(AbstractOracle):
+    """w <- clip(w - step_size * grad L(w), -box, box), on all examples or on batches of them."""
+
+    trains: ClassVar[str] = "the weights of a network"
+
+    target: MLP
+    loss: str
+    update: GradientStep
+    domain: Domain
+
+    def __post_init__(self) -> None:
+        loss_named(self.loss)
+        instance("update", self.update, GradientStep)
+        if self.domain.score is not None:
+            raise SettingError.without("domain.score", "a linear model")
+
+    @property
+    def weight_shapes(self) -> Shapes:
+        return self.target.matrix_shapes
+
+    @property
+    def box(self) -> float:
+        return self.update.box
+
+    def require_labels(self, y: Labels) -> None:
+        are_probabilities = loss_named(self.loss).labels_are_probabilities
+        if are_probabilities and (index := first_set((y < 0) | (y > 1))):
+            raise DataError.label_range(self.loss, index, y[tuple(index)].item())
+
+    def require_examples(self, n_examples: int) -> None:
+        """A step may not take an example twice."""
+        size = self.update.batch_size
+        if size is not None and size > n_examples:
+            raise DataError.smaller_than_batch(n_examples, size)
+
+    def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
+        seed = count("seed", 0 if seed is None else seed, least=0, most=2**63 - 1)
+        return self.target.initial_parameters(seed, self.update.box, batch)
+
+    def examples_of(self, number: int, n_examples: int) -> Sequence[int]:
+        return self.update.examples_of(number, n_examples)
+
+    def examples(self, task: Task, number: int) -> tuple[Inputs, Labels]:
+        """The inputs and labels that a step uses: all of them, or its batch."""
+        if self.update.batch_size is None:
+            return task.x, task.y
+        rows = list(self.examples_of(number, task.n_examples))
+        return task.x[..., rows, :], task.y[..., rows, :]
+
+    def exact_step(self, task: Task) -> ExactStep:
+        data = Task(task.x.double(), task.y.double(), task.queries, task.initial)
+
+        def step(weights: Parameters, number: int) -> Parameters:
+            moved = weights - self.update.step_size * self.gradient(data, weights, number)
+            return moved.clamp(-self.update.box, self.update.box)
+
+        return step
+
+    def gradient(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:
+        """The gradient of the risk on the examples of a step."""
+        examples = self.examples(task, number)
+        return gradient(self.target, loss_named(self.loss), weights, *examples)
+
+    def predict(self, task: Task, weights: Parameters) -> Predictions:
+        return predict(self.target, weights.double(), task.queries.double())
+
+    def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
+        """L(w) = (1 / 2n) sum_i loss(p_i, y_i)."""
+        outputs = predict(self.target, weights.double(), task.x.double())
+        return loss_named(self.loss).value(outputs, task.y.double()).mean(-1) / 2
+
+    def preactivations(self, task: Task, weights: Parameters, number: int) -> list[Tensor]:
+        x, _ = self.examples(task, number)
+        return forward(self.target, weights.double(), x.double()).preactivations

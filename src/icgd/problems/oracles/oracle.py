@@ -1,0 +1,140 @@
+"""What every oracle owes: real training in float64, which all runs are compared with."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from icgd.errors import DataError, SettingError
+from icgd.problems.arrays import checked_array
+from icgd.problems.task import Task
+from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Queries
+
+Shapes = tuple[tuple[int, int], ...]
+"""The shapes of matrices, one after the other."""
+
+ExactStep = Callable[[Parameters, int], Parameters]
+"""From the weights before a step and its number, counted from 0, to the weights after it."""
+
+
+class AbstractOracle(ABC):
+    """How one kind of target is really trained. Subclasses are final and made by `Problem`.
+
+    Everything takes one task, or a batch of tasks with a leading axis. Weights are one vector: the
+    matrices of `weight_shapes` one after the other, or the values of a function at all tokens.
+    """
+
+    trains: ClassVar[str]
+    """What is trained, in words."""
+
+    @property
+    @abstractmethod
+    def weight_shapes(self) -> Shapes:
+        """The shapes of the trained matrices; none if a function is trained."""
+
+    @property
+    @abstractmethod
+    def box(self) -> float | None:
+        """Largest size of a weight, if weights are clipped."""
+
+    @abstractmethod
+    def require_labels(self, y: Labels) -> None:
+        """Raise `DataError` unless every label suits the loss."""
+
+    def require_examples(self, n_examples: int) -> None:
+        """Raise `DataError` if a step needs more examples than there are."""
+        return None
+
+    def initial(
+        self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
+    ) -> Parameters:
+        """The weights that a run on these inputs starts from: those given, or its own."""
+        batch = tuple(x.shape[:-2])
+        if given is None:
+            return self.own_start(batch, seed)
+        if seed is not None:
+            raise SettingError.both("initial", "seed")
+        weights = checked_array("initial", given)
+        n_weights = sum(rows * columns for rows, columns in self.weight_shapes)
+        if tuple(weights.shape) not in {(n_weights,), (*batch, n_weights)}:
+            expected = (
+                f"({', '.join(str(size) for size in (*batch, n_weights))}{',' * (not batch)})"
+            )
+            raise DataError.wrong_shape("initial", weights.shape, expected)
+        return weights.expand(*batch, n_weights)
+
+    @abstractmethod
+    def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
+        """The weights that it starts from where none are given."""
+
+    @abstractmethod
+    def exact_step(self, task: Task) -> ExactStep:
+        """One exact update, prepared for the task: what steps share is computed once."""
+
+    def step(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:
+        """The weights after step `number`, counted from 0, which starts from `weights`."""
+        return self.exact_step(task)(weights.double(), number)
+
+    def train(self, task: Task, n_steps: int) -> History:
+        """`n_steps` exact updates; the first entry of the history is the task's initial weights."""
+        history, step = [task.initial.double()], self.exact_step(task)
+        for number in range(n_steps):
+            history.append(step(history[-1], number))
+        return torch.stack(history, dim=-2)
+
+    def stepped(self, task: Task, history: History) -> History:
+        """One exact step from each entry of a run but its last."""
+        before, step = history[..., :-1, :].double(), self.exact_step(task)
+        after = [step(weights, number) for number, weights in enumerate(before.unbind(-2))]
+        return torch.stack(after, dim=-2) if after else before
+
+    @abstractmethod
+    def predict(self, task: Task, weights: Parameters) -> Predictions:
+        """What the trained target says at the queries."""
+
+    @abstractmethod
+    def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
+        """The training loss, one number a task."""
+
+    def objective(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"] | None:
+        """What descent makes small, where that is more than the training loss: with penalties."""
+        return None
+
+    @property
+    def unusual_loss(self) -> str | None:
+        """The loss of an example as a formula, where it is not the one that its name suggests."""
+        return None
+
+    def examples_of(self, number: int, n_examples: int) -> Sequence[int]:
+        """The examples that a step uses, both counted from 0."""
+        return range(n_examples)
+
+    def preactivations(self, task: Task, weights: Parameters, number: int) -> list[Tensor]:
+        """What the units of every layer are applied to in a step; none where there are no units."""
+        return []
+
+    def named(self, weights: Parameters, inputs: Sequence[str]) -> dict[str, float] | None:
+        """The weights of one task by the names of its inputs, if each belongs to one of them."""
+        return None
+
+    def require_end(self, task: Task) -> None:
+        """Raise an error if a run on this task must not wait until its weights move no more."""
+        return None
+
+    @property
+    def overflow_cause(self) -> str:
+        """The setting that is too large if a run leaves the range of its numbers."""
+        return "step_size"
+
+    def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
+        """What to warn of before a run."""
+        return iter(())
+
+    def afterthoughts(self, weights: Parameters) -> Iterator[Warning]:
+        """What to warn of after a run that ended with these weights."""
+        return iter(())

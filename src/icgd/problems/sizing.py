@@ -1,0 +1,32 @@
+"""Step sizes of linear models from their data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+from icgd.problems.arrays import checked_array
+from icgd.problems.curvature import Scores, everywhere, over_box, sized
+from icgd.problems.linear_model import require_inputs
+from icgd.problems.problem import Problem
+from icgd.shapes import Inputs
+
+
+def sized_problem(problem: Problem, X: Any) -> Problem:
+    """The problem of a linear model with the step size 1 / beta, from the curvature of its inputs.
+
+    For poisson, whose mean has no steepest slope, it is that of the scores which the box or
+    `domain.score` allow.
+    """
+    x = checked_array("X", X)
+    require_inputs(problem.model, x)
+    update = sized(problem.model, problem.proximal_step, x, allowed_scores(problem, x))
+    return replace(problem, update=update)
+
+
+def allowed_scores(problem: Problem, x: Inputs) -> Scores:
+    """Between which scores each example stays, by the box and `domain.score`."""
+    low, high = everywhere(x) if problem.box is None else over_box(problem.model, x, problem.box)
+    most = problem.domain.score or inf
+    return low.clamp(min=-most), high.clamp(max=most)
