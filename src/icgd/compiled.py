@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,27 +14,21 @@ from torch import nn
 from icgd.backends.dense import build_block, build_transformer
 from icgd.backends.registry import backend_named
 from icgd.backends.run import OnProgress, Run
+from icgd.certificates.abstract_bounds import AbstractBounds
 from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.certificate import Certificate
-from icgd.certificates.chain_bound import chain_domain_bound
-from icgd.certificates.closed_form import closed_form_bound
-from icgd.certificates.domain_bound import domain_bound
-from icgd.certificates.functional_bound import functional_domain_bound
-from icgd.certificates.linear_bound import linear_domain_bound
-from icgd.errors import BoxWarning, DivergenceWarning, OverflowedRunError, SettingError
+from icgd.certificates.registry import bounds_of
+from icgd.errors import OverflowedRunError, SettingError
 from icgd.layers.transformer import Transformer
 from icgd.problems.arrays import dtype_named
 from icgd.problems.entry import as_task, checked_task
 from icgd.problems.problem import Problem
-from icgd.problems.separable import require_minimiser
 from icgd.problems.settings import count, positive
-from icgd.problems.spectrum import divergence
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram, Program
 from icgd.program.check import constants
 from icgd.program.program import StackProgram
 from icgd.program.render import listing
-from icgd.shapes import Parameters
 from icgd.weights import files
 from icgd.weights.summary import Summary, summarise
 
@@ -126,15 +120,11 @@ class Compiled:
         runner = backend_named(backend)
         if stop_below is not None:
             positive("stop_below", stop_below)
-            if self.problem.trains_function:
-                raise SettingError.functions_do_not_stop()
-            if self.problem.trains_coefficients:
-                model, update = self.problem.model, self.problem.proximal_step
-                require_minimiser(model, update, task.x.double(), task.y.double())
+            self.problem.oracle.require_end(task)
         task = checked_task(self.problem, task)
         dtype = str(task.x.dtype).removeprefix("torch.")
         self._require_range(task.x.dtype, dtype)
-        self._warn_of_divergence(task)
+        _warn(self.problem.oracle.doubts(task, self.program.n_steps))
         overflowed = OverflowedRunError.of(dtype, self.problem.update.step_size or 0.0)
         try:
             run = runner.run(
@@ -150,35 +140,14 @@ class Compiled:
         # A weight that is not finite never becomes so again: the last step tells of all.
         if not run.parameters[..., -1, :].isfinite().all():
             raise overflowed
-        self._warn_of_box(run.parameters[..., -1, :])
+        _warn(self.problem.oracle.afterthoughts(run.parameters[..., -1, :]))
         return run
-
-    def _warn_of_box(self, weights: Parameters) -> None:
-        """Say so if a linear model's descent ends at the box: its minimiser lies beyond."""
-        box = self.problem.box
-        if not self.problem.trains_coefficients or box is None or not weights.numel():
-            return
-        largest, place = weights.abs().flatten().max(0)
-        if largest >= box:
-            coefficient = int(place) % weights.shape[-1]
-            warnings.warn(BoxWarning.of(coefficient, box), stacklevel=4)
 
     def _traceable(self) -> tuple[str, ...]:
         """All slots; of a chain, all rows of a block."""
         if isinstance(self.program, ChainProgram):
             return self.program.rows.names
         return self.program.layout.names
-
-    def _warn_of_divergence(self, task: Task) -> None:
-        """Say so if functional steps are too long for these data; other updates are clipped."""
-        if not self.problem.trains_function:
-            return
-        worst = divergence(self.problem, task, self.program.n_steps)
-        if worst is not None:
-            step_size = self.problem.functional_step.step_size
-            constant = step_size if isinstance(step_size, float) else None
-            warning = DivergenceWarning.of(worst.eigenvalue, worst.growth, constant)
-            warnings.warn(warning, stacklevel=4)
 
     def _require_range(self, dtype: torch.dtype, name: str) -> None:
         """Every constant of the program must be a number of the run's precision."""
@@ -196,21 +165,17 @@ class Compiled:
     ) -> Certificate:
         """What is proved for every task in the domain with prompts of up to `n_tokens` tokens."""
         count("n_tokens", n_tokens)
-        how = Arithmetic.of(dtype_named(dtype), n_tokens, backend_named(backend).name)
-        if self.problem.trains_function:
-            bound = functional_domain_bound(self.problem, self.program.n_steps, how)
-            # The papers' statement is exact: what is left is rounding.
-            return Certificate(bound.step, bound.trajectory, bound.step, n_tokens)
-        if self.problem.trains_coefficients:
-            bound = linear_domain_bound(self.problem, self.stack, how)
-            covered = max(n_tokens, self.stack.n_examples or 0)  # its prompts have no fewer
-            return Certificate(bound.step, bound.trajectory, None, covered)
-        if isinstance(self.program, ChainProgram):
-            chain = chain_domain_bound(self.program, self.problem, how)
-            return Certificate(chain.step, chain.trajectory, None, n_tokens)
-        bound = domain_bound(self.program, self.problem, how)
-        paper = closed_form_bound(self.program, self.problem, how)
-        return Certificate(bound.step, bound.trajectory, paper, n_tokens)
+        bounds = self._bounds(dtype_named(dtype), n_tokens, backend)
+        proved = bounds.domain()
+        return Certificate(proved.step, proved.trajectory, bounds.paper_step(), n_tokens)
+
+    def bounds_for(self, task: Task, backend: str) -> AbstractBounds:
+        """The rules that prove bounds of a run on this task."""
+        return self._bounds(task.x.dtype, task.n_tokens, backend)
+
+    def _bounds(self, dtype: torch.dtype, n_tokens: int, backend: str) -> AbstractBounds:
+        how = Arithmetic.of(dtype, n_tokens, backend_named(backend).name)
+        return bounds_of(self.problem, self.program, how)
 
     def summary(self, n_tokens: int | None = None) -> Summary:
         """Layers, heads, widths, parameters, FLOPs: counted without building a weight.
@@ -246,3 +211,9 @@ class Compiled:
             weights = 8 * self.summary().parameters <= STORED_WEIGHTS
         tensors = dict(self.block().named_parameters()) if weights else {}
         files.save(path, self.problem, self.program, tensors)
+
+
+def _warn(doubts: Iterable[Warning]) -> None:
+    """Issue warnings at the line that called `run` or `verify`."""
+    for doubt in doubts:
+        warnings.warn(doubt, stacklevel=4)

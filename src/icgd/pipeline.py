@@ -12,22 +12,16 @@ import torch
 
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.backends.run import OnProgress
-from icgd.certificates.bounds import Arithmetic, is_ramp
-from icgd.certificates.certificate import Report, RunBounds
-from icgd.certificates.chain_bound import chain_bounds, round_bounds
-from icgd.certificates.functional_bound import (
-    functional_step_bounds,
-    functional_trajectory_bounds,
-)
+from icgd.certificates.bounds import is_ramp
+from icgd.certificates.certificate import Report
 from icgd.certificates.guarantee import Guarantee, check_guarantee
-from icgd.certificates.linear_bound import linear_bounds, linear_step_bounds
-from icgd.certificates.measured import exact_run, stepwise_errors, trajectory_errors
+from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
-from icgd.certificates.run_bound import stepwise_bounds, trajectory_bounds
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.constructions.registry import construction_for
 from icgd.errors import SettingError, ToleranceError
+from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, instance, positive
 from icgd.problems.task import Task
@@ -36,7 +30,6 @@ from icgd.program.check import check_program
 from icgd.program.functions import Function, LatticeFunction
 from icgd.program.instructions import IDENTITY, SQUARE
 from icgd.program.program import StackProgram
-from icgd.shapes import History
 from icgd.weights import files
 
 
@@ -165,15 +158,7 @@ def _step_bound(compiled: Compiled, task: Task | None) -> float:
     if task is None:
         return compiled.certificate().domain_step
     run = compiled.run_task(task)
-    how = Arithmetic.of(task.x.dtype, task.n_tokens, "fused")
-    if compiled.problem.trains_function:
-        bounds = functional_step_bounds(compiled.problem, task, run.parameters, how)
-    elif compiled.problem.trains_coefficients:
-        bounds = linear_step_bounds(compiled.problem, compiled.stack, task, run.parameters, how)
-    elif isinstance(compiled.program, ChainProgram):
-        bounds = round_bounds(compiled.program, task, run.parameters, how)
-    else:
-        bounds = stepwise_bounds(compiled.program, task, run.parameters, how)
+    bounds = compiled.bounds_for(task, "fused").steps(task, run.parameters)
     return float(bounds.max()) if bounds.numel() else 0.0
 
 
@@ -226,13 +211,10 @@ def verify(
     do not depend on queries.
     """
     task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
-    program, problem = compiled.program, compiled.problem
-    is_chain = isinstance(program, ChainProgram)  # whose bounds take longer than the run
-    on_run = _first_half(on_progress) if is_chain else on_progress
-    history = compiled.run_task(task, backend=backend, on_progress=on_run).parameters
-    real = exact_run(problem, task, program.n_steps)
-    how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
-    bounds = _run_bounds(compiled, task, history, real, how, on_progress)
+    problem, program = compiled.problem, compiled.program
+    run = compiled.run_task(task, backend=backend, on_progress=_part(on_progress, 0))
+    history, real = run.parameters, problem.oracle.train(task, program.n_steps)
+    bounds = compiled.bounds_for(task, backend).run(task, history, real, _part(on_progress, 1))
     return Report(
         certificate=compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype),
         step_errors=stepwise_errors(problem, task, history),
@@ -246,38 +228,9 @@ def verify(
     )
 
 
-def _run_bounds(
-    compiled: Compiled,
-    task: Task,
-    history: History,
-    real: History,
-    how: Arithmetic,
-    on_progress: OnProgress | None,
-) -> RunBounds:
-    """What is proved of this run, by the rules of what it trains."""
-    program, problem = compiled.program, compiled.problem
-    if problem.trains_function:
-        return RunBounds(
-            functional_step_bounds(problem, task, history, how),
-            functional_trajectory_bounds(problem, task, real, how),
-        )
-    if problem.trains_coefficients:
-        return linear_bounds(problem, compiled.stack, task, history, real, how)
-    if isinstance(program, ChainProgram):
-        return chain_bounds(program, task, history, real, how, _second_half(on_progress))
-    return RunBounds(
-        stepwise_bounds(program, task, history, how),
-        trajectory_bounds(program, problem, task, real, how),
-    )
-
-
-def _first_half(on_progress: OnProgress | None) -> OnProgress | None:
-    """For the first of two parts of the same length."""
-    return on_progress and (lambda done, total: on_progress(done, 2 * total))
-
-
-def _second_half(on_progress: OnProgress | None) -> OnProgress | None:
-    return on_progress and (lambda done, total: on_progress(total + done, 2 * total))
+def _part(on_progress: OnProgress | None, part: int) -> OnProgress | None:
+    """Progress of the first (0) or the second (1) of two parts of the same length."""
+    return on_progress and (lambda done, total: on_progress(part * total + done, 2 * total))
 
 
 def guarantee(
@@ -295,12 +248,12 @@ def guarantee(
     Raises `SettingError` for a step longer than they allow, and `SeparableDataError` if there is no
     minimiser to come close to.
     """
-    if not compiled.problem.trains_coefficients:
+    if type(compiled.problem.oracle) is not LinearOracle:
         raise SettingError.only_linear_models(compiled.program.construction)
     task = compiled.task(X, y, initial=initial)
     run = compiled.run_task(task, backend=backend, on_progress=on_progress, stop_below=stop_below)
-    how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
-    return check_guarantee(compiled.problem, compiled.stack, task, run.parameters, how)
+    bounds = compiled.bounds_for(task, backend)
+    return check_guarantee(compiled.problem, compiled.stack, task, run.parameters, bounds.how)
 
 
 def load(path: str | os.PathLike[str]) -> Compiled:

@@ -39,19 +39,6 @@ class Certificate:
 
 
 @dataclass(frozen=True)
-class RunBounds:
-    """For each step of a run a bound on the error of anything learnt: alone, and of all so far.
-
-    `paper` is the paper's line for the whole run, if it has one: the sum of what the steps add, as
-    if none expanded distances.
-    """
-
-    steps: Tensor
-    trajectory: Tensor
-    paper: Tensor | None = None
-
-
-@dataclass(frozen=True)
 class Report:
     """Measured errors of a run beside their bounds; one entry a step, and a task in front.
 

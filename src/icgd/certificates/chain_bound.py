@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from icgd.backends.chain import input_columns, padded, travelling_rows
 from icgd.backends.run import OnProgress
+from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds
 from icgd.certificates.bounds import (
     Arithmetic,
     Enclosure,
@@ -34,7 +35,6 @@ from icgd.certificates.bounds import (
     moved,
     multiply,
 )
-from icgd.certificates.certificate import RunBounds
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
 from icgd.problems.functions import KinkedFunction
@@ -59,24 +59,25 @@ Row = Enclosure | float
 Rows = Mapping[str, Row]
 
 
-def chain_bounds(
-    program: ChainProgram,
-    task: Task,
-    history: History,
-    real: History,
-    how: Arithmetic,
-    on_progress: OnProgress | None = None,
-) -> RunBounds:
-    """Bounds for a run's own `history`, and for its distance from the `real` one."""
-    both = torch.stack([history.double(), real])
-    carries = torch.tensor([False, True]).reshape(2, *[1] * len(task.batch), 1, 1)
-    steps, trajectory = _rounds(program, task, both, how, carries, on_progress)
-    return RunBounds(steps, trajectory, steps.cumsum(-1))
+@dataclass(frozen=True)
+class ChainBounds(AbstractBounds):
+    """Bounds of a chain's rounds, each of which is a training step."""
 
+    program: ChainProgram
 
-def round_bounds(program: ChainProgram, task: Task, history: History, how: Arithmetic) -> Tensor:
-    """For each round, a bound on the error that it adds to any weight."""
-    return _rounds(program, task, history.double(), how, torch.tensor(False))
+    def domain(self) -> DomainBound:
+        return _domain_bound(self.program, self.problem, self.how)
+
+    def steps(self, task: Task, history: History) -> Tensor:
+        return _rounds(self.program, task, history.double(), self.how, torch.tensor(False))
+
+    def run(
+        self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
+    ) -> RunBounds:
+        both = torch.stack([history.double(), real])
+        carries = torch.tensor([False, True]).reshape(2, *[1] * len(task.batch), 1, 1)
+        steps, trajectory = _rounds(self.program, task, both, self.how, carries, on_progress)
+        return RunBounds(steps, trajectory, steps.cumsum(-1))
 
 
 def _rounds(
@@ -130,17 +131,7 @@ def _matrices(program: ChainProgram, parameters: Tensor) -> list[Tensor]:
     ]
 
 
-@dataclass(frozen=True)
-class ChainDomainBound:
-    """Bounds on the error of any weight for every task in the domain: of a round, and of a run."""
-
-    step: float
-    trajectory: float
-
-
-def chain_domain_bound(
-    program: ChainProgram, problem: Problem, how: Arithmetic
-) -> ChainDomainBound:
+def _domain_bound(program: ChainProgram, problem: Problem, how: Arithmetic) -> DomainBound:
     """By intervals, for runs that are not stopped. Weights are clipped, so that 2 box is the most.
 
     Some data fall on a kink: only of linear networks is more known than that.
@@ -161,7 +152,7 @@ def chain_domain_bound(
             Enclosure.around(interval, layer.error)
             for interval, layer in zip(exact, after, strict=True)
         ]
-    return ChainDomainBound(errors[0], max(errors) if program.n_steps else 0.0)
+    return DomainBound(errors[0], max(errors) if program.n_steps else 0.0)
 
 
 def round_after(

@@ -9,6 +9,7 @@ from math import inf
 
 import torch
 
+from icgd.certificates.abstract_bounds import DomainBound
 from icgd.certificates.bounds import (
     Arithmetic,
     Enclosure,
@@ -22,14 +23,6 @@ from icgd.problems.arrays import FLOAT32_ROUNDING
 from icgd.problems.problem import Problem
 from icgd.program.layout import Role
 from icgd.program.program import StackProgram
-
-
-@dataclass(frozen=True)
-class DomainBound:
-    """Largest error of any weight: of one step, and of the whole run after its last step."""
-
-    step: float
-    trajectory: float
 
 
 def domain_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> DomainBound:

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from icgd.backends.prompt import known_labels
+from icgd.backends.run import OnProgress
+from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds
 from icgd.certificates.bounds import Arithmetic
-from icgd.certificates.domain_bound import DomainBound
 from icgd.certificates.kernel_rounding import (
     Rounded,
     kernel_error,
@@ -96,10 +97,27 @@ def _moved(
     return Rounded(points, tokens.error + added + how.sum_of(4, tokens.points.abs()))
 
 
-def functional_step_bounds(
-    problem: Problem, task: Task, history: History, how: Arithmetic
-) -> Tensor:
-    """For each step, a bound on the error it adds to any value of the function."""
+@dataclass(frozen=True)
+class FunctionBounds(AbstractBounds):
+    """Bounds on any value of the function. The paper's statement is exact: it has no closed form."""
+
+    def domain(self) -> DomainBound:
+        worst = _Worst(self.problem, self.how)
+        for step in range(self.program.n_steps):
+            worst.take(step)
+        return DomainBound(_known(worst.step_error), _known(worst.error + worst.query_error))
+
+    def steps(self, task: Task, history: History) -> Tensor:
+        return _step_bounds(self.problem, task, history, self.how)
+
+    def run(
+        self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
+    ) -> RunBounds:
+        trajectory = _trajectory_bounds(self.problem, task, real, self.how, on_progress)
+        return RunBounds(self.steps(task, history), trajectory)
+
+
+def _step_bounds(problem: Problem, task: Task, history: History, how: Arithmetic) -> Tensor:
     labels = known_labels(task).double()
     before = history[..., :-1, :].double().unflatten(-1, labels.shape[-2:])
     steps = _steps(problem, task, before.shape[-3], how)
@@ -111,13 +129,14 @@ def functional_step_bounds(
     return torch.stack(bounds, dim=-1) if bounds else labels.new_zeros(*task.batch, 0)
 
 
-def functional_trajectory_bounds(
-    problem: Problem, task: Task, real: History, how: Arithmetic
+def _trajectory_bounds(
+    problem: Problem,
+    task: Task,
+    real: History,
+    how: Arithmetic,
+    on_progress: OnProgress | None,
 ) -> Tensor:
-    """For each step, a bound on the distance of any value from real functional descent.
-
-    On the examples in the Euclidean norm, in which a step that converges lets nothing grow.
-    """
+    """On the examples in the Euclidean norm, in which a step that converges lets nothing grow."""
     n = task.n_examples
     labels = known_labels(task).double()
     values = real.unflatten(-1, labels.shape[-2:])
@@ -133,6 +152,8 @@ def functional_trajectory_bounds(
         queries = error[..., n:, :] + reading + added[..., n:, :]
         error = torch.cat([norm.expand_as(labels[..., :n, :]), queries], dim=-2)
         bounds.append(error.flatten(-2).amax(-1))
+        if on_progress:
+            on_progress(number + 1, len(steps))
     return torch.stack(bounds, dim=-1) if bounds else labels.new_zeros(*task.batch, 0)
 
 
@@ -152,14 +173,6 @@ def _contractions(problem: Problem, steps: list[_Step], n: int) -> list[Tensor]:
         # Room for the rounding of the norm itself.
         factors.append((factor * (1 + 1e-9) + 1e-12)[..., None, None])
     return factors
-
-
-def functional_domain_bound(problem: Problem, n_steps: int, how: Arithmetic) -> DomainBound:
-    """For every task in the domain: one step, and the whole run."""
-    worst = _Worst(problem, how)
-    for step in range(n_steps):
-        worst.take(step)
-    return DomainBound(_known(worst.step_error), _known(worst.error + worst.query_error))
 
 
 def _known(bound: float) -> float:

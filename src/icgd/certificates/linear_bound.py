@@ -20,9 +20,9 @@ from math import inf
 import torch
 from torch import Tensor
 
+from icgd.backends.run import OnProgress
+from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds
 from icgd.certificates.bounds import Arithmetic
-from icgd.certificates.certificate import RunBounds
-from icgd.certificates.domain_bound import DomainBound
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
 from icgd.problems.curvature import curvature
@@ -101,13 +101,6 @@ class _Step:
         return (
             fit.error + moved + self.how.sum_of(len(fit.values), torch.full_like(terms, fit.size))
         )
-
-
-def linear_step_bounds(
-    problem: Problem, program: StackProgram, task: Task, history: History, how: Arithmetic
-) -> Tensor:
-    """For each step, a bound on the error that it adds to any coefficient."""
-    return linear_step_errors(problem, program, task, history, how).amax(-1)
 
 
 def linear_bounds(
@@ -193,3 +186,21 @@ def _worst_growth(problem: Problem, descent: DescendExamples, inputs: Tensor) ->
     steepest = float(problem.model.link_function.slopes(-ends, ends)[1])
     squares = float(inputs.square().sum())
     return abs(descent.scale) * steepest * squares + abs(descent.decay) - 1
+
+
+@dataclass(frozen=True)
+class LinearBounds(AbstractBounds):
+    """Bounds on any coefficient of a linear model."""
+
+    program: StackProgram
+
+    def domain(self) -> DomainBound:
+        return linear_domain_bound(self.problem, self.program, self.how)
+
+    def steps(self, task: Task, history: History) -> Tensor:
+        return linear_step_errors(self.problem, self.program, task, history, self.how).amax(-1)
+
+    def run(
+        self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
+    ) -> RunBounds:
+        return linear_bounds(self.problem, self.program, task, history, real, self.how)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from icgd.problems import reference
 from icgd.problems.functions import StepFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
@@ -44,16 +44,13 @@ def near_kinks(
     program: StackProgram | ChainProgram, problem: Problem, task: Task, history: History
 ) -> NearKinks:
     """Look at every preactivation of every step for those strictly inside a ramp."""
-    if problem.trains_function or problem.trains_coefficients:
-        return NearKinks(0, ())
-    count, target = 0, problem.network
+    count, oracle = 0, problem.oracle
     events: list[NearKink] = []
     for step in range(history.shape[-2] - 1):
-        x, _ = reference.examples_of(problem, step, task.x.double(), task.y.double())
-        tokens = problem.gradient_step.examples_of(step, task.n_examples)
-        states = reference.forward(target, history[..., step, :].double(), x)
-        for layer, preactivation in enumerate(states.preactivations, start=1):
-            inside = _inside_ramps(program, target, layer, preactivation)
+        tokens = oracle.examples_of(step, task.n_examples)
+        preactivations = oracle.preactivations(task, history[..., step, :], step)
+        for layer, preactivation in enumerate(preactivations, start=1):
+            inside = _inside_ramps(program, problem.network, layer, preactivation)
             count += len(inside)
             events += [
                 _event(step + 1, layer, place, preactivation, tokens)
@@ -90,7 +87,7 @@ def _ramps(
 
 
 def _event(
-    step: int, layer: int, place: list[int], preactivation: Tensor, tokens: tuple[int, ...]
+    step: int, layer: int, place: list[int], preactivation: Tensor, tokens: Sequence[int]
 ) -> NearKink:
     task = place[0] if len(place) == 3 else 0
     value = float(preactivation[tuple(place)])

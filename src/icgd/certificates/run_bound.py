@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from icgd.backends.prompt import split_parameters
+from icgd.backends.run import OnProgress
 from icgd.certificates.bounds import (
     Arithmetic,
     Enclosure,
@@ -75,7 +76,12 @@ def _for_each_step(data: Tensor, history: History) -> Tensor:
 
 
 def trajectory_bounds(
-    program: StackProgram, problem: Problem, task: Task, real: History, how: Arithmetic
+    program: StackProgram,
+    problem: Problem,
+    task: Task,
+    real: History,
+    how: Arithmetic,
+    on_progress: OnProgress | None = None,
 ) -> Tensor:
     """For each step, a bound on the distance of any weight from real gradient descent.
 
@@ -85,8 +91,8 @@ def trajectory_bounds(
     x, y = task.x.double(), task.y.double()
     error = drift = torch.zeros_like(real[..., 0, :])
     reach = max(problem.gradient_step.box, float(real[..., 0, :].abs().max()))
-    bounds = []
-    for step in range(real.shape[-2] - 1):
+    bounds, n_steps = [], real.shape[-2] - 1
+    for step in range(n_steps):
         before = real[..., step, :]
         if bool((error >= reach + before.abs()).all()):  # nothing is known but the box
             error = reach + real[..., step + 1, :].abs()
@@ -94,6 +100,8 @@ def trajectory_bounds(
             weights = _after_block(program, x, y, before, error, drift, reach, how)
             error, drift, reach = weights.error, weights.drift, max(reach, weights.size)
         bounds.append(error.amax(-1))
+        if on_progress:
+            on_progress(step + 1, n_steps)
     return torch.stack(bounds, dim=-1) if bounds else real.new_zeros(*task.batch, 0)
 
 

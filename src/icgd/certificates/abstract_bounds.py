@@ -1,0 +1,63 @@
+"""What every kind of bounds owes: for all tasks, for each step of a run, for a whole run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from icgd.backends.run import OnProgress
+from icgd.certificates.bounds import Arithmetic
+from icgd.problems.problem import Problem
+from icgd.problems.task import Task
+from icgd.program.chain import Program
+from icgd.shapes import History
+
+
+@dataclass(frozen=True)
+class DomainBound:
+    """Largest error of any weight: of one step, and of the whole run after its last step."""
+
+    step: float
+    trajectory: float
+
+
+@dataclass(frozen=True)
+class RunBounds:
+    """For each step of a run a bound on the error of anything learnt: alone, and of all so far.
+
+    `paper` is the paper's line for the whole run, if it has one: the sum of what the steps add, as
+    if none expanded distances.
+    """
+
+    steps: Tensor
+    trajectory: Tensor
+    paper: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class AbstractBounds(ABC):
+    """What is proved of a program that trains a problem, computed as `how` says."""
+
+    problem: Problem
+    program: Program
+    how: Arithmetic
+
+    @abstractmethod
+    def domain(self) -> DomainBound:
+        """Bound (a): for every task in the domain, before any run."""
+
+    @abstractmethod
+    def steps(self, task: Task, history: History) -> Tensor:
+        """Bound (b) for each step of a run: the error that it adds to any weight."""
+
+    @abstractmethod
+    def run(
+        self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
+    ) -> RunBounds:
+        """Bounds (b) for each step of a run, and for its distance from the `real` one."""
+
+    def paper_step(self) -> float | None:
+        """Bound (c): the paper's closed form for one step, repaired, if there is one."""
+        return None

@@ -1,0 +1,29 @@
+"""The one place that picks the bounds of a program."""
+
+from __future__ import annotations
+
+from icgd.certificates.abstract_bounds import AbstractBounds
+from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.chain_bound import ChainBounds
+from icgd.certificates.functional_bound import FunctionBounds
+from icgd.certificates.linear_bound import LinearBounds
+from icgd.certificates.stack_bounds import StackBounds
+from icgd.problems.oracles.function import FunctionOracle
+from icgd.problems.oracles.linear import LinearOracle
+from icgd.problems.oracles.network import NetworkOracle
+from icgd.problems.problem import Problem
+from icgd.program.chain import ChainProgram, Program
+from icgd.program.program import StackProgram
+
+BOUNDS: dict[tuple[type, type], type[AbstractBounds]] = {
+    (NetworkOracle, StackProgram): StackBounds,
+    (NetworkOracle, ChainProgram): ChainBounds,
+    (FunctionOracle, StackProgram): FunctionBounds,
+    (LinearOracle, StackProgram): LinearBounds,
+}
+"""By what is trained, and by the shape of the program that trains it."""
+
+
+def bounds_of(problem: Problem, program: Program, how: Arithmetic) -> AbstractBounds:
+    """The bounds of a program that trains `problem`, computed as `how` says."""
+    return BOUNDS[type(problem.oracle), type(program)](problem, program, how)
