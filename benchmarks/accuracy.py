@@ -15,7 +15,6 @@ from icgd.approximation.ridge_sum import (
     fit_ridge_sum,
     fit_slope_product,
 )
-from icgd.problems import reference
 from icgd.problems.activations import ACTIVATIONS, TANH
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.losses import LOGISTIC
@@ -75,7 +74,7 @@ def _weights(pieces: int) -> dict[str, object]:
     compiled = icgd.compile(problem, n_steps=5, pieces=pieces)
     report = icgd.verify(compiled, x, y, seed=0, backend="dense")
     task = compiled.task(x, y, seed=0)
-    real = reference.train(problem, task.initial, task.x, task.y, 5)
+    real = problem.oracle.train(task, 5)
     return {
         "pieces": pieces,
         "largest weight error": float(report.trajectory_errors.max()),

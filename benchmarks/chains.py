@@ -3,7 +3,6 @@
 import torch
 
 import icgd
-from icgd.problems import reference
 from icgd.reproductions.descent import descend
 from icgd.reproductions.power_law import fitted_exponent
 from icgd.reproductions.timing import interleaved_medians, one_thread
@@ -62,7 +61,7 @@ def _weights(
     compiled = compiled_of(*size, **settings)
     task = task_for(compiled)
     ours = compiled.run_task(task, backend=backend).parameters
-    real = reference.train(compiled.problem, task.initial, task.x, task.y, size[-1])
+    real = compiled.problem.oracle.train(task, size[-1])
     return {
         "N, d, rounds": str(size),
         "network": name,

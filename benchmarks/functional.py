@@ -6,7 +6,6 @@ import torch
 
 import icgd
 from icgd.errors import DivergenceWarning
-from icgd.problems import functional_reference
 from icgd.problems.spectrum import growth
 from icgd.problems.updates import best_constant_step, chebyshev_steps
 from icgd.reproductions.timing import interleaved_medians
@@ -41,7 +40,7 @@ def rows() -> list[dict[str, object]]:
 
 def _row(kernel: str) -> dict[str, object]:
     compiled, task = _case(kernel)
-    real = functional_reference.train(compiled.problem, task, N_LAYERS)
+    real = compiled.problem.oracle.train(task, N_LAYERS)
     errors = {
         f"{backend} error": float((_values(compiled, task, backend) - real).abs().max())
         for backend in ("dense", "fused")
@@ -49,7 +48,7 @@ def _row(kernel: str) -> dict[str, object]:
     seconds = interleaved_medians(
         {
             "fused": lambda: compiled.run_task(task, history=False),
-            "real": lambda: functional_reference.train(compiled.problem, task, N_LAYERS),
+            "real": lambda: compiled.problem.oracle.train(task, N_LAYERS),
         }
     )
     return {"kernel": kernel, **errors, "fused over real": seconds["fused"] / seconds["real"]}

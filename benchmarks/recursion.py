@@ -4,7 +4,6 @@ import torch
 
 import icgd
 from benchmarks.problems import problem_of, task_of
-from icgd.problems import reference
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.reproductions.timing import interleaved_medians
 
@@ -42,7 +41,7 @@ def _weight_row(compiled: icgd.Compiled, units: str, backend: str) -> dict[str, 
     y = 2 * torch.rand(N_EXAMPLES, widths[-1], generator=generator, dtype=torch.float64) - 1
     report = icgd.verify(compiled, x, y, seed=0, backend=backend)
     task = compiled.task(x, y, seed=0)
-    real = reference.train(compiled.problem, task.initial, task.x, task.y, N_STEPS)
+    real = compiled.problem.oracle.train(task, N_STEPS)
     return {
         "widths": "-".join(map(str, widths)),
         "units": units,

@@ -14,7 +14,7 @@ from icgd.errors import (
     SettingError,
     UnknownNameError,
 )
-from icgd.problems import reference
+from icgd.problems.oracles import network
 
 PROBLEM = icgd.Problem(
     target=icgd.MLP((2, 3, 1), "tanh"),
@@ -65,7 +65,7 @@ def test_a_trace_of_named_slots_has_only_those():
     run = COMPILED.run(X, Y, trace=["delta_2", "weights_1"])
     assert set(run.trace) == {"delta_2", "weights_1"}
     assert run.trace["delta_2"].shape == (2 * 8 + 3 + 1, 4, 1)
-    prediction = reference.predict(PROBLEM.target, run.parameters[0], X)
+    prediction = network.predict(PROBLEM.target, run.parameters[0], X)
     after_backward = run.trace["delta_2"][5]
     torch.testing.assert_close(after_backward, 2 * (prediction - Y), atol=1e-3, rtol=0)
 
@@ -121,7 +121,7 @@ def test_compiled_runs_compare_by_value():
 def test_queries_are_predicted_by_the_trained_network():
     queries = np.array([[0.5, -0.5], [0.25, 1.0]])
     run = COMPILED.run(X, Y, queries=queries)
-    expected = reference.predict(PROBLEM.target, run.parameters[-1], torch.from_numpy(queries))
+    expected = network.predict(PROBLEM.target, run.parameters[-1], torch.from_numpy(queries))
     torch.testing.assert_close(run.predictions, expected, atol=1e-3, rtol=0)
 
 
@@ -171,11 +171,11 @@ def test_softmax_stack_agrees_with_the_reference_and_its_prompt_starts_with_regi
         *(g / 23 for g in range(-23, 24)),
         *[0.0] * 5,
     ]
-    states = reference.forward(PROBLEM.target, run.parameters[0], X)
+    states = network.forward(PROBLEM.target, run.parameters[0], X)
     upstream = 2 * (states.outputs[-1] - Y) @ PROBLEM.target.matrices(run.parameters[0])[1]
     expected = upstream / torch.cosh(states.preactivations[0]) ** 2
     torch.testing.assert_close(run.trace["delta_1"][3, 48:52], expected, atol=1e-5, rtol=0)
-    truth = reference.predict(PROBLEM.target, run.parameters[-1], X[:1])
+    truth = network.predict(PROBLEM.target, run.parameters[-1], X[:1])
     torch.testing.assert_close(run.predictions, truth, atol=1e-5, rtol=0)
 
 

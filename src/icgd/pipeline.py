@@ -248,7 +248,7 @@ def guarantee(
     Raises `SettingError` for a step longer than they allow, and `SeparableDataError` if there is no
     minimiser to come close to.
     """
-    if type(compiled.problem.oracle) is not LinearOracle:
+    if not isinstance(compiled.problem.oracle, LinearOracle):
         raise SettingError.only_linear_models(compiled.program.construction)
     task = compiled.task(X, y, initial=initial)
     run = compiled.run_task(task, backend=backend, on_progress=on_progress, stop_below=stop_below)

@@ -7,9 +7,9 @@ import torch
 
 from icgd.backends.chain import GENERATORS, Chain, run_chain
 from icgd.errors import InterruptedRunError, LayoutError, SettingError, UnknownNameError
-from icgd.problems import reference
 from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
+from icgd.problems.oracles import network
 from tests.backends.chain_cases import problem_of, program_of, task_of
 
 PROBLEMS = {
@@ -48,11 +48,11 @@ PROBLEM = PROBLEMS["leaky, batches"]
 def test_every_round_is_a_step_of_stochastic_gradient_descent(problem, backend):
     task = task_of(problem)
     run = run_chain(program_of(problem), task, backend=backend)
-    real = reference.train(problem, task.initial, task.x, task.y, 4)
+    real = problem.oracle.train(task, 4)
     tolerance = LOOKED_UP if problem in SMOOTH.values() else TOLERANCE[backend]
     assert (real[-1] - real[0]).abs().max() > 1e-2
     assert (run.parameters - real).abs().max() <= tolerance
-    predicted = reference.predict(problem.network, real[-1], task.queries)
+    predicted = network.predict(problem.network, real[-1], task.queries)
     assert (run.predictions - predicted).abs().max() <= tolerance
 
 
@@ -72,7 +72,7 @@ def test_a_batch_of_tasks_is_each_of_them(name, backend):
     problem = PROBLEMS[name]
     batch, program = task_of(problem, tasks=(2,)), program_of(problem, 2)
     together = run_chain(program, batch, backend=backend, trace=program.rows.names)
-    real = reference.train(problem, batch.initial, batch.x, batch.y, 2)
+    real = problem.oracle.train(batch, 2)
     tolerance = LOOKED_UP if problem in SMOOTH.values() else TOLERANCE[backend]
     assert (together.parameters - real).abs().max() <= tolerance
     assert together.predictions.shape == (2, 3, problem.network.output_width)
@@ -108,7 +108,7 @@ def test_a_trace_holds_every_block(backend):
     task, program = task_of(PROBLEM), program_of(PROBLEM, 1)
     trace = run_chain(program, task, backend=backend, trace=("is_forward", "first", "flat")).trace
     assert trace["is_forward"].flatten().tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0]
-    states = reference.forward(PROBLEM.network, task.initial, task.x[:2])
+    states = network.forward(PROBLEM.network, task.initial, task.x[:2])
     for block, outputs in zip((3, 4, 5), states.outputs[1:], strict=True):
         row = trace["first"][block, 0].view(4, 2)[: outputs.shape[-1]]
         torch.testing.assert_close(row.T, outputs, rtol=0, atol=1e-11)

@@ -8,7 +8,6 @@ from icgd.backends.grid_kernels import Machine
 from icgd.backends.registry import BACKENDS
 from icgd.errors import DataError, InterruptedRunError, OverflowedRunError
 from icgd.layers.mlp import MLPLayer
-from icgd.problems import proximal_reference
 from icgd.problems.links import LINKS
 from icgd.problems.task import Task
 from tests.linear_cases import PLAIN, PROBLEMS, compiled_of, data, problem_of, task_of
@@ -19,8 +18,7 @@ TOLERANCE = {"fused": 1e-15, "dense": 1e-11}
 
 
 def real_run(problem, task, n_steps=4):
-    model, update = problem.model, problem.proximal_step
-    return proximal_reference.train(model, update, task.initial, task.x, task.y, n_steps)
+    return problem.oracle.train(task, n_steps)
 
 
 @over_links
@@ -32,7 +30,7 @@ def test_every_block_is_a_proximal_step(link, backend, problems):
     run, real = compiled.run_task(task, backend=backend), real_run(problem, task)
     assert (real[1:] - real[:-1]).abs().amax(-1).min() > 1e-3
     assert (run.parameters - real).abs().max() <= TOLERANCE[backend]
-    predicted = proximal_reference.predict(problem.model, real[-1], task.queries)
+    predicted = problem.oracle.predict(task, real[-1])
     assert (run.predictions - predicted).abs().max() <= TOLERANCE[backend]
     assert run.stopped_after is None
 
@@ -114,7 +112,7 @@ def test_an_interrupted_run_leaves_its_whole_steps(backend):
         compiled_of(problem, n_steps=9).run_task(task, backend=backend, on_progress=interrupt)
     partial, real = caught.value.partial, real_run(problem, task, 3)
     assert (partial.parameters - real).abs().max() <= 1e-12
-    predicted = proximal_reference.predict(problem.model, real[-1], task.queries)
+    predicted = problem.oracle.predict(task, real[-1])
     assert (partial.predictions - predicted).abs().max() <= 1e-11
 
 
@@ -151,7 +149,7 @@ def test_a_dense_step_that_is_interrupted_leaves_the_stream_before_it(monkeypatc
         compiled_of(problem, n_steps=9).run_task(task, backend="dense")
     partial = caught.value.partial
     real = real_run(problem, task, 3)
-    predicted = proximal_reference.predict(problem.model, real[-1], task.queries)
+    predicted = problem.oracle.predict(task, real[-1])
     assert (partial.parameters - real).abs().max() <= 1e-12
     assert (partial.predictions - predicted).abs().max() <= 1e-12
 
@@ -194,7 +192,7 @@ def test_a_score_beyond_the_range_names_the_step_the_example_and_the_value(backe
     problem = problem_of("logistic", step_size=2.0, score=0.2)
     task = task_of(problem)
     real = real_run(problem, task)
-    scores = proximal_reference.scores(problem.model, real[1], task.x).flatten()
+    scores = problem.linear_oracle.scores(real[1], task.x).flatten()
     row = int((scores.abs() > 0.2 * (1 + 2.0**-10)).nonzero()[0])
     where = rf"at step 2, example {row} \(counted from 0\) is {scores[row]:.6g}"
     with pytest.raises(OverflowedRunError, match=where):

@@ -12,7 +12,6 @@ from icgd.backends.fused import FusedBackend
 from icgd.backends.kernels import Machine, kernel
 from icgd.backends.unit_kernels import UnitSum, is_computed_as_such
 from icgd.constructions.base import Precision
-from icgd.problems import reference
 from icgd.problems.activations import TANH
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
@@ -36,7 +35,7 @@ def test_coarse_fits_are_those_of_the_dense_transformer(activation, n_tasks):
     ours, truth = FusedBackend().run(program, task), DenseBackend().run(program, task)
     assert distance(ours.parameters, truth.parameters) <= 1e-10
     assert distance(ours.predictions, truth.predictions) <= 1e-10
-    real = reference.train(CASE.problem, task.initial, task.x, task.y, 2)
+    real = CASE.problem.oracle.train(task, 2)
     assert 1e-7 < distance(ours.parameters, real) < 0.3
 
 
@@ -105,5 +104,5 @@ def test_units_on_a_kink_are_those_of_the_dense_transformer(n_tasks):
         task = Task(*(torch.stack([part, 0.5 * part]) for part in parts))
     ours, truth = FusedBackend().run(program, task), DenseBackend().run(program, task)
     assert distance(ours.parameters, truth.parameters) <= 1e-11
-    real = reference.train(problem, task.initial, task.x, task.y, 1)
+    real = problem.oracle.train(task, 1)
     assert distance(ours.parameters, real) > 1e-3

@@ -8,12 +8,11 @@ import torch
 import icgd
 from icgd.backends.chain import GENERATORS, run_chain
 from icgd.certificates.bounds import Arithmetic, Enclosure
-from icgd.certificates.chain_bound import chain_bounds, next_block, round_bounds, rule
+from icgd.certificates.chain_bound import ChainBounds, next_block, rule
 from icgd.certificates.intervals import Interval
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
 from icgd.errors import ProgramError
-from icgd.problems import reference
 from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from tests.backends.chain_cases import problem_of, program_of, task_of
@@ -38,9 +37,9 @@ LOOKED_UP = 1e-9
 def test_runs_stay_within_small_bounds(problem, backend):
     task, program = task_of(problem), program_of(problem, 3)
     history = run_chain(program, task, backend=backend).parameters
-    real = reference.train(problem, task.initial, task.x, task.y, 3)
+    real = problem.oracle.train(task, 3)
     how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
-    bounds = chain_bounds(program, task, history, real, how)
+    bounds = ChainBounds(problem, program, how).run(task, history, real)
     assert (stepwise_errors(problem, task, history) <= bounds.steps).all()
     assert (trajectory_errors(history, real) <= bounds.trajectory).all()
     is_smooth = len(program.functions) > 1
@@ -54,7 +53,7 @@ def test_a_run_in_float32_has_bounds_of_its_own():
     task = as_task(problem, task64.x, task64.y, seed=5, dtype="float32")
     history = run_chain(program, task, backend="dense").parameters
     how = Arithmetic.of(task.x.dtype, task.n_tokens, "dense")
-    bounds = round_bounds(program, task, history, how)
+    bounds = ChainBounds(problem, program, how).steps(task, history)
     errors = stepwise_errors(problem, task, history)
     assert (errors <= bounds).all()
     assert errors.max() > 1e-8, "float32 rounds more than float64"
@@ -73,7 +72,7 @@ def test_a_unit_on_a_kink_is_found_and_bounded(backend):
     history = run_chain(program, task, backend=backend).parameters
     errors = stepwise_errors(problem, task, history)
     how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
-    bounds = round_bounds(program, task, history, how)
+    bounds = ChainBounds(problem, program, how).steps(task, history)
     assert errors[0] == pytest.approx(0.1, rel=1e-6)
     assert (errors <= bounds).all()
     assert bounds.max() < 1
@@ -90,7 +89,7 @@ def test_units_at_0_are_flat():
     history = run_chain(program, task, backend="dense").parameters
     how = Arithmetic.of(task.x.dtype, task.n_tokens, "dense")
     assert stepwise_errors(problem, task, history).max() <= 1e-12
-    assert round_bounds(program, task, history, how).max() <= 1e-8
+    assert ChainBounds(problem, program, how).steps(task, history).max() <= 1e-8
 
 
 def test_the_papers_line_fails_where_a_round_expands_distances():
@@ -103,9 +102,9 @@ def test_the_papers_line_fails_where_a_round_expands_distances():
     task = as_task(problem, [[1.9]], [[0.37 * 1.9]], initial=[0.37], dtype="float32")
     program = program_of(problem, 20)
     history = run_chain(program, task).parameters
-    real = reference.train(problem, task.initial, task.x, task.y, 20)
+    real = problem.oracle.train(task, 20)
     how = Arithmetic.of(task.x.dtype, task.n_tokens, "fused")
-    bounds = chain_bounds(program, task, history, real, how)
+    bounds = ChainBounds(problem, program, how).run(task, history, real)
     errors = trajectory_errors(history, real)
     assert errors[-1] > bounds.paper[-1]
     assert (errors <= bounds.trajectory).all()
@@ -155,7 +154,7 @@ def test_a_wrong_step_exceeds_its_bound():
     other = replace(problem, update=replace(problem.gradient_step, step_size=0.501))
     history = run_chain(program_of(other, 2), task).parameters
     how = Arithmetic.of(task.x.dtype, task.n_tokens, "fused")
-    bounds = round_bounds(program, task, history, how)
+    bounds = ChainBounds(problem, program, how).steps(task, history)
     assert (stepwise_errors(problem, task, history) > bounds).any()
 
 

@@ -5,12 +5,7 @@ import torch
 
 import icgd
 from icgd.certificates.bounds import Arithmetic
-from icgd.certificates.functional_bound import (
-    functional_domain_bound,
-    functional_step_bounds,
-    functional_trajectory_bounds,
-)
-from icgd.problems import functional_reference
+from icgd.certificates.functional_bound import FunctionBounds
 from tests.cases import KERNEL_CASES
 
 DOUBLE = Arithmetic.of(torch.float64, 64, "dense")
@@ -21,26 +16,30 @@ def problem_of(step_size: float, kernel: str = "rbf") -> icgd.Problem:
     return icgd.Problem(icgd.KernelMachine(3, kernel), "squared", update, icgd.Domain(2.0, 4.0))
 
 
+def bounds_of(problem: icgd.Problem, n_steps: int) -> FunctionBounds:
+    return FunctionBounds(problem, icgd.compile(problem, n_steps=n_steps).program, DOUBLE)
+
+
 def test_where_steps_converge_the_bound_of_a_run_grows_with_the_square_of_its_length():
     """Errors do not multiply: they add up on the examples, and once more where those are read."""
     problem, case = problem_of(0.2), KERNEL_CASES[3]
     task = icgd.as_task(problem, case.x, case.y, queries=case.queries)
-    real = functional_reference.train(problem, task, 400)
-    bounds = functional_trajectory_bounds(problem, task, real, DOUBLE)
-    one = functional_step_bounds(problem, task, real, DOUBLE)
+    real = problem.oracle.train(task, 400)
+    proved = bounds_of(problem, 400).run(task, real, real)
+    bounds, one = proved.trajectory, proved.steps
     assert bounds[-1] <= 400**2 * one.max()
     assert bounds[-1] <= 1e-9
 
 
 def test_on_the_domain_too_if_the_step_is_short_enough_for_any_data():
     short, long = 2 / 64, 2.5 / 64
-    assert functional_domain_bound(problem_of(short), 100, DOUBLE).trajectory <= 1e-6
-    assert functional_domain_bound(problem_of(long), 100, DOUBLE).trajectory >= 1.0
-    assert functional_domain_bound(problem_of(short, "relu"), 100, DOUBLE).trajectory >= 1.0
+    assert bounds_of(problem_of(short), 100).domain().trajectory <= 1e-6
+    assert bounds_of(problem_of(long), 100).domain().trajectory >= 1.0
+    assert bounds_of(problem_of(short, "relu"), 100).domain().trajectory >= 1.0
 
 
 def test_no_steps_have_no_error():
-    bound = functional_domain_bound(problem_of(0.1), 0, DOUBLE)
+    bound = bounds_of(problem_of(0.1), 0).domain()
     assert (bound.step, bound.trajectory) == (0.0, 0.0)
 
 

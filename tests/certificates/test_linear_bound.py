@@ -10,12 +10,9 @@ import icgd
 from icgd.backends.registry import BACKENDS
 from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.linear_bound import (
-    linear_bounds,
-    linear_domain_bound,
-    linear_step_bounds,
+    LinearBounds,
     lipschitz,
 )
-from icgd.certificates.measured import exact_run
 from icgd.errors import ProgramError
 from icgd.problems.links import LINKS
 from icgd.problems.mlp import MLP
@@ -78,7 +75,7 @@ def test_a_step_that_is_off_by_more_than_its_bound_is_found():
     compiled, task = compiled_of(problem), task_of(problem)
     history = compiled.run_task(task).parameters
     how = Arithmetic.of(torch.float64, task.n_tokens, "fused")
-    bounds = linear_step_bounds(problem, compiled.stack, task, history, how)
+    bounds = LinearBounds(problem, compiled.stack, how).steps(task, history)
     wrong = compiled_of(replace(problem, update=replace(problem.proximal_step, step_size=0.3001)))
     off = (wrong.run_task(task).parameters[1] - history[1]).abs().max()
     assert off > 1e6 * bounds.max()
@@ -91,11 +88,11 @@ def test_where_steps_expand_the_trajectory_bound_grows_by_their_lipschitz_consta
     beta = torch.linalg.eigvalsh(problem.model.design(task.x).mT @ problem.model.design(task.x) / 6)
     problem = replace(problem, update=replace(problem.proximal_step, step_size=3 / float(beta[-1])))
     compiled = compiled_of(problem, n_steps=5)
-    real = exact_run(problem, task, 5)
+    real = problem.oracle.train(task, 5)
     assert lipschitz(problem, task, real) == pytest.approx(2, rel=1e-8)
     how = Arithmetic.of(torch.float64, task.n_tokens, "fused")
     history = compiled.run_task(task).parameters
-    bounds = linear_bounds(problem, compiled.stack, task, history, real, how)
+    bounds = LinearBounds(problem, compiled.stack, how).run(task, history, real)
     added = torch.diff(bounds.paper, prepend=torch.zeros(1))
     expected = sum(2 ** (4 - step) * float(part) for step, part in enumerate(added))
     assert float(bounds.trajectory[-1]) == pytest.approx(expected, rel=1e-7)
@@ -105,7 +102,7 @@ def test_where_steps_expand_the_trajectory_bound_grows_by_their_lipschitz_consta
 def test_short_steps_never_expand():
     problem = problem_of("logistic", l2=0.2)
     task = task_of(problem)
-    factor = lipschitz(problem, task, exact_run(problem, task, 4))
+    factor = lipschitz(problem, task, problem.oracle.train(task, 4))
     assert 0.9 < factor <= 1 + 1e-8
 
 
@@ -113,7 +110,7 @@ def test_clipped_coefficients_differ_by_no_more_than_the_box():
     problem = problem_of("poisson", step_size=50.0)
     compiled = compiled_of(problem, n_steps=60)
     how = Arithmetic.of(torch.float32, 9, "fused")
-    assert linear_domain_bound(problem, compiled.stack, how).trajectory == 2.0
+    assert LinearBounds(problem, compiled.stack, how).domain().trajectory == 2.0
 
 
 @pytest.mark.filterwarnings("ignore:Coefficient:UserWarning")
@@ -136,7 +133,7 @@ def test_tiny_errors_have_a_bound_that_is_not_0():
 def test_steps_beyond_all_numbers_are_bounded_by_the_box():
     problem = problem_of("probit", step_size=6e304, intercept=False, l2=0.0, l1=100.0, box=1e-3)
     how = Arithmetic.of(torch.float64, 9, "fused")
-    bound = linear_domain_bound(problem, compiled_of(problem).stack, how)
+    bound = LinearBounds(problem, compiled_of(problem).stack, how).domain()
     assert bound.trajectory >= 2e-3
 
 
@@ -147,4 +144,4 @@ def test_a_program_of_another_kind_has_no_such_bound():
     program = icgd.compile(network, n_steps=1).program
     how = Arithmetic.of(torch.float64, 9, "dense")
     with pytest.raises(ProgramError, match="relu-stack: has no step on a linear model"):
-        linear_domain_bound(PROBLEMS["logistic"], program, how)
+        LinearBounds(PROBLEMS["logistic"], program, how).domain()

@@ -3,16 +3,15 @@ from dataclasses import replace
 import torch
 
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
-from icgd.problems import reference
 from icgd.problems.updates import GradientStep
-from tests.cases import SMALL
+from tests.cases import SMALL, exact_step
 
 CASE = SMALL[0]
 
 
 def test_the_reference_itself_has_no_error_and_a_nudge_shows_as_itself():
     task = CASE.task()
-    real = reference.train(CASE.problem, task.initial, task.x, task.y, 3)
+    real = CASE.problem.oracle.train(task, 3)
     assert stepwise_errors(CASE.problem, task, real).tolist() == [0.0, 0.0, 0.0]
     nudged = real.clone()
     nudged[-1, 0] += 0.25
@@ -22,9 +21,9 @@ def test_the_reference_itself_has_no_error_and_a_nudge_shows_as_itself():
 
 def test_a_nudge_in_the_middle_counts_as_a_step_error_once():
     task = CASE.task()
-    real = reference.train(CASE.problem, task.initial, task.x, task.y, 2)
+    real = CASE.problem.oracle.train(task, 2)
     first = real[1] + 0.01
-    second = reference.step(CASE.problem, first, task.x, task.y)
+    second = exact_step(CASE.problem, first, task.x, task.y)
     errors = stepwise_errors(CASE.problem, task, torch.stack([real[0], first, second]))
     torch.testing.assert_close(errors, torch.tensor([0.01, 0.0]).double())
 
@@ -32,6 +31,6 @@ def test_a_nudge_in_the_middle_counts_as_a_step_error_once():
 def test_a_step_is_measured_on_its_own_batch():
     problem = replace(CASE.problem, update=GradientStep(0.5, 3.0, batch_size=2))
     task = CASE.task()
-    real = reference.train(problem, task.initial, task.x, task.y, 3)
+    real = problem.oracle.train(task, 3)
     assert stepwise_errors(problem, task, real).tolist() == [0.0, 0.0, 0.0]
     assert stepwise_errors(CASE.problem, task, real).min() > 1e-3

@@ -9,12 +9,11 @@ from icgd.certificates import run_bound
 from icgd.certificates.bounds import Arithmetic, apart_by
 from icgd.certificates.run_bound import _after_block, stepwise_bounds, trajectory_bounds
 from icgd.constructions.registry import construction_named
-from icgd.problems import reference
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
 from icgd.program.layout import Role
 from icgd.weights.lowering import lower_program
-from tests.cases import batch_of, build, make_case, tasks_of
+from tests.cases import batch_of, build, exact_step, make_case, tasks_of
 
 CASE = make_case(MLP((3, 4, 4, 2), "tanh"), "squared")
 PROGRAM = build(construction_named("relu-stack"), CASE, n_steps=4, pieces=32)
@@ -23,7 +22,7 @@ HOW = Arithmetic.of(torch.float64, n_tokens=7, backend="fused")
 
 def bounds_of(task):
     history = FusedBackend().run(PROGRAM, task).parameters
-    real = reference.train(CASE.problem, task.initial, task.x, task.y, 4)
+    real = CASE.problem.oracle.train(task, 4)
     return (
         stepwise_bounds(PROGRAM, task, history, HOW),
         trajectory_bounds(PROGRAM, CASE.problem, task, real, HOW),
@@ -80,7 +79,7 @@ def test_a_step_from_copies_that_lie_apart_stays_within_the_bound_for_their_drif
     for layer in lower_program(SOFTMAX).block:
         stream = layer(stream)
     after = read_parameters(SOFTMAX.layout, stream)
-    missed = (after - reference.step(NARROW.problem, task.initial, task.x, task.y)).abs().max()
+    missed = (after - exact_step(NARROW.problem, task.initial, task.x, task.y)).abs().max()
     apart, together = (
         bound_of_a_step(task.initial, torch.full_like(task.initial, size)).error.max()
         for size in (drift, 0.0)
@@ -113,7 +112,7 @@ def test_only_bounds_of_the_dense_transformer_grow_with_the_drift_of_earlier_ste
 
 def test_the_trajectory_of_a_dense_transformer_is_bounded_with_the_drift_of_its_copies(monkeypatch):
     task = NARROW.task()
-    real = reference.train(NARROW.problem, task.initial, task.x, task.y, 5)
+    real = NARROW.problem.oracle.train(task, 5)
     bounds = trajectory_bounds(SOFTMAX, NARROW.problem, task, real, DENSE)
     run = DenseBackend().run(SOFTMAX, task)
     errors = (run.parameters - real).abs().amax(-1)[1:]

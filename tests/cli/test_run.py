@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 import icgd
-from icgd.problems import reference
+from icgd.problems.oracles import network
+from tests.bare_oracles import on_network as reference
 from tests.cli.files import PROBLEM, TRAIN, compiled_run, listing, write_all
 
 FILES = ["new.csv", "run.safetensors", "train.csv"]
@@ -73,7 +74,7 @@ def test_a_label_column_may_stand_anywhere(run):
     data = json.loads(run("--label", "a", "--json").stdout)
     inputs = np.column_stack([X[:, 1:], Y])
     before = compiled_run().run(inputs, X[:, :1]).parameters[0]
-    predictions = reference.predict(PROBLEM.target, before, torch.tensor(inputs))
+    predictions = network.predict(PROBLEM.target, before, torch.tensor(inputs))
     assert data["labels"] == ["a"]
     assert data["risk_before"] == pytest.approx(
         float(((predictions - torch.tensor(X[:, :1])) ** 2).mean() / 2), rel=1e-12

@@ -16,7 +16,6 @@ from icgd.constructions.base import Precision
 from icgd.constructions.parts.chain_block import BACKWARD, FORWARD, FROM_X, FROM_Y
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, ToleranceError, UnsupportedProblemError
-from icgd.problems import reference
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
 from icgd.problems.kernel_machine import KernelMachine
@@ -133,7 +132,7 @@ def run_of(
     )
     task = as_task(problem, x, y, seed=0)
     ours = run_chain(program_of(problem, n_rounds), task, backend=backend).parameters
-    real = reference.train(problem, task.initial, x, y, n_rounds)
+    real = problem.oracle.train(task, n_rounds)
     return float((ours - real).abs().max()), float((real[-1] - real[0]).abs().max())
 
 
@@ -234,7 +233,7 @@ def test_grids_cover_what_biases_add():
     target = MLP((1, 1), "identity", biases=True)
     problem = Problem(target, "squared", GradientStep(0.1, 0.1, 1), Domain(0.01, 2.0))
     task = as_task(problem, [[0.01]], [[-2.0]], initial=[0.0, 0.1])
-    real = reference.train(problem, task.initial, task.x, task.y, 1)
+    real = problem.oracle.train(task, 1)
     ours = run_chain(program_of(problem, 1), task).parameters
     assert real[-1].tolist() == pytest.approx([-0.0021, -0.1])
     torch.testing.assert_close(ours, real, rtol=0, atol=1e-15)

@@ -15,7 +15,6 @@ from icgd.constructions.base import Precision
 from icgd.constructions.registry import CONSTRUCTIONS, construction_for, construction_named
 from icgd.constructions.relu_stack import ReluStack
 from icgd.errors import SettingError, UnknownNameError, UnsupportedProblemError
-from icgd.problems import reference
 from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
@@ -229,7 +228,7 @@ def weight_error(case: cases.Case, pieces: int, n_steps: int = 5) -> float:
     task = case.task()
     program = build(RELU_STACK, case, n_steps=n_steps, pieces=pieces)
     weights = FusedBackend().run(program, task).parameters
-    truth = reference.train(case.problem, task.initial, task.x, task.y, n_steps)
+    truth = case.problem.oracle.train(task, n_steps)
     assert (truth[-1] - truth[0]).abs().max() > 0.1
     return float((weights - truth).abs().max())
 

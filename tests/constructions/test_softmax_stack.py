@@ -16,7 +16,6 @@ from icgd.constructions.base import Precision
 from icgd.constructions.registry import CONSTRUCTIONS, construction_for
 from icgd.constructions.softmax_stack import PROBE, SoftmaxStack
 from icgd.errors import SettingError, UnsupportedProblemError
-from icgd.problems import reference
 from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
@@ -343,7 +342,7 @@ def weight_error(seed: int, registers: int | None, n_steps: int = 5) -> float:
     task = case.task()
     program = build(case.problem, Precision(registers=registers), n_steps=n_steps)
     weights = FusedBackend().run(program, task).parameters
-    truth = reference.train(case.problem, task.initial, task.x, task.y, n_steps)
+    truth = case.problem.oracle.train(task, n_steps)
     assert (truth[-1] - truth[0]).abs().max() > 0.1
     return float((weights - truth).abs().max())
 

@@ -20,12 +20,13 @@ from icgd.errors import (
     ToleranceError,
     UnsupportedProblemError,
 )
-from icgd.problems import reference
+from icgd.problems.oracles import network
 from icgd.program import render
 from icgd.program.check import check_program
 from icgd.program.instructions import Combination
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import StackProgram
+from tests.cases import exact_step
 
 UNIVERSAL = Universal()
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -105,9 +106,9 @@ def test_on_its_levels_every_step_and_prediction_is_exact(backend, levels, n_exa
     queries = x[:, :1]
     run = compiled(levels, n_examples).run(x, y, queries=queries, initial=w, backend=backend)
     after = run.parameters[:, 1]
-    assert (after - reference.step(PROBLEM, w, x, y)).abs().max() <= 1e-11
+    assert (after - exact_step(PROBLEM, w, x, y)).abs().max() <= 1e-11
     on_levels = level_values(levels)[((after + 1) * levels / 2).long().clamp(max=levels - 1)]
-    truth = reference.predict(PROBLEM.target, on_levels, queries)
+    truth = network.predict(PROBLEM.target, on_levels, queries)
     assert (run.predictions - truth).abs().max() <= 1e-12
 
 
@@ -214,7 +215,7 @@ def test_an_example_on_a_ramp_is_refused(backend, name, x, y, ramp):
 def test_the_ends_of_a_ramp_are_on_a_level(backend):
     run = compiled().run([[0.5], [0.5 + RAMP]], [-1.0, 0.3], initial=[0.9], backend=backend)
     x, y = torch.tensor([[0.25], [0.75]]).double(), torch.tensor([[-1.5], [0.5]]).double()
-    truth = reference.step(PROBLEM, torch.tensor([0.75]).double(), x, y)
+    truth = exact_step(PROBLEM, torch.tensor([0.75]).double(), x, y)
     assert (run.parameters[1] - truth).abs().max() <= 1e-10
 
 

@@ -12,12 +12,12 @@ from icgd.backends.run import AbstractBackend, Run
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import LayoutError
-from icgd.problems import reference
+from icgd.problems.oracles import network
 from icgd.problems.task import Task
 from icgd.program.layout import Role
 from icgd.program.program import StackProgram
 from tests import cases
-from tests.cases import Case, batch_of, build, every_construction_on, tasks_of
+from tests.cases import Case, batch_of, build, every_construction_on, exact_step, tasks_of
 
 RELU_STACK, SOFTMAX_STACK = CONSTRUCTIONS["relu-stack"], CONSTRUCTIONS["softmax-stack"]
 UNIVERSAL, RECURSION = CONSTRUCTIONS["universal"], CONSTRUCTIONS["recursion"]
@@ -124,7 +124,7 @@ class BackendContract:
         assert weights.shape == (4, case.problem.target.n_parameters)
         for before, after in pairwise(weights):
             seen = seen_by(construction, case, before, task.x, task.y)
-            truth = reference.step(case.problem, *seen)
+            truth = exact_step(case.problem, *seen)
             allowed = tolerance(case, STEP_TOLERANCE[construction])
             assert (truth - before).abs().max() > 10 * allowed
             assert (after - truth).abs().max() <= allowed
@@ -134,7 +134,7 @@ class BackendContract:
         task = case.task()
         run = self.untraced(construction, case)
         weights, queries, _ = seen_by(construction, case, run.parameters[-1], task.queries, task.y)
-        truth = reference.predict(case.problem.target, weights, queries)
+        truth = network.predict(case.problem.target, weights, queries)
         assert distance(run.predictions, truth) <= tolerance(
             case, PREDICTION_TOLERANCE[construction]
         )
@@ -150,7 +150,7 @@ class BackendContract:
         run = self.run(build(construction, case, n_steps=0), task)
         assert torch.equal(run.parameters, task.initial[None])
         weights, queries, _ = seen_by(construction, case, task.initial, task.queries, task.y)
-        truth = reference.predict(case.problem.target, weights, queries)
+        truth = network.predict(case.problem.target, weights, queries)
         assert distance(run.predictions, truth) <= tolerance(
             case, PREDICTION_TOLERANCE[construction]
         )

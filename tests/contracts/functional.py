@@ -6,7 +6,7 @@ from torch import Tensor
 
 import icgd
 from icgd.backends.run import AbstractBackend, Run
-from icgd.problems import functional_reference
+from icgd.problems.oracles.function import all_points
 from icgd.problems.task import Task
 from tests.cases import KERNEL_CASES, Case, over, tasks_of
 
@@ -41,18 +41,18 @@ class FunctionalContract:
     def test_every_layer_is_a_step_of_functional_descent(self, case: Case):
         task = case.task()
         values = run_case(self.make_backend(), case, task).parameters
-        real = functional_reference.train(case.problem, task, N_STEPS)
+        real = case.problem.oracle.train(task, N_STEPS)
         assert values.shape == (N_STEPS + 1, task.n_tokens * task.y.shape[-1])
         assert not values[0].any()
         assert (real[1:] - real[:-1]).abs().amax(-1).min() > 1e-3
         assert largest(values, real) <= 1e-12
-        assert largest(values[1:], functional_reference.stepped(case.problem, task, values)) < 1e-12
+        assert largest(values[1:], case.problem.oracle.stepped(task, values)) < 1e-12
 
     @over(KERNEL_CASES)
     def test_predictions_are_the_values_at_the_queries(self, case: Case):
         task = case.task()
         run = run_case(self.make_backend(), case, task)
-        assert torch.equal(run.predictions, functional_reference.predict(task, run.parameters[-1]))
+        assert torch.equal(run.predictions, case.problem.oracle.predict(task, run.parameters[-1]))
 
     @over(KERNEL_CASES)
     def test_a_batch_equals_its_tasks_one_by_one(self, case: Case):
@@ -71,7 +71,7 @@ class FunctionalContract:
         assert largest(run.trace["y"], left) <= 1e-14
         assert run.trace["is_example"][:, :, 0].tolist() == [[1.0] * 7 + [0.0] * 3] * 4
         moves = bool(case.problem.functional_step.transforms)
-        points = functional_reference.all_points(task)
+        points = all_points(task)
         assert torch.equal(run.trace["x"][0], points)
         assert torch.equal(run.trace["x"][-1], points) is not moves
 

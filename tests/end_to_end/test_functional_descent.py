@@ -12,7 +12,6 @@ from sklearn.kernel_ridge import KernelRidge
 import icgd
 from icgd.backends.registry import BACKENDS
 from icgd.errors import DivergenceWarning
-from icgd.problems import functional_reference
 from icgd.problems.updates import best_constant_step
 from tests.cases import KERNEL_CASES, Case, over
 
@@ -138,7 +137,7 @@ def test_what_is_left_shrinks_at_the_rate_of_the_spectrum(share):
     run = compiled.run_task(compiled.task(x, y, queries=queries))
     values = run.parameters.unflatten(-1, (19, 1))
     rate = max(abs(1 - size * found.low), abs(1 - size * found.high))
-    limit = functional_reference.limit(problem, task)
+    limit = problem.function_oracle.limit(task)
     gram = problem.machine.gram(task.x)
     reading = torch.linalg.solve(gram, problem.machine.matrix(task.x, task.queries)).norm(dim=0)
     for step in range(61):

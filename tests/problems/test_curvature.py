@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from icgd.problems.proximal_reference import objective
 
 from icgd.errors import SettingError
 from icgd.problems import curvature as module
@@ -10,6 +9,7 @@ from icgd.problems.curvature import Curvature, curvature, everywhere, over_ball,
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.links import LINKS
 from icgd.problems.proximal_step import ProximalStep
+from tests.bare_oracles import on_linear_model as reference
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(12, 3, generator=GENERATOR, dtype=torch.float64)
@@ -18,7 +18,9 @@ RIDGE = ProximalStep(l2=0.3)
 
 
 def hessian_eigenvalues(model, update, w):
-    hessian = torch.autograd.functional.hessian(lambda v: objective(model, update, v, X, Y), w)
+    hessian = torch.autograd.functional.hessian(
+        lambda v: reference.objective(model, update, v, X, Y), w
+    )
     return torch.linalg.eigvalsh(hessian)
 
 

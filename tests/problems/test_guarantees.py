@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from icgd.errors import SettingError
-from icgd.problems import proximal_reference as reference
 from icgd.problems.curvature import Curvature, curvature, over_ball, sized
 from icgd.problems.guarantees import InexactDescent, distance_to_minimiser
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.proximal_step import ProximalStep
+from tests.bare_oracles import on_linear_model as reference
 
 GENERATOR = torch.Generator().manual_seed(3)
 X = torch.randn(30, 4, generator=GENERATOR, dtype=torch.float64)
@@ -42,7 +42,7 @@ def minimiser(link, update):
     start, limits = model.initial_parameters(), {"tolerance": 1e-14, "most_steps": 2000}
     found = reference.descend(model, update, start, X, LABELS[link][:, None], **limits)
     assert found.converged
-    return found.parameters
+    return found.weights
 
 
 def pushed(model, update, y, n_steps, towards):

@@ -7,6 +7,7 @@ from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.domain import Domain
 from icgd.problems.losses import HUBER
 from icgd.problems.mlp import MLP
+from icgd.problems.oracles.network import NetworkOracle
 from icgd.problems.problem import Problem
 from icgd.problems.updates import GradientStep
 from tests import cases
@@ -77,16 +78,16 @@ def test_an_unknown_loss_is_refused_at_once():
 
 
 @pytest.mark.parametrize(
-    ("part", "kind"),
+    ("owner", "part", "kind"),
     [
-        ("target", "MLP, KernelMachine or LinearModel"),
-        ("update", "GradientStep"),
-        ("domain", "Domain"),
+        (Problem, "target", "MLP, KernelMachine or LinearModel"),
+        (NetworkOracle, "update", "GradientStep"),
+        (Problem, "domain", "Domain"),
     ],
 )
-def test_a_part_of_the_wrong_kind_is_named(part, kind):
-    good = Problem(MLP((2, 1)), "squared", GradientStep(0.1, 1.0), Domain(1.0, 1.0))
-    raw = object.__new__(Problem)  # the type checker would refuse it first
-    raw.__dict__.update({**good.__dict__, part: "x"})
+def test_a_part_of_the_wrong_kind_is_named(owner, part, kind):
+    parts = {"target": MLP((2, 1)), "loss": "squared", "update": GradientStep(0.1, 1.0)}
+    raw = object.__new__(owner)  # the type checker would refuse it first
+    raw.__dict__.update({**parts, "domain": Domain(1.0, 1.0), part: "x"})
     with pytest.raises(SettingError, match=f"^{part} must be of type {kind}, got 'x'"):
         raw.__post_init__()

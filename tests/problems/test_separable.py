@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from icgd.problems.proximal_reference import descend, objective
 from scipy.optimize import linprog
 from sklearn.datasets import load_breast_cancer
 
@@ -13,6 +12,7 @@ from icgd.errors import SeparableDataError
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.separable import require_minimiser, separation
+from tests.bare_oracles import on_linear_model as reference
 
 PLAIN = ProximalStep()
 
@@ -53,7 +53,9 @@ def test_points_on_the_border_separate_quasi_completely():
 def test_along_the_direction_the_objective_only_falls():
     y = column([0.0, 0.4, 1.0, 1.0])
     found = separation(LOGISTIC, PLAIN, POINTS, y)
-    values = [objective(LOGISTIC, PLAIN, t * found.direction, POINTS, y) for t in range(5)]
+    values = [
+        reference.objective(LOGISTIC, PLAIN, t * found.direction, POINTS, y) for t in range(5)
+    ]
     assert all(after < before for before, after in pairwise(values))
 
 
@@ -124,6 +126,6 @@ def test_the_task_of_a_batch_is_named_and_nothing_is_run():
     x = torch.stack([POINTS, POINTS])
     y = torch.stack([column([0.0, 1.0, 0.0, 1.0]), column([0.0, 0.0, 1.0, 1.0])])
     with pytest.raises(SeparableDataError, match="The data of task 1 are completely separable"):
-        descend(
+        reference.descend(
             LOGISTIC, PLAIN, LOGISTIC.initial_parameters((2,)), x, y, tolerance=1e-3, most_steps=9
         )

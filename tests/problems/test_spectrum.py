@@ -18,6 +18,10 @@ def task_of(kernel, update, x=LINE):
     return problem, icgd.as_task(problem, x, torch.ones(*x.shape[:-1], 1).double())
 
 
+def divergence_of(problem, task, n_steps):
+    return divergence(problem.machine, problem.functional_step, task.x, n_steps)
+
+
 def test_the_spectrum_has_the_smallest_and_the_largest_eigenvalue():
     found = spectrum(icgd.KernelMachine(3, "linear"), LINE, noise=0.5)
     assert found.low == pytest.approx(1.5)
@@ -37,7 +41,7 @@ def test_growth_is_the_product_over_the_steps():
 )
 def test_a_constant_step_diverges_beyond_two_over_the_largest_eigenvalue(size, noise, grows):
     problem, task = task_of("linear", icgd.FunctionalStep(size, noise))
-    worst = divergence(problem, task, n_steps=3)
+    worst = divergence_of(problem, task, n_steps=3)
     if grows is None:
         assert worst is None
     else:
@@ -50,24 +54,24 @@ def test_a_schedule_is_judged_as_a_whole():
     """Single steps may be long if others make up for them."""
     steps = icgd.chebyshev_steps(1.0, 9.0, 6)
     assert max(steps) * 9.0 > 2
-    assert divergence(*task_of("linear", icgd.FunctionalStep(steps)), n_steps=6) is None
+    assert divergence_of(*task_of("linear", icgd.FunctionalStep(steps)), n_steps=6) is None
     short = icgd.chebyshev_steps(1.0, 4.0, 6)
-    worst = divergence(*task_of("linear", icgd.FunctionalStep(short)), n_steps=6)
+    worst = divergence_of(*task_of("linear", icgd.FunctionalStep(short)), n_steps=6)
     assert worst is not None
     assert worst.eigenvalue == pytest.approx(9.0)
 
 
 def test_a_negative_eigenvalue_lets_every_step_diverge():
     x = torch.tensor([[1.0, 0, 0], [-0.5, 3, 0], [-0.5, -3, 0], [1.0, 1, 0], [1.0, -1, 0]]).double()
-    worst = divergence(*task_of("relu", icgd.FunctionalStep(1e-3), x), n_steps=2)
+    worst = divergence_of(*task_of("relu", icgd.FunctionalStep(1e-3), x), n_steps=2)
     assert isinstance(worst, Divergence)
     assert worst.eigenvalue < 0
     assert worst.growth > 1
 
 
 def test_softmax_is_judged_by_its_complex_eigenvalues():
-    assert divergence(*task_of("softmax", icgd.FunctionalStep(0.9)), n_steps=4) is None
-    worst = divergence(*task_of("softmax", icgd.FunctionalStep(2.5)), n_steps=4)
+    assert divergence_of(*task_of("softmax", icgd.FunctionalStep(0.9)), n_steps=4) is None
+    worst = divergence_of(*task_of("softmax", icgd.FunctionalStep(2.5)), n_steps=4)
     assert worst is not None
     assert worst.eigenvalue == pytest.approx(1.0)
 
@@ -75,14 +79,14 @@ def test_softmax_is_judged_by_its_complex_eigenvalues():
 def test_of_a_batch_the_worst_task_counts():
     batch = torch.stack([LINE, 1.1 * LINE])
     problem, task = task_of("linear", icgd.FunctionalStep(0.2), batch)
-    worst = divergence(problem, task, n_steps=1)
+    worst = divergence_of(problem, task, n_steps=1)
     assert worst is not None
     assert worst.eigenvalue == pytest.approx(1.21 * 9)
 
 
 def test_many_examples_are_judged_by_the_largest_eigenvalue_alone(monkeypatch):
     monkeypatch.setattr(module, "EXACT_SIZE", 2)
-    worst = divergence(*task_of("linear", icgd.FunctionalStep(0.3)), n_steps=2)
+    worst = divergence_of(*task_of("linear", icgd.FunctionalStep(0.3)), n_steps=2)
     assert worst is not None
     assert worst.eigenvalue == pytest.approx(9.0, rel=1e-6)
     assert worst.growth == pytest.approx(1.7**2, rel=1e-6)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from icgd.layers.kernel_attention import KernelAttention
-from icgd.reproductions import cheng_theory
+from icgd.problems.oracles.function import FunctionOracle
 from icgd.reproductions.cheng_theory import QUICK, checks
 
 
@@ -34,9 +34,7 @@ def test_a_layer_that_reads_the_queries_too_is_noticed(monkeypatch):
 
 
 def test_a_limit_that_is_not_kernel_regression_is_noticed(monkeypatch):
-    limit = cheng_theory.functional_reference.limit
-    monkeypatch.setattr(
-        cheng_theory.functional_reference, "limit", lambda *parts: 1.5 * limit(*parts)
-    )
+    limit = FunctionOracle.limit
+    monkeypatch.setattr(FunctionOracle, "limit", lambda *parts: 1.5 * limit(*parts))
     found = [check for check in checks(QUICK) if "kernel regression" in check.claim]
     assert [check.holds for check in found] == [False]

@@ -3,7 +3,6 @@
 import pytest
 
 from icgd.backends.prompt import read_learnt
-from icgd.problems import reference
 from icgd.reproductions.cost_cases import Network, counted
 from icgd.reproductions.cost_steps import (
     COT,
@@ -47,7 +46,7 @@ def test_fused_flops_are_exactly_those_of_training(variant):
 def test_the_job_is_a_gradient_step_of_the_construction(variant, backend):
     compiled = built(NETWORK, variant, 1)
     task = NETWORK.task(compiled)
-    real = reference.train(compiled.problem, task.initial, task.x, task.y, 1)[-1]
+    real = compiled.problem.oracle.train(task, 1)[-1]
     result = case(variant, backend).job(1)()
     assert task.x.min() >= 0
     assert task.initial.min() >= 0

@@ -1,7 +1,6 @@
 import torch
 
 import icgd
-from icgd.problems import proximal_reference, reference
 from icgd.problems.mlp import MLP
 from icgd.reproductions.descent import descend
 from tests.cases import FEW, Case, batch_of, make_case, over
@@ -12,7 +11,7 @@ BIASED = make_case(MLP((3, 4, 2), "tanh", biases=True), "squared")
 @over((*FEW, BIASED))
 def test_it_is_the_reference_algorithm_in_other_words(case: Case):
     for task in (case.task(), batch_of(case, 3).task()):
-        real = reference.train(case.problem, task.initial, task.x, task.y, 4)[..., -1, :]
+        real = case.problem.oracle.train(task, 4)[..., -1, :]
         torch.testing.assert_close(descend(case.problem, task, 4), real, rtol=1e-11, atol=1e-13)
 
 
@@ -27,8 +26,6 @@ def test_coefficients_are_those_of_the_proximal_reference():
         icgd.Domain(2.0, 1.0),
     )
     task = icgd.as_task(problem, x, y)
-    real = proximal_reference.train(
-        problem.model, problem.proximal_step, task.initial, task.x, task.y, 4
-    )
+    real = problem.oracle.train(task, 4)
     assert real[-1, 0] == 0.8
     torch.testing.assert_close(descend(problem, task, 4), real[-1], rtol=1e-13, atol=1e-15)

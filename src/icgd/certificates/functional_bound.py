@@ -99,7 +99,7 @@ def _moved(
 
 @dataclass(frozen=True)
 class FunctionBounds(AbstractBounds):
-    """Bounds on any value of the function. The paper's statement is exact: it has no closed form."""
+    """Bounds on any value of the function; the paper states that it is exact, no closed form."""
 
     def domain(self) -> DomainBound:
         worst = _Worst(self.problem, self.how)

@@ -203,4 +203,8 @@ class LinearBounds(AbstractBounds):
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
-        return linear_bounds(self.problem, self.program, task, history, real, self.how)
+        bounds = linear_bounds(self.problem, self.program, task, history, real, self.how)
+        if on_progress:  # all steps are bounded at once
+            for step in range(self.program.n_steps):
+                on_progress(step + 1, self.program.n_steps)
+        return bounds

@@ -66,7 +66,7 @@ def _print(result: Comparison) -> None:
         )
         for row in result.rows
     ]
-    tokens = "grid tokens" if settings.problem.trains_coefficients else "registers"
+    tokens = "registers"
     names = ("", "layers", "heads", "d_model", tokens, "weights", "FLOPs")
     show.print_columns("Size", names, sizes)
     direct = show.count_text(result.direct_flops)

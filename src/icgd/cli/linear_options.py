@@ -15,7 +15,7 @@ from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
 from icgd.problems.linear_model import REDUCTIONS, LinearModel
 from icgd.problems.links import LINKS
-from icgd.problems.oracles.linear import MATCHING
+from icgd.problems.oracles.linear import MATCHING, LinearOracle
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.sizing import sized_problem
@@ -131,10 +131,10 @@ def sized_by(
     if data is None:
         if labels:
             raise SettingError.without("--label", "--step-from")
-        if problem.trains_coefficients and problem.proximal_step.step_size is None:
+        if problem.update.step_size is None:
             raise SettingError.neither("--step-size", "--step-from")
         return problem, None
-    if not problem.trains_coefficients:
+    if not isinstance(problem.oracle, LinearOracle):
         raise SettingError.without("--step-from", "--link")
     if problem.proximal_step.step_size is not None:
         raise SettingError.both("--step-size", "--step-from")

@@ -90,7 +90,8 @@ def compare(settings: Settings) -> Comparison:
         name: partial(run.run_task, task, history=False) for name, run in compiled.items()
     }
     seconds = interleaved_medians(
-        {**jobs, "": lambda: descend(settings.problem, task, settings.n_steps)}, rounds=settings.n_timings
+        {**jobs, "": lambda: descend(settings.problem, task, settings.n_steps)},
+        rounds=settings.n_timings,
     )
     rows = tuple(
         _row(name, run, task, seconds[name], seconds[""]) for name, run in compiled.items()

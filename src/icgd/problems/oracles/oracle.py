@@ -87,7 +87,7 @@ class AbstractOracle(ABC):
             history.append(step(history[-1], number))
         return torch.stack(history, dim=-2)
 
-    def stepped(self, task: Task, history: History) -> History:
+    def stepped(self, task: Task, history: History) -> Tensor:
         """One exact step from each entry of a run but its last."""
         before, step = history[..., :-1, :].double(), self.exact_step(task)
         after = [step(weights, number) for number, weights in enumerate(before.unbind(-2))]

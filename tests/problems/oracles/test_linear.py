@@ -14,11 +14,16 @@ from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonR
 from torch import Tensor
 
 from icgd.errors import DataError, OverflowedRunError, SettingError
-from icgd.problems import proximal_reference as reference
 from icgd.problems.curvature import over_box, sized
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.links import LINKS
+from icgd.problems.oracles.linear import soft_threshold
+from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
+from tests.bare_oracles import bare_task
+from tests.bare_oracles import on_linear_model as reference
 
 
 def numbers(*values) -> Tensor:
@@ -31,7 +36,7 @@ X, Y, W = numbers((1, 2), (3, -1)), numbers((1,), (-2,)), numbers(0.5, 1)
 def test_one_step_of_the_lasso_by_hand():
     """Scores 2.5, 0.5; residuals 1.5, 2.5; gradient (1.5 + 7.5, 3 - 2.5) / 2, then 0.1 off."""
     model, update = LinearModel(2), ProximalStep(0.1, l1=1.0)
-    assert reference.predict(model, W, X).flatten().tolist() == [2.5, 0.5]
+    assert reference.oracle(model, update).scores(W, X).flatten().tolist() == [2.5, 0.5]
     assert reference.gradient(model, update, W, X, Y).tolist() == [4.5, 0.25]
     torch.testing.assert_close(reference.step(model, update, W, X, Y), numbers(0, 0.875))
 
@@ -45,14 +50,14 @@ def test_penalties_leave_the_intercept_alone_and_the_sum_is_n_times_the_mean():
         reference.step(model, update, w, X, Y), numbers(-0.05, 0.8, -1.2), rtol=0, atol=1e-15
     )
     risk = (1.5**2 / 2 - 1.5) + (0.5**2 / 2 - 1.0)
-    assert float(reference.risk(model, w, X, Y)) == pytest.approx(risk)
+    assert float(reference.oracle(model, update).risk(bare_task(X, Y, w), w)) == pytest.approx(risk)
     objective = risk + 2.0 * (0.5**2 + 1) / 2 + 0.5 * 1.5
     assert float(reference.objective(model, update, w, X, Y)) == pytest.approx(objective)
 
 
 def test_the_soft_threshold_stops_at_zero():
     values = numbers(-3, -1, -0.5, 0, 0.5, 1, 3)
-    moved = reference.soft_threshold(values, torch.ones_like(values))
+    moved = soft_threshold(values, torch.ones_like(values))
     assert moved.tolist() == [-2, 0, 0, 0, 0, 0, 2]
 
 
@@ -104,7 +109,7 @@ def test_a_run_stops_at_the_first_change_below_the_tolerance():
     assert stopped.n_steps == 25
     assert stopped.last_change == tolerance
     assert stopped.converged
-    assert torch.equal(stopped.parameters, history[25])
+    assert torch.equal(stopped.weights, history[25])
     short = reference.descend(model, update, W, X, Y, tolerance=tolerance, most_steps=24)
     assert (short.n_steps, short.converged) == (24, False)
 
@@ -112,10 +117,11 @@ def test_a_run_stops_at_the_first_change_below_the_tolerance():
 def test_runs_that_cannot_be_are_refused():
     model = LinearModel(2)
     limits = {"tolerance": 1e-9, "most_steps": 10_000}
+    problem = Problem(model, "matching", ProximalStep(), Domain(4.0, 4.0))
     with pytest.raises(OverflowedRunError, match="step_size=10 is too large for these data"):
         reference.descend(model, ProximalStep(10.0), W, X, Y, **limits)
     with pytest.raises(DataError, match=r"initial has shape \(3,\); expected \(2,\)"):
-        reference.train(model, ProximalStep(), numbers(1, 2, 3), X, Y, n_steps=1)
+        as_task(problem, X, Y, initial=numbers(1, 2, 3))
     with pytest.raises(SettingError, match="The poisson link has no largest slope"):
         reference.train(LinearModel(2, "poisson"), ProximalStep(), W, X, Y**2, n_steps=1)
 
@@ -252,9 +258,9 @@ def test_descent_from_zero_finds_them_too(name):
 
 
 def test_the_example_of_the_page_runs():
-    page = Path(__file__).parents[2] / "docs" / "problems" / "statistical_models.md"
+    page = Path(__file__).parents[3] / "docs" / "problems" / "statistical_models.md"
     [example] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, object] = {}
     exec(example, names)
     assert names["found"].converged
-    assert names["found"].parameters[0] > 0.5
+    assert names["found"].weights[0] > 0.5

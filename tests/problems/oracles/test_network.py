@@ -5,13 +5,14 @@ from itertools import pairwise
 
 import torch
 
-from icgd.problems import reference
 from icgd.problems.domain import Domain
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
+from icgd.problems.oracles.network import predict
 from icgd.problems.problem import Problem
 from icgd.problems.updates import GradientStep
 from tests import cases
+from tests.bare_oracles import on_network as reference
 from tests.cases import batch_of, make_case, over, tasks_of
 
 ALL = (
@@ -60,7 +61,7 @@ def test_predictions_are_those_of_the_formula(case):
         if target.biases:
             p = torch.cat([p, torch.ones(len(p), 1)], dim=-1)
         p = target.layer_activation(layer).value(torch.einsum("kj,ij->ik", matrix, p))
-    torch.testing.assert_close(reference.predict(target, task.initial, task.x), p)
+    torch.testing.assert_close(predict(target, task.initial, task.x), p)
 
 
 # One output w . x; two examples x = (1, 2), (3, -1) with labels 1, -2; weights (0.5, 1).
@@ -72,7 +73,7 @@ W = torch.tensor([0.5, 1.0], dtype=torch.float64)
 
 def test_one_step_of_linear_regression_by_hand():
     """Predictions 2.5, 0.5; residuals 1.5, 2.5; gradient (1.5 + 7.5, 3 - 2.5) / 2."""
-    assert reference.predict(LINEAR.target, W, X).flatten().tolist() == [2.5, 0.5]
+    assert predict(LINEAR.target, W, X).flatten().tolist() == [2.5, 0.5]
     assert reference.risk(LINEAR, W, X, Y) == (1.5**2 + 2.5**2) / 4
     assert reference.gradient(LINEAR, W, X, Y).tolist() == [4.5, 0.25]
     torch.testing.assert_close(

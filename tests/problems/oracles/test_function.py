@@ -8,7 +8,6 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.kernel_ridge import KernelRidge
 
 import icgd
-from icgd.problems import functional_reference
 from icgd.problems.domain import Domain
 from icgd.problems.problem import Problem
 from icgd.problems.updates import FunctionalStep
@@ -25,17 +24,17 @@ def test_it_descends_the_squared_error_in_the_space_of_functions(case):
     residual = gram @ coefficients - task.y
     functional = torch.autograd.grad(residual.square().sum() / 2, residual)[0]
     values = (-update.size_of(0) * gram @ functional).flatten()
-    first = functional_reference.train(case.problem, task, 1)[1]
+    first = case.problem.oracle.train(task, 1)[1]
     assert (first[: len(values)] - values).abs().max() <= 1e-14
 
 
 @over(KERNEL_CASES)
 def test_stepping_from_its_own_run_leads_along_it(case):
     task = case.task()
-    run = functional_reference.train(case.problem, task, 3)
-    again = functional_reference.stepped(case.problem, task, run)
+    run = case.problem.oracle.train(task, 3)
+    again = case.problem.oracle.stepped(task, run)
     assert (again - run[1:]).abs().max() <= 1e-13
-    assert functional_reference.stepped(case.problem, task, run[:1]).shape == (0, run.shape[1])
+    assert case.problem.oracle.stepped(task, run[:1]).shape == (0, run.shape[1])
 
 
 def machine_task(noise: float):
@@ -52,7 +51,7 @@ def machine_task(noise: float):
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_the_limit_is_kernel_ridge_and_the_mean_of_a_gaussian_process(noise):
     problem, task, (x, y, queries) = machine_task(noise)
-    ours = functional_reference.limit(problem, task).flatten().numpy()
+    ours = problem.function_oracle.limit(task).flatten().numpy()
     ridge = KernelRidge(alpha=max(noise, 1e-12), kernel="rbf", gamma=0.5).fit(x, y)
     np.testing.assert_allclose(ours, ridge.predict(queries), rtol=1e-8)
     process = GaussianProcessRegressor(RBF(1.0), alpha=max(noise, 1e-12), optimizer=None)
