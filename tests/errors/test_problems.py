@@ -67,6 +67,15 @@ MESSAGES = [
         "relu-stack cannot compile this problem: it is too hard. "
         "No construction takes it as it is.",
     ),
+    (
+        made(KernelError.bad_name, None),
+        "The name of a kernel must be a non-empty string, got None. Call "
+        "icgd.register_kernel('mine', function).",
+    ),
+    (
+        made(KernelError.not_callable, "mine", 3),
+        "Kernel 'mine' must be a function of two tensors of points that returns a tensor, got 3.",
+    ),
 ]
 
 

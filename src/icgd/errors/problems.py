@@ -74,6 +74,20 @@ class KernelError(IcgdError, ValueError):
         )
 
     @classmethod
+    def bad_name(cls, name: object) -> KernelError:
+        return cls(
+            f"The name of a kernel must be a non-empty string, got {name!r}. "
+            "Call icgd.register_kernel('mine', function)."
+        )
+
+    @classmethod
+    def not_callable(cls, name: str, function: object) -> KernelError:
+        return cls(
+            f"Kernel {name!r} must be a function of two tensors of points that returns a tensor, "
+            f"got {function!r}."
+        )
+
+    @classmethod
     def taken(cls, name: str) -> KernelError:
         return cls(f"{name!r} is a kernel of icgd already; register yours under another name.")
 

@@ -105,7 +105,8 @@ def _outermost(gram: Tensor) -> Tensor:
     basis = (start / start.norm()).to(gram).expand(*gram.shape[:-1], 1)
     for _ in range(min(N_ITERATIONS, gram.shape[-1]) - 1):
         basis = torch.linalg.qr(torch.cat([basis, gram @ basis[..., -1:]], dim=-1)).Q
-    return torch.linalg.eigvalsh(basis.mT @ gram @ basis)[..., [0, -1]]
+    values: Tensor = torch.linalg.eigvalsh(basis.mT @ gram @ basis)
+    return values[..., [0, -1]]
 
 
 def _largest_eigenvalue(gram: Tensor) -> Tensor:
