@@ -42,9 +42,9 @@ MESSAGES = [
         "Run in float64, or change the problem.",
     ),
     (
-        made(DenseSizeError.too_large, 3 * 2**30, 2**30 + 2**29, 402_653_184),
-        "The dense transformer has 402,653,184 weights and needs 3.0 GiB; 1.5 GiB may be used. "
-        "Run with backend='fused', which needs no weights.",
+        made(DenseSizeError.too_large, 3 * 2**30, 2**30 + 2**29, "60% of all", 402_653_184),
+        "The dense transformer has 402,653,184 weights and needs 3.0 GiB; 1.5 GiB may be used, "
+        "60% of all. Run with backend='fused', which needs no weights.",
     ),
 ]
 
