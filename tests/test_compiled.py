@@ -103,6 +103,15 @@ def test_a_dense_transformer_that_does_not_fit_is_refused_with_its_size(monkeypa
     assert COMPILED.run(X, Y).parameters.shape == (3, 9)
 
 
+def test_exact_descent_on_functions_has_no_closed_form_of_a_paper():
+    """The paper says that it is exact; what is proved here is rounding."""
+    machine = icgd.KernelMachine(3, "rbf")
+    problem = icgd.Problem(machine, "squared", icgd.FunctionalStep(0.1), icgd.Domain(2.0, 1.0))
+    certificate = icgd.compile(problem, n_steps=2).certificate()
+    assert 0 < certificate.domain_step < 1e-8
+    assert certificate.paper_step is None
+
+
 def test_a_certificate_holds_for_longer_prompts_with_more_rounding():
     short, long = (COMPILED.certificate(n_tokens=n) for n in (4, 4096))
     assert short.domain_step < long.domain_step < short.domain_step * 1.001

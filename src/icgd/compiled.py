@@ -197,8 +197,7 @@ class Compiled:
         how = Arithmetic.of(dtype_named(dtype), n_tokens, backend_named(backend).name)
         if self.problem.trains_function:
             bound = functional_domain_bound(self.problem, self.program.n_steps, how)
-            # The papers' statement is exact: what is left is rounding.
-            return Certificate(bound.step, bound.trajectory, bound.step, n_tokens)
+            return Certificate(bound.step, bound.trajectory, None, n_tokens)
         if self.problem.trains_coefficients:
             bound = linear_domain_bound(self.problem, self.stack, how)
             covered = max(n_tokens, self.stack.n_examples or 0)  # its prompts have no fewer
