@@ -50,12 +50,6 @@ MESSAGES = [
         "decays only if it is zero. Use an activation that is none, such as relu or sigmoid.",
     ),
     (
-        made(UnsupportedActivationError.no_decay, "exp", 4, 0.25),
-        "Activation 'exp' has no general decay: far out its differences up to order 4 keep at "
-        "least 25.0% of their size. Use relu, sigmoid or another activation that is nearly a line "
-        "on either side.",
-    ),
-    (
         made(
             UnsupportedProblemError.of, "relu-stack", "it is too hard.", ["recursion", "universal"]
         ),

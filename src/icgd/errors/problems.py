@@ -19,14 +19,6 @@ class UnsupportedActivationError(IcgdError, ValueError):
             "as relu or sigmoid."
         )
 
-    @classmethod
-    def no_decay(cls, name: str, order: int, share: float) -> UnsupportedActivationError:
-        return cls(
-            f"Activation {name!r} has no general decay: far out its differences up to order "
-            f"{order} keep at least {share:.1%} of their size. Use relu, sigmoid or another "
-            "activation that is nearly a line on either side."
-        )
-
 
 class KernelError(IcgdError, ValueError):
     """A kernel cannot be used, or returned what no kernel may return."""
