@@ -46,46 +46,32 @@ def _free(root: Path) -> Iterator[Memory]:
         yield Memory(1024 * kibibytes, "the memory that is free now")
 
 
-@dataclass(frozen=True)
-class _Accounts:
-    """Where a version of control groups keeps what a group of processes may take and has taken."""
-
-    folder: str
-    limit: str
-    usage: str
-    cache: str
-    """Pages of files that are given back when memory is short, so they do not count as taken."""
-
-    def left(self, group: Path) -> Iterator[Memory]:
-        """What is left to one group, if it has a limit."""
-        limit, usage = (_number_after("", _text(group / name)) for name in (self.limit, self.usage))
-        if limit is None or usage is None:
-            return
-        cache = _number_after(f"{self.cache} ", _text(group / "memory.stat")) or 0
-        yield Memory(max(0, limit - usage + cache), "what the container's limit leaves")
-
-
-_VERSION_1 = _Accounts(
+_VERSION_1 = (
     "sys/fs/cgroup/memory",
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
-    "total_inactive_file",
+    "total_inactive_file ",
 )
-_VERSION_2 = _Accounts("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
+_VERSION_2 = ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ")
 
 
 def _left_in_container(root: Path) -> Iterator[Memory]:
-    """What is left to this process's groups and to all groups around them."""
+    """What is left to this process's control group and to all groups around it.
+
+    Inactive pages of files count as left: they are given back when memory is short.
+    """
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        accounts = _VERSION_1 if controllers else _VERSION_2
-        top = root / accounts.folder
-        place = top / group.lstrip("/")
+        top, limit, usage, cache = _VERSION_1 if controllers else _VERSION_2
+        place = root / top / group.lstrip("/")
         for folder in (place, *place.parents):
-            if folder.is_relative_to(top):
-                yield from accounts.left(folder)
+            most, taken = (_number_after("", _text(folder / name)) for name in (limit, usage))
+            if most is not None and taken is not None:
+                given_back = _number_after(cache, _text(folder / "memory.stat")) or 0
+                left = max(0, most - taken + given_back)
+                yield Memory(left, "what the container's limit leaves")
 
 
 def _text(path: Path) -> str:

@@ -38,21 +38,13 @@ class SettingError(IcgdError, ValueError):
     @classmethod
     def singular(cls, low: float, high: float, least: float) -> SettingError:
         """`low` is not above `least` times `high`."""
-        effect, other = (
-            ("every step makes the error larger", "another kernel.")
-            if low < 0
-            else (
-                "no step size makes the error smaller",
-                f"one constant step size below {2 / high:.3g}, which learns what the other "
-                "eigenvectors hold.",
-            )
-        )
         noise = f"{0.01 * high - min(low, 0.0):.3g}"
+        remedy = "another kernel" if low < 0 else f"one constant step size below {2 / high:.3g}"
         return cls(
             f"low, the smallest eigenvalue of the kernel on the examples, is {low:.3g}, but it "
-            f"must be above {least:g} times the largest one, which is {high:.3g}: {effect} along "
-            f"its eigenvector. Add noise, such as icgd.spectrum(machine, X, noise={noise}) and "
-            f"icgd.FunctionalStep(steps, noise={noise}). Or use {other}"
+            f"must be above {least:g} times the largest one, which is {high:.3g}: no step makes "
+            "the error smaller along its eigenvector. Add noise, such as icgd.spectrum(machine, X, "
+            f"noise={noise}) and icgd.FunctionalStep(steps, noise={noise}). Or use {remedy}."
         )
 
     @classmethod
