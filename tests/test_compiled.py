@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import icgd
+from icgd.backends.memory import Memory
 from icgd.errors import (
     DataError,
     DenseSizeError,
@@ -93,13 +94,22 @@ def test_the_transformer_is_a_module_with_ordinary_weights():
 
 
 def test_a_dense_transformer_that_does_not_fit_is_refused_with_its_size(monkeypatch):
-    monkeypatch.setattr("icgd.backends.dense.usable_memory", lambda: 2**20)
+    monkeypatch.setattr("icgd.backends.dense.usable_memory", lambda: Memory(2**20, "half"))
     for build in (COMPILED.transformer, lambda: COMPILED.run(X, Y, backend="dense")):
         with pytest.raises(
-            DenseSizeError, match=r"needs 0\.\d GiB; 0\.0 GiB may be used\. Run with b"
+            DenseSizeError, match=r"needs 0\.\d GiB; 0\.0 GiB may be used, half\. Run with b"
         ):
             build()
     assert COMPILED.run(X, Y).parameters.shape == (3, 9)
+
+
+def test_exact_descent_on_functions_has_no_closed_form_of_a_paper():
+    """The paper says that it is exact; what is proved here is rounding."""
+    machine = icgd.KernelMachine(3, "rbf")
+    problem = icgd.Problem(machine, "squared", icgd.FunctionalStep(0.1), icgd.Domain(2.0, 1.0))
+    certificate = icgd.compile(problem, n_steps=2).certificate()
+    assert 0 < certificate.domain_step < 1e-8
+    assert certificate.paper_step is None
 
 
 def test_a_certificate_holds_for_longer_prompts_with_more_rounding():

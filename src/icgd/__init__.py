@@ -1,5 +1,6 @@
 """icgd compiles a training run into the weights of a transformer and proves how close it comes."""
 
+from icgd.backends.causal import run_causal
 from icgd.backends.run import Run
 from icgd.certificates.certificate import Certificate, Report, Verdict
 from icgd.certificates.guarantee import Guarantee
@@ -43,6 +44,7 @@ __all__ = [
     "guarantee",
     "load",
     "register_kernel",
+    "run_causal",
     "sized_problem",
     "spectrum",
     "verify",

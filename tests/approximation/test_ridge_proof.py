@@ -8,7 +8,6 @@ import torch
 from icgd.approximation import ridge_proof
 from icgd.approximation.ridge_proof import (
     Profile,
-    cost_of_proof,
     joined,
     proved_error,
     strip_of,
@@ -26,6 +25,12 @@ SPIKE = KinkedFunction(
     (0.3, 0.3005, 0.301),
     (0.0, 2000.0, -2000.0, 0.0),
 )
+
+
+def cost_of_proof(target: Profile, fit: RidgeSum) -> float:
+    """How many evaluations of units `proved_error` takes."""
+    units = units_of(fit)
+    return ridge_proof._cost(ridge_proof._axes(target, units), units)
 
 
 def line(activation: str, *units: tuple[float, float, float], width: float = 2.0) -> RidgeSum:

@@ -1,11 +1,12 @@
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
 from icgd.backends.causal import (
     causal_mask,
     causal_prompt,
-    masked_transformer,
-    prefix_mask,
     run_causal,
     run_under,
 )
@@ -14,12 +15,21 @@ from icgd.backends.prompt import encode, read_parameters
 from icgd.errors import ProgramError
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.task import Task
 from icgd.program.program import StackProgram
 from tests.cases import CONSTRUCTIONS, Case, build, make_case
 
 SMALL_BOX = {"box": 1.0, "domain": Domain(x=2.0, y=1.0)}
 CASE = make_case(MLP((2, 3, 1), "sigmoid"), "squared", n_examples=3, **SMALL_BOX)
 KINKED = make_case(MLP((2, 2, 1), "leaky_relu"), "huber", n_examples=3, seed=1, **SMALL_BOX)
+
+
+def prefix_mask(program: StackProgram, task: Task) -> torch.Tensor:
+    """Which tokens (columns) a token (row) may read: the prefix before the queries, and itself."""
+    n_prefix = program.n_registers + task.n_examples
+    mask = torch.eye(n_prefix + task.n_queries, dtype=torch.bool)
+    mask[:, :n_prefix] = True
+    return mask
 
 
 def program_of(case: Case) -> StackProgram:
@@ -29,9 +39,6 @@ def program_of(case: Case) -> StackProgram:
 def test_queries_may_come_last_and_be_read_by_nobody():
     program, task = program_of(CASE), CASE.task()
     mask = prefix_mask(program, task)
-    n_prefix = program.n_registers + task.n_examples
-    assert mask[:, :n_prefix].all()
-    assert torch.equal(mask[:, n_prefix:].nonzero()[:, 0], torch.arange(n_prefix, len(mask)))
     open_to_all = torch.ones_like(mask)
     stream = encode(program, task)
     masked = run_under(program, task, stream, mask)
@@ -74,4 +81,16 @@ def test_the_repeated_prompt_is_as_long_as_said():
 def test_relu_attention_has_no_mask():
     program = build(CONSTRUCTIONS["relu-stack"], CASE)
     with pytest.raises(ProgramError, match="A mask needs softmax attention alone; relu-stack"):
-        masked_transformer(program, prefix_mask(program, CASE.task()), torch.float64)
+        run_causal(program, CASE.task())
+
+
+def test_the_example_of_its_page_trains_left_to_right(capsys):
+    page = Path(__file__).parents[2] / "docs" / "constructions" / "softmax_stack.md"
+    [example] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict = {}
+    exec(example, names)
+    run, causal = names["run"], names["causal"]
+    assert (run.parameters[-1] - run.parameters[0]).abs().max() > 1e-2
+    torch.testing.assert_close(causal.parameters[-1], run.parameters[-1], rtol=0, atol=1e-9)
+    torch.testing.assert_close(causal.predictions, run.predictions, rtol=0, atol=1e-9)
+    assert float(capsys.readouterr().out) <= 1e-9

@@ -7,6 +7,7 @@ import pytest
 from safetensors import safe_open
 
 import icgd
+from icgd.backends.memory import Memory
 from icgd.constructions.registry import CONSTRUCTIONS
 from tests.cli.files import PROBLEM, compiled_run, listing
 
@@ -94,11 +95,12 @@ def test_softmax_stack_is_compiled_with_the_registers_asked_for(command):
     assert expected in data["functions"]
 
 
-def test_the_table_of_softmax_stack_shows_registers_and_that_no_paper_has_a_bound(command):
+def test_the_table_of_softmax_stack_shows_registers_and_no_bound_of_a_paper(command):
     text = command(*SMALL, *SOFTMAX).stdout
     assert re.search(r"registers +66 ", text)
     assert re.search(r"tanh +65 grid tokens, error at most \d", text)
-    assert re.search(r"closed form +none", text)
+    assert "(a) the whole run" in text
+    assert "closed form" not in text
     assert "13: 5 for each of 2 steps, 3 to predict" in text
 
 
@@ -172,10 +174,10 @@ def test_an_unreachable_tolerance_is_refused(command, tmp_path):
 
 def test_dense_weights_that_do_not_fit_are_refused(command, tmp_path, monkeypatch):
     dense = import_module("icgd.backends.dense")
-    monkeypatch.setattr(dense, "usable_memory", lambda: 1000)
+    monkeypatch.setattr(dense, "usable_memory", lambda: Memory(1000, "half"))
     message = command(*SMALL, "--weights").refusal()
     assert message.startswith("The dense transformer has ")
-    assert "0.0 GiB may be used. Run with backend='fused', which needs no weights." in message
+    assert "0.0 GiB may be used, half. Run with backend='fused', which needs no weights." in message
     assert listing(tmp_path) == []
 
 

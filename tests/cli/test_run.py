@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 import icgd
+from icgd.backends.memory import Memory
 from icgd.problems.oracles import network
 from tests.bare_oracles import on_network as reference
 from tests.cli.files import PROBLEM, TRAIN, compiled_run, listing, write_all
@@ -171,7 +172,9 @@ def test_bad_options_are_refused_and_nothing_is_written(run, tmp_path, options, 
 
 
 def test_dense_weights_that_do_not_fit_are_refused(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(import_module("icgd.backends.dense"), "usable_memory", lambda: 1000)
+    monkeypatch.setattr(
+        import_module("icgd.backends.dense"), "usable_memory", lambda: Memory(1000, "")
+    )
     message = run("--backend", "dense").refusal()
     parameters = compiled_run().summary().parameters
     assert f"{parameters:,} weights and needs " in message

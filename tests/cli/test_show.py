@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -105,6 +106,16 @@ def test_a_report_shows_the_line_of_a_paper_and_where_the_run_leaves_it(capsys):
     assert show.error_text(float(report.trajectory_errors.max()) + 7.25e-6) in text
     show.print_report(replace(report, paper_trajectory=report.trajectory_errors / 2))
     assert "From step 1 on the run is beyond the paper's line" in capsys.readouterr().out
+
+
+def test_a_report_shows_the_line_of_a_paper_that_has_no_bound_of_a_step(capsys):
+    report = icgd.verify(compiled_run(), X, Y)
+    without = replace(report.certificate, paper_step=None)
+    show.print_report(replace(report, certificate=without, paper_trajectory=torch.tensor([9.25])))
+    text = capsys.readouterr().out
+    assert "(c) paper" in text
+    assert re.search(r"the whole run .* 9\.2\b", text)
+    assert "none" not in text
 
 
 def test_exact_functions_are_not_listed_one_by_one(capsys):

@@ -1,5 +1,7 @@
 """Kernels against scikit-learn and scipy, and what is refused."""
 
+from inspect import unwrap
+
 import numpy as np
 import pytest
 import torch
@@ -77,6 +79,10 @@ def test_what_a_kernel_of_the_users_own_returns_is_checked():
         kernel_named("log").matrix(U, W)
 
 
+register_unchecked = unwrap(register_kernel)
+"""The function without the type checker of the tests, as users call it."""
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -86,8 +92,14 @@ def test_what_a_kernel_of_the_users_own_returns_is_checked():
         (lambda: kernel_named("polynomial", 1.5), SettingError, "one of 1, ..., 32, got 1.5"),
         (lambda: kernel_named("polynomial", 33.0), SettingError, "got 33.0"),
         (lambda: register_kernel("rbf", torch.add), KernelError, "'rbf' is a kernel of icgd"),
+        (lambda: register_unchecked(None, torch.add), KernelError, "non-empty string, got None"),
+        (lambda: register_kernel(" ", torch.add), KernelError, "non-empty string, got ' '"),
+        (lambda: register_unchecked(["own"], torch.add), KernelError, r"string, got \['own'\]"),
+        (lambda: register_unchecked("own", 3), KernelError, "'own' must be a function .*, got 3"),
     ],
 )
 def test_wrong_kernels_are_refused(call, error, message):
+    names = set(KERNELS)
     with pytest.raises(error, match=message):
         call()
+    assert set(KERNELS) == names

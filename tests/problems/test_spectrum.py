@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.errors import KernelError
+from icgd.errors import DivergenceWarning, KernelError
 from icgd.problems import spectrum as module
 from icgd.problems.spectrum import Divergence, Spectrum, divergence, growth, spectrum
 
@@ -84,9 +84,53 @@ def test_of_a_batch_the_worst_task_counts():
     assert worst.eigenvalue == pytest.approx(1.21 * 9)
 
 
-def test_many_examples_are_judged_by_the_largest_eigenvalue_alone(monkeypatch):
+def cloud(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, 3, generator=torch.Generator().manual_seed(0)).double()
+
+
+def test_many_examples_are_judged_by_the_largest_eigenvalue(monkeypatch):
     monkeypatch.setattr(module, "EXACT_SIZE", 2)
     worst = divergence_of(*task_of("linear", icgd.FunctionalStep(0.3)), n_steps=2)
     assert worst is not None
     assert worst.eigenvalue == pytest.approx(9.0, rel=1e-6)
     assert worst.growth == pytest.approx(1.7**2, rel=1e-6)
+
+
+@pytest.mark.parametrize("n_examples", [500, 600])
+def test_a_negative_eigenvalue_is_seen_however_many_examples_there_are(n_examples):
+    x = cloud(n_examples).clip(-4, 4)
+    problem, task = task_of("relu", icgd.FunctionalStep(1e-5), x)
+    exact = spectrum(problem.machine, x)
+    assert exact.low < -10
+    worst = divergence(problem, task, n_steps=100)
+    assert worst is not None
+    assert worst.eigenvalue == pytest.approx(exact.low, rel=1e-3)
+    assert worst.growth == pytest.approx((1 - 1e-5 * exact.low) ** 100, rel=1e-3)
+
+
+def test_a_run_on_600_examples_warns_of_the_negative_eigenvalue():
+    x = cloud(600) / 4
+    problem, _ = task_of("relu", icgd.FunctionalStep(0.01), x)
+    compiled = icgd.compile(problem, construction="functional", n_steps=100)
+    with pytest.warns(DivergenceWarning, match="an eigenvector of eigenvalue -1"):
+        compiled.run(x, x[:, :1].clip(-1, 1))
+
+
+def test_a_negative_eigenvalue_of_one_task_of_a_large_batch_is_seen():
+    """The linear part of the kernel dominates, so that the negative end is far from the largest."""
+    x = cloud(3, 520).clip(-4, 4)
+    x[:2] = x[:2].abs()  # the relu kernel of positive inputs is the linear one, which is positive
+    problem, task = task_of("relu", icgd.FunctionalStep(1e-5), x)
+    worst = divergence(problem, task, n_steps=100)
+    assert worst is not None
+    assert worst.eigenvalue == pytest.approx(spectrum(problem.machine, x[2]).low, rel=1e-3)
+    positive = task_of("relu", icgd.FunctionalStep(1e-5), x[:2])
+    assert divergence(*positive, n_steps=100) is None
+
+
+def test_many_examples_of_a_softmax_kernel_are_judged_by_the_largest_eigenvalue():
+    x = cloud(520).clip(-4, 4)
+    assert divergence(*task_of("softmax", icgd.FunctionalStep(0.9), x), n_steps=4) is None
+    worst = divergence(*task_of("softmax", icgd.FunctionalStep(2.5), x), n_steps=4)
+    assert worst is not None
+    assert worst.eigenvalue == pytest.approx(1.0)

@@ -5,6 +5,7 @@ from math import acosh, cosh
 import pytest
 import torch
 
+import icgd
 from icgd.errors import SettingError
 from icgd.problems.updates import (
     FunctionalStep,
@@ -84,12 +85,30 @@ def test_the_best_constant_step_is_best():
             "transforms must be of type a 2 x 2 matrix, got '1 x 2'",
         ),
         (lambda: chebyshev_steps(2.0, 1.0, 3), r"An interval needs finite ends .* \[2.0, 1.0\]"),
-        (lambda: chebyshev_steps(0.0, 1.0, 3), "low must be a positive finite number, got 0.0"),
+        (
+            lambda: chebyshev_steps(0.0, 4.0, 3),
+            "low, the smallest eigenvalue .* is 0, .*noise=0.04",
+        ),
+        (lambda: chebyshev_steps(1e-17, 1.0, 3), "low, the smallest eigenvalue .* is 1e-17, but "),
+        (lambda: chebyshev_steps(-3.0, 1.0, 3), r"low, .* is -3, .*noise=3\.01"),
+        (lambda: chebyshev_steps(float("nan"), 1.0, 3), "low must be of type a finite number, got"),
+        (lambda: best_constant_step(0.0, 4.0), "low, the smallest eigenvalue .* is 0, but it must"),
     ],
 )
 def test_wrong_updates_are_refused(make, message):
     with pytest.raises(SettingError, match=message):
         make()
+
+
+def test_the_advice_for_a_singular_kernel_works():
+    """Two equal examples make every kernel singular."""
+    machine, x = icgd.KernelMachine(2, "rbf"), [[0.5, 0.2], [0.5, 0.2], [0.1, 0.9]]
+    found = icgd.spectrum(machine, x)
+    with pytest.raises(SettingError, match=r"smallest eigenvalue .*noise=0\.02"):
+        chebyshev_steps(found.low, found.high, 10)
+    noisy = icgd.spectrum(machine, x, noise=0.02)
+    assert noisy.low == pytest.approx(0.02)
+    assert len(chebyshev_steps(noisy.low, noisy.high, 10)) == 10
 
 
 def test_a_batch_takes_the_next_examples_and_starts_over_at_the_end():

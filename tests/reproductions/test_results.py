@@ -10,7 +10,7 @@ import pytest
 
 from icgd.errors import CheckpointError, FileError, SweepError
 from icgd.reproductions.cheng_matrices import FIGURE_3
-from icgd.reproductions.results import circumstances, redraw, reproduce, stored_rows
+from icgd.reproductions.results import circumstances, reproduce, stored_rows
 
 RESULTS = import_module("icgd.reproductions.results")
 TRAINING = import_module("icgd.reproductions.cheng_training")
@@ -64,14 +64,6 @@ def test_the_commit_of_a_repository_around_an_installation_is_not_taken(monkeypa
     monkeypatch.setattr(RESULTS, "__file__", str(tmp_path / "src/icgd/reproductions/results.py"))
     (tmp_path / "src/icgd/reproductions").mkdir(parents=True)
     assert len(RESULTS.commit()) == 40
-
-
-def test_the_picture_can_be_drawn_again_from_the_numbers(finished):
-    names = ("smoke.json", "smoke.csv", "smoke.png")
-    before = [(finished.folder / name).read_bytes() for name in names]
-    (finished.folder / "smoke.png").unlink()
-    redraw(FIGURE_3, finished.folder / "smoke.json")
-    assert [(finished.folder / name).read_bytes() for name in names] == before
 
 
 def test_rows_are_read_from_the_numbers(finished, tmp_path):

@@ -1,5 +1,8 @@
 """Measures between models: known values, and what must not change them."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -126,3 +129,16 @@ def test_the_matrix_of_the_examples_is_the_transposed_one():
     model = model_of(n_layers=1)
     found = matrices(model, torch.eye(WIDTH, dtype=torch.float64))["BC_0"]
     assert (found - model.B[0, 0].mT @ model.C[0, 0]).abs().max() <= 1e-12
+
+
+def test_in_the_example_of_its_page_a_learnt_model_is_like_the_constructed_one(capsys):
+    page = Path(__file__).parents[2] / "docs" / "training" / "models.md"
+    [example] = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+    names: dict = {}
+    exec(example, names)
+    found = names["found"]
+    printed = [float(number) for number in capsys.readouterr().out.split()]
+    assert printed == [found.prediction_difference, found.sensitivity_cosine]
+    assert found.prediction_difference < 0.1
+    assert found.sensitivity_cosine > 0.99
+    assert found.losses[0] == pytest.approx(found.losses[-1], rel=0.05)

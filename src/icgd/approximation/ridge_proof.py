@@ -164,14 +164,6 @@ def joined(
     return replace(fit, error=error + rounding(target, fit) if error else 0.0)
 
 
-def cost_of_proof(target: Profile, fit: RidgeSum) -> float:
-    """How many evaluations of units `proved_error` takes; in two variables it needs analytic ones,
-    because kinks are lines across the panels there.
-    """
-    units = units_of(fit)
-    return _cost(_axes(target, units), units)
-
-
 @dataclass(frozen=True)
 class _Axis:
     """Points along one argument, the half-height of its strip, and what lies between them."""
@@ -183,7 +175,10 @@ class _Axis:
 
 
 def _axes(target: Profile, units: Units) -> tuple[_Axis, ...]:
-    """Where to compare function and units; nowhere if there is no end to it."""
+    """Where to compare function and units; nowhere if there is no end to it.
+
+    In two variables units must be analytic: kinks are lines across the panels there.
+    """
     widths = target.half_widths
     heights = [_height(target, units, axis) for axis in range(len(widths))]
     sides = list(zip(widths, heights, strict=True))
@@ -195,6 +190,7 @@ def _axes(target: Profile, units: Units) -> tuple[_Axis, ...]:
 
 
 def _cost(axes: tuple[_Axis, ...], units: Units) -> float:
+    """How many evaluations of units a proof takes; infinite if there is nowhere to compare."""
     n_points = prod(len(axis.points) for axis in axes)
     return float(n_points * len(units.offsets)) if axes else inf
 

@@ -1,7 +1,7 @@
 r"""Softmax programs under the masks of decoder-only transformers, with the same weights.
 
 Prefix mask: registers and examples read each other, queries come last and nobody reads them. The
-program never does otherwise, so nothing changes.
+program never does otherwise, so nothing changes, and no function is needed.
 
 Causal: no token reads a later one. Then a step cannot use the same examples as the step before:
 what the first example computes would have to depend on the last one. But the prompt can be
@@ -32,15 +32,6 @@ from icgd.program.instructions import LayerKind
 from icgd.program.program import StackProgram
 
 Mask = Bool[Tensor, "token token"]
-
-
-def prefix_mask(program: StackProgram, task: Task) -> Mask:
-    """Which tokens (columns) a token (row) may read: the prefix before the queries, and itself."""
-    n_prefix = program.n_registers + task.n_examples
-    n_tokens = n_prefix + task.n_queries
-    mask = torch.eye(n_tokens, dtype=torch.bool)
-    mask[:, :n_prefix] = True
-    return mask
 
 
 def causal_mask(program: StackProgram, task: Task) -> Mask:
@@ -88,9 +79,10 @@ def masked_transformer(program: StackProgram, mask: Mask, dtype: torch.dtype) ->
 
 
 def run_causal(program: StackProgram, task: Task) -> Run:
-    """Run left to right; the initial and the final weights, and the predictions.
+    """Run a softmax-stack under a causal mask, left to right over a repeated prompt.
 
-    The prompt has (n_steps + 1) n_registers + n_steps n_examples + n_queries tokens.
+    The run holds the initial and the final weights, and the predictions. The prompt has
+    (n_steps + 1) n_registers + n_steps n_examples + n_queries tokens.
     """
     final = run_under(program, task, causal_prompt(program, task), causal_mask(program, task))
     last = final.shape[-2] - task.n_queries - program.n_registers

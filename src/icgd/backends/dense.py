@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import ClassVar
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from icgd.backends.chain import run_chain
+from icgd.backends.memory import usable_memory
 from icgd.backends.prompt import encode, read_learnt, read_predictions
 from icgd.backends.run import AbstractBackend, OnProgress, Run, is_still, made_or_none
 from icgd.backends.scores import linear_scores, require_scores
@@ -23,15 +23,6 @@ from icgd.shapes import Parameters, Predictions
 from icgd.weights.chain_lowering import lower_chain
 from icgd.weights.lowering import lower_program
 from icgd.weights.summary import summarise
-
-MEMORY_SHARE = 0.6
-"""Part of the machine's memory that dense weights may take; the rest is for the run."""
-
-
-def usable_memory() -> int:
-    """Bytes that dense weights may take on this machine."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return int(MEMORY_SHARE * physical)
 
 
 def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
@@ -47,11 +38,11 @@ def build_block(program: ChainProgram, dtype: torch.dtype = torch.float64) -> nn
 
 
 def require_memory(program: Program, dtype: torch.dtype) -> None:
-    """Raise `DenseSizeError` if the dense weights are too large for this machine."""
+    """Raise `DenseSizeError` if the dense weights are too large for the memory there is."""
     parameters = summarise(program, n_tokens=1).parameters
     needed, available = parameters * dtype.itemsize, usable_memory()
-    if needed > available:
-        raise DenseSizeError.too_large(needed, available, parameters)
+    if needed > available.n_bytes:
+        raise DenseSizeError.too_large(needed, available.n_bytes, available.limit, parameters)
 
 
 class DenseBackend(AbstractBackend):

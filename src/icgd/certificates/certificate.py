@@ -24,8 +24,8 @@ class Certificate:
 
     All are bounds on the error of any single weight: `domain_step` (a) for one step and
     `domain_trajectory` for the whole run, by intervals through the program, with rounding for
-    prompts of up to `n_tokens` tokens; `paper_step` (c) by the paper's closed form, if there is
-    one.
+    prompts of up to `n_tokens` tokens; `paper_step` (c) by the paper's closed form, None if the
+    paper states none.
     """
 
     domain_step: float

@@ -187,8 +187,9 @@ def print_certificate(certificate: Certificate) -> None:
     rows = [
         ("(a) one step", error_text(certificate.domain_step)),
         ("(a) the whole run", error_text(certificate.domain_trajectory)),
-        ("(c) one step, the paper's closed form", error_text(certificate.paper_step)),
     ]
+    if certificate.paper_step is not None:
+        rows += [("(c) one step, the paper's closed form", error_text(certificate.paper_step))]
     tokens = f"{certificate.n_tokens:,} tokens"
     print_rows(
         f"Proved for all data in the domain, up to {tokens}: nothing learnt errs by more", rows
@@ -197,24 +198,24 @@ def print_certificate(certificate: Certificate) -> None:
 
 def print_report(report: Report) -> None:
     """Measured errors beside their bounds, and the verdict."""
-    certificate, paper = report.certificate, report.paper_trajectory
+    certificate, paper = report.certificate, _paper_texts(report)
     rows = [
         (
             "one step",
             error_text(largest(report.step_errors)),
             error_text(largest(report.step_bounds)),
             error_text(certificate.domain_step),
-            error_text(certificate.paper_step),
+            *paper[:1],
         ),
         (
             "the whole run",
             error_text(largest(report.trajectory_errors)),
             error_text(largest(report.trajectory_bounds)),
             error_text(certificate.domain_trajectory),
-            "" if paper is None else error_text(largest(paper)),
+            *paper[1:],
         ),
     ]
-    names = ("", "measured", "(b) this run", "(a) any data", "(c) paper")
+    names = ("", "measured", "(b) this run", "(a) any data", *(["(c) paper"] if paper else []))
     print_columns("Largest error of anything learnt, and its proved bounds", names, rows)
     output.print(f"Near-kink events: {report.near_kinks.count:,}")
     if report.beyond_paper:
@@ -224,6 +225,15 @@ def print_report(report: Report) -> None:
         )
     style = "bold green" if report.verdict is Verdict.HOLDS else "bold red"
     output.print(Text(f"{report.verdict.name}: {report.verdict.value}.", style=style))
+
+
+def _paper_texts(report: Report) -> list[str]:
+    """The paper's bounds of a step and of the whole run; nothing if the paper states neither."""
+    step, line = report.certificate.paper_step, report.paper_trajectory
+    run = None if line is None else largest(line)
+    if step is None and run is None:
+        return []
+    return ["" if bound is None else error_text(bound) for bound in (step, run)]
 
 
 def print_coefficients(coefficients: Mapping[str, float]) -> None:

@@ -157,9 +157,11 @@ def register_kernel(name: str, function: MatrixOf, *, symmetric: bool = True) ->
     It gets points (..., i, d) and (..., j, d) and returns the matrix (..., i, j), in torch. Files
     hold the name only: register it again before a saved run is loaded elsewhere.
     """
+    if not isinstance(name, str) or not name.strip():
+        raise KernelError.bad_name(name)
     if name in KERNELS and not KERNELS[name].is_own:
         raise KernelError.taken(name)
     if not callable(function):
-        raise SettingError.wrong_kind("function", function, "a function of two tensors")
+        raise KernelError.not_callable(name, function)
     KERNELS[name] = Kernel(name, function, is_symmetric=symmetric, is_positive=False, is_own=True)
     return KERNELS[name]

@@ -15,10 +15,13 @@ from icgd.problems.updates import FunctionalStep
 from icgd.shapes import Inputs
 
 EXACT_SIZE = 512
-"""Examples up to which all eigenvalues are computed, O(n^3); beyond, the largest by iteration."""
+"""Number of examples up to which all eigenvalues are computed, in O(n^3)."""
 
 N_ITERATIONS = 64
-"""Of the power method: 64 find the largest eigenvalue to about 1 %, from below."""
+"""Products with the matrix, O(n^2) each, that find the outermost eigenvalues of larger ones.
+
+They approach these from inside, so that nothing is warned of that is not so.
+"""
 
 
 @dataclass(frozen=True)
@@ -86,14 +89,29 @@ def _row_sum(gram: Tensor) -> float:
 
 
 def _eigenvalues(gram: Tensor, is_symmetric: bool) -> Tensor:
+    """All eigenvalues of a small matrix, the outermost ones of a large matrix."""
     if gram.shape[-1] > EXACT_SIZE:
-        return _largest_eigenvalue(gram)
+        return _outermost(gram) if is_symmetric else _largest_eigenvalue(gram)
     values: Tensor = torch.linalg.eigvalsh(gram) if is_symmetric else torch.linalg.eigvals(gram)
     return values
 
 
+def _outermost(gram: Tensor) -> Tensor:
+    """Lanczos's method: the smallest and the largest Rayleigh quotient on a Krylov space.
+
+    The space is that of start, gram start, gram^2 start and so on. It is orthonormalised anew for
+    every vector, which also fills it up where the matrix has a low rank and the next vector is 0.
+    """
+    start = torch.randn(gram.shape[-1], 1, generator=torch.Generator().manual_seed(0))
+    basis = (start / start.norm()).to(gram).expand(*gram.shape[:-1], 1)
+    for _ in range(min(N_ITERATIONS, gram.shape[-1]) - 1):
+        basis = torch.linalg.qr(torch.cat([basis, gram @ basis[..., -1:]], dim=-1)).Q
+    values: Tensor = torch.linalg.eigvalsh(basis.mT @ gram @ basis)
+    return values[..., [0, -1]]
+
+
 def _largest_eigenvalue(gram: Tensor) -> Tensor:
-    """The power method: a Rayleigh quotient, never above the largest eigenvalue."""
+    """The power method, for matrices whose Rayleigh quotients may leave their spectrum."""
     vector = torch.ones_like(gram[..., :1])
     for _ in range(N_ITERATIONS):
         vector = gram @ vector

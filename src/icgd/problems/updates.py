@@ -22,6 +22,9 @@ from icgd.errors import SettingError
 from icgd.problems.kernel_machine import Rows, as_rows
 from icgd.problems.settings import count, finite, positive
 
+LEAST_SHARE = 1e-14
+"""Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
+
 
 @dataclass(frozen=True)
 class GradientStep:
@@ -141,7 +144,8 @@ def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
     They are the inverses of the Chebyshev points, in an order in which no partial product grows
     large (Leja's), so that rounding stays small.
     """
-    if not positive("low", low) < positive("high", high):
+    _require_regular(low, high)
+    if not low < high:
         raise SettingError.bad_interval(low, high)
     count("n_steps", n_steps)
     middle, radius = (high + low) / 2, (high - low) / 2
@@ -164,4 +168,11 @@ def _in_leja_order(points: Sequence[float]) -> list[float]:
 
 def best_constant_step(low: float, high: float) -> float:
     """The constant step size that shrinks the error most: 2 / (low + high)."""
-    return 2 / (positive("low", low) + positive("high", high))
+    _require_regular(low, high)
+    return 2 / (low + high)
+
+
+def _require_regular(low: float, high: float) -> None:
+    """Raise `SettingError` unless a kernel with these outermost eigenvalues can be inverted."""
+    if finite("low", low) <= LEAST_SHARE * positive("high", high):
+        raise SettingError.singular(low, high, LEAST_SHARE)

@@ -120,13 +120,6 @@ def _identity(
     }
 
 
-def redraw(reproduction: AbstractReproduction[Run, Outcome], path: Path) -> Reproduced:
-    """Summary and picture of numbers that were written before, after a change of their looks."""
-    facts = _read(path)
-    rows = facts.pop("rows")
-    return write(reproduction, facts, rows, path.parent)
-
-
 def stored_rows(path: Path) -> list[Row]:
     """The rows of numbers that were written before."""
     numbers = _read(path)

@@ -1,0 +1,88 @@
+"""How much memory dense weights may take: a share of the tightest limit that is known."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MEMORY_SHARE = 0.6
+"""Part of the memory that dense weights may take; the rest is for the run."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A number of bytes, and the limit that it comes from, in words."""
+
+    n_bytes: int
+    limit: str
+
+
+def usable_memory(root: Path = Path("/")) -> Memory:
+    """What dense weights may take; no bound where the system tells of no limit.
+
+    `root` is the folder that holds `proc` and `sys`, which only Linux has.
+    """
+    known = [*_physical(), *_free(root), *_left_in_container(root)]
+    tightest = min(known, key=lambda memory: memory.n_bytes, default=Memory(sys.maxsize, "memory"))
+    return Memory(int(MEMORY_SHARE * tightest.n_bytes), f"{MEMORY_SHARE:.0%} of {tightest.limit}")
+
+
+def _physical() -> Iterator[Memory]:
+    try:
+        n_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return
+    yield Memory(n_bytes, "the machine's memory")
+
+
+def _free(root: Path) -> Iterator[Memory]:
+    """Linux counts here what is free, and what it would give back when asked."""
+    kibibytes = _number_after("MemAvailable:", _text(root / "proc/meminfo"))
+    if kibibytes is not None:
+        yield Memory(1024 * kibibytes, "the memory that is free now")
+
+
+_VERSION_1 = (
+    "sys/fs/cgroup/memory",
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    "total_inactive_file ",
+)
+_VERSION_2 = ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ")
+
+
+def _left_in_container(root: Path) -> Iterator[Memory]:
+    """What is left to this process's control group and to all groups around it.
+
+    Inactive pages of files count as left: they are given back when memory is short.
+    """
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, limit, usage, cache = _VERSION_1 if controllers else _VERSION_2
+        place = root / top / group.lstrip("/")
+        for folder in (place, *place.parents):
+            most, taken = (_number_after("", _text(folder / name)) for name in (limit, usage))
+            if most is not None and taken is not None:
+                given_back = _number_after(cache, _text(folder / "memory.stat")) or 0
+                left = max(0, most - taken + given_back)
+                yield Memory(left, "what the container's limit leaves")
+
+
+def _text(path: Path) -> str:
+    """What a file holds; nothing if it is not there, or not to be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _number_after(name: str, text: str) -> int | None:
+    """The whole number in the first line that starts with `name`, if there is one."""
+    found = re.search(rf"^{re.escape(name)}\s*(\d+)", text, re.MULTILINE)
+    return int(found[1]) if found else None

@@ -1,0 +1,41 @@
+"""Every exception of icgd: what happened, where, the value, what was expected, what to do.
+
+Messages are built here and nowhere else, and each is matched by a test in `tests/errors/`.
+"""
+
+from icgd.errors.base import IcgdError, MissingExtraError, UnknownNameError
+from icgd.errors.data import DataError, DomainError, SeparableDataError
+from icgd.errors.files import ExportError, FileError
+from icgd.errors.problems import KernelError, UnsupportedActivationError, UnsupportedProblemError
+from icgd.errors.program import LayoutError, ProgramError
+from icgd.errors.runs import DenseSizeError, InterruptedRunError, OverflowedRunError
+from icgd.errors.settings import SettingError, ToleranceError
+from icgd.errors.training import CheckpointError, DistributionError, SweepError, TrainingError
+from icgd.errors.warnings import BoxWarning, DivergenceWarning
+
+__all__ = [
+    "BoxWarning",
+    "CheckpointError",
+    "DataError",
+    "DenseSizeError",
+    "DistributionError",
+    "DivergenceWarning",
+    "DomainError",
+    "ExportError",
+    "FileError",
+    "IcgdError",
+    "InterruptedRunError",
+    "KernelError",
+    "LayoutError",
+    "MissingExtraError",
+    "OverflowedRunError",
+    "ProgramError",
+    "SeparableDataError",
+    "SettingError",
+    "SweepError",
+    "ToleranceError",
+    "TrainingError",
+    "UnknownNameError",
+    "UnsupportedActivationError",
+    "UnsupportedProblemError",
+]

@@ -1,0 +1,39 @@
+"""What the errors of all stages share, and two that any stage may raise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+
+class IcgdError(Exception):
+    """Base of every error that icgd raises on purpose."""
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """A question that names the known name nearest to `name`; empty if none is near."""
+    closest = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f" Did you mean {closest[0]!r}?" if closest else ""
+
+
+def at(index: Sequence[int]) -> str:
+    """The place of an entry in an array, such as [2, 0]."""
+    return f"[{', '.join(str(i) for i in index)}]"
+
+
+class UnknownNameError(IcgdError, ValueError):
+    """A name (activation, loss, construction, backend, ...) is not in its registry."""
+
+    @classmethod
+    def of(cls, kind: str, name: object, *, known: Sequence[str]) -> UnknownNameError:
+        """`kind` says what was looked up, such as "activation"."""
+        hint = did_you_mean(name, known) if isinstance(name, str) else ""
+        return cls(f"Unknown {kind} {name!r}; known are {', '.join(known)}.{hint}")
+
+
+class MissingExtraError(IcgdError, ImportError):
+    """An optional package is not installed."""
+
+    @classmethod
+    def of(cls, package: str, extra: str, purpose: str) -> MissingExtraError:
+        return cls(f"{purpose} needs {package}. Install it with: pip install 'icgd[{extra}]'")

@@ -1,0 +1,168 @@
+"""Errors in data, whether they come from arrays or from files of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from icgd.errors.base import IcgdError, at
+
+
+class DataError(IcgdError, ValueError):
+    """Data cannot be used: not numbers, not finite, of the wrong shape or type."""
+
+    @classmethod
+    def not_finite(cls, name: str, index: Sequence[int], value: float) -> DataError:
+        return cls(
+            f"{name}{at(index)} is {value}; every entry must be finite. "
+            "Drop or fill such rows first."
+        )
+
+    @classmethod
+    def overflows(cls, name: str, index: Sequence[int], value: float, dtype: str) -> DataError:
+        return cls(
+            f"{name}{at(index)} is {value:.12g}, too large for {dtype}. "
+            "Rescale the data, or run in float64."
+        )
+
+    @classmethod
+    def not_an_array(cls, name: str, problem: str) -> DataError:
+        return cls(
+            f"{name} is not a rectangular array of numbers ({problem}). "
+            "Every row must have the same length."
+        )
+
+    @classmethod
+    def empty(cls, name: str, shape: Sequence[int]) -> DataError:
+        return cls(f"{name} is empty: its shape is {tuple(shape)}. Give at least one row.")
+
+    @classmethod
+    def wrong_dtype(cls, name: str, dtype: object) -> DataError:
+        return cls(
+            f"{name} has dtype {dtype}; float64 or float32 is expected. "
+            "Convert it explicitly to one of them."
+        )
+
+    @classmethod
+    def wrong_shape(cls, name: str, shape: Sequence[int], expected: str) -> DataError:
+        return cls(f"{name} has shape {tuple(shape)}; expected {expected}.")
+
+    @classmethod
+    def other_number_of_examples(cls, got: int, expected: int) -> DataError:
+        return cls(
+            f"X has {got} examples, but the transformer was made for prompts of {expected}. "
+            f"Give {expected}, or compile with n_examples={got}."
+        )
+
+    @classmethod
+    def smaller_than_batch(cls, n_examples: int, batch_size: int) -> DataError:
+        return cls(
+            f"X has {n_examples} examples, fewer than batch_size={batch_size} that a step takes. "
+            f"Give at least {batch_size}, or a smaller batch_size."
+        )
+
+    @classmethod
+    def between_levels(
+        cls, name: str, index: Sequence[int], value: float, low: float, high: float
+    ) -> DataError:
+        return cls(
+            f"{name}{at(index)} is {value:.12g}, on the ramp between two levels: the table has no "
+            f"entry for examples strictly between {low:.12g} and {high:.12g}. Move it out, or "
+            "compile with a smaller kink_width."
+        )
+
+    @classmethod
+    def label_range(cls, loss: str, index: Sequence[int], value: float) -> DataError:
+        return cls(
+            f"y{at(index)} is {value:.12g}; the {loss} loss needs labels between 0 and 1. "
+            "Rescale the labels, or use loss='squared'."
+        )
+
+    @classmethod
+    def outside_support(
+        cls, link: str, index: Sequence[int], value: float, expected: str
+    ) -> DataError:
+        return cls(
+            f"y{at(index)} is {value:.12g}; the {link} link needs {expected}. "
+            "Recode the labels, or use link='identity'."
+        )
+
+    @classmethod
+    def text_cell(cls, path: object, line: int, column: str, cell: str) -> DataError:
+        return cls(
+            f"{path}, line {line}, column {column!r}: {cell!r} is not a number. "
+            "Remove the column or encode it as numbers."
+        )
+
+    @classmethod
+    def ragged_csv(cls, path: object, line: int, got: int, expected: int) -> DataError:
+        return cls(f"{path}, line {line} has {got} cells; the first line has {expected}.")
+
+    @classmethod
+    def too_few_columns(cls, path: object, got: int, expected: int) -> DataError:
+        return cls(
+            f"{path} has {got} columns; the model needs {expected} "
+            "(inputs first, then labels; name label columns with --label)."
+        )
+
+    @classmethod
+    def unreadable(cls, path: object, problem: str) -> DataError:
+        return cls(f"Cannot read {path}: {problem}.")
+
+    @classmethod
+    def repeated_column(cls, path: object, name: str) -> DataError:
+        return cls(f"{path} has two columns called {name!r}; column names must be unique.")
+
+    @classmethod
+    def wrong_labels(cls, labels: Sequence[str], expected: int) -> DataError:
+        return cls(
+            f"The model has {expected} outputs, but the label columns are {', '.join(labels)}. "
+            "Give --label once for each output."
+        )
+
+    @classmethod
+    def wrong_query_columns(cls, path: object, got: int, expected: int) -> DataError:
+        return cls(
+            f"{path} has {got} columns; a query has {expected} inputs. Keep only those, or give "
+            "both files a header, so that inputs are found by name."
+        )
+
+
+class SeparableDataError(IcgdError, ValueError):
+    """A linear model has no minimiser: its coefficients would grow for ever."""
+
+    @classmethod
+    def of(
+        cls, link: str, is_complete: bool, direction: Sequence[float], task: int | None
+    ) -> SeparableDataError:
+        """`direction` is one along which the loss falls for ever, `task` its place in a batch."""
+        where = "" if task is None else f" of task {task}"
+        extent = "completely" if is_complete else "quasi-completely"
+        falls = "every example" if is_complete else "some examples and rises at none"
+        largest = max(range(len(direction)), key=lambda i: abs(direction[i]))
+        return cls(
+            f"The data{where} are {extent} separable, so no minimiser exists: along a direction "
+            f"(most of it coefficient {largest}) the {link} loss falls for ever at {falls}. "
+            "Add an l2 penalty, such as l2=0.01."
+        )
+
+    @classmethod
+    def intercept(cls, link: str, label: float, task: int | None) -> SeparableDataError:
+        where = "" if task is None else f" of task {task}"
+        return cls(
+            f"Every label{where} is {label:g}, so no minimiser exists: the intercept of the {link} "
+            "link grows for ever, and penalties leave it out. Use intercept=False, or give "
+            "examples with other labels."
+        )
+
+
+class DomainError(IcgdError, ValueError):
+    """Data or weights lie outside the bounds that the certificate relies on."""
+
+    @classmethod
+    def outside(
+        cls, name: str, index: Sequence[int], value: float, bound: float, setting: str
+    ) -> DomainError:
+        return cls(
+            f"{name}{at(index)} is {value:.12g}, outside [-{bound:g}, {bound:g}]. "
+            f"Rescale the data or compile with a larger {setting}."
+        )

@@ -1,0 +1,82 @@
+"""Errors in saved files and in exports to other tools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from icgd.errors.base import IcgdError
+
+
+class FileError(IcgdError, ValueError):
+    """A file cannot be read as a compiled training run, or not be written."""
+
+    @classmethod
+    def missing(cls, path: object) -> FileError:
+        return cls(f"There is no file {path}.")
+
+    @classmethod
+    def damaged(cls, path: object, problem: str) -> FileError:
+        return cls(f"{path} is damaged or not a safetensors file ({problem}). Compile it again.")
+
+    @classmethod
+    def unknown_name(cls, path: object, problem: str) -> FileError:
+        return cls(
+            f"{path} needs what is not known here: {problem} Register kernels of your own with "
+            "icgd.register_kernel before loading."
+        )
+
+    @classmethod
+    def foreign(cls, path: object) -> FileError:
+        return cls(
+            f"{path} is a safetensors file, but not one that icgd wrote: "
+            "its metadata has no 'icgd' entry."
+        )
+
+    @classmethod
+    def newer(cls, path: object, version: object, known: int) -> FileError:
+        return cls(
+            f"{path} has file format {version!r}; this version of icgd reads format {known}. "
+            "Upgrade icgd or compile it again."
+        )
+
+    @classmethod
+    def unwritable(cls, path: object, problem: str) -> FileError:
+        return cls(f"Cannot write {path}: {problem}.")
+
+    @classmethod
+    def unreadable_onnx(cls, path: object, problem: str) -> FileError:
+        return cls(f"{path} cannot be run as an ONNX file of icgd: {problem}. Export it again.")
+
+
+class ExportError(IcgdError, ValueError):
+    """A compiled transformer does not fit another tool."""
+
+    @classmethod
+    def not_standard(cls, tool: str, construction: str, foreign: Sequence[str]) -> ExportError:
+        return cls(
+            f"{tool} has softmax attention and MLP layers only; the transformer of {construction} "
+            f"has {' and '.join(foreign)} too. Compile with construction='softmax-stack', or use "
+            "icgd.exports.onnx, which writes every layer."
+        )
+
+    @classmethod
+    def kernel_attention(cls, tool: str) -> ExportError:
+        return cls(
+            f"{tool} cannot hold kernel attention, of which functional descent is made. Use "
+            "compiled.transformer(), a torch module."
+        )
+
+    @classmethod
+    def activation(cls, tool: str, name: str, able: Sequence[str]) -> ExportError:
+        return cls(
+            f"{tool} cannot hold {name} units. Compile with unit_activation=... one of "
+            f"{', '.join(able)}, or use compiled.transformer(), a torch module."
+        )
+
+    @classmethod
+    def too_large(cls, tool: str, needed: int, limit: int) -> ExportError:
+        return cls(
+            f"The {tool} file would take {needed / 2**30:.1f} GiB; such a file can hold "
+            f"{limit / 2**30:.0f} GiB. Export with dtype='float32', or compile a smaller "
+            "transformer: fewer pieces, or a smaller network."
+        )

@@ -1,0 +1,99 @@
+"""Errors in what a problem is made of, such as activations and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from icgd.errors.base import IcgdError, at
+
+
+class UnsupportedActivationError(IcgdError, ValueError):
+    """An activation cannot approximate all functions, so no construction can use it."""
+
+    @classmethod
+    def polynomial(cls, name: str, degree: int | None) -> UnsupportedActivationError:
+        of_degree = "" if degree is None else f" of degree {degree}"
+        return cls(
+            f"Activation {name!r} is a polynomial{of_degree}: so is every combination of "
+            "its copies, and it decays only if it is zero. Use an activation that is none, such "
+            "as relu or sigmoid."
+        )
+
+
+class KernelError(IcgdError, ValueError):
+    """A kernel cannot be used, or returned what no kernel may return."""
+
+    @classmethod
+    def wrong_shape(cls, name: str, got: str, expected: Sequence[int]) -> KernelError:
+        return cls(
+            f"Kernel {name!r} returned {got}; expected a tensor of shape {tuple(expected)}: "
+            "a row for each point on the left, a column for each on the right."
+        )
+
+    @classmethod
+    def wrong_dtype(cls, name: str, got: str, expected: str) -> KernelError:
+        return cls(
+            f"Kernel {name!r} returned {got.removeprefix('torch.')} for points of "
+            f"{expected.removeprefix('torch.')}. Keep the type of the points."
+        )
+
+    @classmethod
+    def not_finite(cls, name: str, index: Sequence[int], value: float) -> KernelError:
+        return cls(
+            f"Kernel {name!r} returned {value} at {at(index)}; every entry must be finite. "
+            "Rescale the inputs, or use a kernel that stays bounded."
+        )
+
+    @classmethod
+    def not_symmetric(
+        cls, name: str, index: Sequence[int], value: float, mirrored: float
+    ) -> KernelError:
+        return cls(
+            f"Kernel {name!r} is not symmetric: it is {value:.6g} at {at(index)} and "
+            f"{mirrored:.6g} with the two points exchanged. Mend it, or register it with "
+            "symmetric=False and do without what needs symmetry."
+        )
+
+    @classmethod
+    def needs_symmetry(cls, name: str, purpose: str) -> KernelError:
+        return cls(f"{purpose} needs a symmetric kernel, which {name!r} is not.")
+
+    @classmethod
+    def no_shape(cls, name: str, shape: float, shaped: Sequence[str]) -> KernelError:
+        return cls(
+            f"Kernel {name!r} has no shape, got shape={shape!r}; only {' and '.join(shaped)} have "
+            "one. Rescale inputs with the head's transform."
+        )
+
+    @classmethod
+    def bad_name(cls, name: object) -> KernelError:
+        return cls(
+            f"The name of a kernel must be a non-empty string, got {name!r}. "
+            "Call icgd.register_kernel('mine', function)."
+        )
+
+    @classmethod
+    def not_callable(cls, name: str, function: object) -> KernelError:
+        return cls(
+            f"Kernel {name!r} must be a function of two tensors of points that returns a tensor, "
+            f"got {function!r}."
+        )
+
+    @classmethod
+    def taken(cls, name: str) -> KernelError:
+        return cls(f"{name!r} is a kernel of icgd already; register yours under another name.")
+
+
+class UnsupportedProblemError(IcgdError, ValueError):
+    """The chosen construction cannot serve this problem."""
+
+    @classmethod
+    def of(
+        cls, construction: str, reason: str, alternatives: Sequence[str]
+    ) -> UnsupportedProblemError:
+        hint = (
+            f"Constructions that can: {', '.join(alternatives)}."
+            if alternatives
+            else "No construction takes it as it is."
+        )
+        return cls(f"{construction} cannot compile this problem: {reason} {hint}")

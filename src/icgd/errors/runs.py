@@ -1,0 +1,91 @@
+"""Errors in runs of a transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from icgd.errors.base import IcgdError
+
+
+class OverflowedRunError(IcgdError, ArithmeticError):
+    """A run left the range of its floating-point numbers."""
+
+    @classmethod
+    def of(cls, dtype: str, step_size: float | Sequence[float]) -> OverflowedRunError:
+        largest = max(step_size) if isinstance(step_size, Sequence) else step_size
+        return cls(
+            f"The run leaves the range of {dtype}: step_size={largest:g} is too large for "
+            "these data."
+        )
+
+    @classmethod
+    def constant(cls, name: str, value: float, dtype: str) -> OverflowedRunError:
+        return cls(
+            f"The program's {name} is {value:g}, outside the range of {dtype}. "
+            "Run in float64, or change the problem."
+        )
+
+    @classmethod
+    def beyond_grid(
+        cls, row: str, block: int, title: str, value: float, reach: float
+    ) -> OverflowedRunError:
+        return cls(
+            f"Row {row} of block {block} ({title}) reaches {value:.6g}, but the grid that its "
+            f"heads read ends at {reach:.6g}. Use a smaller step size, box or domain."
+        )
+
+    @classmethod
+    def beyond_scores(cls, where: str, row: int, value: float, reach: float) -> OverflowedRunError:
+        return cls(
+            f"The score <w, x> at {where} {row} (counted from 0) is {value:.6g}, but the heads are "
+            f"made for scores up to {reach:.6g}. Compile with a larger Domain(score=...), or use a "
+            "smaller step size or box."
+        )
+
+
+class InterruptedRunError(IcgdError, KeyboardInterrupt):
+    """The user stopped a run; `partial` is the run up to the last whole step."""
+
+    def __init__(self, message: str, partial: object) -> None:
+        super().__init__(message)
+        self.partial = partial
+
+    @classmethod
+    def after(
+        cls, n_steps: int, total: int, partial: object, next_example: int | None = None
+    ) -> InterruptedRunError:
+        """`next_example` is where the next batch starts; 0 is where a new run starts anyway."""
+        first = (
+            f" and with the examples from number {next_example} (counted from 0) first"
+            if next_example
+            else ""
+        )
+        return cls(
+            f"The run was interrupted after {n_steps} of {total} steps. The weights so far are in "
+            f"the error's `partial.parameters`; go on with initial=...[-1]{first}.",
+            partial,
+        )
+
+    @classmethod
+    def of_tasks(
+        cls, n_tasks: int, total: int, are_done: bool, partial: object
+    ) -> InterruptedRunError:
+        """`are_done` says that these tasks took all their steps."""
+        steps = "whole runs" if are_done else "runs so far"
+        return cls(
+            f"The run was interrupted: the {steps} of the first {n_tasks} of {total} tasks are in "
+            "the error's `partial`. Run the other tasks again.",
+            partial,
+        )
+
+
+class DenseSizeError(IcgdError, MemoryError):
+    """The dense transformer does not fit in memory."""
+
+    @classmethod
+    def too_large(cls, needed: int, available: int, limit: str, parameters: int) -> DenseSizeError:
+        return cls(
+            f"The dense transformer has {parameters:,} weights and needs {needed / 2**30:.1f} GiB; "
+            f"{available / 2**30:.1f} GiB may be used, {limit}. "
+            "Run with backend='fused', which needs no weights."
+        )

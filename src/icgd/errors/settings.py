@@ -1,0 +1,302 @@
+"""Errors in settings, such as widths, step sizes, counts and tolerances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from icgd.errors.base import IcgdError
+
+
+class SettingError(IcgdError, ValueError):
+    """A setting (a width, a step size, a count, ...) has an impossible value."""
+
+    @classmethod
+    def not_positive(cls, name: str, value: object) -> SettingError:
+        return cls(f"{name} must be a positive finite number, got {value!r}.")
+
+    @classmethod
+    def negative_penalty(cls, name: str, value: float) -> SettingError:
+        return cls(
+            f"{name} must not be negative, got {value!r}: a penalty draws coefficients towards 0. "
+            "Give 0 for none."
+        )
+
+    @classmethod
+    def unbounded_slope(cls, link: str) -> SettingError:
+        return cls(
+            f"The {link} link has no largest slope, so no step size is safe for all coefficients. "
+            "Give a step_size, or bound the scores by a box or by Domain(score=...)."
+        )
+
+    @classmethod
+    def step_too_long(cls, step_size: float, limit: float) -> SettingError:
+        return cls(
+            f"step_size={step_size:g} is above 1 / beta = {limit:g}, and the theorems say nothing. "
+            "Shorten the step, or leave it out to have it chosen from the data."
+        )
+
+    @classmethod
+    def singular(cls, low: float, high: float, least: float) -> SettingError:
+        """`low` is not above `least` times `high`."""
+        noise = f"{0.01 * high - min(low, 0.0):.3g}"
+        remedy = "another kernel" if low < 0 else f"one constant step size below {2 / high:.3g}"
+        return cls(
+            f"low, the smallest eigenvalue of the kernel on the examples, is {low:.3g}, but it "
+            f"must be above {least:g} times the largest one, which is {high:.3g}: no step makes "
+            "the error smaller along its eigenvector. Add noise, such as icgd.spectrum(machine, X, "
+            f"noise={noise}) and icgd.FunctionalStep(steps, noise={noise}). Or use {remedy}."
+        )
+
+    @classmethod
+    def wrong_kind(cls, name: str, value: object, expected: str) -> SettingError:
+        return cls(f"{name} must be of type {expected}, got {value!r}.")
+
+    @classmethod
+    def not_count(cls, name: str, value: object, *, least: int) -> SettingError:
+        return cls(f"{name} must be a whole number of at least {least}, got {value!r}.")
+
+    @classmethod
+    def too_large(cls, name: str, value: object, *, most: int) -> SettingError:
+        return cls(f"{name} must be at most {most}, got {value!r}.")
+
+    @classmethod
+    def out_of_range(cls, name: str, value: object, *, least: float, most: float) -> SettingError:
+        return cls(f"{name} must lie between {least:g} and {most:g}, got {value!r}.")
+
+    @classmethod
+    def not_inside(cls, name: str, value: object, *, low: float, high: float) -> SettingError:
+        return cls(f"{name} must lie strictly between {low:g} and {high:g}, got {value!r}.")
+
+    @classmethod
+    def not_one_of(cls, name: str, value: object, known: Sequence[object]) -> SettingError:
+        return cls(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}.")
+
+    @classmethod
+    def wrong_length(cls, name: str, got: int, expected: str) -> SettingError:
+        return cls(f"{name} has {got} entries; expected {expected}.")
+
+    @classmethod
+    def nothing_compiles(cls, reasons: Mapping[str, str]) -> SettingError:
+        listed = " ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        return cls(f"No construction accepts this problem. {listed}")
+
+    @classmethod
+    def starts_from_zero(cls) -> SettingError:
+        return cls("A kernel machine starts from the function 0; leave `initial` out.")
+
+    @classmethod
+    def other_examples(cls, given: int, found: int) -> SettingError:
+        return cls(
+            f"--examples is {given}, but the file of --step-from has {found} examples, for which "
+            "the step size would be chosen. Leave --examples out."
+        )
+
+    @classmethod
+    def only_linear_models(cls, construction: str) -> SettingError:
+        return cls(
+            "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, "
+            f"cot-glm), and this is {construction}. Use verify for its bounds."
+        )
+
+    @classmethod
+    def functions_do_not_stop(cls) -> SettingError:
+        return cls(
+            "stop_below is for runs that train weights; a function takes all its steps. "
+            "Leave it out."
+        )
+
+    @classmethod
+    def no_setting(cls, name: str, construction: str) -> SettingError:
+        return cls(f"{construction} is as fine as it can be and has no {name}; leave it out.")
+
+    @classmethod
+    def unreachable_accuracy(cls, accuracy: float, best: float, n_tokens: int) -> SettingError:
+        return cls(
+            f"accuracy={accuracy:g} cannot be proved with {n_tokens} grid tokens; "
+            f"the smallest error is {best:.3g}. Ask for less, or use a smaller range."
+        )
+
+    @classmethod
+    def scores_too_wide(cls, link: str, reach: float, n_tokens: int) -> SettingError:
+        return cls(
+            f"A head of {n_tokens} tokens cannot return the {link} mean of scores up to "
+            f"{reach:.4g}. Give a smaller bound with Domain(score=...), or a smaller box."
+        )
+
+    @classmethod
+    def too_few_pieces(cls, pieces: int, activation: str) -> SettingError:
+        return cls(
+            f"pieces={pieces} is too few for {activation}: the error of the fit grows with the "
+            "interval, so no interval covers the layers' outputs. Give at least 2."
+        )
+
+    @classmethod
+    def too_few_registers(cls, registers: int) -> SettingError:
+        return cls(
+            f"registers={registers} is too few for these ranges: the error of a look-up exceeds "
+            "what it looks up. Give more registers, or use a smaller box or domain."
+        )
+
+    @classmethod
+    def table_too_large(
+        cls, levels: int, n_examples: int, entries: str, *, most: int
+    ) -> SettingError:
+        return cls(
+            f"levels={levels} with n_examples={n_examples} needs a table of {entries} entries; "
+            f"at most {most:,} fit. Give fewer levels or examples."
+        )
+
+    @classmethod
+    def keys_too_close(cls, levels: int, n_examples: int) -> SettingError:
+        return cls(
+            f"levels={levels} with n_examples={n_examples} needs keys that are too close for "
+            "float64 to tell apart. Give fewer levels or examples."
+        )
+
+    @classmethod
+    def needs_examples(cls, construction: str) -> SettingError:
+        return cls(
+            f"{construction} has heads for every example; give their number: n_examples=len(X), or "
+            "--examples on the command line."
+        )
+
+    @classmethod
+    def any_number_of_examples(cls, construction: str) -> SettingError:
+        return cls(f"{construction} takes prompts of any length; leave n_examples out.")
+
+    @classmethod
+    def one_activation(cls, construction: str) -> SettingError:
+        return cls(
+            f"{construction} is made of one activation only; leave unit_activation out, or use "
+            "recursion."
+        )
+
+    @classmethod
+    def is_a_chain(cls, construction: str) -> SettingError:
+        return cls(
+            f"{construction} is one block of layers that writes a chain, not a stack of layers; "
+            "its weights are those of block(). Compile with relu-stack for a whole transformer."
+        )
+
+    @classmethod
+    def bad_interval(cls, low: float, high: float) -> SettingError:
+        return cls(f"An interval needs finite ends low < high, got [{low}, {high}].")
+
+    @classmethod
+    def box_too_large(
+        cls,
+        name: str,
+        half_widths: Sequence[float],
+        units: str,
+        error: float,
+        accuracy: float,
+        enough: int | None,
+        *,
+        most: int,
+    ) -> SettingError:
+        box = " x ".join(f"[{-width:g}, {width:g}]" for width in half_widths)
+        more = f"About {enough} would do; or" if enough else f"Even {most} would not do:"
+        return cls(
+            f"The box {box} is too large for {units}: the error of {name} would be {error:.3g}, "
+            f"above accuracy={accuracy:g}. {more} use a smaller box."
+        )
+
+    @classmethod
+    def slope_jumps(cls, name: str, units: str, *, able: Sequence[str]) -> SettingError:
+        return cls(
+            f"s {name}'(t) jumps where {name} has a kink, and {units} units have no kink to put "
+            f"there. Use units of {', '.join(able)}, or a smooth activation in place of {name}, "
+            "such as softplus."
+        )
+
+    @classmethod
+    def bound_too_small(cls, bound: float, least: float, units: str) -> SettingError:
+        return cls(
+            f"{units} units cannot clip to [-{bound:g}, {bound:g}]: their slopes grow like "
+            f"1 / {bound:g}, beyond the range of float64. Use a box of at least {least:.2g}, or "
+            "relu units, whose corners are sharp by themselves."
+        )
+
+    @classmethod
+    def nothing_to_clip(cls, bound: float, reach: float) -> SettingError:
+        return cls(
+            f"reach={reach:g} must exceed bound={bound:g}: what stays within the bound is never "
+            "clipped. Give the largest size before clipping as reach, or leave the clipping out."
+        )
+
+    @classmethod
+    def no_slope_parts(cls, loss: str) -> SettingError:
+        return cls(
+            f"The slope of the {loss} loss couples all outputs; it is no sum of functions of one "
+            "variable. Use squared, logistic or huber."
+        )
+
+    @classmethod
+    def too_few_widths(cls, widths: Sequence[int]) -> SettingError:
+        return cls(
+            f"widths must name the input and at least one layer, such as (4, 16, 1), "
+            f"got {tuple(widths)}."
+        )
+
+    @classmethod
+    def wrong_linear_widths(cls, widths: Sequence[int]) -> SettingError:
+        return cls(
+            "widths of a linear model are its inputs and one output, such as 4,1, "
+            f"got {','.join(map(str, widths))}."
+        )
+
+    @classmethod
+    def both(cls, first: str, second: str) -> SettingError:
+        return cls(f"Give either {first} or {second}, not both.")
+
+    @classmethod
+    def neither(cls, first: str, second: str) -> SettingError:
+        return cls(f"Give {first} or {second}; got neither.")
+
+    @classmethod
+    def without(cls, given: str, missing: str) -> SettingError:
+        return cls(f"{given} has no effect without {missing}; give both or neither.")
+
+    @classmethod
+    def of_another_construction(cls, name: str, construction: str, own: str) -> SettingError:
+        return cls(f"{name} is not a setting of {construction}; its setting is {own}.")
+
+    @classmethod
+    def not_power_of_two(cls, name: str, value: object) -> SettingError:
+        return cls(
+            f"{name} must be a power of two, such as 2**-13, so that dividing by it is exact, "
+            f"got {value!r}."
+        )
+
+    @classmethod
+    def no_device(cls, name: str) -> SettingError:
+        return cls(
+            f"device={name!r} is not there: torch finds no CUDA device. "
+            "Use device='cpu', or 'auto' to take what there is."
+        )
+
+    @classmethod
+    def uneven_shares(cls, batch_size: int, n_processes: int) -> SettingError:
+        return cls(
+            f"batch_size={batch_size} cannot be shared evenly by {n_processes} processes. "
+            f"Give a multiple of {n_processes}."
+        )
+
+    @classmethod
+    def not_a_number_list(cls, name: str, text: str) -> SettingError:
+        return cls(f"{name} must be whole numbers joined by commas, such as 4,16,1, got {text!r}.")
+
+    @classmethod
+    def not_numbers(cls, name: str, text: str, example: str) -> SettingError:
+        return cls(f"{name} must be numbers joined by commas, such as {example}, got {text!r}.")
+
+
+class ToleranceError(IcgdError, ValueError):
+    """No number of pieces or registers proves the tolerance."""
+
+    @classmethod
+    def unreachable(cls, tolerance: float, best: float, finest: str, reason: str) -> ToleranceError:
+        return cls(
+            f"tolerance={tolerance:g} cannot be proved: the smallest bound is {best:.3g}, "
+            f"with {finest}. {reason}"
+        )

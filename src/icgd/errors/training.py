@@ -1,0 +1,107 @@
+"""Errors in learnt models: laws of tasks, checkpoints, training, sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from icgd.errors.base import IcgdError, at
+
+
+class DistributionError(IcgdError, ValueError):
+    """A law of tasks that nothing can be drawn from."""
+
+    @classmethod
+    def not_square(cls, name: str, shape: Sequence[int]) -> DistributionError:
+        return cls(
+            f"{name} must be a square matrix, a row and a column for each input; "
+            f"got shape {tuple(shape)}."
+        )
+
+    @classmethod
+    def not_symmetric(
+        cls, name: str, index: Sequence[int], value: float, mirrored: float
+    ) -> DistributionError:
+        return cls(
+            f"{name} must be symmetric; it is {value:.6g} at {at(index)} and {mirrored:.6g} "
+            "mirrored. Give (S + S^T) / 2."
+        )
+
+    @classmethod
+    def not_positive_definite(cls, name: str, least: float) -> DistributionError:
+        return cls(
+            f"{name} must be positive definite; its smallest eigenvalue is {least:.3g}. "
+            "Leave out the inputs without variance."
+        )
+
+    @classmethod
+    def other_width(cls, labels: int, covariates: int) -> DistributionError:
+        return cls(
+            f"The labels are a function of {labels} inputs, but the covariates have {covariates}. "
+            "Give both the same width."
+        )
+
+
+class CheckpointError(IcgdError, ValueError):
+    """A checkpoint cannot be used to go on with this run."""
+
+    @classmethod
+    def damaged(cls, path: object, problem: str) -> CheckpointError:
+        return cls(
+            f"{path} is damaged or not a checkpoint ({problem}). It was left as it is; "
+            "remove it to train without it."
+        )
+
+    @classmethod
+    def foreign(cls, path: object, version: object, known: int) -> CheckpointError:
+        return cls(
+            f"{path} has checkpoint format {version!r}; this version of icgd reads format {known}. "
+            "It was left as it is; use the icgd that wrote it, or train in another folder."
+        )
+
+    @classmethod
+    def other_configuration(
+        cls, path: object, name: str, stored: object, given: object
+    ) -> CheckpointError:
+        return cls(
+            f"{path} belongs to another run: its {name} is {stored!r}, here it is {given!r}. "
+            "It was left as it is; go on with the old value, or train in another folder."
+        )
+
+
+class TrainingError(IcgdError, RuntimeError):
+    """A model cannot be trained, or no further."""
+
+    @classmethod
+    def diverged(cls, name: str, value: float, step: int) -> TrainingError:
+        return cls(
+            f"The {name} is {value} at step {step}; training has stopped, and the last checkpoint "
+            "is kept. Lower learning_rate or clip_norm, or train with dtype='float64'."
+        )
+
+    @classmethod
+    def nothing_to_train(cls, model: str) -> TrainingError:
+        return cls(f"{model} has no parameter that requires a gradient; there is nothing to train.")
+
+    @classmethod
+    def taken_column(cls, name: str) -> TrainingError:
+        return cls(
+            f"measure returned {name!r}, which the log has of its own; call the column otherwise."
+        )
+
+    @classmethod
+    def other_columns(cls, got: Sequence[str], expected: Sequence[str]) -> TrainingError:
+        return cls(
+            f"The log has columns {', '.join(expected)}; a row came with {', '.join(got)}. "
+            "measure must return the same names, in the same order, each time."
+        )
+
+
+class SweepError(IcgdError, RuntimeError):
+    """A configuration of a sweep failed."""
+
+    @classmethod
+    def failed(cls, index: int, configuration: object, problem: BaseException) -> SweepError:
+        return cls(
+            f"Configuration {index}, {configuration!r}, failed with "
+            f"{type(problem).__name__}: {problem}"
+        )

@@ -1,0 +1,33 @@
+"""What icgd warns of."""
+
+from __future__ import annotations
+
+
+class DivergenceWarning(UserWarning):
+    """Step sizes let the error on the examples grow."""
+
+    @classmethod
+    def of(cls, eigenvalue: float, growth: float, step_size: float | None) -> DivergenceWarning:
+        """`step_size` is None if steps differ."""
+        start = f"The steps diverge on these data: the error grows {growth:.3g}-fold along "
+        if eigenvalue < 0:
+            return cls(
+                f"{start}an eigenvector of eigenvalue {eigenvalue:.6g}. The kernel is not "
+                "positive there: add noise of at least that size, or use another kernel."
+            )
+        largest = f"{start}the kernel's eigenvalue {eigenvalue:.6g}."
+        if step_size is None:
+            return cls(f"{largest} Choose steps for a spectrum that reaches that far.")
+        limit = 2 / eigenvalue
+        return cls(f"{largest} step_size is {step_size:.6g}; it must be below {limit:.6g}.")
+
+
+class BoxWarning(UserWarning):
+    """A linear model's descent was held back by its box."""
+
+    @classmethod
+    def of(cls, coefficient: int, box: float) -> BoxWarning:
+        return cls(
+            f"Coefficient {coefficient} (counted from 0) ends at the box, {box:g}: without it, it "
+            "would be larger. Give a larger box, or a smaller step size if steps diverge."
+        )

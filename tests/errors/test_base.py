@@ -1,0 +1,90 @@
+import inspect
+import pkgutil
+from importlib import import_module
+
+import pytest
+
+from icgd import errors
+from icgd.errors import (
+    CheckpointError,
+    DataError,
+    DenseSizeError,
+    DomainError,
+    ExportError,
+    FileError,
+    KernelError,
+    MissingExtraError,
+    OverflowedRunError,
+    SeparableDataError,
+    SettingError,
+    SweepError,
+    TrainingError,
+    UnknownNameError,
+    base,
+)
+from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
+
+MESSAGES = [
+    (
+        made(UnknownNameError.of, "loss", "sqared", known=["squared", "huber"]),
+        "Unknown loss 'sqared'; known are squared, huber. Did you mean 'squared'?",
+    ),
+    (
+        made(UnknownNameError.of, "loss", "mse", known=["squared", "huber"]),
+        "Unknown loss 'mse'; known are squared, huber.",
+    ),
+    (
+        made(UnknownNameError.of, "loss", 3, known=["squared", "huber"]),
+        "Unknown loss 3; known are squared, huber.",
+    ),
+    (
+        made(MissingExtraError.of, "matplotlib", "plots", "Drawing a figure"),
+        "Drawing a figure needs matplotlib. Install it with: pip install 'icgd[plots]'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), MESSAGES)
+def test_the_message_is_complete(error, text):
+    assert_complete(error, text)
+
+
+def test_every_message_is_tested():
+    assert_every_message_is_made(base)
+
+
+def test_one_import_reaches_every_error():
+    modules = [
+        import_module(f"icgd.errors.{m.name}") for m in pkgutil.iter_modules(errors.__path__)
+    ]
+    defined = {
+        name
+        for module in modules
+        for name, member in vars(module).items()
+        if inspect.isclass(member) and issubclass(member, BaseException)
+    }
+    assert sorted(defined) == errors.__all__
+    assert defined <= vars(errors).keys()
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        (UnknownNameError, ValueError),
+        (SettingError, ValueError),
+        (DataError, ValueError),
+        (DomainError, ValueError),
+        (SeparableDataError, ValueError),
+        (DenseSizeError, MemoryError),
+        (OverflowedRunError, ArithmeticError),
+        (FileError, ValueError),
+        (CheckpointError, ValueError),
+        (KernelError, ValueError),
+        (TrainingError, RuntimeError),
+        (SweepError, RuntimeError),
+        (ExportError, ValueError),
+        (MissingExtraError, ImportError),
+    ],
+)
+def test_an_error_is_also_caught_as_the_builtin_that_it_resembles(error, builtin):
+    assert issubclass(error, builtin)

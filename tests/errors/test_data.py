@@ -1,0 +1,120 @@
+import pytest
+
+from icgd.errors import data
+from icgd.errors.data import DataError, DomainError, SeparableDataError
+from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
+
+MESSAGES = [
+    (
+        made(DataError.smaller_than_batch, 3, 4),
+        "X has 3 examples, fewer than batch_size=4 that a step takes. "
+        "Give at least 4, or a smaller batch_size.",
+    ),
+    (
+        made(DataError.outside_support, "logistic", [3, 0], 2.0, "labels between 0 and 1"),
+        "y[3, 0] is 2; the logistic link needs labels between 0 and 1. "
+        "Recode the labels, or use link='identity'.",
+    ),
+    (
+        made(SeparableDataError.of, "logistic", True, [0.5, -2.0], None),
+        "The data are completely separable, so no minimiser exists: along a direction (most of it "
+        "coefficient 1) the logistic loss falls for ever at every example. "
+        "Add an l2 penalty, such as l2=0.01.",
+    ),
+    (
+        made(SeparableDataError.of, "poisson", False, [0.5, -0.2], 3),
+        "The data of task 3 are quasi-completely separable, so no minimiser exists: along a "
+        "direction (most of it coefficient 0) the poisson loss falls for ever at some examples "
+        "and rises at none. Add an l2 penalty, such as l2=0.01.",
+    ),
+    (
+        made(SeparableDataError.intercept, "logistic", 1.0, None),
+        "Every label is 1, so no minimiser exists: the intercept of the logistic link grows for "
+        "ever, and penalties leave it out. Use intercept=False, or give examples with other "
+        "labels.",
+    ),
+    (
+        made(DataError.not_finite, "X", [3, 1], float("nan")),
+        "X[3, 1] is nan; every entry must be finite. Drop or fill such rows first.",
+    ),
+    (
+        made(DataError.overflows, "X", [3, 1], 1e200, "float32"),
+        "X[3, 1] is 1e+200, too large for float32. Rescale the data, or run in float64.",
+    ),
+    (
+        made(DataError.not_an_array, "X", "dtype object"),
+        "X is not a rectangular array of numbers (dtype object). "
+        "Every row must have the same length.",
+    ),
+    (
+        made(DataError.empty, "y", [0, 1]),
+        "y is empty: its shape is (0, 1). Give at least one row.",
+    ),
+    (
+        made(DataError.wrong_dtype, "X", "float16"),
+        "X has dtype float16; float64 or float32 is expected. "
+        "Convert it explicitly to one of them.",
+    ),
+    (
+        made(DataError.wrong_shape, "X", [5, 2], "(n, 3)"),
+        "X has shape (5, 2); expected (n, 3).",
+    ),
+    (
+        made(DataError.label_range, "logistic", [2, 0], 1.5),
+        "y[2, 0] is 1.5; the logistic loss needs labels between 0 and 1. "
+        "Rescale the labels, or use loss='squared'.",
+    ),
+    (
+        made(DataError.text_cell, "data.csv", 7, "age", "old"),
+        "data.csv, line 7, column 'age': 'old' is not a number. "
+        "Remove the column or encode it as numbers.",
+    ),
+    (
+        made(DataError.ragged_csv, "data.csv", 7, 3, 4),
+        "data.csv, line 7 has 3 cells; the first line has 4.",
+    ),
+    (
+        made(DataError.too_few_columns, "data.csv", 3, 5),
+        "data.csv has 3 columns; the model needs 5 "
+        "(inputs first, then labels; name label columns with --label).",
+    ),
+    (made(DataError.unreadable, "data.csv", "no such file"), "Cannot read data.csv: no such file."),
+    (
+        made(DataError.repeated_column, "data.csv", "age"),
+        "data.csv has two columns called 'age'; column names must be unique.",
+    ),
+    (
+        made(DataError.wrong_labels, ["a", "b"], 3),
+        "The model has 3 outputs, but the label columns are a, b. "
+        "Give --label once for each output.",
+    ),
+    (
+        made(DataError.wrong_query_columns, "queries.csv", 4, 3),
+        "queries.csv has 4 columns; a query has 3 inputs. Keep only those, or give "
+        "both files a header, so that inputs are found by name.",
+    ),
+    (
+        made(DomainError.outside, "X", [3, 1], 5.5, 4.0, "domain.x"),
+        "X[3, 1] is 5.5, outside [-4, 4]. Rescale the data or compile with a larger domain.x.",
+    ),
+    (
+        made(DataError.other_number_of_examples, 3, 2),
+        "X has 3 examples, but the transformer was made for prompts of 2. Give 2, or compile with "
+        "n_examples=3.",
+    ),
+    (
+        made(DataError.between_levels, "y", [1, 0], 0.50001, 0.5, 0.5001220703125),
+        "y[1, 0] is 0.50001, on the ramp between two levels: the table has no entry for examples "
+        "strictly between 0.5 and 0.500122070312. Move it out, or compile with a smaller "
+        "kink_width.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), MESSAGES)
+def test_the_message_is_complete(error, text):
+    assert_complete(error, text)
+
+
+def test_every_message_is_tested():
+    assert_every_message_is_made(data)

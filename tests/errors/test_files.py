@@ -1,0 +1,73 @@
+import pytest
+
+from icgd.errors import files
+from icgd.errors.files import ExportError, FileError
+from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
+
+MESSAGES = [
+    (
+        made(ExportError.activation, "ONNX", "gelu", ["relu", "tanh"]),
+        "ONNX cannot hold gelu units. Compile with unit_activation=... one of relu, tanh, or use "
+        "compiled.transformer(), a torch module.",
+    ),
+    (
+        made(ExportError.kernel_attention, "ONNX"),
+        "ONNX cannot hold kernel attention, of which functional descent is made. Use "
+        "compiled.transformer(), a torch module.",
+    ),
+    (
+        made(FileError.unknown_name, "run.safetensors", "Unknown kernel 'mine'."),
+        "run.safetensors needs what is not known here: Unknown kernel 'mine'. Register kernels of "
+        "your own with icgd.register_kernel before loading.",
+    ),
+    (made(FileError.missing, "run.safetensors"), "There is no file run.safetensors."),
+    (
+        made(FileError.damaged, "run.safetensors", "header too short"),
+        "run.safetensors is damaged or not a safetensors file (header too short). "
+        "Compile it again.",
+    ),
+    (
+        made(FileError.foreign, "run.safetensors"),
+        "run.safetensors is a safetensors file, but not one that icgd wrote: "
+        "its metadata has no 'icgd' entry.",
+    ),
+    (
+        made(FileError.newer, "run.safetensors", 7, 1),
+        "run.safetensors has file format 7; this version of icgd reads format 1. "
+        "Upgrade icgd or compile it again.",
+    ),
+    (
+        made(FileError.unwritable, "run.safetensors", "disk full"),
+        "Cannot write run.safetensors: disk full.",
+    ),
+    (
+        made(FileError.unreadable_onnx, "run.onnx", "it has no input called stream"),
+        "run.onnx cannot be run as an ONNX file of icgd: it has no input called stream. "
+        "Export it again.",
+    ),
+    (
+        made(
+            ExportError.not_standard,
+            "TransformerLens",
+            "relu-stack",
+            ["ReLU attention", "products"],
+        ),
+        "TransformerLens has softmax attention and MLP layers only; the transformer of relu-stack "
+        "has ReLU attention and products too. Compile with construction='softmax-stack', or use "
+        "icgd.exports.onnx, which writes every layer.",
+    ),
+    (
+        made(ExportError.too_large, "ONNX", 5 * 2**29, 2**31),
+        "The ONNX file would take 2.5 GiB; such a file can hold 2 GiB. Export with "
+        "dtype='float32', or compile a smaller transformer: fewer pieces, or a smaller network.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), MESSAGES)
+def test_the_message_is_complete(error, text):
+    assert_complete(error, text)
+
+
+def test_every_message_is_tested():
+    assert_every_message_is_made(files)

@@ -1,0 +1,82 @@
+import pytest
+
+from icgd.errors import problems
+from icgd.errors.problems import KernelError, UnsupportedActivationError, UnsupportedProblemError
+from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
+
+MESSAGES = [
+    (
+        made(KernelError.wrong_dtype, "mine", "torch.float32", "torch.float64"),
+        "Kernel 'mine' returned float32 for points of float64. Keep the type of the points.",
+    ),
+    (
+        made(KernelError.wrong_shape, "mine", "(2, 1)", (2, 3)),
+        "Kernel 'mine' returned (2, 1); expected a tensor of shape (2, 3): a row for each point "
+        "on the left, a column for each on the right.",
+    ),
+    (
+        made(KernelError.not_finite, "exp", [0, 1], float("inf")),
+        "Kernel 'exp' returned inf at [0, 1]; every entry must be finite. Rescale the inputs, or "
+        "use a kernel that stays bounded.",
+    ),
+    (
+        made(KernelError.not_symmetric, "mine", [0, 1], 0.25, 0.5),
+        "Kernel 'mine' is not symmetric: it is 0.25 at [0, 1] and 0.5 with the two points "
+        "exchanged. Mend it, or register it with symmetric=False and do without what needs "
+        "symmetry.",
+    ),
+    (
+        made(KernelError.needs_symmetry, "softmax", "The spectrum"),
+        "The spectrum needs a symmetric kernel, which 'softmax' is not.",
+    ),
+    (
+        made(KernelError.no_shape, "rbf", 2.0, ("matern", "polynomial")),
+        "Kernel 'rbf' has no shape, got shape=2.0; only matern and polynomial have one. Rescale "
+        "inputs with the head's transform.",
+    ),
+    (
+        made(KernelError.taken, "rbf"),
+        "'rbf' is a kernel of icgd already; register yours under another name.",
+    ),
+    (
+        made(UnsupportedActivationError.polynomial, "square", 2),
+        "Activation 'square' is a polynomial of degree 2: so is every combination of its copies, "
+        "and it decays only if it is zero. Use an activation that is none, such as relu or "
+        "sigmoid.",
+    ),
+    (
+        made(UnsupportedActivationError.polynomial, "polynomial", None),
+        "Activation 'polynomial' is a polynomial: so is every combination of its copies, and it "
+        "decays only if it is zero. Use an activation that is none, such as relu or sigmoid.",
+    ),
+    (
+        made(
+            UnsupportedProblemError.of, "relu-stack", "it is too hard.", ["recursion", "universal"]
+        ),
+        "relu-stack cannot compile this problem: it is too hard. "
+        "Constructions that can: recursion, universal.",
+    ),
+    (
+        made(UnsupportedProblemError.of, "relu-stack", "it is too hard.", []),
+        "relu-stack cannot compile this problem: it is too hard. "
+        "No construction takes it as it is.",
+    ),
+    (
+        made(KernelError.bad_name, None),
+        "The name of a kernel must be a non-empty string, got None. Call "
+        "icgd.register_kernel('mine', function).",
+    ),
+    (
+        made(KernelError.not_callable, "mine", 3),
+        "Kernel 'mine' must be a function of two tensors of points that returns a tensor, got 3.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), MESSAGES)
+def test_the_message_is_complete(error, text):
+    assert_complete(error, text)
+
+
+def test_every_message_is_tested():
+    assert_every_message_is_made(problems)

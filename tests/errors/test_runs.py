@@ -1,0 +1,58 @@
+import pytest
+
+from icgd.errors import runs
+from icgd.errors.runs import DenseSizeError, InterruptedRunError, OverflowedRunError
+from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
+
+MESSAGES = [
+    (
+        made(OverflowedRunError.beyond_grid, "z", 8, "forward 2 of round 2", 5000.5, 4096.0),
+        "Row z of block 8 (forward 2 of round 2) reaches 5000.5, but the grid that its heads read "
+        "ends at 4096. Use a smaller step size, box or domain.",
+    ),
+    (
+        made(InterruptedRunError.after, 3, 20, "the run"),
+        "The run was interrupted after 3 of 20 steps. The weights so far are in the error's "
+        "`partial.parameters`; go on with initial=...[-1].",
+    ),
+    (
+        made(InterruptedRunError.after, 3, 20, "the run", 6),
+        "The run was interrupted after 3 of 20 steps. The weights so far are in the error's "
+        "`partial.parameters`; go on with initial=...[-1] and with the examples from number 6 "
+        "(counted from 0) first.",
+    ),
+    (
+        made(InterruptedRunError.of_tasks, 3, 20, True, "the runs"),
+        "The run was interrupted: the whole runs of the first 3 of 20 tasks are in the error's "
+        "`partial`. Run the other tasks again.",
+    ),
+    (
+        made(OverflowedRunError.beyond_scores, "step 3, example", 4, -7.25, 6.5),
+        "The score <w, x> at step 3, example 4 (counted from 0) is -7.25, but the heads are made "
+        "for scores up to 6.5. Compile with a larger Domain(score=...), or use a smaller step size "
+        "or box.",
+    ),
+    (
+        made(OverflowedRunError.of, "float32", 0.5),
+        "The run leaves the range of float32: step_size=0.5 is too large for these data.",
+    ),
+    (
+        made(OverflowedRunError.constant, "gate", 1e40, "float32"),
+        "The program's gate is 1e+40, outside the range of float32. "
+        "Run in float64, or change the problem.",
+    ),
+    (
+        made(DenseSizeError.too_large, 3 * 2**30, 2**30 + 2**29, "60% of all", 402_653_184),
+        "The dense transformer has 402,653,184 weights and needs 3.0 GiB; 1.5 GiB may be used, "
+        "60% of all. Run with backend='fused', which needs no weights.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), MESSAGES)
+def test_the_message_is_complete(error, text):
+    assert_complete(error, text)
+
+
+def test_every_message_is_tested():
+    assert_every_message_is_made(runs)

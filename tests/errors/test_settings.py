@@ -1,0 +1,255 @@
+import pytest
+
+from icgd.errors import settings
+from icgd.errors.settings import SettingError, ToleranceError
+from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
+
+MESSAGES = [
+    (
+        made(SettingError.is_a_chain, "cot-network"),
+        "cot-network is one block of layers that writes a chain, not a stack of layers; its "
+        "weights are those of block(). Compile with relu-stack for a whole transformer.",
+    ),
+    (
+        made(SettingError.scores_too_wide, "poisson", 9.0, 1024),
+        "A head of 1024 tokens cannot return the poisson mean of scores up to 9. Give a smaller "
+        "bound with Domain(score=...), or a smaller box.",
+    ),
+    (
+        made(SettingError.needs_examples, "cot-glm"),
+        "cot-glm has heads for every example; give their number: n_examples=len(X), or --examples "
+        "on the command line.",
+    ),
+    (
+        made(SettingError.other_examples, 5, 60),
+        "--examples is 5, but the file of --step-from has 60 examples, for which the step size "
+        "would be chosen. Leave --examples out.",
+    ),
+    (
+        made(SettingError.only_linear_models, "relu-stack"),
+        "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, cot-glm), "
+        "and this is relu-stack. Use verify for its bounds.",
+    ),
+    (
+        made(SettingError.functions_do_not_stop),
+        "stop_below is for runs that train weights; a function takes all its steps. Leave it out.",
+    ),
+    (
+        made(SettingError.not_inside, "error", 1.0, low=0.0, high=1.0),
+        "error must lie strictly between 0 and 1, got 1.0.",
+    ),
+    (
+        made(SettingError.not_numbers, "--errors", "0.1;0.2", "0.1,0.05"),
+        "--errors must be numbers joined by commas, such as 0.1,0.05, got '0.1;0.2'.",
+    ),
+    (
+        made(SettingError.negative_penalty, "l2", -1.0),
+        "l2 must not be negative, got -1.0: a penalty draws coefficients towards 0. "
+        "Give 0 for none.",
+    ),
+    (
+        made(SettingError.unbounded_slope, "poisson"),
+        "The poisson link has no largest slope, so no step size is safe for all coefficients. "
+        "Give a step_size, or bound the scores by a box or by Domain(score=...).",
+    ),
+    (
+        made(SettingError.step_too_long, 0.5, 0.25),
+        "step_size=0.5 is above 1 / beta = 0.25, and the theorems say nothing. "
+        "Shorten the step, or leave it out to have it chosen from the data.",
+    ),
+    (
+        made(SettingError.not_one_of, "shape of the matern kernel", 1.0, (0.5, 1.5)),
+        "shape of the matern kernel must be one of 0.5, 1.5, got 1.0.",
+    ),
+    (
+        made(SettingError.wrong_length, "step_size", 2, "3, one for each step"),
+        "step_size has 2 entries; expected 3, one for each step.",
+    ),
+    (
+        made(
+            SettingError.nothing_compiles, {"relu-stack": "it cannot.", "universal": "nor can it."}
+        ),
+        "No construction accepts this problem. relu-stack: it cannot. universal: nor can it.",
+    ),
+    (
+        made(SettingError.starts_from_zero),
+        "A kernel machine starts from the function 0; leave `initial` out.",
+    ),
+    (
+        made(SettingError.no_setting, "pieces", "functional"),
+        "functional is as fine as it can be and has no pieces; leave it out.",
+    ),
+    (
+        made(SettingError.not_positive, "step_size", -0.5),
+        "step_size must be a positive finite number, got -0.5.",
+    ),
+    (
+        made(SettingError.not_count, "n_steps", 2.5, least=0),
+        "n_steps must be a whole number of at least 0, got 2.5.",
+    ),
+    (
+        made(SettingError.too_large, "seed", 12, most=10),
+        "seed must be at most 10, got 12.",
+    ),
+    (
+        made(SettingError.too_few_widths, [4]),
+        "widths must name the input and at least one layer, such as (4, 16, 1), got (4,).",
+    ),
+    (made(SettingError.both, "initial", "seed"), "Give either initial or seed, not both."),
+    (
+        made(SettingError.neither, "--step-size", "--step-from"),
+        "Give --step-size or --step-from; got neither.",
+    ),
+    (
+        made(SettingError.wrong_linear_widths, (3, 4, 1)),
+        "widths of a linear model are its inputs and one output, such as 4,1, got 3,4,1.",
+    ),
+    (
+        made(SettingError.without, "per_run", "tolerance"),
+        "per_run has no effect without tolerance; give both or neither.",
+    ),
+    (
+        made(SettingError.not_power_of_two, "kink_width", 0.3),
+        "kink_width must be a power of two, such as 2**-13, so that dividing by it is exact, "
+        "got 0.3.",
+    ),
+    (
+        made(SettingError.not_a_number_list, "--widths", "4,x"),
+        "--widths must be whole numbers joined by commas, such as 4,16,1, got '4,x'.",
+    ),
+    (
+        made(SettingError.no_device, "cuda"),
+        "device='cuda' is not there: torch finds no CUDA device. Use device='cpu', or 'auto' to "
+        "take what there is.",
+    ),
+    (
+        made(SettingError.uneven_shares, 8, 3),
+        "batch_size=8 cannot be shared evenly by 3 processes. Give a multiple of 3.",
+    ),
+    (
+        made(SettingError.out_of_range, "accuracy", 2.0, least=1e-15, most=1.0),
+        "accuracy must lie between 1e-15 and 1, got 2.0.",
+    ),
+    (
+        made(SettingError.unreachable_accuracy, 1e-15, 2e-13, 1024),
+        "accuracy=1e-15 cannot be proved with 1024 grid tokens; the smallest error is 2e-13. "
+        "Ask for less, or use a smaller range.",
+    ),
+    (
+        made(SettingError.too_few_pieces, 1, "silu"),
+        "pieces=1 is too few for silu: the error of the fit grows with the interval, so no "
+        "interval covers the layers' outputs. Give at least 2.",
+    ),
+    (
+        made(SettingError.too_few_registers, 34),
+        "registers=34 is too few for these ranges: the error of a look-up exceeds what it looks "
+        "up. Give more registers, or use a smaller box or domain.",
+    ),
+    (
+        made(SettingError.of_another_construction, "pieces", "softmax-stack", "registers"),
+        "pieces is not a setting of softmax-stack; its setting is registers.",
+    ),
+    (
+        made(SettingError.bad_interval, 2.0, 1.0),
+        "An interval needs finite ends low < high, got [2.0, 1.0].",
+    ),
+    (
+        made(
+            SettingError.box_too_large,
+            "a b",
+            (2.0, 40.0),
+            "200 relu units",
+            0.0123456,
+            1e-3,
+            800,
+            most=3200,
+        ),
+        "The box [-2, 2] x [-40, 40] is too large for 200 relu units: the error of a b would be "
+        "0.0123, above accuracy=0.001. About 800 would do; or use a smaller box.",
+    ),
+    (
+        made(
+            SettingError.box_too_large,
+            "tanh",
+            (2.0,),
+            "8 relu units",
+            0.0123456,
+            1e-9,
+            None,
+            most=3200,
+        ),
+        "The box [-2, 2] is too large for 8 relu units: the error of tanh would be 0.0123, above "
+        "accuracy=1e-09. Even 3200 would not do: use a smaller box.",
+    ),
+    (
+        made(SettingError.bound_too_small, 1e-300, 2.0**-400, "tanh"),
+        "tanh units cannot clip to [-1e-300, 1e-300]: their slopes grow like 1 / 1e-300, beyond "
+        "the range of float64. Use a box of at least 3.9e-121, or relu units, whose corners are "
+        "sharp by themselves.",
+    ),
+    (
+        made(SettingError.slope_jumps, "relu", "cos", able=("elu", "gelu")),
+        "s relu'(t) jumps where relu has a kink, and cos units have no kink to put there. Use "
+        "units of elu, gelu, or a smooth activation in place of relu, such as softplus.",
+    ),
+    (
+        made(SettingError.nothing_to_clip, 2.0, 1.5),
+        "reach=1.5 must exceed bound=2: what stays within the bound is never clipped. Give the "
+        "largest size before clipping as reach, or leave the clipping out.",
+    ),
+    (
+        made(SettingError.no_slope_parts, "cross_entropy"),
+        "The slope of the cross_entropy loss couples all outputs; it is no sum of functions of one "
+        "variable. Use squared, logistic or huber.",
+    ),
+    (
+        made(SettingError.wrong_kind, "target", None, "MLP"),
+        "target must be of type MLP, got None.",
+    ),
+    (
+        made(ToleranceError.unreachable, 1e-9, 0.0012345, "4096 pieces", "Rounding is larger."),
+        "tolerance=1e-09 cannot be proved: the smallest bound is 0.00123, with 4096 pieces. "
+        "Rounding is larger.",
+    ),
+    (
+        made(SettingError.table_too_large, 8, 3, "366,080", most=65536),
+        "levels=8 with n_examples=3 needs a table of 366,080 entries; at most 65,536 fit. Give "
+        "fewer levels or examples.",
+    ),
+    (
+        made(SettingError.keys_too_close, 2, 50),
+        "levels=2 with n_examples=50 needs keys that are too close for float64 to tell apart. Give "
+        "fewer levels or examples.",
+    ),
+    (
+        made(SettingError.any_number_of_examples, "relu-stack"),
+        "relu-stack takes prompts of any length; leave n_examples out.",
+    ),
+    (
+        made(SettingError.one_activation, "relu-stack"),
+        "relu-stack is made of one activation only; leave unit_activation out, or use recursion.",
+    ),
+    (
+        made(SettingError.singular, 0.0, 4.0, 1e-14),
+        "low, the smallest eigenvalue of the kernel on the examples, is 0, but it must be above "
+        "1e-14 times the largest one, which is 4: no step makes the error smaller along its "
+        "eigenvector. Add noise, such as icgd.spectrum(machine, X, noise=0.04) and "
+        "icgd.FunctionalStep(steps, noise=0.04). Or use one constant step size below 0.5.",
+    ),
+    (
+        made(SettingError.singular, -3.0, 1.0, 1e-14),
+        "low, the smallest eigenvalue of the kernel on the examples, is -3, but it must be above "
+        "1e-14 times the largest one, which is 1: no step makes the error smaller along its "
+        "eigenvector. Add noise, such as icgd.spectrum(machine, X, noise=3.01) and "
+        "icgd.FunctionalStep(steps, noise=3.01). Or use another kernel.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), MESSAGES)
+def test_the_message_is_complete(error, text):
+    assert_complete(error, text)
+
+
+def test_every_message_is_tested():
+    assert_every_message_is_made(settings)

@@ -1,0 +1,72 @@
+import pytest
+
+from icgd.errors import training
+from icgd.errors.training import CheckpointError, DistributionError, SweepError, TrainingError
+from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
+
+MESSAGES = [
+    (
+        made(DistributionError.not_square, "covariance", (2, 3)),
+        "covariance must be a square matrix, a row and a column for each input; got shape (2, 3).",
+    ),
+    (
+        made(DistributionError.not_symmetric, "covariance", (0, 1), 0.5, 0.25),
+        "covariance must be symmetric; it is 0.5 at [0, 1] and 0.25 mirrored. Give (S + S^T) / 2.",
+    ),
+    (
+        made(DistributionError.not_positive_definite, "covariance", -1.0),
+        "covariance must be positive definite; its smallest eigenvalue is -1. Leave out the inputs "
+        "without variance.",
+    ),
+    (
+        made(DistributionError.other_width, 4, 5),
+        "The labels are a function of 4 inputs, but the covariates have 5. Give both the same "
+        "width.",
+    ),
+    (
+        made(CheckpointError.damaged, "run/checkpoint", "its checksum does not match"),
+        "run/checkpoint is damaged or not a checkpoint (its checksum does not match). It was left "
+        "as it is; remove it to train without it.",
+    ),
+    (
+        made(CheckpointError.foreign, "run/checkpoint", None, 1),
+        "run/checkpoint has checkpoint format None; this version of icgd reads format 1. It was "
+        "left as it is; use the icgd that wrote it, or train in another folder.",
+    ),
+    (
+        made(CheckpointError.other_configuration, "run/checkpoint", "settings.seed", 0, 3),
+        "run/checkpoint belongs to another run: its settings.seed is 0, here it is 3. It was left "
+        "as it is; go on with the old value, or train in another folder.",
+    ),
+    (
+        made(TrainingError.diverged, "loss", float("nan"), 12),
+        "The loss is nan at step 12; training has stopped, and the last checkpoint is kept. Lower "
+        "learning_rate or clip_norm, or train with dtype='float64'.",
+    ),
+    (
+        made(TrainingError.nothing_to_train, "ToyModel"),
+        "ToyModel has no parameter that requires a gradient; there is nothing to train.",
+    ),
+    (
+        made(TrainingError.taken_column, "loss"),
+        "measure returned 'loss', which the log has of its own; call the column otherwise.",
+    ),
+    (
+        made(TrainingError.other_columns, ("step", "lost"), ("step", "loss")),
+        "The log has columns step, loss; a row came with step, lost. measure must return the same "
+        "names, in the same order, each time.",
+    ),
+    (
+        made(SweepError.failed, 1, {"seed": 0}, ZeroDivisionError("division by zero")),
+        "Configuration 1, {'seed': 0}, failed with ZeroDivisionError: division by zero",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), MESSAGES)
+def test_the_message_is_complete(error, text):
+    assert_complete(error, text)
+
+
+def test_every_message_is_tested():
+    assert_every_message_is_made(training)
