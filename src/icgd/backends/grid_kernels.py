@@ -39,7 +39,7 @@ def _scores(instruction: DescendExamples | PredictMean, machine: Machine) -> Cal
 
 
 @kernel.register
-def _(instruction: DescendExamples, machine: Machine) -> Kernel:
+def _kernel_of_descend_examples(instruction: DescendExamples, machine: Machine) -> Kernel:
     compute, mean = _scores(instruction, machine), link_named(instruction.mean).mean
     labels = machine.slots[instruction.label][..., machine.examples, :]
     targets = [machine.slots[name] for name in instruction.weights]
@@ -63,7 +63,7 @@ def _(instruction: DescendExamples, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: PredictMean, machine: Machine) -> Kernel:
+def _kernel_of_predict_mean(instruction: PredictMean, machine: Machine) -> Kernel:
     compute, mean = _scores(instruction, machine), link_named(instruction.mean).mean
     write = machine.slots[instruction.write]
 
@@ -76,7 +76,7 @@ def _(instruction: PredictMean, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: ShrinkSlot, machine: Machine) -> Kernel:
+def _kernel_of_shrink_slot(instruction: ShrinkSlot, machine: Machine) -> Kernel:
     target, bound = machine.slots[instruction.slot], instruction.bound
     threshold = instruction.threshold
 

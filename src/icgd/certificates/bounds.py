@@ -326,7 +326,9 @@ def combination_at(combination: Combination, state: State, how: Arithmetic) -> _
 
 
 @rule.register
-def _(instruction: ApplyUnits, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_apply_units(
+    instruction: ApplyUnits, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     inputs = combination_at(Combination.of(instruction.inputs), state, how)
     argument = _argument(state[instruction.weights], inputs, how)
     fit = program.relu_sum(instruction.function)
@@ -335,7 +337,9 @@ def _(instruction: ApplyUnits, program: StackProgram, state: State, how: Arithme
 
 
 @rule.register
-def _(instruction: MapSlots, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_map_slots(
+    instruction: MapSlots, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     total: Enclosure | None = None
     for summand in instruction.summands:
         argument = combination_at(summand.argument, state, how)
@@ -360,7 +364,9 @@ def argument_at(argument: Argument, state: State, how: Arithmetic) -> _Argument:
 
 
 @rule.register
-def _(instruction: LookUp, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_look_up(
+    instruction: LookUp, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     argument = argument_at(instruction.argument, state, how)
     written = {}
     for name, write in zip(instruction.lookups, instruction.into, strict=True):
@@ -371,7 +377,9 @@ def _(instruction: LookUp, program: StackProgram, state: State, how: Arithmetic)
 
 
 @rule.register
-def _(instruction: Project, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_project(
+    instruction: Project, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     argument = argument_at(instruction.argument, state, how)
     fit, reach = program.look_up(IDENTITY), instruction.reach
     sizes, apart = argument.sizes / reach, argument.apart / reach
@@ -399,7 +407,9 @@ def grid_error(
 
 
 @rule.register
-def _(instruction: AddProduct, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_add_product(
+    instruction: AddProduct, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     argument = argument_at(instruction.argument, state, how)
     factor, before = state[instruction.factor], state[instruction.write]
     reach, factor_reach = instruction.reach, instruction.factor_reach
@@ -411,7 +421,9 @@ def _(instruction: AddProduct, program: StackProgram, state: State, how: Arithme
 
 
 @rule.register
-def _(instruction: AddGradient, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_add_gradient(
+    instruction: AddGradient, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     left, right = combination_at(instruction.left, state, how).value, state[instruction.right]
     off = _probing(instruction, left, right, how) if how.sums_terms else None
     return add_outer_product(instruction.write, left, right, instruction.scale, off, state, how)
@@ -471,19 +483,23 @@ def multiply(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
 
 
 @rule.register
-def _(instruction: MultiplySlots, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_multiply_slots(
+    instruction: MultiplySlots, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     return {instruction.write: multiply(state[instruction.left], state[instruction.right], how)}
 
 
 @rule.register
-def _(instruction: PullBack, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_pull_back(
+    instruction: PullBack, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     weights, upstream = state[instruction.weights], state[instruction.upstream]
     pulled_back = matrix_product(weights.mT, upstream, how)
     return {instruction.write: multiply(state[instruction.slope], pulled_back, how)}
 
 
 @rule.register
-def _(
+def _bound_of_accumulate_outer_product(
     instruction: AccumulateOuterProduct, program: StackProgram, state: State, how: Arithmetic
 ) -> State:
     left, right = state[instruction.left], state[instruction.right]
@@ -539,7 +555,9 @@ def apart_by(distance: Values) -> Enclosure:
 
 
 @rule.register
-def _(instruction: ClipSlots, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_clip_slots(
+    instruction: ClipSlots, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     clipped = {}
     for name in instruction.slots:
         slot = state[name]
@@ -552,7 +570,9 @@ def _(instruction: ClipSlots, program: StackProgram, state: State, how: Arithmet
 
 
 @rule.register
-def _(instruction: WipeSlots, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_wipe_slots(
+    instruction: WipeSlots, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     return {
         name: Enclosure.common(Interval.point(torch.zeros_like(state[name].error)))
         for name in instruction.slots
@@ -560,7 +580,9 @@ def _(instruction: WipeSlots, program: StackProgram, state: State, how: Arithmet
 
 
 @rule.register
-def _(instruction: AverageExamples, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_average_examples(
+    instruction: AverageExamples, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     """Any mean lies between the least and the largest value."""
     value = combination_at(instruction.value, state, how).value
     exact, actual = (
@@ -572,7 +594,9 @@ def _(instruction: AverageExamples, program: StackProgram, state: State, how: Ar
 
 
 @rule.register
-def _(instruction: LookUpStep, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_look_up_step(
+    instruction: LookUpStep, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     """The exact step, from the levels instead of the entries themselves.
 
     If keys could be rounded beyond the flat parts of the table, only its range is known.

@@ -273,13 +273,17 @@ def _combined(combination: Combination, stream: Rows, how: Arithmetic) -> Row:
 
 
 @rule.register
-def _(instruction: CopyWhere, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def _bound_of_copy_where(
+    instruction: CopyWhere, program: ChainProgram, stream: Rows, how: Arithmetic
+) -> Row:
     source = _clipped(_combined(instruction.source, stream, how), instruction.bound, how)
     return _where_open(source, instruction.closed_by, stream)
 
 
 @rule.register
-def _(instruction: PassBack, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def _bound_of_pass_back(
+    instruction: PassBack, program: ChainProgram, stream: Rows, how: Arithmetic
+) -> Row:
     upstream = _clipped(_combined(instruction.upstream, stream, how), instruction.bound, how)
     upstream, z = _where_open(upstream, instruction.closed_by, stream), stream[instruction.flat]
     if isinstance(upstream, float) or isinstance(z, float):
@@ -305,7 +309,9 @@ def _kinked(leak: float) -> KinkedFunction:
 
 
 @rule.register
-def _(instruction: ActivateWhere, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def _bound_of_activate_where(
+    instruction: ActivateWhere, program: ChainProgram, stream: Rows, how: Arithmetic
+) -> Row:
     z = stream[instruction.argument]
     if isinstance(z, float):
         return 0.0
@@ -315,12 +321,16 @@ def _(instruction: ActivateWhere, program: ChainProgram, stream: Rows, how: Arit
 
 
 @rule.register
-def _(instruction: MarkFlat, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def _bound_of_mark_flat(
+    instruction: MarkFlat, program: ChainProgram, stream: Rows, how: Arithmetic
+) -> Row:
     return 0.0 if stream[instruction.linear] else stream[instruction.argument]
 
 
 @rule.register
-def _(instruction: MultiplyMatrices, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def _bound_of_multiply_matrices(
+    instruction: MultiplyMatrices, program: ChainProgram, stream: Rows, how: Arithmetic
+) -> Row:
     left, right = stream[instruction.left], stream[instruction.right]
     if isinstance(left, float) or isinstance(right, float):
         return 0.0
@@ -332,7 +342,9 @@ def _(instruction: MultiplyMatrices, program: ChainProgram, stream: Rows, how: A
 
 
 @rule.register
-def _(instruction: MultiplyEntries, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def _bound_of_multiply_entries(
+    instruction: MultiplyEntries, program: ChainProgram, stream: Rows, how: Arithmetic
+) -> Row:
     left, right = stream[instruction.left], stream[instruction.right]
     if isinstance(left, float):
         return 0.0
@@ -360,7 +372,9 @@ def _read(
 
 
 @rule.register
-def _(instruction: LookUpProduct, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def _bound_of_look_up_product(
+    instruction: LookUpProduct, program: ChainProgram, stream: Rows, how: Arithmetic
+) -> Row:
     left, right = stream[instruction.left], stream[instruction.right]
     if isinstance(left, float) or isinstance(right, float):
         return 0.0

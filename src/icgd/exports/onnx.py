@@ -235,14 +235,16 @@ def append(layer: nn.Module, graph: _Graph, name: str, stream: str) -> str:
 
 
 @append.register
-def _(layer: MLPLayer, graph: _Graph, name: str, stream: str) -> str:
+def _append_mlp_layer(layer: MLPLayer, graph: _Graph, name: str, stream: str) -> str:
     read = graph.add("MatMul", stream, f"{name}.W_in")
     hidden = graph.activation(graph, graph.add("Add", read, f"{name}.b_in"))
     return graph.add("MatMul", hidden, f"{name}.W_out")
 
 
 @append.register
-def _(layer: ActivationAttention, graph: _Graph, name: str, stream: str) -> str:
+def _append_activation_attention(
+    layer: ActivationAttention, graph: _Graph, name: str, stream: str
+) -> str:
     query, key, value = _projections(graph, name, stream)
     tokens = graph.add("Shape", stream, start=1, end=2)
     n_tokens = graph.add("Cast", tokens, to=tensor_type(layer.W_Q.dtype))
@@ -251,7 +253,9 @@ def _(layer: ActivationAttention, graph: _Graph, name: str, stream: str) -> str:
 
 
 @append.register
-def _(layer: SoftmaxAttention, graph: _Graph, name: str, stream: str) -> str:
+def _append_softmax_attention(
+    layer: SoftmaxAttention, graph: _Graph, name: str, stream: str
+) -> str:
     query, key, value = _projections(graph, name, stream)
     scores = _scores(graph, query, key)
     if layer.mask is not None:
@@ -263,7 +267,9 @@ def _(layer: SoftmaxAttention, graph: _Graph, name: str, stream: str) -> str:
 
 
 @append.register
-def _(layer: SequenceAttention, graph: _Graph, name: str, stream: str) -> str:
+def _append_sequence_attention(
+    layer: SequenceAttention, graph: _Graph, name: str, stream: str
+) -> str:
     """Keys and values are mapped along the sequence, from its first columns."""
     query, *projected = _projections(graph, name, stream)
     ends = [graph.constant(f"{name}.{at}", torch.tensor([at])) for at in (0, layer.A_K.shape[-1])]
@@ -278,7 +284,7 @@ def _(layer: SequenceAttention, graph: _Graph, name: str, stream: str) -> str:
 
 
 @append.register
-def _(layer: ProductLayer, graph: _Graph, name: str, stream: str) -> str:
+def _append_product_layer(layer: ProductLayer, graph: _Graph, name: str, stream: str) -> str:
     query, key, value = _projections(graph, name, stream)
     products = graph.add("Mul", query, key)
     score = graph.add("ReduceSum", products, graph.axes(3), keepdims=1)

@@ -178,7 +178,7 @@ def _function_problem(function: Function) -> str | None:
 
 
 @_function_problem.register
-def _(function: ReluSum) -> str | None:
+def _problem_of_relu_sum(function: ReluSum) -> str | None:
     increasing = all(a < b for a, b in zip(function.knots, function.knots[1:], strict=False))
     if not increasing or len(function.slopes) != len(function.knots) + 1:
         return "needs increasing knots and one slope more than knots"
@@ -192,7 +192,7 @@ def _(function: ReluSum) -> str | None:
 
 
 @_function_problem.register
-def _(function: LatticeFunction) -> str | None:
+def _problem_of_lattice_function(function: LatticeFunction) -> str | None:
     if len(function.values) % 2 == 0:
         return f"has {len(function.values)} values, expected an odd number"
     positive = (function.reach, function.spacing, function.ratio)
@@ -202,7 +202,7 @@ def _(function: LatticeFunction) -> str | None:
 
 
 @_function_problem.register
-def _(function: GridMean) -> str | None:
+def _problem_of_grid_mean(function: GridMean) -> str | None:
     if not len(function.points) == len(function.offsets) == len(function.values) > 0:
         return "needs a point, an offset and a value for each token"
     sizes = (function.error, function.size, function.per_argument, function.per_offset)
@@ -212,7 +212,7 @@ def _(function: GridMean) -> str | None:
 
 
 @_function_problem.register
-def _(function: RidgeSum) -> str | None:
+def _problem_of_ridge_sum(function: RidgeSum) -> str | None:
     if any(len(unit.direction) != len(function.half_widths) for unit in function.units):
         return f"has units that do not take {len(function.half_widths)} arguments"
     if not min(function.half_widths) > 0 or not function.error >= 0:
@@ -325,19 +325,21 @@ def shape_problem(instruction: Instruction, layout: Layout) -> str | None:
 
 
 @shape_problem.register
-def _(instruction: ApplyUnits, layout: Layout) -> str | None:
+def _shape_of_apply_units(instruction: ApplyUnits, layout: Layout) -> str | None:
     expected = (layout.slot(instruction.write).width, layout.slot(instruction.inputs).width)
     return _expect_shape(layout, instruction.weights, expected)
 
 
 @shape_problem.register
-def _(instruction: AccumulateOuterProduct, layout: Layout) -> str | None:
+def _shape_of_accumulate_outer_product(
+    instruction: AccumulateOuterProduct, layout: Layout
+) -> str | None:
     expected = (layout.slot(instruction.left).width, layout.slot(instruction.right).width)
     return _expect_shape(layout, instruction.write, expected)
 
 
 @shape_problem.register
-def _(instruction: PullBack, layout: Layout) -> str | None:
+def _shape_of_pull_back(instruction: PullBack, layout: Layout) -> str | None:
     expected = (layout.slot(instruction.upstream).width, layout.slot(instruction.write).width)
     return _expect_shape(layout, instruction.weights, expected) or _expect_equal_widths(
         layout, instruction.slope, instruction.write
@@ -345,12 +347,12 @@ def _(instruction: PullBack, layout: Layout) -> str | None:
 
 
 @shape_problem.register
-def _(instruction: MultiplySlots, layout: Layout) -> str | None:
+def _shape_of_multiply_slots(instruction: MultiplySlots, layout: Layout) -> str | None:
     return _expect_equal_widths(layout, instruction.left, instruction.right, instruction.write)
 
 
 @shape_problem.register
-def _(instruction: MapSlots, layout: Layout) -> str | None:
+def _shape_of_map_slots(instruction: MapSlots, layout: Layout) -> str | None:
     flags = {instruction.only_where, *instruction.never_where}
     known = {IS_EXAMPLE, IS_QUERY, IS_REGISTER} & set(layout.names)
     if flags not in ({ONE}, known) or len(instruction.never_where) != len(flags) - 1:
@@ -361,19 +363,19 @@ def _(instruction: MapSlots, layout: Layout) -> str | None:
 
 
 @shape_problem.register
-def _(instruction: LookUp, layout: Layout) -> str | None:
+def _shape_of_look_up(instruction: LookUp, layout: Layout) -> str | None:
     if len(instruction.lookups) != len(instruction.into):
         return f"looks up {len(instruction.lookups)} functions into {len(instruction.into)} slots"
     return _argument_problem(instruction.argument, layout, *instruction.into)
 
 
 @shape_problem.register
-def _(instruction: Project, layout: Layout) -> str | None:
+def _shape_of_project(instruction: Project, layout: Layout) -> str | None:
     return _argument_problem(instruction.argument, layout, instruction.write)
 
 
 @shape_problem.register
-def _(instruction: AddProduct, layout: Layout) -> str | None:
+def _shape_of_add_product(instruction: AddProduct, layout: Layout) -> str | None:
     return _argument_problem(instruction.argument, layout, instruction.factor, instruction.write)
 
 
@@ -391,7 +393,7 @@ def _argument_problem(argument: Argument, layout: Layout, *same_width: str) -> s
 
 
 @shape_problem.register
-def _(instruction: AddGradient, layout: Layout) -> str | None:
+def _shape_of_add_gradient(instruction: AddGradient, layout: Layout) -> str | None:
     expected = (layout.slot(instruction.left.slots[0]).width, layout.slot(instruction.right).width)
     return _expect_equal_widths(layout, *instruction.left.slots) or _expect_shape(
         layout, instruction.write, expected
@@ -399,7 +401,7 @@ def _(instruction: AddGradient, layout: Layout) -> str | None:
 
 
 @shape_problem.register
-def _(instruction: AverageExamples, layout: Layout) -> str | None:
+def _shape_of_average_examples(instruction: AverageExamples, layout: Layout) -> str | None:
     wide = [name for name in instruction.score.slots if layout.slot(name).width != 1]
     if wide:
         return f"its scores {', '.join(wide)} have more than one coordinate"
@@ -407,7 +409,7 @@ def _(instruction: AverageExamples, layout: Layout) -> str | None:
 
 
 @shape_problem.register
-def _(instruction: LookUpStep, layout: Layout) -> str | None:
+def _shape_of_look_up_step(instruction: LookUpStep, layout: Layout) -> str | None:
     if instruction.n_examples < 1:
         return f"its table is made for {instruction.n_examples} examples"
     slots = (*instruction.key.slots, *instruction.levels)
@@ -417,19 +419,19 @@ def _(instruction: LookUpStep, layout: Layout) -> str | None:
 
 
 @shape_problem.register
-def _(instruction: ClipSlots, layout: Layout) -> str | None:
+def _shape_of_clip_slots(instruction: ClipSlots, layout: Layout) -> str | None:
     if instruction.unit in (ONE, SCALE_SIZE):
         return None
     return f"its unit is {instruction.unit!r}, expected {ONE} or {SCALE_SIZE}"
 
 
 @shape_problem.register
-def _(instruction: WipeSlots, layout: Layout) -> str | None:
+def _shape_of_wipe_slots(instruction: WipeSlots, layout: Layout) -> str | None:
     return None
 
 
 @shape_problem.register
-def _(instruction: DescendFunction, layout: Layout) -> str | None:
+def _shape_of_descend_function(instruction: DescendFunction, layout: Layout) -> str | None:
     if layout.slot(instruction.residual).role is not Role.RESIDUAL:
         return f"descends on {instruction.residual!r}, which is no residual"
     if not instruction.terms:
@@ -445,7 +447,7 @@ def _(instruction: DescendFunction, layout: Layout) -> str | None:
 
 
 @shape_problem.register
-def _(instruction: DescendExamples, layout: Layout) -> str | None:
+def _shape_of_descend_examples(instruction: DescendExamples, layout: Layout) -> str | None:
     if instruction.n_examples < 1:
         return f"has heads for {instruction.n_examples} examples"
     return _pairs_problem(instruction.weights, instruction.inputs, layout) or _expect_shape(
@@ -464,24 +466,24 @@ def _pairs_problem(weights: tuple[str, ...], inputs: tuple[str, ...], layout: La
 
 
 @shape_problem.register
-def _(instruction: PredictMean, layout: Layout) -> str | None:
+def _shape_of_predict_mean(instruction: PredictMean, layout: Layout) -> str | None:
     return _pairs_problem(instruction.weights, instruction.inputs, layout) or _expect_shape(
         layout, instruction.write, (1,)
     )
 
 
 @shape_problem.register
-def _(instruction: ShrinkSlot, layout: Layout) -> str | None:
+def _shape_of_shrink_slot(instruction: ShrinkSlot, layout: Layout) -> str | None:
     return None if instruction.threshold >= 0 else f"shrinks by {instruction.threshold:g}"
 
 
 @shape_problem.register
-def _(instruction: ActivateUnits, layout: Layout) -> str | None:
+def _shape_of_activate_units(instruction: ActivateUnits, layout: Layout) -> str | None:
     return _argument_problem(instruction.argument, layout, instruction.write)
 
 
 @shape_problem.register
-def _(instruction: PassOn, layout: Layout) -> str | None:
+def _shape_of_pass_on(instruction: PassOn, layout: Layout) -> str | None:
     columns = instruction.argument.width(layout)
     return _expect_shape(
         layout, instruction.weights, (layout.slot(instruction.write).width, columns)
@@ -489,7 +491,7 @@ def _(instruction: PassOn, layout: Layout) -> str | None:
 
 
 @shape_problem.register
-def _(instruction: StartJacobian, layout: Layout) -> str | None:
+def _shape_of_start_jacobian(instruction: StartJacobian, layout: Layout) -> str | None:
     rows, columns = layout.slot(instruction.weights).shape
     if problem := _expect_shape(
         layout, instruction.weights, (rows, instruction.argument.width(layout))
@@ -500,7 +502,7 @@ def _(instruction: StartJacobian, layout: Layout) -> str | None:
 
 
 @shape_problem.register
-def _(instruction: PushJacobian, layout: Layout) -> str | None:
+def _shape_of_push_jacobian(instruction: PushJacobian, layout: Layout) -> str | None:
     rows, columns = layout.slot(instruction.weights).shape
     width = instruction.argument.width(layout)
     if problem := _expect_shape(layout, instruction.weights, (rows, width)):
@@ -513,33 +515,39 @@ def _(instruction: PushJacobian, layout: Layout) -> str | None:
 
 @shape_problem.register(AddOuterProduct)
 @shape_problem.register(AddGatedProduct)
-def _(instruction: AddOuterProduct | AddGatedProduct, layout: Layout) -> str | None:
+def _shape_of_add_outer_product_or_add_gated_product(
+    instruction: AddOuterProduct | AddGatedProduct, layout: Layout
+) -> str | None:
     expected = (layout.slot(instruction.left).width, layout.slot(instruction.right).width)
     return _expect_shape(layout, instruction.write, expected)
 
 
 @shape_problem.register(AddJacobian)
 @shape_problem.register(AddGatedJacobian)
-def _(instruction: AddJacobian | AddGatedJacobian, layout: Layout) -> str | None:
+def _shape_of_add_jacobian_or_add_gated_jacobian(
+    instruction: AddJacobian | AddGatedJacobian, layout: Layout
+) -> str | None:
     expected = (layout.slot(instruction.left).width, layout.slot(instruction.write).width)
     return _expect_shape(layout, instruction.jacobian, expected)
 
 
 @shape_problem.register
-def _(instruction: SlopeOfLoss, layout: Layout) -> str | None:
+def _shape_of_slope_of_loss(instruction: SlopeOfLoss, layout: Layout) -> str | None:
     return _expect_equal_widths(
         layout, instruction.prediction, instruction.label, instruction.write
     )
 
 
 @shape_problem.register
-def _(instruction: CopyToQueries, layout: Layout) -> str | None:
+def _shape_of_copy_to_queries(instruction: CopyToQueries, layout: Layout) -> str | None:
     return _expect_equal_widths(layout, instruction.source, instruction.write)
 
 
 @shape_problem.register(ClipByUnits)
 @shape_problem.register(WipeByUnits)
-def _(instruction: ClipByUnits | WipeByUnits, layout: Layout) -> str | None:
+def _shape_of_clip_by_units_or_wipe_by_units(
+    instruction: ClipByUnits | WipeByUnits, layout: Layout
+) -> str | None:
     return None
 
 
