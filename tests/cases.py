@@ -19,7 +19,7 @@ from icgd.problems.problem import Domain, Problem
 from icgd.problems.task import Task, as_task
 from icgd.problems.updates import FunctionalStep, GradientStep
 from icgd.program.instructions import Instruction, LayerKind
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,10 +28,10 @@ from icgd.problems.separable import require_minimiser
 from icgd.problems.settings import count, positive
 from icgd.problems.spectrum import divergence
 from icgd.problems.task import Task, as_task, checked_task, dtype_named
-from icgd.program.chain import ChainProgram, Program
-from icgd.program.check import constants
-from icgd.program.program import StackProgram
-from icgd.program.render import listing
+from icgd.program.chain import ChainProgram
+from icgd.program.numbers import constants
+from icgd.program.program import AbstractProgram
+from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters
 from icgd.weights import files
 from icgd.weights.summary import Summary, summarise
@@ -51,12 +51,12 @@ class Compiled:
     """A problem and the program that trains it in a transformer's forward pass."""
 
     problem: Problem
-    program: Program
+    program: AbstractProgram
 
     @property
     def stack(self) -> StackProgram:
         """The program, if it is a stack of layers."""
-        if isinstance(self.program, ChainProgram):
+        if not isinstance(self.program, StackProgram):
             raise SettingError.is_a_chain(self.program.construction)
         return self.program
 
@@ -119,7 +119,7 @@ class Compiled:
     ) -> Run:
         """One forward pass on data that were checked before."""
         if isinstance(trace, bool):
-            trace = self._traceable() if trace else ()
+            trace = self.program.recordable if trace else ()
         trace = (trace,) if isinstance(trace, str) else tuple(trace)
         runner = backend_named(backend)
         if stop_below is not None:
@@ -161,12 +161,6 @@ class Compiled:
             coefficient = int(place) % weights.shape[-1]
             warnings.warn(BoxWarning.of(coefficient, box), stacklevel=4)
 
-    def _traceable(self) -> tuple[str, ...]:
-        """All slots; of a chain, all rows of a block."""
-        if isinstance(self.program, ChainProgram):
-            return self.program.rows.names
-        return self.program.layout.names
-
     def _warn_of_divergence(self, task: Task) -> None:
         """Say so if functional steps are too long for these data; other updates are clipped."""
         if not self.problem.trains_function:
@@ -206,8 +200,8 @@ class Compiled:
         if isinstance(self.program, ChainProgram):
             chain = chain_domain_bound(self.program, self.problem, how)
             return Certificate(chain.step, chain.trajectory, None, n_tokens)
-        bound = domain_bound(self.program, self.problem, how)
-        paper = closed_form_bound(self.program, self.problem, how)
+        bound = domain_bound(self.stack, self.problem, how)
+        paper = closed_form_bound(self.stack, self.problem, how)
         return Certificate(bound.step, bound.trajectory, paper, n_tokens)
 
     def summary(self, n_tokens: int | None = None) -> Summary:
@@ -216,7 +210,7 @@ class Compiled:
         Unless said, for the examples that it is made for, or 32, and a query.
         """
         if n_tokens is None:
-            made_for = None if isinstance(self.program, ChainProgram) else self.program.n_examples
+            made_for = self.program.n_examples
             n_tokens = TYPICAL_TOKENS if made_for is None else made_for + 1
         return summarise(self.program, count("n_tokens", n_tokens))
 
@@ -226,13 +220,11 @@ class Compiled:
 
     def block(self, dtype: str | torch.dtype = "float64") -> nn.Module:
         """What runs again and again, with ordinary weights: a chain's layers, or all of a stack."""
-        if isinstance(self.program, ChainProgram):
-            return build_block(self.program, dtype_named(dtype))
-        return self.transformer(dtype)
+        return build_block(self.program, dtype_named(dtype))
 
     def listing(self) -> str:
         """The program as readable text."""
-        return listing(self.program)
+        return self.program.listing()
 
     def save(self, path: str | os.PathLike[str], *, weights: bool | None = None) -> None:
         """Write a safetensors file that `icgd.load` reads.

@@ -31,11 +31,12 @@ from icgd.errors import SettingError, ToleranceError
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, instance, positive
 from icgd.problems.task import Task
-from icgd.program.chain import ChainProgram, Program
+from icgd.program.chain import ChainProgram
 from icgd.program.check import check_program
 from icgd.program.functions import Function, LatticeFunction
 from icgd.program.instructions import IDENTITY, SQUARE
-from icgd.program.program import StackProgram
+from icgd.program.program import AbstractProgram
+from icgd.program.stack import StackProgram
 from icgd.shapes import History
 from icgd.weights import files
 
@@ -173,11 +174,11 @@ def _step_bound(compiled: Compiled, task: Task | None) -> float:
     elif isinstance(compiled.program, ChainProgram):
         bounds = round_bounds(compiled.program, task, run.parameters, how)
     else:
-        bounds = stepwise_bounds(compiled.program, task, run.parameters, how)
+        bounds = stepwise_bounds(compiled.stack, task, run.parameters, how)
     return float(bounds.max()) if bounds.numel() else 0.0
 
 
-def _has_smooth_functions(program: Program) -> bool:
+def _has_smooth_functions(program: AbstractProgram) -> bool:
     return any(not (fit.is_exact or is_ramp(fit) or _is_line(fit)) for fit in program.functions)
 
 
@@ -186,7 +187,7 @@ def _is_line(fit: Function) -> bool:
     return isinstance(fit, LatticeFunction) and fit.name in {IDENTITY, SQUARE}
 
 
-def _why_unreachable(program: Program, task: Task | None) -> str:
+def _why_unreachable(program: AbstractProgram, task: Task | None) -> str:
     if reason := _kink_reason(program, task):
         return reason
     if isinstance(program, StackProgram) and program.step_table is not None:
@@ -194,10 +195,9 @@ def _why_unreachable(program: Program, task: Task | None) -> str:
     return "Rounding or the size of the domain stands in the way; a smaller box or domain helps."
 
 
-def _kink_reason(program: Program, task: Task | None) -> str | None:
+def _kink_reason(program: AbstractProgram, task: Task | None) -> str | None:
     """What a kink of the activation has to do with it, or None."""
-    of_chain = isinstance(program, ChainProgram) and program.has_kinks
-    if not of_chain and not any(is_ramp(fit) and not fit.is_exact for fit in program.functions):
+    if not program.has_kinks:
         return None
     if task is not None:
         return "The run comes too close to a kink of the activation; see report.near_kinks."
@@ -266,8 +266,8 @@ def _run_bounds(
     if isinstance(program, ChainProgram):
         return chain_bounds(program, task, history, real, how, _second_half(on_progress))
     return RunBounds(
-        stepwise_bounds(program, task, history, how),
-        trajectory_bounds(program, problem, task, real, how),
+        stepwise_bounds(compiled.stack, task, history, how),
+        trajectory_bounds(compiled.stack, problem, task, real, how),
     )
 
 

@@ -14,8 +14,9 @@ from icgd.certificates.unit_bounds import left_over
 from icgd.problems.activations import IDENTITY, RELU, TANH
 from icgd.program.instructions import Argument, Combination
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
 from icgd.program.ridge import Band, RidgeSum
+from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import (
     ActivateUnits,
     AddGatedJacobian,

@@ -23,7 +23,7 @@ from icgd.problems.task import as_task
 from icgd.problems.updates import GradientStep
 from icgd.program import render
 from icgd.program.instructions import ApplyUnits, MapSlots
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from tests import cases
 from tests.cases import build, make_case, over
 

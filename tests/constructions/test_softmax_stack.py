@@ -34,7 +34,7 @@ from icgd.program.instructions import (
     MapSlots,
     Project,
 )
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from tests import cases
 from tests.cases import make_case
 from tests.constructions.test_relu_stack import all_plus, corner, signs

@@ -25,7 +25,7 @@ from icgd.program import render
 from icgd.program.check import check_program
 from icgd.program.instructions import Combination
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 
 UNIVERSAL = Universal()
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -15,7 +15,7 @@ from icgd.errors import LayoutError
 from icgd.problems import reference
 from icgd.problems.task import Task
 from icgd.program.layout import Role
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from tests import cases
 from tests.cases import Case, batch_of, build, every_construction_on, tasks_of
 

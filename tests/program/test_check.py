@@ -25,8 +25,9 @@ from icgd.program.instructions import (
     WipeSlots,
 )
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
 from icgd.program.registers import REGISTER_SLOTS
+from icgd.program.stack import StackProgram
 from tests import cases
 from tests.cases import Juggle, build, every_construction_on
 

@@ -5,8 +5,10 @@ import pytest
 from icgd.errors import ProgramError
 from icgd.program.check import check_program
 from icgd.program.grid_instructions import DescendExamples, PredictMean, ShrinkSlot
-from icgd.program.program import Layer, StackProgram
-from icgd.program.render import from_data, to_data
+from icgd.program.program import Layer
+from icgd.program.registry import from_data
+from icgd.program.render import to_data
+from icgd.program.stack import StackProgram
 from tests.linear_cases import PROBLEMS, compiled_of
 
 STEP = DescendExamples("logistic", ("w", "b"), ("x", "one"), "y", -0.5, -0.25, 3.0, 4, False)

@@ -6,7 +6,8 @@ from icgd.errors import UnknownNameError
 from icgd.program.functions import LatticeFunction, ReluSum
 from icgd.program.instructions import ClipSlots, LayerKind, MultiplySlots
 from icgd.program.layout import Layout
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
+from icgd.program.stack import StackProgram
 
 RELU = ReluSum("relu", -1.0, 1.0, 1.0, (0.0,), (0.0, 1.0), 0.0, 0.0, (0.0, 0.0))
 TWICE = replace(RELU, name="double", knots=(), slopes=(2.0,), errors=(0.0,))

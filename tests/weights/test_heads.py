@@ -29,7 +29,8 @@ from icgd.program.instructions import (
     WipeSlots,
 )
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
+from icgd.program.stack import StackProgram
 from icgd.weights.heads import Heads, fill
 from icgd.weights.lowering import lower_layer
 from tests.cases import Juggle

@@ -25,12 +25,10 @@ from icgd.program.instructions import (
     AddProduct,
     ApplyUnits,
     Argument,
-    AverageExamples,
     ClipSlots,
     Combination,
     Instruction,
     LookUp,
-    LookUpStep,
     MapSlots,
     MultiplySlots,
     Project,
@@ -39,7 +37,9 @@ from icgd.program.instructions import (
     WipeSlots,
 )
 from icgd.program.layout import Role
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
+from icgd.program.stack import StackProgram
+from icgd.program.table_instructions import AverageExamples, LookUpStep
 from icgd.shapes import Inputs, Labels, Parameters, Queries
 
 

@@ -43,21 +43,21 @@ from icgd.program.instructions import (
     AddProduct,
     ApplyUnits,
     Argument,
-    AverageExamples,
     ClipSlots,
     Combination,
     Instruction,
     LookUp,
-    LookUpStep,
     MapSlots,
     MultiplySlots,
     Project,
     PullBack,
     WipeSlots,
 )
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
 from icgd.program.registers import SHARE
 from icgd.program.ridge import RidgeSum
+from icgd.program.stack import StackProgram
+from icgd.program.table_instructions import AverageExamples, LookUpStep
 from icgd.shapes import Values
 
 

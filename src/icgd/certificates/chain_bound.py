@@ -173,12 +173,9 @@ def round_after(
     for layer, matrix in enumerate(weights):
         blocks[-layer] = {**_travelling(program, layer), IS_BACKWARD: 1.0, "weights": matrix}
     inputs, labels = _data(x.mapped(partial(input_columns, program))), _data(_labels(program, y))
-    for step in range(1, mask.blocks_per_round + 1):
-        far = mask.far(step)
-        data = inputs if mask.place(step).is_forward else labels
-        blocks[step] = next_block(
-            program, blocks[step - 1], data if far is None else blocks[far], how
-        )
+    for step in mask.walk_round(0):
+        near, far = step.blocks(blocks, inputs, labels)
+        blocks[step.number] = next_block(program, near, far, how)
     last = [blocks[mask.blocks_per_round - layer]["weights"] for layer in range(len(weights))]
     return [layer for layer in last if isinstance(layer, Enclosure)]
 

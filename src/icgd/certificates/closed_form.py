@@ -29,8 +29,8 @@ from icgd.certificates.table_bound import table_step
 from icgd.problems.activations import Activation
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.problem import Problem
-from icgd.program.program import StackProgram
 from icgd.program.ridge import RidgeSum
+from icgd.program.stack import StackProgram
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from icgd.certificates.unit_bounds import left_over, propagate
 from icgd.problems.problem import Problem
 from icgd.problems.task import FLOAT32_ROUNDING
 from icgd.program.layout import Role
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 
 
 @dataclass(frozen=True)

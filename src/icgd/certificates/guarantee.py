@@ -21,7 +21,7 @@ from icgd.problems.guarantees import InexactDescent, distance_to_minimiser
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_reference import descend, gradient, objective, step
 from icgd.problems.task import Task
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from icgd.shapes import History
 
 STILL = 1e-14

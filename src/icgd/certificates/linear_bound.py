@@ -30,7 +30,7 @@ from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.functions import GridMean
 from icgd.program.grid_instructions import LABEL, DescendExamples, ShrinkSlot
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from icgd.shapes import History
 
 NUMBERS_AT_ONCE = 2**22

@@ -21,7 +21,7 @@ from icgd.certificates.unit_bounds import left_over, propagate
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.layout import Role
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from icgd.shapes import History, Inputs, Labels, Parameters
 
 NUMBERS_AT_ONCE = 2**22

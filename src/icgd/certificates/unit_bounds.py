@@ -39,8 +39,8 @@ from icgd.certificates.intervals import Interval
 from icgd.problems.activations import activation_named
 from icgd.problems.catalog import function_named
 from icgd.program.instructions import Argument
-from icgd.program.program import StackProgram
 from icgd.program.ridge import RidgeSum
+from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import (
     ActivateUnits,
     AddGatedJacobian,

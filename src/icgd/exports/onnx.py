@@ -34,8 +34,7 @@ from icgd.layers.sequence_attention import SequenceAttention
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.problems.task import DTYPES, dtype_named
 from icgd.program.layout import Layout
-from icgd.program.program import StackProgram
-from icgd.program.render import to_data
+from icgd.program.stack import StackProgram
 from icgd.shapes import Stream
 from icgd.weights.atomic import whole_file
 from icgd.weights.files import FORMAT
@@ -134,7 +133,7 @@ def _with_metadata(graph: Any, compiled: Compiled) -> Any:
         "icgd": str(FORMAT),
         "layout": json.dumps(_layout_data(compiled.stack.layout)),
         "problem": json.dumps(compiled.problem.to_data()),
-        "program": json.dumps(to_data(compiled.stack)),
+        "program": json.dumps(compiled.stack.to_data()),
     }
     onnx.helper.set_model_props(model, metadata)
     return model

@@ -19,8 +19,9 @@ from icgd.program.functions import GridMean
 from icgd.program.grid_instructions import LABEL, DescendExamples, PredictMean
 from icgd.program.instructions import ONE, Instruction
 from icgd.program.layout import Layout
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
 from icgd.program.registers import MASKED
+from icgd.program.stack import StackProgram
 from icgd.weights.heads import coordinate_of, coordinates
 
 

@@ -28,21 +28,17 @@ from icgd.program.instructions import (
     AddProduct,
     ApplyUnits,
     Argument,
-    AverageExamples,
     ClipSlots,
-    DescendFunction,
     Instruction,
-    KernelTerm,
     LookUp,
-    LookUpStep,
     MapSlots,
     MultiplySlots,
     Project,
     PullBack,
     WipeSlots,
 )
+from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.layout import Layout
-from icgd.program.program import StackProgram
 from icgd.program.registers import (
     IS_MEMORY,
     IS_REGISTER,
@@ -55,6 +51,8 @@ from icgd.program.registers import (
     SINK,
     value_slot,
 )
+from icgd.program.stack import StackProgram
+from icgd.program.table_instructions import AverageExamples, LookUpStep
 from icgd.weights.sizes import (
     PROBES,
     other_tokens,

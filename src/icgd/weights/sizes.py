@@ -15,23 +15,23 @@ from icgd.program.instructions import (
     AddProduct,
     ApplyUnits,
     Argument,
-    AverageExamples,
     ClipSlots,
-    DescendFunction,
     Instruction,
     LayerKind,
     LookUp,
-    LookUpStep,
     MapSlots,
     MultiplySlots,
     Project,
     PullBack,
     WipeSlots,
 )
+from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
 from icgd.program.registers import IS_REGISTER
 from icgd.program.ridge import RidgeSum
+from icgd.program.stack import StackProgram
+from icgd.program.table_instructions import AverageExamples, LookUpStep
 from icgd.program.unit_instructions import (
     ActivateUnits,
     AddGatedJacobian,

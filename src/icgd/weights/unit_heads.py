@@ -12,8 +12,8 @@ from torch import Tensor
 
 from icgd.program.instructions import IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Argument
 from icgd.program.layout import Layout
-from icgd.program.program import StackProgram
 from icgd.program.ridge import RidgeSum
+from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import (
     EXAMPLE_SHARE,
     ActivateUnits,
