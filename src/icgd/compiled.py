@@ -14,11 +14,11 @@ from torch import nn
 from icgd.backends.dense import build_block, build_transformer
 from icgd.backends.registry import backend_named
 from icgd.backends.run import OnProgress, Run
-from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.certificate import Certificate
 from icgd.certificates.chain_bound import chain_domain_bound
 from icgd.certificates.closed_form import closed_form_bound
 from icgd.certificates.domain_bound import domain_bound
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.functional_bound import functional_domain_bound
 from icgd.certificates.linear_bound import linear_domain_bound
 from icgd.errors import BoxWarning, DivergenceWarning, OverflowedRunError, SettingError

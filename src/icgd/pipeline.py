@@ -12,9 +12,9 @@ import torch
 
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.backends.run import OnProgress
-from icgd.certificates.bounds import Arithmetic, is_ramp
 from icgd.certificates.certificate import Report, RunBounds
 from icgd.certificates.chain_bound import chain_bounds, round_bounds
+from icgd.certificates.enclosures import Arithmetic, is_ramp
 from icgd.certificates.functional_bound import (
     functional_step_bounds,
     functional_trajectory_bounds,

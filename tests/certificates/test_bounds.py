@@ -11,15 +11,9 @@ from icgd.approximation.lattice import Lattice, fit_on_grid, fit_to_accuracy, id
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.backends.prompt import split_parameters
 from icgd.backends.registry import BACKENDS
-from icgd.certificates.bounds import (
-    Arithmetic,
-    Enclosure,
-    fit_error,
-    propagate,
-    rule,
-    uneven_response,
-)
+from icgd.certificates.enclosures import Arithmetic, Enclosure, fit_error, uneven_response
 from icgd.certificates.intervals import Interval
+from icgd.certificates.rules import propagate, rule
 from icgd.constructions.registry import construction_named
 from icgd.errors import ProgramError
 from icgd.problems.catalog import FUNCTIONS, function_named

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 import icgd
-from icgd.certificates.bounds import Arithmetic, key_error
+from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.step_table_bounds import key_error
 from icgd.certificates.table_bound import step_lipschitz, table_step
 from icgd.errors import ProgramError
 from icgd.problems import reference

@@ -21,7 +21,6 @@ from icgd.errors import (
     UnsupportedProblemError,
 )
 from icgd.problems import reference
-from icgd.program import render
 from icgd.program.check import check_program
 from icgd.program.instructions import Combination
 from icgd.program.layout import Layout, Role, Slot
@@ -74,7 +73,7 @@ def test_a_step_takes_4_layers_and_a_prediction_2():
 
 
 def test_the_golden_listing_of_3_levels():
-    listing = render.listing(compiled(levels=3, n_steps=2).program)
+    listing = compiled(levels=3, n_steps=2).program.listing()
     assert listing == (GOLDEN / "universal_3_levels.txt").read_text(encoding="utf-8")
 
 

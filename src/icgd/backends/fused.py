@@ -15,13 +15,13 @@ import torch
 
 from icgd.backends.chain import run_chain
 from icgd.backends.functional import run_function
-from icgd.backends.grid_kernels import Machine
 from icgd.backends.prompt import (
     constants_of,
     require_entry,
     split_parameters,
     weight_scales,
 )
+from icgd.backends.rules import Machine
 from icgd.backends.run import (
     AbstractBackend,
     OnProgress,

@@ -10,15 +10,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from icgd.backends.kernels import kernel
+from icgd.backends.kernels import Machine, kernel
 from icgd.backends.look_up import Kernel
 from icgd.backends.scores import require_scores
-from icgd.backends.unit_kernels import Machine
 from icgd.problems.links import link_named
 from icgd.program.grid_instructions import DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import ONE
-
-__all__ = ["Machine"]
 
 
 def _scores(instruction: DescendExamples | PredictMean, machine: Machine) -> Callable[[], Tensor]:

@@ -35,8 +35,6 @@ from icgd.program.unit_instructions import (
     WipeByUnits,
 )
 
-__all__ = ["Machine"]
-
 AS_SUCH = 1e-8
 """Fits with a smaller error than this are computed as the functions that they stand for."""
 

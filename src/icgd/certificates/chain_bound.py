@@ -22,11 +22,12 @@ from torch.nn import functional
 
 from icgd.backends.chain import input_columns, padded, travelling_rows
 from icgd.backends.run import OnProgress
-from icgd.certificates.bounds import (
+from icgd.certificates.bounds import combination_at
+from icgd.certificates.certificate import RunBounds
+from icgd.certificates.enclosures import (
     Arithmetic,
     Enclosure,
     add,
-    combination_at,
     fitted_at,
     function_at,
     grid_error,
@@ -34,7 +35,6 @@ from icgd.certificates.bounds import (
     moved,
     multiply,
 )
-from icgd.certificates.certificate import RunBounds
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
 from icgd.problems.functions import KinkedFunction

@@ -23,8 +23,8 @@ from math import inf, sqrt
 
 import torch
 
-from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.domain_bound import domain_bound
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.table_bound import table_step
 from icgd.problems.activations import Activation
 from icgd.problems.functions import ScalarFunction

@@ -9,15 +9,11 @@ from math import inf
 
 import torch
 
-from icgd.certificates.bounds import (
-    Arithmetic,
-    Enclosure,
-    State,
-    apart_by,
-    drift_of,
-)
+from icgd.certificates.bounds import State, apart_by, drift_of
+from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
-from icgd.certificates.unit_bounds import left_over, propagate
+from icgd.certificates.rules import propagate
+from icgd.certificates.unit_bounds import left_over
 from icgd.problems.problem import Problem
 from icgd.problems.task import FLOAT32_ROUNDING
 from icgd.program.layout import Role

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from icgd.backends.prompt import known_labels
-from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.domain_bound import DomainBound
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.kernel_rounding import (
     Rounded,
     kernel_error,

@@ -13,7 +13,7 @@ from math import inf
 
 from torch import Tensor
 
-from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.linear_bound import linear_step_errors, norm
 from icgd.errors import DataError
 from icgd.problems.curvature import curvature, over_ball

@@ -20,9 +20,9 @@ from math import inf
 import torch
 from torch import Tensor
 
-from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.certificate import RunBounds
 from icgd.certificates.domain_bound import DomainBound
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
 from icgd.problems.curvature import curvature

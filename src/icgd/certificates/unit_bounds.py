@@ -20,20 +20,21 @@ from torch import Tensor
 
 from icgd.backends.unit_kernels import is_computed_as_such
 from icgd.certificates.bounds import (
-    Arithmetic,
-    Enclosure,
     Missed,
     State,
     add_outer_product,
     argument_at,
-    function_at,
     loss_slope_at,
+    rule,
+)
+from icgd.certificates.enclosures import (
+    Arithmetic,
+    Enclosure,
+    function_at,
     matrix_product,
     moved,
     multiply,
-    propagate,
     ridge_error,
-    rule,
 )
 from icgd.certificates.intervals import Interval
 from icgd.problems.activations import activation_named
@@ -54,8 +55,6 @@ from icgd.program.unit_instructions import (
     StartJacobian,
     WipeByUnits,
 )
-
-__all__ = ["left_over", "propagate"]
 
 OFF_RELU = 1.0
 """No unit activation that bends like relu is farther from it: elu is that far, relu not at all."""

@@ -54,7 +54,7 @@ def _collect(part: object, where: str, path: str, found: list[Numbers]) -> None:
     elif isinstance(part, tuple):
         _collect_entries(part, where, path, found)
     else:
-        for name in _field_names(part.__class__):
+        for name in _field_names(type(part)):  # type: ignore[arg-type]
             value = getattr(part, name)
             if type(value) not in PLAIN:
                 _collect(value, where, f"{path}.{name}", found)

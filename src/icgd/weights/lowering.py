@@ -24,8 +24,8 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.weights.grid_heads import lower_grid_attention
 from icgd.weights.heads import Heads, Units, coordinate_of
-from icgd.weights.sizes import instruction_size, layer_size
-from icgd.weights.unit_heads import fill
+from icgd.weights.rules import fill, instruction_size
+from icgd.weights.sizes import layer_size
 
 
 def lower_program(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:

@@ -32,8 +32,6 @@ from icgd.program.unit_instructions import (
 from icgd.weights.heads import Heads, Units, coordinate_of, coordinates, fill
 from icgd.weights.sizes import offset_feature
 
-__all__ = ["fill"]
-
 
 def _numbers(fit: RidgeSum, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Directions, offsets and coefficients of all units."""
