@@ -77,14 +77,6 @@ def test_coefficients_of_what_is_read_are_checked(number):
     )
 
 
-def test_numbers_of_a_program_itself_would_be_found_too():
-    with pytest.raises(ProgramError) as caught:
-        require_finite(replace(descending(DESCENT), paper_layers=nan))
-    assert (
-        str(caught.value) == "program: StackProgram.paper_layers is nan, expected a finite number"
-    )
-
-
 def program_with(name: str):
     """A small program of a construction, whatever it trains."""
     if name == "cot-network":

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, final
+from typing import Any, TypeVar, final
 
 from icgd.program import render
 from icgd.program.chain_instructions import MarkFlat
@@ -229,7 +229,7 @@ class ChainProgram(AbstractProgram):
         }
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Self:
+    def from_data(cls, data: Mapping[str, Any]) -> ChainProgram:
         functions = render.read_functions(data["functions"])
         return cls(
             construction=data["construction"],

@@ -72,8 +72,8 @@ class ReluSum:
 
     @property
     def is_ramp(self) -> bool:
-        """Whether it is level on every other piece, and wrong between: it stands in for steps."""
-        return not self.is_exact and not any(self.slopes[::2])
+        """Whether it stands in for a derivative that jumps: level on every other piece."""
+        return self.name.endswith("'") and not self.is_exact and not any(self.slopes[::2])
 
     def terms(self) -> tuple[ReluTerm, ...]:
         """The function as a sum of ReLUs; terms that vanish identically are left out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from icgd.program.functions import Function
 from icgd.program.instructions import Instruction, LayerKind
@@ -71,5 +71,5 @@ class AbstractProgram(ABC):
 
     @classmethod
     @abstractmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Self:
+    def from_data(cls, data: Mapping[str, Any]) -> AbstractProgram:
         """The program that `to_data` described."""

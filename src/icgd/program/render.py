@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from inspect import isabstract, isclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, get_args
 
 from icgd.program import (
     chain_instructions,
@@ -16,7 +16,7 @@ from icgd.program import (
     table_instructions,
     unit_instructions,
 )
-from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
+from icgd.program.functions import Function, GridMean, LatticeFunction
 from icgd.program.instructions import Argument, Combination, Instruction, Summand
 from icgd.program.kernel_instructions import KernelTerm
 from icgd.program.layout import Layout, Role, Slot
@@ -41,9 +41,8 @@ INSTRUCTIONS: dict[str, type[Instruction]] = {
 }
 """All instructions by name."""
 
-FUNCTIONS: dict[str, type[Function]] = {
-    kind.__name__: kind for kind in (ReluSum, LatticeFunction, GridMean, RidgeSum)
-}
+FUNCTIONS: dict[str, type[Function]] = {kind.__name__: kind for kind in get_args(Function)}
+"""All kinds of function by name."""
 
 
 def listing(title: str, sections: Mapping[str, Sequence[str]]) -> str:

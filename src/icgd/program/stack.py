@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, final
+from typing import Any, TypeVar, final
 
 from icgd.errors import UnknownNameError
 from icgd.program import render
@@ -182,7 +182,7 @@ class StackProgram(AbstractProgram):
         }
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Self:
+    def from_data(cls, data: Mapping[str, Any]) -> StackProgram:
         return cls(
             construction=data["construction"],
             layout=render.read_layout(data["slots"]),
