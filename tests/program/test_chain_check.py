@@ -74,7 +74,7 @@ def test_a_program_as_built_obeys_the_rules():
         (changed(1, Juggle()), "Juggle: has no shape rule in program/chain_check.py"),
         (
             changed(1, copy("near.first", "inputs", gate=float("inf"))),
-            r"layer 1 (select): CopyWhere.gate is inf, expected a finite number",
+            "layer 1 (router): CopyWhere.gate is inf, expected a finite number",
         ),
         (replace(PROGRAM, n_steps=-1), "program: needs layers and a whole number of rounds"),
         (replace(PROGRAM, kinds=()), "program: needs a flag for the kind of every layer"),
