@@ -154,8 +154,6 @@ def test_probing_loses_no_more_than_is_proved(probe, left, right):
     assert bound <= max(40 * missed, 1e-9)
 
 
-
-
 def test_an_instruction_without_a_rule_is_named():
     with pytest.raises(ProgramError, match=r"Juggle: has no rule in certificates/bounds\.py"):
         rule(Juggle(), PROGRAM, {}, FLOAT64)
