@@ -21,7 +21,7 @@ from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.problems.updates import FunctionalStep, GradientStep
 from icgd.program.instructions import Instruction, LayerKind
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ from icgd.backends.dense import build_block, build_transformer
 from icgd.backends.registry import backend_named
 from icgd.backends.run import OnProgress, Run
 from icgd.certificates.abstract_bounds import AbstractBounds
-from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.certificate import Certificate
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.registry import bounds_of
 from icgd.errors import OverflowedRunError, SettingError
 from icgd.layers.transformer import Transformer
@@ -25,10 +25,9 @@ from icgd.problems.entry import as_task, checked_task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive
 from icgd.problems.task import Task
-from icgd.program.chain import ChainProgram, Program
-from icgd.program.check import constants
-from icgd.program.program import StackProgram
-from icgd.program.render import listing
+from icgd.program.numbers import constants
+from icgd.program.program import AbstractProgram
+from icgd.program.stack import StackProgram
 from icgd.weights import files
 from icgd.weights.summary import Summary, summarise
 
@@ -47,12 +46,12 @@ class Compiled:
     """A problem and the program that trains it in a transformer's forward pass."""
 
     problem: Problem
-    program: Program
+    program: AbstractProgram
 
     @property
     def stack(self) -> StackProgram:
         """The program, if it is a stack of layers."""
-        if isinstance(self.program, ChainProgram):
+        if not isinstance(self.program, StackProgram):
             raise SettingError.is_a_chain(self.program.construction)
         return self.program
 
@@ -115,7 +114,7 @@ class Compiled:
     ) -> Run:
         """One forward pass on data that were checked before."""
         if isinstance(trace, bool):
-            trace = self._traceable() if trace else ()
+            trace = self.program.recordable if trace else ()
         trace = (trace,) if isinstance(trace, str) else tuple(trace)
         runner = backend_named(backend)
         if stop_below is not None:
@@ -142,12 +141,6 @@ class Compiled:
             raise overflowed
         _warn(self.problem.oracle.afterthoughts(run.parameters[..., -1, :]))
         return run
-
-    def _traceable(self) -> tuple[str, ...]:
-        """All slots; of a chain, all rows of a block."""
-        if isinstance(self.program, ChainProgram):
-            return self.program.rows.names
-        return self.program.layout.names
 
     def _require_range(self, dtype: torch.dtype, name: str) -> None:
         """Every constant of the program must be a number of the run's precision."""
@@ -183,7 +176,7 @@ class Compiled:
         Unless said, for the examples that it is made for, or 32, and a query.
         """
         if n_tokens is None:
-            made_for = None if isinstance(self.program, ChainProgram) else self.program.n_examples
+            made_for = self.program.n_examples
             n_tokens = TYPICAL_TOKENS if made_for is None else made_for + 1
         return summarise(self.program, count("n_tokens", n_tokens))
 
@@ -193,13 +186,11 @@ class Compiled:
 
     def block(self, dtype: str | torch.dtype = "float64") -> nn.Module:
         """What runs again and again, with ordinary weights: a chain's layers, or all of a stack."""
-        if isinstance(self.program, ChainProgram):
-            return build_block(self.program, dtype_named(dtype))
-        return self.transformer(dtype)
+        return build_block(self.program, dtype_named(dtype))
 
     def listing(self) -> str:
         """The program as readable text."""
-        return listing(self.program)
+        return self.program.listing()
 
     def save(self, path: str | os.PathLike[str], *, weights: bool | None = None) -> None:
         """Write a safetensors file that `icgd.load` reads.

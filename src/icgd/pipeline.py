@@ -12,8 +12,8 @@ import torch
 
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.backends.run import OnProgress
-from icgd.certificates.bounds import is_ramp
 from icgd.certificates.certificate import Report
+from icgd.certificates.enclosures import is_ramp
 from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
@@ -25,11 +25,11 @@ from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, instance, positive
 from icgd.problems.task import Task
-from icgd.program.chain import ChainProgram, Program
 from icgd.program.check import check_program
 from icgd.program.functions import Function, LatticeFunction
 from icgd.program.instructions import IDENTITY, SQUARE
-from icgd.program.program import StackProgram
+from icgd.program.program import AbstractProgram
+from icgd.program.stack import StackProgram
 from icgd.weights import files
 
 
@@ -162,7 +162,7 @@ def _step_bound(compiled: Compiled, task: Task | None) -> float:
     return float(bounds.max()) if bounds.numel() else 0.0
 
 
-def _has_smooth_functions(program: Program) -> bool:
+def _has_smooth_functions(program: AbstractProgram) -> bool:
     return any(not (fit.is_exact or is_ramp(fit) or _is_line(fit)) for fit in program.functions)
 
 
@@ -171,7 +171,7 @@ def _is_line(fit: Function) -> bool:
     return isinstance(fit, LatticeFunction) and fit.name in {IDENTITY, SQUARE}
 
 
-def _why_unreachable(program: Program, task: Task | None) -> str:
+def _why_unreachable(program: AbstractProgram, task: Task | None) -> str:
     if reason := _kink_reason(program, task):
         return reason
     if isinstance(program, StackProgram) and program.step_table is not None:
@@ -179,10 +179,9 @@ def _why_unreachable(program: Program, task: Task | None) -> str:
     return "Rounding or the size of the domain stands in the way; a smaller box or domain helps."
 
 
-def _kink_reason(program: Program, task: Task | None) -> str | None:
+def _kink_reason(program: AbstractProgram, task: Task | None) -> str | None:
     """What a kink of the activation has to do with it, or None."""
-    of_chain = isinstance(program, ChainProgram) and program.has_kinks
-    if not of_chain and not any(is_ramp(fit) and not fit.is_exact for fit in program.functions):
+    if not program.has_kinks:
         return None
     if task is not None:
         return "The run comes too close to a kink of the activation; see report.near_kinks."

@@ -16,7 +16,7 @@ from icgd.errors import ProgramError
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.task import Task
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from tests.cases import CONSTRUCTIONS, Case, build, make_case
 
 SMALL_BOX = {"box": 1.0, "domain": Domain(x=2.0, y=1.0)}

@@ -7,7 +7,7 @@ from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.run import Run
 from icgd.program.instructions import AddGradient
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from tests import cases
 from tests.cases import Case, batch_of, build, every_construction_on, over
 from tests.contracts.backend import (

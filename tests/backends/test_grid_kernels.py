@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from icgd.backends import fused
-from icgd.backends.grid_kernels import Machine
 from icgd.backends.registry import BACKENDS
+from icgd.backends.rules import Machine
 from icgd.errors import DataError, InterruptedRunError, OverflowedRunError
 from icgd.layers.mlp import MLPLayer
 from icgd.problems.links import LINKS

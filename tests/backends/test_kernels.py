@@ -2,7 +2,8 @@
 
 import pytest
 
-from icgd.backends.kernels import Machine, argument_of, kernel
+from icgd.backends.kernels import argument_of
+from icgd.backends.rules import Machine, kernel
 from icgd.errors import ProgramError
 from icgd.program.instructions import ONE, ApplyUnits, Argument, ClipSlots, Combination, WipeSlots
 from tests import cases

@@ -9,7 +9,7 @@ from icgd.approximation.ridge_sum import evaluate, fit_product, fit_ridge_sum
 from icgd.backends import unit_kernels
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
-from icgd.backends.kernels import Machine, kernel
+from icgd.backends.rules import Machine, kernel
 from icgd.backends.unit_kernels import UnitSum, is_computed_as_such
 from icgd.constructions.base import Precision
 from icgd.problems.activations import TANH

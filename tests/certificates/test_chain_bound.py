@@ -7,8 +7,8 @@ import torch
 
 import icgd
 from icgd.backends.chain import GENERATORS, run_chain
-from icgd.certificates.bounds import Arithmetic, Enclosure
 from icgd.certificates.chain_bound import ChainBounds, next_block, rule
+from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks

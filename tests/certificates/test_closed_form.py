@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import icgd
-from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.closed_form import closed_form_bound, closed_form_step
 from icgd.certificates.domain_bound import domain_bound
+from icgd.certificates.enclosures import Arithmetic
 
 HOW = Arithmetic.of(torch.float64, n_tokens=8, backend="fused")
 

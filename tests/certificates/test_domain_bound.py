@@ -5,13 +5,13 @@ import pytest
 import torch
 
 import icgd
-from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.domain_bound import (
     _after_steps,
     _reach_and_drift,
     _Weights,
     domain_bound,
 )
+from icgd.certificates.enclosures import Arithmetic
 
 HOW = Arithmetic.of(torch.float64, n_tokens=8, backend="fused")
 DENSE = Arithmetic.of(torch.float64, n_tokens=8, backend="dense")

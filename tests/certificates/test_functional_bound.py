@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.functional_bound import FunctionBounds
 from tests.cases import KERNEL_CASES
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.kernel_rounding import (
     Rounded,
     kernel_error,

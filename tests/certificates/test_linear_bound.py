@@ -8,7 +8,7 @@ import torch
 
 import icgd
 from icgd.backends.registry import BACKENDS
-from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.linear_bound import (
     LinearBounds,
     lipschitz,

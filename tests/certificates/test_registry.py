@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import icgd
-from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.chain_bound import ChainBounds
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.functional_bound import FunctionBounds
 from icgd.certificates.linear_bound import LinearBounds
 from icgd.certificates.registry import BOUNDS, bounds_of
@@ -14,7 +14,7 @@ from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import ORACLES
 from icgd.program.chain import ChainProgram
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from tests import cases, linear_cases
 from tests.backends import chain_cases
 from tests.cases import KERNEL_CASES, build

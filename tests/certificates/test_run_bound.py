@@ -6,7 +6,8 @@ from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.prompt import encode, read_parameters
 from icgd.certificates import run_bound
-from icgd.certificates.bounds import Arithmetic, apart_by
+from icgd.certificates.bounds import apart_by
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.run_bound import _after_block, stepwise_bounds, trajectory_bounds
 from icgd.constructions.registry import construction_named
 from icgd.problems.domain import Domain

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 import icgd
-from icgd.certificates.bounds import Arithmetic, key_error
 from icgd.certificates.table_bound import step_lipschitz, table_step
 from icgd.errors import ProgramError
 from tests.bare_oracles import on_network
@@ -67,14 +66,3 @@ def test_a_program_without_a_table_has_no_such_bound():
     with pytest.raises(ProgramError) as caught:
         table_step(program, case.problem)
     assert str(caught.value) == "program: has no table of steps"
-
-
-def test_keys_of_narrow_ramps_are_rounded_more_than_those_of_wide_ones():
-    def error(width: float, dtype: torch.dtype = torch.float64) -> float:
-        settings = {"construction": "universal", "kink_width": width}
-        program = icgd.compile(problem(), n_steps=1, **settings).program
-        how = Arithmetic.of(dtype, 2, "dense")
-        return key_error(program.step_table, program, how)
-
-    assert error(2.0**-20) > 50 * error(2.0**-13) > 0
-    assert error(2.0**-13, torch.float32) > 7 / 32 > error(2.0**-13)

@@ -8,14 +8,16 @@ import torch
 
 import icgd
 from icgd.approximation.ridge_sum import fit_product, fit_ridge_sum, fit_slope_product
-from icgd.certificates.bounds import Arithmetic, Enclosure, is_ramp, ridge_error, rule
+from icgd.certificates.enclosures import Arithmetic, Enclosure, is_ramp, ridge_error
 from icgd.certificates.intervals import Interval
+from icgd.certificates.rules import rule
 from icgd.certificates.unit_bounds import left_over
 from icgd.problems.activations import IDENTITY, RELU, TANH
 from icgd.program.instructions import Argument, Combination
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
 from icgd.program.ridge import Band, RidgeSum
+from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import (
     ActivateUnits,
     AddGatedJacobian,

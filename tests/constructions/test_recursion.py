@@ -14,9 +14,9 @@ from icgd.errors import SettingError, UnsupportedActivationError, UnsupportedPro
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
-from icgd.program import render
 from icgd.program.check import check_program
 from icgd.program.layout import Role
+from icgd.program.registry import from_data
 from tests.cases import make_case
 
 RECURSION = CONSTRUCTIONS["recursion"]
@@ -101,7 +101,7 @@ def test_the_weights_depend_on_neither_the_data_nor_the_number_of_steps():
 
 
 def test_the_golden_listing_of_2_3_3_1_tanh_by_sigmoids():
-    listing = render.listing(built(problem_of((2, 3, 3, 1)), "sigmoid", n_steps=5))
+    listing = built(problem_of((2, 3, 3, 1)), "sigmoid", n_steps=5).listing()
     golden = (GOLDEN / "recursion_2_3_3_1_tanh.txt").read_text(encoding="utf-8")
     without_errors = [line.split(", error")[0] for line in listing.splitlines()]
     assert without_errors == [line.split(", error")[0] for line in golden.splitlines()]
@@ -109,7 +109,7 @@ def test_the_golden_listing_of_2_3_3_1_tanh_by_sigmoids():
 
 def test_a_program_survives_the_way_through_json():
     program = built(problem_of((2, 3, 1), "relu"), "softplus")
-    assert render.from_data(json.loads(json.dumps(render.to_data(program)))) == program
+    assert from_data(json.loads(json.dumps(program.to_data()))) == program
 
 
 def test_an_output_activation_is_refused_with_the_reason():

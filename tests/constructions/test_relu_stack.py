@@ -21,9 +21,8 @@ from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.updates import GradientStep
-from icgd.program import render
 from icgd.program.instructions import ApplyUnits, MapSlots
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from tests import cases
 from tests.cases import build, make_case, over
 
@@ -74,13 +73,13 @@ def test_only_smooth_functions_are_approximated(case):
 
 def test_the_golden_listing_of_3_4_4_2_tanh():
     case = make_case(HEADLINE, "squared")
-    listing = render.listing(build(RELU_STACK, case, n_steps=5, pieces=128))
+    listing = build(RELU_STACK, case, n_steps=5, pieces=128).listing()
     assert listing == (GOLDEN / "relu_stack_3_4_4_2_tanh.txt").read_text(encoding="utf-8")
 
 
 def test_the_golden_data_of_2_3_1_relu_huber():
     """Nothing in it is approximated, so its numbers are the same on every machine."""
-    data = render.to_data(build(RELU_STACK, make_case(MLP((2, 3, 1), "relu"), "huber"), n_steps=2))
+    data = build(RELU_STACK, make_case(MLP((2, 3, 1), "relu"), "huber"), n_steps=2).to_data()
     golden = (GOLDEN / "relu_stack_2_3_1_relu_huber.json").read_text(encoding="utf-8")
     assert json.loads(json.dumps(data)) == json.loads(golden)
 

@@ -22,7 +22,6 @@ from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.updates import GradientStep
-from icgd.program import render
 from icgd.program.check import check_program
 from icgd.program.functions import LatticeFunction
 from icgd.program.instructions import (
@@ -34,7 +33,7 @@ from icgd.program.instructions import (
     MapSlots,
     Project,
 )
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from tests import cases
 from tests.cases import make_case
 from tests.constructions.test_relu_stack import all_plus, corner, signs
@@ -172,7 +171,7 @@ def test_scratch_has_only_the_slots_that_are_used():
 def test_the_golden_listing_of_3_4_4_2_tanh():
     """But for the errors, which come out of a least-squares fit, in whatever order it rounds."""
     problem = make_case(HEADLINE, "squared").problem
-    listing = render.listing(build(problem, Precision(registers=64), n_steps=5))
+    listing = build(problem, Precision(registers=64), n_steps=5).listing()
     listing = re.sub(r"error at most \S+", "error at most ...", listing)
     assert listing == (GOLDEN / "softmax_stack_3_4_4_2_tanh.txt").read_text(encoding="utf-8")
 

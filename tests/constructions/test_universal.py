@@ -21,11 +21,10 @@ from icgd.errors import (
     UnsupportedProblemError,
 )
 from icgd.problems.oracles import network
-from icgd.program import render
 from icgd.program.check import check_program
 from icgd.program.instructions import Combination
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from tests.cases import exact_step
 
 UNIVERSAL = Universal()
@@ -75,7 +74,7 @@ def test_a_step_takes_4_layers_and_a_prediction_2():
 
 
 def test_the_golden_listing_of_3_levels():
-    listing = render.listing(compiled(levels=3, n_steps=2).program)
+    listing = compiled(levels=3, n_steps=2).program.listing()
     assert listing == (GOLDEN / "universal_3_levels.txt").read_text(encoding="utf-8")
 
 

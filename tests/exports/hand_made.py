@@ -14,7 +14,8 @@ from icgd.layers.transformer import Transformer
 from icgd.problems.arrays import dtype_named
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
+from icgd.program.stack import StackProgram
 from tests import cases
 
 LAYOUT = Layout(

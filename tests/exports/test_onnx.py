@@ -26,7 +26,7 @@ from icgd.exports.onnx import export_onnx, run_onnx
 from icgd.layers.transformer import Transformer
 from icgd.problems.problem import Problem
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
-from icgd.program.render import from_data
+from icgd.program.registry import from_data
 from tests import cases
 from tests.cases import build
 from tests.exports.hand_made import HandMade, hand_made, run, some_stream, streams

@@ -2,7 +2,9 @@
 
 import pytest
 
+from icgd.problems.mlp import MLP
 from icgd.program.chain import ChainMask
+from tests.backends.chain_cases import problem_of, program_of
 
 
 def names(depth: int, n_rounds: int) -> dict[int, str]:
@@ -16,8 +18,9 @@ def names(depth: int, n_rounds: int) -> dict[int, str]:
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_a_block_reads_its_neighbour_and_the_block_of_its_own_layer(depth):
     mask, chain = ChainMask(depth), names(depth, 3)
-    for step in range(1, 6 * depth + 1):
-        place, far = mask.place(step), mask.far(step)
+    for reading in mask.walk(1, 6 * depth):
+        step, place, far = reading.number, reading.place, reading.far
+        assert place == mask.place(step)
         pass_name, other = ("F", "B") if place.is_forward else ("B", "F")
         assert chain[step] == f"{pass_name}{place.layer}"
         first = place.layer == (1 if place.is_forward else depth)
@@ -30,7 +33,8 @@ def test_a_block_reads_its_neighbour_and_the_block_of_its_own_layer(depth):
 
 def test_weights_come_from_the_round_before_and_outputs_from_this_one():
     mask = ChainMask(3)
-    assert [mask.far(step) for step in range(7, 13)] == [None, 5, 4, None, 8, 7]
+    assert [step.far for step in mask.walk_round(1)] == [None, 5, 4, None, 8, 7]
+    assert [step.number for step in mask.walk_round(1)] == [7, 8, 9, 10, 11, 12]
     assert [mask.place(step).round for step in (6, 7, 12, 13)] == [0, 1, 1, 2]
     assert mask.place(11).title() == "backward 2 of round 2"
 
@@ -52,6 +56,27 @@ def test_the_matrix_shows_data_then_initial_weights_then_the_chain():
 def test_no_block_reads_further_back_than_the_reach():
     for depth in (1, 4):
         mask = ChainMask(depth)
-        steps = range(1, 4 * depth + 1)
-        distances = [1] + [step - far for step in steps if (far := mask.far(step)) is not None]
+        steps = mask.walk(1, 4 * depth)
+        distances = [1] + [step.number - step.far for step in steps if step.far is not None]
         assert max(distances) == mask.reach
+
+
+def test_a_reading_finds_its_blocks_among_those_written_and_the_data_of_the_round():
+    written = {number: f"block {number}" for number in range(-1, 5)}
+    read = [step.blocks(written, "X", "Y") for step in ChainMask(2).walk_round(0)]
+    assert read == [
+        ("block 0", "X"),
+        ("block 1", "block -1"),
+        ("block 2", "Y"),
+        ("block 3", "block 1"),
+    ]
+
+
+def test_a_chain_says_what_it_trains_what_can_be_recorded_and_where_its_ramp_is():
+    chain = program_of(problem_of(MLP((2, 3, 1), "relu")))
+    assert chain.weight_shapes == chain.shapes == ((3, 2), (1, 3))
+    assert chain.recordable == chain.rows.names
+    assert chain.n_examples is None
+    assert chain.has_kinks
+    assert chain.ramps("relu'") == ((0.0, chain.kink_width),)
+    assert not program_of(problem_of(MLP((2, 3, 1), "identity"))).has_kinks

@@ -72,7 +72,10 @@ def test_a_program_as_built_obeys_the_rules():
         ),
         (changed(2, copy("delta", "z")), "layer 2 (products): needs instructions of one kind"),
         (changed(1, Juggle()), "Juggle: has no shape rule in program/chain_check.py"),
-        (changed(1, copy("near.first", "inputs", gate=float("inf"))), "gate: is inf, expected a "),
+        (
+            changed(1, copy("near.first", "inputs", gate=float("inf"))),
+            "layer 1 (router): CopyWhere.gate is inf, expected a finite number",
+        ),
         (replace(PROGRAM, n_steps=-1), "program: needs layers and a whole number of rounds"),
         (replace(PROGRAM, kinds=()), "program: needs a flag for the kind of every layer"),
     ],

@@ -25,8 +25,9 @@ from icgd.program.instructions import (
     WipeSlots,
 )
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
 from icgd.program.registers import REGISTER_SLOTS
+from icgd.program.stack import StackProgram
 from tests import cases
 from tests.cases import Juggle, build, every_construction_on
 
@@ -204,7 +205,7 @@ BROKEN = {
     ),
     "an instruction without a shape rule": (
         with_layer(6, CLIP, WIPE, Juggle()),
-        "Juggle: has no shape rule in program/check.py",
+        "Juggle: has no shape rule in program/shape_rules.py",
     ),
 }
 
@@ -247,7 +248,7 @@ RELIED_ON = {
     "no grid": (program(functions=(replace(RELU, grid=0.0),)), "has knots off its grid 0.0"),
     "a slope that is no number": (
         program(functions=(replace(RELU, slopes=(0.0, nan, 2.0)),)),
-        "function 'relu': is nan, expected a finite number",
+        "function 'relu': ReluSum.slopes[1] is nan, expected a finite number",
     ),
     "a negative error": (
         program(functions=(replace(RELU, errors=(0.0, -1.0, 0.0)),)),
@@ -255,7 +256,7 @@ RELIED_ON = {
     ),
     "an infinite gate": (
         with_layer(2, replace(SLOPE, gate=inf)),
-        "gate: is inf, expected a finite number",
+        "block layer 2 (here): MapSlots.gate is inf, expected a finite number",
     ),
     "steps that cannot be counted": (
         program(n_steps=-3),
@@ -458,19 +459,19 @@ BROKEN_SOFTMAX = {
     ),
     "a value that is no number": (
         with_look_up("square", values=(0.0, nan, 0.0)),
-        "function 'square': is nan, expected a finite number",
+        "function 'square': LatticeFunction.values[1] is nan, expected a finite number",
     ),
     "an infinite probe": (
         with_softmax_layer(4, replace(GRADIENT, probe=inf)),
-        "probe: is inf, expected a finite number",
+        "block layer 4 (here): AddGradient.probe is inf, expected a finite number",
     ),
     "an infinite reach": (
         with_softmax_layer(3, replace(PROJECT, reach=inf)),
-        "reach: is inf, expected a finite number",
+        "block layer 3 (here): Project.reach is inf, expected a finite number",
     ),
     "a factor of infinite reach": (
         with_softmax_layer(2, replace(PRODUCT, factor_reach=inf)),
-        "factor_reach: is inf, expected a finite number",
+        "block layer 2 (here): AddProduct.factor_reach is inf, expected a finite number",
     ),
 }
 

@@ -5,8 +5,9 @@ import pytest
 from icgd.errors import ProgramError
 from icgd.program.check import check_program
 from icgd.program.grid_instructions import DescendExamples, PredictMean, ShrinkSlot
-from icgd.program.program import Layer, StackProgram
-from icgd.program.render import from_data, to_data
+from icgd.program.program import Layer
+from icgd.program.registry import from_data
+from icgd.program.stack import StackProgram
 from tests.linear_cases import PROBLEMS, compiled_of
 
 STEP = DescendExamples("logistic", ("w", "b"), ("x", "one"), "y", -0.5, -0.25, 3.0, 4, False)
@@ -31,7 +32,7 @@ def test_instructions_read_as_formulas_and_know_their_slots():
 
 def test_a_program_of_them_is_data():
     program = compiled_of(PROBLEMS["poisson"]).program
-    assert from_data(to_data(program)) == program
+    assert from_data(program.to_data()) == program
     assert program.n_examples == 6
     assert program.n_registers == 0
 
@@ -49,8 +50,8 @@ def broken(program: StackProgram, **change: object) -> StackProgram:
         ({"inputs": ("x",)}, "has 2 weights for 1 inputs"),
         ({"inputs": ("one", "x")}, "widths differ: w 3, one 1"),
         ({"label": "x"}, r"'x' has shape \(3,\), expected \(1,\)"),
-        ({"scale": float("nan")}, "is nan, expected a finite number"),
-        ({"decay": float("inf")}, "is inf, expected a finite number"),
+        ({"scale": float("nan")}, "DescendExamples.scale is nan, expected a finite number"),
+        ({"decay": float("inf")}, "DescendExamples.decay is inf, expected a finite number"),
     ],
 )
 def test_a_broken_step_is_named(change, rule):

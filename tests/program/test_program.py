@@ -1,69 +1,47 @@
-from dataclasses import replace
+"""What every kind of program says of itself."""
+
+from dataclasses import is_dataclass
 
 import pytest
 
-from icgd.errors import UnknownNameError
-from icgd.program.functions import LatticeFunction, ReluSum
+from icgd.certificates.enclosures import is_ramp
 from icgd.program.instructions import ClipSlots, LayerKind, MultiplySlots
-from icgd.program.layout import Layout
-from icgd.program.program import Layer, StackProgram
-
-RELU = ReluSum("relu", -1.0, 1.0, 1.0, (0.0,), (0.0, 1.0), 0.0, 0.0, (0.0, 0.0))
-TWICE = replace(RELU, name="double", knots=(), slopes=(2.0,), errors=(0.0,))
-FIRST = Layer("first", (MultiplySlots("a", "b", write="c"),))
-SECOND = Layer("second", (ClipSlots(("w",), 1.0, "one"),))
-LAST = Layer("last", (ClipSlots(("v",), 1.0, "one"),))
-PROGRAM = StackProgram("by hand", Layout(()), (RELU, TWICE), (FIRST, SECOND), 3, (LAST,))
+from icgd.program.program import AbstractProgram, Layer
+from icgd.program.registry import PROGRAMS
+from tests import cases
+from tests.cases import build, every_construction_on
 
 
 def test_a_layer_is_of_the_kind_of_its_instructions():
-    assert [layer.kind for layer in (FIRST, SECOND)] == [LayerKind.PRODUCT, LayerKind.MLP]
+    first = Layer("first", (MultiplySlots("a", "b", write="c"),))
+    second = Layer("second", (ClipSlots(("w",), 1.0, "one"),))
+    assert [layer.kind for layer in (first, second)] == [LayerKind.PRODUCT, LayerKind.MLP]
 
 
-def test_the_block_is_repeated_once_a_step_and_prediction_follows():
-    titles = [layer.title for layer in PROGRAM.unrolled()]
-    assert titles == ["first", "second"] * 3 + ["last"]
-    assert PROGRAM.n_layers == 7
+def test_programs_are_of_two_kinds_both_final_and_frozen():
+    assert set(AbstractProgram.__subclasses__()) == set(PROGRAMS.values())
+    for kind in PROGRAMS.values():
+        assert is_dataclass(kind)
+        assert kind.__final__
+        assert kind.__dataclass_params__.frozen
 
 
-def test_functions_are_found_by_name():
-    assert PROGRAM.relu_sum("double") is TWICE
+def test_the_abstract_program_is_not_made():
+    with pytest.raises(TypeError, match="abstract"):
+        AbstractProgram()
 
 
-def test_an_unknown_function_lists_the_known_ones_and_suggests_the_nearest():
-    with pytest.raises(UnknownNameError) as caught:
-        PROGRAM.relu_sum("rleu")
-    assert str(caught.value) == (
-        "Unknown function of the program 'rleu'; known are relu, double. Did you mean 'relu'?"
-    )
+@every_construction_on(cases.SMALL)
+def test_a_program_knows_from_its_numbers_alone_whether_it_has_ramps(construction, case):
+    """The bounds ask the catalogue of functions instead."""
+    program = build(construction, case)
+    by_name = any(is_ramp(fit) and not fit.is_exact for fit in program.functions)
+    assert program.has_kinks is by_name
 
 
-CUBE = LatticeFunction("cube", 1.0, 0.5, 1.4, (8.0, 1.0, 0.0, 1.0, 8.0), 0.0, 8.0, 1.0)
-LOOKING_UP = replace(PROGRAM, functions=(RELU, CUBE, replace(CUBE, name="relu")))
-
-
-def test_a_program_without_look_ups_has_no_registers():
-    assert PROGRAM.n_registers == 0
-    assert PROGRAM.registers() == {}
-    assert PROGRAM.lattice_functions == ()
-
-
-def test_a_program_with_look_ups_has_a_register_for_each_grid_token_and_one_for_the_memory():
-    assert LOOKING_UP.n_registers == 6
-    constants = LOOKING_UP.registers()
-    assert constants["scale"] == (1.0, -1.0, -0.5, 0.0, 0.5, 1.0)
-    assert constants["value of cube"] == (0.0, *CUBE.values)
-    assert constants["value of relu"] == (0.0, *CUBE.values)
-
-
-def test_a_sum_and_a_look_up_may_have_the_same_name():
-    assert LOOKING_UP.relu_sum("relu") is RELU
-    assert LOOKING_UP.look_up("relu") is LOOKING_UP.functions[2]
-    assert LOOKING_UP.lattice_functions == LOOKING_UP.functions[1:]
-
-
-def test_a_sum_is_not_found_as_a_look_up():
-    with pytest.raises(UnknownNameError, match=r"^Unknown function of the program 'double'; known"):
-        LOOKING_UP.look_up("double")
-    with pytest.raises(UnknownNameError, match=r"known are relu\.$"):
-        LOOKING_UP.relu_sum("cube")
+@every_construction_on(cases.SMALL)
+def test_a_program_says_which_weights_it_trains(construction, case):
+    program = build(construction, case)
+    assert program.weight_shapes == case.problem.network.matrix_shapes
+    assert program.layers == (*program.block, *program.prediction)
+    assert program.recordable == program.layout.names

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from icgd.problems.mlp import MLP
-from icgd.program import render
+from icgd.program.registry import from_data
 from tests import cases
 from tests.backends.chain_cases import problem_of, program_of
 from tests.cases import build, every_construction_on
@@ -14,7 +14,7 @@ from tests.contracts.backend import RELU_STACK, SOFTMAX_STACK
 @every_construction_on(cases.SMALL)
 def test_a_program_survives_its_json_text_unchanged(construction, case):
     program = build(construction, case)
-    assert render.from_data(json.loads(json.dumps(render.to_data(program)))) == program
+    assert from_data(json.loads(json.dumps(program.to_data()))) == program
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_program_survives_its_json_text_unchanged(construction, case):
 )
 def test_the_listing_of_a_chain_says_what_a_block_reads(widths, far):
     """Block t is the i-th of its pass, and reads block t - (2i - 1), or data at i = 1."""
-    listing = render.listing(program_of(problem_of(MLP(widths))))
+    listing = program_of(problem_of(MLP(widths))).listing()
     assert f"\nblock t, from block t - 1 and {far}\n" in listing
 
 
@@ -37,12 +37,12 @@ def test_a_different_program_has_different_data():
     other = replace(
         program, functions=(replace(first, low=first.low - 1.0), *program.functions[1:])
     )
-    assert render.to_data(other) != render.to_data(program)
+    assert other.to_data() != program.to_data()
 
 
 def test_data_names_verbs_kinds_roles_and_functions():
     program = build(RELU_STACK, cases.FEW[0])
-    data = render.to_data(program)
+    data = program.to_data()
     assert data["slots"][0] == {"name": "x", "shape": [3], "role": "INPUT"}
     assert data["block"][0] == {
         "title": "forward 1",
@@ -67,7 +67,7 @@ LOOKING_UP = cases.make_case(MLP((2, 3, 1), "tanh"), "squared", box=0.5)
 
 
 def test_data_of_a_program_with_registers_name_arguments_and_kinds_of_functions():
-    data = render.to_data(build(SOFTMAX_STACK, LOOKING_UP))
+    data = build(SOFTMAX_STACK, LOOKING_UP).to_data()
     inputs = {"slots": ("x",), "coefficients": (1.0,)}
     assert data["block"][0]["kind"] == "softmax"
     assert data["block"][0]["instructions"] == [
@@ -90,14 +90,14 @@ def test_a_program_with_other_values_in_its_registers_has_different_data():
     first = program.functions[0]
     values = (first.values[0] + 1.0, *first.values[1:])
     other = replace(program, functions=(replace(first, values=values), *program.functions[1:]))
-    assert render.from_data(json.loads(json.dumps(render.to_data(other)))) == other != program
+    assert from_data(json.loads(json.dumps(other.to_data()))) == other != program
 
 
 def test_the_listing_says_where_a_look_up_is_right():
     wide = cases.make_case(MLP((2, 3, 1), "tanh"), "squared", box=30.0)
     narrow, wide = (build(SOFTMAX_STACK, case) for case in (LOOKING_UP, wide))
     lines = [
-        next(line for line in render.listing(program).splitlines() if line.startswith("  tanh "))
+        next(line for line in program.listing().splitlines() if line.startswith("  tanh "))
         for program in (narrow, wide)
     ]
     reach = narrow.look_up("tanh").reach
@@ -107,14 +107,14 @@ def test_the_listing_says_where_a_look_up_is_right():
 
 
 def test_the_listing_counts_registers_only_if_there_are_some():
-    title = render.listing(build(SOFTMAX_STACK, LOOKING_UP)).splitlines()[0]
+    title = build(SOFTMAX_STACK, LOOKING_UP).listing().splitlines()[0]
     n_registers = build(SOFTMAX_STACK, LOOKING_UP).n_registers
     assert title.endswith(f", {n_registers} registers")
-    assert "registers" not in render.listing(build(RELU_STACK, cases.FEW[0])).splitlines()[0]
+    assert "registers" not in build(RELU_STACK, cases.FEW[0]).listing().splitlines()[0]
 
 
 def test_the_listing_says_piece_in_the_singular_and_exact_for_no_error():
-    lines = render.listing(build(RELU_STACK, cases.FEW[0])).splitlines()
+    lines = build(RELU_STACK, cases.FEW[0]).listing().splitlines()
     double = next(line for line in lines if line.startswith("  double"))
     assert "1 piece, 2 terms on [" in double
     assert double.endswith("], exact")
@@ -122,4 +122,4 @@ def test_the_listing_says_piece_in_the_singular_and_exact_for_no_error():
 
 @pytest.mark.parametrize("heading", ["slots", "functions", "block, 3 times", "prediction"])
 def test_the_listing_has_its_sections(heading):
-    assert heading in render.listing(build(RELU_STACK, cases.FEW[0])).splitlines()
+    assert heading in build(RELU_STACK, cases.FEW[0]).listing().splitlines()

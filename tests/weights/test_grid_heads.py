@@ -4,7 +4,7 @@ import torch
 from icgd.backends.prompt import encode
 from icgd.errors import ProgramError
 from icgd.program.instructions import WipeSlots
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from icgd.weights.grid_heads import grid_heads, layer_heads
 from icgd.weights.lowering import lower_layer
 from tests.linear_cases import PROBLEMS, compiled_of, problem_of, task_of

@@ -29,9 +29,11 @@ from icgd.program.instructions import (
     WipeSlots,
 )
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
-from icgd.weights.heads import Heads, fill
+from icgd.program.program import Layer
+from icgd.program.stack import StackProgram
+from icgd.weights.heads import Heads
 from icgd.weights.lowering import lower_layer
+from icgd.weights.rules import fill
 from tests.cases import Juggle
 from tests.weights import with_registers
 from tests.weights.with_registers import LAYOUT as REGISTER_LAYOUT

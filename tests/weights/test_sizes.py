@@ -15,7 +15,8 @@ from icgd.program.instructions import (
 )
 from icgd.program.program import Layer
 from icgd.weights.lowering import lower_layer
-from icgd.weights.sizes import LayerSize, instruction_size, layer_size
+from icgd.weights.rules import instruction_size
+from icgd.weights.sizes import LayerSize, layer_size
 from tests import cases
 from tests.cases import Juggle, build, every_construction_on
 from tests.contracts.backend import RELU_STACK

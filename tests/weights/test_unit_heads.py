@@ -10,8 +10,9 @@ from icgd.approximation.ridge_sum import evaluate
 from icgd.program.check import shape_problem
 from icgd.program.instructions import Argument, Combination, Instruction
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
 from icgd.program.ridge import RidgeSum, RidgeUnit
+from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import (
     ActivateUnits,
     AddGatedJacobian,

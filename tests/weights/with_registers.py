@@ -10,8 +10,8 @@ from icgd.approximation.lattice import fit_on_grid, identity, line_lattice, squa
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.problems.catalog import function_named
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import StackProgram
 from icgd.program.registers import REGISTER_SLOTS
+from icgd.program.stack import StackProgram
 
 REACH = 6.0
 N_EXAMPLES, N_QUERIES = 3, 2

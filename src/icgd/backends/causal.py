@@ -29,7 +29,7 @@ from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.layers.transformer import Transformer
 from icgd.problems.task import Task
 from icgd.program.instructions import LayerKind
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 
 Mask = Bool[Tensor, "token token"]
 

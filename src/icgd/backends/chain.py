@@ -169,13 +169,10 @@ class Chain:
         for number in range(program.n_steps):
             rows = list(program.examples_of(number, task.n_examples))
             x, y = self.inputs(task.x[..., rows, :]), self.labels(task.y[..., rows, :])
-            start = number * mask.blocks_per_round
-            for step in range(start + 1, start + mask.blocks_per_round + 1):
-                far = mask.far(step)
-                data = x if mask.place(step).is_forward else y
-                second = data if far is None else self.blocks[far]
-                self.keep(step, self.generator.step(self.blocks[step - 1], second, step))
-            yield self.weights(start + mask.blocks_per_round)
+            for step in mask.walk_round(number):
+                near, far = step.blocks(self.blocks, x, y)
+                self.keep(step.number, self.generator.step(near, far, step.number))
+            yield self.weights((number + 1) * mask.blocks_per_round)
 
     def keep(self, number: int, block: Any) -> None:
         """Keep a block, and let go of the one that no later block reads."""
@@ -209,10 +206,9 @@ class Chain:
     def _forward(self, weights: Parameters, group: Tensor) -> Tensor:
         """The outputs at up to `batch_size` queries."""
         blocks, mask = self.initial(weights), self.program.mask
-        for step in range(1, mask.depth + 1):
-            far = mask.far(step)
-            second = self.inputs(group) if far is None else blocks[far]
-            near = blocks[step - 1]
-            blocks[step] = self.generator.step(near, second, step, at_queries=True)
+        inputs = self.inputs(group)
+        for step in mask.walk(1, mask.depth):
+            near, far = step.blocks(blocks, inputs, inputs)
+            blocks[step.number] = self.generator.step(near, far, step.number, at_queries=True)
         outputs = self.generator.row(blocks[mask.depth], "first").mT
         return outputs[..., : group.shape[-2], : self.task.y.shape[-1]]

@@ -218,7 +218,7 @@ def result(instruction: Instruction, stream: Rows) -> Row:
 
 
 @result.register
-def _(instruction: CopyWhere, stream: Rows) -> Row:
+def _result_of_copy_where(instruction: CopyWhere, stream: Rows) -> Row:
     if _is_closed(instruction.closed_by, stream):
         return 0.0
     source = _clipped(_combined(instruction.source, stream), instruction.bound)
@@ -226,7 +226,7 @@ def _(instruction: CopyWhere, stream: Rows) -> Row:
 
 
 @result.register
-def _(instruction: PassBack, stream: Rows) -> Row:
+def _result_of_pass_back(instruction: PassBack, stream: Rows) -> Row:
     """relu(up - B flat) - relu(-up - B flat) is up, drawn towards 0 by B flat."""
     if _is_closed(instruction.closed_by, stream):
         return 0.0
@@ -241,7 +241,7 @@ def _(instruction: PassBack, stream: Rows) -> Row:
 
 
 @result.register
-def _(instruction: ActivateWhere, stream: Rows) -> Row:
+def _result_of_activate_where(instruction: ActivateWhere, stream: Rows) -> Row:
     z, closed_by = stream[instruction.argument], instruction.closed_by
     if isinstance(z, float) or _is_closed(closed_by, stream):
         return 0.0
@@ -252,7 +252,7 @@ def _(instruction: ActivateWhere, stream: Rows) -> Row:
 
 
 @result.register
-def _(instruction: MarkFlat, stream: Rows) -> Row:
+def _result_of_mark_flat(instruction: MarkFlat, stream: Rows) -> Row:
     z = stream[instruction.argument]
     if isinstance(z, float) or _is_closed((instruction.linear, *instruction.closed_by), stream):
         return 0.0
@@ -260,7 +260,7 @@ def _(instruction: MarkFlat, stream: Rows) -> Row:
 
 
 @result.register
-def _(instruction: MultiplyMatrices, stream: Rows) -> Row:
+def _result_of_multiply_matrices(instruction: MultiplyMatrices, stream: Rows) -> Row:
     left, right = stream[instruction.left], stream[instruction.right]
     if isinstance(left, float) or isinstance(right, float):
         return 0.0
@@ -269,7 +269,7 @@ def _(instruction: MultiplyMatrices, stream: Rows) -> Row:
 
 
 @result.register
-def _(instruction: MultiplyEntries, stream: Rows) -> Row:
+def _result_of_multiply_entries(instruction: MultiplyEntries, stream: Rows) -> Row:
     left, right = stream[instruction.left], stream[instruction.right]
     if isinstance(right, float) and right == 1.0:
         return left

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
-from typing import ClassVar
+from functools import partial, singledispatch
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,12 @@ from icgd.backends.memory import usable_memory
 from icgd.backends.prompt import encode, read_learnt, read_predictions
 from icgd.backends.run import AbstractBackend, OnProgress, Run, is_still, made_or_none
 from icgd.backends.scores import linear_scores, require_scores
-from icgd.errors import DenseSizeError, InterruptedRunError
+from icgd.errors import DenseSizeError, InterruptedRunError, ProgramError
 from icgd.layers.transformer import Transformer
 from icgd.problems.task import Task
-from icgd.program.chain import ChainProgram, Program
-from icgd.program.program import StackProgram
+from icgd.program.chain import ChainProgram
+from icgd.program.program import AbstractProgram
+from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters, Predictions
 from icgd.weights.chain_lowering import lower_chain
 from icgd.weights.lowering import lower_program
@@ -31,14 +32,23 @@ def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64)
     return lower_program(program, dtype)
 
 
-def build_block(program: ChainProgram, dtype: torch.dtype = torch.float64) -> nn.Sequential:
-    """The layers that write every block of a chain, if they fit in memory."""
+@singledispatch
+def build_block(program: AbstractProgram, dtype: torch.dtype = torch.float64) -> nn.Module:
+    """What exists as weights, if it fits in memory: all of a stack, or the block of a chain."""
+    raise ProgramError.broken(type(program).__name__, "has no rule in backends/dense.py")
+
+
+build_block.register(StackProgram, build_transformer)
+
+
+@build_block.register
+def _build_chain(program: ChainProgram, dtype: torch.dtype = torch.float64) -> nn.Sequential:
     require_memory(program, dtype)
     return lower_chain(program, dtype)
 
 
-def require_memory(program: Program, dtype: torch.dtype) -> None:
-    """Raise `DenseSizeError` if the dense weights are too large for the memory there is."""
+def require_memory(program: AbstractProgram, dtype: torch.dtype) -> None:
+    """Raise `DenseSizeError` if the dense weights are too large for this machine."""
     parameters = summarise(program, n_tokens=1).parameters
     needed, available = parameters * dtype.itemsize, usable_memory()
     if needed > available.n_bytes:
@@ -53,7 +63,7 @@ class DenseBackend(AbstractBackend):
 
     def run(
         self,
-        program: Program,
+        program: AbstractProgram,
         task: Task,
         *,
         trace: tuple[str, ...] = (),
@@ -72,6 +82,7 @@ class DenseBackend(AbstractBackend):
                 on_progress=on_progress,
                 stop_below=stop_below,
             )
+        program = cast(StackProgram, program)
         transformer = build_transformer(program, task.x.dtype).to(task.x.device)
         with torch.no_grad():
             return _Pass(program, task, transformer, trace).run(history, on_progress, stop_below)

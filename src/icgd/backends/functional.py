@@ -16,8 +16,8 @@ from icgd.backends.prompt import constants_of, known_labels
 from icgd.backends.run import OnProgress, Run
 from icgd.problems.kernel_machine import KernelHead, as_matrix, sum_of_heads
 from icgd.problems.task import Task
-from icgd.program.instructions import DescendFunction
-from icgd.program.program import StackProgram
+from icgd.program.kernel_instructions import DescendFunction
+from icgd.program.stack import StackProgram
 from icgd.shapes import Labels, Points
 
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 
 from icgd.backends.chain import run_chain
 from icgd.backends.functional import run_function
-from icgd.backends.grid_kernels import Machine
 from icgd.backends.prompt import (
     constants_of,
     require_entry,
     split_parameters,
     weight_scales,
 )
+from icgd.backends.rules import Machine
 from icgd.backends.run import (
     AbstractBackend,
     OnProgress,
@@ -33,9 +33,10 @@ from icgd.backends.run import (
 )
 from icgd.errors import InterruptedRunError
 from icgd.problems.task import Task
-from icgd.program.chain import ChainProgram, Program
+from icgd.program.chain import ChainProgram
 from icgd.program.layout import Role
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import AbstractProgram, Layer
+from icgd.program.stack import StackProgram
 from icgd.shapes import History, Parameters, Predictions, Stream
 
 NUMBERS_AT_ONCE = 2**18
@@ -51,7 +52,7 @@ class FusedBackend(AbstractBackend):
 
     def run(
         self,
-        program: Program,
+        program: AbstractProgram,
         task: Task,
         *,
         trace: tuple[str, ...] = (),
@@ -69,6 +70,7 @@ class FusedBackend(AbstractBackend):
                 on_progress=on_progress,
                 stop_below=stop_below,
             )
+        program = cast(StackProgram, program)
         for name in trace:
             program.layout.slot(name)
         require_entry(program, task)

@@ -10,15 +10,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from icgd.backends.kernels import kernel
+from icgd.backends.kernels import Machine, kernel
 from icgd.backends.look_up import Kernel
 from icgd.backends.scores import require_scores
-from icgd.backends.unit_kernels import Machine
 from icgd.problems.links import link_named
 from icgd.program.grid_instructions import DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import ONE
-
-__all__ = ["Machine"]
 
 
 def _scores(instruction: DescendExamples | PredictMean, machine: Machine) -> Callable[[], Tensor]:
@@ -39,7 +36,7 @@ def _scores(instruction: DescendExamples | PredictMean, machine: Machine) -> Cal
 
 
 @kernel.register
-def _(instruction: DescendExamples, machine: Machine) -> Kernel:
+def _kernel_of_descend_examples(instruction: DescendExamples, machine: Machine) -> Kernel:
     compute, mean = _scores(instruction, machine), link_named(instruction.mean).mean
     labels = machine.slots[instruction.label][..., machine.examples, :]
     targets = [machine.slots[name] for name in instruction.weights]
@@ -63,7 +60,7 @@ def _(instruction: DescendExamples, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: PredictMean, machine: Machine) -> Kernel:
+def _kernel_of_predict_mean(instruction: PredictMean, machine: Machine) -> Kernel:
     compute, mean = _scores(instruction, machine), link_named(instruction.mean).mean
     write = machine.slots[instruction.write]
 
@@ -76,7 +73,7 @@ def _(instruction: PredictMean, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: ShrinkSlot, machine: Machine) -> Kernel:
+def _kernel_of_shrink_slot(instruction: ShrinkSlot, machine: Machine) -> Kernel:
     target, bound = machine.slots[instruction.slot], instruction.bound
     threshold = instruction.threshold
 

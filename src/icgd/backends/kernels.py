@@ -25,12 +25,10 @@ from icgd.program.instructions import (
     AddProduct,
     ApplyUnits,
     Argument,
-    AverageExamples,
     ClipSlots,
     Combination,
     Instruction,
     LookUp,
-    LookUpStep,
     MapSlots,
     MultiplySlots,
     Project,
@@ -39,7 +37,9 @@ from icgd.program.instructions import (
     WipeSlots,
 )
 from icgd.program.layout import Role
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
+from icgd.program.stack import StackProgram
+from icgd.program.table_instructions import AverageExamples, LookUpStep
 from icgd.shapes import Inputs, Labels, Parameters, Queries
 
 
@@ -200,14 +200,14 @@ def kernel(instruction: Instruction, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: ApplyUnits, machine: Machine) -> Kernel:
+def _kernel_of_apply_units(instruction: ApplyUnits, machine: Machine) -> Kernel:
     buffer = machine.argument(Argument(Combination.of(instruction.inputs), instruction.weights))
     function = machine.program.relu_sum(instruction.function)
     return buffer.kernel(function, machine.slots[instruction.write])
 
 
 @kernel.register
-def _(instruction: LookUp, machine: Machine) -> Kernel:
+def _kernel_of_look_up(instruction: LookUp, machine: Machine) -> Kernel:
     buffer = machine.argument(instruction.argument)
     writes = [machine.slots[name] for name in instruction.into]
     functions = [machine.program.look_up(name) for name in instruction.lookups]
@@ -224,13 +224,13 @@ def _(instruction: LookUp, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: Project, machine: Machine) -> Kernel:
+def _kernel_of_project(instruction: Project, machine: Machine) -> Kernel:
     value, write = machine.argument(instruction.argument).value, machine.slots[instruction.write]
     return lambda: write.copy_(value)
 
 
 @kernel.register
-def _(instruction: AddProduct, machine: Machine) -> Kernel:
+def _kernel_of_add_product(instruction: AddProduct, machine: Machine) -> Kernel:
     value, factor = (
         machine.argument(instruction.argument).value,
         machine.slots[instruction.factor],
@@ -242,7 +242,7 @@ def _(instruction: AddProduct, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: AddGradient, machine: Machine) -> Kernel:
+def _kernel_of_add_gradient(instruction: AddGradient, machine: Machine) -> Kernel:
     left, combine = _combined(instruction.left, machine.slots)
     right, write = machine.slots[instruction.right], machine.slots[instruction.write]
     add = add_outer_product(left, right, instruction.scale, write, machine)
@@ -265,21 +265,23 @@ def add_outer_product(
 
 
 @kernel.register
-def _(instruction: MultiplySlots, machine: Machine) -> Kernel:
+def _kernel_of_multiply_slots(instruction: MultiplySlots, machine: Machine) -> Kernel:
     left, right = machine.slots[instruction.left], machine.slots[instruction.right]
     write = machine.slots[instruction.write]
     return lambda: torch.mul(left, right, out=write)
 
 
 @kernel.register
-def _(instruction: PullBack, machine: Machine) -> Kernel:
+def _kernel_of_pull_back(instruction: PullBack, machine: Machine) -> Kernel:
     upstream, weights = machine.slots[instruction.upstream], machine.slots[instruction.weights]
     slope, write = machine.slots[instruction.slope], machine.slots[instruction.write]
     return lambda: torch.matmul(upstream, weights, out=write).mul_(slope)
 
 
 @kernel.register
-def _(instruction: AccumulateOuterProduct, machine: Machine) -> Kernel:
+def _kernel_of_accumulate_outer_product(
+    instruction: AccumulateOuterProduct, machine: Machine
+) -> Kernel:
     left, right, write = (
         machine.slots[name] for name in (instruction.left, instruction.right, instruction.write)
     )
@@ -287,7 +289,7 @@ def _(instruction: AccumulateOuterProduct, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: MapSlots, machine: Machine) -> Kernel:
+def _kernel_of_map_slots(instruction: MapSlots, machine: Machine) -> Kernel:
     tokens = machine.tokens_where(instruction.only_where)
     target = machine.slots[instruction.write][..., tokens, :]
     parts = [_summand(summand, machine, tokens) for summand in instruction.summands]
@@ -322,7 +324,7 @@ def _summand(summand: Summand, machine: Machine, tokens: slice) -> tuple[Kernel,
 
 
 @kernel.register
-def _(instruction: ClipSlots, machine: Machine) -> Kernel:
+def _kernel_of_clip_slots(instruction: ClipSlots, machine: Machine) -> Kernel:
     targets = [machine.slots[name] for name in instruction.slots]
     bound = instruction.bound
 
@@ -334,7 +336,7 @@ def _(instruction: ClipSlots, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: WipeSlots, machine: Machine) -> Kernel:
+def _kernel_of_wipe_slots(instruction: WipeSlots, machine: Machine) -> Kernel:
     targets = [machine.slots[name] for name in instruction.slots] if machine.traced else []
 
     def wipe() -> None:
@@ -345,7 +347,7 @@ def _(instruction: WipeSlots, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: AverageExamples, machine: Machine) -> Kernel:
+def _kernel_of_average_examples(instruction: AverageExamples, machine: Machine) -> Kernel:
     examples = {name: machine.slots[name][..., machine.examples, :] for name in instruction.reads()}
     score, combine_score = _combined(instruction.score, examples)
     value, combine_value = _combined(instruction.value, examples)
@@ -360,7 +362,7 @@ def _(instruction: AverageExamples, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: LookUpStep, machine: Machine) -> Kernel:
+def _kernel_of_look_up_step(instruction: LookUpStep, machine: Machine) -> Kernel:
     """The key is equal in all tokens, and the weight is kept once: the first token has it."""
     (summand,) = instruction.addition.summands
     look_up, value = _summand(summand, machine, slice(0, 1))

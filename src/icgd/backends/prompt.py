@@ -11,7 +11,7 @@ from icgd.errors import DataError
 from icgd.problems.task import Task
 from icgd.program import instructions, registers, unit_instructions
 from icgd.program.layout import Layout, Role
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from icgd.shapes import Labels, Parameters, Predictions, Stream
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from icgd.errors import OverflowedRunError
 from icgd.problems.task import Task
-from icgd.program.chain import Program
+from icgd.program.program import AbstractProgram
 from icgd.shapes import History, Parameters, Predictions
 
 OnProgress = Callable[[int, int], None]
@@ -81,7 +81,7 @@ class AbstractBackend(ABC):
     @abstractmethod
     def run(
         self,
-        program: Program,
+        program: AbstractProgram,
         task: Task,
         *,
         trace: tuple[str, ...] = (),

@@ -35,8 +35,6 @@ from icgd.program.unit_instructions import (
     WipeByUnits,
 )
 
-__all__ = ["Machine"]
-
 AS_SUCH = 1e-8
 """Fits with a smaller error than this are computed as the functions that they stand for."""
 
@@ -84,14 +82,14 @@ def _values(function: str, reach: float, machine: Machine) -> Callable[[Tensor],
 
 
 @kernel.register
-def _(instruction: ActivateUnits, machine: Machine) -> Kernel:
+def _kernel_of_activate_units(instruction: ActivateUnits, machine: Machine) -> Kernel:
     z, write = machine.argument(instruction.argument).value, machine.slots[instruction.write]
     function = _values(instruction.function, instruction.reach, machine)
     return lambda: write.copy_(function(z))
 
 
 @kernel.register
-def _(instruction: PassOn, machine: Machine) -> Kernel:
+def _kernel_of_pass_on(instruction: PassOn, machine: Machine) -> Kernel:
     z, write = machine.argument(instruction.argument).value, machine.slots[instruction.write]
     function, weights = (
         _values(instruction.function, 1.0, machine),
@@ -101,7 +99,7 @@ def _(instruction: PassOn, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: StartJacobian, machine: Machine) -> Kernel:
+def _kernel_of_start_jacobian(instruction: StartJacobian, machine: Machine) -> Kernel:
     slopes = _SlopeProducts(instruction, machine)
     inputs, weights = machine.slots[instruction.inputs], slopes.weights.unsqueeze(-3)
     shape = (*weights.shape[-2:], inputs.shape[-1])
@@ -122,7 +120,7 @@ def _(instruction: StartJacobian, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: PushJacobian, machine: Machine) -> Kernel:
+def _kernel_of_push_jacobian(instruction: PushJacobian, machine: Machine) -> Kernel:
     slopes = _SlopeProducts(instruction, machine)
     weights = slopes.weights.unsqueeze(-3)
     below = machine.slots[instruction.jacobian].unflatten(-1, (weights.shape[-1], -1))
@@ -167,7 +165,7 @@ class _SlopeProducts:
 
 
 @kernel.register
-def _(instruction: AddOuterProduct, machine: Machine) -> Kernel:
+def _kernel_of_add_outer_product(instruction: AddOuterProduct, machine: Machine) -> Kernel:
     left, right = machine.slots[instruction.left], machine.slots[instruction.right]
     write, scale = machine.slots[instruction.write], instruction.scale
     if is_computed_as_such(machine.program.ridge_sum(instruction.function)):
@@ -178,14 +176,14 @@ def _(instruction: AddOuterProduct, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: AddGatedProduct, machine: Machine) -> Kernel:
+def _kernel_of_add_gated_product(instruction: AddGatedProduct, machine: Machine) -> Kernel:
     left, right = machine.slots[instruction.left], machine.slots[instruction.right]
     write = machine.slots[instruction.write]
     return add_outer_product(left, right, instruction.scale, write, machine)
 
 
 @kernel.register
-def _(instruction: AddJacobian, machine: Machine) -> Kernel:
+def _kernel_of_add_jacobian(instruction: AddJacobian, machine: Machine) -> Kernel:
     left, jacobian = _rows_of_examples(instruction, machine)
     if is_computed_as_such(machine.program.ridge_sum(instruction.function)):
         return _add_rows(instruction, machine)
@@ -195,7 +193,7 @@ def _(instruction: AddJacobian, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: AddGatedJacobian, machine: Machine) -> Kernel:
+def _kernel_of_add_gated_jacobian(instruction: AddGatedJacobian, machine: Machine) -> Kernel:
     return _add_rows(instruction, machine)
 
 
@@ -227,7 +225,7 @@ def _products(
 
 
 @kernel.register
-def _(instruction: SlopeOfLoss, machine: Machine) -> Kernel:
+def _kernel_of_slope_of_loss(instruction: SlopeOfLoss, machine: Machine) -> Kernel:
     prediction, label, write = (
         machine.slots[name]
         for name in (instruction.prediction, instruction.label, instruction.write)
@@ -239,7 +237,7 @@ def _(instruction: SlopeOfLoss, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: CopyToQueries, machine: Machine) -> Kernel:
+def _kernel_of_copy_to_queries(instruction: CopyToQueries, machine: Machine) -> Kernel:
     source = machine.slots[instruction.source][..., machine.queries, :]
     write = machine.slots[instruction.write][..., machine.queries, :]
     fit = machine.program.ridge_sum(instruction.function)
@@ -250,7 +248,7 @@ def _(instruction: CopyToQueries, machine: Machine) -> Kernel:
 
 
 @kernel.register
-def _(instruction: ClipByUnits, machine: Machine) -> Kernel:
+def _kernel_of_clip_by_units(instruction: ClipByUnits, machine: Machine) -> Kernel:
     """Units at the weights that lie where they are coarse: near the corners, or everywhere."""
     targets = [machine.slots[name] for name in instruction.slots]
     fit, bound = machine.program.ridge_sum(instruction.function), instruction.bound
@@ -288,7 +286,7 @@ def _coarse(fit: RidgeSum) -> Callable[[Tensor], Tensor]:
 
 
 @kernel.register
-def _(instruction: WipeByUnits, machine: Machine) -> Kernel:
+def _kernel_of_wipe_by_units(instruction: WipeByUnits, machine: Machine) -> Kernel:
     targets = [machine.slots[name] for name in instruction.slots] if machine.traced else []
 
     def wipe() -> None:

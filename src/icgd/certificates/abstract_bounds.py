@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from icgd.backends.run import OnProgress
-from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.enclosures import Arithmetic
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.program.chain import Program
+from icgd.program.program import AbstractProgram
 from icgd.shapes import History
 
 
@@ -41,7 +41,7 @@ class AbstractBounds(ABC):
     """What is proved of a program that trains a problem, computed as `how` says."""
 
     problem: Problem
-    program: Program
+    program: AbstractProgram
     how: Arithmetic
 
     @abstractmethod

@@ -23,11 +23,11 @@ from torch.nn import functional
 from icgd.backends.chain import input_columns, padded, travelling_rows
 from icgd.backends.run import OnProgress
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds
-from icgd.certificates.bounds import (
+from icgd.certificates.bounds import combination_at
+from icgd.certificates.enclosures import (
     Arithmetic,
     Enclosure,
     add,
-    combination_at,
     fitted_at,
     function_at,
     grid_error,
@@ -164,12 +164,9 @@ def round_after(
     for layer, matrix in enumerate(weights):
         blocks[-layer] = {**_travelling(program, layer), IS_BACKWARD: 1.0, "weights": matrix}
     inputs, labels = _data(x.mapped(partial(input_columns, program))), _data(_labels(program, y))
-    for step in range(1, mask.blocks_per_round + 1):
-        far = mask.far(step)
-        data = inputs if mask.place(step).is_forward else labels
-        blocks[step] = next_block(
-            program, blocks[step - 1], data if far is None else blocks[far], how
-        )
+    for step in mask.walk_round(0):
+        near, far = step.blocks(blocks, inputs, labels)
+        blocks[step.number] = next_block(program, near, far, how)
     last = [blocks[mask.blocks_per_round - layer]["weights"] for layer in range(len(weights))]
     return [layer for layer in last if isinstance(layer, Enclosure)]
 
@@ -264,13 +261,17 @@ def _combined(combination: Combination, stream: Rows, how: Arithmetic) -> Row:
 
 
 @rule.register
-def _(instruction: CopyWhere, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def _bound_of_copy_where(
+    instruction: CopyWhere, program: ChainProgram, stream: Rows, how: Arithmetic
+) -> Row:
     source = _clipped(_combined(instruction.source, stream, how), instruction.bound, how)
     return _where_open(source, instruction.closed_by, stream)
 
 
 @rule.register
-def _(instruction: PassBack, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def _bound_of_pass_back(
+    instruction: PassBack, program: ChainProgram, stream: Rows, how: Arithmetic
+) -> Row:
     upstream = _clipped(_combined(instruction.upstream, stream, how), instruction.bound, how)
     upstream, z = _where_open(upstream, instruction.closed_by, stream), stream[instruction.flat]
     if isinstance(upstream, float) or isinstance(z, float):
@@ -296,7 +297,9 @@ def _kinked(leak: float) -> KinkedFunction:
 
 
 @rule.register
-def _(instruction: ActivateWhere, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def _bound_of_activate_where(
+    instruction: ActivateWhere, program: ChainProgram, stream: Rows, how: Arithmetic
+) -> Row:
     z = stream[instruction.argument]
     if isinstance(z, float):
         return 0.0
@@ -306,12 +309,16 @@ def _(instruction: ActivateWhere, program: ChainProgram, stream: Rows, how: Arit
 
 
 @rule.register
-def _(instruction: MarkFlat, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def _bound_of_mark_flat(
+    instruction: MarkFlat, program: ChainProgram, stream: Rows, how: Arithmetic
+) -> Row:
     return 0.0 if stream[instruction.linear] else stream[instruction.argument]
 
 
 @rule.register
-def _(instruction: MultiplyMatrices, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def _bound_of_multiply_matrices(
+    instruction: MultiplyMatrices, program: ChainProgram, stream: Rows, how: Arithmetic
+) -> Row:
     left, right = stream[instruction.left], stream[instruction.right]
     if isinstance(left, float) or isinstance(right, float):
         return 0.0
@@ -323,7 +330,9 @@ def _(instruction: MultiplyMatrices, program: ChainProgram, stream: Rows, how: A
 
 
 @rule.register
-def _(instruction: MultiplyEntries, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def _bound_of_multiply_entries(
+    instruction: MultiplyEntries, program: ChainProgram, stream: Rows, how: Arithmetic
+) -> Row:
     left, right = stream[instruction.left], stream[instruction.right]
     if isinstance(left, float):
         return 0.0
@@ -351,7 +360,9 @@ def _read(
 
 
 @rule.register
-def _(instruction: LookUpProduct, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def _bound_of_look_up_product(
+    instruction: LookUpProduct, program: ChainProgram, stream: Rows, how: Arithmetic
+) -> Row:
     left, right = stream[instruction.left], stream[instruction.right]
     if isinstance(left, float) or isinstance(right, float):
         return 0.0

@@ -23,14 +23,14 @@ from math import inf, sqrt
 
 import torch
 
-from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.domain_bound import domain_bound
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.table_bound import table_step
 from icgd.problems.activations import Activation
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.problem import Problem
-from icgd.program.program import StackProgram
 from icgd.program.ridge import RidgeSum
+from icgd.program.stack import StackProgram
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,12 @@ class _Constants:
 def closed_form_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> float | None:
     """The paper's bound on the error of one step, and rounding; infinite beyond float64.
 
-    None for a program with look-ups or any activation, for which no paper gives one. A table of
-    steps has its own.
+    None for a program with look-ups or any activation, or one that lacks a function of the paper's
+    backward pass: no paper gives one. A table of steps has its own.
     """
     if program.n_registers or any(isinstance(fit, RidgeSum) for fit in program.functions):
+        return None
+    if program.step_table is None and not _has_backward_pass(program, problem):
         return None
     in_exact_arithmetic = closed_form_step if program.step_table is None else table_step
     functions = [function.without_error() for function in program.functions]
@@ -57,6 +59,15 @@ def closed_form_bound(program: StackProgram, problem: Problem, how: Arithmetic) 
         return in_exact_arithmetic(program, problem) + rounding.step
     except OverflowError:
         return inf
+
+
+def _has_backward_pass(program: StackProgram, problem: Problem) -> bool:
+    """Whether it evaluates every activation, its derivative, and the slope of the loss."""
+    target = problem.network
+    activations = [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
+    needed = {part.function.name for part in problem.loss_function.slope_parts or ()}
+    needed |= {f.name for a in activations for f in (a.value, a.derivative)}
+    return needed <= {function.name for function in program.functions}
 
 
 def closed_form_step(program: StackProgram, problem: Problem) -> float:

@@ -10,19 +10,15 @@ from math import inf
 import torch
 
 from icgd.certificates.abstract_bounds import DomainBound
-from icgd.certificates.bounds import (
-    Arithmetic,
-    Enclosure,
-    State,
-    apart_by,
-    drift_of,
-)
+from icgd.certificates.bounds import State, apart_by, drift_of
+from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
-from icgd.certificates.unit_bounds import left_over, propagate
+from icgd.certificates.rules import propagate
+from icgd.certificates.unit_bounds import left_over
 from icgd.problems.arrays import FLOAT32_ROUNDING
 from icgd.problems.problem import Problem
 from icgd.program.layout import Role
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 
 
 def domain_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> DomainBound:

@@ -20,7 +20,7 @@ from torch import Tensor
 from icgd.backends.prompt import known_labels
 from icgd.backends.run import OnProgress
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds
-from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.kernel_rounding import (
     Rounded,
     kernel_error,

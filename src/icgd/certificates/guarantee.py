@@ -13,7 +13,7 @@ from math import inf
 
 from torch import Tensor
 
-from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.linear_bound import linear_step_errors, norm
 from icgd.errors import DataError
 from icgd.problems.curvature import curvature, over_ball
@@ -21,7 +21,7 @@ from icgd.problems.guarantees import InexactDescent, distance_to_minimiser
 from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from icgd.shapes import History
 
 STILL = 1e-14

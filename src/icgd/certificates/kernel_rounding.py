@@ -14,7 +14,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.enclosures import Arithmetic
 from icgd.problems.kernel_machine import KernelHead, as_matrix
 from icgd.problems.kernels import SHAPES
 

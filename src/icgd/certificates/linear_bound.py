@@ -22,7 +22,7 @@ from torch import Tensor
 
 from icgd.backends.run import OnProgress
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds
-from icgd.certificates.bounds import Arithmetic
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
 from icgd.problems.curvature import curvature
@@ -30,7 +30,7 @@ from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.functions import GridMean
 from icgd.program.grid_instructions import LABEL, DescendExamples, ShrinkSlot
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from icgd.shapes import History
 
 NUMBERS_AT_ONCE = 2**22

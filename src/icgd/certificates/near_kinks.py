@@ -11,9 +11,7 @@ from icgd.problems.functions import StepFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.program.chain import ChainProgram
-from icgd.program.program import StackProgram
-from icgd.program.ridge import RidgeSum
+from icgd.program.program import AbstractProgram
 from icgd.shapes import History
 
 MOST_EVENTS = 20
@@ -41,7 +39,7 @@ class NearKinks:
 
 
 def near_kinks(
-    program: StackProgram | ChainProgram, problem: Problem, task: Task, history: History
+    program: AbstractProgram, problem: Problem, task: Task, history: History
 ) -> NearKinks:
     """Look at every preactivation of every step for those strictly inside a ramp."""
     count, oracle = 0, problem.oracle
@@ -59,31 +57,15 @@ def near_kinks(
     return NearKinks(count, tuple(events))
 
 
-def _inside_ramps(
-    program: StackProgram | ChainProgram, target: MLP, layer: int, z: Tensor
-) -> Tensor:
+def _inside_ramps(program: AbstractProgram, target: MLP, layer: int, z: Tensor) -> Tensor:
     """Positions of the preactivations inside a ramp, one row each."""
     derivative = target.layer_activation(layer).derivative
     if not isinstance(derivative, StepFunction) or not derivative.knots:
         return z.new_empty(0, z.dim()).long()
     inside = z != z
-    for start, end in _ramps(program, derivative):
+    for start, end in program.ramps(derivative.name):
         inside = inside | ((start < z) & (z < end))
     return inside.nonzero()
-
-
-def _ramps(
-    program: StackProgram | ChainProgram, derivative: StepFunction
-) -> list[tuple[float, float]]:
-    """Where the program's stand-in for the step is neither level: on its own, or times a number."""
-    if isinstance(program, ChainProgram):
-        return [(0.0, program.kink_width)]
-    by_units = [fit for fit in program.functions if isinstance(fit, RidgeSum)]
-    if by_units:
-        products = [fit for fit in by_units if fit.name == f"s {derivative.name}(t)"]
-        return [(band.low, band.high) for fit in products for band in fit.bands]
-    knots = program.relu_sum(derivative.name).knots
-    return list(zip(knots[::2], knots[1::2], strict=True))
 
 
 def _event(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from icgd.certificates.abstract_bounds import AbstractBounds
-from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.chain_bound import ChainBounds
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.functional_bound import FunctionBounds
 from icgd.certificates.linear_bound import LinearBounds
 from icgd.certificates.stack_bounds import StackBounds
@@ -12,8 +12,9 @@ from icgd.problems.oracles.function import FunctionOracle
 from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.oracles.network import NetworkOracle
 from icgd.problems.problem import Problem
-from icgd.program.chain import ChainProgram, Program
-from icgd.program.program import StackProgram
+from icgd.program.chain import ChainProgram
+from icgd.program.program import AbstractProgram
+from icgd.program.stack import StackProgram
 
 BOUNDS: dict[tuple[type, type], type[AbstractBounds]] = {
     (NetworkOracle, StackProgram): StackBounds,
@@ -24,6 +25,6 @@ BOUNDS: dict[tuple[type, type], type[AbstractBounds]] = {
 """By what is trained, and by the shape of the program that trains it."""
 
 
-def bounds_of(problem: Problem, program: Program, how: Arithmetic) -> AbstractBounds:
+def bounds_of(problem: Problem, program: AbstractProgram, how: Arithmetic) -> AbstractBounds:
     """The bounds of a program that trains `problem`, computed as `how` says."""
     return BOUNDS[type(problem.oracle), type(program)](problem, program, how)

@@ -10,19 +10,15 @@ from torch import Tensor
 
 from icgd.backends.prompt import split_parameters
 from icgd.backends.run import OnProgress
-from icgd.certificates.bounds import (
-    Arithmetic,
-    Enclosure,
-    State,
-    apart_by,
-    drift_of,
-)
+from icgd.certificates.bounds import State, apart_by, drift_of
+from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
-from icgd.certificates.unit_bounds import left_over, propagate
+from icgd.certificates.rules import propagate
+from icgd.certificates.unit_bounds import left_over
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.layout import Role
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from icgd.shapes import History, Inputs, Labels, Parameters
 
 NUMBERS_AT_ONCE = 2**22

@@ -12,7 +12,7 @@ from icgd.certificates.closed_form import closed_form_bound
 from icgd.certificates.domain_bound import domain_bound
 from icgd.certificates.run_bound import stepwise_bounds, trajectory_bounds
 from icgd.problems.task import Task
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from icgd.shapes import History
 
 

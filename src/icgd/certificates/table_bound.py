@@ -25,7 +25,7 @@ from icgd.errors import ProgramError
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.problem import Problem
 from icgd.program.instructions import IDENTITY
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 
 CELLS = 32
 """Of every axis; an even number, so that no cell has a number and its negative inside."""

@@ -20,27 +20,28 @@ from torch import Tensor
 
 from icgd.backends.unit_kernels import is_computed_as_such
 from icgd.certificates.bounds import (
-    Arithmetic,
-    Enclosure,
     Missed,
     State,
     add_outer_product,
     argument_at,
-    function_at,
     loss_slope_at,
+    rule,
+)
+from icgd.certificates.enclosures import (
+    Arithmetic,
+    Enclosure,
+    function_at,
     matrix_product,
     moved,
     multiply,
-    propagate,
     ridge_error,
-    rule,
 )
 from icgd.certificates.intervals import Interval
 from icgd.problems.activations import activation_named
 from icgd.problems.catalog import function_named
 from icgd.program.instructions import Argument
-from icgd.program.program import StackProgram
 from icgd.program.ridge import RidgeSum
+from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import (
     ActivateUnits,
     AddGatedJacobian,
@@ -54,8 +55,6 @@ from icgd.program.unit_instructions import (
     StartJacobian,
     WipeByUnits,
 )
-
-__all__ = ["left_over", "propagate"]
 
 OFF_RELU = 1.0
 """No unit activation that bends like relu is farther from it: elu is that far, relu not at all."""
@@ -133,14 +132,18 @@ def _value(
 
 
 @rule.register
-def _(instruction: ActivateUnits, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_activate_units(
+    instruction: ActivateUnits, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     function, reach, argument = instruction.function, instruction.reach, instruction.argument
     value = _value(function, reach, argument, 1, program, state, how)
     return _into(instruction.write, value, state)
 
 
 @rule.register
-def _(instruction: PassOn, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_pass_on(
+    instruction: PassOn, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     width = instruction.argument.width(program.layout)
     value = _value(instruction.function, 1.0, instruction.argument, width, program, state, how)
     return _into(instruction.write, matrix_product(state[instruction.weights], value, how), state)
@@ -183,7 +186,9 @@ def _whole_line(like: Interval) -> tuple[Tensor, Tensor]:
 
 
 @rule.register
-def _(instruction: StartJacobian, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_start_jacobian(
+    instruction: StartJacobian, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     inputs = state[instruction.inputs].mapped(lambda part: part.unsqueeze(-2))
     products = _times_slope(instruction, inputs, program, state, how)
     weights = state[instruction.weights].mapped(lambda part: part.unsqueeze(-3).unsqueeze(-1))
@@ -192,7 +197,9 @@ def _(instruction: StartJacobian, program: StackProgram, state: State, how: Arit
 
 
 @rule.register
-def _(instruction: PushJacobian, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_push_jacobian(
+    instruction: PushJacobian, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     _, columns = program.layout.slot(instruction.weights).shape
     below = state[instruction.jacobian].mapped(lambda part: part.unflatten(-1, (columns, -1)))
     products = _times_slope(instruction, below, program, state, how)
@@ -202,7 +209,9 @@ def _(instruction: PushJacobian, program: StackProgram, state: State, how: Arith
 
 
 @rule.register
-def _(instruction: AddOuterProduct, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_add_outer_product(
+    instruction: AddOuterProduct, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     left, right = state[instruction.left], state[instruction.right]
     pairs = (
         left.actual.mapped(lambda part: part.unsqueeze(-1)),
@@ -214,7 +223,9 @@ def _(instruction: AddOuterProduct, program: StackProgram, state: State, how: Ar
 
 
 @rule.register
-def _(instruction: AddGatedProduct, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_add_gated_product(
+    instruction: AddGatedProduct, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     left, right = state[instruction.left], state[instruction.right]
     off = _missed_by_bends(instruction, left, right, how)
     missed = torch.full_like(state[instruction.write].error, off)
@@ -223,7 +234,9 @@ def _(instruction: AddGatedProduct, program: StackProgram, state: State, how: Ar
 
 
 @rule.register
-def _(instruction: AddJacobian, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_add_jacobian(
+    instruction: AddJacobian, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     left, jacobian = state[instruction.left], _rows(instruction, state)
     pairs = (left.actual.mapped(lambda part: part.unsqueeze(-1)), jacobian.actual)
     missed = _missed(instruction, pairs, program, how).mean((-3, -2)).unsqueeze(-2)
@@ -231,7 +244,9 @@ def _(instruction: AddJacobian, program: StackProgram, state: State, how: Arithm
 
 
 @rule.register
-def _(instruction: AddGatedJacobian, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_add_gated_jacobian(
+    instruction: AddGatedJacobian, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     left, jacobian = state[instruction.left], _rows(instruction, state)
     off = _missed_by_bends(instruction, left, jacobian, how)
     missed = torch.full_like(jacobian.error[..., 0, :1, :], off)
@@ -303,7 +318,9 @@ def _missed(
 
 
 @rule.register
-def _(instruction: SlopeOfLoss, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_slope_of_loss(
+    instruction: SlopeOfLoss, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     prediction, label = state[instruction.prediction], state[instruction.label]
     fit, real = (
         program.ridge_sum(instruction.function),
@@ -315,7 +332,9 @@ def _(instruction: SlopeOfLoss, program: StackProgram, state: State, how: Arithm
 
 
 @rule.register
-def _(instruction: ClipByUnits, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_clip_by_units(
+    instruction: ClipByUnits, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     fit, bound = program.ridge_sum(instruction.function), instruction.bound
     clipped = {}
     for name in instruction.slots:
@@ -327,7 +346,9 @@ def _(instruction: ClipByUnits, program: StackProgram, state: State, how: Arithm
 
 
 @rule.register
-def _(instruction: WipeByUnits, program: StackProgram, state: State, how: Arithmetic) -> State:
+def _bound_of_wipe_by_units(
+    instruction: WipeByUnits, program: StackProgram, state: State, how: Arithmetic
+) -> State:
     left = _missed_by_wipe(instruction, program, how) if how.sums_terms else 0.0
     wiped = {}
     for name in instruction.slots:

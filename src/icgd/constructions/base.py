@@ -17,7 +17,7 @@ from icgd.problems.problem import Problem
 from icgd.problems.settings import count, power_of_two
 from icgd.problems.unit_activations import unit_activation_named
 from icgd.problems.updates import GradientStep
-from icgd.program.chain import Program
+from icgd.program.program import AbstractProgram
 
 
 @dataclass(frozen=True)
@@ -111,5 +111,5 @@ class AbstractConstruction(ABC):
         return setting
 
     @abstractmethod
-    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> Program:
+    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> AbstractProgram:
         """The program that performs `n_steps` updates of `problem` and then predicts."""

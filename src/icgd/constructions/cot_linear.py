@@ -42,7 +42,8 @@ from icgd.program.instructions import (
     WipeSlots,
 )
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
+from icgd.program.stack import StackProgram
 
 COEFFICIENTS, INTERCEPT, MEAN = "w", "b", "mean"
 """Slots of the coefficients, of the intercept, and of the expected label."""

@@ -24,9 +24,11 @@ from typing import ClassVar
 from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.problem import Problem
-from icgd.program.instructions import IS_EXAMPLE, DescendFunction, KernelTerm
+from icgd.program.instructions import IS_EXAMPLE
+from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
+from icgd.program.stack import StackProgram
 
 
 class Functional(AbstractConstruction):

@@ -68,8 +68,9 @@ from icgd.program.instructions import (
     Instruction,
 )
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
 from icgd.program.ridge import RidgeSum
+from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import (
     EXAMPLE_SHARE,
     ActivateUnits,

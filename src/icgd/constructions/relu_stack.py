@@ -50,7 +50,8 @@ from icgd.program.instructions import (
     WipeSlots,
 )
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
+from icgd.program.stack import StackProgram
 
 
 class ReluStack(AbstractConstruction):

@@ -77,7 +77,7 @@ from icgd.program.instructions import (
     WipeSlots,
 )
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
 from icgd.program.registers import (
     IS_REGISTER,
     LOG_EXAMPLES,
@@ -85,6 +85,7 @@ from icgd.program.registers import (
     SCALE_SIZE,
     value_slot,
 )
+from icgd.program.stack import StackProgram
 
 FEWEST_REGISTERS = 32
 """With 15 grid cells on either side lines and squares have full accuracy."""

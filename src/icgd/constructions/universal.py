@@ -45,16 +45,16 @@ from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
     ONE,
-    AverageExamples,
     ClipSlots,
     Combination,
-    LookUpStep,
     MapSlots,
     Summand,
     WipeSlots,
 )
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
+from icgd.program.stack import StackProgram
+from icgd.program.table_instructions import AverageExamples, LookUpStep
 
 STEP_TABLE, PREDICTION_TABLE = "steps", "predictions"
 

@@ -34,8 +34,7 @@ from icgd.layers.sequence_attention import SequenceAttention
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.problems.arrays import DTYPES, dtype_named
 from icgd.program.layout import Layout
-from icgd.program.program import StackProgram
-from icgd.program.render import to_data
+from icgd.program.stack import StackProgram
 from icgd.shapes import Stream
 from icgd.weights.atomic import whole_file
 from icgd.weights.files import FORMAT
@@ -134,7 +133,7 @@ def _with_metadata(graph: Any, compiled: Compiled) -> Any:
         "icgd": str(FORMAT),
         "layout": json.dumps(_layout_data(compiled.stack.layout)),
         "problem": json.dumps(compiled.problem.to_data()),
-        "program": json.dumps(to_data(compiled.stack)),
+        "program": json.dumps(compiled.stack.to_data()),
     }
     onnx.helper.set_model_props(model, metadata)
     return model
@@ -235,14 +234,16 @@ def append(layer: nn.Module, graph: _Graph, name: str, stream: str) -> str:
 
 
 @append.register
-def _(layer: MLPLayer, graph: _Graph, name: str, stream: str) -> str:
+def _append_mlp_layer(layer: MLPLayer, graph: _Graph, name: str, stream: str) -> str:
     read = graph.add("MatMul", stream, f"{name}.W_in")
     hidden = graph.activation(graph, graph.add("Add", read, f"{name}.b_in"))
     return graph.add("MatMul", hidden, f"{name}.W_out")
 
 
 @append.register
-def _(layer: ActivationAttention, graph: _Graph, name: str, stream: str) -> str:
+def _append_activation_attention(
+    layer: ActivationAttention, graph: _Graph, name: str, stream: str
+) -> str:
     query, key, value = _projections(graph, name, stream)
     tokens = graph.add("Shape", stream, start=1, end=2)
     n_tokens = graph.add("Cast", tokens, to=tensor_type(layer.W_Q.dtype))
@@ -251,7 +252,9 @@ def _(layer: ActivationAttention, graph: _Graph, name: str, stream: str) -> str:
 
 
 @append.register
-def _(layer: SoftmaxAttention, graph: _Graph, name: str, stream: str) -> str:
+def _append_softmax_attention(
+    layer: SoftmaxAttention, graph: _Graph, name: str, stream: str
+) -> str:
     query, key, value = _projections(graph, name, stream)
     scores = _scores(graph, query, key)
     if layer.mask is not None:
@@ -263,7 +266,9 @@ def _(layer: SoftmaxAttention, graph: _Graph, name: str, stream: str) -> str:
 
 
 @append.register
-def _(layer: SequenceAttention, graph: _Graph, name: str, stream: str) -> str:
+def _append_sequence_attention(
+    layer: SequenceAttention, graph: _Graph, name: str, stream: str
+) -> str:
     """Keys and values are mapped along the sequence, from its first columns."""
     query, *projected = _projections(graph, name, stream)
     ends = [graph.constant(f"{name}.{at}", torch.tensor([at])) for at in (0, layer.A_K.shape[-1])]
@@ -278,7 +283,7 @@ def _(layer: SequenceAttention, graph: _Graph, name: str, stream: str) -> str:
 
 
 @append.register
-def _(layer: ProductLayer, graph: _Graph, name: str, stream: str) -> str:
+def _append_product_layer(layer: ProductLayer, graph: _Graph, name: str, stream: str) -> str:
     query, key, value = _projections(graph, name, stream)
     products = graph.add("Mul", query, key)
     score = graph.add("ReduceSum", products, graph.axes(3), keepdims=1)

@@ -28,7 +28,7 @@ from icgd.problems.settings import count
 from icgd.problems.task import Task
 from icgd.program.instructions import LayerKind
 from icgd.program.layout import Layout
-from icgd.program.program import StackProgram
+from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters, Predictions, Stream
 
 try:

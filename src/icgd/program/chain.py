@@ -13,12 +13,17 @@ The prompt ends with the initial weights in blocks B_N .. B_1, which are blocks 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar, final
 
+from icgd.program import render
 from icgd.program.chain_instructions import MarkFlat
 from icgd.program.functions import LatticeFunction
 from icgd.program.layout import Layout
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import AbstractProgram, Layer
+
+Block = TypeVar("Block")
 
 IS_FORWARD, IS_BACKWARD, IS_DATA = "is_forward", "is_backward", "is_data"
 """Flags of a block: one of them is 1, the others are 0."""
@@ -59,6 +64,20 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What block `number` reads: the block before it, and block `far`, or the round's data."""
+
+    number: int
+    place: Place
+    far: int | None
+
+    def blocks(self, written: Mapping[int, Block], x: Block, y: Block) -> tuple[Block, Block]:
+        """The two blocks themselves, out of those written so far and the data of the round."""
+        data = x if self.place.is_forward else y
+        return written[self.number - 1], data if self.far is None else written[self.far]
+
+
+@dataclass(frozen=True)
 class ChainMask:
     """Which earlier blocks a block reads, for a network of `depth` layers."""
 
@@ -73,21 +92,26 @@ class ChainMask:
         """How many blocks back the mask reaches at most; older ones are never read again."""
         return 2 * self.depth - 1
 
-    def phase(self, step: int) -> int:
-        """Which block of its pass it is, counted from 1."""
-        return (step - 1) % self.depth + 1
-
     def place(self, step: int) -> Place:
         """Where block `step` = 1, 2, ... stands."""
         number, within = divmod(step - 1, self.blocks_per_round)
         is_forward = within < self.depth
-        phase = self.phase(step)
-        return Place(number, is_forward, phase if is_forward else self.depth + 1 - phase)
+        return Place(number, is_forward, within + 1 if is_forward else 2 * self.depth - within)
 
-    def far(self, step: int) -> int | None:
-        """The second block that it reads, or None for the data of its round."""
-        phase = self.phase(step)
-        return None if phase == 1 else step - (2 * phase - 1)
+    def walk(self, first: int, n_blocks: int) -> Iterator[Reading]:
+        """What each of `n_blocks` blocks reads, from block `first` on."""
+        for step in range(first, first + n_blocks):
+            phase = (step - 1) % self.depth + 1
+            yield Reading(step, self.place(step), None if phase == 1 else step - (2 * phase - 1))
+
+    def walk_round(self, number: int) -> Iterator[Reading]:
+        """What the blocks of a round read; rounds are counted from 0."""
+        return self.walk(number * self.blocks_per_round + 1, self.blocks_per_round)
+
+    def far_in_words(self) -> str:
+        """The second block that a block reads: 3, 5, .. 2N - 1 blocks back, or data."""
+        backs = ", ".join(f"t - {back}" for back in range(3, self.reach + 1, 2))
+        return f"block {backs} or data" if backs else "data"
 
     def matrix(self, n_rounds: int) -> tuple[tuple[bool, ...], ...]:
         """Row t - 1 says what block t reads of X_1, Y_1, X_2, .., then of blocks -(N - 1), .. ."""
@@ -95,16 +119,17 @@ class ChainMask:
         n_columns = n_data + self.depth + n_steps
         first = n_data + self.depth - 1  # the column of block 0
         rows = []
-        for step in range(1, n_steps + 1):
-            place, far = self.place(step), self.far(step)
-            data = 2 * place.round + (not place.is_forward)
-            read = {first + step - 1, data if far is None else first + far}
+        for step in self.walk(1, n_steps):
+            data = 2 * step.place.round + (not step.place.is_forward)
+            far = data if step.far is None else first + step.far
+            read = {first + step.number - 1, far}
             rows.append(tuple(column in read for column in range(n_columns)))
         return tuple(rows)
 
 
+@final
 @dataclass(frozen=True)
-class ChainProgram:
+class ChainProgram(AbstractProgram):
     """A block of `layers` that writes the next block of a chain from two that it is shown.
 
     `rows` are the rows of a block, `layout` those of the stream in which one is made. The target's
@@ -122,6 +147,19 @@ class ChainProgram:
     kinds: tuple[str, ...]
     batch_size: int
     n_steps: int
+
+    @property
+    def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return self.shapes
+
+    @property
+    def recordable(self) -> tuple[str, ...]:
+        """The rows of a block."""
+        return self.rows.names
+
+    @property
+    def n_examples(self) -> None:
+        return None
 
     @property
     def mask(self) -> ChainMask:
@@ -148,8 +186,11 @@ class ChainProgram:
 
     @property
     def has_kinks(self) -> bool:
-        """Whether a layer has units with a kink."""
         return KINKED in self.kinds
+
+    def ramps(self, derivative: str) -> tuple[tuple[float, float], ...]:
+        """All units with a kink have the same ramp."""
+        return ((0.0, self.kink_width),)
 
     @property
     def kink_width(self) -> float:
@@ -162,6 +203,42 @@ class ChainProgram:
         """Blocks that training generates: 2N a round."""
         return self.mask.blocks_per_round * self.n_steps
 
+    def listing(self) -> str:
+        blocks = f"{self.n_blocks} blocks of {self.rows.width} rows"
+        reads = f"block t, from block t - 1 and {self.mask.far_in_words()}"
+        return render.listing(
+            f"program {self.construction}, {blocks}, d_model {self.layout.width}",
+            {
+                "slots": render.slot_lines(self.layout),
+                "functions": render.function_lines(self.functions),
+                reads: render.layer_lines(self.layers),
+            },
+        )
 
-Program = StackProgram | ChainProgram
-"""What a construction builds: layers one after the other, or one block that is used again."""
+    def to_data(self) -> dict[str, Any]:
+        return {
+            "construction": self.construction,
+            "n_steps": self.n_steps,
+            "batch_size": self.batch_size,
+            "shapes": [list(shape) for shape in self.shapes],
+            "kinds": list(self.kinds),
+            "rows": render.slots_data(self.rows),
+            "slots": render.slots_data(self.layout),
+            "functions": render.functions_data(self.functions),
+            "layers": render.layers_data(self.layers),
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> ChainProgram:
+        functions = render.read_functions(data["functions"])
+        return cls(
+            construction=data["construction"],
+            rows=render.read_layout(data["rows"]),
+            layout=render.read_layout(data["slots"]),
+            functions=tuple(f for f in functions if isinstance(f, LatticeFunction)),
+            layers=render.read_layers(data["layers"]),
+            shapes=tuple((rows, columns) for rows, columns in data["shapes"]),
+            kinds=tuple(data["kinds"]),
+            batch_size=data["batch_size"],
+            n_steps=data["n_steps"],
+        )

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import fields
 from functools import singledispatch
-from math import isfinite
 
 from icgd.errors import ProgramError
-from icgd.program.chain import ChainProgram, Program
+from icgd.program.chain import ChainProgram
 from icgd.program.chain_check import check_chain
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
-from icgd.program.grid_instructions import DescendExamples, PredictMean, ShrinkSlot
+from icgd.program.grid_instructions import DescendExamples, ShrinkSlot
 from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
@@ -20,38 +17,30 @@ from icgd.program.instructions import (
     AccumulateOuterProduct,
     AddGradient,
     AddProduct,
-    ApplyUnits,
-    Argument,
-    AverageExamples,
     ClipSlots,
-    DescendFunction,
     Instruction,
     LayerKind,
-    LookUp,
-    LookUpStep,
     MapSlots,
     MultiplySlots,
-    Project,
     PullBack,
     WipeSlots,
 )
+from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout, Role
-from icgd.program.program import Layer, StackProgram
-from icgd.program.registers import IS_REGISTER, LOG_EXAMPLES, SCALE_SIZE
+from icgd.program.numbers import require_finite
+from icgd.program.program import AbstractProgram, Layer
+from icgd.program.registers import LOG_EXAMPLES
 from icgd.program.ridge import RidgeSum
+from icgd.program.shape_rules import shape_problem
+from icgd.program.stack import StackProgram
+from icgd.program.table_instructions import LookUpStep
 from icgd.program.unit_instructions import (
-    ActivateUnits,
     AddGatedJacobian,
     AddGatedProduct,
     AddJacobian,
     AddOuterProduct,
     ByUnits,
     ClipByUnits,
-    CopyToQueries,
-    PassOn,
-    PushJacobian,
-    SlopeOfLoss,
-    StartJacobian,
     WipeByUnits,
 )
 
@@ -84,22 +73,32 @@ ACCUMULATE = (
 """Those that add to weights."""
 
 
-def check_program(program: Program) -> None:
-    """Raise `ProgramError` or `LayoutError` unless every rule holds.
+def check_program(program: AbstractProgram) -> None:
+    """Raise `ProgramError` or `LayoutError` unless every rule holds."""
+    require_finite(program)
+    _check_rules(program)
 
-    Slots and functions exist; shapes agree; a layer has instructions of one kind; nothing is
+
+@singledispatch
+def _check_rules(program: AbstractProgram) -> None:
+    """Raise unless the rules hold that programs of this kind obey, besides finite numbers."""
+    raise ProgramError.broken(type(program).__name__, "has no rules in program/check.py")
+
+
+_check_rules.register(ChainProgram, check_chain)
+
+
+@_check_rules.register
+def _check_stack(program: StackProgram) -> None:
+    """Slots and functions exist; shapes agree; a layer has instructions of one kind; nothing is
     read before it is written, and nothing written over what another instruction left; scratch
-    is wiped when a block ends; what is accumulated is zero on queries; numbers are finite.
+    is wiped when a block ends; what is accumulated is zero on queries.
     """
-    if isinstance(program, ChainProgram):
-        check_chain(program)
-        return _check_numbers(program)
     if not isinstance(program.n_steps, int) or program.n_steps < 0 or not program.block:
         raise ProgramError.broken("program", "needs a block and a whole number of steps")
     if program.n_steps % program.steps_per_block or len(program.block) % program.steps_per_block:
         steps = f"{program.n_steps} steps and {len(program.block)} layers"
         raise ProgramError.broken("program", f"has {steps} in blocks of {program.steps_per_block}")
-    _check_numbers(program)
     for function in program.functions:
         if function_problem := _function_problem(function):
             raise ProgramError.broken(f"function {function.name!r}", function_problem)
@@ -124,53 +123,6 @@ def check_program(program: Program) -> None:
             )
 
 
-def _check_numbers(program: Program) -> None:
-    for name, value in constants(program):
-        if not isfinite(value):
-            raise ProgramError.broken(name, f"is {value}, expected a finite number")
-
-
-def layers_of(program: Program) -> tuple[Layer, ...]:
-    """Every layer of the program, once."""
-    if isinstance(program, ChainProgram):
-        return program.layers
-    return (*program.block, *program.prediction)
-
-
-def constants(program: Program) -> Iterator[tuple[str, float]]:
-    """Every number that the program holds, with the name of what it belongs to."""
-    for function in program.functions:
-        for field in fields(function):
-            value = getattr(function, field.name)
-            for number in value if isinstance(value, tuple) else (value,):
-                if isinstance(number, float):
-                    yield f"function {function.name!r}", number
-        if isinstance(function, RidgeSum):
-            for unit in function.units:
-                for number in (*unit.direction, unit.offset, unit.coefficient):
-                    yield f"function {function.name!r}", number
-    for layer in layers_of(program):
-        for instruction in layer.instructions:
-            for name in (
-                "scale",
-                "gate",
-                "bound",
-                "reach",
-                "factor_reach",
-                "probe",
-                "step_size",
-                "noise",
-                "sharpness",
-                "width",
-                "leak",
-                "decay",
-                "threshold",
-            ):
-                value = getattr(instruction, name, None)
-                if isinstance(value, float):
-                    yield name, value
-
-
 @singledispatch
 def _function_problem(function: Function) -> str | None:
     """What is wrong with a function, or None."""
@@ -178,7 +130,7 @@ def _function_problem(function: Function) -> str | None:
 
 
 @_function_problem.register
-def _(function: ReluSum) -> str | None:
+def _problem_of_relu_sum(function: ReluSum) -> str | None:
     increasing = all(a < b for a, b in zip(function.knots, function.knots[1:], strict=False))
     if not increasing or len(function.slopes) != len(function.knots) + 1:
         return "needs increasing knots and one slope more than knots"
@@ -192,7 +144,7 @@ def _(function: ReluSum) -> str | None:
 
 
 @_function_problem.register
-def _(function: LatticeFunction) -> str | None:
+def _problem_of_lattice_function(function: LatticeFunction) -> str | None:
     if len(function.values) % 2 == 0:
         return f"has {len(function.values)} values, expected an odd number"
     positive = (function.reach, function.spacing, function.ratio)
@@ -202,7 +154,7 @@ def _(function: LatticeFunction) -> str | None:
 
 
 @_function_problem.register
-def _(function: GridMean) -> str | None:
+def _problem_of_grid_mean(function: GridMean) -> str | None:
     if not len(function.points) == len(function.offsets) == len(function.values) > 0:
         return "needs a point, an offset and a value for each token"
     sizes = (function.error, function.size, function.per_argument, function.per_offset)
@@ -212,7 +164,7 @@ def _(function: GridMean) -> str | None:
 
 
 @_function_problem.register
-def _(function: RidgeSum) -> str | None:
+def _problem_of_ridge_sum(function: RidgeSum) -> str | None:
     if any(len(unit.direction) != len(function.half_widths) for unit in function.units):
         return f"has units that do not take {len(function.half_widths)} arguments"
     if not min(function.half_widths) > 0 or not function.error >= 0:
@@ -316,240 +268,3 @@ def _check_writes(
         if (held and not changes_in_place) or adds_to_weights:
             raise ProgramError.broken(where, f"writes over {name!r}, which still holds a value")
         written.add(name)
-
-
-@singledispatch
-def shape_problem(instruction: Instruction, layout: Layout) -> str | None:
-    """What is wrong with the shapes of an instruction's slots, or None."""
-    raise ProgramError.broken(type(instruction).__name__, "has no shape rule in program/check.py")
-
-
-@shape_problem.register
-def _(instruction: ApplyUnits, layout: Layout) -> str | None:
-    expected = (layout.slot(instruction.write).width, layout.slot(instruction.inputs).width)
-    return _expect_shape(layout, instruction.weights, expected)
-
-
-@shape_problem.register
-def _(instruction: AccumulateOuterProduct, layout: Layout) -> str | None:
-    expected = (layout.slot(instruction.left).width, layout.slot(instruction.right).width)
-    return _expect_shape(layout, instruction.write, expected)
-
-
-@shape_problem.register
-def _(instruction: PullBack, layout: Layout) -> str | None:
-    expected = (layout.slot(instruction.upstream).width, layout.slot(instruction.write).width)
-    return _expect_shape(layout, instruction.weights, expected) or _expect_equal_widths(
-        layout, instruction.slope, instruction.write
-    )
-
-
-@shape_problem.register
-def _(instruction: MultiplySlots, layout: Layout) -> str | None:
-    return _expect_equal_widths(layout, instruction.left, instruction.right, instruction.write)
-
-
-@shape_problem.register
-def _(instruction: MapSlots, layout: Layout) -> str | None:
-    flags = {instruction.only_where, *instruction.never_where}
-    known = {IS_EXAMPLE, IS_QUERY, IS_REGISTER} & set(layout.names)
-    if flags not in ({ONE}, known) or len(instruction.never_where) != len(flags) - 1:
-        expected = f"{', '.join(sorted(known))}, or only {ONE}"
-        return f"its flags are {', '.join(sorted(flags))}, expected {expected}"
-    slots = [slot for summand in instruction.summands for slot in summand.argument.slots]
-    return _expect_equal_widths(layout, *slots, instruction.write)
-
-
-@shape_problem.register
-def _(instruction: LookUp, layout: Layout) -> str | None:
-    if len(instruction.lookups) != len(instruction.into):
-        return f"looks up {len(instruction.lookups)} functions into {len(instruction.into)} slots"
-    return _argument_problem(instruction.argument, layout, *instruction.into)
-
-
-@shape_problem.register
-def _(instruction: Project, layout: Layout) -> str | None:
-    return _argument_problem(instruction.argument, layout, instruction.write)
-
-
-@shape_problem.register
-def _(instruction: AddProduct, layout: Layout) -> str | None:
-    return _argument_problem(instruction.argument, layout, instruction.factor, instruction.write)
-
-
-def _argument_problem(argument: Argument, layout: Layout, *same_width: str) -> str | None:
-    """What is wrong with the shape of an argument, or of slots that are as wide as it is."""
-    if problem := _expect_equal_widths(layout, *argument.inputs.slots):
-        return problem
-    if argument.weights is None:
-        return _expect_equal_widths(layout, argument.inputs.slots[0], *same_width)
-    if problem := _expect_equal_widths(layout, *same_width):
-        return problem
-    rows, columns = (layout.slot(same_width[0]).width, layout.slot(argument.inputs.slots[0]).width)
-    expected = (columns, rows) if argument.transposed else (rows, columns)
-    return _expect_shape(layout, argument.weights, expected)
-
-
-@shape_problem.register
-def _(instruction: AddGradient, layout: Layout) -> str | None:
-    expected = (layout.slot(instruction.left.slots[0]).width, layout.slot(instruction.right).width)
-    return _expect_equal_widths(layout, *instruction.left.slots) or _expect_shape(
-        layout, instruction.write, expected
-    )
-
-
-@shape_problem.register
-def _(instruction: AverageExamples, layout: Layout) -> str | None:
-    wide = [name for name in instruction.score.slots if layout.slot(name).width != 1]
-    if wide:
-        return f"its scores {', '.join(wide)} have more than one coordinate"
-    return _expect_equal_widths(layout, *instruction.value.slots, instruction.write)
-
-
-@shape_problem.register
-def _(instruction: LookUpStep, layout: Layout) -> str | None:
-    if instruction.n_examples < 1:
-        return f"its table is made for {instruction.n_examples} examples"
-    slots = (*instruction.key.slots, *instruction.levels)
-    return _expect_shape(layout, instruction.write, (1, 1)) or _expect_equal_widths(
-        layout, *slots, instruction.write
-    )
-
-
-@shape_problem.register
-def _(instruction: ClipSlots, layout: Layout) -> str | None:
-    if instruction.unit in (ONE, SCALE_SIZE):
-        return None
-    return f"its unit is {instruction.unit!r}, expected {ONE} or {SCALE_SIZE}"
-
-
-@shape_problem.register
-def _(instruction: WipeSlots, layout: Layout) -> str | None:
-    return None
-
-
-@shape_problem.register
-def _(instruction: DescendFunction, layout: Layout) -> str | None:
-    if layout.slot(instruction.residual).role is not Role.RESIDUAL:
-        return f"descends on {instruction.residual!r}, which is no residual"
-    if not instruction.terms:
-        return "needs at least one kernel"
-    width = layout.slot(instruction.inputs).width
-    matrices = [term.transform for term in instruction.terms]
-    if any(len(row) != width for matrix in matrices for row in matrix or ()):
-        return f"transforms {instruction.inputs!r} by a matrix without {width} columns"
-    moved = instruction.transform
-    if moved is not None and {len(moved), *map(len, moved)} != {width}:
-        return f"moves {instruction.inputs!r} by a matrix that is not {width} x {width}"
-    return None
-
-
-@shape_problem.register
-def _(instruction: DescendExamples, layout: Layout) -> str | None:
-    if instruction.n_examples < 1:
-        return f"has heads for {instruction.n_examples} examples"
-    return _pairs_problem(instruction.weights, instruction.inputs, layout) or _expect_shape(
-        layout, instruction.label, (1,)
-    )
-
-
-def _pairs_problem(weights: tuple[str, ...], inputs: tuple[str, ...], layout: Layout) -> str | None:
-    """What is wrong with weights and what each of them multiplies, or None."""
-    if len(weights) != len(inputs):
-        return f"has {len(weights)} weights for {len(inputs)} inputs"
-    for pair in zip(weights, inputs, strict=True):
-        if problem := _expect_equal_widths(layout, *pair):
-            return problem
-    return None
-
-
-@shape_problem.register
-def _(instruction: PredictMean, layout: Layout) -> str | None:
-    return _pairs_problem(instruction.weights, instruction.inputs, layout) or _expect_shape(
-        layout, instruction.write, (1,)
-    )
-
-
-@shape_problem.register
-def _(instruction: ShrinkSlot, layout: Layout) -> str | None:
-    return None if instruction.threshold >= 0 else f"shrinks by {instruction.threshold:g}"
-
-
-@shape_problem.register
-def _(instruction: ActivateUnits, layout: Layout) -> str | None:
-    return _argument_problem(instruction.argument, layout, instruction.write)
-
-
-@shape_problem.register
-def _(instruction: PassOn, layout: Layout) -> str | None:
-    columns = instruction.argument.width(layout)
-    return _expect_shape(
-        layout, instruction.weights, (layout.slot(instruction.write).width, columns)
-    )
-
-
-@shape_problem.register
-def _(instruction: StartJacobian, layout: Layout) -> str | None:
-    rows, columns = layout.slot(instruction.weights).shape
-    if problem := _expect_shape(
-        layout, instruction.weights, (rows, instruction.argument.width(layout))
-    ):
-        return problem
-    entries = columns * layout.slot(instruction.inputs).width
-    return _expect_shape(layout, instruction.write, (rows, entries))
-
-
-@shape_problem.register
-def _(instruction: PushJacobian, layout: Layout) -> str | None:
-    rows, columns = layout.slot(instruction.weights).shape
-    width = instruction.argument.width(layout)
-    if problem := _expect_shape(layout, instruction.weights, (rows, width)):
-        return problem
-    entries = layout.slot(instruction.write).shape[-1]
-    return _expect_shape(layout, instruction.jacobian, (columns, entries)) or _expect_shape(
-        layout, instruction.write, (rows, entries)
-    )
-
-
-@shape_problem.register(AddOuterProduct)
-@shape_problem.register(AddGatedProduct)
-def _(instruction: AddOuterProduct | AddGatedProduct, layout: Layout) -> str | None:
-    expected = (layout.slot(instruction.left).width, layout.slot(instruction.right).width)
-    return _expect_shape(layout, instruction.write, expected)
-
-
-@shape_problem.register(AddJacobian)
-@shape_problem.register(AddGatedJacobian)
-def _(instruction: AddJacobian | AddGatedJacobian, layout: Layout) -> str | None:
-    expected = (layout.slot(instruction.left).width, layout.slot(instruction.write).width)
-    return _expect_shape(layout, instruction.jacobian, expected)
-
-
-@shape_problem.register
-def _(instruction: SlopeOfLoss, layout: Layout) -> str | None:
-    return _expect_equal_widths(
-        layout, instruction.prediction, instruction.label, instruction.write
-    )
-
-
-@shape_problem.register
-def _(instruction: CopyToQueries, layout: Layout) -> str | None:
-    return _expect_equal_widths(layout, instruction.source, instruction.write)
-
-
-@shape_problem.register(ClipByUnits)
-@shape_problem.register(WipeByUnits)
-def _(instruction: ClipByUnits | WipeByUnits, layout: Layout) -> str | None:
-    return None
-
-
-def _expect_shape(layout: Layout, name: str, expected: tuple[int, ...]) -> str | None:
-    shape = layout.slot(name).shape
-    return None if shape == expected else f"{name!r} has shape {shape}, expected {expected}"
-
-
-def _expect_equal_widths(layout: Layout, *names: str) -> str | None:
-    widths = {name: layout.slot(name).width for name in names}
-    if len(set(widths.values())) == 1:
-        return None
-    return f"widths differ: {', '.join(f'{name} {width}' for name, width in widths.items())}"

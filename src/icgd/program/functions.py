@@ -70,6 +70,11 @@ class ReluSum:
     def is_exact(self) -> bool:
         return self.error == 0.0
 
+    @property
+    def is_ramp(self) -> bool:
+        """Whether it stands in for a derivative that jumps: level on every other piece."""
+        return self.name.endswith("'") and not self.is_exact and not any(self.slopes[::2])
+
     def terms(self) -> tuple[ReluTerm, ...]:
         """The function as a sum of ReLUs; terms that vanish identically are left out."""
         left = self.slopes[bisect_left(self.knots, self.anchor)]

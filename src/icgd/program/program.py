@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
-from icgd.errors import UnknownNameError
-from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
-from icgd.program.grid_instructions import DescendExamples
-from icgd.program.instructions import Instruction, LayerKind, LookUpStep
-from icgd.program.layout import Layout, Role
-from icgd.program.registers import register_constants
-from icgd.program.ridge import RidgeSum
-
-AnyFunction = TypeVar("AnyFunction", ReluSum, LatticeFunction, GridMean, RidgeSum)
+from icgd.program.functions import Function
+from icgd.program.instructions import Instruction, LayerKind
+from icgd.program.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -29,105 +24,52 @@ class Layer:
         return self.instructions[0].kind
 
 
-@dataclass(frozen=True)
-class StackProgram:
-    """A block of layers, repeated, that performs the training steps, and layers that predict.
+class AbstractProgram(ABC):
+    """What every program says of itself. Subclasses are final, frozen dataclasses.
 
-    A block performs one step, or `steps_per_block` of them if they differ from each other. A
-    program whose functions are looked up has `n_registers` tokens in front of the examples.
-    Attention that takes no softmax, and hidden units, apply the `activation`. Where the paper takes
-    more layers for a step, `paper_layers` is how many, each of attention and an MLP.
+    `layers` are those that exist as weights, each once, however often it runs. The slots of the
+    stream that they work on are in `layout`, the functions that they evaluate in `functions`.
     """
 
     construction: str
     layout: Layout
     functions: tuple[Function, ...]
-    block: tuple[Layer, ...]
     n_steps: int
-    prediction: tuple[Layer, ...]
-    steps_per_block: int = 1
-    activation: str = "relu"
-    paper_layers: int | None = None
+    layers: tuple[Layer, ...]
 
     @property
-    def n_repeats(self) -> int:
-        """How often the block runs."""
-        return self.n_steps // self.steps_per_block
+    @abstractmethod
+    def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the weights that it trains; there are none where it trains a function."""
 
     @property
-    def layers_per_step(self) -> int:
-        return len(self.block) // self.steps_per_block
+    @abstractmethod
+    def recordable(self) -> tuple[str, ...]:
+        """The names of what a run can record."""
 
     @property
-    def trains_function(self) -> bool:
-        """Whether the stream holds no weights, but what is left to learn at every token."""
-        return bool(self.layout.having(Role.RESIDUAL))
-
-    @property
-    def n_layers(self) -> int:
-        """Layers of the whole transformer, repetitions counted."""
-        return len(self.block) * self.n_repeats + len(self.prediction)
-
-    @property
-    def n_registers(self) -> int:
-        return 2 * max((f.half for f in self.lattice_functions), default=-1) + 2
-
-    @property
-    def step_table(self) -> LookUpStep | None:
-        """The look-up of whole steps, in a program that has one."""
-        instructions = [part for layer in self.block for part in layer.instructions]
-        return next((part for part in instructions if isinstance(part, LookUpStep)), None)
-
-    @property
+    @abstractmethod
     def n_examples(self) -> int | None:
         """How many examples a prompt must have, in a program that is made for a number of them."""
-        if self.step_table is not None:
-            return self.step_table.n_examples
-        return None if self.descent is None else self.descent.n_examples
 
     @property
-    def descent(self) -> DescendExamples | None:
-        """The step on a linear model, in a program that trains one."""
-        instructions = [part for layer in self.block for part in layer.instructions]
-        return next((part for part in instructions if isinstance(part, DescendExamples)), None)
+    @abstractmethod
+    def has_kinks(self) -> bool:
+        """Whether a unit may lie on a kink, where a ramp stands in for the jump of its slope."""
 
-    @property
-    def lattice_functions(self) -> tuple[LatticeFunction, ...]:
-        """The functions that are looked up."""
-        return tuple(f for f in self.functions if isinstance(f, LatticeFunction))
+    @abstractmethod
+    def ramps(self, derivative: str) -> tuple[tuple[float, float], ...]:
+        """Where the stand-in for the step function called `derivative` is at neither level."""
 
-    def registers(self) -> dict[str, tuple[float, ...]]:
-        """What the registers hold at the start, besides the weights: a value each, by slot."""
-        if not self.n_registers:
-            return {}
-        return register_constants(self.lattice_functions, self.n_registers // 2 - 1)
+    @abstractmethod
+    def listing(self) -> str:
+        """The program as text to read: slots, functions, then every layer."""
 
-    def relu_sum(self, name: str) -> ReluSum:
-        """The program's sum of ReLUs for the function called `name`."""
-        return self._function(name, ReluSum)
+    @abstractmethod
+    def to_data(self) -> dict[str, Any]:
+        """The program as data that JSON can hold."""
 
-    def look_up(self, name: str) -> LatticeFunction:
-        """The program's look-up of the function called `name`."""
-        return self._function(name, LatticeFunction)
-
-    def grid_mean(self, name: str) -> GridMean:
-        """The program's mean over tokens for the function called `name`."""
-        return self._function(name, GridMean)
-
-    def ridge_sum(self, name: str) -> RidgeSum:
-        """The program's sum of units for the function called `name`."""
-        return self._function(name, RidgeSum)
-
-    def _function(self, name: str, kind: type[AnyFunction]) -> AnyFunction:
-        candidates = [function for function in self.functions if isinstance(function, kind)]
-        for function in candidates:
-            if function.name == name:
-                return function
-        known = [function.name for function in candidates]
-        raise UnknownNameError.of("function of the program", name, known=known)
-
-    def unrolled(self) -> Iterator[Layer]:
-        """All layers in the order in which they run."""
-        for _ in range(self.n_repeats):
-            yield from self.block
-        yield from self.prediction
+    @classmethod
+    @abstractmethod
+    def from_data(cls, data: Mapping[str, Any]) -> AbstractProgram:
+        """The program that `to_data` described."""

@@ -1,155 +1,72 @@
-"""Programs as text to read, and as JSON data to save and load."""
+"""The parts of programs as text to read, and as JSON data to save and load."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from inspect import isabstract, isclass
+from itertools import accumulate
+from typing import Any, get_args
 
-from icgd.program.chain import ChainMask, ChainProgram, Program
-from icgd.program.chain_instructions import (
-    ActivateWhere,
-    CopyWhere,
-    LookUpProduct,
-    MarkFlat,
-    MultiplyEntries,
-    MultiplyMatrices,
-    PassBack,
+from icgd.program import (
+    chain_instructions,
+    grid_instructions,
+    instructions,
+    kernel_instructions,
+    table_instructions,
+    unit_instructions,
 )
-from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
-from icgd.program.grid_instructions import DescendExamples, PredictMean, ShrinkSlot
-from icgd.program.instructions import (
-    AccumulateOuterProduct,
-    AddGradient,
-    AddProduct,
-    ApplyUnits,
-    Argument,
-    AverageExamples,
-    ClipSlots,
-    Combination,
-    DescendFunction,
-    Instruction,
-    KernelTerm,
-    LookUp,
-    LookUpStep,
-    MapSlots,
-    MultiplySlots,
-    Project,
-    PullBack,
-    Summand,
-    WipeSlots,
-)
+from icgd.program.functions import Function, GridMean, LatticeFunction
+from icgd.program.instructions import Argument, Combination, Instruction, Summand
+from icgd.program.kernel_instructions import KernelTerm
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
 from icgd.program.ridge import Band, RidgeSum, RidgeUnit
-from icgd.program.unit_instructions import (
-    ActivateUnits,
-    AddGatedJacobian,
-    AddGatedProduct,
-    AddJacobian,
-    AddOuterProduct,
-    ClipByUnits,
-    CopyToQueries,
-    PassOn,
-    PushJacobian,
-    SlopeOfLoss,
-    StartJacobian,
-    WipeByUnits,
+
+VERBS = (
+    instructions,
+    kernel_instructions,
+    table_instructions,
+    unit_instructions,
+    grid_instructions,
+    chain_instructions,
 )
+"""The files that hold instructions."""
 
 INSTRUCTIONS: dict[str, type[Instruction]] = {
-    verb.__name__: verb
-    for verb in (
-        ApplyUnits,
-        AccumulateOuterProduct,
-        MultiplySlots,
-        PullBack,
-        MapSlots,
-        ClipSlots,
-        WipeSlots,
-        LookUp,
-        Project,
-        AddProduct,
-        AddGradient,
-        AverageExamples,
-        LookUpStep,
-        DescendFunction,
-        ActivateUnits,
-        PassOn,
-        StartJacobian,
-        PushJacobian,
-        AddOuterProduct,
-        AddJacobian,
-        AddGatedProduct,
-        AddGatedJacobian,
-        SlopeOfLoss,
-        CopyToQueries,
-        ClipByUnits,
-        WipeByUnits,
-        DescendExamples,
-        PredictMean,
-        ShrinkSlot,
-        CopyWhere,
-        PassBack,
-        ActivateWhere,
-        MarkFlat,
-        MultiplyMatrices,
-        LookUpProduct,
-        MultiplyEntries,
-    )
+    name: verb
+    for module in VERBS
+    for name, verb in vars(module).items()
+    if isclass(verb) and issubclass(verb, Instruction) and not isabstract(verb)
 }
+"""All instructions by name."""
 
-FUNCTIONS: dict[str, type[Function]] = {
-    kind.__name__: kind for kind in (ReluSum, LatticeFunction, GridMean, RidgeSum)
-}
+FUNCTIONS: dict[str, type[Function]] = {kind.__name__: kind for kind in get_args(Function)}
+"""All kinds of function by name."""
 
 
-def listing(program: Program) -> str:
-    """The program as a readable listing: slots, functions, then every layer."""
-    if isinstance(program, ChainProgram):
-        return _chain_listing(program)
-    layout = program.layout
-    lines = [f"program {program.construction}, {program.n_layers} layers, d_model {layout.width}"]
-    if program.n_registers:
-        lines[0] += f", {program.n_registers} registers"
-    if program.activation != "relu":
-        lines[0] += f", {program.activation} units"
-    lines += ["", "slots"]
-    lines += [_slot_line(layout, slot) for slot in layout.slots]
-    if program.functions:
-        lines += ["", "functions"]
-        lines += [_function_line(function) for function in program.functions]
-    lines += ["", f"block, {program.n_repeats} times"]
-    lines += _layer_lines(program.block)
-    if program.prediction:
-        lines += ["", "prediction"]
-        lines += _layer_lines(program.prediction)
+def listing(title: str, sections: Mapping[str, Sequence[str]]) -> str:
+    """The sections that are not empty, each below its heading."""
+    lines = [title]
+    for heading, section in sections.items():
+        lines += ["", heading, *section] if section else []
     return "\n".join(lines) + "\n"
 
 
-def _chain_listing(program: ChainProgram) -> str:
-    layout = program.layout
-    blocks = f"{program.n_blocks} blocks of {program.rows.width} rows"
-    lines = [f"program {program.construction}, {blocks}, d_model {layout.width}"]
-    lines += ["", "slots"]
-    lines += [_slot_line(layout, slot) for slot in layout.slots]
-    lines += ["", "functions"]
-    lines += [_function_line(function) for function in program.functions]
-    lines += ["", f"block t, from block t - 1 and {_far_blocks(program.mask)}"]
-    lines += _layer_lines(program.layers)
-    return "\n".join(lines) + "\n"
+def slot_lines(layout: Layout) -> list[str]:
+    """A line for each slot: where it starts, its name, its shape and its role."""
+    starts = accumulate((slot.width for slot in layout.slots), initial=0)
+    return [_slot_line(start, slot) for start, slot in zip(starts, layout.slots, strict=False)]
 
 
-def _far_blocks(mask: ChainMask) -> str:
-    """The second block that a block reads, in words: 3, 5, .. 2N - 1 blocks back, or data."""
-    backs = ", ".join(f"t - {back}" for back in range(3, mask.reach + 1, 2))
-    return f"block {backs} or data" if backs else "data"
-
-
-def _slot_line(layout: Layout, slot: Slot) -> str:
-    place = layout.range_of(slot.name)
+def _slot_line(start: int, slot: Slot) -> str:
     shape = " x ".join(str(size) for size in slot.shape)
-    return f"  {place.start:>5}  {slot.name:<20} {shape:<9} {slot.role.name.lower()}"
+    return f"  {start:>5}  {slot.name:<20} {shape:<9} {slot.role.name.lower()}"
+
+
+def function_lines(functions: Sequence[Function]) -> list[str]:
+    """A line for each function: how finely it is approximated, where, and how well."""
+    return [_function_line(function) for function in functions]
 
 
 def _function_line(function: Function) -> str:
@@ -175,7 +92,8 @@ def _how_and_where(function: Function) -> str:
     return f"{function.fineness}, {terms} on [{function.low:g}, {function.high:g}]"
 
 
-def _layer_lines(layers: tuple[Layer, ...]) -> list[str]:
+def layer_lines(layers: Sequence[Layer]) -> list[str]:
+    """A line for each instruction, the layers numbered from 1."""
     lines: list[str] = []
     for number, layer in enumerate(layers, start=1):
         formulas = [instruction.formula() for instruction in layer.instructions]
@@ -184,46 +102,22 @@ def _layer_lines(layers: tuple[Layer, ...]) -> list[str]:
     return lines
 
 
-def to_data(program: Program) -> dict[str, Any]:
-    """The program as JSON-ready data."""
-    if isinstance(program, ChainProgram):
-        return _chain_data(program)
-    return {
-        "construction": program.construction,
-        "n_steps": program.n_steps,
-        "steps_per_block": program.steps_per_block,
-        "activation": program.activation,
-        "paper_layers": program.paper_layers,
-        "slots": _slots_data(program.layout),
-        "functions": _functions_data(program.functions),
-        "block": [_layer_data(layer) for layer in program.block],
-        "prediction": [_layer_data(layer) for layer in program.prediction],
-    }
-
-
-def _chain_data(program: ChainProgram) -> dict[str, Any]:
-    return {
-        "construction": program.construction,
-        "n_steps": program.n_steps,
-        "batch_size": program.batch_size,
-        "shapes": [list(shape) for shape in program.shapes],
-        "kinds": list(program.kinds),
-        "rows": _slots_data(program.rows),
-        "slots": _slots_data(program.layout),
-        "functions": _functions_data(program.functions),
-        "layers": [_layer_data(layer) for layer in program.layers],
-    }
-
-
-def _slots_data(layout: Layout) -> list[dict[str, Any]]:
+def slots_data(layout: Layout) -> list[dict[str, Any]]:
+    """The slots, in order."""
     return [
         {"name": slot.name, "shape": list(slot.shape), "role": slot.role.name}
         for slot in layout.slots
     ]
 
 
-def _functions_data(functions: Sequence[Function]) -> list[dict[str, Any]]:
+def functions_data(functions: Sequence[Function]) -> list[dict[str, Any]]:
+    """The functions with the names of their kinds."""
     return [{"kind": type(function).__name__, **asdict(function)} for function in functions]
+
+
+def layers_data(layers: Sequence[Layer]) -> list[dict[str, Any]]:
+    """The layers, whose instructions have the names of their verbs."""
+    return [_layer_data(layer) for layer in layers]
 
 
 def _layer_data(layer: Layer) -> dict[str, Any]:
@@ -234,44 +128,23 @@ def _layer_data(layer: Layer) -> dict[str, Any]:
     return {"title": layer.title, "kind": layer.kind.value, "instructions": instructions}
 
 
-def from_data(data: Mapping[str, Any]) -> Program:
-    """The program that `to_data` described."""
-    if "rows" in data:
-        return _chain(data)
-    return StackProgram(
-        construction=data["construction"],
-        layout=_layout(data["slots"]),
-        functions=tuple(_function(entry) for entry in data["functions"]),
-        block=tuple(_layer(entry) for entry in data["block"]),
-        n_steps=data["n_steps"],
-        steps_per_block=data["steps_per_block"],
-        activation=data["activation"],
-        paper_layers=data["paper_layers"],
-        prediction=tuple(_layer(entry) for entry in data["prediction"]),
-    )
-
-
-def _chain(data: Mapping[str, Any]) -> ChainProgram:
-    functions = [_function(entry) for entry in data["functions"]]
-    return ChainProgram(
-        construction=data["construction"],
-        rows=_layout(data["rows"]),
-        layout=_layout(data["slots"]),
-        functions=tuple(f for f in functions if isinstance(f, LatticeFunction)),
-        layers=tuple(_layer(entry) for entry in data["layers"]),
-        shapes=tuple((rows, columns) for rows, columns in data["shapes"]),
-        kinds=tuple(data["kinds"]),
-        batch_size=data["batch_size"],
-        n_steps=data["n_steps"],
-    )
-
-
-def _layout(slots: Sequence[Mapping[str, Any]]) -> Layout:
+def read_layout(slots: Sequence[Mapping[str, Any]]) -> Layout:
+    """What `slots_data` described."""
     return Layout(tuple(Slot(s["name"], tuple(s["shape"]), Role[s["role"]]) for s in slots))
+
+
+def read_layers(layers: Sequence[Mapping[str, Any]]) -> tuple[Layer, ...]:
+    """What `layers_data` described."""
+    return tuple(_layer(entry) for entry in layers)
 
 
 def _layer(data: Mapping[str, Any]) -> Layer:
     return Layer(data["title"], tuple(_instruction(entry) for entry in data["instructions"]))
+
+
+def read_functions(functions: Sequence[Mapping[str, Any]]) -> tuple[Function, ...]:
+    """What `functions_data` described."""
+    return tuple(_function(entry) for entry in functions)
 
 
 def _function(data: Mapping[str, Any]) -> Function:

@@ -88,6 +88,11 @@ class RidgeSum:
         return self.error == 0.0 and not self.bands
 
     @property
+    def is_ramp(self) -> bool:
+        """Whether it stands in for a step function times a number."""
+        return bool(self.bands) and self.name.endswith("'(t)")
+
+    @property
     def largest_error(self) -> float:
         """Certified largest distance to the real function on the whole box."""
         return max([self.error, *(band.error for band in self.bands)])

@@ -24,7 +24,7 @@ def measure(depth: int = 3, n_rounds: int = 2) -> Picture:
     """What the mask of a network of `depth` layers lets the blocks of so many rounds read."""
     mask = ChainMask(depth)
     n_data, matrix = 2 * n_rounds, mask.matrix(n_rounds)
-    steps = [mask.place(step) for step in range(1, len(matrix) + 1)]
+    steps = [step.place for step in mask.walk(1, len(matrix))]
     rows = tuple(f"{'F' if step.is_forward else 'B'}{step.layer}" for step in steps)
     data = tuple(f"{name}{number}" for number in range(1, n_rounds + 1) for name in "XY")
     initial = tuple(f"B{layer}" for layer in range(depth, 0, -1))

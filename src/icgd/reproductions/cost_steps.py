@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, singledispatch
 from typing import final
 
 import torch
@@ -12,12 +12,13 @@ from icgd.backends.chain import Chain
 from icgd.backends.chain_dense import DenseGenerator
 from icgd.backends.prompt import encode
 from icgd.compiled import Compiled
-from icgd.errors import SettingError, UnsupportedProblemError
+from icgd.errors import ProgramError, SettingError, UnsupportedProblemError
 from icgd.pipeline import compile
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.layout import Role
-from icgd.program.program import StackProgram
+from icgd.program.program import AbstractProgram
+from icgd.program.stack import StackProgram
 from icgd.reproductions.cost_cases import AbstractCase, Counts, Network
 from icgd.reproductions.timing import Job
 from icgd.shapes import Stream
@@ -99,11 +100,8 @@ class StepCase(AbstractCase):
         if refusal(self.network, self.variant):
             return None
         compiled, n_examples = built(self.network, self.variant, 1), self.network.n_examples
-        if isinstance(compiled.program, ChainProgram):
-            counts = _chain_counts(compiled.program, compiled)
-        else:
-            counts = _stack_counts(compiled.program, compiled, n_examples)
-        return counts if self.backend == "dense" else _without_weights(compiled, n_examples)
+        count = _dense_counts if self.backend == "dense" else _fused_counts
+        return count(compiled.program, compiled, n_examples)
 
     def job(self, n_steps: int) -> Job:
         if not n_steps:
@@ -112,19 +110,24 @@ class StepCase(AbstractCase):
         task = self.network.task(compiled)
         if self.backend == "fused":
             return partial(compiled.run_task, task, history=False)
-        program = compiled.program
-        if isinstance(program, ChainProgram):
-            return _dense_chain(program, task)
-        return _dense_stack(compiled, task)
+        return _dense_job(compiled.program, compiled, task)
 
 
-def _dense_chain(program: ChainProgram, task: Task) -> Job:
+@singledispatch
+def _dense_job(program: AbstractProgram, compiled: Compiled, task: Task) -> Job:
+    """A step of the dense transformer, whose weights are there before."""
+    raise ProgramError.broken(type(program).__name__, "has no job in cost_steps.py")
+
+
+@_dense_job.register
+def _dense_chain(program: ChainProgram, compiled: Compiled, task: Task) -> Job:
     generator = DenseGenerator(program, task.x)
     return lambda: list(Chain(program, task, generator, "short", ()).rounds())
 
 
-def _dense_stack(compiled: Compiled, task: Task) -> Job:
-    block, prompt = compiled.transformer().block, encode(compiled.stack, task)
+@_dense_job.register
+def _dense_stack(program: StackProgram, compiled: Compiled, task: Task) -> Job:
+    block, prompt = compiled.transformer().block, encode(program, task)
 
     def run() -> Stream:
         stream = prompt
@@ -152,7 +155,14 @@ def refusal(network: Network, variant: Variant) -> str | None:
     return None
 
 
-def _stack_counts(program: StackProgram, compiled: Compiled, n_examples: int) -> Counts:
+@singledispatch
+def _dense_counts(program: AbstractProgram, compiled: Compiled, n_examples: int) -> Counts:
+    """What a step costs with the weights."""
+    raise ProgramError.broken(type(program).__name__, "has no counts in cost_steps.py")
+
+
+@_dense_counts.register
+def _dense_stack_counts(program: StackProgram, compiled: Compiled, n_examples: int) -> Counts:
     """All layers of a step, on all tokens; the stream is what is kept."""
     n_tokens = program.n_registers + n_examples
     layers = compiled.summary(n_examples).layers_of_a_step
@@ -163,7 +173,8 @@ def _stack_counts(program: StackProgram, compiled: Compiled, n_examples: int) ->
     )
 
 
-def _chain_counts(program: ChainProgram, compiled: Compiled) -> Counts:
+@_dense_counts.register
+def _dense_chain_counts(program: ChainProgram, compiled: Compiled, n_examples: int) -> Counts:
     """2N times the same three layers; kept are what the mask reaches, the data, and the stream."""
     layers, mask = compiled.summary().layers, program.mask
     return Counts(
@@ -173,16 +184,24 @@ def _chain_counts(program: ChainProgram, compiled: Compiled) -> Counts:
     )
 
 
-def _without_weights(compiled: Compiled, n_examples: int) -> Counts:
-    """Fused: the products that training has, and the numbers in its slots or blocks.
+@singledispatch
+def _fused_counts(program: AbstractProgram, compiled: Compiled, n_examples: int) -> Counts:
+    """The products that training has, and the numbers in its slots or blocks."""
+    raise ProgramError.broken(type(program).__name__, "has no counts in cost_steps.py")
 
-    A chain also pulls the first layer's delta back, which nobody reads.
-    """
-    program, summary = compiled.program, compiled.summary(n_examples)
-    if isinstance(program, ChainProgram):
-        flops = 3 * 2 * program.batch_size * compiled.problem.network.n_parameters
-        return Counts(flops, 0, (program.mask.reach + 2) * program.rows.width)
+
+@_fused_counts.register
+def _fused_chain_counts(program: ChainProgram, compiled: Compiled, n_examples: int) -> Counts:
+    """It also pulls the first layer's delta back, which nobody reads."""
+    flops = 3 * 2 * program.batch_size * compiled.problem.network.n_parameters
+    return Counts(flops, 0, (program.mask.reach + 2) * program.rows.width)
+
+
+@_fused_counts.register
+def _fused_stack_counts(program: StackProgram, compiled: Compiled, n_examples: int) -> Counts:
     weights = sum(slot.width for slot in program.layout.having(Role.PARAMETER))
     scratch = sum(slot.width for slot in program.layout.having(Role.SCRATCH))
     data = compiled.problem.target.input_width + compiled.problem.target.output_width
-    return Counts(summary.direct_flops, 0, weights + n_examples * (scratch + data))
+    return Counts(
+        compiled.summary(n_examples).direct_flops, 0, weights + n_examples * (scratch + data)
+    )

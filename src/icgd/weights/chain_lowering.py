@@ -74,12 +74,12 @@ def _line(factor: float, source: Combination, verb: CopyWhere | PassBack) -> lis
 
 
 @relus_of.register
-def _(instruction: CopyWhere) -> list[GatedRelu]:
+def _relus_of_copy_where(instruction: CopyWhere) -> list[GatedRelu]:
     return _line(1.0, instruction.source, instruction)
 
 
 @relus_of.register
-def _(instruction: PassBack) -> list[GatedRelu]:
+def _relus_of_pass_back(instruction: PassBack) -> list[GatedRelu]:
     """Where it is flat, the slot `flat` closes a ReLU as a flag does."""
     steep = [
         replace(relu, slots=_with_term(relu.slots, instruction.flat, -instruction.gate))
@@ -93,7 +93,7 @@ def _with_term(combination: Combination, slot: str, coefficient: float) -> Combi
 
 
 @relus_of.register
-def _(instruction: ActivateWhere) -> list[GatedRelu]:
+def _relus_of_activate_where(instruction: ActivateWhere) -> list[GatedRelu]:
     """relu(z) - leak relu(-z), and the rest of -relu(-z) unless there is a kink."""
     closed_by, gate, leak = instruction.closed_by, instruction.gate, instruction.leak
     z, below = (Combination((instruction.argument,), (sign,)) for sign in (1.0, -1.0))
@@ -107,7 +107,7 @@ def _(instruction: ActivateWhere) -> list[GatedRelu]:
 
 
 @relus_of.register
-def _(instruction: MarkFlat) -> list[GatedRelu]:
+def _relus_of_mark_flat(instruction: MarkFlat) -> list[GatedRelu]:
     below = Combination((instruction.argument,), (-1.0,))
     closed_by, width = (instruction.linear, *instruction.closed_by), instruction.width
     return [GatedRelu(1 / width, below, width, closed_by, instruction.gate)]
@@ -189,7 +189,9 @@ def heads_of(instruction: Instruction, program: ChainProgram, dtype: torch.dtype
 
 
 @heads_of.register
-def _(instruction: MultiplyMatrices, program: ChainProgram, dtype: torch.dtype) -> Heads:
+def _heads_of_multiply_matrices(
+    instruction: MultiplyMatrices, program: ChainProgram, dtype: torch.dtype
+) -> Heads:
     layout = program.layout
     left, right = coordinates(layout, instruction.left), coordinates(layout, instruction.right)
     left = left.T if instruction.left_transposed else left
@@ -199,7 +201,9 @@ def _(instruction: MultiplyMatrices, program: ChainProgram, dtype: torch.dtype) 
 
 
 @heads_of.register
-def _(instruction: LookUpProduct, program: ChainProgram, dtype: torch.dtype) -> Heads:
+def _heads_of_look_up_product(
+    instruction: LookUpProduct, program: ChainProgram, dtype: torch.dtype
+) -> Heads:
     layout = program.layout
     left, right = coordinates(layout, instruction.left), coordinates(layout, instruction.right)
     reading = _Reading(program.look_up(instruction.function), 1.0, instruction.write)
@@ -207,7 +211,9 @@ def _(instruction: LookUpProduct, program: ChainProgram, dtype: torch.dtype) -> 
 
 
 @heads_of.register
-def _(instruction: MultiplyEntries, program: ChainProgram, dtype: torch.dtype) -> Heads:
+def _heads_of_multiply_entries(
+    instruction: MultiplyEntries, program: ChainProgram, dtype: torch.dtype
+) -> Heads:
     layout = program.layout
     left, right = coordinates(layout, instruction.left), coordinates(layout, instruction.right)
     reading = _Reading(program.look_up(IDENTITY), instruction.reach, instruction.write)

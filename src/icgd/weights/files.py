@@ -16,10 +16,9 @@ from torch import Tensor
 
 from icgd.errors import FileError, IcgdError, UnknownNameError
 from icgd.problems.problem import Problem
-from icgd.program.chain import ChainProgram, Program
 from icgd.program.check import check_program
-from icgd.program.layout import Role
-from icgd.program.render import from_data, to_data
+from icgd.program.program import AbstractProgram
+from icgd.program.registry import from_data
 from icgd.weights.atomic import whole_file
 
 FORMAT = 5
@@ -29,7 +28,7 @@ FORMAT = 5
 def save(
     path: str | os.PathLike[str],
     problem: Problem,
-    program: Program,
+    program: AbstractProgram,
     weights: Mapping[str, Tensor],
 ) -> None:
     """Write a file under a temporary name and rename it: it is whole or not there at all.
@@ -38,7 +37,7 @@ def save(
     rebuilds them bit for bit; they are stored for other tools to read.
     """
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}
-    texts = {"problem": json.dumps(problem.to_data()), "program": json.dumps(to_data(program))}
+    texts = {"problem": json.dumps(problem.to_data()), "program": json.dumps(program.to_data())}
     tensors = tensors or {"d_model": torch.tensor([program.layout.width])}
     metadata = {"icgd": str(FORMAT), **texts, "digest": digest(texts, tensors)}
     with whole_file(Path(path)) as temporary:
@@ -48,7 +47,7 @@ def save(
             raise FileError.unwritable(path, str(error)) from None
 
 
-def load(path: str | os.PathLike[str]) -> tuple[Problem, Program]:
+def load(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
     """Read a file that `save` wrote; its checksum and its program are checked."""
     source = Path(path)
     if not source.is_file():
@@ -68,7 +67,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Problem, Program]:
 
 def _checked(
     source: Path, metadata: dict[str, str], tensors: Mapping[str, Tensor]
-) -> tuple[Problem, Program]:
+) -> tuple[Problem, AbstractProgram]:
     try:
         texts = {"problem": metadata["problem"], "program": metadata["program"]}
         if metadata["digest"] != digest(texts, tensors):
@@ -76,7 +75,7 @@ def _checked(
         problem = Problem.from_data(_parsed(texts["problem"]))
         program = from_data(_parsed(texts["program"]))
         check_program(program)
-        if _shapes(program) != list(problem.oracle.weight_shapes):
+        if program.weight_shapes != problem.oracle.weight_shapes:
             raise FileError.damaged(source, "its program is not one of its problem")
     except FileError:
         raise
@@ -85,13 +84,6 @@ def _checked(
     except (IcgdError, KeyError, TypeError, ValueError) as error:
         raise FileError.damaged(source, f"its metadata does not hold a program: {error}") from None
     return problem, program
-
-
-def _shapes(program: Program) -> list[tuple[int, ...]]:
-    """The shapes of the weights that the program trains."""
-    if isinstance(program, ChainProgram):
-        return list(program.shapes)
-    return [slot.shape for slot in program.layout.having(Role.PARAMETER)]
 
 
 def _parsed(text: str) -> dict[str, Any]:

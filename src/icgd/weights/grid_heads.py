@@ -19,8 +19,9 @@ from icgd.program.functions import GridMean
 from icgd.program.grid_instructions import LABEL, DescendExamples, PredictMean
 from icgd.program.instructions import ONE, Instruction
 from icgd.program.layout import Layout
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
 from icgd.program.registers import MASKED
+from icgd.program.stack import StackProgram
 from icgd.weights.heads import coordinate_of, coordinates
 
 
@@ -66,7 +67,9 @@ def _joined(layout: Layout, names: tuple[str, ...]) -> Tensor:
 
 
 @grid_heads.register
-def _(instruction: DescendExamples, program: StackProgram) -> list[GridHead]:
+def _heads_of_descend_examples(
+    instruction: DescendExamples, program: StackProgram
+) -> list[GridHead]:
     layout = program.layout
     weights, inputs = _joined(layout, instruction.weights), _joined(layout, instruction.inputs)
     one, label = (_joined(layout, (name,)) for name in (ONE, instruction.label))
@@ -108,7 +111,7 @@ def _decay(instruction: DescendExamples, layout: Layout) -> list[GridHead]:
 
 
 @grid_heads.register
-def _(instruction: PredictMean, program: StackProgram) -> list[GridHead]:
+def _heads_of_predict_mean(instruction: PredictMean, program: StackProgram) -> list[GridHead]:
     layout = program.layout
     weights, inputs = _joined(layout, instruction.weights), _joined(layout, instruction.inputs)
     one, write = _joined(layout, (ONE,)), _joined(layout, (instruction.write,))

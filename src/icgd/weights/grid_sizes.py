@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
+from icgd.program.stack import StackProgram
 from icgd.weights.grid_heads import GridHead, layer_heads
 from icgd.weights.sizes import LayerSize
 

@@ -28,21 +28,17 @@ from icgd.program.instructions import (
     AddProduct,
     ApplyUnits,
     Argument,
-    AverageExamples,
     ClipSlots,
-    DescendFunction,
     Instruction,
-    KernelTerm,
     LookUp,
-    LookUpStep,
     MapSlots,
     MultiplySlots,
     Project,
     PullBack,
     WipeSlots,
 )
+from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.layout import Layout
-from icgd.program.program import StackProgram
 from icgd.program.registers import (
     IS_MEMORY,
     IS_REGISTER,
@@ -55,6 +51,8 @@ from icgd.program.registers import (
     SINK,
     value_slot,
 )
+from icgd.program.stack import StackProgram
+from icgd.program.table_instructions import AverageExamples, LookUpStep
 from icgd.weights.sizes import (
     PROBES,
     other_tokens,
@@ -110,7 +108,7 @@ def _terms(function: ReluSum, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tenso
 
 
 @fill.register
-def _(instruction: ApplyUnits, program: StackProgram, weights: Heads) -> None:
+def _fill_apply_units(instruction: ApplyUnits, program: StackProgram, weights: Heads) -> None:
     """Query [scale * inputs; shift], key [weights[k, :]; 1], value coefficient."""
     layout = program.layout
     function = program.relu_sum(instruction.function)
@@ -132,7 +130,9 @@ def _(instruction: ApplyUnits, program: StackProgram, weights: Heads) -> None:
 
 
 @fill.register
-def _(instruction: AccumulateOuterProduct, program: StackProgram, weights: Heads) -> None:
+def _fill_accumulate_outer_product(
+    instruction: AccumulateOuterProduct, program: StackProgram, weights: Heads
+) -> None:
     """Query +-tokens_per_example, key left[k], value +-scale * right: two heads for each row k."""
     layout = program.layout
     write = coordinates(layout, instruction.write)
@@ -150,7 +150,7 @@ def _(instruction: AccumulateOuterProduct, program: StackProgram, weights: Heads
 
 
 @fill.register
-def _(instruction: MultiplySlots, program: StackProgram, weights: Heads) -> None:
+def _fill_multiply_slots(instruction: MultiplySlots, program: StackProgram, weights: Heads) -> None:
     """Query left[k], key right[k], value 1: one head for each k."""
     layout = program.layout
     left = coordinates(layout, instruction.left)
@@ -162,7 +162,7 @@ def _(instruction: MultiplySlots, program: StackProgram, weights: Heads) -> None
 
 
 @fill.register
-def _(instruction: PullBack, program: StackProgram, weights: Heads) -> None:
+def _fill_pull_back(instruction: PullBack, program: StackProgram, weights: Heads) -> None:
     """Query weights[:, k], key upstream, value slope[k]: one head for each k."""
     layout = program.layout
     matrix = coordinates(layout, instruction.weights)
@@ -176,7 +176,7 @@ def _(instruction: PullBack, program: StackProgram, weights: Heads) -> None:
 
 
 @fill.register
-def _(instruction: MapSlots, program: StackProgram, weights: Units) -> None:
+def _fill_map_slots(instruction: MapSlots, program: StackProgram, weights: Units) -> None:
     """Unit relu(scale * sum_i c_i slot_i[k] + shift - gate * never_where) for each k and term."""
     layout = program.layout
     write = coordinates(layout, instruction.write).flatten()
@@ -199,20 +199,20 @@ def _(instruction: MapSlots, program: StackProgram, weights: Units) -> None:
 
 
 @fill.register
-def _(instruction: ClipSlots, program: StackProgram, weights: Units) -> None:
+def _fill_clip_slots(instruction: ClipSlots, program: StackProgram, weights: Units) -> None:
     """-relu(w - bound * unit) + relu(-w - bound * unit)."""
     _fill_pairs(instruction.slots, program.layout, weights)
     weights.reads[:, int(coordinates(program.layout, instruction.unit))] = -instruction.bound
 
 
 @fill.register
-def _(instruction: WipeSlots, program: StackProgram, weights: Units) -> None:
+def _fill_wipe_slots(instruction: WipeSlots, program: StackProgram, weights: Units) -> None:
     """-relu(h) + relu(-h)."""
     _fill_pairs(instruction.slots, program.layout, weights)
 
 
 @fill.register
-def _(instruction: ShrinkSlot, program: StackProgram, weights: Units) -> None:
+def _fill_shrink_slot(instruction: ShrinkSlot, program: StackProgram, weights: Units) -> None:
     """-relu(w) + relu(-w), then +-relu(+-w - threshold), then -+relu(+-w - threshold - bound)."""
     width = program.layout.slot(instruction.slot).width
     one = int(coordinates(program.layout, ONE))
@@ -277,7 +277,7 @@ def coordinate_of(layout: Layout, name: str) -> int:
 
 
 @fill.register
-def _(instruction: LookUp, program: StackProgram, weights: Heads) -> None:
+def _fill_look_up(instruction: LookUp, program: StackProgram, weights: Heads) -> None:
     """Head k reads the grid at coordinate k of the argument: a value for each function."""
     layout = program.layout
     functions = [program.look_up(name) for name in instruction.lookups]
@@ -289,7 +289,7 @@ def _(instruction: LookUp, program: StackProgram, weights: Heads) -> None:
 
 
 @fill.register
-def _(instruction: Project, program: StackProgram, weights: Heads) -> None:
+def _fill_project(instruction: Project, program: StackProgram, weights: Heads) -> None:
     """Head k reads the grid at coordinate k of argument / reach; the value is the identity."""
     layout, reach = program.layout, instruction.reach
     _fill_grid_scores(instruction.argument, program.look_up(IDENTITY), reach, layout, weights)
@@ -299,7 +299,7 @@ def _(instruction: Project, program: StackProgram, weights: Heads) -> None:
 
 
 @fill.register
-def _(instruction: AddProduct, program: StackProgram, weights: Heads) -> None:
+def _fill_add_product(instruction: AddProduct, program: StackProgram, weights: Heads) -> None:
     """Heads k and width + k read the square at argument / reach +- factor / factor_reach."""
     layout, reach, square = program.layout, instruction.reach, program.look_up(SQUARE)
     width = instruction.argument.width(layout)
@@ -317,7 +317,7 @@ def _(instruction: AddProduct, program: StackProgram, weights: Heads) -> None:
 
 
 @fill.register
-def _(instruction: AddGradient, program: StackProgram, weights: Heads) -> None:
+def _fill_add_gradient(instruction: AddGradient, program: StackProgram, weights: Heads) -> None:
     """For each multiple of the probe and each sign a head for each row; see the instruction.
 
     Scores of a register: probe * left[k] at examples, log n - log(share) at the memory, whose
@@ -365,7 +365,9 @@ def _fill_share_scores(probe: float, layout: Layout, heads: Heads) -> None:
 
 
 @fill.register
-def _(instruction: AverageExamples, program: StackProgram, weights: Heads) -> None:
+def _fill_average_examples(
+    instruction: AverageExamples, program: StackProgram, weights: Heads
+) -> None:
     """Query 1, key the score, lowered at other tokens; every coordinate of the value."""
     layout = program.layout
     write = coordinates(layout, instruction.write).flatten()
@@ -381,7 +383,7 @@ def _(instruction: AverageExamples, program: StackProgram, weights: Heads) -> No
 
 
 @fill.register
-def _(instruction: LookUpStep, program: StackProgram, weights: Units) -> None:
+def _fill_look_up_step(instruction: LookUpStep, program: StackProgram, weights: Units) -> None:
     """The table's units, and two that take away what the weight was."""
     n_terms = len(weights.bias) - 2
     fill(instruction.addition, program, weights.part(0, n_terms))
@@ -389,7 +391,9 @@ def _(instruction: LookUpStep, program: StackProgram, weights: Units) -> None:
 
 
 @fill.register
-def _(instruction: DescendFunction, program: StackProgram, weights: Heads) -> None:
+def _fill_descend_function(
+    instruction: DescendFunction, program: StackProgram, weights: Heads
+) -> None:
     """V = diag(A, -step_size), weighted, for every kernel; the noise moves labels alone."""
     layout = program.layout
     inputs = coordinates(layout, instruction.inputs).flatten()

@@ -17,13 +17,15 @@ from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.layers.transformer import Transformer
 from icgd.problems.kernels import kernel_named
 from icgd.problems.unit_activations import unit_activation_named
-from icgd.program.instructions import IS_EXAMPLE, DescendFunction, LayerKind
+from icgd.program.instructions import IS_EXAMPLE, LayerKind
+from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
+from icgd.program.stack import StackProgram
 from icgd.weights.grid_heads import lower_grid_attention
 from icgd.weights.heads import Heads, Units, coordinate_of
-from icgd.weights.sizes import instruction_size, layer_size
-from icgd.weights.unit_heads import fill
+from icgd.weights.rules import fill, instruction_size
+from icgd.weights.sizes import layer_size
 
 
 def lower_program(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:

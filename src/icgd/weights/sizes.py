@@ -15,23 +15,23 @@ from icgd.program.instructions import (
     AddProduct,
     ApplyUnits,
     Argument,
-    AverageExamples,
     ClipSlots,
-    DescendFunction,
     Instruction,
     LayerKind,
     LookUp,
-    LookUpStep,
     MapSlots,
     MultiplySlots,
     Project,
     PullBack,
     WipeSlots,
 )
+from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import Layer
 from icgd.program.registers import IS_REGISTER
 from icgd.program.ridge import RidgeSum
+from icgd.program.stack import StackProgram
+from icgd.program.table_instructions import AverageExamples, LookUpStep
 from icgd.program.unit_instructions import (
     ActivateUnits,
     AddGatedJacobian,
@@ -133,7 +133,7 @@ def _nonzero_inputs(function: ReluSum, n_arguments: int) -> int:
 
 
 @instruction_size.register
-def _(instruction: ApplyUnits, program: StackProgram) -> InstructionSize:
+def _size_of_apply_units(instruction: ApplyUnits, program: StackProgram) -> InstructionSize:
     function = program.relu_sum(instruction.function)
     n_units, fan_in = program.layout.slot(instruction.weights).shape
     n_terms = len(function.terms())
@@ -143,25 +143,27 @@ def _(instruction: ApplyUnits, program: StackProgram) -> InstructionSize:
 
 
 @instruction_size.register
-def _(instruction: AccumulateOuterProduct, program: StackProgram) -> InstructionSize:
+def _size_of_accumulate_outer_product(
+    instruction: AccumulateOuterProduct, program: StackProgram
+) -> InstructionSize:
     rows, columns = program.layout.slot(instruction.write).shape
     return InstructionSize(2 * rows, columns, 2 * rows * (2 + 2 * columns))
 
 
 @instruction_size.register
-def _(instruction: PullBack, program: StackProgram) -> InstructionSize:
+def _size_of_pull_back(instruction: PullBack, program: StackProgram) -> InstructionSize:
     rows, columns = program.layout.slot(instruction.weights).shape
     return InstructionSize(columns, rows, columns * (2 * rows + 2))
 
 
 @instruction_size.register
-def _(instruction: MultiplySlots, program: StackProgram) -> InstructionSize:
+def _size_of_multiply_slots(instruction: MultiplySlots, program: StackProgram) -> InstructionSize:
     width = program.layout.slot(instruction.write).width
     return InstructionSize(width, 1, 4 * width)
 
 
 @instruction_size.register
-def _(instruction: MapSlots, program: StackProgram) -> InstructionSize:
+def _size_of_map_slots(instruction: MapSlots, program: StackProgram) -> InstructionSize:
     width = program.layout.slot(instruction.write).width
     units, nonzeros = 0, 0
     for summand in instruction.summands:
@@ -176,13 +178,13 @@ def _(instruction: MapSlots, program: StackProgram) -> InstructionSize:
 
 
 @instruction_size.register
-def _(instruction: ClipSlots, program: StackProgram) -> InstructionSize:
+def _size_of_clip_slots(instruction: ClipSlots, program: StackProgram) -> InstructionSize:
     width = sum(program.layout.slot(name).width for name in instruction.slots)
     return InstructionSize(2 * width, 1, 6 * width)
 
 
 @instruction_size.register
-def _(instruction: ShrinkSlot, program: StackProgram) -> InstructionSize:
+def _size_of_shrink_slot(instruction: ShrinkSlot, program: StackProgram) -> InstructionSize:
     """Two units read the coordinate alone, four an offset too."""
     width = program.layout.slot(instruction.slot).width
     n_shifted = 2 + 2 * (instruction.threshold > 0)
@@ -190,7 +192,7 @@ def _(instruction: ShrinkSlot, program: StackProgram) -> InstructionSize:
 
 
 @instruction_size.register
-def _(instruction: WipeSlots, program: StackProgram) -> InstructionSize:
+def _size_of_wipe_slots(instruction: WipeSlots, program: StackProgram) -> InstructionSize:
     width = sum(program.layout.slot(name).width for name in instruction.slots)
     return InstructionSize(2 * width, 1, 4 * width)
 
@@ -208,7 +210,7 @@ def _argument_nonzeros(argument: Argument, layout: Layout) -> int:
 
 
 @instruction_size.register
-def _(instruction: LookUp, program: StackProgram) -> InstructionSize:
+def _size_of_look_up(instruction: LookUp, program: StackProgram) -> InstructionSize:
     argument, layout = instruction.argument, program.layout
     heads, n_functions = argument.width(layout), len(instruction.lookups)
     width = max(argument.features(layout) + GRID_FEATURES, n_functions)
@@ -217,7 +219,7 @@ def _(instruction: LookUp, program: StackProgram) -> InstructionSize:
 
 
 @instruction_size.register
-def _(instruction: Project, program: StackProgram) -> InstructionSize:
+def _size_of_project(instruction: Project, program: StackProgram) -> InstructionSize:
     argument, layout = instruction.argument, program.layout
     heads = argument.width(layout)
     nonzeros = _argument_nonzeros(argument, layout) + GRID_NONZEROS + 2
@@ -225,7 +227,7 @@ def _(instruction: Project, program: StackProgram) -> InstructionSize:
 
 
 @instruction_size.register
-def _(instruction: AddProduct, program: StackProgram) -> InstructionSize:
+def _size_of_add_product(instruction: AddProduct, program: StackProgram) -> InstructionSize:
     argument, layout = instruction.argument, program.layout
     heads = 2 * argument.width(layout)
     nonzeros = _argument_nonzeros(argument, layout) + GRID_NONZEROS + 4
@@ -245,7 +247,7 @@ GRADIENT_NONZEROS = 11
 
 
 @instruction_size.register
-def _(instruction: AddGradient, program: StackProgram) -> InstructionSize:
+def _size_of_add_gradient(instruction: AddGradient, program: StackProgram) -> InstructionSize:
     rows, columns = program.layout.slot(instruction.write).shape
     nonzeros = GRADIENT_NONZEROS + len(instruction.left.slots) + 2 * columns
     heads = 2 * len(PROBES) * rows
@@ -253,7 +255,9 @@ def _(instruction: AddGradient, program: StackProgram) -> InstructionSize:
 
 
 @instruction_size.register
-def _(instruction: AverageExamples, program: StackProgram) -> InstructionSize:
+def _size_of_average_examples(
+    instruction: AverageExamples, program: StackProgram
+) -> InstructionSize:
     width = program.layout.slot(instruction.write).width
     masks = len(other_tokens(program.layout))
     scores = 1 + len(instruction.score.slots) + masks
@@ -266,14 +270,16 @@ def other_tokens(layout: Layout) -> tuple[str, ...]:
 
 
 @instruction_size.register
-def _(instruction: LookUpStep, program: StackProgram) -> InstructionSize:
+def _size_of_look_up_step(instruction: LookUpStep, program: StackProgram) -> InstructionSize:
     added = instruction_size(instruction.addition, program)
     wiped = instruction_size(WipeSlots((instruction.write,)), program)
     return InstructionSize(added.units + wiped.units, 1, added.nonzeros + wiped.nonzeros)
 
 
 @instruction_size.register
-def _(instruction: DescendFunction, program: StackProgram) -> InstructionSize:
+def _size_of_descend_function(
+    instruction: DescendFunction, program: StackProgram
+) -> InstructionSize:
     """A head for each kernel, and one for the noise."""
     inputs = program.layout.slot(instruction.inputs).width
     labels = program.layout.slot(instruction.residual).width
@@ -318,13 +324,13 @@ def _heads_by_units(
 
 
 @instruction_size.register
-def _(instruction: ActivateUnits, program: StackProgram) -> InstructionSize:
+def _size_of_activate_units(instruction: ActivateUnits, program: StackProgram) -> InstructionSize:
     fit = program.ridge_sum(instruction.function)
     return _heads_by_units(instruction.argument, program.layout, fit, 1, rows=1)
 
 
 @instruction_size.register
-def _(instruction: PassOn, program: StackProgram) -> InstructionSize:
+def _size_of_pass_on(instruction: PassOn, program: StackProgram) -> InstructionSize:
     fit, rows = (
         program.ridge_sum(instruction.function),
         program.layout.slot(instruction.write).width,
@@ -333,7 +339,7 @@ def _(instruction: PassOn, program: StackProgram) -> InstructionSize:
 
 
 @instruction_size.register
-def _(instruction: StartJacobian, program: StackProgram) -> InstructionSize:
+def _size_of_start_jacobian(instruction: StartJacobian, program: StackProgram) -> InstructionSize:
     fit, n_inputs = (
         program.ridge_sum(instruction.function),
         program.layout.slot(instruction.inputs).width,
@@ -343,19 +349,21 @@ def _(instruction: StartJacobian, program: StackProgram) -> InstructionSize:
 
 
 @instruction_size.register
-def _(instruction: PushJacobian, program: StackProgram) -> InstructionSize:
+def _size_of_push_jacobian(instruction: PushJacobian, program: StackProgram) -> InstructionSize:
     fit = program.ridge_sum(instruction.function)
     rows, entries = program.layout.slot(instruction.write).shape
     return _heads_by_units(instruction.argument, program.layout, fit, entries, rows)
 
 
 @instruction_size.register
-def _(instruction: AddOuterProduct, program: StackProgram) -> InstructionSize:
+def _size_of_add_outer_product(
+    instruction: AddOuterProduct, program: StackProgram
+) -> InstructionSize:
     return _products(program.ridge_sum(instruction.function), program, instruction.write)
 
 
 @instruction_size.register
-def _(instruction: AddJacobian, program: StackProgram) -> InstructionSize:
+def _size_of_add_jacobian(instruction: AddJacobian, program: StackProgram) -> InstructionSize:
     return _products(program.ridge_sum(instruction.function), program, instruction.jacobian)
 
 
@@ -368,7 +376,9 @@ def _products(fit: RidgeSum, program: StackProgram, slot: str) -> InstructionSiz
 
 @instruction_size.register(AddGatedProduct)
 @instruction_size.register(AddGatedJacobian)
-def _(instruction: AddGatedProduct | AddGatedJacobian, program: StackProgram) -> InstructionSize:
+def _size_of_add_gated_product_or_add_gated_jacobian(
+    instruction: AddGatedProduct | AddGatedJacobian, program: StackProgram
+) -> InstructionSize:
     """Two heads for each row; query 1, key 2, value and output as wide as the row."""
     rows = program.layout.slot(instruction.left).width
     columns = _columns(instruction, program.layout)
@@ -383,13 +393,17 @@ def _columns(instruction: AddGatedProduct | AddGatedJacobian, layout: Layout) ->
 
 @instruction_size.register(SlopeOfLoss)
 @instruction_size.register(CopyToQueries)
-def _(instruction: SlopeOfLoss | CopyToQueries, program: StackProgram) -> InstructionSize:
+def _size_of_slope_of_loss_or_copy_to_queries(
+    instruction: SlopeOfLoss | CopyToQueries, program: StackProgram
+) -> InstructionSize:
     return _hidden_units(instruction.function, (instruction.write,), program)
 
 
 @instruction_size.register(ClipByUnits)
 @instruction_size.register(WipeByUnits)
-def _(instruction: ClipByUnits | WipeByUnits, program: StackProgram) -> InstructionSize:
+def _size_of_clip_by_units_or_wipe_by_units(
+    instruction: ClipByUnits | WipeByUnits, program: StackProgram
+) -> InstructionSize:
     return _hidden_units(instruction.function, instruction.slots, program)
 
 

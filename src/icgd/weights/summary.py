@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 
-from icgd.program.chain import ChainProgram, Program
+from icgd.errors import ProgramError
+from icgd.program.chain import ChainProgram
 from icgd.program.instructions import LayerKind
 from icgd.program.layout import Role
-from icgd.program.program import Layer, StackProgram
+from icgd.program.program import AbstractProgram, Layer
+from icgd.program.stack import StackProgram
 from icgd.weights.chain_sizes import chain_layer_size
 from icgd.weights.grid_sizes import grid_layer_size
 from icgd.weights.sizes import LayerSize, layer_size
@@ -47,10 +50,14 @@ class Summary:
         return self.layers[: self.layers_per_step]
 
 
-def summarise(program: Program, n_tokens: int) -> Summary:
+@singledispatch
+def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
     """Count everything; costs nothing like the weights themselves, whatever their size."""
-    if isinstance(program, ChainProgram):
-        return _summarise_chain(program, n_tokens)
+    raise ProgramError.broken(type(program).__name__, "has no rule in weights/summary.py")
+
+
+@summarise.register
+def _summarise_stack(program: StackProgram, n_tokens: int) -> Summary:
     block = [_layer_size(layer, program) for layer in program.block]
     prediction = [_layer_size(layer, program) for layer in program.prediction]
     layers = (*block, *prediction)
@@ -83,6 +90,7 @@ def _layer_size(layer: Layer, program: StackProgram) -> LayerSize:
     return grid_layer_size(layer, program) if is_grid else layer_size(layer, program)
 
 
+@summarise.register
 def _summarise_chain(program: ChainProgram, n_tokens: int) -> Summary:
     """All blocks are written by the same layers, from one column and its grid, whatever N."""
     layers = tuple(chain_layer_size(layer, program) for layer in program.layers)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from icgd.program.instructions import IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Argument
 from icgd.program.layout import Layout
-from icgd.program.program import StackProgram
 from icgd.program.ridge import RidgeSum
+from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import (
     EXAMPLE_SHARE,
     ActivateUnits,
@@ -31,8 +31,6 @@ from icgd.program.unit_instructions import (
 )
 from icgd.weights.heads import Heads, Units, coordinate_of, coordinates, fill
 from icgd.weights.sizes import offset_feature
-
-__all__ = ["fill"]
 
 
 def _numbers(fit: RidgeSum, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -89,7 +87,7 @@ def _pass_column(
 
 
 @fill.register
-def _(instruction: ActivateUnits, program: StackProgram, weights: Heads) -> None:
+def _fill_activate_units(instruction: ActivateUnits, program: StackProgram, weights: Heads) -> None:
     """Query [scale * inputs; offset], key [weights[k, :]; 1], value 1."""
     layout, reach = program.layout, instruction.reach
     direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
@@ -101,7 +99,7 @@ def _(instruction: ActivateUnits, program: StackProgram, weights: Heads) -> None
 
 
 @fill.register
-def _(instruction: PassOn, program: StackProgram, weights: Heads) -> None:
+def _fill_pass_on(instruction: PassOn, program: StackProgram, weights: Heads) -> None:
     """As `ActivateUnits`, with value weights[:, k]."""
     layout = program.layout
     direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
@@ -112,7 +110,7 @@ def _(instruction: PassOn, program: StackProgram, weights: Heads) -> None:
 
 
 @fill.register
-def _(instruction: StartJacobian, program: StackProgram, weights: Heads) -> None:
+def _fill_start_jacobian(instruction: StartJacobian, program: StackProgram, weights: Heads) -> None:
     """Scores a1 inputs[l] / reach + a2 argument[k] + offset, value weights[:, k]."""
     layout, reach = program.layout, instruction.reach
     direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
@@ -126,7 +124,7 @@ def _(instruction: StartJacobian, program: StackProgram, weights: Heads) -> None
 
 
 @fill.register
-def _(instruction: PushJacobian, program: StackProgram, weights: Heads) -> None:
+def _fill_push_jacobian(instruction: PushJacobian, program: StackProgram, weights: Heads) -> None:
     """Scores a1 jacobian[k, p] / reach + a2 argument[k] + offset, value weights[:, k]."""
     layout, reach = program.layout, instruction.reach
     direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
@@ -140,7 +138,9 @@ def _(instruction: PushJacobian, program: StackProgram, weights: Heads) -> None:
 
 
 @fill.register
-def _(instruction: AddOuterProduct, program: StackProgram, weights: Heads) -> None:
+def _fill_add_outer_product(
+    instruction: AddOuterProduct, program: StackProgram, weights: Heads
+) -> None:
     """Key a1 left[i] / reach + a2 right[j] / reach + offset, value `example_share`."""
     layout = program.layout
     left = coordinates(layout, instruction.left).flatten()
@@ -152,7 +152,7 @@ def _(instruction: AddOuterProduct, program: StackProgram, weights: Heads) -> No
 
 
 @fill.register
-def _(instruction: AddJacobian, program: StackProgram, weights: Heads) -> None:
+def _fill_add_jacobian(instruction: AddJacobian, program: StackProgram, weights: Heads) -> None:
     """As `AddOuterProduct`, with left[k] and jacobian[k, p]."""
     layout = program.layout
     left = coordinates(layout, instruction.left).flatten()
@@ -182,7 +182,9 @@ def _accumulate(
 
 
 @fill.register
-def _(instruction: AddGatedProduct, program: StackProgram, weights: Heads) -> None:
+def _fill_add_gated_product(
+    instruction: AddGatedProduct, program: StackProgram, weights: Heads
+) -> None:
     """Query tokens_per_example, key +-left[k] - gate * is_query, value right."""
     layout = program.layout
     write = coordinates(layout, instruction.write)
@@ -191,7 +193,9 @@ def _(instruction: AddGatedProduct, program: StackProgram, weights: Heads) -> No
 
 
 @fill.register
-def _(instruction: AddGatedJacobian, program: StackProgram, weights: Heads) -> None:
+def _fill_add_gated_jacobian(
+    instruction: AddGatedJacobian, program: StackProgram, weights: Heads
+) -> None:
     """Query tokens_per_example, key +-left[k] - gate * is_query, value jacobian[k, :]."""
     layout = program.layout
     rows = coordinates(layout, instruction.jacobian)
@@ -219,7 +223,7 @@ def _accumulate_gated(
 
 
 @fill.register
-def _(instruction: SlopeOfLoss, program: StackProgram, weights: Units) -> None:
+def _fill_slope_of_loss(instruction: SlopeOfLoss, program: StackProgram, weights: Units) -> None:
     """Unit a1 prediction[k] + a2 label[k] + offset."""
     slots = (instruction.prediction, instruction.label)
     reads = [coordinates(program.layout, slot) for slot in slots]
@@ -228,7 +232,9 @@ def _(instruction: SlopeOfLoss, program: StackProgram, weights: Units) -> None:
 
 
 @fill.register
-def _(instruction: CopyToQueries, program: StackProgram, weights: Units) -> None:
+def _fill_copy_to_queries(
+    instruction: CopyToQueries, program: StackProgram, weights: Units
+) -> None:
     """Unit a1 source[k] + a2 is_query + offset."""
     source = coordinates(program.layout, instruction.source)
     flag = coordinates(program.layout, IS_QUERY).expand(len(source))
@@ -237,14 +243,14 @@ def _(instruction: CopyToQueries, program: StackProgram, weights: Units) -> None
 
 
 @fill.register
-def _(instruction: ClipByUnits, program: StackProgram, weights: Units) -> None:
+def _fill_clip_by_units(instruction: ClipByUnits, program: StackProgram, weights: Units) -> None:
     """Unit a w + offset for every coordinate w."""
     slots = _all_of(instruction.slots, program.layout)
     _evaluate(program.ridge_sum(instruction.function), [slots], slots, weights)
 
 
 @fill.register
-def _(instruction: WipeByUnits, program: StackProgram, weights: Units) -> None:
+def _fill_wipe_by_units(instruction: WipeByUnits, program: StackProgram, weights: Units) -> None:
     """Unit a h / reach + offset for every coordinate h."""
     slots, reach = _all_of(instruction.slots, program.layout), instruction.reach
     fit = program.ridge_sum(instruction.function).along((1 / reach,), -reach)

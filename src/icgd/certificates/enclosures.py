@@ -1,0 +1,269 @@
+r"""Enclosures: where a quantity lies, and how far the transformer's own may be from it.
+
+Rounding. A sum of m terms in floating point is off by at most gamma(m) = m u / (1 - m u) times
+the sum of their sizes, in any order (u is the unit roundoff). Every rule adds that, twice: for
+the transformer, and for the float64 oracle that it is compared with. A softmax head is off by
+what the rounding of its scores changes, besides its sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, inf
+
+import torch
+from torch import Tensor
+
+from icgd.approximation.lattice import lattice_of
+from icgd.backends.look_up import DEGREE, table_error
+from icgd.backends.registry import backend_named
+from icgd.certificates.intervals import Interval
+from icgd.problems.catalog import FUNCTIONS, function_named
+from icgd.problems.functions import ScalarFunction, StepFunction
+from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
+from icgd.program.ridge import RidgeSum
+from icgd.shapes import Values
+
+
+@dataclass(frozen=True)
+class Enclosure:
+    """The exact value, the transformer's value, and a bound on their distance."""
+
+    exact: Interval
+    actual: Interval
+    error: Tensor
+
+    @classmethod
+    def common(cls, value: Interval) -> Enclosure:
+        """A quantity that the transformer has exactly."""
+        return cls(value, value, torch.zeros_like(value.low))
+
+    @classmethod
+    def around(cls, exact: Interval, error: Values, actual: Interval | None = None) -> Enclosure:
+        """The transformer's value lies within `error` of the exact one, and in `actual`."""
+        near = exact.widened(error)
+        actual = near if actual is None else near.within(actual)
+        return cls(exact, actual, torch.minimum(error, exact.distance_to(actual)))
+
+    @property
+    def size(self) -> Tensor:
+        """Of the exact and of the transformer's value: what rounds in one of the two."""
+        return torch.maximum(self.exact.size, self.actual.size)
+
+    @property
+    def mT(self) -> Enclosure:  # noqa: N802 - torch's name
+        """Transposed."""
+        return Enclosure(self.exact.mT, self.actual.mT, self.error.mT)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Enclosure:
+        """With all numbers arranged in another way."""
+        return Enclosure(self.exact.mapped(change), self.actual.mapped(change), change(self.error))
+
+    def without_nan(self) -> Enclosure:
+        """With an infinite error where infinities cancelled: nothing is known there."""
+        error = torch.where(self.error.isnan(), inf, self.error)
+        return Enclosure(self.exact.without_nan(), self.actual.without_nan(), error)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How the transformer computes: its unit roundoff, its sums, the length of its prompt.
+
+    `sums_terms` says that functions are evaluated ReLU by ReLU or token by token, and averaged
+    over all tokens, as the dense transformer does; otherwise they are looked up in tables, and
+    lines and products are computed as such.
+    """
+
+    roundoff: float
+    n_tokens: int
+    sums_terms: bool
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, n_tokens: int, backend: str) -> Arithmetic:
+        """The arithmetic of a backend."""
+        return cls(torch.finfo(dtype).eps / 2, n_tokens, backend_named(backend).sums_terms)
+
+    def sum_of(self, n_terms: int, sizes: Tensor) -> Tensor:
+        """Rounding of a sum of `n_terms` products whose sizes add up to `sizes`."""
+        # + 8: rounded weights and constants, the product itself, the residual addition.
+        product = (n_terms + 8) * self.roundoff
+        gamma = product / (1 - product) if product < 1 else inf
+        return 2 * gamma * sizes
+
+    def head(self, fit: LatticeFunction, fan_in: int, argument: Tensor, apart: Tensor) -> Tensor:
+        """Rounding of a look-up where the terms of its argument have this total size.
+
+        The registers' copies of the argument may lie `apart`, each by another amount, which moves
+        a score by up to |g| apart / (spacing ratio^2). A mean stays between the values.
+        """
+        if self.sums_terms:
+            beyond = (argument / fit.reach).clamp(min=1.0)
+            scores = self.sum_of(fan_in + 2, fit.sensitivity * beyond)
+            moved = fit.half / (fit.spacing * fit.ratio**2) * apart
+            scores = scores + uneven_response(fit) * apart * torch.exp(2 * moved)
+            scores = scores.nan_to_num(inf).clamp(max=max(fit.values) - min(fit.values))
+            return scores + self.sum_of(len(fit.values), torch.full_like(argument, fit.size))
+        tabulated = self.sum_of(2 * DEGREE, torch.full_like(argument, 4 * fit.size))
+        return tabulated + table_error(fit)
+
+    def function(self, fit: ReluSum, fan_in: int, argument: Tensor, n_copies: int) -> Tensor:
+        """Rounding of evaluating `fit` where the terms of its argument have this total size."""
+        if self.sums_terms:
+            terms = fit.terms()
+            slope = sum(abs(term.coefficient * term.scale) for term in terms)
+            constant = sum(abs(term.coefficient * term.shift) for term in terms)
+            # Attention sums over tokens first, then over heads.
+            return self.sum_of(len(terms) + n_copies + fan_in, slope * argument + constant)
+        if is_ramp(fit):  # clamped between its levels, exactly
+            return self.sum_of(0, torch.full_like(argument, max(map(abs, _levels(fit)))))
+        jumps = zip(fit.knots, fit.slopes[:-1], fit.slopes[1:], strict=True)
+        constant = abs(fit.anchor_value) + sum(abs(knot * (b - a)) for knot, a, b in jumps)
+        steepest = max(map(abs, fit.slopes))
+        return self.sum_of(fit.n_pieces, steepest * (argument + abs(fit.anchor)) + constant)
+
+
+@lru_cache(maxsize=256)
+def uneven_response(fit: LatticeFunction) -> float:
+    """What a head changes, at most, if each token of the grid sees the argument off by up to 1.
+
+    That is the largest sum_g weight_g |value_g - mean| |g| / (spacing ratio^2). Weights are
+    `ratio` cells wide, so that samples an eighth of a cell apart miss less than 2%.
+    """
+    lattice = lattice_of(fit)
+    n_samples = 2 * ceil(8 * fit.reach / fit.spacing) + 1
+    weights = lattice.weights(torch.linspace(-fit.reach, fit.reach, n_samples).double())
+    values = torch.tensor(fit.values, dtype=torch.float64)
+    spread = (values - (weights @ values).unsqueeze(-1)).abs()
+    gains = lattice.numbers().abs() / (fit.spacing * fit.ratio**2)
+    return 1.02 * float((weights * spread * gains).sum(-1).max())
+
+
+def is_ramp(fit: Function) -> bool:
+    """Whether the fit stands in for a step function, or for one times a number."""
+    if isinstance(fit, RidgeSum):
+        return bool(fit.bands) and fit.name.endswith("'(t)")
+    return isinstance(fit, ReluSum) and isinstance(FUNCTIONS.get(fit.name), StepFunction)
+
+
+def _levels(fit: ReluSum) -> tuple[float, ...]:
+    """The levels between which a ramp runs."""
+    return (fit.anchor_value, *(fit(knot) for knot in fit.knots))
+
+
+def fitted_at(fit: Function, argument: Enclosure, rounding: Tensor) -> Enclosure:
+    """A program's function at an enclosed argument.
+
+    |fit(a) - f(b)| <= |fit(a) - f(a)| + |f(a) - f(b)|, with a, b in known intervals.
+    """
+    real = function_at(function_named(fit.name), argument)
+    fitted = fit_error(fit, argument.actual) + rounding
+    actual = real.actual.widened(fitted)
+    if isinstance(fit, ReluSum) and is_ramp(fit):  # it stays between the levels of the step
+        levels = _levels(fit)
+        actual = actual.within(Interval(min(levels) - rounding, max(levels) + rounding))
+    return Enclosure.around(real.exact, real.error + fitted, actual)
+
+
+def function_at(function: ScalarFunction, argument: Enclosure) -> Enclosure:
+    """A function itself at an enclosed argument."""
+    exact = Interval(*function.bounds(argument.exact.low, argument.exact.high))
+    actual = Interval(*function.bounds(argument.actual.low, argument.actual.high))
+    both_low = torch.minimum(argument.exact.low, argument.actual.low)
+    both_high = torch.maximum(argument.exact.high, argument.actual.high)
+    moved = function.variation(both_low, both_high, argument.error)
+    return Enclosure(exact, actual, torch.minimum(moved, exact.distance_to(actual)))
+
+
+def fit_error(fit: Function, argument: Interval) -> Tensor:
+    """Largest certified error on the pieces that the argument can touch.
+
+    Infinite outside the interval on which the fit was proved; exact fits, ramps and look-ups
+    that saturate continue as the function itself does.
+    """
+    if fit.is_exact:
+        return torch.zeros_like(argument.low)
+    if isinstance(fit, RidgeSum):
+        return ridge_error(fit, argument)
+    if isinstance(fit, LatticeFunction | GridMean):
+        saturates = isinstance(fit, LatticeFunction) and fit.saturates
+        outside = (argument.size > fit.reach) & torch.tensor(not saturates)
+        return torch.where(outside, torch.inf, torch.full_like(argument.low, fit.error))
+    knots = torch.tensor(fit.knots, dtype=torch.float64)
+    last = torch.searchsorted(knots, argument.high.contiguous())
+    first = torch.minimum(torch.searchsorted(knots, argument.low.contiguous(), right=True), last)
+    error = _largest_between(torch.tensor(fit.errors, dtype=torch.float64), first, last)
+    if is_ramp(fit):
+        return error
+    outside = (argument.low < fit.low) | (argument.high > fit.high)
+    return torch.where(outside, torch.inf, error)
+
+
+def ridge_error(fit: RidgeSum, *arguments: Interval) -> Tensor:
+    """Certified error of a sum of units, infinite outside its box."""
+    last, shape = arguments[-1], torch.broadcast_tensors(*(part.low for part in arguments))[0].shape
+    error = last.low.new_full(shape, fit.error)
+    for band in fit.bands:
+        touched = (last.low <= band.high) & (last.high >= band.low)
+        error = torch.where(touched, error.clamp(min=band.error), error)
+    for argument, width in zip(arguments, fit.half_widths, strict=True):
+        error = torch.where(argument.size > width, torch.inf, error)
+    return error
+
+
+def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """max(values[first .. last]) for tensors of positions, from maxima over powers of two."""
+    levels = [values]
+    while 2 ** len(levels) <= len(values):
+        shift = 2 ** (len(levels) - 1)
+        levels.append(torch.maximum(levels[-1][:-shift], levels[-1][shift:]))
+    length = last - first + 1
+    level = torch.log2(length.double()).floor().long()
+    padded = torch.stack(
+        [torch.nn.functional.pad(row, (0, len(values) - len(row))) for row in levels]
+    )
+    return torch.maximum(padded[level, first], padded[level, last + 1 - 2**level])
+
+
+def matrix_product(weights: Enclosure, inputs: Enclosure, how: Arithmetic) -> Enclosure:
+    """`weights @ inputs` at every token."""
+    rounding = how.sum_of(weights.error.shape[-1], inputs.size @ weights.size.mT)
+    error = inputs.error @ weights.exact.size.mT + inputs.actual.size @ weights.error.mT + rounding
+    actual = (inputs.actual @ weights.actual.mT).widened(rounding)
+    return Enclosure.around(inputs.exact @ weights.exact.mT, error, actual)
+
+
+def moved(value: Enclosure, off: Tensor) -> Enclosure:
+    """The value as the transformer has it after getting it wrong by `off`."""
+    return Enclosure.around(value.exact, value.error + off, value.actual.widened(off))
+
+
+def grid_error(
+    fit: LatticeFunction, n_terms: int, sizes: Tensor, apart: Tensor, how: Arithmetic
+) -> Tensor:
+    """How far a line or a square is off; only the dense transformer reads it from the grid.
+
+    Beyond the reach, which is at least 1, all that is known is that a mean stays between the
+    values, and that the line or the square is at most the size's square.
+    """
+    if not how.sums_terms:
+        return torch.zeros_like(sizes)
+    off = fit.error + how.head(fit, n_terms, sizes, apart)
+    return torch.where(sizes > fit.reach, max(map(abs, fit.values)) + sizes**2, off)
+
+
+def add(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
+    """The sum, entry by entry."""
+    rounding = how.sum_of(2, left.size + right.size)
+    actual = (left.actual + right.actual).widened(rounding)
+    error = left.error + right.error + rounding
+    return Enclosure.around(left.exact + right.exact, error, actual)
+
+
+def multiply(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
+    """The product, entry by entry."""
+    rounding = how.sum_of(2, left.size * right.size)
+    error = left.error * right.exact.size + left.actual.size * right.error + rounding
+    actual = (left.actual * right.actual).widened(rounding)
+    return Enclosure.around(left.exact * right.exact, error, actual)

@@ -1,0 +1,56 @@
+"""The instruction of kernel attention: a step of descent in function space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from icgd.program.instructions import IS_EXAMPLE, Instruction, LayerKind
+
+
+@dataclass(frozen=True)
+class KernelTerm:
+    """`weight * K(G u, G w)` for the kernel called `kernel`; G = `transform`, row by row, or I."""
+
+    kernel: str
+    transform: tuple[tuple[float, ...], ...] | None
+    weight: float
+    shape: float | None
+
+    def formula(self) -> str:
+        """The term as text."""
+        shape = "" if self.shape is None else f"[{self.shape:g}]"
+        inputs = "(x, x_j)" if self.transform is None else "(G x, G x_j)"
+        return f"{self.weight:g} {self.kernel}{shape}{inputs}"
+
+
+@dataclass(frozen=True)
+class DescendFunction(Instruction):
+    """One step of descent in function space, at every token, summing over the examples j only.
+
+    residual -= step_size * (sum_j K(x, x_j) residual_j + noise * residual, the latter on examples)
+    x        += A sum_j K(x, x_j) x_j, if there is a transform A
+
+    K is the sum of `terms`. Exact: only rounding errs.
+    """
+
+    terms: tuple[KernelTerm, ...]
+    step_size: float
+    noise: float
+    transform: tuple[tuple[float, ...], ...] | None
+    inputs: str = "x"
+    residual: str = "y"
+    kind: ClassVar[LayerKind] = LayerKind.KERNEL
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.inputs, self.residual, IS_EXAMPLE)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.residual,) if self.transform is None else (self.residual, self.inputs)
+
+    def formula(self) -> str:
+        kernel = " + ".join(term.formula() for term in self.terms)
+        noise = f" + {self.noise:g} {self.residual}" if self.noise else ""
+        moved = "" if self.transform is None else f"; {self.inputs} += A sum_j K {self.inputs}_j"
+        step = f"{self.residual} -= {self.step_size:g} (sum_j K {self.residual}_j{noise})"
+        return f"{step}{moved}, K = {kernel}"

@@ -1,0 +1,98 @@
+"""The numbers of a program, found wherever they stand in its dataclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import lru_cache, singledispatch
+from math import isfinite
+from typing import NamedTuple
+
+from icgd.errors import ProgramError
+from icgd.program.functions import Function
+from icgd.program.instructions import Instruction
+from icgd.program.program import AbstractProgram, Layer
+
+PLAIN = {str, int, bool, type(None)}
+"""Types that hold no number that could be infinite."""
+
+
+class Numbers(NamedTuple):
+    """The numbers in one field: its path, and the layer or the function where the path starts."""
+
+    where: str
+    path: str
+    values: tuple[float, ...]
+
+
+def require_finite(program: AbstractProgram) -> None:
+    """Raise `ProgramError` that names the first number that is infinite or no number."""
+    for found in numbers_of(program):
+        if not all(map(isfinite, found.values)):
+            place, value = next(p for p in enumerate(found.values) if not isfinite(p[1]))
+            path = f"{found.path}[{place}]" if len(found.values) > 1 else found.path
+            raise ProgramError.broken(found.where, f"{path} is {value}, expected a finite number")
+
+
+def constants(program: AbstractProgram) -> Iterator[tuple[str, float]]:
+    """Every number that the program holds, with the name of its field."""
+    for found in numbers_of(program):
+        name = f"{found.path} of {found.where}"
+        yield from ((name, value) for value in found.values)
+
+
+def numbers_of(program: AbstractProgram) -> list[Numbers]:
+    """All numbers, those of a table together."""
+    found: list[Numbers] = []
+    _collect(program, "program", type(program).__name__, found)
+    return found
+
+
+def _collect(part: object, where: str, path: str, found: list[Numbers]) -> None:
+    if isinstance(part, float):
+        found.append(Numbers(where, path, (part,)))
+    elif isinstance(part, tuple):
+        _collect_entries(part, where, path, found)
+    else:
+        for name in _field_names(type(part)):  # type: ignore[arg-type]
+            value = getattr(part, name)
+            if type(value) not in PLAIN:
+                _collect(value, where, f"{path}.{name}", found)
+
+
+def _collect_entries(
+    parts: tuple[object, ...], where: str, path: str, found: list[Numbers]
+) -> None:
+    kinds = set(map(type, parts))
+    if kinds == {float}:
+        found.append(Numbers(where, path, parts))  # type: ignore[arg-type]
+    elif not kinds <= PLAIN:
+        for number, part in enumerate(parts):
+            _collect(part, *_place_of(part, number, where, path), found)
+
+
+@lru_cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
+
+
+@singledispatch
+def _place_of(part: object, number: int, where: str, path: str) -> tuple[str, str]:
+    """What an entry of a tuple is called: layers, instructions and functions start a new path."""
+    return where, f"{path}[{number}]"
+
+
+@_place_of.register
+def _place_of_layer(part: Layer, number: int, where: str, path: str) -> tuple[str, str]:
+    stage = path.rpartition(".")[2].removesuffix("layers")
+    return f"{stage} layer {number + 1} ({part.title})".lstrip(), "Layer"
+
+
+@_place_of.register
+def _place_of_instruction(part: Instruction, number: int, where: str, path: str) -> tuple[str, str]:
+    return where, type(part).__name__
+
+
+@_place_of.register
+def _place_of_function(part: Function, number: int, where: str, path: str) -> tuple[str, str]:
+    return f"function {part.name!r}", type(part).__name__

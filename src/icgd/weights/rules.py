@@ -1,0 +1,12 @@
+"""The sizes and the numbers of all instructions of stacks: here stand the files that register them.
+
+Whoever needs a size or a head imports it from here, so that no rule is missing.
+"""
+
+from __future__ import annotations
+
+from icgd.weights import heads, sizes, unit_heads
+
+RULE_FILES = (sizes, heads, unit_heads)
+
+fill, instruction_size = heads.fill, sizes.instruction_size

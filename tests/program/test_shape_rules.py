@@ -1,0 +1,33 @@
+import pytest
+
+from icgd.errors import ProgramError
+from icgd.program.instructions import ApplyUnits, ClipSlots, WipeSlots
+from icgd.program.layout import Layout, Role, Slot
+from icgd.program.shape_rules import shape_problem
+from tests.cases import Juggle
+
+LAYOUT = Layout(
+    (
+        Slot("x", (3,), Role.INPUT),
+        Slot("weights", (2, 3), Role.PARAMETER),
+        Slot("units", (2,), Role.SCRATCH),
+    )
+)
+"""`test_check.py` breaks the shapes of whole programs."""
+
+
+def test_an_instruction_whose_shapes_agree_has_no_problem():
+    assert shape_problem(ApplyUnits("weights", "x", "relu", "units"), LAYOUT) is None
+    assert shape_problem(WipeSlots(("units",)), LAYOUT) is None
+    assert shape_problem(ClipSlots(("weights",), 1.0, "one"), LAYOUT) is None
+
+
+def test_a_problem_names_the_slot_and_both_shapes():
+    problem = shape_problem(ApplyUnits("weights", "units", "relu", "units"), LAYOUT)
+    assert problem == "'weights' has shape (2, 3), expected (2, 2)"
+
+
+def test_an_instruction_without_a_rule_is_named():
+    with pytest.raises(ProgramError) as caught:
+        shape_problem(Juggle(), LAYOUT)
+    assert str(caught.value) == "Juggle: has no shape rule in program/shape_rules.py"
