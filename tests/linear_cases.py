@@ -34,7 +34,7 @@ def task_of(problem: icgd.Problem, tasks: tuple[int, ...] = ()) -> Task:
 
 
 def compiled_of(problem: icgd.Problem, n_steps: int = 4, construction: str = "cot-glm") -> Compiled:
-    return icgd.compile(problem, n_steps=n_steps, n_examples=N_EXAMPLES, construction=construction)
+    return icgd.compile(problem, n_steps=n_steps, construction=construction)
 
 
 PROBLEMS = {link: problem_of(link) for link in LINKS}

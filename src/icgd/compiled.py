@@ -201,8 +201,7 @@ class Compiled:
             return Certificate(bound.step, bound.trajectory, bound.step, n_tokens)
         if self.problem.trains_coefficients:
             bound = linear_domain_bound(self.problem, self.stack, how)
-            covered = max(n_tokens, self.stack.n_examples or 0)  # its prompts have no fewer
-            return Certificate(bound.step, bound.trajectory, None, covered)
+            return Certificate(bound.step, bound.trajectory, None, n_tokens)
         if isinstance(self.program, ChainProgram):
             chain = chain_domain_bound(self.program, self.problem, how)
             return Certificate(chain.step, chain.trajectory, None, n_tokens)

@@ -98,13 +98,6 @@ class SettingError(IcgdError, ValueError):
         return cls("A kernel machine starts from the function 0; leave `initial` out.")
 
     @classmethod
-    def other_examples(cls, given: int, found: int) -> SettingError:
-        return cls(
-            f"--examples is {given}, but the file of --step-from has {found} examples, for which "
-            "the step size would be chosen. Leave --examples out."
-        )
-
-    @classmethod
     def only_linear_models(cls, construction: str) -> SettingError:
         return cls(
             "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, "
@@ -164,13 +157,6 @@ class SettingError(IcgdError, ValueError):
         return cls(
             f"levels={levels} with n_examples={n_examples} needs keys that are too close for "
             "float64 to tell apart. Give fewer levels or examples."
-        )
-
-    @classmethod
-    def needs_examples(cls, construction: str) -> SettingError:
-        return cls(
-            f"{construction} has heads for every example; give their number: n_examples=len(X), or "
-            "--examples on the command line."
         )
 
     @classmethod
@@ -768,10 +754,18 @@ class FileError(IcgdError, ValueError):
         )
 
     @classmethod
-    def newer(cls, path: object, version: object, known: int) -> FileError:
+    def other_format(cls, path: object, version: str, known: Sequence[str]) -> FileError:
         return cls(
-            f"{path} has file format {version!r}; this version of icgd reads format {known}. "
-            "Upgrade icgd or compile it again."
+            f"{path} has file format {version}; this version of icgd reads formats "
+            f"{' and '.join(known)}. Compile it again, or load it with the icgd that wrote it."
+        )
+
+    @classmethod
+    def one_length(cls, path: object, construction: str, version: str, known: int) -> FileError:
+        return cls(
+            f"{path} has file format {version}, in which {construction} was made for one number of "
+            f"examples; this version of icgd writes format {known}, in which it takes any. Compile "
+            "it again, or load it with the icgd that wrote it."
         )
 
     @classmethod

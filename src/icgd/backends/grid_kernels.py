@@ -15,13 +15,13 @@ from icgd.backends.look_up import Kernel
 from icgd.backends.scores import require_scores
 from icgd.backends.unit_kernels import Machine
 from icgd.problems.links import link_named
-from icgd.program.grid_instructions import DescendExamples, PredictMean, ShrinkSlot
-from icgd.program.instructions import ONE
+from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
+from icgd.program.instructions import IS_EXAMPLE, ONE
 
 __all__ = ["Machine"]
 
 
-def _scores(instruction: DescendExamples | PredictMean, machine: Machine) -> Callable[[], Tensor]:
+def _scores(instruction: PredictMean, machine: Machine) -> Callable[[], Tensor]:
     """<weights, inputs> at every token, in a buffer that is used again."""
     pairs = dict(zip(instruction.weights, instruction.inputs, strict=True))
     (matrix, inputs), *rest = ((machine.slots[w], x) for w, x in pairs.items())
@@ -39,40 +39,42 @@ def _scores(instruction: DescendExamples | PredictMean, machine: Machine) -> Cal
 
 
 @kernel.register
-def _(instruction: DescendExamples, machine: Machine) -> Kernel:
+def _(instruction: PredictMean, machine: Machine) -> Kernel:
     compute, mean = _scores(instruction, machine), link_named(instruction.mean).mean
-    labels = machine.slots[instruction.label][..., machine.examples, :]
-    targets = [machine.slots[name] for name in instruction.weights]
-    inputs = [
+    write, checked = machine.slots[instruction.write], machine.tokens_where(instruction.checked)
+    in_training, n_done = instruction.checked == IS_EXAMPLE, 0
+
+    def predict() -> None:
+        nonlocal n_done
+        scores, n_done = compute(), n_done + 1
+        where = f"step {n_done}, example" if in_training else "query"
+        require_scores(scores[..., checked, :], instruction.reach, where)
+        write.copy_(mean(scores))
+
+    return predict
+
+
+@kernel.register
+def _(instruction: DecaySlot, machine: Machine) -> Kernel:
+    target, factor = machine.slots[instruction.slot], 1 + instruction.decay
+    return lambda: target.mul_(factor)
+
+
+@kernel.register
+def _(instruction: DescendExamples, machine: Machine) -> Kernel:
+    means, labels, *inputs = (
         None if name == ONE else machine.slots[name][..., machine.examples, :]
-        for name in instruction.inputs
-    ]
-    n_done = 0
+        for name in (instruction.mean, instruction.label, *instruction.inputs)
+    )
+    targets = [machine.slots[name] for name in instruction.weights]
+    scale = instruction.scale * instruction.share(means.shape[-2])
 
     def descend() -> None:
-        nonlocal n_done
-        scores = compute()[..., machine.examples, :]
-        n_done += 1
-        require_scores(scores, instruction.reach, f"step {n_done}, example")
-        left = (mean(scores) - labels).mul_(instruction.scale)
-        targets[0].mul_(1 + instruction.decay)
+        left = (means - labels).mul_(scale)
         for target, read in zip(targets, inputs, strict=True):
             target += left.sum(-2, keepdim=True) if read is None else left.mT @ read
 
     return descend
-
-
-@kernel.register
-def _(instruction: PredictMean, machine: Machine) -> Kernel:
-    compute, mean = _scores(instruction, machine), link_named(instruction.mean).mean
-    write = machine.slots[instruction.write]
-
-    def predict() -> None:
-        scores = compute()
-        require_scores(scores[..., machine.queries, :], instruction.reach, "query")
-        write.copy_(mean(scores))
-
-    return predict
 
 
 @kernel.register

@@ -12,7 +12,7 @@ from icgd.errors import ProgramError
 from icgd.program.chain import ChainProgram, Program
 from icgd.program.chain_check import check_chain
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
-from icgd.program.grid_instructions import DescendExamples, PredictMean, ShrinkSlot
+from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
@@ -69,6 +69,7 @@ CHANGE_IN_PLACE = (
     ClipByUnits,
     WipeByUnits,
     DescendExamples,
+    DecaySlot,
     ShrinkSlot,
 )
 """Instructions that add to what a slot holds, or replace it."""
@@ -446,11 +447,11 @@ def _(instruction: DescendFunction, layout: Layout) -> str | None:
 
 @shape_problem.register
 def _(instruction: DescendExamples, layout: Layout) -> str | None:
-    if instruction.n_examples < 1:
-        return f"has heads for {instruction.n_examples} examples"
-    return _pairs_problem(instruction.weights, instruction.inputs, layout) or _expect_shape(
-        layout, instruction.label, (1,)
-    )
+    problems = [_expect_shape(layout, name, (1,)) for name in (instruction.label, instruction.mean)]
+    if layout.slot(instruction.tokens).role is not Role.CONSTANT:
+        problems.append(f"has the share of an example in {instruction.tokens!r}, no constant slot")
+    pairs = _pairs_problem(instruction.weights, instruction.inputs, layout)
+    return next((problem for problem in (pairs, *problems) if problem), None)
 
 
 def _pairs_problem(weights: tuple[str, ...], inputs: tuple[str, ...], layout: Layout) -> str | None:
@@ -468,6 +469,11 @@ def _(instruction: PredictMean, layout: Layout) -> str | None:
     return _pairs_problem(instruction.weights, instruction.inputs, layout) or _expect_shape(
         layout, instruction.write, (1,)
     )
+
+
+@shape_problem.register
+def _(instruction: DecaySlot, layout: Layout) -> str | None:
+    return None
 
 
 @shape_problem.register

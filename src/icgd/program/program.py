@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from icgd.errors import UnknownNameError
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
-from icgd.program.grid_instructions import DescendExamples
+from icgd.program.grid_instructions import DescendExamples, PredictMean
 from icgd.program.instructions import Instruction, LayerKind, LookUpStep
 from icgd.program.layout import Layout, Role
 from icgd.program.registers import register_constants
@@ -81,15 +81,19 @@ class StackProgram:
     @property
     def n_examples(self) -> int | None:
         """How many examples a prompt must have, in a program that is made for a number of them."""
-        if self.step_table is not None:
-            return self.step_table.n_examples
-        return None if self.descent is None else self.descent.n_examples
+        return None if self.step_table is None else self.step_table.n_examples
 
     @property
     def descent(self) -> DescendExamples | None:
         """The step on a linear model, in a program that trains one."""
         instructions = [part for layer in self.block for part in layer.instructions]
         return next((part for part in instructions if isinstance(part, DescendExamples)), None)
+
+    @property
+    def score_reach(self) -> float | None:
+        """Largest score of an example, in a program that trains a linear model."""
+        instructions = [part for layer in self.block for part in layer.instructions]
+        return next((part.reach for part in instructions if isinstance(part, PredictMean)), None)
 
     @property
     def lattice_functions(self) -> tuple[LatticeFunction, ...]:

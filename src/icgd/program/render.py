@@ -17,7 +17,7 @@ from icgd.program.chain_instructions import (
     PassBack,
 )
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
-from icgd.program.grid_instructions import DescendExamples, PredictMean, ShrinkSlot
+from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import (
     AccumulateOuterProduct,
     AddGradient,
@@ -87,6 +87,7 @@ INSTRUCTIONS: dict[str, type[Instruction]] = {
         ClipByUnits,
         WipeByUnits,
         DescendExamples,
+        DecaySlot,
         PredictMean,
         ShrinkSlot,
         CopyWhere,
