@@ -80,16 +80,6 @@ MESSAGES = [
         "bound with Domain(score=...), or a smaller box.",
     ),
     (
-        made(SettingError.needs_examples, "cot-glm"),
-        "cot-glm has heads for every example; give their number: n_examples=len(X), or --examples "
-        "on the command line.",
-    ),
-    (
-        made(SettingError.other_examples, 5, 60),
-        "--examples is 5, but the file of --step-from has 60 examples, for which the step size "
-        "would be chosen. Leave --examples out.",
-    ),
-    (
         made(SettingError.only_linear_models, "relu-stack"),
         "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, cot-glm), "
         "and this is relu-stack. Use verify for its bounds.",
@@ -612,9 +602,15 @@ MESSAGES = [
         "its metadata has no 'icgd' entry.",
     ),
     (
-        made(FileError.newer, "run.safetensors", 7, 1),
-        "run.safetensors has file format 7; this version of icgd reads format 1. "
-        "Upgrade icgd or compile it again.",
+        made(FileError.other_format, "run.safetensors", "7", ("1", "2")),
+        "run.safetensors has file format 7; this version of icgd reads formats 1 and 2. "
+        "Compile it again, or load it with the icgd that wrote it.",
+    ),
+    (
+        made(FileError.one_length, "run.safetensors", "cot-glm", "5", 6),
+        "run.safetensors has file format 5, in which cot-glm was made for one number of examples; "
+        "this version of icgd writes format 6, in which it takes any. Compile it again, or load it "
+        "with the icgd that wrote it.",
     ),
     (
         made(FileError.unwritable, "run.safetensors", "disk full"),

@@ -62,10 +62,14 @@ def _(instruction: DecaySlot, machine: Machine) -> Kernel:
 
 @kernel.register
 def _(instruction: DescendExamples, machine: Machine) -> Kernel:
-    means, labels, *inputs = (
-        None if name == ONE else machine.slots[name][..., machine.examples, :]
-        for name in (instruction.mean, instruction.label, *instruction.inputs)
+    means, labels = (
+        machine.slots[name][..., machine.examples, :]
+        for name in (instruction.mean, instruction.label)
     )
+    inputs = [
+        None if name == ONE else machine.slots[name][..., machine.examples, :]
+        for name in instruction.inputs
+    ]
     targets = [machine.slots[name] for name in instruction.weights]
     scale = instruction.scale * instruction.share(means.shape[-2])
 

@@ -59,8 +59,8 @@ class _Step:
         if descent is None or reach is None:
             raise ProgramError.broken(program.construction, "has no step on a linear model")
         parts = [part for layer in program.block for part in layer.instructions]
-        decay = sum(abs(part.decay) for part in parts if isinstance(part, DecaySlot))
-        threshold = sum(part.threshold for part in parts if isinstance(part, ShrinkSlot))
+        decay = sum((abs(part.decay) for part in parts if isinstance(part, DecaySlot)), 0.0)
+        threshold = sum((part.threshold for part in parts if isinstance(part, ShrinkSlot)), 0.0)
         mean = program.grid_mean(problem.model.link)
         return cls(problem, mean, descent, reach, decay, threshold, how)
 

@@ -55,9 +55,9 @@ class DescendExamples(Instruction):
 
     def formula(self) -> str:
         inputs = ", ".join(f"{name}_i" if name != ONE else "1" for name in self.inputs)
-        total = "sum_i" if self.tokens == N_TOKENS else "mean_i"
+        scale = f"{self.scale:g}" if self.tokens == N_TOKENS else f"{self.scale:g} / n"
         left = f"({self.mean}_i - {self.label}_i) ({inputs})"
-        return f"{', '.join(self.weights)} += {self.scale:g} * {total} {left}"
+        return f"{', '.join(self.weights)} += {scale} * sum_i {left}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-r"""Lowering of the steps on linear models: heads over grid tokens, and heads that sum over examples.
+r"""Lowering of steps on linear models: heads over grid tokens, and heads that sum over examples.
 
 A head of grid attention has the tokens points[g] times the first column for its keys, plus the
 offsets as position codes, and values[g] times it for its values. All heads of a layer have as many
