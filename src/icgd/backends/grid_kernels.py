@@ -5,8 +5,6 @@ The head is proved to be as close to it as the program's functions say. A step c
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -21,34 +19,34 @@ from icgd.program.instructions import IS_EXAMPLE, ONE
 __all__ = ["Machine"]
 
 
-def _scores(instruction: PredictMean, machine: Machine) -> Callable[[], Tensor]:
-    """<weights, inputs> at every token, in a buffer that is used again."""
+def _scores(instruction: PredictMean, machine: Machine) -> tuple[Tensor, Kernel]:
+    """<weights, inputs> at every token, in a buffer that is used again, and how to fill it."""
     pairs = dict(zip(instruction.weights, instruction.inputs, strict=True))
     (matrix, inputs), *rest = ((machine.slots[w], x) for w, x in pairs.items())
     read, factor = machine.slots[inputs], matrix.mT
     buffer = machine.buffer(machine.n_tokens, 1)
     intercepts = [weight for weight, name in rest if name == ONE]
 
-    def compute() -> Tensor:
+    def compute() -> None:
         torch.matmul(read, factor, out=buffer)
         for intercept in intercepts:
             buffer.add_(intercept)
-        return buffer
 
-    return compute
+    return buffer, compute
 
 
 @kernel.register
 def _(instruction: PredictMean, machine: Machine) -> Kernel:
-    compute, mean = _scores(instruction, machine), link_named(instruction.mean).mean
-    write, checked = machine.slots[instruction.write], machine.tokens_where(instruction.checked)
-    in_training, n_done = instruction.checked == IS_EXAMPLE, 0
+    (scores, compute), mean = _scores(instruction, machine), link_named(instruction.mean).mean
+    checked = scores[..., machine.tokens_where(instruction.checked), :]
+    write = machine.slots[instruction.write]
+    where, n_done = "step {}, example" if instruction.checked == IS_EXAMPLE else "query", 0
 
     def predict() -> None:
         nonlocal n_done
-        scores, n_done = compute(), n_done + 1
-        where = f"step {n_done}, example" if in_training else "query"
-        require_scores(scores[..., checked, :], instruction.reach, where)
+        compute()
+        n_done += 1
+        require_scores(checked, instruction.reach, where.format(n_done))
         write.copy_(mean(scores))
 
     return predict
@@ -62,19 +60,15 @@ def _(instruction: DecaySlot, machine: Machine) -> Kernel:
 
 @kernel.register
 def _(instruction: DescendExamples, machine: Machine) -> Kernel:
-    means, labels = (
-        machine.slots[name][..., machine.examples, :]
-        for name in (instruction.mean, instruction.label)
-    )
-    inputs = [
-        None if name == ONE else machine.slots[name][..., machine.examples, :]
-        for name in instruction.inputs
-    ]
+    slots = {name: machine.slots[name] for name in instruction.reads() if name in machine.slots}
+    examples = {name: slot[..., machine.examples, :] for name, slot in slots.items()}
+    means, labels = examples[instruction.mean], examples[instruction.label]
+    inputs = [examples.get(name) for name in instruction.inputs]  # None is the constant 1
     targets = [machine.slots[name] for name in instruction.weights]
-    scale = instruction.scale * instruction.share(means.shape[-2])
+    left, scale = torch.empty_like(means), instruction.scale * instruction.share(means.shape[-2])
 
     def descend() -> None:
-        left = (means - labels).mul_(scale)
+        torch.sub(means, labels, out=left).mul_(scale)
         for target, read in zip(targets, inputs, strict=True):
             target += left.sum(-2, keepdim=True) if read is None else left.mT @ read
 
