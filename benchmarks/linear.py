@@ -44,7 +44,7 @@ class Fit:
 
     def compiled(self, n_steps: int) -> icgd.Compiled:
         problem = icgd.sized_problem(self.problem, self.x)
-        return icgd.compile(problem, n_steps=n_steps, n_examples=len(self.x))
+        return icgd.compile(problem, n_steps=n_steps)
 
 
 def _problem(
@@ -184,7 +184,7 @@ def _size(fit: Fit) -> dict[str, object]:
     return {
         "scikit-learn": fit.name,
         "examples": len(fit.x),
-        "heads": summary.max_heads,
+        "heads": sum(layer.n_heads for layer in summary.layers_of_a_step),
         "tokens of a mean": len(mean.values),
         "weights": summary.parameters,
         "FLOPs of a step": sum(layer.flops(len(fit.x)) for layer in summary.layers_of_a_step),

@@ -20,21 +20,27 @@ def problem_of(link: str, *, intercept: bool = True, **settings: object) -> icgd
     return icgd.Problem(model, "matching", icgd.ProximalStep(**chosen), domain)
 
 
-def data(tasks: tuple[int, ...] = (), seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def data(
+    tasks: tuple[int, ...] = (), seed: int = 0, sizes: tuple[int, int] = (N_EXAMPLES, N_QUERIES)
+) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs, labels between 0 and 1 (which suit every link), and queries."""
     draw = {"generator": torch.Generator().manual_seed(seed), "dtype": torch.float64}
-    x = torch.randn(*tasks, N_EXAMPLES, WIDTH, **draw).clamp(-2, 2)
-    y = torch.rand(*tasks, N_EXAMPLES, 1, **draw)
-    return x, y, torch.rand(*tasks, N_QUERIES, WIDTH, **draw)
+    x = torch.randn(*tasks, sizes[0], WIDTH, **draw).clamp(-2, 2)
+    y = torch.rand(*tasks, sizes[0], 1, **draw)
+    return x, y, torch.rand(*tasks, sizes[1], WIDTH, **draw)
 
 
-def task_of(problem: icgd.Problem, tasks: tuple[int, ...] = ()) -> Task:
-    x, y, queries = data(tasks)
-    return icgd.as_task(problem, x, y, queries=queries)
+def task_of(
+    problem: icgd.Problem,
+    tasks: tuple[int, ...] = (),
+    sizes: tuple[int, int] = (N_EXAMPLES, N_QUERIES),
+) -> Task:
+    x, y, queries = data(tasks, sizes=sizes)
+    return icgd.as_task(problem, x, y, queries=queries if sizes[1] else None)
 
 
 def compiled_of(problem: icgd.Problem, n_steps: int = 4, construction: str = "cot-glm") -> Compiled:
-    return icgd.compile(problem, n_steps=n_steps, n_examples=N_EXAMPLES, construction=construction)
+    return icgd.compile(problem, n_steps=n_steps, construction=construction)
 
 
 PROBLEMS = {link: problem_of(link) for link in LINKS}

@@ -74,8 +74,6 @@ def compile(
             raise SettingError.of_another_construction(name, builder.name, builder.setting)
     if n_examples is not None and not builder.fixes_examples:
         raise SettingError.any_number_of_examples(builder.name)
-    if n_examples is None and builder.needs_examples:
-        raise SettingError.needs_examples(builder.name)
     if unit_activation is not None and not builder.takes_activation:
         raise SettingError.one_activation(builder.name)
     fixed = Precision(unit_activation=unit_activation, kink_width=kink_width, dtype=dtype)

@@ -6,7 +6,7 @@ import torch
 from icgd.backends import fused
 from icgd.backends.registry import BACKENDS
 from icgd.backends.rules import Machine
-from icgd.errors import DataError, InterruptedRunError, OverflowedRunError
+from icgd.errors import InterruptedRunError, OverflowedRunError
 from icgd.layers.mlp import MLPLayer
 from icgd.problems.links import LINKS
 from icgd.problems.task import Task
@@ -129,7 +129,7 @@ def test_an_interrupted_trace_ends_with_the_last_whole_step(backend):
             task_of(problem), backend=backend, trace=["w"], on_progress=interrupt
         )
     partial = caught.value.partial
-    assert torch.equal(partial.trace["w"][4, 0], partial.parameters[-1][:3])
+    assert torch.equal(partial.trace["w"][6, 0], partial.parameters[-1][:3])
 
 
 def test_a_dense_step_that_is_interrupted_leaves_the_stream_before_it(monkeypatch):
@@ -210,10 +210,49 @@ def test_a_query_beyond_the_range_is_named(backend):
         run.run(x, y, queries=queries, initial=start, backend=backend)
 
 
-def test_another_number_of_examples_is_refused():
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@over_links
+def test_one_compiled_run_serves_every_number_of_examples_and_queries(link, reduction, intercept):
+    problem = problem_of(link, reduction=reduction, intercept=intercept, step_size=0.02)
+    compiled = compiled_of(problem)
+    for n_examples, n_queries in ((1, 0), (2, 3), (7, 1), (50, 20)):
+        task = task_of(problem, sizes=(n_examples, n_queries))
+        real = real_run(problem, task)
+        predicted = problem.oracle.predict(task, real[-1])
+        assert (real[-1] - real[0]).abs().max() > 1e-3
+        for backend, tolerance in TOLERANCE.items():
+            run = compiled.run_task(task, backend=backend)
+            assert (run.parameters - real).abs().max() <= tolerance
+            torch.testing.assert_close(run.predictions, predicted, rtol=0, atol=tolerance)
+
+
+PLAIN_STEP = {"intercept": False, "l2": 0.0, "l1": 0.0}
+
+
+@on_backends
+@pytest.mark.parametrize(("reduction", "factor"), [("sum", 1), ("mean", 2)])
+def test_a_sum_does_not_see_examples_of_zeros_and_a_mean_counts_them(backend, reduction, factor):
+    """With as many examples of zeros a mean takes half the step."""
     x, y, _ = data()
-    with pytest.raises(DataError, match=r"X has 5 examples, but .* made for .* 6"):
-        compiled_of(PROBLEMS["logistic"]).run(x[:5], y[:5])
+    padded, alone = (
+        compiled_of(problem_of("softplus", reduction=reduction, step_size=step, **PLAIN_STEP))
+        for step in (0.1 * factor, 0.1)
+    )
+    run = padded.run(torch.cat([x, 0 * x]), torch.cat([y, 0 * y]), backend=backend)
+    own = alone.run(x, y, backend=backend)
+    assert (own.parameters[-1] - own.parameters[0]).abs().max() > 1e-2
+    assert (run.parameters - own.parameters).abs().max() <= 1e-15
+
+
+@on_backends
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_coefficients_do_not_depend_on_queries(backend, reduction):
+    problem = problem_of("poisson", reduction=reduction, step_size=0.02)
+    (x, y, queries), compiled = data(), compiled_of(problem)
+    alone = compiled.run(x, y, backend=backend)
+    many = compiled.run(x, y, queries=queries.repeat(9, 1), backend=backend)
+    assert (many.parameters - alone.parameters).abs().max() <= 1e-15
 
 
 def test_a_machine_has_the_coefficients_once():

@@ -2,12 +2,19 @@ from math import log
 
 import torch
 
-from icgd.backends.prompt import encode, read_parameters, read_predictions, split_parameters
+from icgd.backends.prompt import (
+    constants_of,
+    encode,
+    read_parameters,
+    read_predictions,
+    split_parameters,
+)
 from icgd.program.layout import Role
 from icgd.program.registers import MASKED, SHARE
 from tests import cases
 from tests.cases import batch_of, build, every_construction, make_case
 from tests.contracts.backend import RELU_STACK, SOFTMAX_STACK
+from tests.linear_cases import compiled_of, problem_of, task_of
 
 CASE = make_case(cases.MLP((3, 4, 2), "tanh"), "squared", n_examples=3, n_queries=2)
 PROGRAM = build(RELU_STACK, CASE)
@@ -33,6 +40,14 @@ def test_a_prompt_holds_examples_then_queries_with_the_weights_in_every_token():
     for slot in LAYOUT.slots:
         values = stream[:, LAYOUT.range_of(slot.name)]
         assert torch.equal(values, expected.get(slot.name, torch.zeros_like(values))), slot.name
+
+
+def test_a_sum_over_examples_finds_the_number_of_tokens_in_the_prompt():
+    problem = problem_of("logistic", reduction="sum")
+    program, task = compiled_of(problem).program, task_of(problem)
+    constants = constants_of(program, task)
+    assert "tokens_per_example" not in constants
+    assert constants["n_tokens"].tolist() == [[9.0]] * 9
 
 
 NARROW = make_case(

@@ -53,7 +53,7 @@ def holds(seed: int) -> bool:
     shape = (*draw.choice([(), (2,)]), n_examples)
     x = 4 * torch.rand(*shape, problem.model.input_width, generator=torch_draw).double() - 2
     y = torch.rand(*shape, 1, generator=torch_draw).double()
-    compiled = icgd.compile(problem, n_steps=5, n_examples=n_examples, construction="cot-glm")
+    compiled = icgd.compile(problem, n_steps=5, construction="cot-glm")
     dtype, backend = draw.choice(["float64", "float32"]), draw.choice(list(BACKENDS))
     return icgd.verify(compiled, x, y, backend=backend, dtype=dtype).verdict is icgd.Verdict.HOLDS
 

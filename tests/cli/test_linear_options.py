@@ -103,11 +103,11 @@ def test_a_step_size_must_come_from_somewhere():
         sized_by(PROBLEM, None, ["sold"])
 
 
-def test_another_number_of_examples_than_the_step_is_chosen_for_is_refused(command, data):
+def test_the_number_of_examples_is_no_option_of_a_linear_model(command, data):
     made = ("--link", "logistic", "--widths", "2,1", "--step-from", "sold.csv", "--label", "sold")
-    outcome = command("compile", *made, "--examples", "3", "-o", "m.safetensors")
+    outcome = command("compile", *made, "--examples", "4", "-o", "m.safetensors")
     assert outcome.code == 2
-    assert "--examples is 3, but the file of --step-from has 4 examples" in outcome.stderr
+    assert "cot-glm takes prompts of any length; leave n_examples out" in outcome.stderr
 
 
 def test_a_linear_model_is_compiled_sized_and_verified(command, tmp_path, data):
@@ -115,21 +115,18 @@ def test_a_linear_model_is_compiled_sized_and_verified(command, tmp_path, data):
     sized = ("--step-from", "sold.csv", "--label", "sold")
     outcome = command("compile", *made, *sized, "--listing", "-o", "m.safetensors")
     assert outcome.code == 0
-    assert "8: 2 for each of 3 steps, 2 to predict" in outcome.stdout
-    assert "grid tokens              31" in outcome.stdout
-    assert "FLOPs, 5 tokens" in outcome.stdout
-    assert "logistic(<w, x_i> + b) - y_i" in outcome.stdout
-    assert icgd.load(tmp_path / "m.safetensors").program.n_examples == 4
+    assert "11: 3 for each of 3 steps, 2 to predict" in outcome.stdout
+    assert "grid tokens              2" in outcome.stdout
+    assert "mean = logistic(<w, x> + b)" in outcome.stdout
+    assert icgd.load(tmp_path / "m.safetensors").program.n_examples is None
     for backend in ("fused", "dense"):
         checked = ("m.safetensors", "sold.csv", "--label", "sold", "--backend", backend, "--json")
         report = json.loads(command("verify", *checked).stdout)
         assert report["verdict"] == "HOLDS"
         assert report["largest"]["trajectory_bounds"] < 1e-11
     assert listing(tmp_path) == ["m.safetensors", "sold.csv"]
-    size = json.loads(
-        command("size", *made, "--step-size", "1", "--examples", "9", "--json").stdout
-    )
-    assert (size["n_tokens"], size["max_heads"]) == (10, 19)
+    size = json.loads(command("size", *made, "--step-size", "1", "--tokens", "9", "--json").stdout)
+    assert (size["n_tokens"], size["max_heads"]) == (9, 2)
 
 
 def test_the_commands_of_the_page_work(command, tmp_path):

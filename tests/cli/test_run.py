@@ -232,7 +232,7 @@ def ridge(command, tmp_path):
         icgd.ProximalStep(0.1, l2=0.5, box=3.0),
         icgd.Domain(4.0, 2.0),
     )
-    compiled = icgd.compile(problem, n_steps=400, n_examples=3)
+    compiled = icgd.compile(problem, n_steps=400)
     write_all(tmp_path)
     compiled.save(tmp_path / "run.safetensors", weights=False)
     own = compiled.run(X, Y, queries=QUERIES, stop_below=1e-6)

@@ -9,7 +9,9 @@ from icgd.constructions.cot_linear import score_reach
 from icgd.errors import SettingError, UnsupportedProblemError
 from icgd.problems.links import LINKS
 from icgd.problems.mlp import MLP
-from tests.linear_cases import compiled_of, problem_of
+from icgd.program.layout import Role
+from tests.bare_oracles import on_linear_model
+from tests.linear_cases import compiled_of, problem_of, task_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -28,7 +30,7 @@ def test_the_listing_is_the_golden_one():
     ],
 )
 def test_unless_said_the_construction_is_the_one_for_the_model(problem, default):
-    compiled = icgd.compile(problem, n_steps=1, n_examples=6)
+    compiled = icgd.compile(problem, n_steps=1)
     assert compiled.program.construction == default
 
 
@@ -45,7 +47,7 @@ def test_unless_said_the_construction_is_the_one_for_the_model(problem, default)
 )
 def test_a_construction_says_why_it_cannot(construction, problem, reason):
     with pytest.raises(UnsupportedProblemError, match=reason):
-        icgd.compile(problem, n_steps=1, n_examples=6, construction=construction)
+        icgd.compile(problem, n_steps=1, construction=construction)
 
 
 def test_a_network_is_no_linear_model():
@@ -58,12 +60,12 @@ def test_a_network_is_no_linear_model():
 
 def test_without_a_step_size_the_construction_for_the_model_says_so():
     with pytest.raises(UnsupportedProblemError, match=r"^cot-glm cannot .*sized_problem"):
-        icgd.compile(problem_of("logistic", step_size=None), n_steps=1, n_examples=6)
+        icgd.compile(problem_of("logistic", step_size=None), n_steps=1)
 
 
-def test_the_number_of_examples_must_be_said():
-    with pytest.raises(SettingError, match=r"give their number: n_examples=len\(X\)"):
-        icgd.compile(problem_of("logistic"), n_steps=1)
+def test_prompts_have_any_length_and_their_number_of_examples_is_no_setting():
+    with pytest.raises(SettingError, match="cot-glm takes prompts of any length; leave n_examples"):
+        icgd.compile(problem_of("logistic"), n_steps=1, n_examples=6)
 
 
 def test_heads_cover_what_box_and_domain_allow_or_the_bound_on_scores():
@@ -83,9 +85,31 @@ def test_scores_that_are_too_wide_for_poisson_name_the_way_out():
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_the_mean_of_the_examples_divides_by_their_number(link):
-    scales = {
-        reduction: compiled_of(problem_of(link, reduction=reduction)).program.descent.scale
-        for reduction in ("mean", "sum")
-    }
-    assert scales == {"mean": -0.3 / 6, "sum": -0.3}
+def test_the_share_of_an_example_is_in_the_prompt(link):
+    for reduction, tokens, share in (("mean", "tokens_per_example", 1 / 6), ("sum", "n_tokens", 1)):
+        program = compiled_of(problem_of(link, reduction=reduction)).program
+        assert (program.descent.scale, program.descent.tokens) == (-0.3, tokens)
+        assert program.descent.share(6) == share
+        assert program.layout.slot(tokens).role is Role.CONSTANT
+        assert program.n_examples is None
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_the_gate_is_larger_than_any_mean_of_values_less_any_label(link):
+    program = compiled_of(problem_of(link)).program
+    values = program.grid_mean(link).values
+    assert program.descent.gate > max(map(abs, values)) + 2 * (1 + 2.0**-10)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_one_file_serves_every_number_of_examples(reduction, tmp_path):
+    """Its weights are the ones that run, whatever the prompt."""
+    problem = problem_of("probit", reduction=reduction, step_size=0.05)
+    compiled_of(problem).save(tmp_path / "run.safetensors", weights=True)
+    loaded = icgd.load(tmp_path / "run.safetensors")
+    update = problem.proximal_step
+    for sizes in ((1, 1), (2, 5), (50, 1)):
+        task = task_of(problem, tasks=(2,), sizes=sizes)
+        run = loaded.run_task(task, backend="dense").parameters
+        real = on_linear_model.train(problem.model, update, task.initial, task.x, task.y, 4)
+        assert (run - real).abs().max() <= 1e-12

@@ -91,7 +91,7 @@ def fitted(name: str):
 @pytest.mark.parametrize("name", FITS)
 def test_the_chain_ends_at_the_coefficients_of_scikit_learn(name):
     problem, x, y, expected = fitted(name)
-    compiled = icgd.compile(problem, n_steps=3000, n_examples=len(x))
+    compiled = icgd.compile(problem, n_steps=3000)
     run = compiled.run(x, y, queries=x[:3], stop_below=1e-10)
     assert 100 < run.stopped_after < 3000
     found = run.parameters[-1].numpy()
@@ -103,7 +103,7 @@ def test_the_chain_ends_at_the_coefficients_of_scikit_learn(name):
 @pytest.mark.parametrize("name", ["ridge", "lasso", "poisson"])
 def test_every_step_of_the_dense_transformer_is_the_exact_proximal_step(name):
     problem, x, y, expected = fitted(name)
-    compiled = icgd.compile(problem, n_steps=1, n_examples=len(x))
+    compiled = icgd.compile(problem, n_steps=1)
     for share in (0.0, 0.9):
         report = icgd.verify(compiled, x, y, initial=share * expected, backend="dense")
         assert report.verdict is icgd.Verdict.HOLDS

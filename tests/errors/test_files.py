@@ -32,9 +32,15 @@ MESSAGES = [
         "its metadata has no 'icgd' entry.",
     ),
     (
-        made(FileError.newer, "run.safetensors", 7, 1),
-        "run.safetensors has file format 7; this version of icgd reads format 1. "
-        "Upgrade icgd or compile it again.",
+        made(FileError.other_format, "run.safetensors", "7", ("1", "2")),
+        "run.safetensors has file format 7; this version of icgd reads formats 1 and 2. "
+        "Compile it again, or load it with the icgd that wrote it.",
+    ),
+    (
+        made(FileError.one_length, "run.safetensors", "cot-glm", "5", 6),
+        "run.safetensors has file format 5, in which cot-glm was made for one number of examples; "
+        "this version of icgd writes format 6, in which it takes any. Compile it again, or load it "
+        "with the icgd that wrote it.",
     ),
     (
         made(FileError.unwritable, "run.safetensors", "disk full"),

@@ -16,16 +16,6 @@ MESSAGES = [
         "bound with Domain(score=...), or a smaller box.",
     ),
     (
-        made(SettingError.needs_examples, "cot-glm"),
-        "cot-glm has heads for every example; give their number: n_examples=len(X), or --examples "
-        "on the command line.",
-    ),
-    (
-        made(SettingError.other_examples, 5, 60),
-        "--examples is 5, but the file of --step-from has 60 examples, for which the step size "
-        "would be chosen. Leave --examples out.",
-    ),
-    (
         made(SettingError.only_linear_models, "relu-stack"),
         "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, cot-glm), "
         "and this is relu-stack. Use verify for its bounds.",

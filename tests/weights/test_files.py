@@ -1,5 +1,6 @@
 import json
 import pickletools
+from pathlib import Path
 
 import pytest
 import torch
@@ -166,9 +167,32 @@ def test_another_format_is_named(path, version):
     rewrite(path, icgd=version)
     with pytest.raises(
         FileError,
-        match=f"has file format '{version}'; this version of icgd reads format {files.FORMAT}",
+        match=f"has file format {version}; this version of icgd reads formats 5 and {files.FORMAT}",
     ):
         icgd.load(path)
+
+
+FORMAT_5 = Path(__file__).parents[1] / "golden" / "format_5"
+"""What was written before format 6, and what it ran to."""
+
+
+@pytest.mark.parametrize("name", ["network", "kernel_machine", "chain"])
+def test_a_file_of_format_5_still_gives_the_same_numbers(name):
+    known = json.loads((FORMAT_5 / "runs.json").read_text(encoding="utf-8"))
+    path, expected = FORMAT_5 / f"{name}.safetensors", known["runs"][name]
+    assert metadata_of(path)["icgd"] == "5"
+    run = icgd.load(path).run(
+        known["x"], known["y"], queries=known["queries"], initial=expected["initial"]
+    )
+    for found, before in (("parameters", run.parameters[-1]), ("predictions", run.predictions)):
+        wanted = torch.tensor(expected[found], dtype=torch.float64)
+        assert (before - wanted).abs().max() <= 1e-15
+
+
+def test_a_linear_model_of_format_5_had_one_number_of_examples():
+    message = r"file format 5, in which cot-glm was made for one number .* writes format 6"
+    with pytest.raises(FileError, match=message):
+        icgd.load(FORMAT_5 / "linear_model.safetensors")
 
 
 def test_a_kernel_that_is_not_registered_is_named(tmp_path):

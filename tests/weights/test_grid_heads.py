@@ -1,46 +1,66 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
+import icgd
 from icgd.backends.prompt import encode
 from icgd.errors import ProgramError
 from icgd.program.instructions import WipeSlots
-from icgd.program.stack import StackProgram
-from icgd.weights.grid_heads import grid_heads, layer_heads
+from icgd.weights.grid_heads import grid_head, layer_heads
 from icgd.weights.lowering import lower_layer
-from tests.linear_cases import PROBLEMS, compiled_of, problem_of, task_of
-
-
-def n_heads(program: StackProgram) -> int:
-    return sum(len(head.columns) for head in layer_heads(program.block[0], program))
-
-
-def test_least_squares_takes_a_head_an_example_and_other_links_two():
-    """And one more for the l2 penalty."""
-    numbers = {
-        link: n_heads(program)
-        for link, program in ((link, compiled_of(p).program) for link, p in PROBLEMS.items())
-    }
-    assert numbers == {"identity": 7, "logistic": 13, "probit": 13, "poisson": 13, "softplus": 13}
-    plain = compiled_of(problem_of("logistic", l2=0.0)).program
-    assert n_heads(plain) == 12
+from tests.linear_cases import PROBLEMS, compiled_of, data, problem_of, task_of
 
 
 @pytest.mark.parametrize("link", PROBLEMS)
-def test_the_attention_layer_alone_is_the_gradient_step_in_every_column(link):
+def test_every_link_takes_a_head_one_more_for_l2_and_two_that_sum(link):
+    """However many examples there are."""
+    for l2, n_heads in ((0.0, 1), (0.1, 2)):
+        program = compiled_of(problem_of(link, l2=l2)).program
+        assert len(layer_heads(program.block[0], program)) == n_heads
+        assert lower_layer(program.block[1], program, torch.float64).W_Q.shape[0] == 2
+
+
+@pytest.mark.parametrize("link", PROBLEMS)
+def test_both_attention_layers_are_the_gradient_step_in_every_column(link):
     problem = problem_of(link, l1=0.0)
     program, task = compiled_of(problem).program, task_of(problem)
     stream = encode(program, task)
     start = torch.tensor([0.3, -0.2, 0.1, 0.4], dtype=torch.float64)
     place = slice(program.layout.range_of("w").start, program.layout.range_of("b").stop)
     stream[:, place] = start
-    after = lower_layer(program.block[0], program, torch.float64)(stream)
+    means, step = (lower_layer(layer, program, torch.float64) for layer in program.block[:2])
+    after = step(means(stream))
     real = problem.oracle.step(task, start)
     assert (after[:, place] - real).abs().max() <= 1e-12
-    others = [c for c in range(program.layout.width) if not place.start <= c < place.stop]
+    mean = program.layout.range_of("mean").start
+    means_of_examples = problem.oracle.predict(replace(task, queries=task.x), start).flatten()
+    assert (after[:6, mean] - means_of_examples).abs().max() <= 1e-12
+    changed = {*range(place.start, place.stop), mean}
+    others = [c for c in range(program.layout.width) if c not in changed]
     assert torch.equal(after[:, others], stream[:, others])
+
+
+@pytest.mark.parametrize("link", PROBLEMS)
+def test_queries_whose_scores_no_head_is_made_for_change_no_coefficient(link):
+    """Softmax returns no more than the largest value, which the gate exceeds."""
+    problem = problem_of(link, score=0.5)
+    program = compiled_of(problem).program
+    x, y, _ = data()
+    start = torch.tensor([0.9, 0.9, -0.9, 0.4], dtype=torch.float64)
+    far = torch.tensor([[2.0, 2.0, -2.0], [-2.0, -2.0, 2.0]], dtype=torch.float64)
+    place = slice(program.layout.range_of("w").start, program.layout.range_of("b").stop)
+    after = []
+    for queries in (far, None):
+        stream = encode(program, icgd.as_task(problem, x, y, queries=queries, initial=start))
+        for layer in program.block[:2]:
+            stream = lower_layer(layer, program, torch.float64)(stream)
+        after.append(stream[:6, place])
+    assert (after[0] - after[1]).abs().max() <= 1e-15
+    assert (after[0] - start).abs().min() > 1e-3
 
 
 def test_an_instruction_without_heads_is_named():
     program = compiled_of(PROBLEMS["logistic"]).program
     with pytest.raises(ProgramError, match="WipeSlots"):
-        grid_heads(WipeSlots(("mean",)), program)
+        grid_head(WipeSlots(("mean",)), program)

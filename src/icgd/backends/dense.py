@@ -151,17 +151,18 @@ class _Pass:
 
     def require_scores(self, step: int) -> None:
         """Raise `OverflowedRunError` if a linear model's scores leave what heads are made for."""
-        descent = self.program.descent
-        if descent is not None:
+        reach = self.program.score_reach
+        if reach is not None:
             weights = read_learnt(self.program, self.task, self.stream)
             scores = linear_scores(weights, self.task.x)
-            require_scores(scores, descent.reach, f"step {step + 1}, example")
+            require_scores(scores, reach, f"step {step + 1}, example")
 
     def predictions(self, weights: Parameters) -> Predictions:
         """Those at the queries, by the last layers."""
-        if self.program.descent is not None:
+        reach = self.program.score_reach
+        if reach is not None:
             scores = linear_scores(weights, self.task.queries)
-            require_scores(scores, self.program.descent.reach, "query")
+            require_scores(scores, reach, "query")
         self.apply(self.transformer.final)
         return read_predictions(self.program, self.stream, self.task.n_examples)
 

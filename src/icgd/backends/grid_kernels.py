@@ -5,8 +5,6 @@ The head is proved to be as close to it as the program's functions say. A step c
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -14,62 +12,64 @@ from icgd.backends.kernels import Machine, kernel
 from icgd.backends.look_up import Kernel
 from icgd.backends.scores import require_scores
 from icgd.problems.links import link_named
-from icgd.program.grid_instructions import DescendExamples, PredictMean, ShrinkSlot
-from icgd.program.instructions import ONE
+from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
+from icgd.program.instructions import IS_EXAMPLE, ONE
 
 
-def _scores(instruction: DescendExamples | PredictMean, machine: Machine) -> Callable[[], Tensor]:
-    """<weights, inputs> at every token, in a buffer that is used again."""
+def _scores(instruction: PredictMean, machine: Machine) -> tuple[Tensor, Kernel]:
+    """<weights, inputs> at every token, in a buffer that is used again, and how to fill it."""
     pairs = dict(zip(instruction.weights, instruction.inputs, strict=True))
     (matrix, inputs), *rest = ((machine.slots[w], x) for w, x in pairs.items())
     read, factor = machine.slots[inputs], matrix.mT
     buffer = machine.buffer(machine.n_tokens, 1)
     intercepts = [weight for weight, name in rest if name == ONE]
 
-    def compute() -> Tensor:
+    def compute() -> None:
         torch.matmul(read, factor, out=buffer)
         for intercept in intercepts:
             buffer.add_(intercept)
-        return buffer
 
-    return compute
-
-
-@kernel.register
-def _kernel_of_descend_examples(instruction: DescendExamples, machine: Machine) -> Kernel:
-    compute, mean = _scores(instruction, machine), link_named(instruction.mean).mean
-    labels = machine.slots[instruction.label][..., machine.examples, :]
-    targets = [machine.slots[name] for name in instruction.weights]
-    inputs = [
-        None if name == ONE else machine.slots[name][..., machine.examples, :]
-        for name in instruction.inputs
-    ]
-    n_done = 0
-
-    def descend() -> None:
-        nonlocal n_done
-        scores = compute()[..., machine.examples, :]
-        n_done += 1
-        require_scores(scores, instruction.reach, f"step {n_done}, example")
-        left = (mean(scores) - labels).mul_(instruction.scale)
-        targets[0].mul_(1 + instruction.decay)
-        for target, read in zip(targets, inputs, strict=True):
-            target += left.sum(-2, keepdim=True) if read is None else left.mT @ read
-
-    return descend
+    return buffer, compute
 
 
 @kernel.register
 def _kernel_of_predict_mean(instruction: PredictMean, machine: Machine) -> Kernel:
-    compute, mean = _scores(instruction, machine), link_named(instruction.mean).mean
+    (scores, compute), mean = _scores(instruction, machine), link_named(instruction.mean).mean
+    checked = scores[..., machine.tokens_where(instruction.checked), :]
     write = machine.slots[instruction.write]
+    where, n_done = "step {}, example" if instruction.checked == IS_EXAMPLE else "query", 0
 
     def predict() -> None:
-        scores = compute()
-        require_scores(scores[..., machine.queries, :], instruction.reach, "query")
+        nonlocal n_done
+        compute()
+        n_done += 1
+        require_scores(checked, instruction.reach, where.format(n_done))
         write.copy_(mean(scores))
 
     return predict
+
+
+@kernel.register
+def _kernel_of_decay_slot(instruction: DecaySlot, machine: Machine) -> Kernel:
+    target, factor = machine.slots[instruction.slot], 1 + instruction.decay
+    return lambda: target.mul_(factor)
+
+
+@kernel.register
+def _kernel_of_descend_examples(instruction: DescendExamples, machine: Machine) -> Kernel:
+    slots = {name: machine.slots[name] for name in instruction.reads() if name in machine.slots}
+    examples = {name: slot[..., machine.examples, :] for name, slot in slots.items()}
+    means, labels = examples[instruction.mean], examples[instruction.label]
+    inputs = [examples.get(name) for name in instruction.inputs]  # None is the constant 1
+    targets = [machine.slots[name] for name in instruction.weights]
+    left, scale = torch.empty_like(means), instruction.scale * instruction.share(means.shape[-2])
+
+    def descend() -> None:
+        torch.sub(means, labels, out=left).mul_(scale)
+        for target, read in zip(targets, inputs, strict=True):
+            target += left.sum(-2, keepdim=True) if read is None else left.mT @ read
+
+    return descend
 
 
 @kernel.register

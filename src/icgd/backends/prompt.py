@@ -76,6 +76,8 @@ def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
                 column[queries] = 1.0
             case instructions.TOKENS_PER_EXAMPLE:
                 column += n_tokens / task.n_examples
+            case instructions.N_TOKENS:
+                column += n_tokens
             case unit_instructions.EXAMPLE_SHARE:
                 column[examples] = n_tokens / task.n_examples
             case registers.LOG_EXAMPLES:

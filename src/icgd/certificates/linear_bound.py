@@ -1,8 +1,8 @@
 r"""Bounds for linear models: what heads err by, times the inputs, and what a step makes of it.
 
 (b) for one run: a step is off in coefficient j by at most scale * sum_i |x_ij| e_i and rounding,
-where e_i bounds the error of the heads of example i: what their grid leaves, and what the rounding
-of their scores moves. Soft threshold and box bring nothing further apart. From the run's own
+where e_i bounds the error of the head at example i: what its grid leaves, and what the rounding of
+its scores moves. Soft threshold and box bring nothing further apart. From the run's own
 coefficients, for all steps at once.
 
 What was off before is multiplied by at most q, the step's Lipschitz constant in the 2-norm. It is
@@ -29,7 +29,7 @@ from icgd.problems.curvature import curvature
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.functions import GridMean
-from icgd.program.grid_instructions import LABEL, DescendExamples, ShrinkSlot
+from icgd.program.grid_instructions import DecaySlot, DescendExamples, ShrinkSlot
 from icgd.program.stack import StackProgram
 from icgd.shapes import History
 
@@ -42,22 +42,31 @@ EIGENVALUE_ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class _Step:
-    """The step of a program: its instruction, its threshold, and how it is computed."""
+    """The step of a program: its numbers, and how it is computed."""
 
     problem: Problem
-    program: StackProgram
+    mean: GridMean
     descent: DescendExamples
+    reach: float
+    decay: float
     threshold: float
     how: Arithmetic
 
     @classmethod
     def of(cls, problem: Problem, program: StackProgram, how: Arithmetic) -> _Step:
         """The step of a program that trains a linear model."""
-        if program.descent is None:
+        descent, reach = program.descent, program.score_reach
+        if descent is None or reach is None:
             raise ProgramError.broken(program.construction, "has no step on a linear model")
         parts = [part for layer in program.block for part in layer.instructions]
-        thresholds = [part.threshold for part in parts if isinstance(part, ShrinkSlot)]
-        return cls(problem, program, program.descent, sum(thresholds, 0.0), how)
+        decay = sum((abs(part.decay) for part in parts if isinstance(part, DecaySlot)), 0.0)
+        threshold = sum((part.threshold for part in parts if isinstance(part, ShrinkSlot)), 0.0)
+        mean = program.grid_mean(problem.model.link)
+        return cls(problem, mean, descent, reach, decay, threshold, how)
+
+    def scale(self, n_examples: int) -> float:
+        """What the step takes of each of `n_examples` examples."""
+        return abs(self.descent.scale) * self.descent.share(n_examples)
 
     def errors(self, before: Tensor, inputs: Tensor, labels: Tensor, scores: Interval) -> Tensor:
         """What a step adds to the error of every coefficient.
@@ -65,12 +74,11 @@ class _Step:
         `before`, `inputs` and `labels` are the sizes of the coefficients (a row a step), of the
         design (a row an example) and of the labels; `scores` has a row a step.
         """
-        terms = before @ inputs.mT + (labels if self.descent.joins_label else 0.0)
-        wrong = self.mean_error(scores, terms) + self.label_error(labels)
+        n_examples = inputs.shape[-2]
+        wrong, scale = self.mean_error(scores, before @ inputs.mT), self.scale(n_examples)
         left = self.mean_size(scores) + labels + wrong
-        scale = abs(self.descent.scale)
-        size = (1 + abs(self.descent.decay)) * before + scale * (left @ inputs) + self.threshold
-        n_terms = 2 * self.descent.n_examples + 16  # heads, and the units of the MLP
+        size = (1 + self.decay) * before + scale * (left @ inputs) + self.threshold
+        n_terms = 2 * n_examples + 16  # of both heads, and the units of the MLP
         return scale * (wrong @ inputs) + self.how.sum_of(n_terms, size)
 
     def mean_size(self, scores: Interval) -> Tensor:
@@ -79,23 +87,18 @@ class _Step:
         return torch.maximum(mean(scores.low).abs(), mean(scores.high).abs())
 
     def mean_error(self, scores: Interval, terms: Tensor) -> Tensor:
-        """Error of the expected labels; less the labels, if one head does both."""
+        """Error of the expected labels."""
         n_terms = self.problem.model.n_parameters + 1
         if self.how.sums_terms:
-            return self.head(self.program.grid_mean(self.descent.mean), n_terms, terms)
+            return self.head(n_terms, terms)
         off, link = self.how.sum_of(n_terms, terms), self.problem.model.link_function
         near = scores.widened(off)
         steepest = link.slopes(near.low, near.high)[1]
         return steepest * off + self.how.sum_of(8, self.mean_size(near))
 
-    def label_error(self, labels: Tensor) -> Tensor:
-        """Error of the labels that heads of their own read."""
-        if self.descent.joins_label or not self.how.sums_terms:
-            return torch.zeros_like(labels)
-        return self.head(self.program.grid_mean(LABEL), 1, labels)
-
-    def head(self, fit: GridMean, n_terms: int, terms: Tensor) -> Tensor:
-        """Error of a head where the terms of its score add up to this size."""
+    def head(self, n_terms: int, terms: Tensor) -> Tensor:
+        """Error of the head where the terms of its score add up to this size."""
+        fit = self.mean
         moved = self.how.sum_of(n_terms + 2, fit.per_argument * terms + fit.per_offset)
         moved = moved.clamp(max=max(fit.values) - min(fit.values))
         return (
@@ -158,19 +161,19 @@ def linear_step_errors(
 
 
 def linear_domain_bound(problem: Problem, program: StackProgram, how: Arithmetic) -> DomainBound:
-    """For every task in the domain: one step, and the whole run.
+    """For every task in the domain with up to n_tokens examples: one step, and the whole run.
 
     Clipped weights are at most 2 box apart, and what a clip by ReLUs rounds.
     """
     step = _Step.of(problem, program, how)
     model, domain, box = problem.model, problem.domain, problem.box or inf
-    inputs = torch.full((step.descent.n_examples, model.n_parameters), domain.x).double()
+    inputs = torch.full((how.n_tokens, model.n_parameters), domain.x).double()
     inputs[:, model.input_width :] = 1.0
     before = torch.full((1, model.n_parameters), box).double()
-    labels = torch.full((1, step.descent.n_examples), domain.y).double()
-    scores = Interval.symmetric(step.descent.reach, *labels.shape)
+    labels = torch.full((1, how.n_tokens), domain.y).double()
+    scores = Interval.symmetric(step.reach, *labels.shape)
     added = step.errors(before, inputs, labels, scores)
-    factor = max(1.0, _worst_growth(problem, step.descent, inputs))
+    factor = max(1.0, _worst_growth(step, inputs))
     most, distance = 2 * box + how.sums_terms * float(added.max()), 0.0
     for _ in range(program.n_steps):
         distance = (factor * distance if distance else 0.0) + float(norm(added))
@@ -180,12 +183,12 @@ def linear_domain_bound(problem: Problem, program: StackProgram, how: Arithmetic
     return DomainBound(float(added.max()), distance)
 
 
-def _worst_growth(problem: Problem, descent: DescendExamples, inputs: Tensor) -> float:
+def _worst_growth(step: _Step, inputs: Tensor) -> float:
     """step_size * beta - 1 with the largest curvature that the domain allows."""
-    ends = torch.tensor([descent.reach], dtype=torch.float64)
-    steepest = float(problem.model.link_function.slopes(-ends, ends)[1])
+    ends = torch.tensor([step.reach], dtype=torch.float64)
+    steepest = float(step.problem.model.link_function.slopes(-ends, ends)[1])
     squares = float(inputs.square().sum())
-    return abs(descent.scale) * steepest * squares + abs(descent.decay) - 1
+    return step.scale(len(inputs)) * steepest * squares + step.decay - 1
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,7 @@ ScoreBound = Annotated[
 StepFrom = Annotated[
     Path | None,
     typer.Option(
-        help="CSV of examples: choose the step size from their curvature, and --examples from "
-        "their number.",
+        help="CSV of examples: choose the step size from their curvature.",
         metavar="DATA.csv",
         rich_help_panel=PANEL,
     ),
@@ -124,20 +123,18 @@ def refuse_beside(chosen: str, others: Mapping[str, object]) -> None:
             raise SettingError.both(name, chosen)
 
 
-def sized_by(
-    problem: Problem, data: Path | None, labels: list[str] | None
-) -> tuple[Problem, int | None]:
-    """The problem with a step size, from the examples in `data` if there are any; their number."""
+def sized_by(problem: Problem, data: Path | None, labels: list[str] | None) -> Problem:
+    """The problem with a step size, from the examples in `data` if there are any."""
     if data is None:
         if labels:
             raise SettingError.without("--label", "--step-from")
         if problem.update.step_size is None:
             raise SettingError.neither("--step-size", "--step-from")
-        return problem, None
+        return problem
     if not isinstance(problem.oracle, LinearOracle):
         raise SettingError.without("--step-from", "--link")
     if problem.proximal_step.step_size is not None:
         raise SettingError.both("--step-size", "--step-from")
     examples = read_examples(data, problem.target, labels)
     task = as_task(problem, examples.inputs, examples.labels)
-    return sized_problem(problem, task.x), task.n_examples
+    return sized_problem(problem, task.x)

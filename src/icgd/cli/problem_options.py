@@ -153,7 +153,7 @@ Levels = Annotated[
 Examples = Annotated[
     int | None,
     typer.Option(
-        help="Examples in every prompt: of a linear model, or universal (2 unless said).",
+        help="Examples in every prompt of universal (default 2).",
         rich_help_panel=BUILDING,
     ),
 ]
@@ -242,9 +242,7 @@ def compiled_from(
     tolerance: Tolerance = None,
 ) -> Compiled:
     """The training run that the options describe."""
-    problem, n_examples = sized_by(problem, step_from, label)
-    if n_examples is not None and examples not in (None, n_examples):
-        raise SettingError.other_examples(examples, n_examples)
+    problem = sized_by(problem, step_from, label)
     with progress("compiling"):
         return compile(
             problem,
@@ -253,7 +251,7 @@ def compiled_from(
             pieces=pieces,
             registers=registers,
             levels=levels,
-            n_examples=n_examples if examples is None else examples,
+            n_examples=examples,
             units=units,
             unit_activation=unit_activation,
             tolerance=tolerance,

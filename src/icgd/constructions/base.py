@@ -76,8 +76,6 @@ class AbstractConstruction(ABC):
     """Values of that setting between which a tolerance chooses."""
     fixes_examples: ClassVar[bool] = False
     """Whether it is made for prompts of `Precision.n_examples` examples only."""
-    needs_examples: ClassVar[bool] = False
-    """Whether their number must be said, because there is no use in any other."""
     takes_activation: ClassVar[bool] = False
     """Whether heads and hidden units apply `Precision.unit_activation`."""
     takes_batches: ClassVar[bool] = False

@@ -1,17 +1,19 @@
-r"""cot-ridge, cot-lasso, cot-glm: one block trains a linear model (cot, Theorems 3.1 to 3.3).
+r"""cot-ridge, cot-lasso, cot-glm: a few layers train a linear model (cot, Theorems 3.1 to 3.3).
 
 Every column holds [x_i; y_i; w; b; 1]. The block copies the data and replaces the coefficients by
 one step of (proximal) gradient descent; it is shown the newest block alone, and used again.
 
-    attention   w -= step_size * (scale * sum_i (mu(<w, x_i> + b) - y_i) x_i + l2 * w)
+    grid        mean_i = mu(<w, x_i> + b) in every column, and w -= step_size * l2 * w
+    attention   w -= step_size * share * sum_i (mean_i - y_i) x_i, and b likewise
     MLP         the soft threshold at step_size * l1, and the box
 
-The heads of example i read tokens that a linear map along the sequence makes from its column, one
-for each label that the model thinks possible (`approximation/grid_mean.py`): mu(<w, x_i>) x_i is
-what softmax attention to them returns. Least squares takes one head an example, other links two,
-the second for y_i x_i, and l2 one more. The paper takes O(L^4) heads for L steps.
+The head of the mean reads tokens that a linear map makes from the first column, one for each label
+that the model thinks possible (`approximation/grid_mean.py`): what softmax attention to them
+returns is the expected label. The share of an example is 1 / n or 1, and stands in the prompt, so
+that one transformer serves prompts of every length. The paper takes a head of its own for each
+example, and O(L^4) of them for L steps.
 
-A prediction mu(<w, x>) is one more head, in which the query holds x and the tokens hold w.
+A prediction mu(<w, x>) is the head of the mean once more, at the queries.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 from math import ceil, inf, log2
 from typing import ClassVar
 
-from icgd.approximation.grid_mean import line, mean_of_link
+from icgd.approximation.grid_mean import mean_of_link
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, Precision
 from icgd.constructions.parts.ranges import ROUNDING_ROOM
@@ -29,11 +31,18 @@ from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
 from icgd.program.functions import GridMean
-from icgd.program.grid_instructions import LABEL, DescendExamples, PredictMean, ShrinkSlot
+from icgd.program.grid_instructions import (
+    DecaySlot,
+    DescendExamples,
+    PredictMean,
+    ShrinkSlot,
+)
 from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
+    N_TOKENS,
     ONE,
+    TOKENS_PER_EXAMPLE,
     ClipSlots,
     Combination,
     Instruction,
@@ -48,13 +57,14 @@ from icgd.program.stack import StackProgram
 COEFFICIENTS, INTERCEPT, MEAN = "w", "b", "mean"
 """Slots of the coefficients, of the intercept, and of the expected label."""
 
+TOKENS = {"mean": TOKENS_PER_EXAMPLE, "sum": N_TOKENS}
+"""For each reduction of the loss, the slot that holds n_tokens times the share of an example."""
+
 
 class AbstractCotLinear(AbstractConstruction):
-    """One block of attention and an MLP a step. Subclasses say which models they train."""
+    """One block of three layers a step. Subclasses say which models they train."""
 
     target: ClassVar[type] = LinearModel
-    fixes_examples: ClassVar[bool] = True
-    needs_examples: ClassVar[bool] = True
 
     def objection(self, problem: Problem) -> str | None:
         update = problem.proximal_step
@@ -72,18 +82,19 @@ class AbstractCotLinear(AbstractConstruction):
         return None
 
     def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
-        builder = _Builder.of(problem, precision.n_examples)
+        builder = _Builder.of(problem)
         return StackProgram(
             construction=self.name,
             layout=builder.layout(),
-            functions=(*builder.means(), fit_relu_sum(IDENTITY, -builder.gate, builder.gate)),
+            functions=(builder.mean, fit_relu_sum(IDENTITY, -builder.gate, builder.gate)),
             block=(
+                Layer("expected labels", (builder.predict(IS_EXAMPLE), *builder.decay())),
                 Layer("gradient step", (builder.descend(),)),
                 Layer("penalty", builder.shrink()),
             ),
             n_steps=n_steps,
             prediction=(
-                Layer("expected label", (builder.predict(),)),
+                Layer("expected label", (builder.predict(IS_QUERY),)),
                 Layer("copy prediction", builder.copy_prediction()),
             ),
         )
@@ -133,10 +144,9 @@ class _Builder:
     box: float
     reach: float
     label_reach: float
-    n_examples: int
 
     @classmethod
-    def of(cls, problem: Problem, n_examples: int) -> _Builder:
+    def of(cls, problem: Problem) -> _Builder:
         update = problem.proximal_step
         return cls(
             model=problem.model,
@@ -146,12 +156,7 @@ class _Builder:
             box=update.box or inf,
             reach=score_reach(problem),
             label_reach=ROUNDING_ROOM * problem.domain.y,
-            n_examples=n_examples,
         )
-
-    @property
-    def joins_label(self) -> bool:
-        return self.model.link == "identity"
 
     @property
     def weights(self) -> tuple[str, ...]:
@@ -161,20 +166,20 @@ class _Builder:
     def inputs(self) -> tuple[str, ...]:
         return ("x", ONE)[: 1 + self.model.intercept]
 
-    def means(self) -> tuple[GridMean, ...]:
-        """What heads return: the expected label, and a label itself."""
-        if self.joins_label:
-            return (mean_of_link(self.model.link, self.reach + self.label_reach),)
-        return (mean_of_link(self.model.link, self.reach), line(LABEL, self.label_reach))
+    @property
+    def mean(self) -> GridMean:
+        """The expected label."""
+        return mean_of_link(self.model.link, self.reach)
 
     @property
     def gate(self) -> float:
-        """A power of two, larger than any expected label."""
-        return 2.0 ** (1 + max(0, ceil(log2(1 + self.means()[0].size))))
+        """A power of two, larger than any mean of the head's values and any label together."""
+        largest = max(map(abs, self.mean.values)) + self.label_reach
+        return 2.0 ** (1 + max(0, ceil(log2(1 + largest))))
 
     def layout(self) -> Layout:
         width = self.model.input_width
-        constants = (ONE, IS_EXAMPLE, IS_QUERY)
+        constants = (ONE, IS_EXAMPLE, IS_QUERY, TOKENS[self.model.reduction])
         return Layout(
             (
                 Slot("x", (width,), Role.INPUT),
@@ -188,26 +193,28 @@ class _Builder:
 
     def descend(self) -> DescendExamples:
         return DescendExamples(
-            mean=self.model.link,
-            weights=self.weights,
-            inputs=self.inputs,
+            mean=MEAN,
             label="y",
-            scale=-self.step_size * self.model.loss_scale(self.n_examples),
-            decay=-self.step_size * self.l2,
-            reach=self.reach,
-            n_examples=self.n_examples,
-            joins_label=self.joins_label,
+            inputs=self.inputs,
+            weights=self.weights,
+            tokens=TOKENS[self.model.reduction],
+            gate=self.gate,
+            scale=-self.step_size,
         )
 
+    def decay(self) -> tuple[Instruction, ...]:
+        return (DecaySlot(COEFFICIENTS, -self.step_size * self.l2),) if self.l2 else ()
+
     def shrink(self) -> tuple[Instruction, ...]:
+        wipe = WipeSlots((MEAN,))
         if not self.l1:
-            return (ClipSlots(self.weights, self.box, ONE),)
+            return (ClipSlots(self.weights, self.box, ONE), wipe)
         shrink = ShrinkSlot(COEFFICIENTS, self.step_size * self.l1, self.box)
         others = self.weights[1:]
-        return (shrink, ClipSlots(others, self.box, ONE)) if others else (shrink,)
+        return (shrink, ClipSlots(others, self.box, ONE), wipe) if others else (shrink, wipe)
 
-    def predict(self) -> PredictMean:
-        return PredictMean(self.model.link, self.weights, self.inputs, self.reach, MEAN)
+    def predict(self, checked: str) -> PredictMean:
+        return PredictMean(self.model.link, self.weights, self.inputs, self.reach, checked, MEAN)
 
     def copy_prediction(self) -> tuple[Instruction, ...]:
         copied = Summand(Combination.of(MEAN), IDENTITY.name)

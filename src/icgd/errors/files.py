@@ -33,10 +33,18 @@ class FileError(IcgdError, ValueError):
         )
 
     @classmethod
-    def newer(cls, path: object, version: object, known: int) -> FileError:
+    def other_format(cls, path: object, version: str, known: Sequence[str]) -> FileError:
         return cls(
-            f"{path} has file format {version!r}; this version of icgd reads format {known}. "
-            "Upgrade icgd or compile it again."
+            f"{path} has file format {version}; this version of icgd reads formats "
+            f"{' and '.join(known)}. Compile it again, or load it with the icgd that wrote it."
+        )
+
+    @classmethod
+    def one_length(cls, path: object, construction: str, version: str, known: int) -> FileError:
+        return cls(
+            f"{path} has file format {version}, in which {construction} was made for one number of "
+            f"examples; this version of icgd writes format {known}, in which it takes any. Compile "
+            "it again, or load it with the icgd that wrote it."
         )
 
     @classmethod

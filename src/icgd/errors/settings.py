@@ -85,13 +85,6 @@ class SettingError(IcgdError, ValueError):
         return cls("A kernel machine starts from the function 0; leave `initial` out.")
 
     @classmethod
-    def other_examples(cls, given: int, found: int) -> SettingError:
-        return cls(
-            f"--examples is {given}, but the file of --step-from has {found} examples, for which "
-            "the step size would be chosen. Leave --examples out."
-        )
-
-    @classmethod
     def only_linear_models(cls, construction: str) -> SettingError:
         return cls(
             "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, "
@@ -151,13 +144,6 @@ class SettingError(IcgdError, ValueError):
         return cls(
             f"levels={levels} with n_examples={n_examples} needs keys that are too close for "
             "float64 to tell apart. Give fewer levels or examples."
-        )
-
-    @classmethod
-    def needs_examples(cls, construction: str) -> SettingError:
-        return cls(
-            f"{construction} has heads for every example; give their number: n_examples=len(X), or "
-            "--examples on the command line."
         )
 
     @classmethod

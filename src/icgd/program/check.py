@@ -9,7 +9,7 @@ from icgd.errors import ProgramError
 from icgd.program.chain import ChainProgram
 from icgd.program.chain_check import check_chain
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
-from icgd.program.grid_instructions import DescendExamples, ShrinkSlot
+from icgd.program.grid_instructions import DecaySlot, DescendExamples, ShrinkSlot
 from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
@@ -58,6 +58,7 @@ CHANGE_IN_PLACE = (
     ClipByUnits,
     WipeByUnits,
     DescendExamples,
+    DecaySlot,
     ShrinkSlot,
 )
 """Instructions that add to what a slot holds, or replace it."""

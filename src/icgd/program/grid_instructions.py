@@ -1,9 +1,12 @@
-r"""Instructions of grid attention: heads that read tokens made by a linear map along the sequence.
+r"""Instructions of a step on a linear model: the means, what they leave of the labels, penalties.
 
-The tokens of head h are multiples of one column, points[g] times it for the keys and values[g]
-times it for the values, with an offset for each. So a head whose query holds the coefficients w
-meets the tokens of example i with the scores points[g] <w, x_i> + offsets[g], and returns the mean
-of values[g] x_i: a function of <w, x_i>, times x_i.
+The tokens of a head of grid attention are multiples of the first column, points[g] times it for the
+keys and values[g] times it for the values, with an offset for each. So a column whose query holds
+its own x meets them with the scores points[g] <w, x> + offsets[g], and gets the mean of values[g]:
+a function of <w, x>. Then attention with ReLUs adds (mean_i - y_i) x_i over the examples.
+
+No weight depends on the number of examples or of queries: what a step needs to know of it is in the
+prompt, in a constant slot, and so is the flag that leaves queries out.
 """
 
 from __future__ import annotations
@@ -11,69 +14,85 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from icgd.program.instructions import ONE, Instruction, LayerKind
-
-LABEL = "label"
-"""The function by which a head reads the label of an example: the identity on the domain of y."""
+from icgd.program.instructions import IS_QUERY, N_TOKENS, ONE, Instruction, LayerKind
 
 
-def _score(weights: tuple[str, ...], inputs: tuple[str, ...], number: str) -> str:
+def _score(weights: tuple[str, ...], inputs: tuple[str, ...]) -> str:
     pairs = zip(weights, inputs, strict=True)
-    return " + ".join(
-        weight if read == ONE else f"<{weight}, {read}{number}>" for weight, read in pairs
-    )
+    return " + ".join(weight if read == ONE else f"<{weight}, {read}>" for weight, read in pairs)
 
 
 @dataclass(frozen=True)
 class DescendExamples(Instruction):
-    """Add `scale * sum_i (mean(z_i) - y_i) inputs_i` to the `weights`, z_i = <weights, inputs_i>.
+    """Add `scale * share * sum_i (mean_i - label_i) inputs_i` to the `weights`.
 
-    And `decay` times the first of the weights to themselves, by a head that reads one column alone.
+    Attention averages over all tokens, so the slot `tokens` holds n_tokens times the share of an
+    example: it is `tokens_per_example` for the mean over examples, and `n_tokens` for their sum.
 
-    One head an example returns mean(z_i) inputs_i, another y_i inputs_i. If the mean is the
-    identity, as `joins_label` says, one head does both: its query is [weights; -1]. Scores are at
-    most `reach` in size, or the run is stopped.
+    Two heads have the inputs in the value, and weigh them by relu(s) - relu(-s) = s, where
+    s = tokens * (mean - label). On queries s and -s are lowered by `gate`, which is larger than any
+    mean less any label, so that both relus are 0.
     """
 
     mean: str
-    weights: tuple[str, ...]
-    inputs: tuple[str, ...]
     label: str
+    inputs: tuple[str, ...]
+    weights: tuple[str, ...]
+    tokens: str
+    gate: float
     scale: float
-    decay: float
-    reach: float
-    n_examples: int
-    joins_label: bool
-    kind: ClassVar[LayerKind] = LayerKind.GRID
+    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
+
+    def share(self, n_examples: int) -> float:
+        """The share of one example among `n_examples`: what `tokens` holds, a token."""
+        return 1.0 if self.tokens == N_TOKENS else 1 / n_examples
 
     def reads(self) -> tuple[str, ...]:
-        return (*self.weights, *self.inputs, self.label, ONE)
+        return (self.mean, self.label, *self.inputs, self.tokens, IS_QUERY)
 
     def writes(self) -> tuple[str, ...]:
         return self.weights
 
-    def functions(self) -> tuple[str, ...]:
-        return (self.mean,) if self.joins_label else (self.mean, LABEL)
+    def formula(self) -> str:
+        inputs = ", ".join(f"{name}_i" if name != ONE else "1" for name in self.inputs)
+        scale = f"{self.scale:g}" if self.tokens == N_TOKENS else f"{self.scale:g} / n"
+        left = f"({self.mean}_i - {self.label}_i) ({inputs})"
+        return f"{', '.join(self.weights)} += {scale} * sum_i {left}"
+
+
+@dataclass(frozen=True)
+class DecaySlot(Instruction):
+    """Add `decay` times the first column's `slot` to the slot of every column.
+
+    One head with one token, which is that column.
+    """
+
+    slot: str
+    decay: float
+    kind: ClassVar[LayerKind] = LayerKind.GRID
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.slot, ONE)
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.slot,)
 
     def formula(self) -> str:
-        score = _score(self.weights, self.inputs, "_i")
-        inputs = ", ".join(f"{name}_i" if name != ONE else "1" for name in self.inputs)
-        left = f"{self.mean}({score}) - {self.label}_i"
-        decay = f"; {self.weights[0]} += {self.decay:g} * {self.weights[0]}" if self.decay else ""
-        return f"{', '.join(self.weights)} += {self.scale:g} * sum_i ({left}) ({inputs}){decay}"
+        return f"{self.slot} += {self.decay:g} * {self.slot}"
 
 
 @dataclass(frozen=True)
 class PredictMean(Instruction):
     """Set `write = mean(<weights, inputs>)` at every token: one head, whose tokens hold weights.
 
-    Scores are at most `reach` in size, or the run is stopped.
+    At the tokens with the flag `checked` scores are at most `reach` in size, or the run is stopped.
     """
 
     mean: str
     weights: tuple[str, ...]
     inputs: tuple[str, ...]
     reach: float
+    checked: str
     write: str
     kind: ClassVar[LayerKind] = LayerKind.GRID
 
@@ -87,7 +106,7 @@ class PredictMean(Instruction):
         return (self.mean,)
 
     def formula(self) -> str:
-        return f"{self.write} = {self.mean}({_score(self.weights, self.inputs, '')})"
+        return f"{self.write} = {self.mean}({_score(self.weights, self.inputs)})"
 
 
 @dataclass(frozen=True)

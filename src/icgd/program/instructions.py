@@ -396,5 +396,8 @@ IS_EXAMPLE, IS_QUERY = "is_example", "is_query"
 TOKENS_PER_EXAMPLE = "tokens_per_example"
 """The slot that holds n_tokens / n_examples in every token."""
 
+N_TOKENS = "n_tokens"
+"""The slot that holds the number of tokens in every token."""
+
 IDENTITY, SQUARE = "identity", "square"
 """The look-ups of `Project` and `AddProduct`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import singledispatch
 
 from icgd.errors import ProgramError
-from icgd.program.grid_instructions import DescendExamples, PredictMean, ShrinkSlot
+from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
@@ -176,11 +176,11 @@ def _shape_of_descend_function(instruction: DescendFunction, layout: Layout) -> 
 
 @shape_problem.register
 def _shape_of_descend_examples(instruction: DescendExamples, layout: Layout) -> str | None:
-    if instruction.n_examples < 1:
-        return f"has heads for {instruction.n_examples} examples"
-    return _pairs_problem(instruction.weights, instruction.inputs, layout) or _expect_shape(
-        layout, instruction.label, (1,)
-    )
+    problems = [_expect_shape(layout, name, (1,)) for name in (instruction.label, instruction.mean)]
+    if layout.slot(instruction.tokens).role is not Role.CONSTANT:
+        problems.append(f"has the share of an example in {instruction.tokens!r}, no constant slot")
+    pairs = _pairs_problem(instruction.weights, instruction.inputs, layout)
+    return next((problem for problem in (pairs, *problems) if problem), None)
 
 
 def _pairs_problem(weights: tuple[str, ...], inputs: tuple[str, ...], layout: Layout) -> str | None:
@@ -198,6 +198,11 @@ def _shape_of_predict_mean(instruction: PredictMean, layout: Layout) -> str | No
     return _pairs_problem(instruction.weights, instruction.inputs, layout) or _expect_shape(
         layout, instruction.write, (1,)
     )
+
+
+@shape_problem.register
+def _shape_of_decay_slot(instruction: DecaySlot, layout: Layout) -> str | None:
+    return None
 
 
 @shape_problem.register

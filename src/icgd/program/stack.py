@@ -9,7 +9,7 @@ from typing import Any, TypeVar, final
 from icgd.errors import UnknownNameError
 from icgd.program import render
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
-from icgd.program.grid_instructions import DescendExamples
+from icgd.program.grid_instructions import DescendExamples, PredictMean
 from icgd.program.layout import Layout, Role
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.registers import register_constants
@@ -83,15 +83,19 @@ class StackProgram(AbstractProgram):
 
     @property
     def n_examples(self) -> int | None:
-        if self.step_table is not None:
-            return self.step_table.n_examples
-        return None if self.descent is None else self.descent.n_examples
+        return None if self.step_table is None else self.step_table.n_examples
 
     @property
     def descent(self) -> DescendExamples | None:
         """The step on a linear model, in a program that trains one."""
         instructions = [part for layer in self.block for part in layer.instructions]
         return next((part for part in instructions if isinstance(part, DescendExamples)), None)
+
+    @property
+    def score_reach(self) -> float | None:
+        """Largest score of an example, in a program that trains a linear model."""
+        instructions = [part for layer in self.block for part in layer.instructions]
+        return next((part.reach for part in instructions if isinstance(part, PredictMean)), None)
 
     @property
     def lattice_functions(self) -> tuple[LatticeFunction, ...]:

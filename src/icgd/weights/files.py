@@ -21,8 +21,14 @@ from icgd.program.program import AbstractProgram
 from icgd.program.registry import from_data
 from icgd.weights.atomic import whole_file
 
-FORMAT = 5
+FORMAT = 6
 """Version of the file format; raised when older readers could misread a file."""
+
+READABLE = ("5", "6")
+"""Formats that can be read; of format 5 all but the constructions in `ONE_LENGTH`."""
+
+ONE_LENGTH = ("cot-ridge", "cot-lasso", "cot-glm")
+"""Constructions whose programs of format 5 were made for one number of examples."""
 
 
 def save(
@@ -60,8 +66,8 @@ def load(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
         raise FileError.damaged(source, str(problem)) from None
     if "icgd" not in metadata:
         raise FileError.foreign(source)
-    if metadata["icgd"] != str(FORMAT):
-        raise FileError.newer(source, metadata["icgd"], FORMAT)
+    if metadata["icgd"] not in READABLE:
+        raise FileError.other_format(source, metadata["icgd"], READABLE)
     return _checked(source, metadata, tensors)
 
 
@@ -73,7 +79,10 @@ def _checked(
         if metadata["digest"] != digest(texts, tensors):
             raise FileError.damaged(source, "its checksum does not match")
         problem = Problem.from_data(_parsed(texts["problem"]))
-        program = from_data(_parsed(texts["program"]))
+        data = _parsed(texts["program"])
+        if metadata["icgd"] == "5" and data["construction"] in ONE_LENGTH:
+            raise FileError.one_length(source, data["construction"], "5", FORMAT)
+        program = from_data(data)
         check_program(program)
         if program.weight_shapes != problem.oracle.weight_shapes:
             raise FileError.damaged(source, "its program is not one of its problem")

@@ -1,13 +1,13 @@
-r"""Lowering of grid attention: heads whose tokens are multiples of one column.
+r"""Lowering of steps on linear models: heads over grid tokens, and heads that sum over examples.
 
-Head h has the tokens points[g] times column c for its keys, plus the offsets as position codes, and
-values[g] times it for its values. All heads of a layer have as many tokens as the largest grid;
-those that are left over have a score that no softmax sees.
+A head of grid attention has the tokens points[g] times the first column for its keys, plus the
+offsets as position codes, and values[g] times it for its values. All heads of a layer have as many
+tokens as the largest grid; those that are left over have a score that no softmax sees.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatch
 
 import torch
@@ -16,28 +16,26 @@ from torch import Tensor
 from icgd.errors import ProgramError
 from icgd.layers.sequence_attention import SequenceAttention
 from icgd.program.functions import GridMean
-from icgd.program.grid_instructions import LABEL, DescendExamples, PredictMean
-from icgd.program.instructions import ONE, Instruction
+from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean
+from icgd.program.instructions import IS_QUERY, ONE, Instruction
 from icgd.program.layout import Layout
 from icgd.program.program import Layer
 from icgd.program.registers import MASKED
 from icgd.program.stack import StackProgram
-from icgd.weights.heads import coordinate_of, coordinates
+from icgd.weights.heads import Heads, coordinate_of, coordinates, fill
 
 
 @dataclass(frozen=True)
 class GridHead:
-    """Heads that are alike, one for each column: what meets in the score, is read and written.
+    """What meets in the score of a head, what is read and what is written.
 
-    Token g has the score points[g] * sum_j factor_j query_j key_j + offsets[g], where the key is
-    that of the head's column, and the value output_scale * values[g] * what is read there.
+    Token g has the score points[g] * sum_j query_j key_j + offsets[g], where the key is that of the
+    first column, and the value output_scale * values[g] * what is read there.
     """
 
-    columns: range
     grid: GridMean | None
     query: Tensor
     key: Tensor
-    factors: Tensor
     read: Tensor
     write: Tensor
     output_scale: float
@@ -57,8 +55,8 @@ class GridHead:
 
 
 @singledispatch
-def grid_heads(instruction: Instruction, program: StackProgram) -> list[GridHead]:
-    """The heads of an instruction of grid attention, those that are alike together."""
+def grid_head(instruction: Instruction, program: StackProgram) -> GridHead:
+    """The head of an instruction of grid attention."""
     raise ProgramError.broken(type(instruction).__name__, "has no rule in weights/grid_heads.py")
 
 
@@ -66,95 +64,74 @@ def _joined(layout: Layout, names: tuple[str, ...]) -> Tensor:
     return torch.cat([coordinates(layout, name).flatten() for name in names])
 
 
-@grid_heads.register
-def _heads_of_descend_examples(
-    instruction: DescendExamples, program: StackProgram
-) -> list[GridHead]:
-    layout = program.layout
-    weights, inputs = _joined(layout, instruction.weights), _joined(layout, instruction.inputs)
-    one, label = (_joined(layout, (name,)) for name in (ONE, instruction.label))
-    mean = GridHead(
-        columns=range(instruction.n_examples),
-        grid=program.grid_mean(instruction.mean),
-        query=weights,
-        key=inputs,
-        factors=torch.ones(len(weights)),
-        read=inputs,
-        write=weights,
-        output_scale=instruction.scale,
-    )
-    if instruction.joins_label:
-        factors = torch.cat([mean.factors, -torch.ones(1)])
-        left = replace(
-            mean, query=torch.cat([weights, one]), key=torch.cat([inputs, label]), factors=factors
-        )
-        return [left, *_decay(instruction, layout)]
-    labels = replace(
-        mean,
-        grid=program.grid_mean(LABEL),
-        query=one,
-        key=label,
-        factors=torch.ones(1),
-        output_scale=-instruction.scale,
-    )
-    return [mean, labels, *_decay(instruction, layout)]
-
-
-def _decay(instruction: DescendExamples, layout: Layout) -> list[GridHead]:
-    """A head with one token, which is a column itself."""
-    if not instruction.decay:
-        return []
-    slot = coordinates(layout, instruction.weights[0]).flatten()
-    nothing = slot[:0]
-    unscored = (nothing, nothing, torch.ones(0))
-    return [GridHead(range(1), None, *unscored, slot, slot, instruction.decay)]
-
-
-@grid_heads.register
-def _heads_of_predict_mean(instruction: PredictMean, program: StackProgram) -> list[GridHead]:
+@grid_head.register
+def _head_of_predict_mean(instruction: PredictMean, program: StackProgram) -> GridHead:
+    """Every column has its own inputs in the query, and meets the weights of the first."""
     layout = program.layout
     weights, inputs = _joined(layout, instruction.weights), _joined(layout, instruction.inputs)
     one, write = _joined(layout, (ONE,)), _joined(layout, (instruction.write,))
-    grid, factors = program.grid_mean(instruction.mean), torch.ones(len(weights))
-    return [GridHead(range(1), grid, inputs, weights, factors, one, write, 1.0)]
+    return GridHead(program.grid_mean(instruction.mean), inputs, weights, one, write, 1.0)
+
+
+@grid_head.register
+def _head_of_decay_slot(instruction: DecaySlot, program: StackProgram) -> GridHead:
+    """A head with one token, which is the first column itself."""
+    slot = _joined(program.layout, (instruction.slot,))
+    return GridHead(None, slot[:0], slot[:0], slot, slot, instruction.decay)
+
+
+@fill.register
+def _fill_descend_examples(
+    instruction: DescendExamples, program: StackProgram, weights: Heads
+) -> None:
+    """Query tokens, key +-(mean - label) - gate * is_query, value inputs."""
+    layout = program.layout
+    tokens, mean, label, query = (
+        coordinate_of(layout, name)
+        for name in (instruction.tokens, instruction.mean, instruction.label, IS_QUERY)
+    )
+    read, write = _joined(layout, instruction.inputs), _joined(layout, instruction.weights)
+    feature, sign = torch.arange(len(read)), torch.tensor([1.0, -1.0]).to(weights.key)
+    weights.query[:, tokens, 0] = 1.0
+    weights.key[:, mean, 0] = sign
+    weights.key[:, label, 0] = -sign
+    weights.key[:, query, 0] = -instruction.gate
+    weights.value[:, read, feature] = 1.0
+    weights.output[:, feature, write] = instruction.scale * sign[:, None]
 
 
 def layer_heads(layer: Layer, program: StackProgram) -> list[GridHead]:
-    """All heads of a layer, in order, those that are alike together."""
-    return [head for part in layer.instructions for head in grid_heads(part, program)]
+    """All heads of a layer, in order."""
+    return [grid_head(part, program) for part in layer.instructions]
 
 
 def lower_grid_attention(
     layer: Layer, program: StackProgram, dtype: torch.dtype
 ) -> SequenceAttention:
-    """The layer with ordinary weights, for prompts of the program's number of examples."""
+    """The layer with ordinary weights, for prompts of any length."""
     heads, one = layer_heads(layer, program), coordinate_of(program.layout, ONE)
-    n_heads, width = sum(len(head.columns) for head in heads), program.layout.width
+    n_heads, width = len(heads), program.layout.width
     n_features = max(max(head.n_features, head.n_values) for head in heads)
-    n_grid, n_columns = (
-        max(head.n_tokens for head in heads),
-        max(head.columns.stop for head in heads),
-    )
+    n_grid = max(head.n_tokens for head in heads)
     query, key, value = (torch.zeros(n_heads, width, n_features, dtype=dtype) for _ in range(3))
     output = torch.zeros(n_heads, n_features, width, dtype=dtype)
-    key_map, value_map = (torch.zeros(n_heads, n_grid, n_columns, dtype=dtype) for _ in range(2))
+    key_map, value_map = (torch.zeros(n_heads, n_grid, 1, dtype=dtype) for _ in range(2))
     positions = torch.zeros(n_heads, n_grid, n_features, dtype=dtype)
-    columns = [(head, column) for head in heads for column in head.columns]
-    for number, (head, column) in enumerate(columns):
+    for number, head in enumerate(heads):
         feature, entry, offset = torch.arange(len(head.query)), torch.arange(head.n_values), -1
-        query[number, head.query, feature] = head.factors.to(dtype)
+        query[number, head.query, feature] = 1.0
         key[number, head.key, feature] = 1.0
         query[number, one, offset] = 1.0
         value[number, head.read, entry] = 1.0
         output[number, entry, head.write] = head.output_scale
         positions[number, head.n_tokens :, offset] = -MASKED
-        value_map[number, : head.n_tokens, column] = 1.0
+        value_map[number, : head.n_tokens, 0] = 1.0
         if head.grid is not None:
             points, offsets, values = (
                 torch.tensor(part, dtype=torch.float64).to(dtype)
                 for part in (head.grid.points, head.grid.offsets, head.grid.values)
             )
-            key_map[number, : head.n_tokens, column] = points
-            value_map[number, : head.n_tokens, column] = values
+            key_map[number, : head.n_tokens, 0] = points
+            value_map[number, : head.n_tokens, 0] = values
             positions[number, : head.n_tokens, offset] = offsets
     return SequenceAttention(query, key, value, output, key_map, value_map, positions)

@@ -9,18 +9,17 @@ from icgd.weights.sizes import LayerSize
 
 
 def grid_layer_size(layer: Layer, program: StackProgram) -> LayerSize:
-    """All heads have as many features and tokens as the largest, and maps that read all columns."""
+    """All heads have as many features and tokens as the largest."""
     heads = layer_heads(layer, program)
     n_grid = max(head.n_tokens for head in heads)
     return LayerSize(
         title=layer.title,
         kind=layer.kind,
         d_model=program.layout.width,
-        units=sum(len(head.columns) for head in heads),
+        units=len(heads),
         width=max(max(head.n_features, head.n_values) for head in heads),
-        nonzeros=sum(len(head.columns) * _nonzeros(head, n_grid) for head in heads),
+        nonzeros=sum(_nonzeros(head, n_grid) for head in heads),
         n_grid=n_grid,
-        n_columns=max(head.columns.stop for head in heads),
     )
 
 

@@ -7,7 +7,7 @@ from functools import singledispatch
 
 from icgd.errors import ProgramError
 from icgd.program.functions import ReluSum
-from icgd.program.grid_instructions import ShrinkSlot
+from icgd.program.grid_instructions import DescendExamples, ShrinkSlot
 from icgd.program.instructions import (
     IS_QUERY,
     AccumulateOuterProduct,
@@ -59,10 +59,7 @@ class InstructionSize:
 
 @dataclass(frozen=True)
 class LayerSize:
-    """The size of one layer of the transformer; of grid attention, with its grid tokens.
-
-    A layer whose heads have maps of their own along the sequence reads `n_columns` of it.
-    """
+    """The size of one layer of the transformer; of grid attention, with its grid tokens."""
 
     title: str
     kind: LayerKind
@@ -71,7 +68,6 @@ class LayerSize:
     width: int
     nonzeros: int
     n_grid: int = 0
-    n_columns: int = 0
 
     @property
     def n_heads(self) -> int:
@@ -82,7 +78,7 @@ class LayerSize:
         if self.kind is LayerKind.MLP:
             return self.units * (2 * self.d_model + 1)
         if self.kind is LayerKind.GRID:
-            maps = self.units * self.n_grid * (2 * self.n_columns + self.width)
+            maps = self.units * self.n_grid * (2 + self.width)  # each head has its own
             return 4 * self.units * self.d_model * self.width + maps
         grid = self.n_grid * (1 + self.d_model)  # its sequence map and its position codes
         return 4 * self.units * self.d_model * self.width + grid
@@ -90,8 +86,8 @@ class LayerSize:
     def flops(self, n_tokens: int) -> int:
         """Multiplications and additions of the dense layer on `n_tokens` tokens, or one column."""
         if self.kind is LayerKind.GRID:
-            projected = 4 * self.units * self.d_model * self.width * (n_tokens + self.n_columns)
-            maps = 4 * self.units * self.n_grid * self.n_columns * self.width
+            projected = 4 * self.units * self.d_model * self.width * (n_tokens + 1)
+            maps = 4 * self.units * self.n_grid * self.width
             return projected + maps + 4 * self.units * n_tokens * self.n_grid * self.width
         if self.n_grid:
             features = 2 * self.units * self.d_model * self.width
@@ -189,6 +185,15 @@ def _size_of_shrink_slot(instruction: ShrinkSlot, program: StackProgram) -> Inst
     width = program.layout.slot(instruction.slot).width
     n_shifted = 2 + 2 * (instruction.threshold > 0)
     return InstructionSize(6 * width, 1, (6 * 2 + n_shifted) * width)
+
+
+@instruction_size.register
+def _size_of_descend_examples(
+    instruction: DescendExamples, program: StackProgram
+) -> InstructionSize:
+    """Two heads: query 1, key 3, value and output as wide as the inputs."""
+    width = sum(program.layout.slot(name).width for name in instruction.inputs)
+    return InstructionSize(2, width, 2 * (4 + 2 * width))
 
 
 @instruction_size.register
