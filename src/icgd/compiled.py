@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 
 from icgd.backends.dense import build_block, build_transformer
 from icgd.backends.registry import backend_named
-from icgd.backends.run import OnProgress, Run
+from icgd.backends.run import OnProgress, Run, RunOptions
 from icgd.certificates.bounds import Arithmetic
 from icgd.certificates.certificate import Certificate
 from icgd.certificates.chain_bound import chain_domain_bound
@@ -133,21 +134,9 @@ class Compiled:
         dtype = str(task.x.dtype).removeprefix("torch.")
         self._require_range(task.x.dtype, dtype)
         self._warn_of_divergence(task)
-        overflowed = OverflowedRunError.of(dtype, self.problem.update.step_size or 0.0)
-        try:
-            run = runner.run(
-                self.program,
-                task,
-                trace=trace,
-                history=history,
-                on_progress=on_progress,
-                stop_below=stop_below,
-            )
-        except IndexError:  # a preactivation that is not a number has no cell to look up
-            raise overflowed from None
-        # A weight that is not finite never becomes so again: the last step tells of all.
-        if not run.parameters[..., -1, :].isfinite().all():
-            raise overflowed
+        overflow = partial(OverflowedRunError.of, step_size=self.problem.update.step_size or 0.0)
+        options = RunOptions(trace, history, on_progress, stop_below, overflow)
+        run = runner.run(self.program, task, options)
         self._warn_of_box(run.parameters[..., -1, :])
         return run
 
