@@ -55,10 +55,20 @@ def test_few_steps_are_kept_too(history, n_steps):
 
 def test_what_is_kept_without_history_does_not_grow_with_the_steps():
     for n_steps in (2, 100_000):
-        kept = Kept(TASK.initial, n_steps, keeps_all=False)
-        assert kept.until(2).untyped_storage().nbytes() == 2 * 2 * 4
-        assert kept.row(1).untyped_storage().nbytes() == 3 * 2 * 4
-    assert kept.row(4).data_ptr() == kept.row(100_000).data_ptr() != kept.row(3).data_ptr()
+        rows = list(Kept(TASK.initial, n_steps, keeps_all=False).rows())
+        assert len(rows) == n_steps
+        assert len({row.data_ptr() for row in rows}) == 2
+        assert rows[0].untyped_storage().nbytes() == 3 * 2 * 4
+        assert rows[-1].data_ptr() != rows[-2].data_ptr()
+
+
+@pytest.mark.parametrize("n_steps", [0, 1, 2, 256, 257, 600])
+def test_every_step_is_kept_in_a_row_of_its_own(n_steps):
+    kept = Kept(TASK.initial, n_steps, keeps_all=True)
+    for step, row in enumerate(kept.rows(), start=1):
+        row.fill_(step)
+    assert kept.until(n_steps)[1:, 0].tolist() == list(range(1, n_steps + 1))
+    assert kept.until(n_steps)[0].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("history", [True, False])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain, cycle, islice
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +16,9 @@ from icgd.problems.task import Task
 from icgd.shapes import History, Parameters, Predictions
 
 Result = TypeVar("Result")
+
+ROWS_AT_ONCE = 256
+"""Views of so many steps are made at once: one by one takes longer, all take memory."""
 
 
 def drive(
@@ -50,30 +54,30 @@ class _Drive:
         is_stopped = self.take_steps(executor)
         n_done, reached = self.last
         predictions = self.in_range(executor.predictions, reached)
+        history = self.kept.until(n_done)
         # A weight that is not finite never becomes so again: the last step tells of all.
-        if not self.kept.row(n_done).isfinite().all():
+        if not history[..., -1, :].isfinite().all():
             raise self.overflow()
         stopped_after = n_done if is_stopped else None
-        return Run(self.kept.until(n_done), predictions, executor.trace(), stopped_after)
+        return Run(history, predictions, executor.trace(), stopped_after)
 
     def take_steps(self, executor: AbstractExecutor[Any]) -> bool:
         """Take all steps, or stop after enough of them that move nothing; says which."""
-        n_still, on_progress = 0, self.options.on_progress
-        for step in range(1, self.n_steps + 1):
-            self.last = step, self.in_range(executor.step, self.kept.row(step))
-            n_still = n_still + 1 if self.is_still(step) else 0
+        n_still, before, on_progress = 0, self.task.initial, self.options.on_progress
+        for step, row in enumerate(self.kept.rows(), start=1):
+            self.last = step, self.in_range(executor.step, row)
+            n_still = n_still + 1 if self.is_still(before, row) else 0
+            before = row
             if on_progress:
                 on_progress(step, self.n_steps)
             if n_still == executor.still_steps:
                 return True
         return False
 
-    def is_still(self, step: int) -> bool:
-        """Whether the step moved no weight of any task by more than is asked, if that is asked."""
-        if self.options.stop_below is None:
-            return False
-        moved = self.kept.row(step) - self.kept.row(step - 1)
-        return float(moved.abs().max()) <= self.options.stop_below
+    def is_still(self, before: Parameters, after: Parameters) -> bool:
+        """Whether no weight of any task moved by more than `stop_below`, if that is asked."""
+        limit = self.options.stop_below
+        return limit is not None and float((after - before).abs().max()) <= limit
 
     def in_range(self, compute: Callable[[Any], Result], argument: object) -> Result:
         try:
@@ -114,20 +118,21 @@ class Kept:
     """
 
     def __init__(self, initial: Parameters, n_steps: int, *, keeps_all: bool) -> None:
-        self.keeps_all = keeps_all
+        self._n_steps, self._keeps_all = n_steps, keeps_all
         n_rows = 1 + (n_steps if keeps_all else min(n_steps, 2))
         self._rows = initial.new_empty(*initial.shape[:-1], n_rows, initial.shape[-1])
-        self.row(0).copy_(initial)
+        self._rows[..., 0, :] = initial
 
-    def row(self, step: int) -> Parameters:
-        """Where the weights after a step are."""
-        return self._rows.select(-2, self._place(step))
+    def rows(self) -> Iterator[Parameters]:
+        """Where to write the weights after every step."""
+        steps = self._rows[..., 1:, :]
+        if self._keeps_all:
+            chunks = steps.split(ROWS_AT_ONCE, dim=-2)
+            return chain.from_iterable(rows.unbind(-2) for rows in chunks)
+        return islice(cycle(steps.unbind(-2)), self._n_steps)
 
     def until(self, step: int) -> History:
         """The weights of all steps up to this one, or of the first and of this one."""
-        if self.keeps_all:
+        if self._keeps_all:
             return self._rows[..., : step + 1, :]
-        return self._rows[..., [0, self._place(step)][: step + 1], :]
-
-    def _place(self, step: int) -> int:
-        return step if self.keeps_all or step == 0 else 2 - step % 2
+        return self._rows[..., [0, 2 - step % 2][: step + 1], :]

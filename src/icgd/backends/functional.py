@@ -36,7 +36,7 @@ class FunctionDescent(AbstractExecutor[State]):
     """Functional descent; memory grows with the steps only by what is recorded of each."""
 
     def __init__(self, program: StackProgram, task: Task, options: RunOptions) -> None:
-        self._task, self._labels = task, known_labels(task)
+        self._task, self._labels = task, known_labels(task).flatten(-2)
         self._constants = constants_of(program, task)
         self._recorded: dict[str, list[Tensor]] = {
             program.layout.slot(name).name: [] for name in options.trace
@@ -46,15 +46,14 @@ class FunctionDescent(AbstractExecutor[State]):
 
     def step(self, write: Parameters) -> State:
         state = self._next()
-        values = write.unflatten(-1, self._labels.shape[-2:])
-        torch.sub(self._labels, state.residual, out=values)
+        torch.sub(self._labels, state.residual.flatten(-2), out=write)
         return state
 
     def _next(self) -> State:
         state = next(self._states)
-        slots = {"x": state.points, "y": state.residual, **self._constants}
         for name, layers in self._recorded.items():
-            layers.append(slots[name].expand(*self._task.batch, -1, -1))
+            slot = {"x": state.points, "y": state.residual, **self._constants}[name]
+            layers.append(slot.expand(*self._task.batch, -1, -1))
         return state
 
     def predictions(self, reached: State) -> Predictions:
@@ -99,4 +98,4 @@ def _after(step: DescendFunction, state: State, kernel: Tensor) -> State:
     if step.transform is not None:
         moved = kernel @ points[..., :n_examples, :]
         points = points + moved @ as_matrix(step.transform, points).mT
-    return State(points, state.residual - step.step_size * update)
+    return State(points, state.residual - update.mul_(step.step_size))
