@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from icgd.backends.chain import GENERATORS, Chain, run_chain
+from icgd.backends.chain import GENERATORS, Chain, make_chain, run_chain
 from icgd.backends.run import RunOptions
 from icgd.errors import InterruptedRunError, LayoutError, SettingError, UnknownNameError
 from icgd.problems import reference
 from icgd.problems.mlp import MLP
-from icgd.problems.task import as_task
+from icgd.problems.task import Task, as_task
 from tests.backends.chain_cases import problem_of, program_of, task_of
+from tests.contracts.executor import ExecutorContract
 
 PROBLEMS = {
     "one layer": problem_of(MLP((3, 2), "identity")),
@@ -42,6 +43,20 @@ over_problems = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLE
 over_backends = pytest.mark.parametrize("backend", GENERATORS)
 
 PROBLEM = PROBLEMS["leaky, batches"]
+
+
+class TestChain(ExecutorContract):
+    traced = ("first", "weights")
+    at_first, per_step = 3, 6
+
+    def task(self) -> Task:
+        return task_of(PROBLEM)
+
+    def overflowing(self) -> None:
+        return None
+
+    def make(self, n_steps: int, task: Task, options: RunOptions) -> Chain:
+        return make_chain(program_of(PROBLEM, n_steps), task, options, backend="fused")
 
 
 @over_problems

@@ -4,8 +4,24 @@ import pytest
 import torch
 
 import icgd
-from icgd.backends.functional import states
+from icgd.backends.functional import FunctionDescent, states
+from icgd.backends.run import RunOptions
+from icgd.problems.task import Task
 from tests.cases import KERNEL_CASES
+from tests.contracts.executor import ExecutorContract
+
+
+class TestFunctionDescent(ExecutorContract):
+    traced = ("x", "y", "is_example")
+    per_step = 1
+    case = KERNEL_CASES[3]
+
+    def task(self) -> Task:
+        return self.case.task()
+
+    def make(self, n_steps: int, task: Task, options: RunOptions) -> FunctionDescent:
+        program = icgd.compile(self.case.problem, n_steps=n_steps).program
+        return FunctionDescent(program, task, options)
 
 
 def test_the_kernel_is_computed_once_unless_the_inputs_move():
