@@ -13,7 +13,7 @@ from torch import nn
 
 from icgd.backends.dense import build_block, build_transformer
 from icgd.backends.registry import backend_named
-from icgd.backends.run import OnProgress, Run
+from icgd.backends.run import OnProgress, Run, RunOptions
 from icgd.certificates.abstract_bounds import AbstractBounds
 from icgd.certificates.certificate import Certificate
 from icgd.certificates.enclosures import Arithmetic
@@ -123,23 +123,11 @@ class Compiled:
         task = checked_task(self.problem, task)
         dtype = str(task.x.dtype).removeprefix("torch.")
         self._require_range(task.x.dtype, dtype)
-        _warn(self.problem.oracle.doubts(task, self.program.n_steps))
-        overflowed = OverflowedRunError.of(dtype, self.problem.update.step_size or 0.0)
-        try:
-            run = runner.run(
-                self.program,
-                task,
-                trace=trace,
-                history=history,
-                on_progress=on_progress,
-                stop_below=stop_below,
-            )
-        except IndexError:  # a preactivation that is not a number has no cell to look up
-            raise overflowed from None
-        # A weight that is not finite never becomes so again: the last step tells of all.
-        if not run.parameters[..., -1, :].isfinite().all():
-            raise overflowed
-        _warn(self.problem.oracle.afterthoughts(run.parameters[..., -1, :]))
+        oracle = self.problem.oracle
+        _warn(oracle.doubts(task, self.program.n_steps))
+        options = RunOptions(trace, history, on_progress, stop_below, oracle.overflow)
+        run = runner.run(self.program, task, options)
+        _warn(oracle.afterthoughts(run.parameters[..., -1, :]))
         return run
 
     def _require_range(self, dtype: torch.dtype, name: str) -> None:

@@ -5,12 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from icgd.backends.chain import GENERATORS, Chain, run_chain
+from icgd.backends.chain import GENERATORS, Chain, make_chain, run_chain
+from icgd.backends.run import RunOptions
 from icgd.errors import InterruptedRunError, LayoutError, SettingError, UnknownNameError
 from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.oracles import network
+from icgd.problems.task import Task
 from tests.backends.chain_cases import problem_of, program_of, task_of
+from tests.contracts.executor import ExecutorContract
 
 PROBLEMS = {
     "one layer": problem_of(MLP((3, 2), "identity")),
@@ -43,6 +46,20 @@ over_backends = pytest.mark.parametrize("backend", GENERATORS)
 PROBLEM = PROBLEMS["leaky, batches"]
 
 
+class TestChain(ExecutorContract):
+    traced = ("first", "weights")
+    at_first, per_step = 3, 6
+
+    def task(self) -> Task:
+        return task_of(PROBLEM)
+
+    def overflowing(self) -> None:
+        return None
+
+    def make(self, n_steps: int, task: Task, options: RunOptions) -> Chain:
+        return make_chain(program_of(PROBLEM, n_steps), task, options, backend="fused")
+
+
 @over_problems
 @over_backends
 def test_every_round_is_a_step_of_stochastic_gradient_descent(problem, backend):
@@ -71,7 +88,7 @@ def test_the_huber_loss_passes_back_no_more_than_1(output, backend):
 def test_a_batch_of_tasks_is_each_of_them(name, backend):
     problem = PROBLEMS[name]
     batch, program = task_of(problem, tasks=(2,)), program_of(problem, 2)
-    together = run_chain(program, batch, backend=backend, trace=program.rows.names)
+    together = run_chain(program, batch, RunOptions(program.rows.names), backend=backend)
     real = problem.oracle.train(batch, 2)
     tolerance = LOOKED_UP if problem in SMOOTH.values() else TOLERANCE[backend]
     assert (together.parameters - real).abs().max() <= tolerance
@@ -85,7 +102,7 @@ def test_a_batch_of_tasks_is_each_of_them(name, backend):
 def test_the_memory_changes_no_number(backend):
     task, program = task_of(PROBLEM), program_of(PROBLEM, 3)
     short, whole = (
-        run_chain(program, task, backend=backend, memory=memory, trace=("first",))
+        run_chain(program, task, RunOptions(("first",)), backend=backend, memory=memory)
         for memory in ("short", "whole")
     )
     assert torch.equal(short.parameters, whole.parameters)
@@ -106,7 +123,8 @@ def test_the_short_memory_keeps_what_the_mask_can_reach():
 def test_a_trace_holds_every_block(backend):
     """Depth 3: B_3 B_2 B_1 of the prompt, then F_1 F_2 F_3 B_3 B_2 B_1."""
     task, program = task_of(PROBLEM), program_of(PROBLEM, 1)
-    trace = run_chain(program, task, backend=backend, trace=("is_forward", "first", "flat")).trace
+    options = RunOptions(("is_forward", "first", "flat"))
+    trace = run_chain(program, task, options, backend=backend).trace
     assert trace["is_forward"].flatten().tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0]
     states = network.forward(PROBLEM.network, task.initial, task.x[:2])
     for block, outputs in zip((3, 4, 5), states.outputs[1:], strict=True):
@@ -118,7 +136,7 @@ def test_a_trace_holds_every_block(backend):
 
 def test_without_history_the_ends_are_kept():
     task, program = task_of(PROBLEM), program_of(PROBLEM)
-    ends = run_chain(program, task, history=False).parameters
+    ends = run_chain(program, task, RunOptions(history=False)).parameters
     assert torch.equal(ends, run_chain(program, task).parameters[[0, -1]])
     assert torch.equal(run_chain(program_of(PROBLEM, 0), task).parameters, task.initial[None])
 
@@ -132,7 +150,7 @@ def test_an_interrupted_chain_leaves_its_whole_rounds():
             raise KeyboardInterrupt
 
     with pytest.raises(InterruptedRunError, match="after 2 of 4 steps") as caught:
-        run_chain(program, task, on_progress=stop)
+        run_chain(program, task, RunOptions(on_progress=stop))
     assert isinstance(caught.value, KeyboardInterrupt)
     assert "with the examples from number 4 (counted from 0) first" in str(caught.value)
     whole = run_chain(program_of(PROBLEM, 2), task)
@@ -149,7 +167,7 @@ def test_an_interrupted_chain_survives_queries_that_leave_the_grid():
     task = as_task(problem, [[0.1]], [[0.0]], queries=[[2.0]], initial=[99.0])
     task = replace(task, queries=100 * task.queries)
     with pytest.raises(InterruptedRunError, match="after 1 of 4 steps") as caught:
-        run_chain(program_of(problem), task, on_progress=_interrupt, trace=("weights",))
+        run_chain(program_of(problem), task, RunOptions(("weights",), on_progress=_interrupt))
     partial = caught.value.partial
     assert partial.parameters.flatten().tolist() == pytest.approx([99.0, 99.0 - 0.1 * 0.99])
     assert partial.predictions.shape == (0, 1)
@@ -163,7 +181,7 @@ def test_predictions_that_are_interrupted_are_made_again_unless_that_is_too(monk
         tries = [_interrupt] * n_interrupts + [predict]
         monkeypatch.setattr(Chain, "predictions", lambda *args, tries=tries: tries.pop(0)(*args))
         with pytest.raises(InterruptedRunError, match="after 2 of 2 steps") as caught:
-            run_chain(program, task, history=False)
+            run_chain(program, task, RunOptions(history=False))
         assert torch.equal(caught.value.partial.parameters, whole.parameters[[0, -1]])
         assert torch.equal(caught.value.partial.predictions, expected)
 
@@ -188,7 +206,7 @@ def test_a_trace_that_is_interrupted_ends_with_a_whole_round(monkeypatch):
 
     monkeypatch.setattr(Chain, "keep", keep_until_10)
     with pytest.raises(InterruptedRunError, match="after 1 of 4 steps") as caught:
-        run_chain(program, task, trace=("weights",))
+        run_chain(program, task, RunOptions(("weights",)))
     recorded = caught.value.partial.trace["weights"]
     first_layer = caught.value.partial.parameters[-1, :12].view(4, 3)
     assert len(recorded) == 9
@@ -201,7 +219,7 @@ def test_a_chain_stops_after_a_whole_pass_of_still_rounds(backend):
     problem = problem_of(MLP((1, 1)), step_size=0.5)
     x, y = [[0.0], [0.0], [1.0]], [[0.0], [0.0], [2.0]]
     task = as_task(problem, x, y, initial=[1.0])
-    run = run_chain(program_of(problem, 90), task, backend=backend, stop_below=0.1)
+    run = run_chain(program_of(problem, 90), task, RunOptions(stop_below=0.1), backend=backend)
     assert run.stopped_after == 12
     assert run.parameters[::3].flatten().tolist() == pytest.approx([1, 1.5, 1.75, 1.875, 1.9375])
 
@@ -211,7 +229,7 @@ def test_a_chain_stops_after_a_whole_pass_of_still_rounds(backend):
     [
         ({"backend": "sparse"}, UnknownNameError, "Unknown backend 'sparse'; known are fused, den"),
         ({"memory": "long"}, SettingError, "memory must be one of short, whole, got 'long'"),
-        ({"trace": ("third",)}, LayoutError, "no slot 'third'"),
+        ({"options": RunOptions(("third",))}, LayoutError, "no slot 'third'"),
     ],
 )
 def test_wrong_settings_are_named(settings, error, message):

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from icgd.backends.chain import GENERATORS, run_chain
+from icgd.backends.run import RunOptions
 from icgd.errors import OverflowedRunError
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
@@ -42,7 +43,7 @@ def test_what_nobody_reads_may_leave_the_grid(backend):
     problem = Problem(MLP((1, 6)), "squared", GradientStep(0.1, 1000.0, 1), Domain(1e-3, 1.0))
     y, initial = -torch.ones(1, 6).double(), torch.full((6,), 1000.0).double()
     task = as_task(problem, [[1e-3]], y, initial=initial)
-    run = run_chain(program_of(problem, 2), task, backend=backend, trace=("second",))
+    run = run_chain(program_of(problem, 2), task, RunOptions(("second",)), backend=backend)
     real = problem.oracle.train(task, 2)
     assert run.trace["second"].abs().max() > 20000
     assert (run.parameters - real).abs().max() < 1e-11

@@ -1,10 +1,27 @@
 """The fused run of functions; what it owes as a backend is in tests/contracts/functional.py."""
 
+import pytest
 import torch
 
 import icgd
-from icgd.backends.functional import states
+from icgd.backends.functional import FunctionDescent, states
+from icgd.backends.run import RunOptions
+from icgd.problems.task import Task
 from tests.cases import KERNEL_CASES
+from tests.contracts.executor import ExecutorContract
+
+
+class TestFunctionDescent(ExecutorContract):
+    traced = ("x", "y", "is_example")
+    per_step = 1
+    case = KERNEL_CASES[3]
+
+    def task(self) -> Task:
+        return self.case.task()
+
+    def make(self, n_steps: int, task: Task, options: RunOptions) -> FunctionDescent:
+        program = icgd.compile(self.case.problem, n_steps=n_steps).program
+        return FunctionDescent(program, task, options)
 
 
 def test_the_kernel_is_computed_once_unless_the_inputs_move():
@@ -37,3 +54,19 @@ def test_large_batches_run_in_groups_with_the_same_result(monkeypatch):
     grouped = compiled.run(x, y, on_progress=lambda *call: calls.append(call))
     assert torch.equal(together.parameters, grouped.parameters)
     assert calls[-1] == (9, 9)  # three groups of three steps
+
+
+def test_an_interrupted_function_leaves_its_whole_steps():
+    case = KERNEL_CASES[3]
+
+    def interrupt(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    whole = icgd.compile(case.problem, n_steps=2).run(case.x, case.y, queries=case.queries)
+    with pytest.raises(icgd.errors.InterruptedRunError, match="after 2 of 5 steps") as caught:
+        icgd.compile(case.problem, n_steps=5).run(
+            case.x, case.y, queries=case.queries, on_progress=interrupt
+        )
+    assert torch.equal(caught.value.partial.parameters, whole.parameters)
+    assert torch.equal(caught.value.partial.predictions, whole.predictions)

@@ -5,7 +5,7 @@ import torch
 from icgd.backends import fused, look_up
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
-from icgd.backends.run import Run
+from icgd.backends.run import Run, RunOptions
 from icgd.program.instructions import AddGradient
 from icgd.program.stack import StackProgram
 from tests import cases
@@ -67,7 +67,9 @@ def test_every_slot_after_every_layer_is_that_of_dense(construction, case):
 def test_every_slot_after_every_layer_is_that_of_dense_for_a_batch(construction, case):
     program, task = build(construction, case, pieces=16), batch_of(case, n_tasks=3).task()
     names = program.layout.names
-    ours, truth = (b.run(program, task, trace=names) for b in (FusedBackend(), DenseBackend()))
+    ours, truth = (
+        b.run(program, task, RunOptions(names)) for b in (FusedBackend(), DenseBackend())
+    )
     assert_same_trace(case, ours, truth, ALLOWED.get(construction, 1e-11))
 
 
@@ -115,9 +117,9 @@ def test_searching_for_cells_changes_nothing(monkeypatch, case):
 @over(cases.FEW)
 def test_running_tasks_in_groups_changes_nothing(monkeypatch, case):
     program, task = build(RELU_STACK, case), batch_of(case, n_tasks=5).task()
-    together = FusedBackend().run(program, task, trace=("y",))
+    together = FusedBackend().run(program, task, RunOptions(("y",)))
     monkeypatch.setattr(fused, "NUMBERS_AT_ONCE", 60)
-    in_groups = FusedBackend().run(program, task, trace=("y",))
+    in_groups = FusedBackend().run(program, task, RunOptions(("y",)))
     assert in_groups.parameters.shape == together.parameters.shape
     assert distance(in_groups.parameters, together.parameters) <= 1e-13
     assert distance(in_groups.predictions, together.predictions) <= 1e-13
@@ -129,5 +131,5 @@ def test_progress_over_groups_counts_the_steps_of_all_groups(monkeypatch):
     task = batch_of(case, n_tasks=2).task()
     monkeypatch.setattr(fused, "NUMBERS_AT_ONCE", 1)
     program = build(RELU_STACK, case, n_steps=2)
-    FusedBackend().run(program, task, on_progress=lambda *call: calls.append(call))
+    FusedBackend().run(program, task, RunOptions(on_progress=lambda *call: calls.append(call)))
     assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]

@@ -1,7 +1,7 @@
-import pytest
 import torch
 
-from icgd.backends.run import AbstractBackend, Run
+from icgd.backends.run import PLAIN, Run, RunOptions
+from icgd.errors import OverflowedRunError
 
 
 def test_a_run_is_without_a_trace_unless_one_is_asked_for():
@@ -10,9 +10,8 @@ def test_a_run_is_without_a_trace_unless_one_is_asked_for():
     assert Run(torch.zeros(2, 3), torch.zeros(1, 1)).trace is not run.trace
 
 
-def test_a_backend_must_say_how_it_runs():
-    class Idle(AbstractBackend):
-        name = "idle"
-
-    with pytest.raises(TypeError, match=r"abstract method '?run'?"):
-        Idle()
+def test_a_plain_run_has_its_history_and_takes_all_steps():
+    assert RunOptions((), True, None, None, OverflowedRunError.of) == PLAIN
+    assert str(PLAIN.overflow("float32")) == (
+        "The run leaves the range of float32: a step is too large for these data."
+    )

@@ -5,6 +5,7 @@ import torch
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.prompt import encode, read_parameters
+from icgd.backends.run import RunOptions
 from icgd.certificates import run_bound
 from icgd.certificates.bounds import apart_by
 from icgd.certificates.enclosures import Arithmetic
@@ -91,7 +92,7 @@ def test_a_step_from_copies_that_lie_apart_stays_within_the_bound_for_their_drif
 def test_copies_drift_apart_by_no_more_than_is_proved():
     task = NARROW.task()
     names = tuple(slot.name for slot in SOFTMAX.layout.having(Role.PARAMETER))
-    run = DenseBackend().run(SOFTMAX, task, trace=("scale", *names))
+    run = DenseBackend().run(SOFTMAX, task, RunOptions(("scale", *names)))
     drift, n_layers, grid = torch.zeros_like(task.initial), len(SOFTMAX.block), SOFTMAX.n_registers
     for step in range(1, 6):
         drift = bound_of_a_step(run.parameters[step - 1], drift).drift

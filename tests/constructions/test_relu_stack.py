@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
+from icgd.backends.run import RunOptions
 from icgd.constructions.base import Precision
 from icgd.constructions.registry import CONSTRUCTIONS, construction_for, construction_named
 from icgd.constructions.relu_stack import ReluStack
@@ -201,7 +202,7 @@ def test_no_argument_leaves_the_interval_of_its_function_at_the_corners_of_the_d
         initial=corner(box, w_signs, (n_parameters,)),
     )
     program = RELU_STACK.build(problem, n_steps=2, precision=Precision(pieces))
-    trace = DenseBackend().run(program, task, trace=program.layout.names).trace
+    trace = DenseBackend().run(program, task, RunOptions(program.layout.names)).trace
     for function, largest in arguments(program, trace):
         assert largest <= program.relu_sum(function).high, function
 
@@ -216,7 +217,7 @@ def test_the_interval_is_not_much_wider_than_needed(activation):
     task = as_task(
         case.problem, top["x"], torch.zeros(1, 1).double(), queries=top["queries"], initial=initial
     )
-    trace = DenseBackend().run(program, task, trace=program.layout.names).trace
+    trace = DenseBackend().run(program, task, RunOptions(program.layout.names)).trace
     largest = max(size for _, size in arguments(program, trace))
     # Labels add 2 to what the loss sees, and there is a little room for rounding.
     assert largest <= program.functions[0].high <= 1.01 * (largest + 2.0)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
+from icgd.backends.run import RunOptions
 from icgd.constructions.base import Precision
 from icgd.constructions.registry import CONSTRUCTIONS, construction_for
 from icgd.constructions.softmax_stack import PROBE, SoftmaxStack
@@ -302,7 +303,7 @@ def test_no_argument_leaves_its_range_at_the_corners_of_the_domain(
         initial=corner(box, w_signs, (problem.target.n_parameters,)),
     )
     program = build(problem, Precision(registers=registers), n_steps=2)
-    trace = DenseBackend().run(program, task, trace=program.layout.names).trace
+    trace = DenseBackend().run(program, task, RunOptions(program.layout.names)).trace
     for number, layer in enumerate(program.unrolled()):
         before = {name: states[number] for name, states in trace.items()}
         for instruction in layer.instructions:
@@ -326,7 +327,7 @@ def test_saturated_units_are_looked_up_too(registers):
 def test_every_register_keeps_the_weights_times_its_own_scale():
     case = make_case(HEADLINE, "squared", box=1.0)
     program = build(case.problem, COARSE, n_steps=2)
-    trace = DenseBackend().run(program, case.task(), trace=program.layout.names).trace
+    trace = DenseBackend().run(program, case.task(), RunOptions(program.layout.names)).trace
     scale = trace["scale"][-1]
     for name in ("weights_1", "weights_2", "weights_3"):
         end = trace[name][-1]

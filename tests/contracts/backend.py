@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 import icgd
-from icgd.backends.run import AbstractBackend, Run
+from icgd.backends.backend import AbstractBackend
+from icgd.backends.run import Run, RunOptions
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
@@ -130,7 +131,7 @@ def distance(a: Tensor, b: Tensor) -> float:
 def traced(backend: type[AbstractBackend], construction: AbstractConstruction, case: Case) -> Run:
     """A run with every slot recorded; many tests read the same one."""
     program = build(construction, case, pieces=32)
-    return backend().run(program, case.task(), trace=program.layout.names)
+    return backend().run(program, case.task(), RunOptions(program.layout.names))
 
 
 @cache
@@ -146,7 +147,7 @@ class BackendContract:
         raise NotImplementedError
 
     def run(self, program: StackProgram, task: Task, **settings: object) -> Run:
-        return self.make_backend().run(program, task, **settings)
+        return self.make_backend().run(program, task, RunOptions(**settings))
 
     def traced(self, construction: AbstractConstruction, case: Case) -> Run:
         return traced(type(self.make_backend()), construction, case)

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 import icgd
-from icgd.backends.run import AbstractBackend, Run
+from icgd.backends.backend import AbstractBackend
+from icgd.backends.run import Run, RunOptions
 from icgd.problems.oracles.function import all_points
 from icgd.problems.task import Task
 from tests.cases import KERNEL_CASES, Case, over, tasks_of
@@ -15,7 +16,7 @@ N_STEPS = 3
 
 def run_case(backend: AbstractBackend, case: Case, task: Task, **settings: object) -> Run:
     program = icgd.compile(case.problem, n_steps=N_STEPS).program
-    return backend.run(program, task, **settings)
+    return backend.run(program, task, RunOptions(**settings))
 
 
 def batch_task(case: Case) -> Task:

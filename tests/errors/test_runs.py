@@ -37,6 +37,15 @@ MESSAGES = [
         "The run leaves the range of float32: step_size=0.5 is too large for these data.",
     ),
     (
+        made(OverflowedRunError.of, "float32"),
+        "The run leaves the range of float32: a step is too large for these data.",
+    ),
+    (
+        made(OverflowedRunError.by_transforms, "float64", 2.5),
+        "The run leaves the range of float64: transforms with entries of up to 2.5 are too large "
+        "for these data, as they let the inputs grow with every step. Use smaller transforms.",
+    ),
+    (
         made(OverflowedRunError.constant, "gate", 1e40, "float32"),
         "The program's gate is 1e+40, outside the range of float32. "
         "Run in float64, or change the problem.",

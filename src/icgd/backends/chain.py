@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -14,12 +14,10 @@ from torch.nn import functional
 from icgd.backends.chain_dense import DenseGenerator
 from icgd.backends.chain_fused import FusedGenerator
 from icgd.backends.chain_generator import AbstractGenerator, Row
-from icgd.backends.run import OnProgress, Run, is_still, made_or_none
-from icgd.errors import (
-    InterruptedRunError,
-    SettingError,
-    UnknownNameError,
-)
+from icgd.backends.driver import drive
+from icgd.backends.executor import AbstractExecutor
+from icgd.backends.run import PLAIN, Run, RunOptions
+from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.task import Task
 from icgd.program.chain import CONSTANT, IS_BACKWARD, IS_DATA, PADDING, ChainProgram
 from icgd.shapes import Inputs, Labels, Parameters, Predictions
@@ -35,62 +33,29 @@ MEMORIES = ("short", "whole")
 def run_chain(
     program: ChainProgram,
     task: Task,
+    options: RunOptions = PLAIN,
     *,
     backend: str = "fused",
     memory: str = "short",
-    trace: tuple[str, ...] = (),
-    history: bool = True,
-    on_progress: OnProgress | None = None,
-    stop_below: float | None = None,
 ) -> Run:
     """Generate the whole chain, then predict at the queries by forward blocks alone.
 
     `Run.parameters` holds the weights after every round; `trace` names rows to record, of shape
-    (block, 1, width), from the initial blocks on. The memory changes no number. With `stop_below`
-    it stops after a whole pass over the examples in rounds that move no weight by more. On Ctrl-C
-    it raises `InterruptedRunError`, whose `partial` is the run up to the last whole round, with
-    predictions if they can be made.
+    (block, 1, width), from the initial blocks on. The memory changes no number.
     """
     if backend not in GENERATORS:
         raise UnknownNameError.of("backend", backend, known=list(GENERATORS))
     if memory not in MEMORIES:
         raise SettingError.not_one_of("memory", memory, MEMORIES)
-    for name in trace:
-        program.rows.slot(name)
-    chain: Chain | None = None
-    states = [task.initial]
-    n_rounds = n_still = 0
-    rounds_per_pass = ceil(task.n_examples / program.batch_size)
-    try:
-        chain = Chain(program, task, GENERATORS[backend](program, task.x), memory, trace)
-        for weights in chain.rounds():
-            n_still = n_still + 1 if is_still(states[-1], weights, stop_below) else 0
-            states[len(states) if history else 1 :] = [weights]  # at once: Ctrl-C loses none
-            n_rounds += 1
-            if on_progress:
-                on_progress(n_rounds, program.n_steps)
-            if n_still == rounds_per_pass:
-                break
-        predictions = chain.predictions(states[-1])
-    except KeyboardInterrupt:
-        known = _partial(chain, task, states, n_rounds)
-        following = program.examples_of(n_rounds, task.n_examples)[0]
-        raise InterruptedRunError.after(n_rounds, program.n_steps, known, following) from None
-    return Run(
-        parameters=torch.stack(states, dim=-2),
-        predictions=predictions,
-        trace=chain.trace(n_rounds),
-        stopped_after=n_rounds if n_still == rounds_per_pass else None,
-    )
+    make = partial(make_chain, program, task, options, backend=backend, memory=memory)
+    return drive(make, program.n_steps, task, options)
 
 
-def _partial(chain: Chain | None, task: Task, states: list[Parameters], n_rounds: int) -> Run:
-    """What an interrupted run leaves."""
-    parameters = torch.stack(states, dim=-2)
-    if chain is None:
-        return Run(parameters, task.y[..., :0, :].clone())
-    predictions = made_or_none(partial(chain.predictions, states[-1]), task)
-    return Run(parameters, predictions, chain.trace(n_rounds))
+def make_chain(
+    program: ChainProgram, task: Task, options: RunOptions, *, backend: str, memory: str = "short"
+) -> Chain:
+    """The executor of a chain with the generator of a backend."""
+    return Chain(program, task, GENERATORS[backend](program, task.x), memory, options.trace)
 
 
 def padded(program: ChainProgram, matrix: Tensor, n_columns: int | None = None) -> Tensor:
@@ -118,8 +83,9 @@ def input_columns(program: ChainProgram, inputs: Tensor) -> Tensor:
     return padded(program, inputs.mT, program.batch_size)
 
 
-class Chain:
-    """The blocks that are kept, by number, and what was recorded of all."""
+@final
+class Chain(AbstractExecutor[Parameters]):
+    """The blocks that are kept, by number, and what was recorded of all. A step is a round."""
 
     def __init__(
         self,
@@ -129,12 +95,22 @@ class Chain:
         memory: str,
         trace: tuple[str, ...],
     ) -> None:
+        for name in trace:
+            program.rows.slot(name)
         self.program, self.task, self.generator = program, task, generator
-        self.keeps_all = memory == "whole"
+        self.keeps_all, self.start = memory == "whole", task.initial
+        self.still_steps = ceil(task.n_examples / program.batch_size)  # a pass over the examples
         self.recorded: dict[str, list[Tensor]] = {name: [] for name in trace}
         self.blocks: dict[int, Any] = {}
         for number, block in self.initial(task.initial).items():
             self.keep(number, block)
+        self._rounds = self.rounds()
+
+    def step(self, write: Parameters) -> Parameters:
+        return write.copy_(next(self._rounds))
+
+    def next_example(self, n_steps: int) -> int:
+        return self.program.examples_of(n_steps, self.task.n_examples)[0]
 
     def initial(self, weights: Parameters) -> dict[int, Any]:
         """Blocks -(N - 1) .. 0, which are B_N .. B_1 with these weights."""
@@ -182,9 +158,10 @@ class Chain:
         for name, rows in self.recorded.items():
             rows.append(self.generator.row(block, name).reshape(*self.task.batch, 1, -1))
 
-    def trace(self, n_rounds: int) -> dict[str, Tensor]:
+    def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
         """What was recorded of the initial blocks and of so many rounds."""
-        n_blocks = self.program.mask.depth + n_rounds * self.program.mask.blocks_per_round
+        mask = self.program.mask
+        n_blocks = None if n_steps is None else mask.depth + n_steps * mask.blocks_per_round
         return {name: torch.stack(rows[:n_blocks], dim=-3) for name, rows in self.recorded.items()}
 
     def weights(self, last: int) -> Parameters:

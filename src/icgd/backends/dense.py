@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import partial, singledispatch
-from typing import ClassVar, cast
+from collections.abc import Mapping
+from functools import singledispatch
+from typing import ClassVar, final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from icgd.backends.chain import run_chain
+from icgd.backends.backend import AbstractBackend, Kind, MakeExecutor
+from icgd.backends.chain import Chain, make_chain
+from icgd.backends.dense_stack import DenseStack
 from icgd.backends.memory import usable_memory
-from icgd.backends.prompt import encode, read_learnt, read_predictions
-from icgd.backends.run import AbstractBackend, OnProgress, Run, is_still, made_or_none
-from icgd.backends.scores import linear_scores, require_scores
-from icgd.errors import DenseSizeError, InterruptedRunError, ProgramError
+from icgd.backends.run import RunOptions
+from icgd.backends.scored_stack import ScoredStack
+from icgd.errors import DenseSizeError, ProgramError
 from icgd.layers.transformer import Transformer
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
-from icgd.shapes import Parameters, Predictions
 from icgd.weights.chain_lowering import lower_chain
 from icgd.weights.lowering import lower_program
 from icgd.weights.summary import summarise
@@ -55,117 +55,32 @@ def require_memory(program: AbstractProgram, dtype: torch.dtype) -> None:
         raise DenseSizeError.too_large(needed, available.n_bytes, available.limit, parameters)
 
 
+def _stack(program: StackProgram, task: Task, options: RunOptions) -> DenseStack:
+    transformer = build_transformer(program, task.x.dtype).to(task.x.device)
+    return DenseStack(program, task, transformer, options.trace)
+
+
+def _linear_model(program: StackProgram, task: Task, options: RunOptions) -> ScoredStack:
+    return ScoredStack(program, task, _stack(program, task, options))
+
+
+def _chain(program: ChainProgram, task: Task, options: RunOptions) -> Chain:
+    require_memory(program, task.x.dtype)
+    return make_chain(program, task, options, backend=DenseBackend.name)
+
+
+@final
 class DenseBackend(AbstractBackend):
     """Builds the weights and runs them, layer by layer."""
 
     name: ClassVar[str] = "dense"
     sums_terms: ClassVar[bool] = True
+    executors: ClassVar[Mapping[Kind, MakeExecutor]] = {
+        Kind.NETWORK: _stack,
+        Kind.LINEAR_MODEL: _linear_model,
+        Kind.FUNCTION: _stack,
+        Kind.CHAIN: _chain,
+    }
 
-    def run(
-        self,
-        program: AbstractProgram,
-        task: Task,
-        *,
-        trace: tuple[str, ...] = (),
-        history: bool = True,
-        on_progress: OnProgress | None = None,
-        stop_below: float | None = None,
-    ) -> Run:
-        if isinstance(program, ChainProgram):
-            require_memory(program, task.x.dtype)
-            return run_chain(
-                program,
-                task,
-                backend=self.name,
-                trace=trace,
-                history=history,
-                on_progress=on_progress,
-                stop_below=stop_below,
-            )
-        program = cast(StackProgram, program)
-        transformer = build_transformer(program, task.x.dtype).to(task.x.device)
-        with torch.no_grad():
-            return _Pass(program, task, transformer, trace).run(history, on_progress, stop_below)
-
-
-class _Pass:
-    """One forward pass: the stream as it is, and what was recorded of it."""
-
-    def __init__(
-        self,
-        program: StackProgram,
-        task: Task,
-        transformer: Transformer,
-        trace: tuple[str, ...],
-    ) -> None:
-        self.program, self.task, self.transformer = program, task, transformer
-        self.places = {name: program.layout.range_of(name) for name in trace}
-        self.stream = encode(program, task)
-        self.recorded = {name: [self.stream[..., place]] for name, place in self.places.items()}
-
-    def run(self, history: bool, on_progress: OnProgress | None, stop_below: float | None) -> Run:
-        """All steps, or up to the one that moves nothing any more; then the predictions."""
-        program, states, done, stopped = self.program, [self.task.initial], 0, False
-        try:
-            for weights in self.steps():
-                stopped, done = is_still(states[-1], weights, stop_below), done + 1
-                del states[len(states) if history else 1 :]
-                states.append(weights)
-                if on_progress:
-                    on_progress(done, program.n_steps)
-                if stopped:
-                    break
-        except KeyboardInterrupt:
-            known = Run(
-                torch.stack(states, dim=-2),
-                made_or_none(partial(self.predictions, states[-1]), self.task),
-                self.trace(),
-            )
-            raise InterruptedRunError.after(done, program.n_steps, known) from None
-        return Run(
-            parameters=torch.stack(states, dim=-2),
-            predictions=self.predictions(states[-1]),
-            trace=self.trace(),
-            stopped_after=done if stopped else None,
-        )
-
-    def steps(self) -> Iterator[Parameters]:
-        """What was learnt after every step."""
-        program, block = self.program, self.transformer.block
-        per_step = program.layers_per_step
-        for step in range(program.n_steps):
-            first = step % program.steps_per_block * per_step
-            self.require_scores(step)
-            self.apply(block[first : first + per_step])
-            yield read_learnt(program, self.task, self.stream)
-
-    def apply(self, layers: Iterable[nn.Module]) -> None:
-        """Run some layers; the stream is that after the last of them, or as it was."""
-        stream, after = self.stream, []
-        for layer in layers:
-            stream = layer(stream)
-            after.append(stream)
-        self.stream = stream
-        for name, place in self.places.items():
-            self.recorded[name] += [part[..., place] for part in after]
-
-    def require_scores(self, step: int) -> None:
-        """Raise `OverflowedRunError` if a linear model's scores leave what heads are made for."""
-        reach = self.program.score_reach
-        if reach is not None:
-            weights = read_learnt(self.program, self.task, self.stream)
-            scores = linear_scores(weights, self.task.x)
-            require_scores(scores, reach, f"step {step + 1}, example")
-
-    def predictions(self, weights: Parameters) -> Predictions:
-        """Those at the queries, by the last layers."""
-        reach = self.program.score_reach
-        if reach is not None:
-            scores = linear_scores(weights, self.task.queries)
-            require_scores(scores, reach, "query")
-        self.apply(self.transformer.final)
-        return read_predictions(self.program, self.stream, self.task.n_examples)
-
-    def trace(self) -> dict[str, Tensor]:
-        """What was recorded of all layers so far."""
-        return {name: torch.stack(layers, dim=-3) for name, layers in self.recorded.items()}
+    def tasks_at_once(self, program: AbstractProgram, task: Task) -> int:
+        return len(task.x)

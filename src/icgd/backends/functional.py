@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import final
 
 import torch
 from torch import Tensor
 
+from icgd.backends.executor import AbstractExecutor
 from icgd.backends.prompt import constants_of, known_labels
-from icgd.backends.run import OnProgress, Run
+from icgd.backends.run import RunOptions
 from icgd.problems.kernel_machine import KernelHead, as_matrix, sum_of_heads
 from icgd.problems.task import Task
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.stack import StackProgram
-from icgd.shapes import Labels, Points
+from icgd.shapes import Labels, Parameters, Points, Predictions
 
 
 @dataclass(frozen=True)
@@ -29,34 +31,37 @@ class State:
     residual: Labels
 
 
-def run_function(
-    program: StackProgram,
-    task: Task,
-    trace: tuple[str, ...],
-    history: bool,
-    on_progress: OnProgress | None,
-) -> Run:
-    """Run all steps; memory grows with the steps only by what is kept of each."""
-    labels = known_labels(task)
-    learnt = [task.initial]
-    constants = constants_of(program, task)
-    recorded: dict[str, list[Tensor]] = {name: [] for name in trace}
-    for step, state in enumerate(states(program, task)):
-        for name in trace:
-            recorded[name].append(_slot(name, state, constants).expand(*task.batch, -1, -1))
-        if step > 0 and (history or step == program.n_steps):
-            learnt.append((labels - state.residual).flatten(-2))
-        if step > 0 and on_progress:
-            on_progress(step, program.n_steps)
-    return Run(
-        parameters=torch.stack(learnt, dim=-2),
-        predictions=-state.residual[..., task.n_examples :, :],
-        trace={name: torch.stack(layers, dim=-3) for name, layers in recorded.items()},
-    )
+@final
+class FunctionDescent(AbstractExecutor[State]):
+    """Functional descent; memory grows with the steps only by what is recorded of each."""
 
+    def __init__(self, program: StackProgram, task: Task, options: RunOptions) -> None:
+        self._task, self._labels = task, known_labels(task).flatten(-2)
+        self._constants = constants_of(program, task)
+        self._recorded: dict[str, list[Tensor]] = {
+            program.layout.slot(name).name: [] for name in options.trace
+        }
+        self._states = states(program, task)
+        self.start = self._next()
 
-def _slot(name: str, state: State, constants: dict[str, Tensor]) -> Tensor:
-    return {"x": state.points, "y": state.residual, **constants}[name]
+    def step(self, write: Parameters) -> State:
+        state = self._next()
+        torch.sub(self._labels, state.residual.flatten(-2), out=write)
+        return state
+
+    def _next(self) -> State:
+        state = next(self._states)
+        for name, layers in self._recorded.items():
+            slot = {"x": state.points, "y": state.residual, **self._constants}[name]
+            layers.append(slot.expand(*self._task.batch, -1, -1))
+        return state
+
+    def predictions(self, reached: State) -> Predictions:
+        return -reached.residual[..., self._task.n_examples :, :]
+
+    def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
+        end = None if n_steps is None else n_steps + 1
+        return {name: torch.stack(layers[:end], dim=-3) for name, layers in self._recorded.items()}
 
 
 def states(program: StackProgram, task: Task) -> Iterator[State]:
@@ -93,4 +98,4 @@ def _after(step: DescendFunction, state: State, kernel: Tensor) -> State:
     if step.transform is not None:
         moved = kernel @ points[..., :n_examples, :]
         points = points + moved @ as_matrix(step.transform, points).mT
-    return State(points, state.residual - step.step_size * update)
+    return State(points, state.residual - update.mul_(step.step_size))

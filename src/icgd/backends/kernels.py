@@ -111,23 +111,18 @@ class Machine:
         self.slots = {"x": torch.cat([nothing, x, queries], dim=-2)}
         self.slots["y"] = self.buffer(self.n_tokens, y.shape[-1])
         self.slots["y"][..., self.examples, :] = y
+        self._weights: list[Tensor] = []
         # A matrix of its own for each weight slot: products are several times slower on views.
         for name, matrix in split_parameters(program.layout, parameters).items():
             self.slots[name] = matrix.clone(memory_format=torch.contiguous_format)
+            self._weights.append(self.slots[name].flatten(-2))
         for slot in program.layout.having(Role.SCRATCH):
             self.slots[slot.name] = self.buffer(self.n_tokens, slot.width)
         self._arguments: dict[Argument, ArgumentBuffer] = {}
 
-    def read_parameters(self, write: Parameters) -> Kernel:
-        """Kernel: write the current weights into a parameter vector."""
-        parts = split_parameters(self.program.layout, write)
-        pairs = [(part, self.slots[name]) for name, part in parts.items()]
-
-        def read() -> None:
-            for part, matrix in pairs:
-                part.copy_(matrix)
-
-        return read
+    def read_parameters(self, write: Parameters) -> None:
+        """Write the current weights into a parameter vector."""
+        torch.cat(self._weights, dim=-1, out=write)
 
     def buffer(self, n_rows: int, width: int) -> Tensor:
         """Zeros for every task."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import singledispatch
 from math import log
 
 import torch
@@ -24,8 +25,17 @@ def split_parameters(layout: Layout, parameters: Parameters) -> dict[str, Tensor
     }
 
 
-def require_entry(program: StackProgram, task: Task) -> None:
-    """Raise `DataError` if the program is made for another number of examples, or other levels."""
+@singledispatch
+def require_entry(program: object, task: Task) -> None:
+    """Raise `DataError` if the program is made for another number of examples, or other levels.
+
+    Programs other than stacks are made for all.
+    """
+
+
+@require_entry.register
+def require_entry_of_stack(program: StackProgram, task: Task) -> None:
+    """Some stacks are made for a number of examples, or for inputs and labels on levels."""
     if program.n_examples is not None and task.n_examples != program.n_examples:
         raise DataError.other_number_of_examples(task.n_examples, program.n_examples)
     table = program.step_table

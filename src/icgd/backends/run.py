@@ -1,98 +1,53 @@
-"""What a backend is, and what it returns."""
+"""What a run is asked for, and what it returns."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from icgd.errors import OverflowedRunError
-from icgd.problems.task import Task
-from icgd.program.program import AbstractProgram
-from icgd.shapes import History, Parameters, Predictions
+from icgd.shapes import History, Predictions
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of training steps done and the number in all."""
 
 
 @dataclass(frozen=True)
+class RunOptions:
+    """What a run is asked for.
+
+    `trace` names the slots to record after every layer. Without `history` only the initial and the
+    final weights are kept. `on_progress` is called after every step. With `stop_below` the run
+    stops after the first step that moves no weight by more; with batches, after a whole pass of
+    such steps over the examples. `overflow` takes the name of a dtype and makes the error of a run
+    that leaves its range: it says what to blame.
+    """
+
+    trace: tuple[str, ...] = ()
+    history: bool = True
+    on_progress: OnProgress | None = None
+    stop_below: float | None = None
+    overflow: Callable[[str], OverflowedRunError] = OverflowedRunError.of
+
+
+PLAIN = RunOptions()
+"""A run with its history and no trace, all of whose steps are taken."""
+
+
+@dataclass(frozen=True)
 class Run:
     """A transformer's forward pass, read out.
 
-    `parameters` holds the trained weights before the first step and after every step (of a run
-    without history, after the last one only); `predictions` the labels it gives to the queries;
-    `trace` the traced slots, of shape (layer, token, width), where entry 0 of the first axis is
-    the prompt and entry i the stream after layer i. A batch of tasks adds an axis in front. A run
-    that was told to stop once weights move no more says after which step it did.
+    `parameters` holds the trained weights before the first step and after every step; a run without
+    history has the first and the last ones. `predictions` holds the labels that it gives to the
+    queries. `trace` holds the traced slots, of shape (layer, token, width): entry 0 is the prompt,
+    and entry i is the stream after layer i. A batch of tasks adds an axis in front. `stopped_after`
+    is the step after which a run stopped because its weights moved no more.
     """
 
     parameters: History
     predictions: Predictions
     trace: Mapping[str, Tensor] = field(default_factory=dict)
     stopped_after: int | None = None
-
-
-def is_still(before: Parameters, after: Parameters, stop_below: float | None) -> bool:
-    """Whether no weight of any task moved by more than `stop_below`, if that is asked."""
-    return stop_below is not None and float((after - before).abs().max()) <= stop_below
-
-
-def made_or_none(predict: Callable[[], Predictions], task: Task) -> Predictions:
-    """The predictions of an interrupted run.
-
-    None if a query is beyond what heads are made for, or if the user interrupts once more.
-    """
-    with suppress(OverflowedRunError, KeyboardInterrupt):
-        return predict()
-    return task.y[..., :0, :].clone()
-
-
-def in_groups(task: Task, size: int) -> list[Task]:
-    """The task itself, or a batch cut into groups of `size` tasks."""
-    if not task.batch:
-        return [task]
-    parts = [part.split(size) for part in (task.x, task.y, task.queries, task.initial)]
-    return [Task(*group) for group in zip(*parts, strict=True)]
-
-
-def joined(runs: list[Run]) -> Run:
-    """The runs of groups as the run of the whole batch."""
-    if len(runs) == 1:
-        return runs[0]
-    return Run(
-        parameters=torch.cat([run.parameters for run in runs]),
-        predictions=torch.cat([run.predictions for run in runs]),
-        trace={name: torch.cat([run.trace[name] for run in runs]) for name in runs[0].trace},
-    )
-
-
-class AbstractBackend(ABC):
-    """Runs a program on a task. Subclasses are final."""
-
-    name: ClassVar[str]
-    sums_terms: ClassVar[bool]
-    """Whether functions are evaluated ReLU by ReLU, which rounds more; bounds ask for it."""
-
-    @abstractmethod
-    def run(
-        self,
-        program: AbstractProgram,
-        task: Task,
-        *,
-        trace: tuple[str, ...] = (),
-        history: bool = True,
-        on_progress: OnProgress | None = None,
-        stop_below: float | None = None,
-    ) -> Run:
-        """Run the whole program, or up to the step that moves no weight by more than `stop_below`.
-
-        With batches it takes a whole pass of such steps over the examples. `trace` names the slots
-        to record after every layer. Without `history` only the initial and the final weights are
-        kept. On Ctrl-C a run raises `InterruptedRunError`, whose `partial` is the run up to the
-        last whole step, with predictions.
-        """

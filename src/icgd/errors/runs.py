@@ -11,11 +11,19 @@ class OverflowedRunError(IcgdError, ArithmeticError):
     """A run left the range of its floating-point numbers."""
 
     @classmethod
-    def of(cls, dtype: str, step_size: float | Sequence[float]) -> OverflowedRunError:
+    def of(cls, dtype: str, step_size: float | Sequence[float] | None = None) -> OverflowedRunError:
+        """`step_size` is None if it is not known."""
         largest = max(step_size) if isinstance(step_size, Sequence) else step_size
+        blamed = "a step" if largest is None else f"step_size={largest:g}"
+        return cls(f"The run leaves the range of {dtype}: {blamed} is too large for these data.")
+
+    @classmethod
+    def by_transforms(cls, dtype: str, largest: float) -> OverflowedRunError:
+        """`largest` is the largest entry of the matrices that move the inputs."""
         return cls(
-            f"The run leaves the range of {dtype}: step_size={largest:g} is too large for "
-            "these data."
+            f"The run leaves the range of {dtype}: transforms with entries of up to {largest:g} "
+            "are too large for these data, as they let the inputs grow with every step. Use "
+            "smaller transforms."
         )
 
     @classmethod

@@ -25,6 +25,7 @@ from torch import Tensor
 from icgd.backends.chain import Chain, run_chain
 from icgd.backends.chain_dense import DenseGenerator
 from icgd.backends.chain_generator import AbstractGenerator
+from icgd.backends.run import RunOptions
 from icgd.compiled import Compiled
 from icgd.errors import ProgramError
 from icgd.program.chain import ChainProgram
@@ -74,7 +75,7 @@ class MemoryCase(AbstractCase):
     def job(self, n_steps: int) -> Job:
         compiled = built(self.network, ONE_EXAMPLE, n_steps // (2 * self.network.depth))
         task, program = self.network.task(compiled), _program(compiled)
-        return partial(run_chain, program, task, memory=self.memory, history=False)
+        return partial(run_chain, program, task, RunOptions(history=False), memory=self.memory)
 
 
 @final

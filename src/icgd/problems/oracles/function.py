@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from icgd.errors import DivergenceWarning, SettingError
+from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelMachine, as_matrix
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
@@ -161,9 +161,14 @@ class FunctionOracle(AbstractOracle):
         """A function takes all its steps."""
         raise SettingError.functions_do_not_stop()
 
-    @property
-    def overflow_cause(self) -> str:
-        return "transforms" if self.update.transforms else "step_size"
+    def overflow(self, dtype: str) -> OverflowedRunError:
+        """Transforms let the inputs grow with every step."""
+        if not self.update.transforms:
+            return OverflowedRunError.of(dtype, self.update.step_size)
+        width, n_transforms = self.target.input_width, len(self.update.transforms)
+        matrices = (self.update.transform_of(step, width) or () for step in range(n_transforms))
+        largest = max(abs(entry) for matrix in matrices for row in matrix for entry in row)
+        return OverflowedRunError.by_transforms(dtype, largest)
 
     def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
         """Steps that are too long for these data; other updates are clipped."""

@@ -10,9 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from icgd.errors import DataError, SettingError
+from icgd.errors import DataError, OverflowedRunError, SettingError
 from icgd.problems.arrays import checked_array
+from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.task import Task
+from icgd.problems.updates import FunctionalStep, GradientStep
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Queries
 
 Shapes = tuple[tuple[int, int], ...]
@@ -29,6 +31,7 @@ class AbstractOracle(ABC):
     matrices of `weight_shapes` one after the other, or the values of a function at all tokens.
     """
 
+    update: GradientStep | FunctionalStep | ProximalStep
     trains: ClassVar[str]
     """What is trained, in words."""
 
@@ -126,10 +129,9 @@ class AbstractOracle(ABC):
         """Raise an error if a run on this task must not wait until its weights move no more."""
         return None
 
-    @property
-    def overflow_cause(self) -> str:
-        """The setting that is too large if a run leaves the range of its numbers."""
-        return "step_size"
+    def overflow(self, dtype: str) -> OverflowedRunError:
+        """What to say of a run that leaves the range of its numbers."""
+        return OverflowedRunError.of(dtype, self.update.step_size)
 
     def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
         """What to warn of before a run."""

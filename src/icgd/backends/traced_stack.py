@@ -1,0 +1,81 @@
+"""The fused run of a stack that records what every token sees after every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import final
+
+import torch
+from torch import Tensor
+
+from icgd.backends.executor import AbstractExecutor
+from icgd.backends.look_up import Kernel
+from icgd.backends.prompt import constants_of, weight_scales
+from icgd.backends.rules import Machine
+from icgd.problems.task import Task
+from icgd.program.layout import Role
+from icgd.program.program import Layer
+from icgd.program.stack import StackProgram
+from icgd.shapes import Parameters, Predictions, Stream
+
+
+@final
+class TracedStack(AbstractExecutor[Parameters]):
+    """All tokens through all layers, with a copy of the traced slots after each."""
+
+    def __init__(self, program: StackProgram, task: Task, trace: tuple[str, ...]) -> None:
+        self._roles = {name: program.layout.slot(name).role for name in trace}
+        self._program, self._task, self.start = program, task, task.initial
+        self._constants = constants_of(program, task)
+        self._scales = weight_scales(program, task)
+        self._machine = self._machine_at(task.initial)
+        self._block = _by_layer(self._machine, program.block)
+        self._stands_at: Parameters | None = task.initial
+        """The weights that the machine holds, between two steps."""
+        self._recorded: dict[str, list[Stream]] = {name: [] for name in trace}
+        self._record(self._machine)
+
+    def _machine_at(self, weights: Parameters) -> Machine:
+        task = self._task
+        return Machine(self._program, weights, task.x, task.y, task.queries, traced=True)
+
+    def step(self, write: Parameters) -> Parameters:
+        self._stands_at = None
+        self._run(self._machine, self._block)
+        self._machine.read_parameters(write)
+        self._stands_at = write
+        return write
+
+    def predictions(self, reached: Parameters) -> Predictions:
+        stands_there = self._stands_at is reached
+        machine = self._machine if stands_there else self._machine_at(reached)
+        self._stands_at = None
+        self._run(machine, _by_layer(machine, self._program.prediction))
+        return machine.slots["y"][..., machine.queries, :].clone()
+
+    def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
+        end = None if n_steps is None else 1 + n_steps * len(self._program.block)
+        return {name: torch.stack(layers[:end], dim=-3) for name, layers in self._recorded.items()}
+
+    def _run(self, machine: Machine, layers: Iterable[list[Kernel]]) -> None:
+        for kernels in layers:
+            for kernel in kernels:
+                kernel()
+            self._record(machine)
+
+    def _record(self, machine: Machine) -> None:
+        for name, layers in self._recorded.items():
+            layers.append(self._as_seen(machine, name))
+
+    def _as_seen(self, machine: Machine, name: str) -> Stream:
+        """A copy of a slot as every token sees it."""
+        match self._roles[name]:
+            case Role.CONSTANT:
+                return self._constants[name].expand(*self._task.batch, -1, -1).clone()
+            case Role.PARAMETER:
+                return machine.slots[name].flatten(-2).unsqueeze(-2) * self._scales
+        return machine.slots[name].clone()
+
+
+def _by_layer(machine: Machine, layers: Iterable[Layer]) -> list[list[Kernel]]:
+    return [machine.kernels((layer,)) for layer in layers]

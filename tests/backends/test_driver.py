@@ -1,0 +1,177 @@
+"""The driver over an executor whose numbers are plain: it adds what `moves` says."""
+
+from collections.abc import Sequence
+from functools import partial
+from math import inf, nan
+
+import pytest
+import torch
+
+from icgd.backends.driver import Kept, drive
+from icgd.backends.executor import AbstractExecutor
+from icgd.backends.run import Run, RunOptions
+from icgd.errors import InterruptedRunError, OverflowedRunError
+from icgd.problems.task import Task
+
+TASK = Task(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([1.0, 2.0]))
+
+
+class Adder(AbstractExecutor[float]):
+    """Adds to both weights; predicts the sum of all moves, at both queries."""
+
+    def __init__(self, moves: Sequence[float], still_steps: int = 1) -> None:
+        self.moves, self.still_steps = list(moves), still_steps
+        self.start = self.sum = 0.0
+
+    def step(self, write):
+        self.sum += self.moves.pop(0)
+        write.copy_(TASK.initial + self.sum)
+        return self.sum
+
+    def predictions(self, reached):
+        return torch.full((2, 1), reached)
+
+
+def run(moves: Sequence[float], still_steps: int = 1, **options: object) -> Run:
+    return drive(partial(Adder, moves, still_steps), len(moves), TASK, RunOptions(**options))
+
+
+def test_a_run_keeps_all_steps_or_the_ends():
+    whole, ends = run([1, 1, 1, 1]), run([1, 1, 1, 1], history=False)
+    assert whole.parameters.tolist() == [[1, 2], [2, 3], [3, 4], [4, 5], [5, 6]]
+    assert ends.parameters.tolist() == [[1, 2], [5, 6]]
+    assert whole.predictions.tolist() == ends.predictions.tolist() == [[4], [4]]
+    assert whole.stopped_after is None
+
+
+@pytest.mark.parametrize("history", [True, False])
+@pytest.mark.parametrize("n_steps", [0, 1, 2, 3])
+def test_few_steps_are_kept_too(history, n_steps):
+    parameters = run([1.0] * n_steps, history=history).parameters
+    assert parameters[0].tolist() == [1, 2]
+    assert parameters[-1].tolist() == [1 + n_steps, 2 + n_steps]
+    assert len(parameters) == 1 + (n_steps if history else min(n_steps, 1))
+
+
+def test_what_is_kept_without_history_does_not_grow_with_the_steps():
+    for n_steps in (2, 100_000):
+        rows = list(Kept(TASK.initial, n_steps, keeps_all=False).rows())
+        assert len(rows) == n_steps
+        assert len({row.data_ptr() for row in rows}) == 2
+        assert rows[0].untyped_storage().nbytes() == 3 * 2 * 4
+        assert rows[-1].data_ptr() != rows[-2].data_ptr()
+
+
+@pytest.mark.parametrize("n_steps", [0, 1, 2, 256, 257, 600])
+def test_every_step_is_kept_in_a_row_of_its_own(n_steps):
+    kept = Kept(TASK.initial, n_steps, keeps_all=True)
+    for step, row in enumerate(kept.rows(), start=1):
+        row.fill_(step)
+    assert kept.until(n_steps)[1:, 0].tolist() == list(range(1, n_steps + 1))
+    assert kept.until(n_steps)[0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("history", [True, False])
+@pytest.mark.parametrize(("still_steps", "stopped_after"), [(1, 2), (2, 5), (3, None)])
+def test_a_run_stops_after_enough_still_steps_in_a_row(history, still_steps, stopped_after):
+    moves = [1.0, 0.5, 1.0, -0.5, 0.25, 1.0]
+    done = run(moves, still_steps, stop_below=0.5, history=history)
+    assert done.stopped_after == stopped_after
+    assert done.predictions[0].item() == sum(moves[:stopped_after])
+
+
+def test_progress_is_reported_after_every_step_also_after_the_one_that_stops():
+    calls: list[tuple[int, int]] = []
+    run([1, 1, 0, 1], stop_below=0.1, on_progress=lambda *call: calls.append(call))
+    assert calls == [(1, 4), (2, 4), (3, 4)]
+
+
+def blamed_on_transforms(dtype: str) -> OverflowedRunError:
+    return OverflowedRunError.by_transforms(dtype, 3.0)
+
+
+@pytest.mark.parametrize("moved", [inf, -inf, nan])
+def test_weights_that_are_not_finite_are_an_overflow_that_says_what_to_blame(moved):
+    with pytest.raises(OverflowedRunError, match="the range of float32: a step is too large"):
+        run([1, moved])
+    with pytest.raises(OverflowedRunError, match="transforms with entries of up to 3 are too l"):
+        run([1, moved], overflow=blamed_on_transforms)
+
+
+@pytest.mark.parametrize("method", ["step", "predictions"])
+def test_a_look_up_of_what_is_no_number_is_an_overflow(method, monkeypatch):
+    monkeypatch.setattr(Adder, method, lambda *_: [][0])
+    with pytest.raises(OverflowedRunError, match="transforms with entries of up to 3 are too l"):
+        run([1], overflow=blamed_on_transforms)
+
+
+def test_an_index_error_of_the_caller_is_none_of_ours():
+    with pytest.raises(IndexError):
+        run([1], on_progress=lambda *_: [][0])
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def interrupted(*moves: float, **options: object) -> InterruptedRunError:
+    with pytest.raises(InterruptedRunError) as caught:
+        run(moves, **options)
+    assert caught.value.__cause__ is None
+    return caught.value
+
+
+def test_while_the_executor_is_made_ctrl_c_leaves_the_initial_weights():
+    with pytest.raises(InterruptedRunError, match="after 0 of 3 steps") as caught:
+        drive(interrupt, 3, TASK, RunOptions())
+    assert caught.value.partial.parameters.tolist() == [[1, 2]]
+    assert caught.value.partial.predictions.shape == (0, 1)
+    assert caught.value.partial.trace == {}
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_a_step_that_is_interrupted_after_it_wrote_is_not_part_of_the_run(monkeypatch, history):
+    step = Adder.step
+
+    def interrupted_step(adder, write):
+        reached = step(adder, write)
+        return reached if len(adder.moves) else interrupt()
+
+    monkeypatch.setattr(Adder, "step", interrupted_step)
+    error = interrupted(1, 1, 1, history=history)
+    assert str(error).startswith("The run was interrupted after 2 of 3 steps.")
+    assert error.partial.parameters.tolist() == [[1, 2], *([[2, 3]] * history), [3, 4]]
+    assert error.partial.predictions.tolist() == [[2], [2]]
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, IndexError, OverflowedRunError("far")])
+def test_predictions_that_cannot_be_made_are_left_out_of_an_interrupted_run(monkeypatch, failure):
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(Adder, "predictions", fail)
+    partial_run = interrupted(1, 1, on_progress=interrupt).partial
+    assert partial_run.parameters.tolist() == [[1, 2], [2, 3]]
+    assert partial_run.predictions.shape == (0, 1)
+
+
+def test_predictions_that_are_interrupted_once_are_made_again(monkeypatch):
+    tries = [interrupt, Adder.predictions]
+    monkeypatch.setattr(Adder, "predictions", lambda *args: tries.pop(0)(*args))
+    error = interrupted(1, 1)
+    assert "after 2 of 2 steps" in str(error)
+    assert error.partial.predictions.tolist() == [[2], [2]]
+
+
+def test_a_second_ctrl_c_leaves_out_the_trace_only(monkeypatch):
+    monkeypatch.setattr(Adder, "trace", interrupt)
+    partial_run = interrupted(1, 1).partial
+    assert partial_run.parameters.tolist() == [[1, 2], [2, 3], [3, 4]]
+    assert partial_run.predictions.tolist() == [[2], [2]]
+    assert partial_run.trace == {}
+
+
+def test_the_message_says_with_which_example_to_go_on(monkeypatch):
+    monkeypatch.setattr(Adder, "next_example", lambda _, n_steps: 10 + n_steps)
+    error = interrupted(1, 1, on_progress=interrupt)
+    assert "with the examples from number 11 (counted from 0) first" in str(error)
