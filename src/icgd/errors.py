@@ -18,6 +18,10 @@ def _did_you_mean(name: str, known: Sequence[str]) -> str:
     return f" Did you mean {closest[0]!r}?" if closest else ""
 
 
+def _listed(reasons: Mapping[str, object]) -> str:
+    return " ".join(f"{name}: {reason}" for name, reason in reasons.items())
+
+
 def _at(index: Sequence[int]) -> str:
     return f"[{', '.join(str(i) for i in index)}]"
 
@@ -89,11 +93,6 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{name} has {got} entries; expected {expected}.")
 
     @classmethod
-    def nothing_compiles(cls, reasons: Mapping[str, str]) -> SettingError:
-        listed = " ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        return cls(f"No construction accepts this problem. {listed}")
-
-    @classmethod
     def starts_from_zero(cls) -> SettingError:
         return cls("A kernel machine starts from the function 0; leave `initial` out.")
 
@@ -119,8 +118,22 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
-    def no_setting(cls, name: str, construction: str) -> SettingError:
-        return cls(f"{construction} is as fine as it can be and has no {name}; leave it out.")
+    def no_setting(
+        cls, construction: str, setting: str, own: Sequence[str], owners: Sequence[str]
+    ) -> SettingError:
+        has = f"its settings are {', '.join(own)}" if own else "it has no settings"
+        text = f"{construction} has no setting {setting!r}; {has}."
+        if owners:
+            return cls(f"{text} {setting} is a setting of {', '.join(owners)}.")
+        return cls(f"{text}{_did_you_mean(setting, own)}")
+
+    @classmethod
+    def beside_construction(cls, construction: str, settings: Mapping[str, object]) -> SettingError:
+        given = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+        return cls(
+            f"{given} was given beside a construction object, which has its own settings. Put it "
+            f"into the object: {construction}({given})."
+        )
 
     @classmethod
     def unreachable_accuracy(cls, accuracy: float, best: float, n_tokens: int) -> SettingError:
@@ -171,17 +184,6 @@ class SettingError(IcgdError, ValueError):
         return cls(
             f"{construction} has heads for every example; give their number: n_examples=len(X), or "
             "--examples on the command line."
-        )
-
-    @classmethod
-    def any_number_of_examples(cls, construction: str) -> SettingError:
-        return cls(f"{construction} takes prompts of any length; leave n_examples out.")
-
-    @classmethod
-    def one_activation(cls, construction: str) -> SettingError:
-        return cls(
-            f"{construction} is made of one activation only; leave unit_activation out, or use "
-            "recursion."
         )
 
     @classmethod
@@ -269,10 +271,6 @@ class SettingError(IcgdError, ValueError):
     @classmethod
     def without(cls, given: str, missing: str) -> SettingError:
         return cls(f"{given} has no effect without {missing}; give both or neither.")
-
-    @classmethod
-    def of_another_construction(cls, name: str, construction: str, own: str) -> SettingError:
-        return cls(f"{name} is not a setting of {construction}; its setting is {own}.")
 
     @classmethod
     def not_power_of_two(cls, name: str, value: object) -> SettingError:
@@ -672,6 +670,18 @@ class BoxWarning(UserWarning):
         )
 
 
+class PrecisionWarning(UserWarning):
+    """Weights that were chosen for float64 are written in float32."""
+
+    @classmethod
+    def of(cls, construction: str) -> PrecisionWarning:
+        return cls(
+            f"This {construction} was compiled for float64, but its weights are used in float32, "
+            "where gradients lose about 10 times more to rounding than they must. Compile with "
+            "dtype='float32' (--dtype float32), or use float64 or backend='fused'."
+        )
+
+
 class LayoutError(IcgdError, ValueError):
     """A slot is missing or duplicated."""
 
@@ -718,6 +728,10 @@ class UnsupportedProblemError(IcgdError, ValueError):
         )
         return cls(f"{construction} cannot compile this problem: {reason} {hint}")
 
+    @classmethod
+    def by_all(cls, reasons: Mapping[str, str]) -> UnsupportedProblemError:
+        return cls(f"No construction can compile this problem. {_listed(reasons)}")
+
 
 class ToleranceError(IcgdError, ValueError):
     """No number of pieces or registers proves the tolerance."""
@@ -727,6 +741,17 @@ class ToleranceError(IcgdError, ValueError):
         return cls(
             f"tolerance={tolerance:g} cannot be proved: the smallest bound is {best:.3g}, "
             f"with {finest}. {reason}"
+        )
+
+    @classmethod
+    def no_room(cls, tolerance: float, construction: str, room: float) -> ToleranceError:
+        return cls(f"tolerance={tolerance:g} takes {construction} more than {room:,.0f} weights.")
+
+    @classmethod
+    def by_all(cls, tolerance: float, refusals: Mapping[str, Exception]) -> ToleranceError:
+        return cls(
+            f"tolerance={tolerance:g} cannot be proved by any construction that serves this "
+            f"problem. {_listed(refusals)}"
         )
 
 

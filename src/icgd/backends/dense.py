@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import ClassVar
@@ -14,7 +15,7 @@ from icgd.backends.chain import run_chain
 from icgd.backends.prompt import encode, read_learnt, read_predictions
 from icgd.backends.run import AbstractBackend, OnProgress, Run, is_still, made_or_none
 from icgd.backends.scores import linear_scores, require_scores
-from icgd.errors import DenseSizeError, InterruptedRunError
+from icgd.errors import DenseSizeError, InterruptedRunError, PrecisionWarning
 from icgd.layers.transformer import Transformer
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram, Program
@@ -37,6 +38,8 @@ def usable_memory() -> int:
 def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
     """The transformer with ordinary weights, if they fit in memory."""
     require_memory(program, dtype)
+    if dtype == torch.float32 and program.made_for == "float64":
+        warnings.warn(PrecisionWarning.of(program.construction), stacklevel=2)
     return lower_program(program, dtype)
 
 

@@ -34,6 +34,7 @@ from icgd.problems.kernels import KERNELS
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Domain, Problem
+from icgd.problems.task import DTYPES
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.problems.updates import FunctionalStep, GradientStep
 
@@ -123,8 +124,8 @@ ConstructionName = Annotated[
     str | None,
     typer.Option(
         "--construction",
-        help=f"One of {', '.join(CONSTRUCTIONS)}; relu-stack, functional for a kernel, or one of "
-        "the last three for a link, unless said.",
+        help=f"One of {', '.join(CONSTRUCTIONS)}. Default: the smallest that is accurate to "
+        "rounding, or that proves --tolerance.",
         rich_help_panel=BUILDING,
     ),
 ]
@@ -169,6 +170,23 @@ UnitActivationName = Annotated[
         "--unit-activation",
         help=f"recursion: what heads and hidden units apply, one of {', '.join(UNIT_ACTIVATIONS)}; "
         "the network's own unless said.",
+        rich_help_panel=BUILDING,
+    ),
+]
+KinkWidth = Annotated[
+    float | None,
+    typer.Option(
+        help="Width of the ramp that stands in for a jump, a power of two. Default: 2^-13, and "
+        "2^-30 in cot-network.",
+        rich_help_panel=BUILDING,
+    ),
+]
+MadeFor = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        help="softmax-stack, recursion, cot-network: the arithmetic that it is made for, "
+        f"{' or '.join(DTYPES)}. Default: float64.",
         rich_help_panel=BUILDING,
     ),
 ]
@@ -238,25 +256,27 @@ def compiled_from(
     examples: Examples = None,
     units: Units = None,
     unit_activation: UnitActivationName = None,
+    kink_width: KinkWidth = None,
+    dtype: MadeFor = None,
     tolerance: Tolerance = None,
 ) -> Compiled:
     """The training run that the options describe."""
     problem, n_examples = sized_by(problem, step_from, label)
     if n_examples is not None and examples not in (None, n_examples):
         raise SettingError.other_examples(examples, n_examples)
+    options = {
+        "pieces": pieces,
+        "registers": registers,
+        "levels": levels,
+        "n_examples": n_examples if examples is None else examples,
+        "units": units,
+        "unit_activation": unit_activation,
+        "kink_width": kink_width,
+        "dtype": dtype,
+    }
+    settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     with progress("compiling"):
-        return compile(
-            problem,
-            n_steps=steps,
-            construction=construction,
-            pieces=pieces,
-            registers=registers,
-            levels=levels,
-            n_examples=n_examples if examples is None else examples,
-            units=units,
-            unit_activation=unit_activation,
-            tolerance=tolerance,
-        )
+        return compile(problem, construction, n_steps=steps, tolerance=tolerance, **settings)
 
 
 def _machine(widths: tuple[int, ...], kernel: str) -> KernelMachine:

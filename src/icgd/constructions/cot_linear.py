@@ -22,12 +22,14 @@ from typing import ClassVar
 
 from icgd.approximation.grid_mean import line, mean_of_link
 from icgd.approximation.relu_sum import fit_relu_sum
-from icgd.constructions.base import AbstractConstruction, Precision
+from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.parts.ranges import ROUNDING_ROOM
+from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.settings import count
 from icgd.program.functions import GridMean
 from icgd.program.grid_instructions import LABEL, DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import (
@@ -48,12 +50,17 @@ COEFFICIENTS, INTERCEPT, MEAN = "w", "b", "mean"
 """Slots of the coefficients, of the intercept, and of the expected label."""
 
 
+@dataclass(frozen=True)
 class AbstractCotLinear(AbstractConstruction):
     """One block of attention and an MLP a step. Subclasses say which models they train."""
 
+    n_examples: int | None = None
+
     target: ClassVar[type] = LinearModel
-    fixes_examples: ClassVar[bool] = True
-    needs_examples: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.n_examples is not None:
+            count("n_examples", self.n_examples)
 
     def objection(self, problem: Problem) -> str | None:
         update = problem.proximal_step
@@ -70,8 +77,10 @@ class AbstractCotLinear(AbstractConstruction):
         """Why it does not train such a model, or None."""
         return None
 
-    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
-        builder = _Builder.of(problem, precision.n_examples)
+    def build(self, problem: Problem, n_steps: int) -> StackProgram:
+        if self.n_examples is None:
+            raise SettingError.needs_examples(self.name)
+        builder = _Builder.of(problem, self.n_examples)
         return StackProgram(
             construction=self.name,
             layout=builder.layout(),

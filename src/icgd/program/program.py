@@ -36,7 +36,8 @@ class StackProgram:
     A block performs one step, or `steps_per_block` of them if they differ from each other. A
     program whose functions are looked up has `n_registers` tokens in front of the examples.
     Attention that takes no softmax, and hidden units, apply the `activation`. Where the paper takes
-    more layers for a step, `paper_layers` is how many, each of attention and an MLP.
+    more layers for a step, `paper_layers` is how many, each of attention and an MLP. If the numbers
+    in its heads suit the rounding of one dtype, it is `made_for` that one.
     """
 
     construction: str
@@ -48,6 +49,7 @@ class StackProgram:
     steps_per_block: int = 1
     activation: str = "relu"
     paper_layers: int | None = None
+    made_for: str | None = None
 
     @property
     def n_repeats(self) -> int:

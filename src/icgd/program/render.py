@@ -194,6 +194,7 @@ def to_data(program: Program) -> dict[str, Any]:
         "steps_per_block": program.steps_per_block,
         "activation": program.activation,
         "paper_layers": program.paper_layers,
+        "made_for": program.made_for,
         "slots": _slots_data(program.layout),
         "functions": _functions_data(program.functions),
         "block": [_layer_data(layer) for layer in program.block],
@@ -247,6 +248,7 @@ def from_data(data: Mapping[str, Any]) -> Program:
         steps_per_block=data["steps_per_block"],
         activation=data["activation"],
         paper_layers=data["paper_layers"],
+        made_for=data.get("made_for"),  # older files do not say
         prediction=tuple(_layer(entry) for entry in data["prediction"]),
     )
 
