@@ -169,17 +169,30 @@ MESSAGES = [
     ),
     (
         made(
-            SettingError.nothing_compiles, {"relu-stack": "it cannot.", "universal": "nor can it."}
+            UnsupportedProblemError.by_all,
+            {"relu-stack": "it cannot.", "universal": "nor can it.", "recursion": "it cannot."},
         ),
-        "No construction accepts this problem. relu-stack: it cannot. universal: nor can it.",
+        "No construction can compile this problem. relu-stack, recursion: it cannot. universal: "
+        "nor can it.",
     ),
     (
         made(SettingError.starts_from_zero),
         "A kernel machine starts from the function 0; leave `initial` out.",
     ),
     (
-        made(SettingError.no_setting, "pieces", "functional"),
-        "functional is as fine as it can be and has no pieces; leave it out.",
+        made(SettingError.no_setting, "functional", "pieces", (), ["relu-stack"]),
+        "functional has no setting 'pieces'; it has no settings. pieces is a setting of "
+        "relu-stack.",
+    ),
+    (
+        made(SettingError.no_setting, "relu-stack", "peices", ("pieces", "kink_width"), []),
+        "relu-stack has no setting 'peices'; its settings are pieces, kink_width. Did you mean "
+        "'pieces'?",
+    ),
+    (
+        made(SettingError.beside_construction, "ReluStack", {"pieces": 8, "kink_width": 0.5}),
+        "pieces=8, kink_width=0.5 was given beside a construction object, which has its own "
+        "settings. Put it into the object: ReluStack(pieces=8, kink_width=0.5).",
     ),
     (
         made(KernelError.wrong_dtype, "mine", "torch.float32", "torch.float64"),
@@ -382,10 +395,6 @@ MESSAGES = [
         "up. Give more registers, or use a smaller box or domain.",
     ),
     (
-        made(SettingError.of_another_construction, "pieces", "softmax-stack", "registers"),
-        "pieces is not a setting of softmax-stack; its setting is registers.",
-    ),
-    (
         made(SettingError.bad_interval, 2.0, 1.0),
         "An interval needs finite ends low < high, got [2.0, 1.0].",
     ),
@@ -583,12 +592,19 @@ MESSAGES = [
         "fewer levels or examples.",
     ),
     (
-        made(SettingError.any_number_of_examples, "relu-stack"),
-        "relu-stack takes prompts of any length; leave n_examples out.",
+        made(ToleranceError.no_room, 1e-6, "relu-stack", 12345),
+        "tolerance=1e-06 takes relu-stack more than 12,345 weights.",
     ),
     (
-        made(SettingError.one_activation, "relu-stack"),
-        "relu-stack is made of one activation only; leave unit_activation out, or use recursion.",
+        made(ToleranceError.by_all, 1e-6, {"relu-stack": ValueError("a."), "recursion": "b."}),
+        "tolerance=1e-06 cannot be proved by any construction that serves this problem. "
+        "relu-stack: a. recursion: b.",
+    ),
+    (
+        made(PrecisionWarning.of, "softmax-stack"),
+        "This softmax-stack was compiled for float64, but its weights are used in float32, where "
+        "gradients lose about 10 times more to rounding than they must. Compile with "
+        "dtype='float32' (--dtype float32), or use float64 or backend='fused'.",
     ),
     (
         made(DataError.other_number_of_examples, 3, 2),

@@ -25,14 +25,13 @@ from icgd.program.chain import Program
 from icgd.tolerance import Tolerance
 from icgd.weights.summary import summarise
 
-FULL_ACCURACY = 1e-9
+FULL_ACCURACY = {"float64": 1e-9, "float32": 1e-6}
 """Functions with a smaller certified error count as accurate to rounding."""
 
 ONLY_ONE = "no other construction serves this problem with these settings"
 SMALLEST_OF_ACCURATE = "no other construction is accurate to rounding with fewer weights"
-SMALLEST_ERROR = (
-    "no construction is accurate to rounding here, and its proved error is the smallest"
-)
+SMALLEST_ERROR = "none is accurate to rounding here, and none smaller has a smaller proved error"
+
 
 Refusals = dict[str, SettingError | ToleranceError]
 """Why constructions could not be built, by their names."""
@@ -50,7 +49,7 @@ def choose(
         return _smallest_within(goal, problem, n_steps, candidates, settings)
     if len(candidates) == 1:
         return _compiled(problem, n_steps, candidates[0], ONLY_ONE)
-    return _accurate(problem, n_steps, candidates)
+    return _smallest_accurate(problem, n_steps, candidates, settings.get("dtype", "float64"))
 
 
 def _compiled(
@@ -70,8 +69,11 @@ def _smallest_within(
     for setting in (c.setting for c in candidates if c.setting in settings):
         raise SettingError.both(str(setting), "tolerance")
     accurate_first = sorted(candidates, key=lambda c: not c.may_be_accurate(problem))
-    best, refusals = _smallest(
-        problem, accurate_first, lambda c, room: goal.within(c, problem, n_steps, room=room)
+    best, refusals = _best(
+        problem,
+        accurate_first,
+        lambda c, room: goal.within(c, problem, n_steps, room=room),
+        _cost,
     )
     if best is None and len(refusals) == 1:
         raise next(iter(refusals.values()))
@@ -81,40 +83,39 @@ def _smallest_within(
     return replace(best, chosen_because=ONLY_ONE if len(candidates) == 1 else fewest)
 
 
-def _accurate(problem: Problem, n_steps: int, candidates: list[AbstractConstruction]) -> Compiled:
+def _smallest_accurate(
+    problem: Problem, n_steps: int, candidates: list[AbstractConstruction], dtype: str
+) -> Compiled:
     """The smallest run that is accurate to rounding, or else the most accurate one."""
 
     def build(construction: AbstractConstruction, room: float) -> Compiled | None:
         compiled = _compiled(problem, n_steps, construction, SMALLEST_OF_ACCURATE)
-        return compiled if is_accurate(compiled.program) else None
+        return compiled if is_accurate(compiled.program, dtype) else None
+
+    def build_any(construction: AbstractConstruction, room: float) -> Compiled:
+        return _compiled(problem, n_steps, construction, SMALLEST_ERROR)
 
     hopeful = [c for c in candidates if c.may_be_accurate(problem)]
-    best, refusals = _smallest(problem, hopeful, build)
-    if best is not None:
-        return best
-    coarse = [c for c in candidates if c.name not in refusals]
-    return _most_accurate(problem, n_steps, coarse, refusals)
-
-
-def _most_accurate(
-    problem: Problem, n_steps: int, candidates: list[AbstractConstruction], refusals: Refusals
-) -> Compiled:
-    """The run with the smallest proved error of those that can be built at all."""
-    runs = []
-    for candidate in candidates:
-        try:
-            runs.append(_compiled(problem, n_steps, candidate, SMALLEST_ERROR))
-        except SettingError as refusal:
-            refusals[candidate.name] = refusal
-    if not runs:
+    best, refusals = _best(problem, hopeful, build, _cost)
+    if best is None:
+        coarse = [c for c in candidates if c.name not in refusals]
+        best, others = _best(problem, coarse, build_any, _proved_error)
+        refusals |= others
+    if best is None:
         raise next(iter(refusals.values()))
-    return min(runs, key=lambda run: run.certificate().domain_step)
+    return best
 
 
-def _smallest(
-    problem: Problem, candidates: list[AbstractConstruction], build: Build
+def _best(
+    problem: Problem,
+    candidates: list[AbstractConstruction],
+    build: Build,
+    cost: Callable[[Compiled], tuple[float, ...]],
 ) -> tuple[Compiled | None, Refusals]:
-    """The run with the fewest weights of those that can be built, and why others cannot be."""
+    """The run of the least cost of those that can be built, and why others cannot be.
+
+    Those whose sketch is larger than the best so far are left out.
+    """
     best: Compiled | None = None
     refusals: Refusals = {}
     least = {c.name: _least_weights(c, problem) for c in candidates}
@@ -127,7 +128,8 @@ def _smallest(
         except (SettingError, ToleranceError) as refusal:
             refusals[candidate.name] = refusal
         else:
-            best = min((r for r in (best, run) if r is not None), key=_cost, default=None)
+            runs = [known for known in (best, run) if known is not None]
+            best = min(runs, key=cost) if len(runs) == 2 else next(iter(runs), None)
     return best, refusals
 
 
@@ -136,12 +138,16 @@ def _least_weights(construction: AbstractConstruction, problem: Problem) -> int:
     return 0 if sketch is None else summarise(sketch, 1).parameters
 
 
-def _cost(run: Compiled) -> tuple[int, int]:
+def _cost(run: Compiled) -> tuple[float, ...]:
     summary = run.summary()
     return summary.parameters, summary.flops
 
 
-def is_accurate(program: Program) -> bool:
+def _proved_error(run: Compiled) -> tuple[float, ...]:
+    return (run.certificate().domain_step, *_cost(run))
+
+
+def is_accurate(program: Program, dtype: str = "float64") -> bool:
     """Whether all functions are accurate to rounding, but for jumps, which no program has."""
     functions = (function for function in program.functions if not is_ramp(function))
-    return all(function.largest_error <= FULL_ACCURACY for function in functions)
+    return all(function.largest_error <= FULL_ACCURACY[dtype] for function in functions)

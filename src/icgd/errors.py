@@ -19,7 +19,10 @@ def _did_you_mean(name: str, known: Sequence[str]) -> str:
 
 
 def _listed(reasons: Mapping[str, object]) -> str:
-    return " ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    """Each reason once, after the names that share it."""
+    texts = dict.fromkeys(map(str, reasons.values()))
+    names = {text: [name for name in reasons if str(reasons[name]) == text] for text in texts}
+    return " ".join(f"{', '.join(names[text])}: {text}" for text in texts)
 
 
 def _at(index: Sequence[int]) -> str:

@@ -23,7 +23,7 @@ is in the value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, log2
 from typing import ClassVar
 
@@ -37,10 +37,11 @@ from icgd.constructions.parts.unit_fits import Fits, fit_all, jacobian, preactiv
 from icgd.problems.activations import IDENTITY
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.mlp import MLP
-from icgd.problems.problem import Problem
+from icgd.problems.problem import Domain, Problem
 from icgd.problems.settings import count
 from icgd.problems.task import dtype_named
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS, unit_activation_named
+from icgd.problems.updates import GradientStep
 from icgd.program.instructions import (
     IS_QUERY,
     ONE,
@@ -118,12 +119,14 @@ class Recursion(AbstractConstruction):
         has_curves = any(isinstance(function, SmoothFunction) for function in loss)
         return units.bends and not (units.kinked and has_curves)  # the others have no sharp clip
 
-    def sketch(self, problem: Problem) -> StackProgram | None:
-        """The same network with relu: no activation takes fewer units, and none are fitted."""
-        target = replace(problem.network, activation="relu")
-        easy = replace(problem, target=target, loss="squared")
-        if self.why_not(easy) is not None:
-            return None
+    def sketch(self, problem: Problem) -> StackProgram:
+        """The same widths with relu: no activation takes fewer units, and none are fitted.
+
+        Units are counted alike in every box; in this one no layer outgrows its input.
+        """
+        target = MLP(problem.network.widths, "relu")
+        update = GradientStep(1.0, box=1 / max(target.widths))
+        easy = Problem(target, "squared", update, Domain(1.0, 1.0))
         return Recursion(unit_activation="relu").build(easy, n_steps=1)
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
