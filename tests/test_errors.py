@@ -21,6 +21,7 @@ from icgd.errors import (
     LayoutError,
     MissingExtraError,
     OverflowedRunError,
+    PrecisionWarning,
     ProgramError,
     SeparableDataError,
     SettingError,
@@ -592,7 +593,7 @@ MESSAGES = [
         "fewer levels or examples.",
     ),
     (
-        made(ToleranceError.no_room, 1e-6, "relu-stack", 12345),
+        made(ToleranceError.no_room, 1e-6, "relu-stack", 12345.0),
         "tolerance=1e-06 takes relu-stack more than 12,345 weights.",
     ),
     (

@@ -120,7 +120,7 @@ def _best(
     refusals: Refusals = {}
     least = {c.name: _least_weights(c, problem) for c in candidates}
     for candidate in sorted(candidates, key=lambda c: least[c.name]):
-        room = inf if best is None else best.summary().parameters
+        room = inf if best is None else float(best.summary().parameters)
         if least[candidate.name] > room:
             continue
         try:
@@ -140,7 +140,7 @@ def _least_weights(construction: AbstractConstruction, problem: Problem) -> int:
 
 def _cost(run: Compiled) -> tuple[float, ...]:
     summary = run.summary()
-    return summary.parameters, summary.flops
+    return float(summary.parameters), float(summary.flops)
 
 
 def _proved_error(run: Compiled) -> tuple[float, ...]:

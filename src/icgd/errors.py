@@ -751,7 +751,7 @@ class ToleranceError(IcgdError, ValueError):
         return cls(f"tolerance={tolerance:g} takes {construction} more than {room:,.0f} weights.")
 
     @classmethod
-    def by_all(cls, tolerance: float, refusals: Mapping[str, Exception]) -> ToleranceError:
+    def by_all(cls, tolerance: float, refusals: Mapping[str, object]) -> ToleranceError:
         return cls(
             f"tolerance={tolerance:g} cannot be proved by any construction that serves this "
             f"problem. {_listed(refusals)}"

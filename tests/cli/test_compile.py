@@ -140,7 +140,10 @@ def test_weights_are_stored_on_request(command, option, stored):
             "functional has no setting 'pieces'; it has no settings. pieces is a setting of "
             "relu-stack.",
         ),
-        (["--dtype", "float16"], "Unknown dtype 'float16'; known are float64, float32."),
+        (
+            ["--dtype", "float16"],
+            "Unknown dtype 'float16'; known are float64, float32. Did you mean 'float64'?",
+        ),
         (
             ["--construction", "softmax-stack", "--registers", "31"],
             "registers must lie between 32 and 1024, got 31.",
@@ -206,3 +209,26 @@ def test_the_example_of_the_help_works(command, tmp_path):
     assert command(*command("compile", "--help").example()).code == 0
     assert icgd.load(tmp_path / "run.safetensors").problem.target.widths == (4, 16, 1)
     assert math.isfinite(icgd.load(tmp_path / "run.safetensors").certificate().domain_step)
+
+
+def test_the_chosen_construction_is_named_with_the_reason(command):
+    text = " ".join(command(*SMALL).stdout.split())
+    assert "The transformer (softmax-stack) chosen because no other construction is" in text
+    reason = json.loads(command(*SMALL, "--json").stdout)["summary"]["chosen_because"]
+    assert reason == "no other construction is accurate to rounding with fewer weights"
+    assert "chosen" not in command(*SMALL, "--construction", "relu-stack").stdout
+
+
+def test_settings_without_a_construction_choose_one_that_has_them(command):
+    command(*SMALL, "--pieces", "8")
+    assert icgd.load("run.safetensors").program.construction == "relu-stack"
+    command(*SMALL, "--registers", "66")
+    assert icgd.load("run.safetensors").program.n_registers == 66
+
+
+def test_the_arithmetic_and_the_width_of_kinks_are_settings(command):
+    command(*SMALL, "--dtype", "float32", "--kink-width", "0.0625", "--activation", "relu")
+    loaded = icgd.load("run.safetensors")
+    settings = {"dtype": "float32", "kink_width": 0.0625}
+    expected = icgd.compile(loaded.problem, n_steps=2, **settings)
+    assert loaded == expected

@@ -69,3 +69,8 @@ def test_a_prompt_without_tokens_is_refused(command):
 
 def test_the_example_of_the_help_works(command):
     assert command("size", "--help").example() == list(HUGE)
+
+
+def test_the_table_says_why_a_construction_was_chosen(command):
+    text = " ".join(command("size", "--widths", "4,1", "--kernel", "rbf").stdout.split())
+    assert "(functional) chosen because no other construction serves this problem" in text

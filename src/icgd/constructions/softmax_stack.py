@@ -116,7 +116,8 @@ class SoftmaxStack(AbstractConstruction):
 
     def __post_init__(self) -> None:
         if self.registers is not None:
-            within("registers", count("registers", self.registers), FEWEST_REGISTERS, MOST_TOKENS)
+            least, most = float(FEWEST_REGISTERS), float(MOST_TOKENS)
+            within("registers", count("registers", self.registers), least, most)
         kink_width_within(self.kink_width)
         dtype_named(self.dtype)
 

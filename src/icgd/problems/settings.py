@@ -60,7 +60,7 @@ def count(name: str, value: object, *, least: int = 1, most: int | None = None) 
     return whole
 
 
-def within(name: str, value: float, least: float, most: float) -> None:
+def within(name: str, value: float | int, least: float, most: float) -> None:
     """Raise `SettingError` unless `value` lies between `least` and `most`."""
     if not least <= value <= most:
         raise SettingError.out_of_range(name, value, least=least, most=most)
