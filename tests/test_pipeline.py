@@ -80,11 +80,6 @@ def test_a_name_with_settings_is_short_for_an_object():
         icgd.compile(problem_with(), icgd.ReluStack(pieces=9), n_steps=2, tolerance=0.1)
 
 
-def test_a_class_in_place_of_an_object_is_refused():
-    with pytest.raises(UnknownNameError, match=r"Unknown construction <class .*ReluStack'>; known"):
-        icgd.compile(problem_with(), icgd.ReluStack, n_steps=1)
-
-
 @pytest.mark.parametrize(
     ("registers", "message"),
     [

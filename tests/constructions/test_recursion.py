@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.constructions.recursion import default_activation, literal_layers
+from icgd.constructions.recursion import Recursion, default_activation, literal_layers
 from icgd.constructions.registry import CONSTRUCTIONS, construction_for
 from icgd.errors import SettingError, UnsupportedActivationError, UnsupportedProblemError
 from icgd.problems.mlp import MLP

@@ -126,7 +126,7 @@ def test_preactivations_without_digits_are_refused():
 @over(cases.SMALL)
 def test_every_loss_of_one_variable_is_served(case):
     assert RELU_STACK.why_not(case.problem) is None
-    assert construction_for(case.problem, "relu-stack") is CONSTRUCTIONS["relu-stack"]
+    assert construction_for(case.problem, "relu-stack") == CONSTRUCTIONS["relu-stack"]
 
 
 def test_an_unknown_construction_suggests_the_nearest():

@@ -215,7 +215,7 @@ def test_arguments_without_digits_are_refused(target, domain, largest):
 def test_every_loss_of_one_variable_is_served(activation, loss):
     problem = problem_of(MLP((2, 3, 1), activation, activation), loss)
     assert SOFTMAX_STACK.why_not(problem) is None
-    assert construction_for(problem, "softmax-stack") is CONSTRUCTIONS["softmax-stack"]
+    assert construction_for(problem, "softmax-stack") == CONSTRUCTIONS["softmax-stack"]
 
 
 @pytest.mark.parametrize("registers", [1, 31, 1025])

@@ -45,22 +45,16 @@ def construction_for(
     problem: Problem, chosen: str | AbstractConstruction, settings: Mapping[str, Any] | None = None
 ) -> AbstractConstruction:
     """The chosen construction with these settings, if it can serve `problem`; else say why."""
-    construction = _configured(chosen, settings or {})
+    construction = (
+        chosen if isinstance(chosen, AbstractConstruction) else construction_named(chosen)
+    )
     reason = construction.why_not(problem)
     if reason is not None:
         able = [other.name for other in CONSTRUCTIONS.values() if other.why_not(problem) is None]
         raise UnsupportedProblemError.of(construction.name, reason, able)
-    return construction
-
-
-def _configured(
-    chosen: str | AbstractConstruction, settings: Mapping[str, Any]
-) -> AbstractConstruction:
-    if not isinstance(chosen, AbstractConstruction):
-        return with_settings(construction_named(chosen), settings)
-    if settings:
-        raise SettingError.beside_construction(type(chosen).__name__, settings)
-    return chosen
+    if settings and construction is chosen:
+        raise SettingError.beside_construction(type(construction).__name__, settings)
+    return with_settings(construction, settings or {})
 
 
 def with_settings(
