@@ -71,7 +71,7 @@ def _weights(pieces: int) -> dict[str, object]:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(6, 3, generator=generator, dtype=torch.float64).clamp(-4, 4)
     y = torch.rand(6, 2, generator=generator, dtype=torch.float64)
-    compiled = icgd.compile(problem, n_steps=5, pieces=pieces)
+    compiled = icgd.compile(problem, "relu-stack", n_steps=5, pieces=pieces)
     report = icgd.verify(compiled, x, y, seed=0, backend="dense")
     task = compiled.task(x, y, seed=0)
     real = problem.oracle.train(task, 5)
@@ -176,7 +176,7 @@ def _random_run(
     y = torch.rand(6, widths[-1], generator=generator, dtype=torch.float64)
     size = draw.randint(4, 64)
     if construction == "relu-stack":
-        return icgd.compile(problem, n_steps=3, pieces=size), problem.domain.x * x, y
+        return icgd.compile(problem, construction, n_steps=3, pieces=size), problem.domain.x * x, y
     compiled = icgd.compile(
         problem, n_steps=3, construction=construction, registers=32 + size, dtype=dtype
     )

@@ -40,7 +40,7 @@ def _measure(variant: str, case: int) -> int:
     """KiB by which the resident set grows at its peak, inputs not counted; Linux only."""
     widths, n, n_tasks = CASES[case]
     problem = problem_of(widths, "tanh")
-    compiled = icgd.compile(problem, n_steps=N_STEPS)
+    compiled = icgd.compile(problem, "relu-stack", n_steps=N_STEPS)
     small, task = task_of(problem, 2, n_tasks and 2), task_of(problem, n, n_tasks)
 
     def run(task: icgd.Task) -> object:

@@ -36,5 +36,7 @@ def _run(setting: dict[str, int]):
     widths = (8, *(WIDTH for _ in range(setting["depth"] - 1)), 1)
     problem = problem_of(widths, "tanh")
     task = task_of(problem, setting["n"], None)
-    compiled = icgd.compile(problem, n_steps=setting["steps"], pieces=setting["pieces"])
+    compiled = icgd.compile(
+        problem, "relu-stack", n_steps=setting["steps"], pieces=setting["pieces"]
+    )
     return lambda: compiled.run_task(task)

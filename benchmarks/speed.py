@@ -66,7 +66,7 @@ def _row(
     problem = problem_of(widths, activation)
     task = task_of(problem, n, n_tasks)
     n_steps = 100 if n_tasks is None else 8
-    compiled = icgd.compile(problem, n_steps=n_steps, pieces=64)
+    compiled = icgd.compile(problem, "relu-stack", n_steps=n_steps, pieces=64)
     difference = compiled.run_task(task).parameters[..., -1, :] - descend(problem, task, n_steps)
     seconds = interleaved_medians(
         {

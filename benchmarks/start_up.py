@@ -39,7 +39,7 @@ def _compile_seconds() -> float:
 
     def compile_anew() -> None:
         relu_sum._fit.cache_clear()
-        icgd.compile(problem, n_steps=20)
+        icgd.compile(problem, "relu-stack", n_steps=20)
 
     return interleaved_medians({"compile": compile_anew}, rounds=5)["compile"]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from icgd.constructions.base import AbstractConstruction, Precision
+from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.domain import Domain
@@ -206,17 +206,15 @@ def build(
     """
     if reason := construction.why_not(case.problem):
         pytest.skip(reason)
-    has_pieces = construction.setting == "pieces"
-    precision = Precision(pieces, dtype=dtype) if has_pieces else Precision(dtype=dtype)
-    return _built(construction, case, n_steps, precision)
+    wanted = {"pieces": pieces, "dtype": dtype}
+    settings = {name: wanted[name] for name in construction.settings() if name in wanted}
+    return _built(replace(construction, **settings), case, n_steps)
 
 
 @cache
-def _built(
-    construction: AbstractConstruction, case: Case, n_steps: int, precision: Precision
-) -> StackProgram:
+def _built(construction: AbstractConstruction, case: Case, n_steps: int) -> StackProgram:
     """Many tests read the same one."""
-    return construction.build(case.problem, n_steps=n_steps, precision=precision)
+    return construction.build(case.problem, n_steps)
 
 
 ROTATION = ((0.6, 0.8, 0.0), (-0.8, 0.6, 0.0), (0.0, 0.0, 0.5))

@@ -23,7 +23,7 @@ PROBLEM = icgd.Problem(
     update=icgd.GradientStep(step_size=0.1, box=2.0),
     domain=icgd.Domain(x=1.0, y=1.0),
 )
-COMPILED = icgd.compile(PROBLEM, n_steps=2, pieces=64)
+COMPILED = icgd.compile(PROBLEM, "relu-stack", n_steps=2, pieces=64)
 X = torch.linspace(-1, 1, 8, dtype=torch.float64).reshape(4, 2)
 Y = X.mean(1, keepdim=True)
 
@@ -124,8 +124,8 @@ def test_the_listing_reads_like_the_algorithm():
 
 
 def test_compiled_runs_compare_by_value():
-    assert icgd.compile(PROBLEM, n_steps=2, pieces=64) == COMPILED
-    assert icgd.compile(PROBLEM, n_steps=3, pieces=64) != COMPILED
+    assert icgd.compile(PROBLEM, "relu-stack", n_steps=2, pieces=64) == COMPILED
+    assert icgd.compile(PROBLEM, "relu-stack", n_steps=3, pieces=64) != COMPILED
 
 
 def test_queries_are_predicted_by_the_trained_network():
@@ -147,7 +147,7 @@ def test_a_run_without_history_keeps_the_first_and_the_last_weights():
 
 def with_step(step_size: float) -> icgd.Compiled:
     problem = replace(PROBLEM, update=icgd.GradientStep(step_size, 2.0))
-    return icgd.compile(problem, n_steps=3)
+    return icgd.compile(problem, "relu-stack", n_steps=3)
 
 
 @pytest.mark.parametrize("step_size", [1e39, 1e300])
@@ -220,7 +220,7 @@ def test_a_task_outside_the_domain_is_refused():
 def test_float32_weights_on_the_edge_of_the_box_run():
     edge = replace(PROBLEM, update=icgd.GradientStep(0.1, 0.1))
     initial = torch.full((9,), 0.1, dtype=torch.float64)
-    run = icgd.compile(edge, n_steps=1).run(X, Y, initial=initial, dtype="float32")
+    run = icgd.compile(edge, "relu-stack", n_steps=1).run(X, Y, initial=initial, dtype="float32")
     assert run.parameters.dtype == torch.float32
 
 

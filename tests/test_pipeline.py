@@ -3,11 +3,9 @@ import pytest
 import torch
 
 import icgd
-from icgd.constructions.relu_stack import ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.errors import (
     SettingError,
-    ToleranceError,
     UnknownNameError,
     UnsupportedProblemError,
 )
@@ -28,101 +26,9 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
     return x, x.mean(1, keepdim=True)
 
 
-def pieces_of(compiled: icgd.Compiled) -> int:
-    return compiled.program.relu_sum(compiled.problem.target.activation).n_pieces
-
-
-@pytest.mark.parametrize("tolerance", [1e-2, 1e-4, 1e-6])
-def test_a_tolerance_is_proved_on_the_domain_with_about_the_fewest_pieces(tolerance):
-    compiled = icgd.compile(problem_with(), n_steps=2, tolerance=tolerance)
-    assert compiled.certificate().domain_step <= tolerance
-    fewer = icgd.compile(problem_with(), n_steps=2, pieces=int(0.8 * pieces_of(compiled)))
-    assert fewer.certificate().domain_step > tolerance
-
-
-def test_a_tolerance_for_one_task_needs_fewer_pieces_and_is_proved_for_its_run():
-    x, y = data()
-    task = icgd.as_task(problem_with(), x, y, seed=1)
-    for_run = icgd.compile(problem_with(), n_steps=2, tolerance=1e-5, task=task)
-    for_domain = icgd.compile(problem_with(), n_steps=2, tolerance=1e-5)
-    assert pieces_of(for_run) < pieces_of(for_domain)
-    report = icgd.verify(for_run, x, y, seed=1)
-    assert float(report.step_errors.max()) <= float(report.step_bounds.max()) <= 1e-5
-
-
-def test_a_relu_network_reaches_a_tolerance_for_one_run_only():
-    x, y = data()
-    problem = problem_with("relu")
-    with pytest.raises(ToleranceError, match=r"tolerance=1e-06 cannot be proved: .* with 4 pieces"):
-        icgd.compile(problem, n_steps=2, tolerance=1e-6)
-    with pytest.raises(ToleranceError, match="Prove it for one run with task="):
-        icgd.compile(problem, n_steps=2, tolerance=1e-6)
-    task = icgd.as_task(problem, x, y, seed=1)
-    compiled = icgd.compile(problem, n_steps=2, tolerance=1e-6, task=task)
-    assert float(icgd.verify(compiled, x, y, seed=1).step_bounds.max()) <= 1e-6
-
-
-def test_a_run_through_a_kink_says_so():
-    problem = problem_with("relu")
-    x = torch.full((1, 2), 1e-5).double()
-    initial = torch.full((9,), 0.9).double()
-    task = icgd.as_task(problem, x, torch.ones(1, 1).double(), initial=initial)
-    with pytest.raises(ToleranceError, match="comes too close to a kink"):
-        icgd.compile(problem, n_steps=1, tolerance=1e-9, task=task)
-
-
-def test_a_tolerance_below_rounding_is_refused(monkeypatch):
-    monkeypatch.setattr(ReluStack, "finest", 256)
-    with pytest.raises(ToleranceError, match=r"with 256 pieces\. Rounding or the size of the dom"):
-        icgd.compile(problem_with(), n_steps=1, tolerance=1e-14)
-
-
 def by_softmax(problem: icgd.Problem | None = None, n_steps: int = 2, **settings) -> icgd.Compiled:
     problem = problem or problem_with()
     return icgd.compile(problem, n_steps=n_steps, construction="softmax-stack", **settings)
-
-
-@pytest.mark.parametrize("tolerance", [1e-5, 1e-7, 1e-9])
-def test_a_tolerance_is_proved_on_the_domain_with_about_the_fewest_registers(tolerance):
-    compiled = by_softmax(tolerance=tolerance)
-    assert compiled.certificate().domain_step <= tolerance
-    fewer = by_softmax(registers=compiled.program.n_registers - 6)
-    assert fewer.certificate().domain_step > tolerance
-
-
-def test_a_tolerance_for_one_task_needs_fewer_registers_and_is_proved_for_its_run():
-    x, y = data()
-    task = icgd.as_task(problem_with(), x, y, seed=1)
-    for_run, for_domain = by_softmax(tolerance=1e-7, task=task), by_softmax(tolerance=1e-7)
-    assert for_run.program.n_registers < for_domain.program.n_registers
-    report = icgd.verify(for_run, x, y, seed=1)
-    assert float(report.step_errors.max()) <= float(report.step_bounds.max()) <= 1e-7
-
-
-def test_a_tolerance_below_rounding_is_refused_with_the_best_number_of_registers():
-    """More registers round more: the search stops where it gets no better."""
-    with pytest.raises(ToleranceError) as refused:
-        by_softmax(tolerance=1e-13)
-    text = str(refused.value)
-    best = int(text.split("with ")[1].split(" registers")[0])
-    assert 60 < best < 120
-    bound = by_softmax(registers=best).certificate().domain_step
-    assert f"the smallest bound is {bound:.3g}, with {best} registers. Rounding" in text
-
-
-def test_the_search_goes_past_settings_that_are_too_coarse_for_the_ranges(monkeypatch):
-    build = SoftmaxStack.build
-
-    def picky(self, problem, *, n_steps, precision):
-        if precision.registers < 50:
-            raise SettingError.too_few_registers(precision.registers)
-        return build(self, problem, n_steps=n_steps, precision=precision)
-
-    monkeypatch.setattr(SoftmaxStack, "build", picky)
-    assert by_softmax(tolerance=1e-3).program.n_registers == 64
-    monkeypatch.setattr(SoftmaxStack, "finest", 40)
-    with pytest.raises(SettingError, match=r"^registers=40 is too few for these ranges: the error"):
-        by_softmax(tolerance=1e-3)
 
 
 def test_look_ups_made_for_float32_need_fewer_registers():
@@ -151,14 +57,27 @@ def test_a_saved_softmax_stack_is_loaded_as_it_was(tmp_path):
 
 
 def test_settings_of_another_construction_are_refused():
-    for given, construction, own in (
-        ("pieces", "softmax-stack", "registers"),
-        ("registers", "relu-stack", "pieces"),
+    for given, construction, own, owner in (
+        ("pieces", "softmax-stack", "registers, kink_width, dtype", "relu-stack"),
+        ("registers", "relu-stack", "pieces, kink_width", "softmax-stack"),
     ):
         with pytest.raises(SettingError) as refused:
             icgd.compile(problem_with(), n_steps=1, construction=construction, **{given: 40})
-        expected = f"{given} is not a setting of {construction}; its setting is {own}."
-        assert str(refused.value) == expected
+        assert str(refused.value) == (
+            f"{construction} has no setting {given!r}; its settings are {own}. {given} is a "
+            f"setting of {owner}."
+        )
+
+
+def test_a_name_with_settings_is_short_for_an_object():
+    by_name = icgd.compile(problem_with(), "relu-stack", n_steps=2, pieces=9)
+    assert by_name == icgd.compile(problem_with(), icgd.ReluStack(pieces=9), n_steps=2)
+    assert by_name != icgd.compile(problem_with(), icgd.ReluStack(), n_steps=2)
+    assert by_name.chosen_because is None
+    with pytest.raises(SettingError, match=r"Put it into the object: ReluStack\(pieces=9\)"):
+        icgd.compile(problem_with(), icgd.ReluStack(), n_steps=2, pieces=9)
+    with pytest.raises(SettingError, match="Give either pieces or tolerance, not both"):
+        icgd.compile(problem_with(), icgd.ReluStack(pieces=9), n_steps=2, tolerance=0.1)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +118,7 @@ def test_settings_that_contradict_each_other_are_refused():
 )
 def test_impossible_settings_are_named_with_their_value(settings, message):
     with pytest.raises(SettingError) as error:
-        icgd.compile(problem_with("relu"), **{"n_steps": 1, **settings})
+        icgd.compile(problem_with("relu"), "relu-stack", **{"n_steps": 1, **settings})
     assert str(error.value).startswith(message)
 
 
@@ -247,13 +166,6 @@ def test_progress_is_passed_on():
     compiled = icgd.compile(problem_with(), n_steps=3)
     icgd.verify(compiled, x, y, on_progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
-
-
-def test_a_tolerance_that_a_kink_forbids_says_so_for_chains_too():
-    update = icgd.GradientStep(0.1, 1.0, batch_size=2)
-    problem = icgd.Problem(icgd.MLP((2, 3, 1), "relu"), "squared", update, icgd.Domain(1.0, 1.0))
-    with pytest.raises(ToleranceError, match=r"fall on a kink of the activation"):
-        icgd.compile(problem, n_steps=1, construction="cot-network", tolerance=1e-6)
 
 
 def test_progress_of_a_chain_goes_on_while_its_bounds_are_proved():

@@ -5,6 +5,13 @@ from icgd.backends.run import Run
 from icgd.certificates.certificate import Certificate, Report, Verdict
 from icgd.certificates.guarantee import Guarantee
 from icgd.compiled import Compiled
+from icgd.constructions.cot_linear import CotGlm, CotLasso, CotRidge
+from icgd.constructions.cot_network import CotNetwork
+from icgd.constructions.functional import Functional
+from icgd.constructions.recursion import Recursion
+from icgd.constructions.relu_stack import ReluStack
+from icgd.constructions.softmax_stack import SoftmaxStack
+from icgd.constructions.universal import Universal
 from icgd.pipeline import compile, guarantee, load, verify
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
@@ -25,7 +32,12 @@ __all__ = [
     "MLP",
     "Certificate",
     "Compiled",
+    "CotGlm",
+    "CotLasso",
+    "CotNetwork",
+    "CotRidge",
     "Domain",
+    "Functional",
     "FunctionalStep",
     "GradientStep",
     "Guarantee",
@@ -34,9 +46,13 @@ __all__ = [
     "LinearModel",
     "Problem",
     "ProximalStep",
+    "Recursion",
+    "ReluStack",
     "Report",
     "Run",
+    "SoftmaxStack",
     "Task",
+    "Universal",
     "Verdict",
     "as_task",
     "chebyshev_steps",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -43,10 +43,14 @@ CERTIFIED_TOKENS = 1024
 
 @dataclass(frozen=True)
 class Compiled:
-    """A problem and the program that trains it in a transformer's forward pass."""
+    """A problem and the program that trains it in a transformer's forward pass.
+
+    If the construction was chosen by `icgd.compile`, `chosen_because` says why.
+    """
 
     problem: Problem
     program: AbstractProgram
+    chosen_because: str | None = field(default=None, compare=False)
 
     @property
     def stack(self) -> StackProgram:
@@ -166,7 +170,8 @@ class Compiled:
         if n_tokens is None:
             made_for = self.program.n_examples
             n_tokens = TYPICAL_TOKENS if made_for is None else made_for + 1
-        return summarise(self.program, count("n_tokens", n_tokens))
+        summary = summarise(self.program, count("n_tokens", n_tokens))
+        return replace(summary, chosen_because=self.chosen_because)
 
     def transformer(self, dtype: str | torch.dtype = "float64") -> Transformer:
         """The transformer as a torch module with ordinary weights."""

@@ -2,7 +2,6 @@
 
 import torch
 
-from icgd.constructions.base import Precision
 from icgd.constructions.cot_network import CotNetwork
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
@@ -37,4 +36,4 @@ def task_of(problem: Problem, *, n_examples: int = 5, tasks: tuple[int, ...] = (
 
 
 def program_of(problem: Problem, n_steps: int = 4) -> ChainProgram:
-    return COT_NETWORK.build(problem, n_steps=n_steps, precision=Precision())
+    return COT_NETWORK.build(problem, n_steps)

@@ -1,14 +1,16 @@
 """The dense backend: the contract, and the guard against weights that do not fit in memory."""
 
+import warnings
 from functools import lru_cache
 
 import pytest
 import torch
 
+import icgd
 from icgd.backends import dense
 from icgd.backends.dense import DenseBackend, build_transformer
 from icgd.backends.memory import Memory
-from icgd.errors import DenseSizeError
+from icgd.errors import DenseSizeError, PrecisionWarning
 from icgd.weights.summary import summarise
 from tests import cases
 from tests.cases import build
@@ -66,3 +68,33 @@ def test_a_run_on_the_dense_backend_is_refused_before_anything_is_built(monkeypa
         DenseSizeError, match=r"needs [\d.]+ GiB; 1\.5 GiB may be used, half of it\."
     ):
         DenseBackend().run(program, case.task())
+
+
+def float32_error(compiled: icgd.Compiled, x: torch.Tensor, y: torch.Tensor) -> float:
+    report = icgd.verify(compiled, x, y, seed=0, backend="dense", dtype="float32")
+    return float(report.trajectory_errors.max())
+
+
+def test_weights_made_for_float64_are_used_in_float32_with_a_warning():
+    """They err several times as much as those that are made for float32."""
+    problem = icgd.Problem(
+        icgd.MLP((4, 8, 1)), "squared", icgd.GradientStep(0.1, box=1.0), icgd.Domain(1.0, 1.0)
+    )
+    generator = torch.Generator().manual_seed(0)
+    x = 2 * torch.rand(20, 4, generator=generator, dtype=torch.float64) - 1
+    y = torch.rand(20, 1, generator=generator, dtype=torch.float64)
+    default = icgd.compile(problem, "softmax-stack", n_steps=20)
+    with pytest.warns(PrecisionWarning, match=r"^This softmax-stack was compiled for float64, but"):
+        unsuited = float32_error(default, x, y)
+    with pytest.warns(PrecisionWarning, match="Compile with dtype='float32'"):
+        default.transformer("float32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        suited = float32_error(
+            icgd.compile(problem, icgd.SoftmaxStack(dtype="float32"), n_steps=20), x, y
+        )
+        default.run(x, y, backend="fused", dtype="float32")
+        default.transformer("float64")
+        icgd.compile(problem, "relu-stack", n_steps=1).transformer("float32")
+    assert 3 * suited < unsuited
+    assert suited < 2e-5

@@ -11,7 +11,7 @@ from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.rules import Machine, kernel
 from icgd.backends.unit_kernels import UnitSum, is_computed_as_such
-from icgd.constructions.base import Precision
+from icgd.constructions.recursion import Recursion
 from icgd.problems.activations import TANH
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
@@ -28,8 +28,8 @@ CASE = make_case(MLP((2, 3, 3, 2), "tanh"), "huber", box=2.0, seed=3)
 @pytest.mark.parametrize("activation", ["relu", "elu", "sigmoid", "cos"])
 @pytest.mark.parametrize("n_tasks", [0, 2], ids=["one task", "batch"])
 def test_coarse_fits_are_those_of_the_dense_transformer(activation, n_tasks):
-    precision = Precision(units=40, unit_activation=activation)
-    program = RECURSION.build(CASE.problem, n_steps=2, precision=precision)
+    construction = Recursion(units=40, unit_activation=activation)
+    program = construction.build(CASE.problem, n_steps=2)
     assert any(not is_computed_as_such(function) for function in program.functions)
     task = (batch_of(CASE, n_tasks) if n_tasks else CASE).task()
     ours, truth = FusedBackend().run(program, task), DenseBackend().run(program, task)
@@ -41,9 +41,8 @@ def test_coarse_fits_are_those_of_the_dense_transformer(activation, n_tasks):
 
 def test_every_fit_summed_by_units_gives_what_the_functions_themselves_give(monkeypatch):
     """All kernels have two ways; here both are nearly exact."""
-    precision = Precision(unit_activation="sigmoid")
     case = make_case(MLP((2, 3, 3, 2), "tanh"), "squared", box=2.0, seed=3)
-    program = RECURSION.build(case.problem, n_steps=2, precision=precision)
+    program = Recursion(unit_activation="sigmoid").build(case.problem, n_steps=2)
     task = batch_of(case, 2).task()
     as_such = FusedBackend().run(program, task)
     monkeypatch.setattr(unit_kernels, "AS_SUCH", -1.0)
@@ -73,8 +72,7 @@ def test_a_fit_is_computed_as_such_if_its_error_is_small_everywhere():
 
 def test_a_clip_sums_units_near_the_corners_and_is_exact_elsewhere():
     problem = make_case(MLP((2, 3, 1), "tanh"), "squared", box=2.0, seed=3).problem
-    precision = Precision(unit_activation="sigmoid")
-    program = RECURSION.build(problem, n_steps=1, precision=precision)
+    program = Recursion(unit_activation="sigmoid").build(problem, n_steps=1)
     weights = torch.tensor([-5.0, -2.01, -1.0, 0.3, 1.0, 1.99, 2.0, 2.01, 3.5]).double()
     data = torch.zeros(1, 2).double()
     machine = Machine(program, weights, data, data[:, :1], data)
@@ -94,7 +92,7 @@ def test_units_on_a_kink_are_those_of_the_dense_transformer(n_tasks):
     problem = make_case(
         MLP((2, 2, 2, 1), "relu"), "squared", box=2.0, domain=Domain(1.0, 1.0)
     ).problem
-    program = RECURSION.build(problem, n_steps=1, precision=Precision())
+    program = RECURSION.build(problem, n_steps=1)
     first, second, last = [1.0, -1.0 - 1e-5, 0.5, 0.5], [1.0, -1e-5, 1.0, 1.0], [1.0, -1.0]
     weights = torch.tensor([*first, *second, *last]).double()
     x = torch.tensor([[1.0, 1.0], [0.5, -1.0]]).double()

@@ -18,7 +18,7 @@ def compiled(widths=(2, 3, 1), activation="tanh", box=1.0) -> icgd.Compiled:
         update=icgd.GradientStep(step_size=0.5, box=box),
         domain=icgd.Domain(x=1.0, y=1.0),
     )
-    return icgd.compile(problem, n_steps=1, pieces=32)
+    return icgd.compile(problem, "relu-stack", n_steps=1, pieces=32)
 
 
 def test_depth_one_by_hand():

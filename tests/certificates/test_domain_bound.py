@@ -24,7 +24,7 @@ def compiled(pieces: int = 64, activation: str = "tanh", n_steps: int = 3) -> ic
         update=icgd.GradientStep(step_size=0.1, box=1.0),
         domain=icgd.Domain(x=1.0, y=1.0),
     )
-    return icgd.compile(problem, n_steps=n_steps, pieces=pieces)
+    return icgd.compile(problem, "relu-stack", n_steps=n_steps, pieces=pieces)
 
 
 def bound(**settings):
@@ -153,7 +153,7 @@ def test_a_network_whose_bounds_overflow_has_an_infinite_one_not_a_broken_one():
         update=icgd.GradientStep(step_size=0.1, box=1e8),
         domain=icgd.Domain(x=1.0, y=1.0),
     )
-    deep = icgd.compile(problem, n_steps=1, pieces=4)
+    deep = icgd.compile(problem, "relu-stack", n_steps=1, pieces=4)
     certificate = deep.certificate()
     assert certificate.domain_step <= 2.001e8 or certificate.domain_step == inf
     assert certificate.paper_step == inf

@@ -141,7 +141,7 @@ def test_a_program_of_another_kind_has_no_such_bound():
     network = icgd.Problem(
         MLP((2, 1)), "squared", icgd.GradientStep(0.1, 1.0), icgd.Domain(1.0, 1.0)
     )
-    program = icgd.compile(network, n_steps=1).program
+    program = icgd.compile(network, "relu-stack", n_steps=1).program
     how = Arithmetic.of(torch.float64, 9, "dense")
     with pytest.raises(ProgramError, match="relu-stack: has no step on a linear model"):
         LinearBounds(PROBLEMS["logistic"], program, how).domain()

@@ -14,7 +14,7 @@ def report_for(x: list[list[float]], activation: str = "relu") -> icgd.Report:
         update=icgd.GradientStep(step_size=0.1, box=2.0),
         domain=icgd.Domain(x=1.0, y=1.0),
     )
-    compiled = icgd.compile(problem, n_steps=1, kink_width=WIDTH)
+    compiled = icgd.compile(problem, "relu-stack", n_steps=1, kink_width=WIDTH)
     inputs = torch.tensor(x).double()
     return icgd.verify(compiled, inputs, torch.zeros_like(inputs), initial=torch.ones(1).double())
 

@@ -62,7 +62,7 @@ def test_the_bound_is_that_of_the_lemma(levels, n):
 
 def test_a_program_without_a_table_has_no_such_bound():
     case = make_case(icgd.MLP((1, 1)), "squared")
-    program = icgd.compile(case.problem, n_steps=1).program
+    program = icgd.compile(case.problem, "relu-stack", n_steps=1).program
     with pytest.raises(ProgramError) as caught:
         table_step(program, case.problem)
     assert str(caught.value) == "program: has no table of steps"

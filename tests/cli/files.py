@@ -25,7 +25,7 @@ d,c,b,a
 
 
 def compiled_run(n_steps: int = 2) -> icgd.Compiled:
-    return icgd.compile(PROBLEM, n_steps=n_steps, pieces=8)
+    return icgd.compile(PROBLEM, "relu-stack", n_steps=n_steps, pieces=8)
 
 
 def write_all(folder: Path) -> None:

@@ -74,7 +74,8 @@ def test_listing_prints_the_program(command):
 
 
 def test_tolerance_is_proved(command):
-    data = json.loads(command(*SMALL, "--tolerance", "0.05", "--json").stdout)
+    options = ("--construction", "relu-stack", "--tolerance", "0.05")
+    data = json.loads(command(*SMALL, *options, "--json").stdout)
     assert data["certificate"]["domain_step"] <= 0.05
     pieces = [int(function["fineness"].split()[0]) for function in data["functions"]]
     assert 4 < max(pieces) < 1000
@@ -131,10 +132,19 @@ def test_weights_are_stored_on_request(command, option, stored):
             f"Unknown construction 'relu_stack'; known are {', '.join(CONSTRUCTIONS)}. "
             "Did you mean 'relu-stack'?",
         ),
-        (["--registers", "66"], "registers is not a setting of relu-stack; its setting is pieces."),
         (
             ["--construction", "softmax-stack", "--pieces", "8"],
-            "pieces is not a setting of softmax-stack; its setting is registers.",
+            "softmax-stack has no setting 'pieces'; its settings are registers, kink_width, dtype. "
+            "pieces is a setting of relu-stack.",
+        ),
+        (
+            ["--kernel", "rbf", "--widths", "2,1", "--pieces", "8"],
+            "functional has no setting 'pieces'; it has no settings. pieces is a setting of "
+            "relu-stack.",
+        ),
+        (
+            ["--dtype", "float16"],
+            "Unknown dtype 'float16'; known are float64, float32. Did you mean 'float64'?",
         ),
         (
             ["--construction", "softmax-stack", "--registers", "31"],
@@ -162,13 +172,14 @@ def test_bad_input_is_refused_and_nothing_is_written(command, tmp_path, options,
 
 def test_what_no_construction_can_do_is_refused(command, tmp_path):
     message = command(*SMALL, "--loss", "cross_entropy").refusal()
-    assert message.startswith("relu-stack cannot compile this problem: the slope of the ")
+    assert message.startswith("No construction can compile this problem. relu-stack: the slope of ")
     assert listing(tmp_path) == []
 
 
 def test_an_unreachable_tolerance_is_refused(command, tmp_path):
     message = command(*SMALL, "--activation", "relu", "--tolerance", "0.001").refusal()
-    assert message.startswith("tolerance=0.001 cannot be proved: the smallest bound is ")
+    assert message.startswith("tolerance=0.001 cannot be proved by any construction that serves ")
+    assert "relu-stack: tolerance=0.001 cannot be proved: the smallest bound is " in message
     assert listing(tmp_path) == []
 
 
@@ -200,3 +211,26 @@ def test_the_example_of_the_help_works(command, tmp_path):
     assert command(*command("compile", "--help").example()).code == 0
     assert icgd.load(tmp_path / "run.safetensors").problem.target.widths == (4, 16, 1)
     assert math.isfinite(icgd.load(tmp_path / "run.safetensors").certificate().domain_step)
+
+
+def test_the_chosen_construction_is_named_with_the_reason(command):
+    text = " ".join(command(*SMALL).stdout.split())
+    assert "The transformer (softmax-stack) chosen because no other construction is" in text
+    reason = json.loads(command(*SMALL, "--json").stdout)["summary"]["chosen_because"]
+    assert reason == "no other construction is accurate to rounding with fewer weights"
+    assert "chosen" not in command(*SMALL, "--construction", "relu-stack").stdout
+
+
+def test_settings_without_a_construction_choose_one_that_has_them(command):
+    command(*SMALL, "--pieces", "8")
+    assert icgd.load("run.safetensors").program.construction == "relu-stack"
+    command(*SMALL, "--registers", "66")
+    assert icgd.load("run.safetensors").program.n_registers == 66
+
+
+def test_the_arithmetic_and_the_width_of_kinks_are_settings(command):
+    command(*SMALL, "--dtype", "float32", "--kink-width", "0.0625", "--activation", "relu")
+    loaded = icgd.load("run.safetensors")
+    settings = {"dtype": "float32", "kink_width": 0.0625}
+    expected = icgd.compile(loaded.problem, n_steps=2, **settings)
+    assert loaded == expected

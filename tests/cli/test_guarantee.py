@@ -45,7 +45,7 @@ def test_a_network_has_no_such_theorem(command, tmp_path):
     network = icgd.Problem(
         icgd.MLP((3, 1)), "squared", icgd.GradientStep(0.1, 1.0), icgd.Domain(1.0, 1.0)
     )
-    icgd.compile(network, n_steps=1).save(tmp_path / "run.safetensors")
+    icgd.compile(network, "relu-stack", n_steps=1).save(tmp_path / "run.safetensors")
     (tmp_path / "train.csv").write_text("0.5,0.5,0.5,1\n")
     outcome = command("guarantee", "run.safetensors", "train.csv")
     assert outcome.code == 2

@@ -297,3 +297,12 @@ def test_a_kernel_cannot_be_told_to_stop(command, tmp_path):
     command("compile", "--kernel", "rbf", "--widths", "4,1", "-o", "run.safetensors")
     refusal = command("run", "run.safetensors", "train.csv", "--stop-below", "1").refusal()
     assert refusal.startswith("stop_below is for runs that train weights")
+
+
+def test_a_run_in_float32_of_what_was_compiled_for_float64_says_so(run, tmp_path):
+    icgd.compile(PROBLEM, "softmax-stack", n_steps=2).save(tmp_path / "run.safetensors")
+    ran = run("--dtype", "float32", "--backend", "dense")
+    assert ran.code == 0
+    assert ran.stderr.startswith("icgd: warning: This softmax-stack was compiled for float64, but")
+    assert "Compile with dtype='float32' (--dtype float32)" in ran.stderr
+    assert run("--dtype", "float32").stderr == ""

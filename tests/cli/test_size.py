@@ -4,7 +4,10 @@ import re
 import icgd
 from tests.cli.files import listing
 
-HUGE = ("size", "--widths", "1000,20000,20000,1000", "--steps", "1000")
+HUGE = (
+    *("size", "--construction", "relu-stack", "--widths", "1000,20000,20000,1000"),
+    *("--steps", "1000"),
+)
 
 
 def huge_summary(n_tokens: int):
@@ -14,7 +17,7 @@ def huge_summary(n_tokens: int):
         icgd.GradientStep(0.1, 3.0),
         icgd.Domain(4.0, 2.0),
     )
-    return icgd.compile(problem, n_steps=1000).summary(n_tokens)
+    return icgd.compile(problem, "relu-stack", n_steps=1000).summary(n_tokens)
 
 
 def test_json_has_every_digit_of_a_huge_transformer(command):
@@ -66,3 +69,8 @@ def test_a_prompt_without_tokens_is_refused(command):
 
 def test_the_example_of_the_help_works(command):
     assert command("size", "--help").example() == list(HUGE)
+
+
+def test_the_table_says_why_a_construction_was_chosen(command):
+    text = " ".join(command("size", "--widths", "4,1", "--kernel", "rbf").stdout.split())
+    assert "(functional) chosen because no other construction serves this problem" in text

@@ -12,7 +12,7 @@ import torch
 
 import icgd
 from icgd.backends.chain import run_chain
-from icgd.constructions.base import Precision
+from icgd.constructions.cot_network import CotNetwork
 from icgd.constructions.parts.chain_block import BACKWARD, FORWARD, FROM_X, FROM_Y
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, ToleranceError, UnsupportedProblemError
@@ -107,8 +107,7 @@ def test_the_block_has_three_layers_whatever_the_depth():
 
 def test_the_kink_is_as_narrow_as_asked_or_narrower():
     def width(kink_width: float) -> float:
-        precision = Precision(kink_width=kink_width)
-        program = COT_NETWORK.build(PROBLEM, n_steps=1, precision=precision)
+        program = CotNetwork(kink_width=kink_width).build(PROBLEM, n_steps=1)
         (mark,) = (p for p in program.layers[2].instructions if isinstance(p, MarkFlat))
         return mark.width
 
@@ -248,7 +247,8 @@ def test_reaches_are_finite_whatever_the_depth():
 
 def test_other_constructions_point_here_for_batches():
     with pytest.raises(UnsupportedProblemError, match="Constructions that can: cot-network"):
-        icgd.compile(PROBLEM, n_steps=1)
+        icgd.compile(PROBLEM, "relu-stack", n_steps=1)
+    assert icgd.compile(PROBLEM, n_steps=1).program.construction == "cot-network"
 
 
 N_FAST = 25

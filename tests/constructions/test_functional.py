@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import icgd
-from icgd.constructions.registry import CONSTRUCTIONS, construction_for
+from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, ToleranceError, UnsupportedProblemError
 from tests.cases import KERNEL_CASES, SMALL
 
@@ -45,9 +45,12 @@ def test_counted_weights_are_those_that_are_built():
         assert sum(int(weight.count_nonzero()) for weight in weights) == summary.nonzeros
 
 
-def test_it_is_what_a_kernel_machine_is_compiled_with_unless_said():
-    assert construction_for(BY_NAME["rbf"], None) is FUNCTIONAL
-    assert construction_for(SMALL[0].problem, None) is CONSTRUCTIONS["relu-stack"]
+def test_it_is_what_a_kernel_machine_is_compiled_with_by_default():
+    compiled = icgd.compile(BY_NAME["rbf"], n_steps=1)
+    assert compiled.program.construction == FUNCTIONAL.name
+    assert (
+        compiled.chosen_because == "no other construction serves this problem with these settings"
+    )
 
 
 def test_networks_and_functions_are_told_apart():
@@ -89,7 +92,7 @@ def test_a_tolerance_is_met_by_rounding_alone_or_not_at_all():
         ),
         (
             lambda: icgd.compile(problem_of(icgd.FunctionalStep(0.1)), n_steps=3, pieces=8),
-            "functional is as fine as it can be and has no pieces; leave it out",
+            "functional has no setting 'pieces'; it has no settings. pieces is a setting of relu-",
         ),
         (
             lambda: icgd.compile(problem_of(icgd.FunctionalStep(0.1)), n_steps=3).run(

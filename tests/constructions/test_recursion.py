@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.constructions.base import Precision
-from icgd.constructions.recursion import default_activation, literal_layers
+from icgd.constructions.recursion import Recursion, default_activation, literal_layers
 from icgd.constructions.registry import CONSTRUCTIONS, construction_for
 from icgd.errors import SettingError, UnsupportedActivationError, UnsupportedProblemError
 from icgd.problems.domain import Domain
@@ -29,8 +28,8 @@ def problem_of(widths: tuple[int, ...], activation: str = "tanh", **settings: ob
 
 
 def built(problem, activation: str | None = None, units: int = 200, n_steps: int = 3):
-    precision = Precision(units=units, unit_activation=activation)
-    return RECURSION.build(problem, n_steps=n_steps, precision=precision)
+    construction = Recursion(units=units, unit_activation=activation)
+    return construction.build(problem, n_steps)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
@@ -198,8 +197,8 @@ def test_a_line_that_is_the_activation_wipes_as_well(activation):
 def test_reaches_leave_room_for_the_rounding_of_float32():
     """Slots that might leave them would have no bound; near kinks the most is rounded."""
     problem = problem_of((2, 2, 2, 1), "leaky_relu", box=1.0)
-    precision = Precision(units=64, dtype="float32")
-    compiled = icgd.Compiled(problem, RECURSION.build(problem, n_steps=1, precision=precision))
+    construction = Recursion(units=64, dtype="float32")
+    compiled = icgd.Compiled(problem, construction.build(problem, n_steps=1))
     for backend in ("dense", "fused"):
         certificate = compiled.certificate(dtype="float32", n_tokens=16, backend=backend)
         assert certificate.domain_step < 2.01, "two points of the box"

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.run import RunOptions
-from icgd.constructions.base import Precision
 from icgd.constructions.registry import CONSTRUCTIONS, construction_for, construction_named
 from icgd.constructions.relu_stack import ReluStack
 from icgd.errors import SettingError, UnknownNameError, UnsupportedProblemError
@@ -127,7 +126,7 @@ def test_preactivations_without_digits_are_refused():
 @over(cases.SMALL)
 def test_every_loss_of_one_variable_is_served(case):
     assert RELU_STACK.why_not(case.problem) is None
-    assert construction_for(case.problem, "relu-stack") is CONSTRUCTIONS["relu-stack"]
+    assert construction_for(case.problem, "relu-stack") == CONSTRUCTIONS["relu-stack"]
 
 
 def test_an_unknown_construction_suggests_the_nearest():
@@ -142,7 +141,7 @@ def test_an_unknown_construction_suggests_the_nearest():
 def test_a_precision_has_at_least_one_piece(pieces):
     message = f"^pieces must be a whole number of at least 1, got {pieces}\\.$"
     with pytest.raises(SettingError, match=message):
-        Precision(pieces=pieces)
+        ReluStack(pieces=pieces)
 
 
 def arguments(program: StackProgram, trace: dict) -> list[tuple[str, float]]:
@@ -201,7 +200,7 @@ def test_no_argument_leaves_the_interval_of_its_function_at_the_corners_of_the_d
         queries=corner(x_bound, [not sign for sign in x_signs], (2, widths[0])),
         initial=corner(box, w_signs, (n_parameters,)),
     )
-    program = RELU_STACK.build(problem, n_steps=2, precision=Precision(pieces))
+    program = ReluStack(pieces).build(problem, n_steps=2)
     trace = DenseBackend().run(program, task, RunOptions(program.layout.names)).trace
     for function, largest in arguments(program, trace):
         assert largest <= program.relu_sum(function).high, function
@@ -211,7 +210,7 @@ def test_no_argument_leaves_the_interval_of_its_function_at_the_corners_of_the_d
 def test_the_interval_is_not_much_wider_than_needed(activation):
     """At the all-plus corner the widest preactivation of an increasing activation is reached."""
     case = make_case(MLP((2, 3, 1), activation), "squared")
-    program = RELU_STACK.build(case.problem, n_steps=0, precision=Precision(64))
+    program = ReluStack(64).build(case.problem, n_steps=0)
     top = {"x": torch.full((1, 2), 2.0).double(), "queries": torch.full((1, 2), 2.0).double()}
     initial = torch.full((9,), 3.0, dtype=torch.float64)
     task = as_task(

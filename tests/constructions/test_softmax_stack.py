@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.run import RunOptions
-from icgd.constructions.base import Precision
 from icgd.constructions.registry import CONSTRUCTIONS, construction_for
 from icgd.constructions.softmax_stack import PROBE, SoftmaxStack
 from icgd.errors import SettingError, UnsupportedProblemError
@@ -43,7 +42,7 @@ SOFTMAX_STACK = SoftmaxStack()
 GOLDEN = Path(__file__).parents[1] / "golden"
 HEADLINE = MLP((3, 4, 4, 2), "tanh")
 DEPTHS = (1, 2, 3, 4)
-COARSE = Precision(registers=32)
+COARSE = SoftmaxStack(registers=32)
 
 
 def problem_of(
@@ -53,9 +52,9 @@ def problem_of(
 
 
 def build(
-    problem: Problem, precision: Precision | None = None, *, n_steps: int = 1
+    problem: Problem, construction: SoftmaxStack = SOFTMAX_STACK, *, n_steps: int = 1
 ) -> StackProgram:
-    return SOFTMAX_STACK.build(problem, n_steps=n_steps, precision=precision or Precision())
+    return construction.build(problem, n_steps)
 
 
 def chain(depth: int, activation: str, output: str = "identity") -> MLP:
@@ -150,12 +149,14 @@ def test_3_4_4_2_tanh_needs_at_most_110_registers_for_1e_11():
 
 def test_registers_are_those_that_are_asked_for():
     for registers in (32, 64, 100):
-        assert build(problem_of(HEADLINE), Precision(registers=registers)).n_registers == registers
+        assert (
+            build(problem_of(HEADLINE), SoftmaxStack(registers=registers)).n_registers == registers
+        )
     assert build(problem_of(chain(2, "relu"))).n_registers == 32
 
 
 def test_float32_is_content_with_fewer_registers():
-    assert build(problem_of(HEADLINE), Precision(dtype="float32")).n_registers <= 64
+    assert build(problem_of(HEADLINE), SoftmaxStack(dtype="float32")).n_registers <= 64
 
 
 def test_the_weights_depend_on_neither_the_data_nor_the_number_of_steps():
@@ -172,7 +173,7 @@ def test_scratch_has_only_the_slots_that_are_used():
 def test_the_golden_listing_of_3_4_4_2_tanh():
     """But for the errors, which come out of a least-squares fit, in whatever order it rounds."""
     problem = make_case(HEADLINE, "squared").problem
-    listing = build(problem, Precision(registers=64), n_steps=5).listing()
+    listing = build(problem, SoftmaxStack(registers=64), n_steps=5).listing()
     listing = re.sub(r"error at most \S+", "error at most ...", listing)
     assert listing == (GOLDEN / "softmax_stack_3_4_4_2_tanh.txt").read_text(encoding="utf-8")
 
@@ -214,26 +215,26 @@ def test_arguments_without_digits_are_refused(target, domain, largest):
 def test_every_loss_of_one_variable_is_served(activation, loss):
     problem = problem_of(MLP((2, 3, 1), activation, activation), loss)
     assert SOFTMAX_STACK.why_not(problem) is None
-    assert construction_for(problem, "softmax-stack") is CONSTRUCTIONS["softmax-stack"]
+    assert construction_for(problem, "softmax-stack") == CONSTRUCTIONS["softmax-stack"]
 
 
 @pytest.mark.parametrize("registers", [1, 31, 1025])
 def test_registers_out_of_range_are_refused(registers):
     message = f"^registers must lie between 32 and 1024, got {registers}\\.$"
     with pytest.raises(SettingError, match=message):
-        build(problem_of(HEADLINE), Precision(registers=registers))
+        build(problem_of(HEADLINE), SoftmaxStack(registers=registers))
 
 
 def test_registers_out_of_range_are_refused_even_if_nothing_is_fitted():
     with pytest.raises(SettingError, match=r"^registers must lie between 32 and 1024, got 8\.$"):
-        build(problem_of(chain(1, "relu")), Precision(registers=8))
+        build(problem_of(chain(1, "relu")), SoftmaxStack(registers=8))
 
 
 @pytest.mark.parametrize("registers", [0, -2])
 def test_a_precision_has_at_least_one_register(registers):
     message = f"^registers must be a whole number of at least 1, got {registers}\\.$"
     with pytest.raises(SettingError, match=message):
-        Precision(registers=registers)
+        SoftmaxStack(registers=registers)
 
 
 def test_too_few_registers_for_an_activation_that_grows_are_refused():
@@ -241,7 +242,7 @@ def test_too_few_registers_for_an_activation_that_grows_are_refused():
     problem = problem_of(MLP((2, 3, 3, 3, 2), "silu", "silu"), box=10.0)
     with pytest.raises(SettingError, match=r"^registers=32 is too few for these ranges: the error"):
         build(problem, COARSE)
-    assert build(problem, Precision(registers=64)).n_registers == 64
+    assert build(problem, SoftmaxStack(registers=64)).n_registers == 64
 
 
 def inputs_of(combination: Combination, before: dict) -> torch.Tensor:
@@ -302,7 +303,7 @@ def test_no_argument_leaves_its_range_at_the_corners_of_the_domain(
         queries=corner(x_bound, [not sign for sign in x_signs], (2, widths[0])),
         initial=corner(box, w_signs, (problem.target.n_parameters,)),
     )
-    program = build(problem, Precision(registers=registers), n_steps=2)
+    program = build(problem, SoftmaxStack(registers=registers), n_steps=2)
     trace = DenseBackend().run(program, task, RunOptions(program.layout.names)).trace
     for number, layer in enumerate(program.unrolled()):
         before = {name: states[number] for name, states in trace.items()}
@@ -315,7 +316,7 @@ def test_no_argument_leaves_its_range_at_the_corners_of_the_domain(
 def test_saturated_units_are_looked_up_too(registers):
     """Far out on a large grid, where the memory has a higher score than most of its tokens."""
     problem = make_case(MLP((3, 2), "tanh", "tanh"), "logistic").problem
-    program = build(problem, Precision(registers=registers))
+    program = build(problem, SoftmaxStack(registers=registers))
     top = torch.full((2, 3), 2.0, dtype=torch.float64)
     initial = torch.tensor([3.0, 3.0, 3.0, -1.5, -1.5, -1.5], dtype=torch.float64)
     task = as_task(problem, top, torch.zeros(2, 2).double(), queries=top, initial=initial)
@@ -340,7 +341,7 @@ def weight_error(seed: int, registers: int | None, n_steps: int = 5) -> float:
     """Largest distance to the exact run from the same weights."""
     case = make_case(HEADLINE, "squared", box=1.0, n_examples=6, seed=seed)
     task = case.task()
-    program = build(case.problem, Precision(registers=registers), n_steps=n_steps)
+    program = build(case.problem, SoftmaxStack(registers=registers), n_steps=n_steps)
     weights = FusedBackend().run(program, task).parameters
     truth = case.problem.oracle.train(task, n_steps)
     assert (truth[-1] - truth[0]).abs().max() > 0.1

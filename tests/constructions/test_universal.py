@@ -10,7 +10,6 @@ from torch import Tensor
 
 import icgd
 from icgd.constructions import universal
-from icgd.constructions.base import Precision
 from icgd.constructions.registry import construction_for
 from icgd.constructions.universal import Universal, context_head, level_values, levels_of
 from icgd.errors import (
@@ -232,7 +231,11 @@ def test_the_ends_of_a_ramp_are_on_a_level(backend):
             {"kink_width": 0.25},
             "kink_width must lie between 9.31323e-10 and 0.015625, got 0.25.",
         ),
-        ({"pieces": 8}, "pieces is not a setting of universal; its setting is levels."),
+        (
+            {"pieces": 8},
+            "universal has no setting 'pieces'; its settings are levels, n_examples, kink_width. "
+            "pieces is a setting of relu-stack.",
+        ),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -253,10 +256,20 @@ def test_keys_that_float64_cannot_tell_apart_are_refused(monkeypatch):
     )
 
 
+def test_it_is_chosen_only_for_its_own_settings():
+    """Another construction always comes closer, for prompts of any length."""
+    assert icgd.compile(PROBLEM, n_steps=1).program.construction != "universal"
+    assert icgd.compile(PROBLEM, n_steps=1, tolerance=1.0).program.construction != "universal"
+    assert icgd.compile(PROBLEM, n_steps=1, n_examples=2) == compiled(4, 2)
+
+
 def test_other_constructions_take_no_number_of_examples():
     with pytest.raises(SettingError) as caught:
-        icgd.compile(PROBLEM, n_steps=1, n_examples=2)
-    assert str(caught.value) == "relu-stack takes prompts of any length; leave n_examples out."
+        icgd.compile(PROBLEM, "relu-stack", n_steps=1, n_examples=2)
+    assert str(caught.value) == (
+        "relu-stack has no setting 'n_examples'; its settings are pieces, kink_width. n_examples "
+        "is a setting of universal, cot-ridge, cot-lasso, cot-glm."
+    )
 
 
 def test_a_tolerance_chooses_the_levels(monkeypatch):
@@ -303,8 +316,7 @@ def test_a_program_survives_saving(tmp_path):
 
 
 def test_the_default_table_is_for_2_examples_on_4_levels():
-    precision = Precision()
-    assert (precision.levels, precision.n_examples) == (4, 2)
+    assert (UNIVERSAL.levels, UNIVERSAL.n_examples) == (4, 2)
     assert icgd.compile(PROBLEM, n_steps=1, construction="universal") == compiled(4, 2)
 
 

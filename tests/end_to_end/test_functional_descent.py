@@ -212,7 +212,7 @@ def test_linear_functional_descent_is_gradient_descent_on_the_weights():
     network = icgd.Problem(
         icgd.MLP((3, 1), "identity"), "squared", icgd.GradientStep(0.6, 50.0), icgd.Domain(1.0, 1.0)
     )
-    weights = icgd.compile(network, n_steps=8).run(
+    weights = icgd.compile(network, "relu-stack", n_steps=8).run(
         x, y, initial=np.zeros(3), queries=queries, dtype="float64"
     )
     machine = icgd.Problem(

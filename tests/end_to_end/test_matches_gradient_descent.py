@@ -1,5 +1,6 @@
 """The matrix: every construction, on every problem, on every backend, against the reference."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
@@ -17,10 +18,9 @@ def compiled_case(construction, case: Case, pieces: int, dtype: str = "float64")
     """Pieces are a setting of relu-stack only; softmax-stack has full accuracy unless said."""
     if reason := construction.why_not(case.problem):
         pytest.skip(reason)
-    settings = {"pieces": pieces} if construction.setting == "pieces" else {}
-    return icgd.compile(
-        case.problem, n_steps=3, construction=construction.name, dtype=dtype, **settings
-    )
+    wanted = {"pieces": pieces, "dtype": dtype}
+    settings = {name: wanted[name] for name in construction.settings() if name in wanted}
+    return icgd.compile(case.problem, replace(construction, **settings), n_steps=3)
 
 
 @on_every_backend  # which change fastest, so that a case is compiled once for both

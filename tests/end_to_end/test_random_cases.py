@@ -4,7 +4,7 @@ and how tight (b) is.
 Both backends and precisions; and cases whose steps jump far across the box.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import median
 
@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import icgd
+from icgd.constructions.base import AbstractConstruction
 from icgd.errors import SettingError
 from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
@@ -62,7 +63,7 @@ def data_for(problem: icgd.Problem, n: int, seed: int) -> tuple[torch.Tensor, to
 class Kind:
     """Cases of one construction: how finely it approximates, and on which problems."""
 
-    construction: str
+    construction: AbstractConstruction
     fineness: dict[str, st.SearchStrategy]
     largest_box: float
     backends: tuple[str, ...]
@@ -70,11 +71,11 @@ class Kind:
 
 
 RELU_STACK = Kind(
-    "relu-stack", {"pieces": st.integers(2, 64)}, 4.0, ("fused", "fused", "dense"), n_steps=2
+    icgd.ReluStack(), {"pieces": st.integers(2, 64)}, 4.0, ("fused", "fused", "dense"), n_steps=2
 )
 # The registers for full accuracy grow with box and domain, and with them the time of a case.
 SOFTMAX_STACK = Kind(
-    "softmax-stack",
+    icgd.SoftmaxStack(),
     {"registers": st.one_of(st.none(), st.integers(32, 64))},
     1.0,
     ("fused", "dense"),
@@ -100,9 +101,9 @@ def bound_over_measured(
     )
     def bounds_hold(description, n, fineness, backend, dtype, seed) -> None:
         problem = problem_of(*description)
-        compiled = icgd.compile(
-            problem, n_steps=kind.n_steps, construction=kind.construction, dtype=dtype, **fineness
-        )
+        made_for = {"dtype": dtype} if "dtype" in kind.construction.settings() else {}
+        construction = replace(kind.construction, **fineness, **made_for)
+        compiled = icgd.compile(problem, construction, n_steps=kind.n_steps)
         ratios.extend(checked(compiled, n, seed, backend, dtype))
 
     bounds_hold()

@@ -6,6 +6,14 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(
+            UnsupportedProblemError.by_all,
+            {"relu-stack": "it cannot.", "universal": "nor can it.", "recursion": "it cannot."},
+        ),
+        "No construction can compile this problem. relu-stack, recursion: it cannot. universal: "
+        "nor can it.",
+    ),
+    (
         made(KernelError.wrong_dtype, "mine", "torch.float32", "torch.float64"),
         "Kernel 'mine' returned float32 for points of float64. Keep the type of the points.",
     ),

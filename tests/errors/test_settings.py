@@ -6,6 +6,30 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(SettingError.no_setting, "functional", "pieces", (), ["relu-stack"]),
+        "functional has no setting 'pieces'; it has no settings. pieces is a setting of "
+        "relu-stack.",
+    ),
+    (
+        made(SettingError.no_setting, "relu-stack", "peices", ("pieces", "kink_width"), []),
+        "relu-stack has no setting 'peices'; its settings are pieces, kink_width. Did you mean "
+        "'pieces'?",
+    ),
+    (
+        made(SettingError.beside_construction, "ReluStack", {"pieces": 8, "kink_width": 0.5}),
+        "pieces=8, kink_width=0.5 was given beside a construction object, which has its own "
+        "settings. Put it into the object: ReluStack(pieces=8, kink_width=0.5).",
+    ),
+    (
+        made(ToleranceError.no_room, 1e-6, "relu-stack", 12345.0),
+        "tolerance=1e-06 takes relu-stack more than 12,345 weights.",
+    ),
+    (
+        made(ToleranceError.by_all, 1e-6, {"relu-stack": ValueError("a."), "recursion": "b."}),
+        "tolerance=1e-06 cannot be proved by any construction that serves this problem. "
+        "relu-stack: a. recursion: b.",
+    ),
+    (
         made(SettingError.is_a_chain, "cot-network"),
         "cot-network is one block of layers that writes a chain, not a stack of layers; its "
         "weights are those of block(). Compile with relu-stack for a whole transformer.",
@@ -56,18 +80,8 @@ MESSAGES = [
         "step_size has 2 entries; expected 3, one for each step.",
     ),
     (
-        made(
-            SettingError.nothing_compiles, {"relu-stack": "it cannot.", "universal": "nor can it."}
-        ),
-        "No construction accepts this problem. relu-stack: it cannot. universal: nor can it.",
-    ),
-    (
         made(SettingError.starts_from_zero),
         "A kernel machine starts from the function 0; leave `initial` out.",
-    ),
-    (
-        made(SettingError.no_setting, "pieces", "functional"),
-        "functional is as fine as it can be and has no pieces; leave it out.",
     ),
     (
         made(SettingError.not_positive, "step_size", -0.5),
@@ -134,10 +148,6 @@ MESSAGES = [
         made(SettingError.too_few_registers, 34),
         "registers=34 is too few for these ranges: the error of a look-up exceeds what it looks "
         "up. Give more registers, or use a smaller box or domain.",
-    ),
-    (
-        made(SettingError.of_another_construction, "pieces", "softmax-stack", "registers"),
-        "pieces is not a setting of softmax-stack; its setting is registers.",
     ),
     (
         made(SettingError.bad_interval, 2.0, 1.0),
@@ -210,14 +220,6 @@ MESSAGES = [
         made(SettingError.keys_too_close, 2, 50),
         "levels=2 with n_examples=50 needs keys that are too close for float64 to tell apart. Give "
         "fewer levels or examples.",
-    ),
-    (
-        made(SettingError.any_number_of_examples, "relu-stack"),
-        "relu-stack takes prompts of any length; leave n_examples out.",
-    ),
-    (
-        made(SettingError.one_activation, "relu-stack"),
-        "relu-stack is made of one activation only; leave unit_activation out, or use recursion.",
     ),
     (
         made(SettingError.singular, 0.0, 4.0, 1e-14),

@@ -1,10 +1,16 @@
 import pytest
 
-from icgd.errors import warnings
+from icgd.errors import PrecisionWarning, warnings
 from icgd.errors.warnings import BoxWarning, DivergenceWarning
 from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
 
 MESSAGES = [
+    (
+        made(PrecisionWarning.of, "softmax-stack"),
+        "This softmax-stack was compiled for float64, but its weights are used in float32, where "
+        "gradients lose about 10 times more to rounding than they must. Compile with "
+        "dtype='float32' (--dtype float32), or use float64 or backend='fused'.",
+    ),
     (
         made(BoxWarning.of, 2, 0.5),
         "Coefficient 2 (counted from 0) ends at the box, 0.5: without it, it would be larger. Give "

@@ -123,3 +123,9 @@ def test_the_listing_says_piece_in_the_singular_and_exact_for_no_error():
 @pytest.mark.parametrize("heading", ["slots", "functions", "block, 3 times", "prediction"])
 def test_the_listing_has_its_sections(heading):
     assert heading in build(RELU_STACK, cases.FEW[0]).listing().splitlines()
+
+
+def test_data_of_older_files_do_not_say_what_arithmetic_they_are_made_for():
+    data = build(SOFTMAX_STACK, LOOKING_UP).to_data()
+    assert data.pop("made_for") == "float64"
+    assert from_data(data).made_for is None

@@ -1,7 +1,7 @@
 import pytest
 
 import icgd
-from icgd.errors import SettingError
+from icgd.errors import UnsupportedProblemError
 from icgd.reproductions import plotting
 from icgd.reproductions.comparison import Settings, compare, draw
 from tests.cases import TINY
@@ -62,7 +62,7 @@ def test_a_problem_that_nothing_compiles_says_why():
     problem = icgd.Problem(
         icgd.MLP((2, 3)), "cross_entropy", TINY.problem.update, icgd.Domain(1.0, 1.0)
     )
-    with pytest.raises(SettingError, match=r"No construction accepts this problem. relu-stack: "):
+    with pytest.raises(UnsupportedProblemError, match="No construction can compile this problem"):
         compare(quick(problem))
 
 

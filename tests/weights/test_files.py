@@ -22,7 +22,7 @@ PROBLEM = icgd.Problem(
 
 @pytest.fixture(scope="module")
 def compiled() -> icgd.Compiled:
-    return icgd.compile(PROBLEM, n_steps=2, pieces=8)
+    return icgd.compile(PROBLEM, "relu-stack", n_steps=2, pieces=8)
 
 
 @pytest.fixture

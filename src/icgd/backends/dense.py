@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import singledispatch
 from typing import ClassVar, final
@@ -15,7 +16,7 @@ from icgd.backends.dense_stack import DenseStack
 from icgd.backends.memory import usable_memory
 from icgd.backends.run import RunOptions
 from icgd.backends.scored_stack import ScoredStack
-from icgd.errors import DenseSizeError, ProgramError
+from icgd.errors import DenseSizeError, PrecisionWarning, ProgramError
 from icgd.layers.transformer import Transformer
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
@@ -29,6 +30,8 @@ from icgd.weights.summary import summarise
 def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
     """The transformer with ordinary weights, if they fit in memory."""
     require_memory(program, dtype)
+    if dtype == torch.float32 and program.made_for == "float64":
+        warnings.warn(PrecisionWarning.of(program.construction), stacklevel=2)
     return lower_program(program, dtype)
 
 

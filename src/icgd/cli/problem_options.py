@@ -29,6 +29,7 @@ from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError
 from icgd.pipeline import compile
 from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.arrays import DTYPES
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import KERNELS
@@ -124,8 +125,8 @@ ConstructionName = Annotated[
     str | None,
     typer.Option(
         "--construction",
-        help=f"One of {', '.join(CONSTRUCTIONS)}; relu-stack, functional for a kernel, or one of "
-        "the last three for a link, unless said.",
+        help=f"One of {', '.join(CONSTRUCTIONS)}. Default: the smallest that is accurate to "
+        "rounding, or that proves --tolerance.",
         rich_help_panel=BUILDING,
     ),
 ]
@@ -170,6 +171,23 @@ UnitActivationName = Annotated[
         "--unit-activation",
         help=f"recursion: what heads and hidden units apply, one of {', '.join(UNIT_ACTIVATIONS)}; "
         "the network's own unless said.",
+        rich_help_panel=BUILDING,
+    ),
+]
+KinkWidth = Annotated[
+    float | None,
+    typer.Option(
+        help="Width of the ramp that stands in for a jump, a power of two. Default: 2^-13, and "
+        "2^-30 in cot-network.",
+        rich_help_panel=BUILDING,
+    ),
+]
+MadeFor = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        help="softmax-stack, recursion, cot-network: the arithmetic that it is made for, "
+        f"{' or '.join(DTYPES)}. Default: float64.",
         rich_help_panel=BUILDING,
     ),
 ]
@@ -239,23 +257,25 @@ def compiled_from(
     examples: Examples = None,
     units: Units = None,
     unit_activation: UnitActivationName = None,
+    kink_width: KinkWidth = None,
+    dtype: MadeFor = None,
     tolerance: Tolerance = None,
 ) -> Compiled:
     """The training run that the options describe."""
     problem = sized_by(problem, step_from, label)
+    options = {
+        "pieces": pieces,
+        "registers": registers,
+        "levels": levels,
+        "n_examples": examples,
+        "units": units,
+        "unit_activation": unit_activation,
+        "kink_width": kink_width,
+        "dtype": dtype,
+    }
+    settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     with progress("compiling"):
-        return compile(
-            problem,
-            n_steps=steps,
-            construction=construction,
-            pieces=pieces,
-            registers=registers,
-            levels=levels,
-            n_examples=examples,
-            units=units,
-            unit_activation=unit_activation,
-            tolerance=tolerance,
-        )
+        return compile(problem, construction, n_steps=steps, tolerance=tolerance, **settings)
 
 
 def _machine(widths: tuple[int, ...], kernel: str) -> KernelMachine:

@@ -155,6 +155,8 @@ def print_summary(summary: Summary) -> None:
         (f"FLOPs, {summary.n_tokens} tokens", f"{count_text(summary.flops)} dense"),
         ("direct training", f"{count_text(summary.direct_flops)} FLOPs"),
     ]
+    if summary.chosen_because is not None:
+        rows.insert(0, ("chosen", f"because {summary.chosen_because}"))
     print_rows(f"The transformer ({summary.construction})", rows)
 
 

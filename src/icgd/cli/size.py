@@ -26,7 +26,7 @@ def size(
 ) -> None:
     """Print how large the transformer would be, without building it.
 
-    Example: icgd size --widths 1000,20000,20000,1000 --steps 1000
+    Example: icgd size --construction relu-stack --widths 1000,20000,20000,1000 --steps 1000
     """
     summary = compiled.summary(tokens)
     if as_json:

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from icgd.approximation.grid_mean import mean_of_link
 from icgd.approximation.relu_sum import fit_relu_sum
-from icgd.constructions.base import AbstractConstruction, Precision
+from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.parts.ranges import ROUNDING_ROOM
 from icgd.problems.activations import IDENTITY
 from icgd.problems.linear_model import LinearModel
@@ -61,6 +61,7 @@ TOKENS = {"mean": TOKENS_PER_EXAMPLE, "sum": N_TOKENS}
 """For each reduction of the loss, the slot that holds n_tokens times the share of an example."""
 
 
+@dataclass(frozen=True)
 class AbstractCotLinear(AbstractConstruction):
     """One block of three layers a step. Subclasses say which models they train."""
 
@@ -81,7 +82,7 @@ class AbstractCotLinear(AbstractConstruction):
         """Why it does not train such a model, or None."""
         return None
 
-    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
+    def build(self, problem: Problem, n_steps: int) -> StackProgram:
         builder = _Builder.of(problem)
         return StackProgram(
             construction=self.name,

@@ -35,6 +35,7 @@ the grid errs, by rounding and by 1e-11 in what is looked up, and a unit on a ki
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil, log2
 from typing import ClassVar
 
@@ -45,7 +46,7 @@ from icgd.approximation.lattice import (
     identity,
     line_lattice,
 )
-from icgd.constructions.base import AbstractConstruction, Precision
+from icgd.constructions.base import AbstractConstruction, kink_width_within
 from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
 from icgd.constructions.parts.look_ups import largest_output, looked_up
 from icgd.constructions.parts.ranges import (
@@ -55,6 +56,7 @@ from icgd.constructions.parts.ranges import (
     ranges_on_domain,
 )
 from icgd.problems.activations import IDENTITY, Activation
+from icgd.problems.arrays import dtype_named
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import Loss
 from icgd.problems.mlp import MLP
@@ -78,12 +80,23 @@ GRID_HALF = 15
 """31 grid tokens: lines have full accuracy. What is looked up may need more."""
 
 
+@dataclass(frozen=True)
 class CotNetwork(AbstractConstruction):
-    """2N blocks a round, all by the same three layers, or four with a smooth activation."""
+    """2N blocks a round, all by the same three layers, or four with a smooth activation.
+
+    Kinks are `kink_width` wide. What is looked up has full accuracy in `dtype`.
+    """
+
+    kink_width: float = KINK_WIDTH
+    dtype: str = "float64"
 
     name: ClassVar[str] = "cot-network"
     takes_batches: ClassVar[bool] = True
     takes_biases: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        kink_width_within(self.kink_width)
+        dtype_named(self.dtype)
 
     def objection(self, problem: Problem) -> str | None:
         if problem.gradient_step.batch_size is None:
@@ -93,8 +106,8 @@ class CotNetwork(AbstractConstruction):
             )
         return _loss_problem(problem) or _activation_problem(problem) or _size_problem(problem)
 
-    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> ChainProgram:
-        block = _block(problem, precision)
+    def build(self, problem: Problem, n_steps: int) -> ChainProgram:
+        block = _block(problem, self)
         return ChainProgram(
             construction=self.name,
             rows=block.rows(),
@@ -177,12 +190,12 @@ def _loss_slope(loss: Loss) -> LossSlope:
     return LossSlope(prediction, label, function, bound)
 
 
-def _block(problem: Problem, precision: Precision) -> ChainBlock:
+def _block(problem: Problem, settings: CotNetwork) -> ChainBlock:
     update, target = problem.gradient_step, problem.network
     reaches = _reaches(problem)
     moved = update.box + update.step_size * reaches.gradient
     up = 2 * (problem.domain.y + reaches.forward)
-    look_ups = _tables(problem, reaches.forward, precision)
+    look_ups = _tables(problem, reaches.forward, settings.dtype)
     line = _line(look_ups)
     # B_1 may leave its grid (`backends/chain_generator.py`): heads return up to its last token.
     backward = line.half * line.spacing * reaches.backward
@@ -195,7 +208,7 @@ def _block(problem: Problem, precision: Precision) -> ChainBlock:
         step_size=update.step_size,
         box=update.box,
         leak=leaks[0] if leaks else 0.0,
-        kink_width=min(precision.kink_width, KINK_WIDTH),
+        kink_width=min(settings.kink_width, KINK_WIDTH),
         smooth=tuple(smooth.values()),
         look_ups=look_ups,
         loss=_loss_slope(problem.loss_function),
@@ -229,11 +242,11 @@ def _reach(size: float) -> float:
     return roomy if roomy < LARGEST_REACH else LARGEST_REACH
 
 
-def _tables(problem: Problem, reach: float, precision: Precision) -> tuple[LatticeFunction, ...]:
+def _tables(problem: Problem, reach: float, dtype: str) -> tuple[LatticeFunction, ...]:
     """What is looked up, with as many tokens for all as the worst needs, each as far apart as it
     likes; all of it is bounded, so that few tokens serve any reach.
     """
-    functions, accuracy = looked_up(problem), ACCURACY[precision.dtype]
+    functions, accuracy = looked_up(problem), ACCURACY[dtype]
     roomy = ROUNDING_ROOM * reach  # heads of the product are off by less than that
     halves = [GRID_HALF]
     while True:

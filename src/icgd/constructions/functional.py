@@ -18,10 +18,10 @@ every example reads itself. A transform A moves the inputs along (GD++).
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import ClassVar
 
-from icgd.constructions.base import AbstractConstruction, Precision
+from icgd.constructions.base import AbstractConstruction
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.problem import Problem
 from icgd.program.instructions import IS_EXAMPLE
@@ -31,6 +31,7 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
 
+@dataclass(frozen=True)
 class Functional(AbstractConstruction):
     """One layer a step, for any kernel."""
 
@@ -40,7 +41,7 @@ class Functional(AbstractConstruction):
     def objection(self, problem: Problem) -> str | None:
         return None
 
-    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
+    def build(self, problem: Problem, n_steps: int) -> StackProgram:
         update = problem.functional_step
         update.require_steps(n_steps)
         alike = update.is_constant or n_steps == 0

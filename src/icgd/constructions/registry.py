@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from icgd.constructions.base import AbstractConstruction
-from icgd.constructions.cot_linear import AbstractCotLinear, CotGlm, CotLasso, CotRidge
+from icgd.constructions.cot_linear import CotGlm, CotLasso, CotRidge
 from icgd.constructions.cot_network import CotNetwork
 from icgd.constructions.functional import Functional
 from icgd.constructions.recursion import Recursion
 from icgd.constructions.relu_stack import ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.constructions.universal import Universal
-from icgd.errors import UnknownNameError, UnsupportedProblemError
+from icgd.errors import SettingError, UnknownNameError, UnsupportedProblemError
 from icgd.problems.problem import Problem
 
 CONSTRUCTIONS: dict[str, AbstractConstruction] = {
@@ -27,6 +31,7 @@ CONSTRUCTIONS: dict[str, AbstractConstruction] = {
         CotGlm(),
     )
 }
+"""Each with its default settings."""
 
 
 def construction_named(name: str) -> AbstractConstruction:
@@ -36,22 +41,49 @@ def construction_named(name: str) -> AbstractConstruction:
     return CONSTRUCTIONS[name]
 
 
-def construction_for(problem: Problem, name: str | None) -> AbstractConstruction:
-    """The construction called `name`, if it can serve `problem`; else say why and which can.
-
-    Without a name, the first one that trains such a target, or of several the first that serves it.
-    """
-    construction = _default(problem) if name is None else construction_named(name)
-    name, reason = construction.name, construction.why_not(problem)
+def construction_for(
+    problem: Problem, chosen: str | AbstractConstruction, settings: Mapping[str, Any] | None = None
+) -> AbstractConstruction:
+    """The chosen construction with these settings, if it can serve `problem`; else say why."""
+    construction = (
+        chosen if isinstance(chosen, AbstractConstruction) else construction_named(chosen)
+    )
+    reason = construction.why_not(problem)
     if reason is not None:
         able = [other.name for other in CONSTRUCTIONS.values() if other.why_not(problem) is None]
-        raise UnsupportedProblemError.of(name, reason, able)
-    return construction
+        raise UnsupportedProblemError.of(construction.name, reason, able)
+    if settings and construction is chosen:
+        raise SettingError.beside_construction(type(construction).__name__, settings)
+    return with_settings(construction, settings or {})
 
 
-def _default(problem: Problem) -> AbstractConstruction:
-    """Of a network it is relu-stack, also where another would serve: that must be asked for."""
-    candidates = [c for c in CONSTRUCTIONS.values() if isinstance(problem.target, c.target)]
-    linear = (c for c in candidates if isinstance(c, AbstractCotLinear))
-    suited = (c for c in linear if not c.other_model(problem.model, problem.proximal_step))
-    return next(suited, candidates[0])
+def with_settings(
+    construction: AbstractConstruction, settings: Mapping[str, Any]
+) -> AbstractConstruction:
+    """The construction with these settings in place of its own."""
+    own = construction.settings()
+    for name in settings:
+        if name not in own:
+            owners = [c.name for c in CONSTRUCTIONS.values() if name in c.settings()]
+            raise SettingError.no_setting(construction.name, name, own, owners)
+    return replace(construction, **settings)
+
+
+def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[AbstractConstruction]:
+    """The constructions that can serve `problem`, with these settings, last resorts left out."""
+    reasons = {name: c.why_not(problem) for name, c in CONSTRUCTIONS.items()}
+    able = [c for name, c in CONSTRUCTIONS.items() if reasons[name] is None]
+    if not able:
+        raise UnsupportedProblemError.by_all(_relevant(problem, reasons))
+    owners = [c for c in able if set(settings) <= set(c.settings())] or able[:1]
+    first_choices = [c for c in owners if not c.is_last_resort] or owners
+    return [with_settings(construction, settings) for construction in first_choices]
+
+
+def _relevant(problem: Problem, reasons: Mapping[str, str | None]) -> dict[str, str]:
+    """The reasons of those that train such a target."""
+    return {
+        name: reason
+        for name, reason in reasons.items()
+        if reason is not None and isinstance(problem.target, CONSTRUCTIONS[name].target)
+    }

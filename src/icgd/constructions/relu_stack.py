@@ -17,11 +17,12 @@ weights of this transformer depend neither on the data nor on the length of the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil, log2, sqrt
 from typing import ClassVar
 
-from icgd.approximation.relu_sum import fit_relu_sum
-from icgd.constructions.base import AbstractConstruction, Precision
+from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
+from icgd.constructions.base import AbstractConstruction, kink_width_within
 from icgd.constructions.parts.backward_pass import backward_pass, loss_argument
 from icgd.constructions.parts.forward_pass import forward_pass, slopes, units_slot
 from icgd.constructions.parts.ranges import (
@@ -33,9 +34,10 @@ from icgd.constructions.parts.ranges import (
 )
 from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY
-from icgd.problems.functions import ScalarFunction
+from icgd.problems.functions import ScalarFunction, SmoothFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
+from icgd.problems.settings import count
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import (
     IS_EXAMPLE,
@@ -54,13 +56,24 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
 
+@dataclass(frozen=True)
 class ReluStack(AbstractConstruction):
-    """Exactly 2N + 4 layers a step; exact for piecewise-linear activations and losses."""
+    """Exactly 2N + 4 layers a step; exact for piecewise-linear activations and losses.
+
+    Every smooth function is made of `pieces` pieces. A ramp of `kink_width` stands in for a step.
+    """
+
+    pieces: int = 64
+    kink_width: float = DEFAULT_KINK_WIDTH
 
     name: ClassVar[str] = "relu-stack"
     setting: ClassVar[str] = "pieces"
     coarsest: ClassVar[int] = 4
     finest: ClassVar[int] = 2**14
+
+    def __post_init__(self) -> None:
+        count("pieces", self.pieces)
+        kink_width_within(self.kink_width)
 
     def finer(self, setting: int, excess: float) -> int:
         return ceil(1.01 * setting * sqrt(excess))  # the error falls with the square
@@ -74,8 +87,12 @@ class ReluStack(AbstractConstruction):
             )
         return without_digits(problem)
 
-    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
-        functions = _fitted_functions(problem, precision)
+    def may_be_accurate(self, problem: Problem) -> bool:
+        needed = _needed_functions(problem).values()
+        return not any(isinstance(function, SmoothFunction) for function in needed)
+
+    def build(self, problem: Problem, n_steps: int) -> StackProgram:
+        functions = _fitted_functions(problem, self.pieces, self.kink_width)
         target = problem.network
         gate = _gate(functions)
         block = [
@@ -126,7 +143,7 @@ def _needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
     return {function.name: function for function in functions}
 
 
-def _fitted_functions(problem: Problem, precision: Precision) -> tuple[ReluSum, ...]:
+def _fitted_functions(problem: Problem, pieces: int, kink_width: float) -> tuple[ReluSum, ...]:
     """Fit every function on an interval that no argument leaves, fitting errors included.
 
     The outputs may overshoot by the error of the fit, which is known only after fitting: widen
@@ -138,7 +155,7 @@ def _fitted_functions(problem: Problem, precision: Precision) -> tuple[ReluSum, 
     while True:
         reach = ROUNDING_ROOM * largest_argument(problem, ranges_on_domain(problem, margin))
         functions = tuple(
-            fit_relu_sum(function, -reach, reach, precision.pieces, precision.kink_width)
+            fit_relu_sum(function, -reach, reach, pieces, kink_width)
             for function in needed.values()
         )
         overshoot = max(f.error for f in functions if f.name in _value_names(problem.network))
@@ -146,7 +163,7 @@ def _fitted_functions(problem: Problem, precision: Precision) -> tuple[ReluSum, 
             return functions
         margin = 1.25 * overshoot
         if not margin <= LARGEST_ARGUMENT:  # the error of so few pieces grows with the interval
-            raise SettingError.too_few_pieces(precision.pieces, problem.network.activation)
+            raise SettingError.too_few_pieces(pieces, problem.network.activation)
 
 
 def _value_names(target: MLP) -> set[str]:

@@ -38,11 +38,11 @@ from icgd.approximation.lattice import (
     line_lattice,
     square,
 )
-from icgd.approximation.relu_sum import fit_relu_sum
-from icgd.constructions.base import AbstractConstruction, Precision
+from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
+from icgd.constructions.base import AbstractConstruction, kink_width_within
 from icgd.constructions.parts.backward_pass import loss_argument
 from icgd.constructions.parts.forward_pass import units_slot
-from icgd.constructions.parts.look_ups import largest_output, looked_up
+from icgd.constructions.parts.look_ups import largest_output, looked_up, overshoot
 from icgd.constructions.parts.ranges import (
     LARGEST_ARGUMENT,
     ROUNDING_ROOM,
@@ -56,9 +56,11 @@ from icgd.constructions.parts.ranges import (
 from icgd.errors import SettingError
 from icgd.problems import activations
 from icgd.problems.activations import Activation
+from icgd.problems.arrays import dtype_named
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import SlopePart
 from icgd.problems.problem import Problem
+from icgd.problems.settings import count, within
 from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.program.instructions import (
     IS_EXAMPLE,
@@ -95,13 +97,30 @@ PROBE = {"float64": 2.0**-5, "float32": 2.0**-2}
 power is lost, and the rounding of a softmax weight divided by it."""
 
 
+@dataclass(frozen=True)
 class SoftmaxStack(AbstractConstruction):
-    """2N + 1 to 3N + 3 layers a step, all of a standard transformer."""
+    """2N + 1 to 3N + 3 layers a step, all of a standard transformer.
+
+    Smooth functions are looked up in `registers` registers, or, if it is None, in as many as give
+    full accuracy in `dtype`, the arithmetic that it is made for. A ramp of `kink_width` stands in
+    for a step.
+    """
+
+    registers: int | None = None
+    kink_width: float = DEFAULT_KINK_WIDTH
+    dtype: str = "float64"
 
     name: ClassVar[str] = "softmax-stack"
     setting: ClassVar[str] = "registers"
     coarsest: ClassVar[int] = FEWEST_REGISTERS
     finest: ClassVar[int] = MOST_TOKENS
+
+    def __post_init__(self) -> None:
+        if self.registers is not None:
+            least, most = float(FEWEST_REGISTERS), float(MOST_TOKENS)
+            within("registers", count("registers", self.registers), least, most)
+        kink_width_within(self.kink_width)
+        dtype_named(self.dtype)
 
     def finer(self, setting: int, excess: float) -> int:
         return ceil(setting * (1 + 0.05 * log(excess)))  # the error falls exponentially
@@ -122,8 +141,8 @@ class SoftmaxStack(AbstractConstruction):
             )
         return None
 
-    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
-        return _Builder.of(problem, precision).program(self.name, n_steps)
+    def build(self, problem: Problem, n_steps: int) -> StackProgram:
+        return _Builder.of(problem, self).program(self.name, n_steps)
 
 
 def _is_linear(activation: Activation) -> bool:
@@ -139,23 +158,23 @@ class _Builder:
     """Everything that the layers of one program are made from."""
 
     problem: Problem
-    precision: Precision
+    settings: SoftmaxStack
     look_ups: tuple[LatticeFunction, ...]
     forward: Ranges
     backward: BackwardRanges
 
     @classmethod
-    def of(cls, problem: Problem, precision: Precision) -> _Builder:
+    def of(cls, problem: Problem, settings: SoftmaxStack) -> _Builder:
         """Fit the look-ups on ranges that allow for their own errors, which they widen."""
         margin = 0.0
         while True:
             forward = _roomy(ranges_on_domain(problem, margin, largest_output))
-            look_ups = _fitted(problem, forward, precision)
-            overshoot = _overshoot(problem, forward, look_ups)
-            if overshoot <= margin:
+            look_ups = _fitted(problem, forward, settings)
+            excess = overshoot(problem, forward, look_ups)
+            if excess <= margin:
                 backward = backward_ranges(problem, forward, margin)
-                return cls(problem, precision, look_ups, forward, backward)
-            margin = 1.25 * overshoot
+                return cls(problem, settings, look_ups, forward, backward)
+            margin = 1.25 * excess
             if not margin <= LARGEST_ARGUMENT:
                 raise SettingError.too_few_registers(len(look_ups[0].values) + 1)
 
@@ -167,7 +186,7 @@ class _Builder:
     def half(self) -> int:
         if self.look_ups:
             return self.look_ups[0].half
-        return (self.precision.registers or FEWEST_REGISTERS) // 2 - 1
+        return (self.settings.registers or FEWEST_REGISTERS) // 2 - 1
 
     def activation(self, layer: int) -> Activation:
         return self.problem.network.layer_activation(layer)
@@ -186,6 +205,7 @@ class _Builder:
             block=tuple(block),
             n_steps=n_steps,
             prediction=tuple(prediction),
+            made_for=self.settings.dtype,
         )
 
     def preactivation(self, layer: int) -> Argument:
@@ -309,7 +329,7 @@ class _Builder:
         return Layer(f"backward {layer}", (product,))
 
     def gradient_step(self) -> Layer:
-        probe = PROBE[self.precision.dtype]
+        probe = PROBE[self.settings.dtype]
         instructions = [
             AddGradient(
                 left=self.delta(layer),
@@ -357,8 +377,7 @@ class _Builder:
         ]
         function = next(candidate for candidate in candidates if candidate.name == name)
         reach = ROUNDING_ROOM * largest_argument(self.problem, self.forward)
-        pieces, width = self.precision.pieces, self.precision.kink_width
-        return fit_relu_sum(function, -reach, reach, pieces, width)
+        return fit_relu_sum(function, -reach, reach, kink_width=self.settings.kink_width)
 
     def layout(self, layers: Iterable[Layer], functions: Iterable[Function]) -> Layout:
         target = self.problem.network
@@ -407,12 +426,11 @@ def _roomy(ranges: Ranges) -> Ranges:
     )
 
 
-def _fitted(problem: Problem, forward: Ranges, precision: Precision) -> tuple[LatticeFunction, ...]:
+def _fitted(
+    problem: Problem, forward: Ranges, settings: SoftmaxStack
+) -> tuple[LatticeFunction, ...]:
     functions = looked_up(problem)
-    registers = precision.registers
-    if registers is not None and not FEWEST_REGISTERS <= registers <= MOST_TOKENS:
-        least, most = float(FEWEST_REGISTERS), float(MOST_TOKENS)
-        raise SettingError.out_of_range("registers", registers, least=least, most=most)
+    registers = settings.registers
     if not functions:
         return ()
     parts = problem.loss_function.slope_parts or ()
@@ -423,19 +441,4 @@ def _fitted(problem: Problem, forward: Ranges, precision: Precision) -> tuple[La
     if registers is not None:
         return fit_on_grid(functions, reach, registers // 2 - 1)
     fewest = FEWEST_REGISTERS // 2 - 1
-    return fit_to_accuracy(functions, reach, ACCURACY[precision.dtype], fewest)
-
-
-def _overshoot(problem: Problem, forward: Ranges, look_ups: tuple[LatticeFunction, ...]) -> float:
-    """How far an activation or a slope can be off, by the errors of its look-ups."""
-    errors = {function.name: function.error for function in look_ups}
-    largest = 0.0
-    for layer, reach in enumerate(forward.preactivations, start=1):
-        activation = problem.network.layer_activation(layer)
-        if isinstance(activation.value, SmoothFunction):
-            gate, rest = activation.gate, activation.rest
-            value = errors[gate.name] * reach if gate else errors[activation.value.name]
-            value += errors[rest.name] if rest else 0.0
-            largest = max(largest, value, errors[activation.derivative.name])
-    parts = problem.loss_function.slope_parts or ()
-    return max(largest, sum(errors.get(part.function.name, 0.0) for part in parts))
+    return fit_to_accuracy(functions, reach, ACCURACY[settings.dtype], fewest)

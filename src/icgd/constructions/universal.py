@@ -30,7 +30,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from icgd.constructions.base import AbstractConstruction, Precision
+from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
+from icgd.constructions.base import AbstractConstruction, kink_width_within
 from icgd.constructions.parts.ranges import ROUNDING_ROOM, backward_ranges, ranges_on_domain
 from icgd.constructions.table_size import table_size
 from icgd.errors import SettingError
@@ -39,6 +40,7 @@ from icgd.problems.functions import KinkedFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.oracles.network import gradient, predict
 from icgd.problems.problem import Problem
+from icgd.problems.settings import count
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import (
     IDENTITY,
@@ -77,14 +79,28 @@ TRIED_HEADS = 256
 """Weights of the head in layer 2 that are tried; more find little better ones."""
 
 
+@dataclass(frozen=True)
 class Universal(AbstractConstruction):
-    """4 layers a step, for one weight and a fixed number of examples."""
+    """4 layers a step, for one weight and a fixed number of examples.
+
+    Every entry is put on one of `levels` levels, in a table for prompts of `n_examples` examples.
+    The ramps between levels are `kink_width` wide, as a share of half a range.
+    """
+
+    levels: int = 4
+    n_examples: int = 2
+    kink_width: float = DEFAULT_KINK_WIDTH
 
     name: ClassVar[str] = "universal"
     setting: ClassVar[str] = "levels"
     coarsest: ClassVar[int] = 2
     finest: ClassVar[int] = 6
-    fixes_examples: ClassVar[bool] = True
+    is_last_resort: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        count("levels", self.levels, least=2)
+        count("n_examples", self.n_examples)
+        kink_width_within(self.kink_width, NARROWEST, WIDEST)
 
     def finer(self, setting: int, excess: float) -> int:
         return ceil(setting * excess)  # the error falls with the first power
@@ -92,7 +108,7 @@ class Universal(AbstractConstruction):
     def objection(self, problem: Problem) -> str | None:
         target = problem.network
         if target.n_parameters > 1:
-            size = table_size(problem, Precision.n_examples, Precision.levels)
+            size = table_size(problem, self.n_examples, self.levels)
             return (
                 "it looks whole steps up in a table, and is built for one weight only, widths "
                 f"(1, 1). For widths {target.widths} with {size.n_examples} examples and "
@@ -115,12 +131,15 @@ class Universal(AbstractConstruction):
             )
         return None
 
-    def build(self, problem: Problem, *, n_steps: int, precision: Precision) -> StackProgram:
-        levels, n_examples = precision.levels, precision.n_examples
-        _require_size(problem, precision)
+    def may_be_accurate(self, problem: Problem) -> bool:
+        return False
+
+    def build(self, problem: Problem, n_steps: int) -> StackProgram:
+        levels, n_examples = self.levels, self.n_examples
+        _require_size(problem, n_examples, levels)
         head = context_head(levels, n_examples)
         ranges = (problem.domain.x, problem.domain.y, problem.gradient_step.box)
-        staircase = levels_of(levels, precision.kink_width)
+        staircase = levels_of(levels, self.kink_width)
         return StackProgram(
             construction=self.name,
             layout=_layout(),
@@ -147,12 +166,7 @@ def _largest_answer(problem: Problem) -> float:
     return update.box + update.step_size / 2 * deltas[0] * problem.domain.x
 
 
-def _require_size(problem: Problem, precision: Precision) -> None:
-    levels, n_examples = precision.levels, precision.n_examples
-    if not NARROWEST <= precision.kink_width <= WIDEST:
-        raise SettingError.out_of_range(
-            "kink_width", precision.kink_width, least=NARROWEST, most=WIDEST
-        )
+def _require_size(problem: Problem, n_examples: int, levels: int) -> None:
     size = table_size(problem, n_examples, levels)
     if not log2(10) * size.log10_entries <= log2(MOST_ENTRIES):
         raise SettingError.table_too_large(levels, n_examples, size.entries, most=MOST_ENTRIES)

@@ -11,7 +11,7 @@ from icgd.errors.program import LayoutError, ProgramError
 from icgd.errors.runs import DenseSizeError, InterruptedRunError, OverflowedRunError
 from icgd.errors.settings import SettingError, ToleranceError
 from icgd.errors.training import CheckpointError, DistributionError, SweepError, TrainingError
-from icgd.errors.warnings import BoxWarning, DivergenceWarning
+from icgd.errors.warnings import BoxWarning, DivergenceWarning, PrecisionWarning
 
 __all__ = [
     "BoxWarning",
@@ -29,6 +29,7 @@ __all__ = [
     "LayoutError",
     "MissingExtraError",
     "OverflowedRunError",
+    "PrecisionWarning",
     "ProgramError",
     "SeparableDataError",
     "SettingError",

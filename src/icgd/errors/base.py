@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 
@@ -14,6 +14,13 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
     """A question that names the known name nearest to `name`; empty if none is near."""
     closest = get_close_matches(name, known, n=1, cutoff=0.5)
     return f" Did you mean {closest[0]!r}?" if closest else ""
+
+
+def listed(reasons: Mapping[str, object]) -> str:
+    """Each reason once, after the names that share it."""
+    texts = dict.fromkeys(map(str, reasons.values()))
+    names = {text: [name for name in reasons if str(reasons[name]) == text] for text in texts}
+    return " ".join(f"{', '.join(names[text])}: {text}" for text in texts)
 
 
 def at(index: Sequence[int]) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from icgd.errors.base import IcgdError, at
+from icgd.errors.base import IcgdError, at, listed
 
 
 class UnsupportedActivationError(IcgdError, ValueError):
@@ -97,3 +97,7 @@ class UnsupportedProblemError(IcgdError, ValueError):
             else "No construction takes it as it is."
         )
         return cls(f"{construction} cannot compile this problem: {reason} {hint}")
+
+    @classmethod
+    def by_all(cls, reasons: Mapping[str, str]) -> UnsupportedProblemError:
+        return cls(f"No construction can compile this problem. {listed(reasons)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from icgd.errors.base import IcgdError
+from icgd.errors.base import IcgdError, did_you_mean, listed
 
 
 class SettingError(IcgdError, ValueError):
@@ -76,11 +76,6 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{name} has {got} entries; expected {expected}.")
 
     @classmethod
-    def nothing_compiles(cls, reasons: Mapping[str, str]) -> SettingError:
-        listed = " ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        return cls(f"No construction accepts this problem. {listed}")
-
-    @classmethod
     def starts_from_zero(cls) -> SettingError:
         return cls("A kernel machine starts from the function 0; leave `initial` out.")
 
@@ -99,8 +94,22 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
-    def no_setting(cls, name: str, construction: str) -> SettingError:
-        return cls(f"{construction} is as fine as it can be and has no {name}; leave it out.")
+    def no_setting(
+        cls, construction: str, setting: str, own: Sequence[str], owners: Sequence[str]
+    ) -> SettingError:
+        has = f"its settings are {', '.join(own)}" if own else "it has no settings"
+        text = f"{construction} has no setting {setting!r}; {has}."
+        if owners:
+            return cls(f"{text} {setting} is a setting of {', '.join(owners)}.")
+        return cls(f"{text}{did_you_mean(setting, own)}")
+
+    @classmethod
+    def beside_construction(cls, construction: str, settings: Mapping[str, object]) -> SettingError:
+        given = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+        return cls(
+            f"{given} was given beside a construction object, which has its own settings. Put it "
+            f"into the object: {construction}({given})."
+        )
 
     @classmethod
     def unreachable_accuracy(cls, accuracy: float, best: float, n_tokens: int) -> SettingError:
@@ -144,17 +153,6 @@ class SettingError(IcgdError, ValueError):
         return cls(
             f"levels={levels} with n_examples={n_examples} needs keys that are too close for "
             "float64 to tell apart. Give fewer levels or examples."
-        )
-
-    @classmethod
-    def any_number_of_examples(cls, construction: str) -> SettingError:
-        return cls(f"{construction} takes prompts of any length; leave n_examples out.")
-
-    @classmethod
-    def one_activation(cls, construction: str) -> SettingError:
-        return cls(
-            f"{construction} is made of one activation only; leave unit_activation out, or use "
-            "recursion."
         )
 
     @classmethod
@@ -244,10 +242,6 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{given} has no effect without {missing}; give both or neither.")
 
     @classmethod
-    def of_another_construction(cls, name: str, construction: str, own: str) -> SettingError:
-        return cls(f"{name} is not a setting of {construction}; its setting is {own}.")
-
-    @classmethod
     def not_power_of_two(cls, name: str, value: object) -> SettingError:
         return cls(
             f"{name} must be a power of two, such as 2**-13, so that dividing by it is exact, "
@@ -285,4 +279,15 @@ class ToleranceError(IcgdError, ValueError):
         return cls(
             f"tolerance={tolerance:g} cannot be proved: the smallest bound is {best:.3g}, "
             f"with {finest}. {reason}"
+        )
+
+    @classmethod
+    def no_room(cls, tolerance: float, construction: str, room: float) -> ToleranceError:
+        return cls(f"tolerance={tolerance:g} takes {construction} more than {room:,.0f} weights.")
+
+    @classmethod
+    def by_all(cls, tolerance: float, refusals: Mapping[str, object]) -> ToleranceError:
+        return cls(
+            f"tolerance={tolerance:g} cannot be proved by any construction that serves this "
+            f"problem. {listed(refusals)}"
         )

@@ -31,3 +31,15 @@ class BoxWarning(UserWarning):
             f"Coefficient {coefficient} (counted from 0) ends at the box, {box:g}: without it, it "
             "would be larger. Give a larger box, or a smaller step size if steps diverge."
         )
+
+
+class PrecisionWarning(UserWarning):
+    """Weights that were chosen for float64 are written in float32."""
+
+    @classmethod
+    def of(cls, construction: str) -> PrecisionWarning:
+        return cls(
+            f"This {construction} was compiled for float64, but its weights are used in float32, "
+            "where gradients lose about 10 times more to rounding than they must. Compile with "
+            "dtype='float32' (--dtype float32), or use float64 or backend='fused'."
+        )

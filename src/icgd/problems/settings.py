@@ -58,3 +58,9 @@ def count(name: str, value: object, *, least: int = 1, most: int | None = None) 
     if most is not None and whole > most:
         raise SettingError.too_large(name, value, most=most)
     return whole
+
+
+def within(name: str, value: float | int, least: float, most: float) -> None:
+    """Raise `SettingError` unless `value` lies between `least` and `most`."""
+    if not least <= value <= most:
+        raise SettingError.out_of_range(name, value, least=least, most=most)

@@ -67,6 +67,10 @@ class ReluSum:
         return max(self.errors)
 
     @property
+    def largest_error(self) -> float:
+        return self.error
+
+    @property
     def is_exact(self) -> bool:
         return self.error == 0.0
 
@@ -144,6 +148,10 @@ class LatticeFunction:
         return f"{len(self.values)} grid tokens"
 
     @property
+    def largest_error(self) -> float:
+        return self.error
+
+    @property
     def is_exact(self) -> bool:
         return self.error == 0.0
 
@@ -175,6 +183,10 @@ class GridMean:
     def fineness(self) -> str:
         """How finely it is approximated, in words."""
         return f"{len(self.values)} grid tokens"
+
+    @property
+    def largest_error(self) -> float:
+        return self.error
 
     @property
     def is_exact(self) -> bool:

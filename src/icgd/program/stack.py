@@ -27,7 +27,8 @@ class StackProgram(AbstractProgram):
     A block performs one step, or `steps_per_block` of them if they differ from each other. A
     program whose functions are looked up has `n_registers` tokens in front of the examples.
     Attention that takes no softmax, and hidden units, apply the `activation`. Where the paper takes
-    more layers for a step, `paper_layers` is how many, each of attention and an MLP.
+    more layers for a step, `paper_layers` is how many, each of attention and an MLP. If the numbers
+    in its heads suit the rounding of one dtype, it is `made_for` that one.
     """
 
     construction: str
@@ -39,6 +40,7 @@ class StackProgram(AbstractProgram):
     steps_per_block: int = 1
     activation: str = "relu"
     paper_layers: int | None = None
+    made_for: str | None = None
 
     @property
     def layers(self) -> tuple[Layer, ...]:  # type: ignore[override]
@@ -179,6 +181,7 @@ class StackProgram(AbstractProgram):
             "steps_per_block": self.steps_per_block,
             "activation": self.activation,
             "paper_layers": self.paper_layers,
+            "made_for": self.made_for,
             "slots": render.slots_data(self.layout),
             "functions": render.functions_data(self.functions),
             "block": render.layers_data(self.block),
@@ -196,5 +199,6 @@ class StackProgram(AbstractProgram):
             steps_per_block=data["steps_per_block"],
             activation=data["activation"],
             paper_layers=data["paper_layers"],
+            made_for=data.get("made_for"),  # older files do not say
             prediction=render.read_layers(data["prediction"]),
         )

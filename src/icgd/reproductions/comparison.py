@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import nan
+from typing import Any
 
 import torch
 
 from icgd.certificates.certificate import Verdict
 from icgd.compiled import Compiled
 from icgd.constructions.registry import CONSTRUCTIONS
-from icgd.errors import SettingError
+from icgd.errors import SettingError, UnsupportedProblemError
 from icgd.pipeline import compile, verify
 from icgd.problems.entry import as_task
 from icgd.problems.problem import Problem
@@ -123,21 +124,17 @@ def _compiled(settings: Settings) -> tuple[dict[str, Compiled], dict[str, str]]:
     for name, construction in CONSTRUCTIONS.items():
         problem = _in_one_batch(settings) if construction.takes_batches else settings.problem
         reason = construction.why_not(problem)
-        examples = settings.n_examples if construction.fixes_examples else None
         try:
             if reason is None:
-                compiled[name] = compile(
-                    problem,
-                    n_steps=settings.n_steps,
-                    construction=name,
-                    n_examples=examples,
-                )
+                made_for: dict[str, Any] = {"n_examples": settings.n_examples}
+                given = made_for if "n_examples" in construction.settings() else {}
+                compiled[name] = compile(problem, name, n_steps=settings.n_steps, **given)
         except SettingError as refusal:  # such as a table that would be too large
             reason = str(refusal)
         if reason is not None:
             refusals[name] = reason
     if not compiled:
-        raise SettingError.nothing_compiles(refusals)
+        raise UnsupportedProblemError.by_all(refusals)
     return compiled, refusals
 
 

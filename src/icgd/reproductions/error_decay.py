@@ -93,7 +93,7 @@ def _softmax_stack(registers: int) -> Compiled:
 
 
 def _relu_stack(pieces: int) -> Compiled:
-    return compile(PROBLEM, n_steps=N_STEPS, pieces=pieces)
+    return compile(PROBLEM, "relu-stack", n_steps=N_STEPS, pieces=pieces)
 
 
 def _with_nearest_token(registers: int) -> Compiled:

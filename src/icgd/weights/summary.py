@@ -25,6 +25,7 @@ class Summary:
     all steps included; `direct_flops` is the same training done directly (three products with every
     weight an example and step, one fewer for the first layer). `paper_layers` is how many layers of
     attention and an MLP the paper takes for a step, where it takes more.
+    `chosen_because` is why the construction was chosen, if nobody named it.
     """
 
     construction: str
@@ -44,6 +45,7 @@ class Summary:
     direct_flops: int
     layers: tuple[LayerSize, ...]
     paper_layers: int | None = None
+    chosen_because: str | None = None
 
     @property
     def layers_of_a_step(self) -> tuple[LayerSize, ...]:

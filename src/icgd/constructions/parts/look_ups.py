@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from icgd.constructions.parts.ranges import largest_size
+from icgd.constructions.parts.ranges import Ranges, largest_size
 from icgd.problems.activations import Activation
 from icgd.problems.functions import ScalarFunction, SmoothFunction
 from icgd.problems.problem import Problem
+from icgd.program.functions import LatticeFunction
 
 
 def looked_up(problem: Problem) -> tuple[SmoothFunction, ...]:
@@ -33,3 +34,18 @@ def largest_output(activation: Activation, reach: float) -> float:
         return bound
     rest = largest_size(activation.rest, reach) if activation.rest else 0.0
     return max(bound, reach * largest_size(activation.gate, reach) + rest)
+
+
+def overshoot(problem: Problem, forward: Ranges, look_ups: tuple[LatticeFunction, ...]) -> float:
+    """How far an activation or a slope can be off, by the errors of its look-ups."""
+    errors = {function.name: function.error for function in look_ups}
+    largest = 0.0
+    for layer, reach in enumerate(forward.preactivations, start=1):
+        activation = problem.network.layer_activation(layer)
+        if isinstance(activation.value, SmoothFunction):
+            gate, rest = activation.gate, activation.rest
+            value = errors[gate.name] * reach if gate else errors[activation.value.name]
+            value += errors[rest.name] if rest else 0.0
+            largest = max(largest, value, errors[activation.derivative.name])
+    parts = problem.loss_function.slope_parts or ()
+    return max(largest, sum(errors.get(part.function.name, 0.0) for part in parts))

@@ -1,0 +1,230 @@
+"""The functions that recursion makes of units of one activation, and how large slots can get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+
+from icgd.approximation.clipping import fit_clip
+from icgd.approximation.gate import fit_gate
+from icgd.approximation.ridge_line import CLOSE_ENOUGH
+from icgd.approximation.ridge_sum import (
+    MOST_UNITS,
+    fit_loss_slope,
+    fit_product,
+    fit_ridge_sum,
+    fit_slope_product,
+)
+from icgd.constructions.parts.forward_pass import units_slot
+from icgd.constructions.parts.ranges import (
+    ROUNDING_ROOM,
+    Ranges,
+    largest_loss_slope,
+    largest_size,
+    ranges_on_domain,
+)
+from icgd.errors import SettingError
+from icgd.problems.activations import IDENTITY
+from icgd.problems.arrays import dtype_named
+from icgd.problems.functions import ScalarFunction
+from icgd.problems.problem import Problem
+from icgd.problems.unit_activations import UNIT_ACTIVATIONS
+from icgd.program.ridge import RidgeSum
+
+LARGEST_FIT_ERROR = 0.25
+"""Of r and r' for arguments of size 1, and of the clip as a share of the box: steps with larger
+errors are steps in name only."""
+
+FEW = (16, 32, 64)
+"""Numbers of units to try first: lines and products by smooth units are as good with these."""
+
+HARDLY = 2.0**-30
+"""A margin that costs nothing and covers a fit that is as good as exact."""
+
+COARSE_ROOM = 1 + 2.0**-4
+"""In place of `ROUNDING_ROOM` in float32, where sums of hundreds of units lose a few percent."""
+
+ROUNDINGS = 64
+"""Of s r'(t), in units of its `size`: near kinks in float32, these are more than the error."""
+
+SMALLEST_REACH = 2.0**-300
+"""No range is taken for smaller: inverses and squares of this are still ordinary numbers."""
+
+SLACK = 1.25
+"""How much wider than needed a range is taken when a fit overshoots, so that few rounds do."""
+
+
+def preactivation(layer: int) -> str:
+    """The slot of z_m."""
+    return f"preactivation_{layer}"
+
+
+def jacobian(layer: int, of: int) -> str:
+    """The slot of d z_m / d V_j: a row for each entry of z_m, a column for each of V_j."""
+    return f"jacobian_{layer}_{of}"
+
+
+@dataclass(frozen=True)
+class Fits:
+    """The functions of a program, the activation of their units, and how large slots can get."""
+
+    functions: tuple[RidgeSum, ...]
+    activation: str
+    reaches: dict[str, float]
+
+
+@lru_cache(maxsize=64)
+def fit_all(problem: Problem, activation: str, units: int, kink_width: float, dtype: str) -> Fits:
+    """Everything fitted; the number of steps makes no difference to it."""
+    return _Fitting(problem, activation, units, kink_width, dtype).fits()
+
+
+class _Fitting:
+    """Fits every function on a box that no argument leaves, fitting errors included.
+
+    A fit may overshoot by its error, which is known only after fitting: widen the ranges by it and
+    fit again, until it is covered.
+    """
+
+    def __init__(
+        self, problem: Problem, activation: str, units: int, kink_width: float, dtype: str
+    ) -> None:
+        self.problem, self.target = problem, problem.network
+        self.activation, self.units, self.kink_width = activation, units, kink_width
+        self.roundoff = torch.finfo(dtype_named(dtype)).eps / 2
+        self.room = COARSE_ROOM if dtype == "float32" else ROUNDING_ROOM
+
+    def fits(self) -> Fits:
+        margin, overshoot = HARDLY, self._usual_overshoot()
+        while True:
+            wide = _in_wider_box(self.problem, overshoot)
+            ranges = ranges_on_domain(wide, margin)
+            value, slope = self._activation(ranges)
+            loss = self._loss(ranges)
+            reaches = self._reaches(wide, ranges, slope, loss)
+            clip = self._clip(reaches)
+            if value.largest_error <= margin and clip.largest_error <= overshoot:
+                return self._all(value, slope, loss, clip, reaches)
+            margin = max(margin, SLACK * value.largest_error)
+            overshoot = max(overshoot, SLACK * clip.largest_error)
+
+    def _usual_overshoot(self) -> float:
+        """What a clip misses that has little to clip; one that has more seldom misses more."""
+        box, units = self.problem.gradient_step.box, self.units
+        clip = fit_clip(box, 2 * box, self.activation, units, roundoff=self.roundoff)
+        return HARDLY + SLACK * clip.largest_error
+
+    def _all(
+        self,
+        value: RidgeSum,
+        slope: RidgeSum,
+        loss: RidgeSum,
+        clip: RidgeSum,
+        reaches: dict[str, float],
+    ) -> Fits:
+        activation, roundoff = self.activation, self.roundoff
+        last = reaches[preactivation(self.target.depth)]
+        functions = [value, slope] if self.target.depth > 1 else []
+        functions += [loss, clip]
+        if IDENTITY.name not in (function.name for function in functions):
+            functions.append(self._value(IDENTITY, 1.0))
+        functions.append(self._thrifty(lambda n: fit_gate(last, activation, n, roundoff=roundoff)))
+        if not UNIT_ACTIVATIONS[activation].bends:
+            functions.append(
+                self._thrifty(lambda n: fit_product((1.0, 1.0), activation, n, roundoff=roundoff))
+            )
+        return Fits(tuple(functions), activation, reaches)
+
+    def _activation(self, ranges: Ranges) -> tuple[RidgeSum, RidgeSum]:
+        """r and s r'(t) on all preactivations but those of the output."""
+        function = self.target.layer_activation(1).value
+        reach = self._roomy(max(ranges.preactivations[:-1], default=1.0))
+        slope = fit_slope_product(
+            function,
+            (1.0, reach),
+            self.activation,
+            self.units,
+            roundoff=self.roundoff,
+            accuracy=LARGEST_FIT_ERROR,
+            kink_width=self.kink_width,
+        )
+        # Lines wipe numbers up to 1, so that r has to reach as far if it is one.
+        value = self._value(function, max(reach, 1.0) if function == IDENTITY else reach)
+        return value, slope
+
+    def _value(self, function: ScalarFunction, reach: float) -> RidgeSum:
+        return self._thrifty(
+            lambda n: fit_ridge_sum(function, reach, self.activation, n, roundoff=self.roundoff)
+        )
+
+    def _thrifty(self, fit_with: Callable[[int], RidgeSum]) -> RidgeSum:
+        """As few units as leave no more than rounding does, or all."""
+        for few in (number for number in FEW if number < self.units):
+            if (fit := fit_with(few)).largest_error <= CLOSE_ENOUGH:
+                return fit
+        return fit_with(self.units)
+
+    def _loss(self, ranges: Ranges) -> RidgeSum:
+        box = (self._roomy(ranges.outputs[-1]), self._roomy(self.problem.domain.y))
+        loss = self.problem.loss_function
+        return self._thrifty(
+            lambda n: fit_loss_slope(loss, box, self.activation, n, roundoff=self.roundoff)
+        )
+
+    def _clip(self, reaches: dict[str, float]) -> RidgeSum:
+        box, reach, units = self.problem.gradient_step.box, reaches["weights"], self.units
+        clip = fit_clip(box, reach, self.activation, units, roundoff=self.roundoff)
+        limit = LARGEST_FIT_ERROR * box
+        if clip.largest_error <= limit:
+            return clip
+        more = sorted({min(2**n * units, MOST_UNITS) for n in range(1, 10)})
+        errors = ((n, fit_clip(box, reach, self.activation, n).largest_error) for n in more)
+        raise SettingError.box_too_large(
+            "the clip",
+            (reach,),
+            f"{units} {self.activation} units",
+            clip.largest_error,
+            limit,
+            next((n for n, error in errors if error <= limit), None),
+            most=MOST_UNITS,
+        )
+
+    def _reaches(
+        self, problem: Problem, ranges: Ranges, slope: RidgeSum, loss: RidgeSum
+    ) -> dict[str, float]:
+        """Largest sizes of all slots, and of the weights before they are clipped."""
+        widths, depth, box = self.target.widths, self.target.depth, problem.gradient_step.box
+        steepest = (
+            largest_size(self.target.layer_activation(1).derivative, slope.half_widths[-1])
+            + slope.error
+            + ROUNDINGS * self.roundoff * slope.size
+        )
+        reach = {"x": problem.domain.x}
+        for m in range(1, depth):
+            reach[units_slot(m)] = ranges.outputs[m]
+        for m in range(1, depth + 1):
+            reach[preactivation(m)] = ranges.preactivations[m - 1]
+            if m > 1:
+                reach[jacobian(m, m - 1)] = box * steepest * reach[units_slot(m - 2)]
+            for j in range(1, m - 1):
+                passed_on = widths[m - 1] * box * steepest
+                reach[jacobian(m, j)] = passed_on * reach[jacobian(m - 1, j)]
+        reach["loss_slope"] = largest_loss_slope(problem, ranges.outputs[-1]) + loss.error
+        dependence = [widths[-1] * reach[jacobian(depth, j)] for j in range(1, depth)]
+        dependence.append(reach[units_slot(depth - 1)])
+        step = problem.gradient_step.step_size / 2 * reach["loss_slope"] * max(dependence)
+        reach["weights"] = box + step * (1 + LARGEST_FIT_ERROR)
+        return {name: self._roomy(size) for name, size in reach.items()}
+
+    def _roomy(self, size: float) -> float:
+        """A size with room for rounding, and for tiny ones more."""
+        return max(self.room * size, SMALLEST_REACH)
+
+
+def _in_wider_box(problem: Problem, overshoot: float) -> Problem:
+    """The problem with weights as large as a clip may leave them."""
+    step = problem.gradient_step
+    return replace(problem, update=replace(step, box=step.box + overshoot))
