@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icgd.approximation.lattice import fit_on_grid, fit_to_accuracy
+from icgd.approximation.lattice import Lattice, fit_on_grid, fit_to_accuracy
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.certificates.enclosures import Arithmetic, fit_error, uneven_response
 from icgd.certificates.intervals import Interval
