@@ -60,7 +60,7 @@ STAGES = {
     "shape in a stack": (shape_rules.shape_problem, OF_STACKS),
     "size in a stack": (writing.instruction_size, OF_STACKS - BY_GRID),
     "heads or units in a stack": (writing.fill, OF_STACKS - BY_GRID),
-    "heads and size of a grid": (grid_heads.grid_heads, BY_GRID),
+    "heads and size of a grid": (grid_heads.grid_head, BY_GRID),
     "kernel in a stack": (running.kernel, OF_STACKS - RUN_ELSEWHERE.keys()),
     "bound in a stack": (proving.rule, OF_STACKS - BOUNDED_ELSEWHERE.keys()),
     "shape in a chain": (chain_check._shape_problem, OF_CHAINS),

@@ -13,7 +13,7 @@ PROBLEM = PROBLEMS["logistic"]
 
 class TestScoredStack(ExecutorContract):
     traced = ("w", "y")
-    per_step = 2
+    per_step = 3
 
     def task(self) -> Task:
         return task_of(PROBLEM)

@@ -8,6 +8,7 @@ import torch
 from icgd.approximation.lattice import identity, line_lattice
 from icgd.backends.prompt import split_parameters
 from icgd.backends.registry import BACKENDS
+from icgd.backends.run import RunOptions
 from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
 from icgd.certificates.rules import propagate, rule
@@ -52,7 +53,7 @@ def test_every_slot_lies_in_its_enclosure_after_a_block(
 
 def _slots_before_the_wipe(program, task, backend):
     from_names = [slot.name for slot in program.layout.having(Role.SCRATCH)]
-    run = BACKENDS[backend].run(program, task, trace=tuple(from_names))
+    run = BACKENDS[backend].run(program, task, RunOptions(tuple(from_names)))
     return {name: states[len(program.block) - 1] for name, states in run.trace.items()}
 
 
