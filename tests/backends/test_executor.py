@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from icgd.backends.executor import AbstractExecutor
 
@@ -15,6 +16,15 @@ def test_an_executor_records_nothing_and_uses_all_examples_unless_it_says_so():
     assert Idle().trace() == Idle().trace(3) == {}
     assert Idle().next_example(3) is None
     assert Idle.still_steps == 1
+
+
+def test_a_trace_ends_with_a_step_or_with_all_that_was_recorded():
+    """Two entries of the prompt, three of each step, and one of the predictions."""
+    idle = Idle()
+    idle.recorded = {"x": [torch.full((1, 2), float(entry)) for entry in range(9)]}
+    idle.first_entries, idle.step_entries = 2, 3
+    assert [len(idle.trace(n_steps)["x"]) for n_steps in (0, 1, 2)] == [2, 5, 8]
+    assert idle.trace()["x"][:, 0, 1].tolist() == list(range(9))
 
 
 @pytest.mark.parametrize("method", ["step", "predictions"])

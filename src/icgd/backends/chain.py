@@ -100,14 +100,18 @@ class Chain(AbstractExecutor[Parameters]):
         self.program, self.task, self.generator = program, task, generator
         self.keeps_all, self.start = memory == "whole", task.initial
         self.still_steps = ceil(task.n_examples / program.batch_size)  # a pass over the examples
-        self.recorded: dict[str, list[Tensor]] = {name: [] for name in trace}
+        self.recorded = {name: [] for name in trace}
+        self.first_entries, self.step_entries = program.mask.depth, program.mask.blocks_per_round
         self.blocks: dict[int, Any] = {}
         for number, block in self.initial(task.initial).items():
             self.keep(number, block)
         self._rounds = self.rounds()
 
     def step(self, write: Parameters) -> Parameters:
-        return write.copy_(next(self._rounds))
+        return next(self._rounds)
+
+    def read(self, reached: Parameters, write: Parameters) -> None:
+        write.copy_(reached)
 
     def next_example(self, n_steps: int) -> int:
         return self.program.examples_of(n_steps, self.task.n_examples)[0]
@@ -157,12 +161,6 @@ class Chain(AbstractExecutor[Parameters]):
             self.blocks.pop(number - self.program.mask.reach, None)
         for name, rows in self.recorded.items():
             rows.append(self.generator.row(block, name).reshape(*self.task.batch, 1, -1))
-
-    def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
-        """What was recorded of the initial blocks and of so many rounds."""
-        mask = self.program.mask
-        n_blocks = None if n_steps is None else mask.depth + n_steps * mask.blocks_per_round
-        return {name: torch.stack(rows[:n_blocks], dim=-3) for name, rows in self.recorded.items()}
 
     def weights(self, last: int) -> Parameters:
         """The weights in B_N .. B_1, which end with block `last`."""

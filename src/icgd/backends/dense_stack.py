@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import final
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from icgd.backends.executor import AbstractExecutor
 from icgd.backends.prompt import encode, read_learnt, read_predictions
@@ -26,16 +25,17 @@ class DenseStack(AbstractExecutor[Stream]):
         self._places = {name: program.layout.range_of(name) for name in trace}
         self._program, self._task, self._transformer = program, task, transformer
         self._n_done, self._stream = 0, encode(program, task)
-        self.start = self._stream
-        self._recorded = {name: [self.start[..., place]] for name, place in self._places.items()}
+        self.start, self.step_entries = self._stream, program.layers_per_step
+        self.recorded = {name: [self.start[..., place]] for name, place in self._places.items()}
 
     def step(self, write: Parameters) -> Stream:
-        per_step = self._program.layers_per_step
-        first = self._n_done % self._program.steps_per_block * per_step
-        self._stream = self._after(self._transformer.block[first : first + per_step], self._stream)
-        self._n_done += 1
-        write.copy_(read_learnt(self._program, self._task, self._stream))
+        first = self._n_done % self._program.steps_per_block * self.step_entries
+        layers = self._transformer.block[first : first + self.step_entries]
+        self._stream, self._n_done = self._after(layers, self._stream), self._n_done + 1
         return self._stream
+
+    def read(self, reached: Stream, write: Parameters) -> None:
+        write.copy_(read_learnt(self._program, self._task, reached))
 
     def predictions(self, reached: Stream) -> Predictions:
         after = self._after(self._transformer.final, reached)
@@ -46,9 +46,5 @@ class DenseStack(AbstractExecutor[Stream]):
         for layer in layers:
             stream = layer(stream)
             for name, place in self._places.items():
-                self._recorded[name].append(stream[..., place])
+                self.recorded[name].append(stream[..., place])
         return stream
-
-    def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
-        end = None if n_steps is None else 1 + n_steps * self._program.layers_per_step
-        return {name: torch.stack(layers[:end], dim=-3) for name, layers in self._recorded.items()}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import chain, cycle, islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -13,7 +14,7 @@ from icgd.backends.executor import AbstractExecutor
 from icgd.backends.run import Run, RunOptions
 from icgd.errors import InterruptedRunError, OverflowedRunError
 from icgd.problems.task import Task
-from icgd.shapes import History, Parameters, Predictions
+from icgd.shapes import History, Parameters
 
 Result = TypeVar("Result")
 
@@ -37,35 +38,46 @@ def drive(
         raise drive.interruption() from None
 
 
+class Last(NamedTuple):
+    """The last whole step: its number, what it reached, and where its weights are kept."""
+
+    n_steps: int
+    reached: Any
+    row: Parameters | None
+
+
 class _Drive:
     """One run and how far it is."""
 
     def __init__(self, n_steps: int, task: Task, options: RunOptions) -> None:
         self.n_steps, self.task, self.options = n_steps, task, options
         self.kept = Kept(task.initial, n_steps, keeps_all=options.history)
+        self.reads_all = options.history or options.stop_below is not None
         self.executor: AbstractExecutor[Any] | None = None
-        self.last: tuple[int, Any] = (0, None)
-        """How many steps were taken and what the last one reached: always of the same step."""
+        self.last = Last(0, None, None)
 
     def run(self, make: Callable[[], AbstractExecutor[Any]]) -> Run:
         executor = make()
-        self.last = 0, executor.start
+        self.last = Last(0, executor.start, None)
         self.executor = executor
         is_stopped = self.take_steps(executor)
-        n_done, reached = self.last
-        predictions = self.in_range(executor.predictions, reached)
-        history = self.kept.until(n_done)
+        last = self.last
+        predictions = self.in_range(executor.predictions, last.reached)
+        history = self.history()
         # A weight that is not finite never becomes so again: the last step tells of all.
         if not history[..., -1, :].isfinite().all():
             raise self.overflow()
-        stopped_after = n_done if is_stopped else None
+        stopped_after = last.n_steps if is_stopped else None
         return Run(history, predictions, executor.trace(), stopped_after)
 
     def take_steps(self, executor: AbstractExecutor[Any]) -> bool:
         """Take all steps, or stop after enough of them that move nothing; says which."""
         n_still, before, on_progress = 0, self.task.initial, self.options.on_progress
         for step, row in enumerate(self.kept.rows(), start=1):
-            self.last = step, self.in_range(executor.step, row)
+            reached = self.in_range(executor.step, row)
+            if self.reads_all:
+                executor.read(reached, row)
+            self.last = Last(step, reached, row)
             n_still = n_still + 1 if self.is_still(before, row) else 0
             before = row
             if on_progress:
@@ -73,6 +85,12 @@ class _Drive:
             if n_still == executor.still_steps:
                 return True
         return False
+
+    def history(self) -> History:
+        """The weights up to the last whole step."""
+        if self.executor and self.last.row is not None and not self.reads_all:
+            self.executor.read(self.last.reached, self.last.row)
+        return self.kept.until(self.last.n_steps)
 
     def is_still(self, before: Parameters, after: Parameters) -> bool:
         """Whether no weight of any task moved by more than `stop_below`, if that is asked."""
@@ -90,17 +108,15 @@ class _Drive:
 
     def interruption(self) -> InterruptedRunError:
         """The error that holds the run up to the last whole step."""
-        n_done, reached = self.last
-        known, following = Run(self.kept.until(n_done), self.no_predictions()), None
+        n_done, following = self.last.n_steps, None
+        known = Run(self.history(), self.task.y[..., :0, :].clone())
         if (executor := self.executor) is not None:
-            predictions = _made_or(known.predictions, lambda: executor.predictions(reached))
-            trace = _made_or(known.trace, lambda: executor.trace(n_done))
+            predict = partial(executor.predictions, self.last.reached)
+            predictions = _made_or(known.predictions, predict)
+            trace = _made_or(known.trace, partial(executor.trace, n_done))
             known = Run(known.parameters, predictions, trace)
             following = executor.next_example(n_done)
         return InterruptedRunError.after(n_done, self.n_steps, known, following)
-
-    def no_predictions(self) -> Predictions:
-        return self.task.y[..., :0, :].clone()
 
 
 def _made_or(otherwise: Result, make: Callable[[], Result]) -> Result:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Generic, TypeVar, final
 
+import torch
 from torch import Tensor
 
 from icgd.shapes import Parameters, Predictions
@@ -26,20 +29,33 @@ class AbstractExecutor(ABC, Generic[Reached]):
     still_steps: int = 1
     """How many steps in a row must move no weight until all further ones will not either."""
 
+    recorded: Mapping[str, list[Tensor]] = MappingProxyType({})
+    """The traced slots: entries of the prompt, then those of each step, then of predictions."""
+
+    first_entries: int = 1
+    step_entries: int = 1
+
     @abstractmethod
     def step(self, write: Parameters) -> Reached:
-        """Take the next step, write what is learnt by then to `write`, and say what was reached.
+        """Take the next step and say what was reached.
 
-        The driver does not change `write` before the step after the next one.
+        An executor that changes weights in place copies them to `write`, which the driver leaves
+        alone until the step after the next one.
         """
+
+    def read(self, reached: Reached, write: Parameters) -> None:
+        """Write what is learnt to `write`, if the step itself did not."""
+        return
 
     @abstractmethod
     def predictions(self, reached: Reached) -> Predictions:
         """The predictions at the queries."""
 
+    @final
     def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
         """What was recorded of the first `n_steps`; by default of all steps and the predictions."""
-        return {}
+        end = None if n_steps is None else self.first_entries + n_steps * self.step_entries
+        return {name: torch.stack(parts[:end], dim=-3) for name, parts in self.recorded.items()}
 
     def next_example(self, n_steps: int) -> int | None:
         """The example with which the step after `n_steps` begins, if a step does not use all."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from math import inf
 from typing import final
 
-from torch import Tensor
-
 from icgd.backends.dense_stack import DenseStack
 from icgd.backends.executor import AbstractExecutor
 from icgd.backends.prompt import read_parameters
@@ -27,7 +25,7 @@ class ScoredStack(AbstractExecutor[Stream]):
         self._layout, self._task, self._stack = program.layout, task, stack
         self._reach = program.score_reach or inf
         self.start = self._reached = stack.start
-        self._n_done = 0
+        self.recorded, self.step_entries, self._n_done = stack.recorded, stack.step_entries, 0
 
     def step(self, write: Parameters) -> Stream:
         self._require(self._reached, self._task.x, f"step {self._n_done + 1}, example")
@@ -35,12 +33,12 @@ class ScoredStack(AbstractExecutor[Stream]):
         self._n_done += 1
         return self._reached
 
+    def read(self, reached: Stream, write: Parameters) -> None:
+        self._stack.read(reached, write)
+
     def predictions(self, reached: Stream) -> Predictions:
         self._require(reached, self._task.queries, "query")
         return self._stack.predictions(reached)
-
-    def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
-        return self._stack.trace(n_steps)
 
     def _require(self, reached: Stream, inputs: Inputs, where: str) -> None:
         scores = linear_scores(read_parameters(self._layout, reached), inputs)
