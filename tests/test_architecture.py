@@ -1,10 +1,23 @@
 """Rules on the shape of the source tree; the order of the stages is held by import-linter."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from icgd.backends.backend import AbstractBackend
+from icgd.backends.executor import AbstractExecutor
+from icgd.backends.registry import BACKENDS
+from icgd.certificates.abstract_bounds import AbstractBounds
+from icgd.certificates.registry import BOUNDS
+from icgd.constructions.base import AbstractConstruction
+from icgd.constructions.registry import CONSTRUCTIONS
+from icgd.problems.oracles.oracle import AbstractOracle
+from icgd.problems.problem import ORACLES
+from icgd.program.program import AbstractProgram
+from icgd.program.registry import PROGRAMS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "icgd"
@@ -17,6 +30,32 @@ NOT_MIRRORED = {
     "constructions/base.py": "abstract; the test matrix runs it through every construction",
     "constructions/registry.py": "a list; the test matrix is made from it",
     "weights/rules.py": "a list; tests/test_rules.py asks it for every rule",
+}
+
+
+KINDS = {
+    "AbstractProgram", "StackProgram", "ChainProgram",
+    "MLP", "KernelMachine", "LinearModel",
+    "NetworkOracle", "FunctionOracle", "LinearOracle",
+    "GradientStep", "FunctionalStep", "ProximalStep",
+}  # fmt: skip
+
+# Where the library still asks which kind of problem or program it has, with the reason.
+KIND_QUESTIONS = {
+    "compiled.py:stack": "what only a stack has is refused for a chain, by name",
+    "pipeline.py:guarantee": "the theorems promise something of linear models only",
+    "cli/linear_options.py:sized_by": "--step-from makes sense for linear models only",
+    "tolerance.py:_why_unreachable": "a table of steps is limited by its levels",
+    "constructions/base.py:why_not": "a construction trains one kind of target; two questions",
+    "reproductions/comparison.py:_in_one_batch": "a network's step may be on all examples",
+    "reproductions/cost_chains.py:_program": "the figure is about chains",
+    "weights/summary.py:_direct_flops": "direct training of a function multiplies kernels",
+    "backends/backend.py:kind_of_stack": "the one place where a backend asks",
+    "backends/prompt.py:encode": "a function has no weights in the prompt",
+    "backends/prompt.py:read_learnt": "what was learnt of a function is at the tokens",
+    "backends/prompt.py:read_predictions": "slot y holds the negative of a function",
+    "exports/onnx.py:export_onnx": "kernel attention is no ONNX operator",
+    "exports/transformer_lens.py:open_in_transformer_lens": "kernel attention is no attention of TransformerLens",
 }
 
 
@@ -134,3 +173,81 @@ def test_no_module_is_a_drawer_for_leftovers():
         if path.stem in {"utils", "helpers", "common"}
     ]
     assert not offenders, f"name what it holds: {', '.join(offenders)}"
+
+
+def functions_of(tree: ast.AST) -> list[ast.FunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+def asks_for_a_kind(node: ast.AST) -> bool:
+    """`isinstance(x, Kind)`, `type(x) is Kind`, or the property `trains_function`."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
+        named = {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)}
+        return bool(named & KINDS)
+    if isinstance(node, ast.Compare):
+        named = {part.id for part in node.comparators if isinstance(part, ast.Name)}
+        return bool(named & KINDS)
+    return isinstance(node, ast.Attribute) and node.attr == "trains_function"
+
+
+def test_kind_questions_are_few_and_each_has_its_reason():
+    found = [
+        f"{PATHS[name].relative_to(SOURCE).as_posix()}:{function.name}"
+        for name, tree in TREES.items()
+        for function in functions_of(tree)
+        for node in ast.walk(function)
+        if asks_for_a_kind(node)
+    ]
+    assert set(found) == KIND_QUESTIONS.keys()
+    assert len(found) <= 15
+
+
+def body_length(function: ast.FunctionDef) -> int:
+    """Lines of the body without the docstring."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+def test_functions_and_files_are_short():
+    lengths = sorted(body_length(f) for tree in TREES.values() for f in functions_of(tree))
+    assert lengths[len(lengths) // 2] <= 4
+    assert lengths[9 * len(lengths) // 10] <= 12
+    n_lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PATHS.values()}
+    assert [path.name for path, n in n_lines.items() if n > 450] == []
+    assert n_lines[SOURCE / "pipeline.py"] < 150
+
+
+def concrete(kind: type) -> set[type]:
+    below = {sub for sub in kind.__subclasses__() if sub.__module__.startswith("icgd.")}
+    final = {sub for sub in below if not sub.__name__.startswith("Abstract")}
+    return final.union(*map(concrete, below))
+
+
+def test_architecture_counts_the_implementations_of_every_protocol():
+    protocols = {
+        "AbstractOracle": AbstractOracle,
+        "AbstractProgram": AbstractProgram,
+        "AbstractConstruction": AbstractConstruction,
+        "AbstractExecutor": AbstractExecutor,
+        "AbstractBackend": AbstractBackend,
+        "AbstractBounds": AbstractBounds,
+    }
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(Abstract\w+)` \|.*\| (\d+) \|$", text, re.MULTILINE)
+    counted = {name: len(concrete(kind)) for name, kind in protocols.items()}
+    assert {name: int(number) for name, number in rows} == counted
+    assert len(CONSTRUCTIONS) == counted["AbstractConstruction"]
+    assert len(BACKENDS) == counted["AbstractBackend"]
+    assert len(PROGRAMS) == counted["AbstractProgram"]
+    assert set(ORACLES.values()) == concrete(AbstractOracle)
+    assert set(BOUNDS.values()) == concrete(AbstractBounds)
+
+
+def test_every_path_that_the_documents_name_exists():
+    folders = "|".join(sorted({path.parent.name for path in SOURCE.glob("*/*.py")}))
+    for document in ("ARCHITECTURE.md", "CONTRIBUTING.md"):
+        text = (ROOT / document).read_text(encoding="utf-8")
+        named = re.findall(rf"`((?:{folders})/[\w/]*\w+\.py)`", text)
+        assert named
+        missing = [path for path in named if not (SOURCE / path).exists()]
+        assert missing == [], document
