@@ -235,3 +235,14 @@ def test_a_linear_model_is_counted_and_proved_for_prompts_of_any_length():
     compiled = icgd.compile(problem, n_steps=1)
     assert (compiled.summary().n_tokens, compiled.certificate().n_tokens) == (33, 1024)
     assert (compiled.summary(7).n_tokens, compiled.certificate(n_tokens=5).n_tokens) == (7, 5)
+
+
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+def test_an_overflow_of_inputs_that_move_blames_the_transforms(backend):
+    update = icgd.FunctionalStep(0.01, transforms=[[5.0, 0.0], [-7.0, 1.0]])
+    problem = icgd.Problem(
+        icgd.KernelMachine(2, "linear"), "squared", update, icgd.Domain(x=2.0, y=2.0)
+    )
+    X = torch.tensor([[1.0, 2.0], [-1.5, 0.5], [2.0, -2.0]], dtype=torch.float64)
+    with pytest.raises(OverflowedRunError, match="float64: transforms with entries of up to 7 are"):
+        icgd.compile(problem, n_steps=200).run(X, X[:, 0], backend=backend)
