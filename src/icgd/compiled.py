@@ -55,7 +55,7 @@ class Compiled:
 
     problem: Problem
     program: Program
-    chosen_because: str | None = field(default=None, compare=False)
+    chosen_because: str | None = field(default=None, compare=False, kw_only=True)
 
     @property
     def stack(self) -> StackProgram:
