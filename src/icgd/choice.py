@@ -55,7 +55,8 @@ def choose(
 def _compiled(
     problem: Problem, n_steps: int, construction: AbstractConstruction, reason: str
 ) -> Compiled:
-    return Compiled(problem, construction.program(problem, n_steps), reason)
+    program = construction.program(problem, n_steps)
+    return Compiled(problem, program, chosen_because=reason)
 
 
 def _smallest_within(

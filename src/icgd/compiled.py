@@ -50,7 +50,7 @@ class Compiled:
 
     problem: Problem
     program: AbstractProgram
-    chosen_because: str | None = field(default=None, compare=False)
+    chosen_because: str | None = field(default=None, compare=False, kw_only=True)
 
     @property
     def stack(self) -> StackProgram:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from icgd.errors import SettingError
-from icgd.problems.settings import count, positive
+from icgd.problems.settings import count, positive, within
 
 
 @pytest.mark.parametrize("value", [0.5, 3, np.float32(0.5), np.int64(3), Fraction(1, 4), 1e-300])
@@ -42,3 +42,9 @@ def test_anything_else_is_no_count(value, least):
 def test_a_number_too_large_for_a_float_is_refused():
     with pytest.raises(SettingError, match=r"^box must be a positive finite number, got 1000"):
         positive("box", 10**400)
+
+
+def test_a_number_out_of_its_range_is_refused():
+    within("registers", 32, 32.0, 1024.0)
+    with pytest.raises(SettingError, match=r"^registers must lie between 32 and 1024, got 31\.$"):
+        within("registers", 31, 32.0, 1024.0)
