@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from icgd.errors import DataError, DomainError, UnknownNameError
+from icgd.errors import DataError, DomainError
+from icgd.problems.settings import named
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
@@ -18,10 +19,8 @@ FLOAT32_ROUNDING = 2.0**-22
 
 def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
     """`dtype` as a torch dtype; only float64 and float32 are offered."""
-    name = getattr(dtype, "__name__", str(dtype)).removeprefix("torch.")  # numpy's is a class
-    if name not in DTYPES:
-        raise UnknownNameError.of("dtype", name, known=list(DTYPES))
-    return DTYPES[name]
+    name = getattr(dtype, "__name__", str(dtype))  # numpy's is a class
+    return named("dtype", name.removeprefix("torch."), DTYPES)
 
 
 def checked_array(name: str, data: Any) -> Tensor:

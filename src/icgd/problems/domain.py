@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icgd.problems.settings import positive
+from icgd.problems.settings import positive, settle
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,6 @@ class Domain:
     score: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "x", positive("domain.x", self.x))
-        object.__setattr__(self, "y", positive("domain.y", self.y))
+        settle(self, x=positive("domain.x", self.x), y=positive("domain.y", self.y))
         if self.score is not None:
-            object.__setattr__(self, "score", positive("domain.score", self.score))
+            settle(self, score=positive("domain.score", self.score))

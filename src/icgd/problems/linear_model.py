@@ -11,7 +11,7 @@ from torch import Tensor
 from icgd.errors import DataError, SettingError
 from icgd.problems.arrays import first_set, require_finite
 from icgd.problems.links import Link, link_named
-from icgd.problems.settings import count, instance
+from icgd.problems.settings import count, instance, settle
 from icgd.shapes import Inputs, Labels, Parameters
 
 Design = Float[Tensor, "*tasks example parameter"]
@@ -35,7 +35,7 @@ class LinearModel:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "input_width", count("input_width", self.input_width))
+        settle(self, input_width=count("input_width", self.input_width))
         link_named(self.link)
         instance("intercept", self.intercept, bool)
         if self.reduction not in REDUCTIONS:

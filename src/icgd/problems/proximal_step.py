@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from icgd.errors import SettingError
-from icgd.problems.settings import finite, positive
+from icgd.problems.settings import finite, positive, settle
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,11 @@ class ProximalStep:
     box: float | None = None
 
     def __post_init__(self) -> None:
+        settle(self, l2=_penalty("l2", self.l2), l1=_penalty("l1", self.l1))
         if self.step_size is not None:
-            object.__setattr__(self, "step_size", positive("step_size", self.step_size))
-        object.__setattr__(self, "l2", _penalty("l2", self.l2))
-        object.__setattr__(self, "l1", _penalty("l1", self.l1))
+            settle(self, step_size=positive("step_size", self.step_size))
         if self.box is not None:
-            object.__setattr__(self, "box", positive("box", self.box))
+            settle(self, box=positive("box", self.box))
 
     @property
     def penalises(self) -> bool:

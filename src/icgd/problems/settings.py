@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import frexp, inf, nan
 from numbers import Real
 from operator import index
-from typing import TypeGuard
+from typing import Protocol, TypeGuard, TypeVar
 
-from icgd.errors import SettingError
+from icgd.errors import SettingError, UnknownNameError
+
+
+class Named(Protocol):
+    """What is known by its name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Thing = TypeVar("Thing")
+NamedThing = TypeVar("NamedThing", bound=Named)
+
+
+def by_name(*things: NamedThing) -> dict[str, NamedThing]:
+    """A registry of these things."""
+    return {thing.name: thing for thing in things}
+
+
+def named(kind: str, name: object, known: Mapping[str, Thing]) -> Thing:
+    """What is known by `name`; `kind` says in an error what was looked up, such as "link"."""
+    if not isinstance(name, str) or name not in known:
+        raise UnknownNameError.of(kind, name, known=list(known))
+    return known[name]
+
+
+def settle(part: object, **settings: object) -> None:
+    """Write checked settings into a frozen dataclass that is being made."""
+    for name, value in settings.items():
+        object.__setattr__(part, name, value)
 
 
 def positive(name: str, value: object) -> float:

@@ -20,7 +20,7 @@ from typing import Any
 
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import Rows, as_rows
-from icgd.problems.settings import count, finite, positive
+from icgd.problems.settings import count, finite, positive, settle
 
 LEAST_SHARE = 1e-14
 """Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
@@ -38,10 +38,9 @@ class GradientStep:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "step_size", positive("step_size", self.step_size))
-        object.__setattr__(self, "box", positive("box", self.box))
+        settle(self, step_size=positive("step_size", self.step_size), box=positive("box", self.box))
         if self.batch_size is not None:
-            object.__setattr__(self, "batch_size", count("batch_size", self.batch_size))
+            settle(self, batch_size=count("batch_size", self.batch_size))
 
     def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
         """The examples of a step, counted from 0."""
@@ -67,9 +66,8 @@ class FunctionalStep:
     def __init__(
         self, step_size: float | Iterable[Any], noise: float = 0.0, transforms: Any = ()
     ) -> None:
-        object.__setattr__(self, "step_size", _as_step_size(step_size))
-        object.__setattr__(self, "noise", 0.0 if noise == 0 else positive("noise", noise))
-        object.__setattr__(self, "transforms", _as_transforms(transforms))
+        settle(self, step_size=_as_step_size(step_size), transforms=_as_transforms(transforms))
+        settle(self, noise=0.0 if noise == 0 else positive("noise", noise))
 
     @property
     def is_constant(self) -> bool:
