@@ -41,14 +41,17 @@ def checked_array(name: str, data: Any) -> Tensor:
     if 0 in data.shape:
         raise DataError.empty(name, data.shape)
     array = data.detach() if isinstance(data, Tensor) else torch.from_numpy(data.copy())
-    require_finite(name, array)
+    if index := first_set(~torch.isfinite(array)):
+        raise DataError.not_finite(name, index, array[tuple(index)].item())
     return array
 
 
-def require_finite(name: str, array: Tensor) -> None:
-    """Raise `DataError` if an entry is infinite or no number."""
-    if index := first_set(~torch.isfinite(array)):
-        raise DataError.not_finite(name, index, array[tuple(index)].item())
+def checked_inputs(data: Any, width: int) -> Tensor:
+    """`data` as the inputs X of one task or of a batch of tasks, a row of `width` for each."""
+    x = checked_array("X", data)
+    if x.ndim not in (2, 3) or x.shape[-1] != width:
+        raise DataError.wrong_shape("X", x.shape, f"(n, {width}) or (tasks, n, {width})")
+    return x
 
 
 def first_set(flags: Tensor) -> list[int] | None:

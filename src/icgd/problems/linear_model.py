@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import DataError, SettingError
-from icgd.problems.arrays import first_set, require_finite
+from icgd.problems.arrays import checked_array, checked_inputs, first_set
 from icgd.problems.links import Link, link_named
 from icgd.problems.settings import count, instance, settle
 from icgd.shapes import Inputs, Labels, Parameters
@@ -73,23 +73,12 @@ class LinearModel:
         return torch.zeros(*tasks, self.n_parameters, dtype=torch.float64)
 
 
-def require_inputs(model: LinearModel, x: Tensor) -> None:
-    """Raise `DataError` unless the inputs fit the model: shape, finite numbers."""
-    if x.ndim not in (2, 3) or x.shape[-1] != model.input_width:
-        expected = f"(n, {model.input_width}) or (tasks, n, {model.input_width})"
-        raise DataError.wrong_shape("X", x.shape, expected)
-    if 0 in x.shape:
-        raise DataError.empty("X", x.shape)
-    require_finite("X", x)
-
-
 def require_data(model: LinearModel, x: Tensor, y: Tensor) -> None:
     """Raise `DataError` unless the examples fit the model: shapes, finite numbers, labels."""
-    require_inputs(model, x)
-    if y.shape != (*x.shape[:-1], 1):
-        expected = f"{(*x.shape[:-1], 1)}, a label for each row of X"
-        raise DataError.wrong_shape("y", y.shape, expected)
-    require_finite("y", y)
+    checked_inputs(x, model.input_width)
+    expected = (*x.shape[:-1], 1)
+    if checked_array("y", y).shape != expected:
+        raise DataError.wrong_shape("y", y.shape, f"{expected}, a label for each row of X")
     require_labels(model.link_function, y)
 
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from icgd.problems.arrays import checked_array
+from icgd.problems.arrays import checked_inputs
 from icgd.problems.curvature import Scores, everywhere, over_box, sized
-from icgd.problems.linear_model import require_inputs
 from icgd.problems.problem import Problem
 from icgd.shapes import Inputs
 
@@ -19,8 +18,7 @@ def sized_problem(problem: Problem, X: Any) -> Problem:
     For poisson, whose mean has no steepest slope, it is that of the scores which the box or
     `domain.score` allow.
     """
-    x = checked_array("X", X)
-    require_inputs(problem.model, x)
+    x = checked_inputs(X, problem.model.input_width)
     update = sized(problem.model, problem.proximal_step, x, allowed_scores(problem, x))
     return replace(problem, update=update)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import cos, log, pi
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import Rows, as_rows
@@ -62,6 +62,7 @@ class FunctionalStep:
     step_size: float | tuple[float, ...]
     noise: float
     transforms: tuple[float | Rows, ...]
+    box: ClassVar[None] = None  # a function has no weights to clip
 
     def __init__(
         self, step_size: float | Iterable[Any], noise: float = 0.0, transforms: Any = ()

@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError
-from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelMachine, as_matrix
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
 from icgd.problems.settings import instance
@@ -49,12 +48,8 @@ def all_points(task: Task) -> Points:
 class FunctionOracle(AbstractOracle):
     """f <- f + step_size * sum_i e_i K(., x_i) on the squared loss, from the function 0."""
 
-    trains: ClassVar[str] = "the function of a kernel"
-
     target: KernelMachine
-    loss: str
     update: FunctionalStep
-    domain: Domain
 
     def __post_init__(self) -> None:
         instance("update", self.update, FunctionalStep)
@@ -67,10 +62,6 @@ class FunctionOracle(AbstractOracle):
     @property
     def weight_shapes(self) -> Shapes:
         return ()
-
-    @property
-    def box(self) -> None:
-        return None
 
     def require_labels(self, y: Labels) -> None:
         """The squared loss takes every label."""

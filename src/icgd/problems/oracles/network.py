@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -19,7 +18,6 @@ from torch import Tensor
 
 from icgd.errors import DataError, SettingError
 from icgd.problems.arrays import first_set
-from icgd.problems.domain import Domain
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
@@ -71,12 +69,8 @@ def gradient(target: MLP, loss: Loss, weights: Parameters, x: Inputs, y: Labels)
 class NetworkOracle(AbstractOracle):
     """w <- clip(w - step_size * grad L(w), -box, box), on all examples or on batches of them."""
 
-    trains: ClassVar[str] = "the weights of a network"
-
     target: MLP
-    loss: str
     update: GradientStep
-    domain: Domain
 
     def __post_init__(self) -> None:
         loss_named(self.loss)
@@ -87,10 +81,6 @@ class NetworkOracle(AbstractOracle):
     @property
     def weight_shapes(self) -> Shapes:
         return self.target.matrix_shapes
-
-    @property
-    def box(self) -> float:
-        return self.update.box
 
     def require_labels(self, y: Labels) -> None:
         are_probabilities = loss_named(self.loss).labels_are_probabilities

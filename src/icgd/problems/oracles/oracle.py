@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -12,6 +13,10 @@ from torch import Tensor
 
 from icgd.errors import DataError, OverflowedRunError, SettingError
 from icgd.problems.arrays import checked_array
+from icgd.problems.domain import Domain
+from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.linear_model import LinearModel
+from icgd.problems.mlp import MLP
 from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.task import Task
 from icgd.problems.updates import FunctionalStep, GradientStep
@@ -24,6 +29,7 @@ ExactStep = Callable[[Parameters, int], Parameters]
 """From the weights before a step and its number, counted from 0, to the weights after it."""
 
 
+@dataclass(frozen=True)
 class AbstractOracle(ABC):
     """How one kind of target is really trained. Subclasses are final and made by `Problem`.
 
@@ -31,19 +37,15 @@ class AbstractOracle(ABC):
     matrices of `weight_shapes` one after the other, or the values of a function at all tokens.
     """
 
+    target: MLP | KernelMachine | LinearModel
+    loss: str
     update: GradientStep | FunctionalStep | ProximalStep
-    trains: ClassVar[str]
-    """What is trained, in words."""
+    domain: Domain
 
     @property
     @abstractmethod
     def weight_shapes(self) -> Shapes:
         """The shapes of the trained matrices; none if a function is trained."""
-
-    @property
-    @abstractmethod
-    def box(self) -> float | None:
-        """Largest size of a weight, if weights are clipped."""
 
     @abstractmethod
     def require_labels(self, y: Labels) -> None:
