@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from math import frexp, inf, nan
 from numbers import Real
 from operator import index
-from typing import Protocol, TypeGuard, TypeVar
+from typing import Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from icgd.errors import SettingError, UnknownNameError
 
 
+@runtime_checkable
 class Named(Protocol):
     """What is known by its name."""
 
