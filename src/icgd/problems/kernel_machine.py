@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -129,21 +130,15 @@ class KernelMachine:
 
     def gram(self, points: Points) -> KernelMatrix:
         """The kernel of every pair of `points`, if it is finite and as symmetric as it claims."""
-        total = points.new_zeros(())
-        for head in self.heads:
-            matrix = head.matrix(points, points)
+        matrices = [head.matrix(points, points) for head in self.heads]
+        for head, matrix in zip(self.heads, matrices, strict=True):
             _require_gram(head, matrix)
-            total = total + matrix
-        return total
+        return reduce(torch.add, matrices)
 
 
 def sum_of_heads(heads: tuple[KernelHead, ...], left: Points, right: OtherPoints) -> KernelMatrix:
     """The sum of the heads' kernels of every pair."""
-    first, *others = heads
-    total = first.matrix(left, right)
-    for head in others:
-        total = total + head.matrix(left, right)
-    return total
+    return reduce(torch.add, (head.matrix(left, right) for head in heads))
 
 
 def _require_gram(head: KernelHead, matrix: Tensor) -> None:

@@ -27,21 +27,7 @@ from icgd.problems.settings import instance
 from icgd.problems.spectrum import divergence
 from icgd.problems.task import Task
 from icgd.problems.updates import FunctionalStep
-from icgd.shapes import (
-    History,
-    Inputs,
-    KernelMatrix,
-    Labels,
-    Parameters,
-    Points,
-    Predictions,
-    Queries,
-)
-
-
-def all_points(task: Task) -> Points:
-    """The inputs of examples and queries, in float64."""
-    return torch.cat([task.x, task.queries], dim=-2).double()
+from icgd.shapes import History, Inputs, KernelMatrix, Labels, Parameters, Predictions, Queries
 
 
 @dataclass(frozen=True)
@@ -82,7 +68,7 @@ class FunctionOracle(AbstractOracle):
 
     def kernels(self, task: Task) -> Iterator[KernelMatrix]:
         """The kernel of every token (row) and example in each step, noise included; for ever."""
-        points, n_examples = all_points(task), task.n_examples
+        points, n_examples = task.points, task.n_examples
         itself = self.update.noise * torch.eye(task.n_tokens, n_examples).to(points)
         for number in count():
             if number == 0 or self.update.transforms:
@@ -126,7 +112,7 @@ class FunctionOracle(AbstractOracle):
         Where the kernel matrix is singular it is the pseudo-inverse: descent from 0 never leaves
         its range.
         """
-        points, y = all_points(task), task.y.double()
+        points, y = task.points, task.y.double()
         examples, queries = points[..., : task.n_examples, :], points[..., task.n_examples :, :]
         noise = self.update.noise * torch.eye(task.n_examples).to(points)
         coefficients = self._solved(self.target.gram(examples) + noise, y)
