@@ -53,7 +53,7 @@ MESSAGES = [
         "error must lie strictly between 0 and 1, got 1.0.",
     ),
     (
-        made(SettingError.not_numbers, "--errors", "0.1;0.2", "0.1,0.05"),
+        made(SettingError.not_joined, "--errors", "numbers", "0.1,0.05", "0.1;0.2"),
         "--errors must be numbers joined by commas, such as 0.1,0.05, got '0.1;0.2'.",
     ),
     (
@@ -118,7 +118,7 @@ MESSAGES = [
         "got 0.3.",
     ),
     (
-        made(SettingError.not_a_number_list, "--widths", "4,x"),
+        made(SettingError.not_joined, "--widths", "whole numbers", "4,16,1", "4,x"),
         "--widths must be whole numbers joined by commas, such as 4,16,1, got '4,x'.",
     ),
     (

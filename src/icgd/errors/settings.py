@@ -263,12 +263,9 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
-    def not_a_number_list(cls, name: str, text: str) -> SettingError:
-        return cls(f"{name} must be whole numbers joined by commas, such as 4,16,1, got {text!r}.")
-
-    @classmethod
-    def not_numbers(cls, name: str, text: str, example: str) -> SettingError:
-        return cls(f"{name} must be numbers joined by commas, such as {example}, got {text!r}.")
+    def not_joined(cls, name: str, kind: str, example: str, text: str) -> SettingError:
+        """`kind` says what stands between the commas, such as "whole numbers"."""
+        return cls(f"{name} must be {kind} joined by commas, such as {example}, got {text!r}.")
 
 
 class ToleranceError(IcgdError, ValueError):

@@ -86,4 +86,4 @@ def require_labels(link: Link, y: Labels) -> None:
     """Raise `DataError` unless the link allows every label."""
     if index := first_set((y < link.least_label) | (y > link.largest_label)):
         value = y[tuple(index)].item()
-        raise DataError.outside_support(link.name, index, value, link.labels)
+        raise DataError.wrong_label("link", link.name, index, value, link.labels)

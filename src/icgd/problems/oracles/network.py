@@ -26,6 +26,8 @@ from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
 from icgd.shapes import Inputs, Labels, Parameters, Predictions
 
+PROBABILITIES = "labels between 0 and 1"
+
 
 @dataclass(frozen=True)
 class Forward:
@@ -85,7 +87,9 @@ class NetworkOracle(AbstractOracle):
     def require_labels(self, y: Labels) -> None:
         are_probabilities = loss_named(self.loss).labels_are_probabilities
         if are_probabilities and (index := first_set((y < 0) | (y > 1))):
-            raise DataError.label_range(self.loss, index, y[tuple(index)].item())
+            raise DataError.wrong_label(
+                "loss", self.loss, index, y[tuple(index)].item(), PROBABILITIES
+            )
 
     def require_examples(self, n_examples: int) -> None:
         """A step may not take an example twice."""
@@ -118,8 +122,9 @@ class NetworkOracle(AbstractOracle):
 
     def gradient(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:
         """The gradient of the risk on the examples of a step."""
-        examples = self.examples(task, number)
-        return gradient(self.target, loss_named(self.loss), weights, *examples)
+        x, y = self.examples(task, number)
+        loss = loss_named(self.loss)
+        return gradient(self.target, loss, weights.double(), x.double(), y.double())
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
         return predict(self.target, weights.double(), task.queries.double())

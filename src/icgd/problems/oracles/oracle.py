@@ -59,23 +59,20 @@ class AbstractOracle(ABC):
         self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
     ) -> Parameters:
         """The weights that a run on these inputs starts from: those given, or its own."""
-        batch = tuple(x.shape[:-2])
+        n_weights = sum(rows * columns for rows, columns in self.weight_shapes)
+        batch, shape = tuple(x.shape[:-2]), (*x.shape[:-2], n_weights)
         if given is None:
             return self.own_start(batch, seed)
         if seed is not None:
             raise SettingError.both("initial", "seed")
         weights = checked_array("initial", given)
-        n_weights = sum(rows * columns for rows, columns in self.weight_shapes)
-        if tuple(weights.shape) not in {(n_weights,), (*batch, n_weights)}:
-            expected = (
-                f"({', '.join(str(size) for size in (*batch, n_weights))}{',' * (not batch)})"
-            )
-            raise DataError.wrong_shape("initial", weights.shape, expected)
-        return weights.expand(*batch, n_weights)
+        if tuple(weights.shape) not in {(n_weights,), shape}:
+            raise DataError.wrong_shape("initial", weights.shape, str(shape))
+        return weights.expand(shape)
 
     @abstractmethod
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
-        """The weights that it starts from where none are given."""
+        """The weights that a run starts from if none are given."""
 
     @abstractmethod
     def exact_step(self, task: Task) -> ExactStep:
