@@ -136,7 +136,7 @@ MESSAGES = [
     ),
     (
         made(SettingError.unreachable_accuracy, 1e-15, 2e-13, 1024),
-        "accuracy=1e-15 cannot be proved with 1024 grid tokens; the smallest error is 2e-13. "
+        "accuracy=1e-15 cannot be proved with 1024 lattice points; the smallest error is 2e-13. "
         "Ask for less, or use a smaller range.",
     ),
     (
@@ -201,6 +201,10 @@ MESSAGES = [
         made(SettingError.no_slope_parts, "cross_entropy"),
         "The slope of the cross_entropy loss couples all outputs; it is no sum of functions of one "
         "variable. Use squared, logistic or huber.",
+    ),
+    (
+        made(SettingError.wrong_kind, "l2", "x", "a finite number"),
+        "l2 must be a finite number, got 'x'.",
     ),
     (
         made(SettingError.wrong_kind, "target", None, "MLP"),

@@ -62,7 +62,7 @@ def test_a_number_too_large_for_a_float_is_refused():
 def test_what_is_not_finite_is_refused_with_the_name_and_the_value(value):
     with pytest.raises(SettingError) as caught:
         finite("l2", value)
-    assert str(caught.value) == f"l2 must be of type a finite number, got {value!r}."
+    assert str(caught.value) == f"l2 must be a finite number, got {value!r}."
 
 
 @pytest.mark.parametrize("value", [0, -1.5, np.float32(0.5), 1e308])

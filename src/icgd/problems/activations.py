@@ -28,7 +28,7 @@ from icgd.problems.settings import by_name, named
 class Activation:
     """An activation r together with its derivative r'.
 
-    A smooth one that grows like a line is r(z) = z gate(z) + rest(z) with bounded parts.
+    A smooth one that grows like a line is z gate(z) + rest(z), where gate and rest are bounded.
     """
 
     value: ScalarFunction

@@ -11,8 +11,8 @@ from icgd.problems.settings import positive, settle
 class Domain:
     """Bounds on every entry: |x| <= `x` and |y| <= `y`. Certificates rely on them.
 
-    For a linear model |<w, x>| <= `score` may be smaller than what x and the box allow; a run that
-    leaves it is stopped.
+    For a linear model, `score` bounds |<w, x>|; it may be smaller than what `x` and the box allow.
+    A run that leaves this bound is stopped.
     """
 
     x: float

@@ -69,7 +69,7 @@ class LinearModel:
         return flags
 
     def initial_parameters(self, tasks: tuple[int, ...] = ()) -> Parameters:
-        """All 0, where the theorems start; the risk is convex, so any start will do."""
+        """Coefficients of 0, where the theorems start; any start will do, as the risk is convex."""
         return torch.zeros(*tasks, self.n_parameters, dtype=torch.float64)
 
 

@@ -12,9 +12,9 @@ from icgd.problems.settings import finite, positive, settle
 class ProximalStep:
     """w <- clip(S(w - step_size * (grad L(w) + l2 * w)), -box, box), S the soft threshold.
 
-    It descends L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1 among the w in the box, or among all without one;
-    S is at step_size * l1. Both penalties leave out the intercept. Without a `step_size` it is
-    1 / beta, the largest curvature of the data (`curvature.sized`).
+    It descends L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1 among the w in the box, or among all w without a
+    box. The threshold of S is step_size * l1. Both penalties leave out the intercept. By default
+    `step_size` is 1 / beta, where beta is the largest curvature of the data (`curvature.sized`).
     """
 
     step_size: float | None = None

@@ -38,7 +38,7 @@ class Spectrum:
 
 
 def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
-    """Of K + noise I on the examples (n, d) or (tasks, n, d); needs a symmetric kernel. O(n^3)."""
+    """The spectrum of a symmetric K + noise I on examples (n, d) or (tasks, n, d), in O(n^3)."""
     machine.require_symmetric("The spectrum")
     x = torch.as_tensor(X, dtype=torch.float64)
     values = torch.linalg.eigvalsh(machine.gram(x)) + noise

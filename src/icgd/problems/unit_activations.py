@@ -60,7 +60,7 @@ class UnitActivation:
 
     @property
     def bends(self) -> bool:
-        """Whether it is nearly relu from afar."""
+        """Whether it looks like relu from afar."""
         return self.off_relu is not None
 
     def __call__(self, z: Tensor) -> Tensor:
@@ -109,11 +109,11 @@ UNIT_ACTIVATIONS = by_name(
 )
 
 DEGREES: dict[str, int | None] = {"identity": 1, "square": 2, "cube": 3, "polynomial": None}
-"""Of the polynomials that one may think of: no transformer made of them approximates much."""
+"""The degrees of polynomials; a transformer whose units are polynomials approximates little."""
 
 
 def bending_activations() -> list[str]:
-    """Names of those that bend like relu."""
+    """The names of the activations that bend like relu."""
     return [name for name, activation in UNIT_ACTIVATIONS.items() if activation.bends]
 
 

@@ -30,7 +30,7 @@ LEAST_SHARE = 1e-14
 class GradientStep:
     """w <- clip(w - step_size * grad L(w), -box, box), on all examples or `batch_size` of them.
 
-    Step l = 0, 1, ... then takes the examples l b, l b + 1, ... of a prompt of n, modulo n.
+    With a batch size b, step l = 0, 1, ... takes b of the n examples: l b, l b + 1, ..., modulo n.
     """
 
     step_size: float
@@ -54,9 +54,9 @@ class GradientStep:
 class FunctionalStep:
     """f <- f + step_size * sum_i e_i K(., x_i), with `noise` * I added to K on the examples.
 
-    `step_size` is one number, or one a step (such as `chebyshev_steps`). `transforms` move the
-    inputs along, x <- x + A sum_j K(x, x_j) x_j (GD++): one matrix A for all steps, or a sequence
-    of one a step; a number a stands for a * I.
+    `step_size` is one number for all steps or one for each step, such as `chebyshev_steps`.
+    `transforms` move the inputs along, x <- x + A sum_j K(x, x_j) x_j (GD++): they are one matrix A
+    for all steps or one for each step, and a number a stands for a * I.
     """
 
     step_size: float | tuple[float, ...]
@@ -114,7 +114,7 @@ def _as_step_size(value: object) -> float | tuple[float, ...]:
 
 
 def _as_transforms(value: object) -> tuple[float | Rows, ...]:
-    """Numbers and matrices, one for all steps or one a step."""
+    """Numbers and matrices: one for all steps, or one for each step."""
     if isinstance(value, Real):
         return (finite("transforms", value),)
     parts = _listed(value) if isinstance(value, Iterable) else [value]

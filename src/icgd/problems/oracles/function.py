@@ -4,9 +4,9 @@ The function is held as what it is, f = sum_j a_j K(., x_j), and is evaluated wh
 
     a <- a + step_size * (y - f(x) - noise * a)
 
-Its values at an example count noise * a as learnt, because that is what is no longer left. Steps
-that move the inputs (GD++) change the kernel from step to step, so f is then the sum of what each
-step added.
+Its values at an example count noise * a as learnt, because that part of a label is no longer left.
+Steps that move the inputs (GD++) change the kernel from step to step, so f is then the sum of what
+each step added.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FunctionOracle(AbstractOracle):
         return torch.zeros(batch, dtype=torch.float64)
 
     def kernels(self, task: Task) -> Iterator[KernelMatrix]:
-        """The kernel of every token (row) and example in each step, noise included; for ever."""
+        """The kernel of every token (row) and example in each step, noise included, without end."""
         points, n_examples = task.points, task.n_examples
         itself = self.update.noise * torch.eye(task.n_tokens, n_examples).to(points)
         for number in count():
