@@ -24,12 +24,12 @@ from icgd.problems.updates import FunctionalStep, GradientStep
 Target = MLP | KernelMachine | LinearModel
 Update = GradientStep | FunctionalStep | ProximalStep
 
-ORACLES: dict[type, Any] = {
-    MLP: NetworkOracle,
-    KernelMachine: FunctionOracle,
-    LinearModel: LinearOracle,
+ORACLES: dict[type, tuple[Any, type]] = {
+    MLP: (NetworkOracle, GradientStep),
+    KernelMachine: (FunctionOracle, FunctionalStep),
+    LinearModel: (LinearOracle, ProximalStep),
 }
-"""How each kind of target is really trained."""
+"""How each kind of target is really trained, and by which update."""
 
 
 Kind = TypeVar("Kind")
@@ -67,12 +67,13 @@ class Problem:
             names = [kind.__name__ for kind in ORACLES]
             kinds = f"{', '.join(names[:-1])} or {names[-1]}"
             raise SettingError.wrong_kind("target", self.target, kinds)
+        instance("update", self.update, ORACLES[type(self.target)][1])
         self.oracle  # noqa: B018 - it checks that its parts suit each other
 
     @cached_property
     def oracle(self) -> AbstractOracle:
         """The real training of this target, in float64."""
-        kind = ORACLES[type(self.target)]
+        kind, _ = ORACLES[type(self.target)]
         oracle: AbstractOracle = kind(self.target, self.loss, self.update, self.domain)
         return oracle
 

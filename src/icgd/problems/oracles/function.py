@@ -23,7 +23,6 @@ from torch import Tensor
 from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError
 from icgd.problems.kernel_machine import KernelMachine, as_matrix
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
-from icgd.problems.settings import instance
 from icgd.problems.spectrum import divergence
 from icgd.problems.task import Task
 from icgd.problems.updates import FunctionalStep
@@ -38,7 +37,6 @@ class FunctionOracle(AbstractOracle):
     update: FunctionalStep
 
     def __post_init__(self) -> None:
-        instance("update", self.update, FunctionalStep)
         if self.loss != "squared":
             raise SettingError.not_one_of("loss of a kernel machine", self.loss, ("squared",))
         self.update.require_width(self.target.input_width)

@@ -22,7 +22,7 @@ from icgd.problems.linear_model import LinearModel, require_labels
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
 from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.separable import require_minimiser
-from icgd.problems.settings import count, instance, positive
+from icgd.problems.settings import count, positive
 from icgd.problems.task import Task
 from icgd.shapes import Inputs, Labels, Parameters, Predictions
 
@@ -56,7 +56,6 @@ class LinearOracle(AbstractOracle):
     update: ProximalStep
 
     def __post_init__(self) -> None:
-        instance("update", self.update, ProximalStep)
         if self.loss != MATCHING:
             raise SettingError.not_one_of("loss of a linear model", self.loss, (MATCHING,))
 

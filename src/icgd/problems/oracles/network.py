@@ -21,7 +21,7 @@ from icgd.problems.arrays import first_set
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
-from icgd.problems.settings import count, instance
+from icgd.problems.settings import count
 from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
 from icgd.shapes import Inputs, Labels, Parameters, Predictions
@@ -76,7 +76,6 @@ class NetworkOracle(AbstractOracle):
 
     def __post_init__(self) -> None:
         loss_named(self.loss)
-        instance("update", self.update, GradientStep)
         if self.domain.score is not None:
             raise SettingError.without("domain.score", "a linear model")
 
