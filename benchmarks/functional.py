@@ -72,9 +72,9 @@ def _schedule(condition: float) -> dict[str, object]:
             "chebyshev": chebyshev_steps(1.0, condition, N_LAYERS),
         }.items()
     }
-    theory = growth((best_constant_step(1.0, condition),) * N_LAYERS, 1.0) / growth(
-        chebyshev_steps(1.0, condition, N_LAYERS), 1.0
-    )
+    smallest = torch.ones(1, dtype=torch.float64)
+    constant = growth((best_constant_step(1.0, condition),) * N_LAYERS, smallest)
+    theory = float(constant / growth(chebyshev_steps(1.0, condition, N_LAYERS), smallest))
     times = left["constant"] / left["chebyshev"]
     return {"condition": condition, "layers": N_LAYERS, **left, "times": times, "theory": theory}
 

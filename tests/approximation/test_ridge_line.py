@@ -7,7 +7,7 @@ from icgd.approximation import ridge_line
 from icgd.approximation.ridge_line import LARGEST_COEFFICIENT, fit_line
 from icgd.approximation.ridge_proof import units_of
 from icgd.approximation.ridge_sum import SQUARE
-from icgd.problems.activations import IDENTITY, LEAKY_RELU, RELU, SIGMOID, SILU, TANH
+from icgd.problems.activations import IDENTITY_FUNCTION, LEAKY_RELU, RELU, SIGMOID, SILU, TANH
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.losses import CLIP, DOUBLE
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
@@ -104,7 +104,7 @@ def test_identities_are_exact(function, activation, n_units):
 
 def test_a_line_of_softplus_is_the_difference_of_two():
     units = (RidgeUnit((1.0,), 0.0, 1.0), RidgeUnit((-1.0,), 0.0, -1.0))
-    assert fit_line(IDENTITY, 3.0, "softplus", 24).units == units
+    assert fit_line(IDENTITY_FUNCTION, 3.0, "softplus", 24).units == units
 
 
 def test_no_more_units_are_used_than_float64_can_tell_apart():

@@ -14,7 +14,7 @@ from icgd.approximation.ridge_proof import (
     units_of,
 )
 from icgd.errors import UnknownNameError
-from icgd.problems.activations import IDENTITY, RELU, TANH
+from icgd.problems.activations import IDENTITY_FUNCTION, RELU, TANH
 from icgd.problems.functions import KinkedFunction
 from icgd.program.ridge import RidgeSum, RidgeUnit
 
@@ -42,7 +42,7 @@ def line(activation: str, *units: tuple[float, float, float], width: float = 2.0
 
 KNOWN = [
     (TANH, line("tanh", (1.0, 0.0, 0.9)), 0.1 * tanh(2.0)),
-    (IDENTITY, line("elu", (1.0, 0.0, 1.0)), 1.0 + exp(-2.0)),  # z + 1 - exp(z) at -2
+    (IDENTITY_FUNCTION, line("elu", (1.0, 0.0, 1.0)), 1.0 + exp(-2.0)),  # z + 1 - exp(z) at -2
     (RELU, line("elu", (1.0, 0.25, 1.0), (0.0, 0.25, -1.0)), 1.25 - exp(-1.75)),
     (SPIKE, line("tanh"), 1.0),
     (ZERO, line("cos", (200.0, 0.5, 0.5)), 0.5),
@@ -79,7 +79,7 @@ def test_rounding_of_large_coefficients_is_part_of_the_bound():
 
 def test_errors_of_parts_add_up_and_exact_parts_stay_exact():
     part = RidgeSum("f", "tanh", (1.0, 1.0), (RidgeUnit((1.0, 1.0), 0.0, 1.0),), 0.25)
-    target = Profile(IDENTITY, (1.0, 1.0))
+    target = Profile(IDENTITY_FUNCTION, (1.0, 1.0))
     both = joined("g", (1.0, 1.0), [part, part], target)
     assert both.units == part.units * 2
     assert 0.5 < both.error < 0.5 + 1e-13
@@ -87,7 +87,7 @@ def test_errors_of_parts_add_up_and_exact_parts_stay_exact():
 
 
 def test_kinks_across_a_plane_are_never_proved_by_panels():
-    target = Profile(IDENTITY, (1.0, 1.0))
+    target = Profile(IDENTITY_FUNCTION, (1.0, 1.0))
     unit = RidgeUnit((1.0, 1.0), 0.0, 1.0)
     costs = [
         cost_of_proof(target, RidgeSum("f", activation, (1.0, 1.0), (unit,), inf))

@@ -11,7 +11,7 @@ from icgd.approximation.ridge_sum import (
     fit_slope_product,
 )
 from icgd.errors import SettingError, UnknownNameError, UnsupportedActivationError
-from icgd.problems.activations import IDENTITY, RELU, TANH
+from icgd.problems.activations import IDENTITY_FUNCTION, RELU, TANH
 from icgd.problems.losses import LOSSES
 from icgd.program.ridge import RidgeSum
 
@@ -80,8 +80,8 @@ def test_slopes_of_losses(loss, activation):
 @pytest.mark.parametrize("activation", ["relu", "elu"])
 def test_what_is_a_line_is_exact(activation):
     assert fit_loss_slope(LOSSES["squared"], (2.0, 1.0), activation, 60).is_exact
-    assert fit_ridge_sum(IDENTITY, 2.0, activation, 60).is_exact
-    fit = fit_slope_product(IDENTITY, (2.0, 2.0), activation, 60)
+    assert fit_ridge_sum(IDENTITY_FUNCTION, 2.0, activation, 60).is_exact
+    fit = fit_slope_product(IDENTITY_FUNCTION, (2.0, 2.0), activation, 60)
     assert fit.is_exact
     assert sampled_error(fit, lambda s, t: s) <= 1e-15
 

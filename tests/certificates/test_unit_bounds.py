@@ -12,7 +12,7 @@ from icgd.certificates.enclosures import Arithmetic, Enclosure, is_ramp, ridge_e
 from icgd.certificates.intervals import Interval
 from icgd.certificates.rules import rule
 from icgd.certificates.unit_bounds import left_over
-from icgd.problems.activations import IDENTITY, RELU, TANH
+from icgd.problems.activations import IDENTITY_FUNCTION, RELU, TANH
 from icgd.program.instructions import Argument, Combination
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
@@ -66,7 +66,7 @@ def test_units_err_as_proved_and_add_to_what_was_left():
 
 
 def test_a_reach_scales_argument_and_error():
-    line = replace(fit_ridge_sum(IDENTITY, 1.0, "sigmoid", 16), error=0.01)
+    line = replace(fit_ridge_sum(IDENTITY_FUNCTION, 1.0, "sigmoid", 16), error=0.01)
     activate = ActivateUnits(OF_A, "identity", 8.0, "b")
     state = {"a": point(0.5, -8.5), "b": EMPTY}
     value = rule(activate, program_with(line), state, EXACTLY)["b"]
@@ -145,7 +145,7 @@ def test_sums_over_many_inputs_and_many_rows_are_rounded_more():
 
 
 def test_a_clip_errs_more_near_the_box_and_by_anything_beyond_its_reach():
-    fit = fit_ridge_sum(IDENTITY, 4.0, "sigmoid", 16)
+    fit = fit_ridge_sum(IDENTITY_FUNCTION, 4.0, "sigmoid", 16)
     clip = replace(fit, name="clip", error=0.01, bands=(Band(0.5, 1.5, 0.25),))
     state = {"a": point(0.25, -3.0), "b": point(0.75, 5.0)}
     clipped = rule(ClipByUnits(("a", "b"), 1.0, "clip"), program_with(clip), state, EXACTLY)
@@ -155,7 +155,7 @@ def test_a_clip_errs_more_near_the_box_and_by_anything_beyond_its_reach():
 
 
 def test_what_a_wipe_misses_is_what_the_next_step_finds():
-    line = replace(fit_ridge_sum(IDENTITY, 1.0, "sigmoid", 16), error=0.01)
+    line = replace(fit_ridge_sum(IDENTITY_FUNCTION, 1.0, "sigmoid", 16), error=0.01)
     wipe = WipeByUnits(("a",), "identity", 8.0)
     program = replace(program_with(line), block=(Layer("wipe", (wipe,)),))
     wiped = rule(wipe, program, {"a": point(0.25, 9.0)}, EXACTLY)["a"]

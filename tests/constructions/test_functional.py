@@ -114,7 +114,7 @@ def test_a_tolerance_is_met_by_rounding_alone_or_not_at_all():
         ),
         (
             lambda: problem_of(icgd.FunctionalStep(0.1, transforms=(((1.0,),),))),
-            "transforms must be of type a 3 x 3 matrix, got '1 x 1'",
+            "transforms must be a 3 x 3 matrix, got '1 x 1'",
         ),
     ],
 )

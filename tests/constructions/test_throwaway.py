@@ -17,7 +17,7 @@ from icgd.certificates.certificate import Verdict
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import UnsupportedProblemError
-from icgd.problems.activations import IDENTITY
+from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.program.instructions import (
@@ -78,7 +78,7 @@ class LinearStack(AbstractConstruction):
                     ),
                 )
             ),
-            functions=(fit_relu_sum(IDENTITY, -reach, reach),),
+            functions=(fit_relu_sum(IDENTITY_FUNCTION, -reach, reach),),
             block=(
                 forward,
                 Layer("gap", (MapSlots((gap,), IS_EXAMPLE, (IS_QUERY,), gate, "gap"),)),

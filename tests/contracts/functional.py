@@ -7,7 +7,6 @@ from torch import Tensor
 import icgd
 from icgd.backends.backend import AbstractBackend
 from icgd.backends.run import Run, RunOptions
-from icgd.problems.oracles.function import all_points
 from icgd.problems.task import Task
 from tests.cases import KERNEL_CASES, Case, over, tasks_of
 
@@ -72,7 +71,7 @@ class FunctionalContract:
         assert largest(run.trace["y"], left) <= 1e-14
         assert run.trace["is_example"][:, :, 0].tolist() == [[1.0] * 7 + [0.0] * 3] * 4
         moves = bool(case.problem.functional_step.transforms)
-        points = all_points(task)
+        points = task.points
         assert torch.equal(run.trace["x"][0], points)
         assert torch.equal(run.trace["x"][-1], points) is not moves
 

@@ -11,8 +11,8 @@ MESSAGES = [
         "Give at least 4, or a smaller batch_size.",
     ),
     (
-        made(DataError.outside_support, "logistic", [3, 0], 2.0, "labels between 0 and 1"),
-        "y[3, 0] is 2; the logistic link needs labels between 0 and 1. "
+        made(DataError.wrong_label, "link", "probit", [3, 0], 2.0, "labels between 0 and 1"),
+        "y[3, 0] is 2; the probit link needs labels between 0 and 1. "
         "Recode the labels, or use link='identity'.",
     ),
     (
@@ -60,9 +60,9 @@ MESSAGES = [
         "X has shape (5, 2); expected (n, 3).",
     ),
     (
-        made(DataError.label_range, "logistic", [2, 0], 1.5),
+        made(DataError.wrong_label, "loss", "logistic", [2, 0], 1.5, "labels between 0 and 1"),
         "y[2, 0] is 1.5; the logistic loss needs labels between 0 and 1. "
-        "Rescale the labels, or use loss='squared'.",
+        "Recode the labels, or use loss='squared'.",
     ),
     (
         made(DataError.text_cell, "data.csv", 7, "age", "old"),

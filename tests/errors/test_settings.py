@@ -53,7 +53,7 @@ MESSAGES = [
         "error must lie strictly between 0 and 1, got 1.0.",
     ),
     (
-        made(SettingError.not_numbers, "--errors", "0.1;0.2", "0.1,0.05"),
+        made(SettingError.not_joined, "--errors", "numbers", "0.1,0.05", "0.1;0.2"),
         "--errors must be numbers joined by commas, such as 0.1,0.05, got '0.1;0.2'.",
     ),
     (
@@ -118,7 +118,7 @@ MESSAGES = [
         "got 0.3.",
     ),
     (
-        made(SettingError.not_a_number_list, "--widths", "4,x"),
+        made(SettingError.not_joined, "--widths", "whole numbers", "4,16,1", "4,x"),
         "--widths must be whole numbers joined by commas, such as 4,16,1, got '4,x'.",
     ),
     (
@@ -136,7 +136,7 @@ MESSAGES = [
     ),
     (
         made(SettingError.unreachable_accuracy, 1e-15, 2e-13, 1024),
-        "accuracy=1e-15 cannot be proved with 1024 grid tokens; the smallest error is 2e-13. "
+        "accuracy=1e-15 cannot be proved with 1024 lattice points; the smallest error is 2e-13. "
         "Ask for less, or use a smaller range.",
     ),
     (
@@ -201,6 +201,10 @@ MESSAGES = [
         made(SettingError.no_slope_parts, "cross_entropy"),
         "The slope of the cross_entropy loss couples all outputs; it is no sum of functions of one "
         "variable. Use squared, logistic or huber.",
+    ),
+    (
+        made(SettingError.wrong_kind, "l2", "x", "a finite number"),
+        "l2 must be a finite number, got 'x'.",
     ),
     (
         made(SettingError.wrong_kind, "target", None, "MLP"),

@@ -2,7 +2,7 @@ from math import exp
 
 import torch
 
-from icgd.layers import attention, sequence_attention
+from icgd.layers import attention
 from icgd.layers.sequence_attention import SequenceAttention
 from tests.layers.test_activation_attention import heads, stream
 
@@ -46,6 +46,12 @@ def test_a_batch_is_each_of_its_tasks():
 def test_heads_may_be_taken_in_groups(monkeypatch):
     parts, x = weights(n_columns=2), stream(4, 5)
     whole = SequenceAttention(*parts)(x)
-    monkeypatch.setattr(sequence_attention, "SCORES_AT_ONCE", 1)
-    torch.testing.assert_close(SequenceAttention(*parts)(x), whole)
-    assert attention.SCORES_AT_ONCE > 1
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 1)
+    layer, sizes = SequenceAttention(*parts), []
+    monkeypatch.setattr(
+        layer,
+        "_heads",
+        lambda x, part: sizes.append(part) or SequenceAttention._heads(layer, x, part),
+    )
+    torch.testing.assert_close(layer(x), whole)
+    assert sizes == [slice(head, head + 1) for head in range(len(layer.W_Q))]

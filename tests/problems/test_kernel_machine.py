@@ -69,9 +69,9 @@ def test_wrong_machines_are_refused(settings, message):
     ("settings", "message"),
     [
         ({"weight": 0.0}, "weight must be a positive finite number, got 0.0"),
-        ({"transform": ((float("nan"),),)}, "transform must be of type a matrix of finite numb"),
-        ({"transform": (1.0, 2.0)}, "transform must be of type a matrix of finite numbers"),
-        ({"transform": ((1.0,), (1.0, 2.0))}, "transform must be of type a matrix of numbers"),
+        ({"transform": ((float("nan"),),)}, "transform must be a matrix of finite numb"),
+        ({"transform": (1.0, 2.0)}, "transform must be a matrix of finite numbers"),
+        ({"transform": ((1.0,), (1.0, 2.0))}, "transform must be a matrix of numbers"),
     ],
 )
 def test_wrong_heads_are_refused(settings, message):

@@ -5,11 +5,13 @@ import pytest
 
 from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.domain import Domain
+from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.linear_model import LinearModel
 from icgd.problems.losses import HUBER
 from icgd.problems.mlp import MLP
-from icgd.problems.oracles.network import NetworkOracle
 from icgd.problems.problem import Problem
-from icgd.problems.updates import GradientStep
+from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.updates import FunctionalStep, GradientStep
 from tests import cases
 from tests.cases import over
 
@@ -78,16 +80,58 @@ def test_an_unknown_loss_is_refused_at_once():
 
 
 @pytest.mark.parametrize(
-    ("owner", "part", "kind"),
+    ("part", "kind"),
     [
-        (Problem, "target", "MLP, KernelMachine or LinearModel"),
-        (NetworkOracle, "update", "GradientStep"),
-        (Problem, "domain", "Domain"),
+        ("target", "MLP, KernelMachine or LinearModel"),
+        ("update", "GradientStep"),
+        ("domain", "Domain"),
     ],
 )
-def test_a_part_of_the_wrong_kind_is_named(owner, part, kind):
+def test_a_part_of_the_wrong_kind_is_named(part, kind):
     parts = {"target": MLP((2, 1)), "loss": "squared", "update": GradientStep(0.1, 1.0)}
-    raw = object.__new__(owner)  # the type checker would refuse it first
+    raw = object.__new__(Problem)  # the type checker would refuse it first
     raw.__dict__.update({**parts, "domain": Domain(1.0, 1.0), part: "x"})
     with pytest.raises(SettingError, match=f"^{part} must be of type {kind}, got 'x'"):
         raw.__post_init__()
+
+
+KERNEL = Problem(KernelMachine(3), "squared", FunctionalStep(0.1), PROBLEM.domain)
+LINEAR = Problem(LinearModel(3), "matching", ProximalStep(0.1, box=2.0), PROBLEM.domain)
+PARTS = {
+    PROBLEM: ("network", "gradient_step", "network_oracle"),
+    KERNEL: ("machine", "functional_step", "function_oracle"),
+    LINEAR: ("model", "proximal_step", "linear_oracle"),
+}
+
+
+@pytest.mark.parametrize("problem", PARTS, ids=["network", "function", "linear"])
+def test_the_parts_of_its_kind_have_names_and_others_are_refused(problem):
+    target, update, oracle = (getattr(problem, name) for name in PARTS[problem])
+    assert (target, update, oracle) == (problem.target, problem.update, problem.oracle)
+    for other in PARTS.keys() - {problem}:
+        for name in PARTS[other]:
+            with pytest.raises(SettingError, match=r"^(target|update|oracle) must be of type "):
+                getattr(problem, name)
+
+
+def test_the_box_is_that_of_the_update():
+    assert [problem.box for problem in (PROBLEM, KERNEL, LINEAR)] == [3.0, None, 2.0]
+
+
+@pytest.mark.parametrize(("problem", "update"), [(KERNEL, PROBLEM), (LINEAR, KERNEL)])
+def test_an_update_of_another_target_is_refused(problem, update):
+    kind = type(problem.update).__name__
+    with pytest.raises(SettingError, match=f"^update must be of type {kind}, got "):
+        replace(problem, update=update.update)
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, KERNEL])
+def test_only_linear_models_have_a_bound_on_scores(problem):
+    with pytest.raises(SettingError, match=r"^domain\.score has no effect without a linear model"):
+        replace(problem, domain=Domain(1.0, 1.0, score=2.0))
+
+
+@pytest.mark.parametrize(("problem", "only"), [(KERNEL, "squared"), (LINEAR, "matching")])
+def test_the_loss_of_machines_and_linear_models_is_given(problem, only):
+    with pytest.raises(SettingError, match=f"^loss of a .* must be one of {only}, got 'huber'"):
+        replace(problem, loss="huber")

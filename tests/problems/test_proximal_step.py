@@ -22,7 +22,7 @@ def test_either_penalty_penalises():
     [
         ({"l2": -0.5}, "l2 must not be negative, got -0.5"),
         ({"l1": -1.0}, "l1 must not be negative, got -1.0"),
-        ({"l1": float("nan")}, "l1 must be of type a finite number, got nan"),
+        ({"l1": float("nan")}, "l1 must be a finite number, got nan"),
         ({"step_size": 0.0}, "step_size must be a positive finite number, got 0.0"),
     ],
 )

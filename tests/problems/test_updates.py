@@ -79,10 +79,10 @@ def test_the_best_constant_step_is_best():
         (lambda: FunctionalStep(()), "step_size has 0 entries; expected one a step"),
         (lambda: FunctionalStep((0.1, float("inf"))), "step_size must be .* got inf"),
         (lambda: FunctionalStep(0.1, noise=-0.1), "noise must be a positive finite number"),
-        (lambda: FunctionalStep(0.1, transforms=float("nan")), "transforms must be of type a fin"),
+        (lambda: FunctionalStep(0.1, transforms=float("nan")), "transforms must be a fin"),
         (
             lambda: FunctionalStep(0.1, transforms=(A[:1],)).require_width(2),
-            "transforms must be of type a 2 x 2 matrix, got '1 x 2'",
+            "transforms must be a 2 x 2 matrix, got '1 x 2'",
         ),
         (lambda: chebyshev_steps(2.0, 1.0, 3), r"An interval needs finite ends .* \[2.0, 1.0\]"),
         (
@@ -91,7 +91,7 @@ def test_the_best_constant_step_is_best():
         ),
         (lambda: chebyshev_steps(1e-17, 1.0, 3), "low, the smallest eigenvalue .* is 1e-17, but "),
         (lambda: chebyshev_steps(-3.0, 1.0, 3), r"low, .* is -3, .*noise=3\.01"),
-        (lambda: chebyshev_steps(float("nan"), 1.0, 3), "low must be of type a finite number, got"),
+        (lambda: chebyshev_steps(float("nan"), 1.0, 3), "low must be a finite number, got"),
         (lambda: best_constant_step(0.0, 4.0), "low, the smallest eigenvalue .* is 0, but it must"),
     ],
 )

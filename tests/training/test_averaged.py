@@ -81,7 +81,7 @@ def test_four_linear_labels_explain_four_fifths_of_the_fifth_direction():
 
 def test_labels_without_a_known_covariance_are_refused():
     networks = AveragedTask(InContextTask(COVARIATES, ReluNetworks(3), 4))
-    expected = "labels must be of type a law of known covariance, got 'ReluNetworks'."
+    expected = "labels must be a law of known covariance, got 'ReluNetworks'."
     with pytest.raises(SettingError, match=re.escape(expected)):
         networks.sample(2, seed=0, index=0)
 

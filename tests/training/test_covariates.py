@@ -85,7 +85,7 @@ def test_a_description_tells_laws_apart():
         ([[1.0, 0.5], [0.25, 1.0]], DistributionError, "it is 0.5 at [0, 1] and 0.25 mirrored"),
         ([[1.0, 2.0], [2.0, 1.0]], DistributionError, "its smallest eigenvalue is -1."),
         ([[1.0, 1.0], [1.0, 1.0]], DistributionError, "must be positive definite"),
-        ([[float("nan")]], SettingError, "covariance must be of type a matrix of finite numbers"),
+        ([[float("nan")]], SettingError, "covariance must be a matrix of finite numbers"),
     ],
 )
 def test_a_matrix_without_a_law_is_refused(matrix, error, message):

@@ -19,7 +19,7 @@ from icgd.approximation.ridge_line import DOUBLE_ROUNDOFF, fit_line
 from icgd.approximation.ridge_sum import check_box
 from icgd.approximation.soft_clip import SoftClip, logarithm_of_far
 from icgd.errors import SettingError
-from icgd.problems.activations import IDENTITY
+from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.settings import positive
 from icgd.problems.unit_activations import unit_activation_named
 from icgd.program.ridge import Band, RidgeSum, RidgeUnit
@@ -56,7 +56,9 @@ def fit_clip(
         relus = [RidgeUnit((-sign,), -bound, sign) for sign in (1.0, -1.0)]
         return by_bends("clip", activation, (reach,), relus)
     enough = min(ENOUGH_FOR_A_LINE, units // 2)
-    line = fit_line(IDENTITY, reach, activation, enough, roundoff=roundoff).along((1.0,), -1.0)
+    line = fit_line(IDENTITY_FUNCTION, reach, activation, enough, roundoff=roundoff).along(
+        (1.0,), -1.0
+    )
     left, far = units - line.n_units, logarithm_of_far(roundoff)
     if activation == "cos":
         return _together(bound, line, clip_wave(bound, reach, left, far))

@@ -17,7 +17,7 @@ from icgd.approximation.bends import by_bends
 from icgd.approximation.ridge_line import DOUBLE_ROUNDOFF
 from icgd.approximation.ridge_proof import Profile, rounding
 from icgd.approximation.ridge_sum import check_box, fit_product
-from icgd.problems.activations import IDENTITY
+from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.unit_activations import unit_activation_named
 from icgd.program.ridge import RidgeSum, RidgeUnit
 
@@ -47,7 +47,9 @@ def _product(reach: float, activation: str, units: int, roundoff: float) -> Ridg
     product = fit_product((1.0, 1.0), activation, units, roundoff=roundoff)
     scaled = tuple(_scaled(unit, reach) for unit in product.units)
     fit = RidgeSum(NAME, activation, (reach, 1.0), scaled, reach * product.error)
-    return replace(fit, error=fit.error + rounding(Profile(IDENTITY, fit.half_widths), fit))
+    return replace(
+        fit, error=fit.error + rounding(Profile(IDENTITY_FUNCTION, fit.half_widths), fit)
+    )
 
 
 def _scaled(unit: RidgeUnit, reach: float) -> RidgeUnit:

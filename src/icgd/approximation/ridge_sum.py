@@ -23,7 +23,7 @@ from icgd.approximation.ridge_line import DOUBLE_ROUNDOFF, LARGEST_COEFFICIENT, 
 from icgd.approximation.ridge_proof import Profile, joined, units_of
 from icgd.approximation.slope_product import by_quotient
 from icgd.errors import SettingError, UnknownNameError
-from icgd.problems.activations import IDENTITY
+from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction
 from icgd.problems.losses import Loss
 from icgd.problems.settings import count, positive, power_of_two
@@ -163,7 +163,7 @@ def _product(
         SQUARE, 2.0, activation, units // 2, LARGEST_COEFFICIENT / max(factor, 1.0), roundoff
     )
     parts = [line.along((1 / first, sign / second), sign * factor) for sign in (1.0, -1.0)]
-    return joined("a b", half_widths, parts, Profile(IDENTITY, half_widths))
+    return joined("a b", half_widths, parts, Profile(IDENTITY_FUNCTION, half_widths))
 
 
 def _slope_product(
@@ -197,7 +197,7 @@ def _scaled_argument(
 ) -> RidgeSum:
     """s r'(t) where r is a line: a multiple of s."""
     (slope,) = function.slopes
-    line = fit_line(IDENTITY, half_widths[0], activation, units, roundoff=roundoff)
+    line = fit_line(IDENTITY_FUNCTION, half_widths[0], activation, units, roundoff=roundoff)
     target = Profile(function.derivative(), half_widths)
     return joined(f"s {function.name}'(t)", half_widths, [line.along((1.0, 0.0), slope)], target)
 
@@ -215,5 +215,5 @@ def _loss_slope(
             part.function, reach, activation, units // len(slope_parts), roundoff=roundoff
         )
         parts.append(line.along(axis, 1.0))
-    target = Profile(IDENTITY, half_widths)
+    target = Profile(IDENTITY_FUNCTION, half_widths)
     return joined(f"slope of {loss.name}", half_widths, parts, target)

@@ -28,7 +28,6 @@ from icgd.certificates.kernel_rounding import (
     worst_kernel_error,
 )
 from icgd.problems.kernel_machine import as_matrix
-from icgd.problems.oracles.function import all_points
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.shapes import History
@@ -64,7 +63,7 @@ class _Step:
 def _steps(problem: Problem, task: Task, n_steps: int, how: Arithmetic) -> list[_Step]:
     """Every step, with inputs that move and carry their own rounding."""
     update, machine = problem.functional_step, problem.machine
-    tokens = Rounded(points := all_points(task), torch.zeros_like(points))
+    tokens = Rounded(points := task.points, torch.zeros_like(points))
     steps: list[_Step] = []
     for step in range(n_steps):
         if step == 0 or update.transforms:

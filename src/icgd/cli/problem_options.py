@@ -290,7 +290,7 @@ def parse_widths(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise SettingError.not_a_number_list("--widths", text) from None
+        raise SettingError.not_joined("--widths", "whole numbers", "4,16,1", text) from None
 
 
 def takes_problem(command: Callable[..., None]) -> Callable[..., None]:

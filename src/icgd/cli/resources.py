@@ -113,7 +113,7 @@ def parse_errors(text: str) -> list[float]:
     try:
         errors = [float(part) for part in text.split(",")]
     except ValueError:
-        raise SettingError.not_numbers("--errors", text, "0.1,0.05") from None
+        raise SettingError.not_joined("--errors", "numbers", "0.1,0.05", text) from None
     return [within_one("--errors", error) for error in errors]
 
 

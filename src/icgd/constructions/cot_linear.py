@@ -26,7 +26,7 @@ from icgd.approximation.grid_mean import mean_of_link
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.parts.ranges import ROUNDING_ROOM
-from icgd.problems.activations import IDENTITY
+from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
@@ -87,7 +87,7 @@ class AbstractCotLinear(AbstractConstruction):
         return StackProgram(
             construction=self.name,
             layout=builder.layout(),
-            functions=(builder.mean, fit_relu_sum(IDENTITY, -builder.gate, builder.gate)),
+            functions=(builder.mean, fit_relu_sum(IDENTITY_FUNCTION, -builder.gate, builder.gate)),
             block=(
                 Layer("expected labels", (builder.predict(IS_EXAMPLE), *builder.decay())),
                 Layer("gradient step", (builder.descend(),)),
@@ -218,6 +218,6 @@ class _Builder:
         return PredictMean(self.model.link, self.weights, self.inputs, self.reach, checked, MEAN)
 
     def copy_prediction(self) -> tuple[Instruction, ...]:
-        copied = Summand(Combination.of(MEAN), IDENTITY.name)
+        copied = Summand(Combination.of(MEAN), IDENTITY_FUNCTION.name)
         copy = MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), self.gate, "y")
         return (copy, WipeSlots((MEAN,)))

@@ -55,7 +55,7 @@ from icgd.constructions.parts.ranges import (
     backward_ranges,
     ranges_on_domain,
 )
-from icgd.problems.activations import IDENTITY, Activation
+from icgd.problems.activations import IDENTITY_FUNCTION, Activation
 from icgd.problems.arrays import dtype_named
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import Loss
@@ -132,7 +132,7 @@ def _activations(target: MLP) -> list[Activation]:
 
 def _kind(activation: Activation) -> str:
     """The flag of layers with this activation."""
-    if activation.value == IDENTITY:
+    if activation.value == IDENTITY_FUNCTION:
         return LINEAR
     return KINKED if isinstance(activation.value, KinkedFunction) else activation.name
 

@@ -34,7 +34,7 @@ from icgd.constructions.base import AbstractConstruction, kink_width_within
 from icgd.constructions.parts.forward_pass import units_slot
 from icgd.constructions.parts.ranges import without_digits
 from icgd.constructions.parts.unit_fits import Fits, fit_all, jacobian, preactivation
-from icgd.problems.activations import IDENTITY
+from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.arrays import dtype_named
 from icgd.problems.domain import Domain
 from icgd.problems.functions import KinkedFunction, SmoothFunction
@@ -102,7 +102,7 @@ class Recursion(AbstractConstruction):
         return min(2 * setting, ceil(1.01 * setting * float(excess ** (2 / 3))))
 
     def objection(self, problem: Problem) -> str | None:
-        if problem.network.output_activation != IDENTITY.name:
+        if problem.network.output_activation != IDENTITY_FUNCTION.name:
             return (
                 f"its target has a linear output, not {problem.network.output_activation}: the "
                 "recursion starts from the derivatives of z_n itself."
@@ -221,7 +221,7 @@ def forward_and_jacobians(target: MLP, reaches: dict[str, float]) -> list[Layer]
 
 def _linear_output(reaches: dict[str, float]) -> Instruction:
     reach = reaches[preactivation(1)]
-    return ActivateUnits(_argument(1), IDENTITY.name, reach, preactivation(1))
+    return ActivateUnits(_argument(1), IDENTITY_FUNCTION.name, reach, preactivation(1))
 
 
 def _forward(target: MLP, m: int) -> Instruction:
@@ -296,7 +296,7 @@ def _clip_and_wipe(problem: Problem, reaches: dict[str, float]) -> Layer:
 
 def _wipe(slots: list[str], reaches: dict[str, float]) -> list[Instruction]:
     """Each slot by a line as long as it can get, and twice that, for what is left in it."""
-    return [WipeByUnits((name,), IDENTITY.name, 2 * reaches[name]) for name in slots]
+    return [WipeByUnits((name,), IDENTITY_FUNCTION.name, 2 * reaches[name]) for name in slots]
 
 
 def _copy_prediction(target: MLP, reaches: dict[str, float]) -> Layer:

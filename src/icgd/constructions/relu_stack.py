@@ -33,7 +33,7 @@ from icgd.constructions.parts.ranges import (
     without_digits,
 )
 from icgd.errors import SettingError
-from icgd.problems.activations import IDENTITY
+from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.functions import ScalarFunction, SmoothFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
@@ -139,7 +139,7 @@ def _needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
     functions = [activation.value for activation in activations]
     functions += [activation.derivative for activation in activations]
     functions += [part.function for part in problem.loss_function.slope_parts or ()]
-    functions.append(IDENTITY)  # copies the prediction
+    functions.append(IDENTITY_FUNCTION)  # copies the prediction
     return {function.name: function for function in functions}
 
 
@@ -221,7 +221,7 @@ def _clip_and_wipe(problem: Problem) -> Layer:
 def _copy_prediction(target: MLP, gate: float) -> Layer:
     prediction = units_slot(target.depth)
     copy = MapSlots(
-        summands=(Summand(Combination.of(prediction), IDENTITY.name),),
+        summands=(Summand(Combination.of(prediction), IDENTITY_FUNCTION.name),),
         only_where=IS_QUERY,
         never_where=(IS_EXAMPLE,),
         gate=gate,

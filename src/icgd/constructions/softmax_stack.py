@@ -146,7 +146,7 @@ class SoftmaxStack(AbstractConstruction):
 
 
 def _is_linear(activation: Activation) -> bool:
-    return activation.value == activations.IDENTITY
+    return activation.value == activations.IDENTITY_FUNCTION
 
 
 def _is_kinked(activation: Activation) -> bool:
@@ -349,7 +349,7 @@ class _Builder:
         return Layer("clip and wipe", (clip, WipeSlots(scratch)))
 
     def copy_prediction(self, forward: Iterable[Layer]) -> Layer:
-        copied = Summand(Combination.of(units_slot(self.depth)), activations.IDENTITY.name)
+        copied = Summand(Combination.of(units_slot(self.depth)), activations.IDENTITY_FUNCTION.name)
         gate = 2.0 ** (1 + ceil(log2(self.forward.outputs[-1])))
         others = (IS_EXAMPLE, IS_REGISTER)
         copy = MapSlots((copied,), IS_QUERY, others, gate, "y")
@@ -370,7 +370,7 @@ class _Builder:
     def relu_sum(self, name: str) -> ReluSum:
         """A function that an MLP evaluates: piecewise linear, or a step."""
         candidates = [
-            activations.IDENTITY,
+            activations.IDENTITY_FUNCTION,
             *(self.activation(layer).value for layer in range(1, self.depth + 1)),
             *(self.activation(layer).derivative for layer in range(1, self.depth + 1)),
             *(part.function for part in self.loss_parts),

@@ -156,7 +156,7 @@ class Universal(AbstractConstruction):
 
 
 def _is_linear(target: MLP) -> bool:
-    return target.layer_activation(1).value == activations.IDENTITY
+    return target.layer_activation(1).value == activations.IDENTITY_FUNCTION
 
 
 def _largest_answer(problem: Problem) -> float:

@@ -71,19 +71,14 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
-    def label_range(cls, loss: str, index: Sequence[int], value: float) -> DataError:
-        return cls(
-            f"y{at(index)} is {value:.12g}; the {loss} loss needs labels between 0 and 1. "
-            "Rescale the labels, or use loss='squared'."
-        )
-
-    @classmethod
-    def outside_support(
-        cls, link: str, index: Sequence[int], value: float, expected: str
+    def wrong_label(
+        cls, kind: str, name: str, index: Sequence[int], value: float, expected: str
     ) -> DataError:
+        """`kind` is what allows certain labels only: "loss" or "link"."""
+        other = {"loss": "squared", "link": "identity"}[kind]
         return cls(
-            f"y{at(index)} is {value:.12g}; the {link} link needs {expected}. "
-            "Recode the labels, or use link='identity'."
+            f"y{at(index)} is {value:.12g}; the {name} {kind} needs {expected}. "
+            f"Recode the labels, or use {kind}={other!r}."
         )
 
     @classmethod

@@ -49,7 +49,9 @@ class SettingError(IcgdError, ValueError):
 
     @classmethod
     def wrong_kind(cls, name: str, value: object, expected: str) -> SettingError:
-        return cls(f"{name} must be of type {expected}, got {value!r}.")
+        """`expected` is a type, or a phrase such as "a finite number"."""
+        kind = expected if expected.startswith("a ") else f"of type {expected}"
+        return cls(f"{name} must be {kind}, got {value!r}.")
 
     @classmethod
     def not_count(cls, name: str, value: object, *, least: int) -> SettingError:
@@ -112,9 +114,9 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
-    def unreachable_accuracy(cls, accuracy: float, best: float, n_tokens: int) -> SettingError:
+    def unreachable_accuracy(cls, accuracy: float, best: float, n_points: int) -> SettingError:
         return cls(
-            f"accuracy={accuracy:g} cannot be proved with {n_tokens} grid tokens; "
+            f"accuracy={accuracy:g} cannot be proved with {n_points} lattice points; "
             f"the smallest error is {best:.3g}. Ask for less, or use a smaller range."
         )
 
@@ -263,12 +265,9 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
-    def not_a_number_list(cls, name: str, text: str) -> SettingError:
-        return cls(f"{name} must be whole numbers joined by commas, such as 4,16,1, got {text!r}.")
-
-    @classmethod
-    def not_numbers(cls, name: str, text: str, example: str) -> SettingError:
-        return cls(f"{name} must be numbers joined by commas, such as {example}, got {text!r}.")
+    def not_joined(cls, name: str, kind: str, example: str, text: str) -> SettingError:
+        """`kind` says what stands between the commas, such as "whole numbers"."""
+        return cls(f"{name} must be {kind} joined by commas, such as {example}, got {text!r}.")
 
 
 class ToleranceError(IcgdError, ValueError):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from icgd.layers.attention import AbstractAttention
+from icgd.layers.attention import AbstractAttention, Carrying, Reading, Scores, Writing
 from icgd.shapes import Activation
 
 
@@ -15,16 +13,14 @@ class ActivationAttention(AbstractAttention):
 
     def __init__(
         self,
-        query: Float[Tensor, "head d_model d_head"],
-        key: Float[Tensor, "head d_model d_head"],
-        value: Float[Tensor, "head d_model d_value"],
-        output: Float[Tensor, "head d_value d_model"],
+        query: Reading,
+        key: Reading,
+        value: Carrying,
+        output: Writing,
         activation: Activation = torch.relu,
     ) -> None:
         super().__init__(query, key, value, output)
         self.activation = activation
 
-    def pattern(
-        self, scores: Float[Tensor, "*batch head token token"]
-    ) -> Float[Tensor, "*batch head token token"]:
+    def pattern(self, scores: Scores) -> Scores:
         return self.activation(scores) / scores.shape[-1]

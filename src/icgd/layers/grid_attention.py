@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from icgd.layers.attention import Headed
+from icgd.layers.attention import Carrying, Headed, Reading, Writing, features, written
 from icgd.shapes import Stream
 
 
@@ -19,10 +19,10 @@ class GridAttention(Headed):
 
     def __init__(
         self,
-        query: Float[Tensor, "head d_model d_head"],
-        key: Float[Tensor, "head d_model d_head"],
-        value: Float[Tensor, "head d_model d_value"],
-        output: Float[Tensor, "head d_value d_model"],
+        query: Reading,
+        key: Reading,
+        value: Carrying,
+        output: Writing,
         sequence_map: Float[Tensor, "grid column"],
         positions: Float[Tensor, "grid d_model"],
     ) -> None:
@@ -32,8 +32,6 @@ class GridAttention(Headed):
 
     def forward(self, x: Stream) -> Stream:
         grid = self.A @ x + self.P
-        query = torch.einsum("...tm,hmd->...htd", x, self.W_Q)
-        key = torch.einsum("...gm,hmd->...hgd", grid, self.W_K)
-        value = torch.einsum("...gm,hmd->...hgd", grid, self.W_V)
-        pattern = torch.softmax(query @ key.mT, dim=-1)
-        return x + torch.einsum("...htd,hdm->...tm", pattern @ value, self.W_O)
+        scores = features(x, self.W_Q) @ features(grid, self.W_K).mT
+        read = torch.softmax(scores, dim=-1) @ features(grid, self.W_V)
+        return x + written(read, self.W_O)

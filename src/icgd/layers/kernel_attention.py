@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
-from icgd.layers.attention import Headed
+from icgd.layers.attention import Carrying, Headed, Reading, Writing
 from icgd.shapes import Stream
 
 Pattern = Callable[[Tensor, Tensor], Tensor] | None
@@ -24,10 +24,10 @@ class KernelAttention(Headed):
 
     def __init__(
         self,
-        query: Float[Tensor, "head d_model d_head"],
-        key: Float[Tensor, "head d_model d_head"],
-        value: Float[Tensor, "head d_model d_value"],
-        output: Float[Tensor, "head d_value d_model"],
+        query: Reading,
+        key: Reading,
+        value: Carrying,
+        output: Writing,
         patterns: Sequence[Pattern],
         example_feature: int,
     ) -> None:

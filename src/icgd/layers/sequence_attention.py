@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from icgd.layers.attention import SCORES_AT_ONCE, Headed
+from icgd.layers.attention import Carrying, Headed, Reading, Writing, features, written
 from icgd.shapes import Stream
 
 
@@ -19,10 +19,10 @@ class SequenceAttention(Headed):
 
     def __init__(
         self,
-        query: Float[Tensor, "head d_model d_head"],
-        key: Float[Tensor, "head d_model d_head"],
-        value: Float[Tensor, "head d_model d_value"],
-        output: Float[Tensor, "head d_value d_model"],
+        query: Reading,
+        key: Reading,
+        value: Carrying,
+        output: Writing,
         key_map: Float[Tensor, "head grid column"],
         value_map: Float[Tensor, "head grid column"],
         positions: Float[Tensor, "head grid d_head"],
@@ -33,19 +33,11 @@ class SequenceAttention(Headed):
         self.P = nn.Parameter(positions)
 
     def forward(self, x: Stream) -> Stream:
-        n_heads, n_grid, _ = self.A_K.shape
-        group = max(1, SCORES_AT_ONCE // (x[..., 0].numel() * n_grid))
-        update = torch.zeros_like(x)
-        for start in range(0, n_heads, group):
-            update += self._heads(x, slice(start, start + group))
-        return x + update
+        return self.in_groups(x, self.A_K.shape[1], lambda heads: self._heads(x, heads))
 
     def _heads(self, x: Stream, heads: slice) -> Stream:
         columns = x[..., : self.A_K.shape[-1], :]
-        query = torch.einsum("...tm,hmd->...htd", x, self.W_Q[heads])
-        key = torch.einsum("...tm,hmd->...htd", columns, self.W_K[heads])
-        value = torch.einsum("...tm,hmd->...htd", columns, self.W_V[heads])
-        pattern = torch.softmax(query @ (self.A_K[heads] @ key + self.P[heads]).mT, dim=-1)
-        return torch.einsum(
-            "...htd,hdm->...tm", pattern @ (self.A_V[heads] @ value), self.W_O[heads]
-        )
+        key = self.A_K[heads] @ features(columns, self.W_K[heads]) + self.P[heads]
+        value = self.A_V[heads] @ features(columns, self.W_V[heads])
+        pattern = torch.softmax(features(x, self.W_Q[heads]) @ key.mT, dim=-1)
+        return written(pattern @ value, self.W_O[heads])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import inf
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
-from icgd.layers.attention import AbstractAttention
+from icgd.layers.attention import AbstractAttention, Scores
 
 
 class SoftmaxAttention(AbstractAttention):
@@ -19,9 +19,7 @@ class SoftmaxAttention(AbstractAttention):
 
     mask: Bool[Tensor, "token token"] | None = None
 
-    def pattern(
-        self, scores: Float[Tensor, "*batch head token token"]
-    ) -> Float[Tensor, "*batch head token token"]:
+    def pattern(self, scores: Scores) -> Scores:
         if self.mask is not None:
             scores = scores.masked_fill(~self.mask, -inf)
         return torch.softmax(scores, dim=-1)

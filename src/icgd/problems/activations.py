@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.errors import UnknownNameError
 from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction
+from icgd.problems.settings import by_name, named
 
 
 @dataclass(frozen=True)
 class Activation:
     """An activation r together with its derivative r'.
 
-    A smooth one that grows like a line is r(z) = z gate(z) + rest(z) with bounded parts.
+    A smooth one that grows like a line is z gate(z) + rest(z), where gate and rest are bounded.
     """
 
     value: ScalarFunction
@@ -174,25 +174,16 @@ RELU = KinkedFunction("relu", torch.relu, (0.0,), (0.0, 1.0))
 LEAKY_RELU = KinkedFunction(
     "leaky_relu", lambda z: functional.leaky_relu(z, LEAK), (0.0,), (LEAK, 1.0)
 )
-IDENTITY = KinkedFunction("identity", lambda z: z, (), (1.0,))
+IDENTITY_FUNCTION = KinkedFunction("identity", lambda z: z, (), (1.0,))
 
-ACTIVATIONS: dict[str, Activation] = {
-    activation.name: activation
-    for activation in (
-        Activation(RELU),
-        Activation(LEAKY_RELU),
-        Activation(IDENTITY),
-        Activation(TANH),
-        Activation(SIGMOID),
-        Activation(GELU, gate=NORMAL_DISTRIBUTION),
-        Activation(SILU, gate=SIGMOID),
-        Activation(SOFTPLUS, gate=SIGMOID, rest=COIN_ENTROPY),
-    )
-}
+ACTIVATIONS = by_name(
+    *map(Activation, (RELU, LEAKY_RELU, IDENTITY_FUNCTION, TANH, SIGMOID)),
+    Activation(GELU, gate=NORMAL_DISTRIBUTION),
+    Activation(SILU, gate=SIGMOID),
+    Activation(SOFTPLUS, gate=SIGMOID, rest=COIN_ENTROPY),
+)
 
 
 def activation_named(name: str) -> Activation:
     """The activation called `name`."""
-    if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise UnknownNameError.of("activation", name, known=list(ACTIVATIONS))
-    return ACTIVATIONS[name]
+    return named("activation", name, ACTIVATIONS)

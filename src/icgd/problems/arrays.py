@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from icgd.errors import DataError, DomainError, UnknownNameError
+from icgd.errors import DataError, DomainError
+from icgd.problems.settings import named
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
@@ -18,10 +19,8 @@ FLOAT32_ROUNDING = 2.0**-22
 
 def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
     """`dtype` as a torch dtype; only float64 and float32 are offered."""
-    name = getattr(dtype, "__name__", str(dtype)).removeprefix("torch.")  # numpy's is a class
-    if name not in DTYPES:
-        raise UnknownNameError.of("dtype", name, known=list(DTYPES))
-    return DTYPES[name]
+    name = getattr(dtype, "__name__", str(dtype))  # numpy's is a class
+    return named("dtype", name.removeprefix("torch."), DTYPES)
 
 
 def checked_array(name: str, data: Any) -> Tensor:
@@ -42,14 +41,17 @@ def checked_array(name: str, data: Any) -> Tensor:
     if 0 in data.shape:
         raise DataError.empty(name, data.shape)
     array = data.detach() if isinstance(data, Tensor) else torch.from_numpy(data.copy())
-    require_finite(name, array)
+    if index := first_set(~torch.isfinite(array)):
+        raise DataError.not_finite(name, index, array[tuple(index)].item())
     return array
 
 
-def require_finite(name: str, array: Tensor) -> None:
-    """Raise `DataError` if an entry is infinite or no number."""
-    if index := first_set(~torch.isfinite(array)):
-        raise DataError.not_finite(name, index, array[tuple(index)].item())
+def checked_inputs(data: Any, width: int) -> Tensor:
+    """`data` as the inputs X of one task or of a batch of tasks, a row of `width` for each."""
+    x = checked_array("X", data)
+    if x.ndim not in (2, 3) or x.shape[-1] != width:
+        raise DataError.wrong_shape("X", x.shape, f"(n, {width}) or (tasks, n, {width})")
+    return x
 
 
 def first_set(flags: Tensor) -> list[int] | None:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from icgd.errors import UnknownNameError
 from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.losses import LOSSES
+from icgd.problems.settings import by_name, named
 
-_functions: list[ScalarFunction] = [
+FUNCTIONS: dict[str, ScalarFunction] = by_name(
     *(activation.value for activation in ACTIVATIONS.values()),
     *(activation.derivative for activation in ACTIVATIONS.values()),
     *(part for a in ACTIVATIONS.values() for part in (a.gate, a.rest) if part is not None),
     *(part.function for loss in LOSSES.values() for part in loss.slope_parts or ()),
-]
-
-FUNCTIONS: dict[str, ScalarFunction] = {function.name: function for function in _functions}
+)
 
 
 def function_named(name: str) -> ScalarFunction:
     """The function called `name`; a derivative is called by its function's name and a prime."""
-    if name not in FUNCTIONS:
-        raise UnknownNameError.of("function", name, known=list(FUNCTIONS))
-    return FUNCTIONS[name]
+    return named("function", name, FUNCTIONS)

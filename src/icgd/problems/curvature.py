@@ -5,7 +5,7 @@ With s_i = mu'(<w, x_i>) the Hessian of the smooth part is
     H(w) = scale * sum_i s_i x_i x_i^T + l2 * I    (0 instead of l2 for the intercept)
 
 It grows with every s_i, so the least and the largest s_i on a range of scores give one matrix below
-and one above all H(w); their extreme eigenvalues are alpha and beta. O(n d^2 + d^3).
+and one above all H(w); their extreme eigenvalues are alpha and beta. They cost O(n d^2 + d^3).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from icgd.problems.proximal_step import ProximalStep
 from icgd.shapes import Inputs, Labels, Parameters
 
 Scores = tuple[Labels, Labels]
-"""Between which values the score of each example lies."""
+"""The least and the largest score of each example."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Curvature:
 
 
 def everywhere(x: Inputs) -> Scores:
-    """Any score: for links whose slope is bounded."""
+    """All scores, which suits links whose slope is bounded."""
     ends = torch.full_like(x[..., :1].double(), inf)
     return -ends, ends
 
@@ -65,7 +65,7 @@ def over_ball(model: LinearModel, x: Inputs, center: Parameters, radius: float) 
 def curvature(
     model: LinearModel, update: ProximalStep, x: Inputs, scores: Scores | None = None
 ) -> Curvature:
-    """Of the smooth part while the scores stay in `scores`; over all tasks of a batch."""
+    """The curvature of the risk and l2 while the scores stay in `scores`, over all tasks."""
     low, high = scores or everywhere(x)
     least, largest = model.link_function.slopes(low, high)
     if not largest.isfinite().all():
@@ -90,7 +90,7 @@ def _eigenvalues(
 def step_size(
     model: LinearModel, update: ProximalStep, x: Inputs, scores: Scores | None = None
 ) -> float:
-    """That of `update`, or 1 / beta if it has none; one for all tasks, as of one transformer."""
+    """The step size of `update`, default 1 / beta; all tasks share one, as in a transformer."""
     if update.step_size is not None:
         return update.step_size
     largest = curvature(model, update, x, scores).largest

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icgd.problems.settings import positive
+from icgd.problems.settings import positive, settle
 
 
 @dataclass(frozen=True)
 class Domain:
     """Bounds on every entry: |x| <= `x` and |y| <= `y`. Certificates rely on them.
 
-    For a linear model |<w, x>| <= `score` may be smaller than what x and the box allow; a run that
-    leaves it is stopped.
+    For a linear model, `score` bounds |<w, x>|; it may be smaller than what `x` and the box allow.
+    A run that leaves this bound is stopped.
     """
 
     x: float
@@ -20,7 +20,6 @@ class Domain:
     score: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "x", positive("domain.x", self.x))
-        object.__setattr__(self, "y", positive("domain.y", self.y))
+        settle(self, x=positive("domain.x", self.x), y=positive("domain.y", self.y))
         if self.score is not None:
-            object.__setattr__(self, "score", positive("domain.score", self.score))
+            settle(self, score=positive("domain.score", self.score))

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from icgd.errors import DataError
-from icgd.problems.arrays import checked_array, converted, dtype_named, require_within
+from icgd.problems.arrays import (
+    checked_array,
+    checked_inputs,
+    converted,
+    dtype_named,
+    require_within,
+)
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 
@@ -31,10 +37,7 @@ def as_task(
     starts from the function 0.
     """
     oracle, domain = problem.oracle, problem.domain
-    width = problem.target.input_width
-    x = checked_array("X", x)
-    if x.ndim not in (2, 3) or x.shape[-1] != width:
-        raise DataError.wrong_shape("X", x.shape, f"(n, {width}) or (tasks, n, {width})")
+    x = checked_inputs(x, problem.target.input_width)
     y = _labels(problem, checked_array("y", y), x)
     queries = x[..., :0, :] if queries is None else _queries(checked_array("queries", queries), x)
     weights = oracle.initial(x, queries, given=initial, seed=seed)

@@ -1,7 +1,7 @@
 r"""Functions of one variable with everything a proof needs to know about them.
 
-Three kinds: smooth (known by its derivatives and where they are stationary), kinked
-(piecewise linear) and stepped (piecewise constant, the derivative of a kinked one).
+There are three kinds: smooth functions (known by their derivatives and where these are stationary),
+kinked ones (piecewise linear) and steps (piecewise constant, the derivative of a kinked function).
 Each gives its value, its range, its variation and its Lipschitz constant on any interval,
 for whole tensors of intervals at once.
 """
@@ -111,7 +111,7 @@ class KinkedFunction(ScalarFunction):
         return _extremes(self.evaluate, low, high, self.knots)
 
     def lipschitz(self, low: Values, high: Values) -> Values:
-        """The steepest piece that has more than an end in [low, high]; of a point, the left one."""
+        """The steepest slope in [low, high]; a point has the slope of the piece to its left."""
         steepest = torch.zeros_like(low)
         ends = zip((-inf, *self.knots), (*self.knots, inf), self.slopes, strict=True)
         for left, right, slope in ends:

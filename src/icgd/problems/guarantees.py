@@ -62,13 +62,13 @@ class InexactDescent:
         return self.n_steps * self.step_error + exp(-rate * self.n_steps) * self.start_distance
 
     def distance(self) -> float:
-        """The same by contraction at every step: never more, and it does not grow with L."""
+        """A bound on the same distance by contraction at every step, which does not grow with L."""
         left = self.contraction**self.n_steps
         return left * self.start_distance + self.step_error * self._piled_up
 
     @property
     def _piled_up(self) -> float:
-        """1 + q + ... + q^(L-1), by how much errors of single steps add up."""
+        """1 + q + ... + q^(L-1): by this factor the errors of single steps add up."""
         if self.contraction == 1:
             return float(self.n_steps)
         return (1 - self.contraction**self.n_steps) / (1 - self.contraction)
@@ -82,7 +82,7 @@ class InexactDescent:
         return slope * off + beta * off**2 / 2 + exact
 
     def excess(self, l1: float, n_penalised: int) -> float:
-        """The same from `distance`: at the minimiser the gradient is at most l1 in every entry."""
+        """A bound on the same excess, as no entry of the minimiser's gradient is larger than l1."""
         distance = self.distance()
         at_minimiser = 2 * l1 * sqrt(n_penalised) * distance
         return at_minimiser + self.curvature.largest * distance**2 / 2

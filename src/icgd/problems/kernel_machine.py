@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from icgd.errors import KernelError, SettingError
+from icgd.problems.arrays import first_set
 from icgd.problems.kernels import Kernel, kernel_named
-from icgd.problems.settings import count, instance, positive
+from icgd.problems.settings import count, instance, positive, settle
 from icgd.shapes import KernelMatrix, OtherPoints, Points
 
 Rows = tuple[tuple[float, ...], ...]
@@ -37,7 +39,7 @@ def as_matrix(rows: Rows, like: Tensor) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64).to(like)
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class KernelHead:
     """The kernel `weight * K(G u, G w)`, with G = `transform`, or no transform.
 
@@ -45,24 +47,17 @@ class KernelHead:
     degree of the polynomial one.
     """
 
-    kernel: str
-    transform: Rows | None
-    weight: float
-    shape: float | None
+    kernel: str = "rbf"
+    transform: Any = None
+    """It may be given as anything that torch reads as a matrix, and is kept as `Rows`."""
+    weight: float = 1.0
+    shape: float | None = None
 
-    def __init__(
-        self,
-        kernel: str = "rbf",
-        transform: Any = None,
-        weight: float = 1.0,
-        shape: float | None = None,
-    ) -> None:
-        kernel_named(kernel, shape)
-        rows = None if transform is None else as_rows("transform", transform)
-        object.__setattr__(self, "kernel", kernel)
-        object.__setattr__(self, "transform", rows)
-        object.__setattr__(self, "weight", positive("weight", weight))
-        object.__setattr__(self, "shape", shape)
+    def __post_init__(self) -> None:
+        kernel_named(self.kernel, self.shape)
+        settle(self, weight=positive("weight", self.weight))
+        if self.transform is not None:
+            settle(self, transform=as_rows("transform", self.transform))
 
     @property
     def function(self) -> Kernel:
@@ -100,9 +95,8 @@ class KernelMachine:
         if isinstance(heads, str):
             heads = KernelHead(heads)
         heads = (heads,) if isinstance(heads, KernelHead) else tuple(heads)
-        object.__setattr__(self, "input_width", count("input_width", input_width))
-        object.__setattr__(self, "heads", heads)
-        object.__setattr__(self, "output_width", count("output_width", output_width))
+        widths = {"input_width": input_width, "output_width": output_width}
+        settle(self, heads=heads, **{name: count(name, width) for name, width in widths.items()})
         if not heads:
             raise SettingError.wrong_length("heads", 0, "at least one")
         for head in heads:
@@ -136,32 +130,24 @@ class KernelMachine:
 
     def gram(self, points: Points) -> KernelMatrix:
         """The kernel of every pair of `points`, if it is finite and as symmetric as it claims."""
-        total = points.new_zeros(())
-        for head in self.heads:
-            matrix = head.matrix(points, points)
+        matrices = [head.matrix(points, points) for head in self.heads]
+        for head, matrix in zip(self.heads, matrices, strict=True):
             _require_gram(head, matrix)
-            total = total + matrix
-        return total
+        return reduce(torch.add, matrices)
 
 
 def sum_of_heads(heads: tuple[KernelHead, ...], left: Points, right: OtherPoints) -> KernelMatrix:
     """The sum of the heads' kernels of every pair."""
-    first, *others = heads
-    total = first.matrix(left, right)
-    for head in others:
-        total = total + head.matrix(left, right)
-    return total
+    return reduce(torch.add, (head.matrix(left, right) for head in heads))
 
 
 def _require_gram(head: KernelHead, matrix: Tensor) -> None:
-    if not matrix.isfinite().all():
-        index = (~matrix.isfinite()).nonzero()[0].tolist()
+    if index := first_set(~matrix.isfinite()):
         raise KernelError.not_finite(head.kernel, index, matrix[tuple(index)].item())
     if not head.function.is_symmetric:
         return
     excess = (matrix - matrix.mT).abs() - ASYMMETRY * matrix.abs().amax()
-    if (excess > 0).any():
-        index = (excess > 0).nonzero()[0].tolist()
+    if index := first_set(excess > 0):
         mirrored = [*index[:-2], index[-1], index[-2]]
         values = matrix[tuple(index)].item(), matrix[tuple(mirrored)].item()
         raise KernelError.not_symmetric(head.kernel, index, *values)

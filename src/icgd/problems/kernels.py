@@ -19,7 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from icgd.errors import KernelError, SettingError, UnknownNameError
+from icgd.errors import KernelError, SettingError
+from icgd.problems.arrays import first_set
+from icgd.problems.settings import by_name, named
 from icgd.shapes import KernelMatrix, OtherPoints, Points
 
 MatrixOf = Callable[[Tensor, Tensor], Tensor]
@@ -54,8 +56,7 @@ def _require_matrix(name: str, values: Any, left: Tensor, right: Tensor) -> None
         raise KernelError.wrong_shape(name, str(tuple(values.shape)), shape)
     if values.dtype is not left.dtype:
         raise KernelError.wrong_dtype(name, str(values.dtype), str(left.dtype))
-    if not values.isfinite().all():
-        index = (~values.isfinite()).nonzero()[0].tolist()
+    if index := first_set(~values.isfinite()):
         raise KernelError.not_finite(name, index, values[tuple(index)].item())
 
 
@@ -64,58 +65,30 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _distance(left: Tensor, right: Tensor) -> Tensor:
-    """Euclidean, from differences: exactly 0 between equal points."""
+    """The Euclidean distance, from differences: it is exactly 0 between equal points."""
     return torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def _linear(left: Tensor, right: Tensor) -> Tensor:
-    return _product(left, right)
-
-
-def _relu(left: Tensor, right: Tensor) -> Tensor:
-    return torch.relu(_product(left, right))
-
-
-def _exp(left: Tensor, right: Tensor) -> Tensor:
-    return torch.exp(_product(left, right))
-
-
-def _softmax(left: Tensor, right: Tensor) -> Tensor:
-    return torch.softmax(_product(left, right), dim=-1)
-
-
-def _rbf(left: Tensor, right: Tensor) -> Tensor:
-    return torch.exp(-0.5 * _distance(left, right).square())
-
-
-def _laplace(left: Tensor, right: Tensor) -> Tensor:
-    return torch.exp(-torch.cdist(left, right, p=1.0))
-
-
-def _matern_1(left: Tensor, right: Tensor) -> Tensor:
-    return torch.exp(-_distance(left, right))
-
-
-def _matern_3(left: Tensor, right: Tensor) -> Tensor:
-    scaled = sqrt(3) * _distance(left, right)
-    return (1 + scaled) * torch.exp(-scaled)
-
-
-def _matern_5(left: Tensor, right: Tensor) -> Tensor:
-    scaled = sqrt(5) * _distance(left, right)
-    return (1 + scaled + scaled.square() / 3) * torch.exp(-scaled)
-
-
-_MATERN = {0.5: _matern_1, 1.5: _matern_3, 2.5: _matern_5}
+_MATERN: dict[float, Callable[[Tensor], Tensor | float]] = {
+    0.5: lambda scaled: 1.0,
+    1.5: lambda scaled: 1 + scaled,
+    2.5: lambda scaled: 1 + scaled + scaled.square() / 3,
+}
+"""The factor of exp(-scaled) for each smoothness nu, where scaled = sqrt(2 nu) |u - w|."""
 
 SHAPES: dict[str, float] = {"matern": 1.5, "polynomial": 2.0}
-"""Kernels with a shape (smoothness, degree), and what it is unless said."""
+"""The kernels that have a shape (a smoothness or a degree), each with its default."""
 
 
 def _matern(shape: float) -> MatrixOf:
     if shape not in _MATERN:
         raise SettingError.not_one_of("shape of the matern kernel", shape, tuple(_MATERN))
-    return _MATERN[shape]
+
+    def matrix(left: Tensor, right: Tensor) -> Tensor:
+        scaled = sqrt(2 * shape) * _distance(left, right)
+        return _MATERN[shape](scaled) * torch.exp(-scaled)
+
+    return matrix
 
 
 def _polynomial(shape: float) -> MatrixOf:
@@ -124,27 +97,28 @@ def _polynomial(shape: float) -> MatrixOf:
     return lambda left, right: (1 + _product(left, right)) ** int(shape)
 
 
-KERNELS: dict[str, Kernel] = {
-    kernel.name: kernel
-    for kernel in (
-        Kernel("linear", _linear),
-        Kernel("relu", _relu, is_positive=False),
-        Kernel("exp", _exp),
-        Kernel("rbf", _rbf),
-        Kernel("laplace", _laplace),
-        Kernel("matern", _matern(SHAPES["matern"])),
-        Kernel("polynomial", _polynomial(SHAPES["polynomial"])),
-        Kernel("softmax", _softmax, is_symmetric=False, is_positive=False),
-    )
-}
+KERNELS = by_name(
+    Kernel("linear", _product),
+    Kernel("relu", lambda u, w: torch.relu(_product(u, w)), is_positive=False),
+    Kernel("exp", lambda u, w: torch.exp(_product(u, w))),
+    Kernel("rbf", lambda u, w: torch.exp(-0.5 * _distance(u, w).square())),
+    Kernel("laplace", lambda u, w: torch.exp(-torch.cdist(u, w, p=1.0))),
+    Kernel("matern", _matern(SHAPES["matern"])),
+    Kernel("polynomial", _polynomial(SHAPES["polynomial"])),
+    Kernel(
+        "softmax",
+        lambda u, w: torch.softmax(_product(u, w), dim=-1),
+        is_symmetric=False,
+        is_positive=False,
+    ),
+)
 
 
 def kernel_named(name: str, shape: float | None = None) -> Kernel:
     """The kernel called `name`; `shape` is the smoothness of matern, the degree of polynomial."""
-    if not isinstance(name, str) or name not in KERNELS:
-        raise UnknownNameError.of("kernel", name, known=list(KERNELS))
+    kernel = named("kernel", name, KERNELS)
     if shape is None:
-        return KERNELS[name]
+        return kernel
     if name not in SHAPES:
         raise KernelError.no_shape(name, shape, tuple(SHAPES))
     of_shape = _matern if name == "matern" else _polynomial

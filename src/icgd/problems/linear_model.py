@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import DataError, SettingError
-from icgd.problems.arrays import first_set, require_finite
+from icgd.problems.arrays import checked_array, checked_inputs, first_set
 from icgd.problems.links import Link, link_named
-from icgd.problems.settings import count, instance
+from icgd.problems.settings import count, instance, settle
 from icgd.shapes import Inputs, Labels, Parameters
 
 Design = Float[Tensor, "*tasks example parameter"]
@@ -35,7 +35,7 @@ class LinearModel:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "input_width", count("input_width", self.input_width))
+        settle(self, input_width=count("input_width", self.input_width))
         link_named(self.link)
         instance("intercept", self.intercept, bool)
         if self.reduction not in REDUCTIONS:
@@ -69,27 +69,16 @@ class LinearModel:
         return flags
 
     def initial_parameters(self, tasks: tuple[int, ...] = ()) -> Parameters:
-        """All 0, where the theorems start; the risk is convex, so any start will do."""
+        """Coefficients of 0, where the theorems start; any start will do, as the risk is convex."""
         return torch.zeros(*tasks, self.n_parameters, dtype=torch.float64)
-
-
-def require_inputs(model: LinearModel, x: Tensor) -> None:
-    """Raise `DataError` unless the inputs fit the model: shape, finite numbers."""
-    if x.ndim not in (2, 3) or x.shape[-1] != model.input_width:
-        expected = f"(n, {model.input_width}) or (tasks, n, {model.input_width})"
-        raise DataError.wrong_shape("X", x.shape, expected)
-    if 0 in x.shape:
-        raise DataError.empty("X", x.shape)
-    require_finite("X", x)
 
 
 def require_data(model: LinearModel, x: Tensor, y: Tensor) -> None:
     """Raise `DataError` unless the examples fit the model: shapes, finite numbers, labels."""
-    require_inputs(model, x)
-    if y.shape != (*x.shape[:-1], 1):
-        expected = f"{(*x.shape[:-1], 1)}, a label for each row of X"
-        raise DataError.wrong_shape("y", y.shape, expected)
-    require_finite("y", y)
+    checked_inputs(x, model.input_width)
+    expected = (*x.shape[:-1], 1)
+    if checked_array("y", y).shape != expected:
+        raise DataError.wrong_shape("y", y.shape, f"{expected}, a label for each row of X")
     require_labels(model.link_function, y)
 
 
@@ -97,4 +86,4 @@ def require_labels(link: Link, y: Labels) -> None:
     """Raise `DataError` unless the link allows every label."""
     if index := first_set((y < link.least_label) | (y > link.largest_label)):
         value = y[tuple(index)].item()
-        raise DataError.outside_support(link.name, index, value, link.labels)
+        raise DataError.wrong_label("link", link.name, index, value, link.labels)

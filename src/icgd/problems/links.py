@@ -23,9 +23,9 @@ from math import inf, pi
 import torch
 from torch import Tensor
 
-from icgd.errors import UnknownNameError
-from icgd.problems.activations import IDENTITY, NORMAL_DISTRIBUTION, SIGMOID, SOFTPLUS
+from icgd.problems.activations import IDENTITY_FUNCTION, NORMAL_DISTRIBUTION, SIGMOID, SOFTPLUS
 from icgd.problems.functions import Evaluate, ScalarFunction, SmoothFunction
+from icgd.problems.settings import by_name, named
 from icgd.shapes import Values
 
 EXP = SmoothFunction("exp", (torch.exp,) * 4, ((),) * 4)
@@ -90,20 +90,15 @@ def _normal_integral(z: Tensor) -> Tensor:
     return z * NORMAL_DISTRIBUTION(z) + NORMAL_DISTRIBUTION.derivative()(z)
 
 
-LINKS: dict[str, Link] = {
-    link.name: link
-    for link in (
-        Link("identity", IDENTITY, lambda z: z * z / 2, -inf, inf),
-        Link("logistic", SIGMOID, SOFTPLUS, 0.0, 1.0),
-        Link("probit", NORMAL_DISTRIBUTION, _normal_integral, 0.0, 1.0),
-        Link("poisson", EXP, torch.exp, 0.0, inf),
-        Link("softplus", SOFTPLUS, _softplus_integral, 0.0, inf),
-    )
-}
+LINKS = by_name(
+    Link("identity", IDENTITY_FUNCTION, lambda z: z * z / 2, -inf, inf),
+    Link("logistic", SIGMOID, SOFTPLUS, 0.0, 1.0),
+    Link("probit", NORMAL_DISTRIBUTION, _normal_integral, 0.0, 1.0),
+    Link("poisson", EXP, torch.exp, 0.0, inf),
+    Link("softplus", SOFTPLUS, _softplus_integral, 0.0, inf),
+)
 
 
 def link_named(name: str) -> Link:
     """The link called `name`."""
-    if not isinstance(name, str) or name not in LINKS:
-        raise UnknownNameError.of("link", name, known=list(LINKS))
-    return LINKS[name]
+    return named("link", name, LINKS)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.errors import UnknownNameError
 from icgd.problems.activations import SIGMOID
 from icgd.problems.functions import KinkedFunction, ScalarFunction
+from icgd.problems.settings import by_name, named
 from icgd.shapes import Labels
 
 
@@ -79,11 +79,9 @@ CROSS_ENTROPY = Loss(
     labels_are_probabilities=True,
 )
 
-LOSSES: dict[str, Loss] = {loss.name: loss for loss in (SQUARED, LOGISTIC, HUBER, CROSS_ENTROPY)}
+LOSSES = by_name(SQUARED, LOGISTIC, HUBER, CROSS_ENTROPY)
 
 
 def loss_named(name: str) -> Loss:
     """The loss called `name`."""
-    if not isinstance(name, str) or name not in LOSSES:
-        raise UnknownNameError.of("loss", name, known=list(LOSSES))
-    return LOSSES[name]
+    return named("loss", name, LOSSES)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from icgd.errors import SettingError
 from icgd.problems.activations import Activation, activation_named
-from icgd.problems.settings import count, instance
+from icgd.problems.settings import count, instance, settle
 from icgd.shapes import Matrix, Parameters, Values
 
 
@@ -30,7 +30,7 @@ class MLP:
 
     def __post_init__(self) -> None:
         widths = self.widths if isinstance(self.widths, Iterable) else (self.widths,)
-        object.__setattr__(self, "widths", tuple(count("width", width) for width in widths))
+        settle(self, widths=tuple(count("width", width) for width in widths))
         if len(self.widths) < 2:
             raise SettingError.too_few_widths(self.widths)
         activation_named(self.activation)

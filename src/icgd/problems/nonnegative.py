@@ -17,7 +17,7 @@ ROUNDING = 1e-13
 """A column enters only if it gains more than this, relative to its length and the target's."""
 
 TURNS_PER_COLUMN = 3
-"""The customary limit, far above what is needed."""
+"""The customary limit on turns; it is far above what is needed."""
 
 Columns = Float[Tensor, "row column"]
 Target = Float[Tensor, "row"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from icgd.errors import SettingError
 from icgd.problems.domain import Domain
@@ -24,12 +24,27 @@ from icgd.problems.updates import FunctionalStep, GradientStep
 Target = MLP | KernelMachine | LinearModel
 Update = GradientStep | FunctionalStep | ProximalStep
 
-ORACLES: dict[type, Any] = {
-    MLP: NetworkOracle,
-    KernelMachine: FunctionOracle,
-    LinearModel: LinearOracle,
+ORACLES: dict[type, tuple[Any, type]] = {
+    MLP: (NetworkOracle, GradientStep),
+    KernelMachine: (FunctionOracle, FunctionalStep),
+    LinearModel: (LinearOracle, ProximalStep),
 }
-"""How each kind of target is really trained."""
+"""How each kind of target is really trained, and by which update."""
+
+
+Kind = TypeVar("Kind")
+
+
+class PartOfKind(Generic[Kind]):
+    """A property of `Problem`: its part of this name, if that is of this kind."""
+
+    def __init__(self, name: str, kind: type[Kind]) -> None:
+        self.name, self.kind = name, kind
+
+    def __get__(self, problem: Problem, owner: type[Problem]) -> Kind:
+        part = getattr(problem, self.name)
+        instance(self.name, part, self.kind)
+        return cast(Kind, part)
 
 
 @dataclass(frozen=True)
@@ -52,64 +67,30 @@ class Problem:
             names = [kind.__name__ for kind in ORACLES]
             kinds = f"{', '.join(names[:-1])} or {names[-1]}"
             raise SettingError.wrong_kind("target", self.target, kinds)
+        instance("update", self.update, ORACLES[type(self.target)][1])
         self.oracle  # noqa: B018 - it checks that its parts suit each other
 
     @cached_property
     def oracle(self) -> AbstractOracle:
         """The real training of this target, in float64."""
-        kind = ORACLES[type(self.target)]
+        kind, _ = ORACLES[type(self.target)]
         oracle: AbstractOracle = kind(self.target, self.loss, self.update, self.domain)
         return oracle
 
-    @property
-    def network(self) -> MLP:
-        """The target, if it is a network."""
-        return _of_kind("target", self.target, MLP)
-
-    @property
-    def machine(self) -> KernelMachine:
-        """The target, if it is a kernel machine."""
-        return _of_kind("target", self.target, KernelMachine)
-
-    @property
-    def model(self) -> LinearModel:
-        """The target, if it is a linear model."""
-        return _of_kind("target", self.target, LinearModel)
-
-    @property
-    def gradient_step(self) -> GradientStep:
-        """The update of a network."""
-        return _of_kind("update", self.update, GradientStep)
-
-    @property
-    def functional_step(self) -> FunctionalStep:
-        """The update of a kernel machine."""
-        return _of_kind("update", self.update, FunctionalStep)
-
-    @property
-    def proximal_step(self) -> ProximalStep:
-        """The update of a linear model."""
-        return _of_kind("update", self.update, ProximalStep)
-
-    @property
-    def linear_oracle(self) -> LinearOracle:
-        """The oracle, if the target is a linear model."""
-        return _of_kind("oracle", self.oracle, LinearOracle)
-
-    @property
-    def function_oracle(self) -> FunctionOracle:
-        """The oracle, if the target is a kernel machine."""
-        return _of_kind("oracle", self.oracle, FunctionOracle)
-
-    @property
-    def network_oracle(self) -> NetworkOracle:
-        """The oracle, if the target is a network."""
-        return _of_kind("oracle", self.oracle, NetworkOracle)
+    network = PartOfKind("target", MLP)
+    machine = PartOfKind("target", KernelMachine)
+    model = PartOfKind("target", LinearModel)
+    gradient_step = PartOfKind("update", GradientStep)
+    functional_step = PartOfKind("update", FunctionalStep)
+    proximal_step = PartOfKind("update", ProximalStep)
+    network_oracle = PartOfKind("oracle", NetworkOracle)
+    function_oracle = PartOfKind("oracle", FunctionOracle)
+    linear_oracle = PartOfKind("oracle", LinearOracle)
 
     @property
     def box(self) -> float | None:
-        """Largest size of a weight, if there are weights and they are clipped."""
-        return self.oracle.box
+        """The largest size of a weight, if there are weights and they are clipped."""
+        return self.update.box
 
     @property
     def loss_function(self) -> Loss:
@@ -133,15 +114,6 @@ class Problem:
             update=_update(data["update"]),
             domain=Domain(**data["domain"]),
         )
-
-
-Kind = TypeVar("Kind")
-
-
-def _of_kind(name: str, part: object, kind: type[Kind]) -> Kind:
-    if not isinstance(part, kind):
-        raise SettingError.wrong_kind(name, part, kind.__name__)
-    return part
 
 
 def _target(data: Mapping[str, Any]) -> Target:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from icgd.errors import SettingError
-from icgd.problems.settings import finite, positive
+from icgd.problems.settings import finite, positive, settle
 
 
 @dataclass(frozen=True)
 class ProximalStep:
     """w <- clip(S(w - step_size * (grad L(w) + l2 * w)), -box, box), S the soft threshold.
 
-    It descends L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1 among the w in the box, or among all without one;
-    S is at step_size * l1. Both penalties leave out the intercept. Without a `step_size` it is
-    1 / beta, the largest curvature of the data (`curvature.sized`).
+    It descends L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1 among the w in the box, or among all w without a
+    box. The threshold of S is step_size * l1. Both penalties leave out the intercept. By default
+    `step_size` is 1 / beta, where beta is the largest curvature of the data (`curvature.sized`).
     """
 
     step_size: float | None = None
@@ -23,12 +23,11 @@ class ProximalStep:
     box: float | None = None
 
     def __post_init__(self) -> None:
+        settle(self, l2=_penalty("l2", self.l2), l1=_penalty("l1", self.l1))
         if self.step_size is not None:
-            object.__setattr__(self, "step_size", positive("step_size", self.step_size))
-        object.__setattr__(self, "l2", _penalty("l2", self.l2))
-        object.__setattr__(self, "l1", _penalty("l1", self.l1))
+            settle(self, step_size=positive("step_size", self.step_size))
         if self.box is not None:
-            object.__setattr__(self, "box", positive("box", self.box))
+            settle(self, box=positive("box", self.box))
 
     @property
     def penalises(self) -> bool:

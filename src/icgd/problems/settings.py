@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import frexp, inf, nan
 from numbers import Real
 from operator import index
-from typing import TypeGuard
+from typing import Protocol, TypeVar, runtime_checkable
 
-from icgd.errors import SettingError
+from icgd.errors import SettingError, UnknownNameError
+
+
+@runtime_checkable
+class Named(Protocol):
+    """What is known by its name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Thing = TypeVar("Thing")
+NamedThing = TypeVar("NamedThing", bound=Named)
+
+
+def by_name(*things: NamedThing) -> dict[str, NamedThing]:
+    """A registry of these things."""
+    return {thing.name: thing for thing in things}
+
+
+def named(kind: str, name: object, known: Mapping[str, Thing]) -> Thing:
+    """What is known by `name`; `kind` says in an error what was looked up, such as "link"."""
+    if not isinstance(name, str) or name not in known:
+        raise UnknownNameError.of(kind, name, known=list(known))
+    return known[name]
+
+
+def settle(part: object, **settings: object) -> None:
+    """Write checked settings into a frozen dataclass that is being made."""
+    for name, value in settings.items():
+        object.__setattr__(part, name, value)
 
 
 def positive(name: str, value: object) -> float:
     """`value` as a float, if it is a positive finite number."""
-    try:
-        number = float(value) if _is_number(value) else nan
-    except OverflowError:
-        number = inf
+    number = _as_float(value)
     if not 0 < number < inf:
         raise SettingError.not_positive(name, value)
     return number
@@ -23,19 +51,23 @@ def positive(name: str, value: object) -> float:
 
 def finite(name: str, value: object) -> float:
     """`value` as a float, if it is a finite number."""
-    number = float(value) if _is_number(value) else nan
+    number = _as_float(value)
     if not -inf < number < inf:
         raise SettingError.wrong_kind(name, value, "a finite number")
     return number
 
 
-def _is_number(value: object) -> TypeGuard[Real]:
-    return isinstance(value, Real) and not isinstance(value, bool)
+def _as_float(value: object) -> float:
+    """`value` as a float: infinite if it is too large, and no number if it is none."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
+    except OverflowError:
+        return inf
 
 
 def power_of_two(name: str, value: object) -> float:
     """`value`, if it is a power of two."""
-    number = float(value) if _is_number(value) else nan
+    number = _as_float(value)
     if not 0 < number < inf or frexp(number)[0] != 0.5:
         raise SettingError.not_power_of_two(name, value)
     return number

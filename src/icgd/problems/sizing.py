@@ -6,27 +6,25 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from icgd.problems.arrays import checked_array
+from icgd.problems.arrays import checked_inputs
 from icgd.problems.curvature import Scores, everywhere, over_box, sized
-from icgd.problems.linear_model import require_inputs
 from icgd.problems.problem import Problem
 from icgd.shapes import Inputs
 
 
 def sized_problem(problem: Problem, X: Any) -> Problem:
-    """The problem of a linear model with the step size 1 / beta, from the curvature of its inputs.
+    """The problem of a linear model with the step size 1 / beta, if it has none.
 
-    For poisson, whose mean has no steepest slope, it is that of the scores which the box or
-    `domain.score` allow.
+    beta is the largest curvature of the risk on these inputs, for all scores that the box and
+    `domain.score` allow. Without these bounds poisson, whose mean has no steepest slope, has none.
     """
-    x = checked_array("X", X)
-    require_inputs(problem.model, x)
+    x = checked_inputs(X, problem.model.input_width)
     update = sized(problem.model, problem.proximal_step, x, allowed_scores(problem, x))
     return replace(problem, update=update)
 
 
 def allowed_scores(problem: Problem, x: Inputs) -> Scores:
-    """Between which scores each example stays, by the box and `domain.score`."""
+    """The scores of each example that the box and `domain.score` allow."""
     low, high = everywhere(x) if problem.box is None else over_box(problem.model, x, problem.box)
     most = problem.domain.score or inf
     return low.clamp(min=-most), high.clamp(max=most)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from functools import reduce
 from typing import Any
 
 import torch
@@ -38,16 +38,16 @@ class Spectrum:
 
 
 def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
-    """Of K + noise I on the examples (n, d) or (tasks, n, d); needs a symmetric kernel. O(n^3)."""
+    """The spectrum of a symmetric K + noise I on examples (n, d) or (tasks, n, d), in O(n^3)."""
     machine.require_symmetric("The spectrum")
     x = torch.as_tensor(X, dtype=torch.float64)
     values = torch.linalg.eigvalsh(machine.gram(x)) + noise
     return Spectrum(float(values.min()), float(values.max()))
 
 
-def growth(step_sizes: Sequence[float], eigenvalue: float) -> float:
-    """What all steps together multiply the error along an eigenvector by: prod |1 - step t|."""
-    return prod(abs(1 - size * eigenvalue) for size in step_sizes)
+def growth(step_sizes: Sequence[float], eigenvalues: Tensor) -> Tensor:
+    """What all steps together multiply the error along each eigenvector by: prod |1 - step t|."""
+    return reduce(torch.mul, ((1 - size * eigenvalues).abs() for size in step_sizes))
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,10 @@ def divergence(
     if machine.is_positive and max(sizes) * (_row_sum(gram) + update.noise) <= 2:
         return None
     values = _eigenvalues(gram, machine.is_symmetric) + update.noise
-    factors = torch.ones_like(values)
-    for size in sizes:
-        factors = factors * (1 - size * values)
-    worst = int(factors.abs().argmax())
-    largest = float(factors.abs().flatten()[worst])
+    largest, worst = growth(sizes, values).flatten().max(0)
     if largest <= 1 + 1e-9:  # rounding of the eigenvalues
         return None
-    return Divergence(float(values.real.flatten()[worst]), largest)
+    return Divergence(float(values.real.flatten()[worst]), float(largest))
 
 
 def _row_sum(gram: Tensor) -> float:

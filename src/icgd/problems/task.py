@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icgd.shapes import Inputs, Labels, Parameters, Queries
+import torch
+
+from icgd.shapes import Inputs, Labels, Parameters, Points, Queries
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,11 @@ class Task:
     @property
     def n_tokens(self) -> int:
         return self.n_examples + self.n_queries
+
+    @property
+    def points(self) -> Points:
+        """The inputs of examples and queries, in float64."""
+        return torch.cat([self.x, self.queries], dim=-2).double()
 
     @property
     def batch(self) -> tuple[int, ...]:

@@ -30,9 +30,10 @@ from math import cosh, exp, pi, sin, sqrt, tan
 import torch
 from torch import Tensor
 
-from icgd.errors import UnknownNameError, UnsupportedActivationError
+from icgd.errors import UnsupportedActivationError
 from icgd.problems.activations import GELU, RELU, SIGMOID, SILU, SOFTPLUS, TANH
 from icgd.problems.functions import Evaluate
+from icgd.problems.settings import by_name, named
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class UnitActivation:
 
     @property
     def bends(self) -> bool:
-        """Whether it is nearly relu from afar."""
+        """Whether it looks like relu from afar."""
         return self.off_relu is not None
 
     def __call__(self, z: Tensor) -> Tensor:
@@ -96,28 +97,23 @@ def _elu_slope(z: Tensor) -> Tensor:
 
 
 # The bounds on the distance to relu are rounded up.
-UNIT_ACTIVATIONS: dict[str, UnitActivation] = {
-    activation.name: activation
-    for activation in (
-        UnitActivation("relu", RELU, RELU.derivative(), PIECE_STRIP, kinked=True, off_relu=0.0),
-        UnitActivation("sigmoid", SIGMOID, SIGMOID.derivative(), SIGMOID_STRIP),
-        UnitActivation("tanh", TANH, TANH.derivative(), TANH_STRIP),
-        UnitActivation(
-            "softplus", SOFTPLUS, SOFTPLUS.derivative(), SOFTPLUS_STRIP, off_relu=0.6932
-        ),
-        UnitActivation("gelu", GELU, GELU.derivative(), GELU_STRIP, off_relu=0.17),
-        UnitActivation("silu", SILU, SILU.derivative(), SILU_STRIP, off_relu=0.2785),
-        UnitActivation("elu", _elu, _elu_slope, PIECE_STRIP, kinked=True, off_relu=1.0),
-        UnitActivation("cos", torch.cos, lambda z: -torch.sin(z), COS_STRIP),
-    )
-}
+UNIT_ACTIVATIONS = by_name(
+    UnitActivation("relu", RELU, RELU.derivative(), PIECE_STRIP, kinked=True, off_relu=0.0),
+    UnitActivation("sigmoid", SIGMOID, SIGMOID.derivative(), SIGMOID_STRIP),
+    UnitActivation("tanh", TANH, TANH.derivative(), TANH_STRIP),
+    UnitActivation("softplus", SOFTPLUS, SOFTPLUS.derivative(), SOFTPLUS_STRIP, off_relu=0.6932),
+    UnitActivation("gelu", GELU, GELU.derivative(), GELU_STRIP, off_relu=0.17),
+    UnitActivation("silu", SILU, SILU.derivative(), SILU_STRIP, off_relu=0.2785),
+    UnitActivation("elu", _elu, _elu_slope, PIECE_STRIP, kinked=True, off_relu=1.0),
+    UnitActivation("cos", torch.cos, lambda z: -torch.sin(z), COS_STRIP),
+)
 
 DEGREES: dict[str, int | None] = {"identity": 1, "square": 2, "cube": 3, "polynomial": None}
-"""Of the polynomials that one may think of: no transformer made of them approximates much."""
+"""The degrees of polynomials; a transformer whose units are polynomials approximates little."""
 
 
 def bending_activations() -> list[str]:
-    """Names of those that bend like relu."""
+    """The names of the activations that bend like relu."""
     return [name for name, activation in UNIT_ACTIVATIONS.items() if activation.bends]
 
 
@@ -125,6 +121,4 @@ def unit_activation_named(name: str) -> UnitActivation:
     """The activation called `name`."""
     if isinstance(name, str) and name in DEGREES:
         raise UnsupportedActivationError.polynomial(name, DEGREES[name])
-    if not isinstance(name, str) or name not in UNIT_ACTIVATIONS:
-        raise UnknownNameError.of("unit activation", name, known=list(UNIT_ACTIVATIONS))
-    return UNIT_ACTIVATIONS[name]
+    return named("unit activation", name, UNIT_ACTIVATIONS)

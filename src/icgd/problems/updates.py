@@ -16,11 +16,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import cos, log, pi
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import Rows, as_rows
-from icgd.problems.settings import count, finite, positive
+from icgd.problems.settings import count, finite, positive, settle
 
 LEAST_SHARE = 1e-14
 """Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
@@ -30,7 +30,7 @@ LEAST_SHARE = 1e-14
 class GradientStep:
     """w <- clip(w - step_size * grad L(w), -box, box), on all examples or `batch_size` of them.
 
-    Step l = 0, 1, ... then takes the examples l b, l b + 1, ... of a prompt of n, modulo n.
+    With a batch size b, step l = 0, 1, ... takes b of the n examples: l b, l b + 1, ..., modulo n.
     """
 
     step_size: float
@@ -38,10 +38,9 @@ class GradientStep:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "step_size", positive("step_size", self.step_size))
-        object.__setattr__(self, "box", positive("box", self.box))
+        settle(self, step_size=positive("step_size", self.step_size), box=positive("box", self.box))
         if self.batch_size is not None:
-            object.__setattr__(self, "batch_size", count("batch_size", self.batch_size))
+            settle(self, batch_size=count("batch_size", self.batch_size))
 
     def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
         """The examples of a step, counted from 0."""
@@ -55,21 +54,21 @@ class GradientStep:
 class FunctionalStep:
     """f <- f + step_size * sum_i e_i K(., x_i), with `noise` * I added to K on the examples.
 
-    `step_size` is one number, or one a step (such as `chebyshev_steps`). `transforms` move the
-    inputs along, x <- x + A sum_j K(x, x_j) x_j (GD++): one matrix A for all steps, or a sequence
-    of one a step; a number a stands for a * I.
+    `step_size` is one number for all steps or one for each step, such as `chebyshev_steps`.
+    `transforms` move the inputs along, x <- x + A sum_j K(x, x_j) x_j (GD++): they are one matrix A
+    for all steps or one for each step, and a number a stands for a * I.
     """
 
     step_size: float | tuple[float, ...]
     noise: float
     transforms: tuple[float | Rows, ...]
+    box: ClassVar[None] = None  # a function has no weights to clip
 
     def __init__(
         self, step_size: float | Iterable[Any], noise: float = 0.0, transforms: Any = ()
     ) -> None:
-        object.__setattr__(self, "step_size", _as_step_size(step_size))
-        object.__setattr__(self, "noise", 0.0 if noise == 0 else positive("noise", noise))
-        object.__setattr__(self, "transforms", _as_transforms(transforms))
+        settle(self, step_size=_as_step_size(step_size), transforms=_as_transforms(transforms))
+        settle(self, noise=0.0 if noise == 0 else positive("noise", noise))
 
     @property
     def is_constant(self) -> bool:
@@ -115,7 +114,7 @@ def _as_step_size(value: object) -> float | tuple[float, ...]:
 
 
 def _as_transforms(value: object) -> tuple[float | Rows, ...]:
-    """Numbers and matrices, one for all steps or one a step."""
+    """Numbers and matrices: one for all steps, or one for each step."""
     if isinstance(value, Real):
         return (finite("transforms", value),)
     parts = _listed(value) if isinstance(value, Iterable) else [value]

@@ -27,7 +27,7 @@ from icgd.constructions.parts.ranges import (
     ranges_on_domain,
 )
 from icgd.errors import SettingError
-from icgd.problems.activations import IDENTITY
+from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.arrays import dtype_named
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.problem import Problem
@@ -129,8 +129,8 @@ class _Fitting:
         last = reaches[preactivation(self.target.depth)]
         functions = [value, slope] if self.target.depth > 1 else []
         functions += [loss, clip]
-        if IDENTITY.name not in (function.name for function in functions):
-            functions.append(self._value(IDENTITY, 1.0))
+        if IDENTITY_FUNCTION.name not in (function.name for function in functions):
+            functions.append(self._value(IDENTITY_FUNCTION, 1.0))
         functions.append(self._thrifty(lambda n: fit_gate(last, activation, n, roundoff=roundoff)))
         if not UNIT_ACTIVATIONS[activation].bends:
             functions.append(
@@ -152,7 +152,7 @@ class _Fitting:
             kink_width=self.kink_width,
         )
         # Lines wipe numbers up to 1, so that r has to reach as far if it is one.
-        value = self._value(function, max(reach, 1.0) if function == IDENTITY else reach)
+        value = self._value(function, max(reach, 1.0) if function == IDENTITY_FUNCTION else reach)
         return value, slope
 
     def _value(self, function: ScalarFunction, reach: float) -> RidgeSum:

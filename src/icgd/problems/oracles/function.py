@@ -4,9 +4,9 @@ The function is held as what it is, f = sum_j a_j K(., x_j), and is evaluated wh
 
     a <- a + step_size * (y - f(x) - noise * a)
 
-Its values at an example count noise * a as learnt, because that is what is no longer left. Steps
-that move the inputs (GD++) change the kernel from step to step, so f is then the sum of what each
-step added.
+Its values at an example count noise * a as learnt, because that part of a label is no longer left.
+Steps that move the inputs (GD++) change the kernel from step to step, so f is then the sum of what
+each step added.
 """
 
 from __future__ import annotations
@@ -14,50 +14,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError
-from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelMachine, as_matrix
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
-from icgd.problems.settings import instance
 from icgd.problems.spectrum import divergence
 from icgd.problems.task import Task
 from icgd.problems.updates import FunctionalStep
-from icgd.shapes import (
-    History,
-    Inputs,
-    KernelMatrix,
-    Labels,
-    Parameters,
-    Points,
-    Predictions,
-    Queries,
-)
-
-
-def all_points(task: Task) -> Points:
-    """The inputs of examples and queries, in float64."""
-    return torch.cat([task.x, task.queries], dim=-2).double()
+from icgd.shapes import History, Inputs, KernelMatrix, Labels, Parameters, Predictions, Queries
 
 
 @dataclass(frozen=True)
 class FunctionOracle(AbstractOracle):
     """f <- f + step_size * sum_i e_i K(., x_i) on the squared loss, from the function 0."""
 
-    trains: ClassVar[str] = "the function of a kernel"
-
     target: KernelMachine
-    loss: str
     update: FunctionalStep
-    domain: Domain
 
     def __post_init__(self) -> None:
-        instance("update", self.update, FunctionalStep)
         if self.loss != "squared":
             raise SettingError.not_one_of("loss of a kernel machine", self.loss, ("squared",))
         self.update.require_width(self.target.input_width)
@@ -67,10 +46,6 @@ class FunctionOracle(AbstractOracle):
     @property
     def weight_shapes(self) -> Shapes:
         return ()
-
-    @property
-    def box(self) -> None:
-        return None
 
     def require_labels(self, y: Labels) -> None:
         """The squared loss takes every label."""
@@ -90,8 +65,8 @@ class FunctionOracle(AbstractOracle):
         return torch.zeros(batch, dtype=torch.float64)
 
     def kernels(self, task: Task) -> Iterator[KernelMatrix]:
-        """The kernel of every token (row) and example in each step, noise included; for ever."""
-        points, n_examples = all_points(task), task.n_examples
+        """The kernel of every token (row) and example in each step, noise included, without end."""
+        points, n_examples = task.points, task.n_examples
         itself = self.update.noise * torch.eye(task.n_tokens, n_examples).to(points)
         for number in count():
             if number == 0 or self.update.transforms:
@@ -135,7 +110,7 @@ class FunctionOracle(AbstractOracle):
         Where the kernel matrix is singular it is the pseudo-inverse: descent from 0 never leaves
         its range.
         """
-        points, y = all_points(task), task.y.double()
+        points, y = task.points, task.y.double()
         examples, queries = points[..., : task.n_examples, :], points[..., task.n_examples :, :]
         noise = self.update.noise * torch.eye(task.n_examples).to(points)
         coefficients = self._solved(self.target.gram(examples) + noise, y)

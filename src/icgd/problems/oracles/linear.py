@@ -10,21 +10,19 @@ is the coefficient of a constant input 1; l2 and c are 0 for it. A step costs O(
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import BoxWarning, OverflowedRunError, SettingError
-from icgd.problems.curvature import sized
-from icgd.problems.domain import Domain
+from icgd.problems.curvature import step_size
 from icgd.problems.linear_model import LinearModel, require_labels
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
 from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.separable import require_minimiser
-from icgd.problems.settings import count, instance, positive
+from icgd.problems.settings import count, positive
 from icgd.problems.task import Task
 from icgd.shapes import Inputs, Labels, Parameters, Predictions
 
@@ -54,25 +52,16 @@ class Descent:
 class LinearOracle(AbstractOracle):
     """w <- clip(S(w - step_size * (grad L(w) + l2 * w)), -box, box), S the soft threshold."""
 
-    trains: ClassVar[str] = "the coefficients of a linear model"
-
     target: LinearModel
-    loss: str
     update: ProximalStep
-    domain: Domain
 
     def __post_init__(self) -> None:
-        instance("update", self.update, ProximalStep)
         if self.loss != MATCHING:
             raise SettingError.not_one_of("loss of a linear model", self.loss, (MATCHING,))
 
     @property
     def weight_shapes(self) -> Shapes:
         return ((1, self.target.input_width), *(((1, 1),) if self.target.intercept else ()))
-
-    @property
-    def box(self) -> float | None:
-        return self.update.box
 
     def require_labels(self, y: Labels) -> None:
         require_labels(self.target.link_function, y)
@@ -112,14 +101,10 @@ class LinearOracle(AbstractOracle):
         slope = (design.mT @ left).squeeze(-1) * self.target.loss_scale(task.n_examples)
         return slope + self.update.l2 * self.target.penalised(slope) * weights
 
-    def sized(self, x: Inputs) -> LinearOracle:
-        """The same descent with its step size written down: 1 / beta of these inputs by default."""
-        return replace(self, update=sized(self.target, self.update, x))
-
     def exact_step(self, task: Task) -> ExactStep:
         """Without a step size it costs O(n d^2) once to find one."""
-        update, penalised = self.sized(task.x).update, self.target.penalised(task.x.double())
-        size = update.step_size or 0.0
+        update, size = self.update, step_size(self.target, self.update, task.x)
+        penalised = self.target.penalised(task.x.double())
 
         def step(weights: Parameters, number: int) -> Parameters:
             moved = weights.double() - size * self.gradient(task, weights)
@@ -144,7 +129,7 @@ class LinearOracle(AbstractOracle):
             if change <= tolerance:
                 return Descent(weights, n_steps, change, converged=True)
             if not change < float("inf"):
-                raise OverflowedRunError.of("float64", self.sized(task.x).update.step_size or 0.0)
+                raise OverflowedRunError.of("float64", step_size(self.target, self.update, task.x))
         return Descent(weights, most_steps, change, converged=False)
 
     def require_end(self, task: Task) -> None:
@@ -157,8 +142,9 @@ class LinearOracle(AbstractOracle):
 
     def afterthoughts(self, weights: Parameters) -> Iterator[Warning]:
         """A descent that ends at the box: its minimiser lies beyond."""
-        if self.box is None or not weights.numel():
+        box = self.update.box
+        if box is None or not weights.numel():
             return
         largest, place = weights.abs().flatten().max(0)
-        if largest >= self.box:
-            yield BoxWarning.of(int(place) % weights.shape[-1], self.box)
+        if largest >= box:
+            yield BoxWarning.of(int(place) % weights.shape[-1], box)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -19,14 +18,15 @@ from torch import Tensor
 
 from icgd.errors import DataError, SettingError
 from icgd.problems.arrays import first_set
-from icgd.problems.domain import Domain
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
-from icgd.problems.settings import count, instance
+from icgd.problems.settings import count
 from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
 from icgd.shapes import Inputs, Labels, Parameters, Predictions
+
+PROBABILITIES = "labels between 0 and 1"
 
 
 @dataclass(frozen=True)
@@ -71,16 +71,11 @@ def gradient(target: MLP, loss: Loss, weights: Parameters, x: Inputs, y: Labels)
 class NetworkOracle(AbstractOracle):
     """w <- clip(w - step_size * grad L(w), -box, box), on all examples or on batches of them."""
 
-    trains: ClassVar[str] = "the weights of a network"
-
     target: MLP
-    loss: str
     update: GradientStep
-    domain: Domain
 
     def __post_init__(self) -> None:
         loss_named(self.loss)
-        instance("update", self.update, GradientStep)
         if self.domain.score is not None:
             raise SettingError.without("domain.score", "a linear model")
 
@@ -88,14 +83,12 @@ class NetworkOracle(AbstractOracle):
     def weight_shapes(self) -> Shapes:
         return self.target.matrix_shapes
 
-    @property
-    def box(self) -> float:
-        return self.update.box
-
     def require_labels(self, y: Labels) -> None:
         are_probabilities = loss_named(self.loss).labels_are_probabilities
         if are_probabilities and (index := first_set((y < 0) | (y > 1))):
-            raise DataError.label_range(self.loss, index, y[tuple(index)].item())
+            raise DataError.wrong_label(
+                "loss", self.loss, index, y[tuple(index)].item(), PROBABILITIES
+            )
 
     def require_examples(self, n_examples: int) -> None:
         """A step may not take an example twice."""
@@ -128,8 +121,9 @@ class NetworkOracle(AbstractOracle):
 
     def gradient(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:
         """The gradient of the risk on the examples of a step."""
-        examples = self.examples(task, number)
-        return gradient(self.target, loss_named(self.loss), weights, *examples)
+        x, y = self.examples(task, number)
+        loss = loss_named(self.loss)
+        return gradient(self.target, loss, weights.double(), x.double(), y.double())
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
         return predict(self.target, weights.double(), task.queries.double())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -12,6 +13,10 @@ from torch import Tensor
 
 from icgd.errors import DataError, OverflowedRunError, SettingError
 from icgd.problems.arrays import checked_array
+from icgd.problems.domain import Domain
+from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.linear_model import LinearModel
+from icgd.problems.mlp import MLP
 from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.task import Task
 from icgd.problems.updates import FunctionalStep, GradientStep
@@ -24,6 +29,7 @@ ExactStep = Callable[[Parameters, int], Parameters]
 """From the weights before a step and its number, counted from 0, to the weights after it."""
 
 
+@dataclass(frozen=True)
 class AbstractOracle(ABC):
     """How one kind of target is really trained. Subclasses are final and made by `Problem`.
 
@@ -31,19 +37,15 @@ class AbstractOracle(ABC):
     matrices of `weight_shapes` one after the other, or the values of a function at all tokens.
     """
 
+    target: MLP | KernelMachine | LinearModel
+    loss: str
     update: GradientStep | FunctionalStep | ProximalStep
-    trains: ClassVar[str]
-    """What is trained, in words."""
+    domain: Domain
 
     @property
     @abstractmethod
     def weight_shapes(self) -> Shapes:
         """The shapes of the trained matrices; none if a function is trained."""
-
-    @property
-    @abstractmethod
-    def box(self) -> float | None:
-        """Largest size of a weight, if weights are clipped."""
 
     @abstractmethod
     def require_labels(self, y: Labels) -> None:
@@ -57,23 +59,20 @@ class AbstractOracle(ABC):
         self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
     ) -> Parameters:
         """The weights that a run on these inputs starts from: those given, or its own."""
-        batch = tuple(x.shape[:-2])
+        n_weights = sum(rows * columns for rows, columns in self.weight_shapes)
+        batch, shape = tuple(x.shape[:-2]), (*x.shape[:-2], n_weights)
         if given is None:
             return self.own_start(batch, seed)
         if seed is not None:
             raise SettingError.both("initial", "seed")
         weights = checked_array("initial", given)
-        n_weights = sum(rows * columns for rows, columns in self.weight_shapes)
-        if tuple(weights.shape) not in {(n_weights,), (*batch, n_weights)}:
-            expected = (
-                f"({', '.join(str(size) for size in (*batch, n_weights))}{',' * (not batch)})"
-            )
-            raise DataError.wrong_shape("initial", weights.shape, expected)
-        return weights.expand(*batch, n_weights)
+        if tuple(weights.shape) not in {(n_weights,), shape}:
+            raise DataError.wrong_shape("initial", weights.shape, str(shape))
+        return weights.expand(shape)
 
     @abstractmethod
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
-        """The weights that it starts from where none are given."""
+        """The weights that a run starts from if none are given."""
 
     @abstractmethod
     def exact_step(self, task: Task) -> ExactStep:

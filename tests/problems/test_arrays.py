@@ -1,0 +1,145 @@
+"""What users may hand over as arrays, and what is said of the rest."""
+
+import numpy as np
+import pytest
+import torch
+
+from icgd.errors import DataError, DomainError, UnknownNameError
+from icgd.problems.arrays import (
+    FLOAT32_ROUNDING,
+    checked_array,
+    checked_inputs,
+    converted,
+    dtype_named,
+    first_set,
+    require_within,
+)
+
+X = np.linspace(-2.0, 2.0, 15).reshape(5, 3)
+CPU = torch.device("cpu")
+
+
+def refusal(data) -> str:
+    with pytest.raises(DataError) as caught:
+        checked_array("X", data)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
+def test_arrays_keep_their_precision_and_their_numbers(convert, dtype):
+    array = checked_array("X", convert(X.astype(dtype)))
+    assert array.dtype is getattr(torch, dtype)
+    assert np.array_equal(array.numpy(), X.astype(dtype))
+
+
+def test_lists_become_float64():
+    assert checked_array("X", [[1.5, 2.0]]).tolist() == [[1.5, 2.0]]
+    assert checked_array("X", [[1.5, 2.0]]).dtype is torch.float64
+
+
+def test_later_changes_to_the_users_array_are_not_seen():
+    x = X.copy()
+    array = checked_array("X", x)
+    x[:] = 0.0
+    assert np.array_equal(array.numpy(), X)
+
+
+def test_gradients_are_cut_off():
+    assert not checked_array("X", torch.tensor(X, requires_grad=True)).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ([["1", "2", "3"]], "dtype <U1"),
+        ([[None, 1.0, 2.0]], "dtype object"),
+        ([[1.0, 2.0], [3.0]], "rows of different lengths"),
+        (np.ma.masked_array(X, X > 1), "it has masked entries"),
+        (torch.from_numpy(X).to_sparse(), "a sparse tensor"),
+    ],
+    ids=["text", "objects", "ragged", "masked", "sparse"],
+)
+def test_what_is_no_plain_array_of_numbers_is_refused(bad, reason):
+    assert refusal(bad) == (
+        f"X is not a rectangular array of numbers ({reason}). Every row must have the same length."
+    )
+
+
+def test_a_masked_array_without_a_masked_entry_is_an_array():
+    assert np.array_equal(checked_array("X", np.ma.masked_array(X, X > 9)).numpy(), X)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "bool", "float16", "complex128"])
+def test_other_types_of_number_are_refused_by_name(convert, dtype):
+    assert refusal(convert(X.astype(dtype))) == (
+        f"X has dtype {dtype}; float64 or float32 is expected. "
+        "Convert it explicitly to one of them."
+    )
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
+def test_empty_arrays_are_refused(shape):
+    assert refusal(np.zeros(shape)) == (f"X is empty: its shape is {shape}. Give at least one row.")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_is_named_by_its_entry(bad):
+    x = X.copy()
+    x[3, 1] = bad
+    assert refusal(x).startswith(f"X[3, 1] is {bad}; every entry must be finite.")
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 5, 3)])
+def test_inputs_are_of_one_task_or_of_a_batch(shape):
+    x = np.broadcast_to(X, shape)
+    assert np.array_equal(checked_inputs(x, 3).numpy(), x)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (5, 2), (1, 1, 5, 3)])
+def test_inputs_of_another_shape_are_refused(shape):
+    with pytest.raises(DataError) as caught:
+        checked_inputs(np.ones(shape), 3)
+    assert str(caught.value) == f"X has shape {shape}; expected (n, 3) or (tasks, n, 3)."
+
+
+def test_the_first_flag_is_found():
+    flags = torch.tensor([[False, False], [True, False], [True, True]])
+    assert first_set(flags) == [1, 0]
+    assert first_set(flags[:1]) is None
+
+
+def test_numbers_are_converted_if_they_fit():
+    x = torch.tensor([[1.0, 1e200]], dtype=torch.float64)
+    assert torch.equal(converted("X", x, CPU, torch.float64), x)
+    assert converted("X", x[:, :1], CPU, torch.float32).dtype is torch.float32
+    with pytest.raises(DataError) as caught:
+        converted("X", x, CPU, torch.float32)
+    assert str(caught.value) == (
+        "X[0, 1] is 1e+200, too large for float32. Rescale the data, or run in float64."
+    )
+
+
+def test_a_bound_is_inside_and_float32_may_have_rounded_it_up():
+    bound = 0.1
+    require_within("X", torch.tensor([-bound, bound], dtype=torch.float64), bound, "domain.x")
+    rounded = torch.tensor([bound], dtype=torch.float32)
+    assert rounded.double() > bound
+    require_within("X", rounded, bound, "domain.x")
+    beyond = torch.tensor([bound * (1 + 4 * FLOAT32_ROUNDING)], dtype=torch.float32)
+    for outside in (rounded.double(), beyond):
+        with pytest.raises(DomainError, match=r"^X\[0\] is 0\.1.*, outside \[-0\.1, 0\.1\]\."):
+            require_within("X", outside, bound, "domain.x")
+
+
+@pytest.mark.parametrize("name", ["float64", "float32"])
+def test_types_are_found_by_name_in_torch_and_in_numpy(name):
+    expected = getattr(torch, name)
+    for given in (name, expected):
+        assert dtype_named(given) is expected
+
+
+def test_an_unknown_type_lists_the_known_ones():
+    with pytest.raises(UnknownNameError, match=r"^Unknown dtype 'float16'; known are float64, "):
+        dtype_named(torch.float16)

@@ -1,0 +1,272 @@
+"""What `as_task` makes of good data, and what it says about bad data."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from icgd.errors import DataError, DomainError, IcgdError, SettingError, UnknownNameError
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
+from icgd.problems.mlp import MLP
+from icgd.problems.problem import Problem
+from icgd.problems.updates import GradientStep
+
+PROBLEM = Problem(MLP((3, 4, 1)), "squared", GradientStep(0.1, 3.0), Domain(4.0, 2.0))
+TWO_OUTPUTS = replace(PROBLEM, target=MLP((3, 4, 2)))
+LOGISTIC = replace(PROBLEM, loss="logistic")
+
+X = np.linspace(-2.0, 2.0, 15).reshape(5, 3)
+Y = np.linspace(0.0, 1.0, 5)[:, None]
+QUERIES = X[:2] / 2
+W = np.linspace(-1.0, 1.0, 16)
+
+
+def changed(array: np.ndarray, index: tuple[int, ...], value: float) -> np.ndarray:
+    array = array.copy()
+    array[index] = value
+    return array
+
+
+def refusal(problem: Problem = PROBLEM, x=X, y=Y, **settings) -> str:
+    """What is said about bad input; always by one of icgd's own errors."""
+    with pytest.raises(IcgdError) as caught:
+        as_task(problem, x, y, **settings)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy, np.ndarray.tolist])
+def test_arrays_tensors_and_lists_become_float64_tensors(convert):
+    task = as_task(PROBLEM, convert(X), convert(Y), queries=convert(QUERIES), initial=convert(W))
+    parts = (task.x, task.y, task.queries, task.initial)
+    for part, array in zip(parts, (X, Y, QUERIES, W), strict=True):
+        assert part.dtype is torch.float64
+        assert np.array_equal(part.numpy(), array)
+
+
+@pytest.mark.parametrize("dtype", ["float32", torch.float32])
+def test_float32_is_made_on_request(dtype):
+    task = as_task(PROBLEM, X, Y, queries=QUERIES, initial=W, dtype=dtype)
+    for part in (task.x, task.y, task.queries, task.initial):
+        assert part.dtype is torch.float32
+    assert np.array_equal(task.x.numpy(), X.astype("float32"))
+
+
+def test_float32_data_becomes_float64_unless_asked_otherwise():
+    task = as_task(PROBLEM, X.astype("float32"), torch.tensor(Y, dtype=torch.float32))
+    assert task.x.dtype is task.y.dtype is task.initial.dtype is torch.float64
+    assert np.array_equal(task.x.numpy(), X.astype("float32").astype("float64"))
+
+
+def test_a_batch_of_tasks_has_an_axis_in_front():
+    x, y = np.stack([X, -X]), np.stack([Y, Y])
+    task = as_task(PROBLEM, x, y, queries=x[:, :2], seed=4)
+    assert (task.n_examples, task.n_queries, task.batch) == (5, 2, (2,))
+    assert torch.equal(task.initial, PROBLEM.target.initial_parameters(4, 3.0, (2,)))
+
+
+def test_one_vector_of_initial_weights_serves_every_task_of_a_batch():
+    x, y = np.stack([X, -X]), np.stack([Y, Y])
+    task = as_task(PROBLEM, x, y, initial=W)
+    assert np.array_equal(task.initial.numpy(), np.stack([W, W]))
+    each = as_task(PROBLEM, x, y, initial=np.stack([W, -W]))
+    assert np.array_equal(each.initial.numpy(), np.stack([W, -W]))
+
+
+def test_labels_of_one_output_may_lack_their_last_axis():
+    assert torch.equal(as_task(PROBLEM, X, Y[:, 0]).y, as_task(PROBLEM, X, Y).y)
+    batch = as_task(PROBLEM, np.stack([X, X]), np.stack([Y[:, 0], Y[:, 0]]))
+    assert batch.y.shape == (2, 5, 1)
+
+
+def test_initial_weights_come_from_the_seed_and_from_seed_0_by_default():
+    draw = PROBLEM.target.initial_parameters
+    assert torch.equal(as_task(PROBLEM, X, Y, seed=7).initial, draw(7, 3.0))
+    assert torch.equal(as_task(PROBLEM, X, Y).initial, draw(0, 3.0))
+
+
+def test_the_bounds_themselves_are_inside():
+    x, y, w = np.full((1, 3), 4.0), np.full((1, 1), -2.0), np.full(16, 3.0)
+    task = as_task(PROBLEM, x, y, queries=-x, initial=w)
+    assert (task.x.max(), task.y.min(), task.initial.max()) == (4.0, -2.0, 3.0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    ("name", "setting", "array", "index"),
+    [
+        ("X", "x", X, (3, 1)),
+        ("y", "y", Y, (2, 0)),
+        ("queries", "queries", QUERIES, (1, 2)),
+        ("initial", "initial", W, (9,)),
+    ],
+    ids=["X", "y", "queries", "initial"],
+)
+def test_what_is_not_finite_is_named_by_its_entry(name, setting, array, index, bad):
+    message = refusal(**{setting: changed(array, index, bad)})
+    assert message == (
+        f"{name}{list(index)} is {bad}; every entry must be finite. Drop or fill such rows first."
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "array", "index", "value", "start", "remedy"),
+    [
+        ("x", X, (3, 1), 5.5, "X[3, 1] is 5.5, outside [-4, 4].", "domain.x"),
+        ("y", Y, (2, 0), -2.5, "y[2, 0] is -2.5, outside [-2, 2].", "domain.y"),
+        ("queries", QUERIES, (1, 2), -6.0, "queries[1, 2] is -6, outside [-4, 4].", "domain.x"),
+        ("initial", W, (9,), 3.25, "initial[9] is 3.25, outside [-3, 3].", "box"),
+    ],
+    ids=["X", "y", "queries", "initial"],
+)
+def test_what_lies_outside_the_domain_is_named_with_value_bound_and_remedy(
+    setting, array, index, value, start, remedy
+):
+    message = refusal(**{setting: changed(array, index, value)})
+    assert message == f"{start} Rescale the data or compile with a larger {remedy}."
+
+
+def test_an_entry_of_a_batch_is_named_by_its_task_too():
+    x = changed(np.stack([X, X]), (1, 4, 0), 9.0)
+    assert refusal(x=x, y=np.stack([Y, Y])).startswith("X[1, 4, 0] is 9, outside [-4, 4].")
+
+
+def test_a_value_just_outside_is_not_printed_as_the_bound():
+    assert "X[3, 1] is 4.00000001" in refusal(x=changed(X, (3, 1), 4.00000001))
+
+
+@pytest.mark.parametrize("value", [-0.5, 1.25])
+def test_labels_of_the_logistic_loss_lie_between_0_and_1(value):
+    assert refusal(LOGISTIC, y=changed(Y, (3, 0), value)) == (
+        f"y[3, 0] is {value:g}; the logistic loss needs labels between 0 and 1. "
+        "Recode the labels, or use loss='squared'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("X", {"x": [[1.0, 2.0, 3.0], [4.0, 5.0]]}),
+        ("y", {"y": [[1.0], [1.0, 2.0]]}),
+        ("queries", {"queries": [[1.0, 2.0, 3.0], []]}),
+        ("initial", {"initial": [[1.0], [1.0, 2.0]]}),
+    ],
+    ids=["X", "y", "queries", "initial"],
+)
+def test_ragged_lists_are_refused(name, settings):
+    assert refusal(**settings) == (
+        f"{name} is not a rectangular array of numbers (rows of different lengths). "
+        "Every row must have the same length."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "shape"),
+    [
+        ("X", {"x": np.zeros((0, 3))}, (0, 3)),
+        ("X", {"x": []}, (0,)),
+        ("y", {"y": np.zeros((0, 1))}, (0, 1)),
+        ("queries", {"queries": np.zeros((0, 3))}, (0, 3)),
+        ("initial", {"initial": np.zeros(0)}, (0,)),
+    ],
+)
+def test_empty_arrays_are_refused(name, settings, shape):
+    assert refusal(**settings) == (f"{name} is empty: its shape is {shape}. Give at least one row.")
+
+
+BATCH = {"x": np.stack([X, X]), "y": np.stack([Y, Y])}
+WRONG_SHAPES = {
+    "X of the wrong width": (
+        {"x": X[:, :2]},
+        "X has shape (5, 2); expected (n, 3) or (tasks, n, 3).",
+    ),
+    "X of one axis": ({"x": X[0]}, "X has shape (3,); expected (n, 3) or (tasks, n, 3)."),
+    "X of four axes": (
+        {"x": X[None, None]},
+        "X has shape (1, 1, 5, 3); expected (n, 3) or (tasks, n, 3).",
+    ),
+    "a number for X": ({"x": 1.5}, "X has shape (); expected (n, 3) or (tasks, n, 3)."),
+    "a label too few": (
+        {"y": Y[:4]},
+        "y has shape (4, 1); expected (5, 1), a label for each row of X.",
+    ),
+    "labels of the wrong width": (
+        {"y": np.hstack([Y, Y])},
+        "y has shape (5, 2); expected (5, 1), a label for each row of X.",
+    ),
+    "flat labels for two outputs": (
+        {"problem": TWO_OUTPUTS, "y": Y[:, 0]},
+        "y has shape (5,); expected (5, 2), a label for each row of X.",
+    ),
+    "labels of a batch too few": (
+        {"x": BATCH["x"], "y": np.zeros((2, 4, 1))},
+        "y has shape (2, 4, 1); expected (2, 5, 1), a label for each row of X.",
+    ),
+    "queries of the wrong width": (
+        {"queries": QUERIES[:, :1]},
+        "queries has shape (2, 1); expected (n_queries, 3).",
+    ),
+    "one query without its row": (
+        {"queries": QUERIES[0]},
+        "queries has shape (3,); expected (n_queries, 3).",
+    ),
+    "queries of one task for a batch": (
+        {**BATCH, "queries": QUERIES},
+        "queries has shape (2, 3); expected (2, n_queries, 3).",
+    ),
+    "too few weights": ({"initial": W[:-1]}, "initial has shape (15,); expected (16,)."),
+    "weights for three tasks of two": (
+        {**BATCH, "initial": np.stack([W, W, W])},
+        "initial has shape (3, 16); expected (2, 16).",
+    ),
+}
+
+
+@pytest.mark.parametrize(("settings", "message"), WRONG_SHAPES.values(), ids=WRONG_SHAPES)
+def test_a_wrong_shape_is_named_with_the_one_expected(settings, message):
+    assert refusal(**settings) == message
+
+
+def test_the_shape_that_is_named_is_the_one_that_was_given():
+    assert refusal(x=BATCH["x"], y=Y).startswith("y has shape (5, 1); expected (2, 5, 1)")
+
+
+def test_each_kind_of_fault_has_its_own_kind_of_error():
+    faults = [
+        (DataError, {"x": X[:, :2]}),
+        (DomainError, {"x": 100 * X}),
+        (SettingError, {"seed": -1}),
+        (UnknownNameError, {"dtype": "float16"}),
+    ]
+    for error, settings in faults:
+        with pytest.raises(error):
+            as_task(PROBLEM, **{"x": X, "y": Y, **settings})
+
+
+def test_initial_weights_and_a_seed_exclude_each_other():
+    assert refusal(initial=W, seed=1) == "Give either initial or seed, not both."
+
+
+def test_what_float32_cannot_hold_is_named():
+    wide = replace(PROBLEM, domain=Domain(1e300, 2.0))
+    message = refusal(wide, x=changed(X, (3, 1), 1e200), dtype="float32")
+    assert message.startswith("X[3, 1] is ")
+
+
+def test_a_seed_is_a_whole_number():
+    assert refusal(seed=-1) == "seed must be a whole number of at least 0, got -1."
+    assert refusal(seed=2**63) == f"seed must be at most {2**63 - 1}, got {2**63}."
+
+
+@pytest.mark.parametrize("dtype", ["float16", torch.float16])
+def test_an_unknown_type_lists_the_known_ones(dtype):
+    message = "Unknown dtype 'float16'; known are float64, float32. Did you mean 'float64'?"
+    assert refusal(dtype=dtype) == message
+
+
+def test_a_batch_needs_as_many_examples():
+    problem = replace(PROBLEM, update=GradientStep(0.1, 3.0, batch_size=len(X) + 1))
+    assert refusal(problem).startswith(f"X has {len(X)} examples, fewer than batch_size=")
+    exact = replace(PROBLEM, update=GradientStep(0.1, 3.0, batch_size=len(X)))
+    assert as_task(exact, X, Y).n_examples == len(X)
