@@ -216,29 +216,8 @@ class ChainProgram(AbstractProgram):
         )
 
     def to_data(self) -> dict[str, Any]:
-        return {
-            "construction": self.construction,
-            "n_steps": self.n_steps,
-            "batch_size": self.batch_size,
-            "shapes": [list(shape) for shape in self.shapes],
-            "kinds": list(self.kinds),
-            "rows": render.slots_data(self.rows),
-            "slots": render.slots_data(self.layout),
-            "functions": render.functions_data(self.functions),
-            "layers": render.layers_data(self.layers),
-        }
+        return render.program_data(self)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ChainProgram:
-        functions = render.read_functions(data["functions"])
-        return cls(
-            construction=data["construction"],
-            rows=render.read_layout(data["rows"]),
-            layout=render.read_layout(data["slots"]),
-            functions=tuple(f for f in functions if isinstance(f, LatticeFunction)),
-            layers=render.read_layers(data["layers"]),
-            shapes=tuple((rows, columns) for rows, columns in data["shapes"]),
-            kinds=tuple(data["kinds"]),
-            batch_size=data["batch_size"],
-            n_steps=data["n_steps"],
-        )
+        return render.read_program(cls, data)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from icgd.program.instructions import IDENTITY, Combination, Instruction, LayerKind
+from icgd.program.uses import Evaluated, Read, Written
 
 
 def _where_open(closed_by: tuple[str, ...]) -> str:
@@ -33,17 +34,11 @@ class CopyWhere(Instruction):
     """
 
     source: Combination
-    closed_by: tuple[str, ...]
+    closed_by: tuple[Read, ...]
     gate: float
-    write: str
+    write: Written
     bound: float | None = None
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.source.slots, *self.closed_by)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         source = _clipped(self.source, self.bound)
@@ -61,19 +56,13 @@ class PassBack(Instruction):
     """
 
     upstream: Combination
-    flat: str
-    closed_by: tuple[str, ...]
+    flat: Read
+    closed_by: tuple[Read, ...]
     leak: float
     gate: float
-    write: str
+    write: Written
     bound: float | None = None
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.upstream.slots, self.flat, *self.closed_by)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         slope, source = f"slope({self.flat})", _clipped(self.upstream, self.bound)
@@ -87,19 +76,13 @@ class ActivateWhere(Instruction):
     r is the identity where flag `kinked` is 0; where it is 1, r has the slope `leak` below 0.
     """
 
-    argument: str
-    kinked: str
-    closed_by: tuple[str, ...]
+    argument: Read
+    kinked: Read
+    closed_by: tuple[Read, ...]
     leak: float
     gate: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.argument, self.kinked, *self.closed_by)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    write: Written
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         return f"{self.write} += r({self.argument}, {self.kinked}){_where_open(self.closed_by)}"
@@ -113,19 +96,13 @@ class MarkFlat(Instruction):
     flag `linear` is 1 nothing is flat.
     """
 
-    argument: str
-    linear: str
-    closed_by: tuple[str, ...]
+    argument: Read
+    linear: Read
+    closed_by: tuple[Read, ...]
     width: float
     gate: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.argument, self.linear, *self.closed_by)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    write: Written
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         flags = (self.linear, *self.closed_by)
@@ -139,22 +116,14 @@ class MultiplyMatrices(Instruction):
     Entries are at most `reach` in size: that is what the grid of the heads covers.
     """
 
-    left: str
-    right: str
+    left: Read
+    right: Read
     reach: float
-    write: str
+    write: Written
     left_transposed: bool = False
     right_transposed: bool = False
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.right)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (IDENTITY,)
+    kind = LayerKind.SOFTMAX
+    function: ClassVar[Evaluated] = IDENTITY
 
     def formula(self) -> str:
         left = f"{self.left}^T" if self.left_transposed else self.left
@@ -170,22 +139,13 @@ class LookUpProduct(Instruction):
     the same layer writes left @ right itself, whose entries are at most `reach` in size.
     """
 
-    left: str
-    right: str
+    left: Read
+    right: Read
     reach: float
     product: str
-    function: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.right)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
+    function: Evaluated
+    write: Written
+    kind = LayerKind.SOFTMAX
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.left} @ {self.right})"
@@ -198,20 +158,12 @@ class MultiplyEntries(Instruction):
     Entries are at most `reach` in size.
     """
 
-    left: str
-    right: str
+    left: Read
+    right: Read
     reach: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.right)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (IDENTITY,)
+    write: Written
+    kind = LayerKind.SOFTMAX
+    function: ClassVar[Evaluated] = IDENTITY
 
     def formula(self) -> str:
         return f"{self.write} = {self.left} * {self.right}"

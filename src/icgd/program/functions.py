@@ -18,10 +18,49 @@ wide, and returns the mean of the tokens' values.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
+from typing import TypeVar, final
 
-from icgd.program.ridge import RidgeSum
+AnyFunction = TypeVar("AnyFunction", bound="Function")
+
+
+class Function(ABC):
+    """What layers evaluate in place of the function called `name`. Kinds are frozen dataclasses.
+
+    `error` bounds the distance to the real function where that is not near a kink.
+    """
+
+    name: str
+    error: float
+
+    @property
+    @abstractmethod
+    def fineness(self) -> str:
+        """How finely it is approximated, in words."""
+
+    @abstractmethod
+    def in_words(self) -> str:
+        """How finely it is approximated, and where."""
+
+    @property
+    def largest_error(self) -> float:
+        """The certified largest distance to the real function, kinks included."""
+        return self.error
+
+    @property
+    def is_exact(self) -> bool:
+        return self.largest_error == 0.0
+
+    @property
+    def is_ramp(self) -> bool:
+        """Whether it stands in for a function that jumps."""
+        return False
+
+    def without_error(self: AnyFunction) -> AnyFunction:
+        """The same function, taken for the real one."""
+        return replace(self, error=0.0)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
@@ -33,8 +72,9 @@ class ReluTerm:
     coefficient: float
 
 
+@final
 @dataclass(frozen=True)
-class ReluSum:
+class ReluSum(Function):
     """A piecewise-linear stand-in for the function called `name`, with its certified errors.
 
     `slopes[i]` holds between knots i - 1 and i, and `errors[i]` bounds the distance to the real
@@ -58,21 +98,17 @@ class ReluSum:
 
     @property
     def fineness(self) -> str:
-        """How finely it is approximated, in words."""
         return f"{self.n_pieces} piece{'s' * (self.n_pieces != 1)}"
 
+    def in_words(self) -> str:
+        n_terms = len(self.terms())
+        terms = f"{n_terms} term{'s' * (n_terms != 1)}"
+        return f"{self.fineness}, {terms} on [{self.low:g}, {self.high:g}]"
+
     @property
-    def error(self) -> float:
+    def error(self) -> float:  # type: ignore[override]
         """Certified largest distance to the real function on [low, high]."""
         return max(self.errors)
-
-    @property
-    def largest_error(self) -> float:
-        return self.error
-
-    @property
-    def is_exact(self) -> bool:
-        return self.error == 0.0
 
     @property
     def is_ramp(self) -> bool:
@@ -113,12 +149,12 @@ class ReluSum:
         return sum(values, 0.0)
 
     def without_error(self) -> ReluSum:
-        """The same function, taken for the real one."""
         return replace(self, errors=(0.0,) * self.n_pieces)
 
 
+@final
 @dataclass(frozen=True)
-class LatticeFunction:
+class LatticeFunction(Function):
     """Values of the grid tokens that make a head return `name` at s, within `error`.
 
     The error is proved on [-reach, reach], or everywhere if the function `saturates`: far out
@@ -144,24 +180,16 @@ class LatticeFunction:
 
     @property
     def fineness(self) -> str:
-        """How finely it is approximated, in words."""
-        return f"{len(self.values)} grid tokens"
+        return f"{len(self.values)} lattice points"
 
-    @property
-    def largest_error(self) -> float:
-        return self.error
-
-    @property
-    def is_exact(self) -> bool:
-        return self.error == 0.0
-
-    def without_error(self) -> LatticeFunction:
-        """The same function, taken for the real one."""
-        return replace(self, error=0.0)
+    def in_words(self) -> str:
+        where = "everywhere" if self.saturates else f"on [-{self.reach:g}, {self.reach:g}]"
+        return f"{self.fineness}, {self.spacing:.3g} apart, {where}"
 
 
+@final
 @dataclass(frozen=True)
-class GridMean:
+class GridMean(Function):
     """What a head returns that meets tokens g with the scores points[g] * s + offsets[g].
 
     That is the mean of `values` under their softmax, and `name` at s, within `error`, on
@@ -181,20 +209,7 @@ class GridMean:
 
     @property
     def fineness(self) -> str:
-        """How finely it is approximated, in words."""
         return f"{len(self.values)} grid tokens"
 
-    @property
-    def largest_error(self) -> float:
-        return self.error
-
-    @property
-    def is_exact(self) -> bool:
-        return self.error == 0.0
-
-    def without_error(self) -> GridMean:
-        """The same function, taken for the real one."""
-        return replace(self, error=0.0)
-
-
-Function = ReluSum | LatticeFunction | GridMean | RidgeSum
+    def in_words(self) -> str:
+        return f"{self.fineness} on [-{self.reach:g}, {self.reach:g}]"

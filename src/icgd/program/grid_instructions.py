@@ -12,9 +12,9 @@ prompt, in a constant slot, and so is the flag that leaves queries out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from icgd.program.instructions import IS_QUERY, N_TOKENS, ONE, Instruction, LayerKind
+from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
 
 
 def _score(weights: tuple[str, ...], inputs: tuple[str, ...]) -> str:
@@ -34,24 +34,19 @@ class DescendExamples(Instruction):
     mean less any label, so that both relus are 0.
     """
 
-    mean: str
-    label: str
-    inputs: tuple[str, ...]
-    weights: tuple[str, ...]
-    tokens: str
+    mean: Read
+    label: Read
+    inputs: tuple[Read, ...]
+    weights: tuple[Accumulated, ...]
+    tokens: Read
     gate: float
     scale: float
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
+    kind = LayerKind.ATTENTION
+    constants = (IS_QUERY,)
 
     def share(self, n_examples: int) -> float:
         """The share of one example among `n_examples`: what `tokens` holds, a token."""
         return 1.0 if self.tokens == N_TOKENS else 1 / n_examples
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.mean, self.label, *self.inputs, self.tokens, IS_QUERY)
-
-    def writes(self) -> tuple[str, ...]:
-        return self.weights
 
     def formula(self) -> str:
         inputs = ", ".join(f"{name}_i" if name != ONE else "1" for name in self.inputs)
@@ -67,15 +62,10 @@ class DecaySlot(Instruction):
     One head with one token, which is that column.
     """
 
-    slot: str
+    slot: Changed
     decay: float
-    kind: ClassVar[LayerKind] = LayerKind.GRID
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.slot, ONE)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.slot,)
+    kind = LayerKind.GRID
+    constants = (ONE,)
 
     def formula(self) -> str:
         return f"{self.slot} += {self.decay:g} * {self.slot}"
@@ -88,22 +78,14 @@ class PredictMean(Instruction):
     At the tokens with the flag `checked` scores are at most `reach` in size, or the run is stopped.
     """
 
-    mean: str
-    weights: tuple[str, ...]
-    inputs: tuple[str, ...]
+    mean: Evaluated
+    weights: tuple[Read, ...]
+    inputs: tuple[Read, ...]
     reach: float
     checked: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.GRID
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.weights, *self.inputs, ONE)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.mean,)
+    write: Written
+    kind = LayerKind.GRID
+    constants = (ONE,)
 
     def formula(self) -> str:
         return f"{self.write} = {self.mean}({_score(self.weights, self.inputs)})"
@@ -117,16 +99,11 @@ class ShrinkSlot(Instruction):
     - b), six ReLUs for each coordinate.
     """
 
-    slot: str
+    slot: Changed
     threshold: float
     bound: float
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.slot, ONE)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.slot,)
+    kind = LayerKind.MLP
+    constants = (ONE,)
 
     def formula(self) -> str:
         clipped = f"clip to [-{self.bound:g}, {self.bound:g}]"

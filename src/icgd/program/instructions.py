@@ -14,6 +14,22 @@ from enum import Enum
 from typing import ClassVar
 
 from icgd.program.layout import Layout
+from icgd.program.uses import Accumulated, Added, Changed, Evaluated, Read, Use, Written, names
+
+ONE = "one"
+"""The slot that holds 1 in every token."""
+
+IS_EXAMPLE, IS_QUERY = "is_example", "is_query"
+"""The flags of the two kinds of token that carry data."""
+
+TOKENS_PER_EXAMPLE = "tokens_per_example"
+"""The slot that holds n_tokens / n_examples in every token."""
+
+N_TOKENS = "n_tokens"
+"""The slot that holds the number of tokens in every token."""
+
+IDENTITY, SQUARE = "identity", "square"
+"""The look-ups of `Project` and `AddProduct`."""
 
 
 class LayerKind(Enum):
@@ -28,25 +44,29 @@ class LayerKind(Enum):
 
 
 class Instruction(ABC):
-    """What every instruction knows about itself."""
+    """What every instruction knows about itself; what it reads and writes, its fields say.
+
+    `kind` is the kind of layer that it runs in, and `constants` are slots that it always reads.
+    """
 
     kind: ClassVar[LayerKind]
-
-    @abstractmethod
-    def reads(self) -> tuple[str, ...]:
-        """Names of the slots whose values it uses."""
-
-    @abstractmethod
-    def writes(self) -> tuple[str, ...]:
-        """Names of the slots that it changes."""
+    constants: ClassVar[tuple[Read, ...]] = ()
 
     @abstractmethod
     def formula(self) -> str:
         """The instruction as one line of a listing."""
 
+    def reads(self) -> tuple[str, ...]:
+        """Names of the slots whose values it uses."""
+        return names(self, Use.READ, Use.CHANGE)
+
+    def writes(self) -> tuple[str, ...]:
+        """Names of the slots that it changes."""
+        return names(self, Use.WRITE, Use.ADD, Use.ACCUMULATE, Use.CHANGE)
+
     def functions(self) -> tuple[str, ...]:
         """Names of the program's functions that it evaluates."""
-        return ()
+        return names(self, Use.EVALUATE)
 
 
 @dataclass(frozen=True)
@@ -57,20 +77,12 @@ class ApplyUnits(Instruction):
     error is that of `function`.
     """
 
-    weights: str
-    inputs: str
-    function: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.weights, self.inputs, ONE)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
+    weights: Read
+    inputs: Read
+    function: Evaluated
+    write: Written
+    kind = LayerKind.ATTENTION
+    constants = (ONE,)
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.weights} @ {self.inputs})"
@@ -85,17 +97,12 @@ class AccumulateOuterProduct(Instruction):
     weights serves prompts of every length.
     """
 
-    left: str
-    right: str
+    left: Read
+    right: Read
     scale: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.right, TOKENS_PER_EXAMPLE)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    write: Accumulated
+    kind = LayerKind.ATTENTION
+    constants = (TOKENS_PER_EXAMPLE,)
 
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left} (x) {self.right})"
@@ -105,16 +112,11 @@ class AccumulateOuterProduct(Instruction):
 class MultiplySlots(Instruction):
     """Set `write[k] = left[k] * right[k]` at every token. Exact."""
 
-    left: str
-    right: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.PRODUCT
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.right, ONE)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    left: Read
+    right: Read
+    write: Written
+    kind = LayerKind.PRODUCT
+    constants = (ONE,)
 
     def formula(self) -> str:
         return f"{self.write} = {self.left} * {self.right}"
@@ -124,17 +126,11 @@ class MultiplySlots(Instruction):
 class PullBack(Instruction):
     """Set `write[k] = slope[k] * <weights[:, k], upstream>` at every token. Exact."""
 
-    weights: str
-    upstream: str
-    slope: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.PRODUCT
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.weights, self.upstream, self.slope)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    weights: Read
+    upstream: Read
+    slope: Read
+    write: Written
+    kind = LayerKind.PRODUCT
 
     def formula(self) -> str:
         return f"{self.write} = {self.slope} * ({self.weights}^T @ {self.upstream})"
@@ -144,7 +140,7 @@ class PullBack(Instruction):
 class Combination:
     """`sum_i coefficients[i] * slots[i]`, coordinate by coordinate."""
 
-    slots: tuple[str, ...]
+    slots: tuple[Read, ...]
     coefficients: tuple[float, ...]
 
     @classmethod
@@ -167,7 +163,7 @@ class Summand:
     """`function(argument)`, coordinate by coordinate."""
 
     argument: Combination
-    function: str
+    function: Evaluated
 
     def formula(self) -> str:
         return f"{self.function}({self.argument.formula()})"
@@ -184,20 +180,10 @@ class MapSlots(Instruction):
 
     summands: tuple[Summand, ...]
     only_where: str
-    never_where: tuple[str, ...]
+    never_where: tuple[Read, ...]
     gate: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        slots = [slot for summand in self.summands for slot in summand.argument.slots]
-        return (*slots, *self.never_where)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return tuple(summand.function for summand in self.summands)
+    write: Written
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         total = " + ".join(summand.formula() for summand in self.summands)
@@ -212,16 +198,10 @@ class ClipSlots(Instruction):
     That is w - relu(w - b) + relu(-w - b).
     """
 
-    slots: tuple[str, ...]
+    slots: tuple[Changed, ...]
     bound: float
-    unit: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.slots, self.unit)
-
-    def writes(self) -> tuple[str, ...]:
-        return self.slots
+    unit: Read
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         unit = "" if self.unit == ONE else f" {self.unit}"
@@ -232,14 +212,8 @@ class ClipSlots(Instruction):
 class WipeSlots(Instruction):
     """Set every coordinate of `slots` to exactly 0: h - relu(h) + relu(-h)."""
 
-    slots: tuple[str, ...]
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return self.slots
-
-    def writes(self) -> tuple[str, ...]:
-        return self.slots
+    slots: tuple[Changed, ...]
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         return f"wipe {', '.join(self.slots)}"
@@ -254,7 +228,7 @@ class Argument:
     """
 
     inputs: Combination
-    weights: str | None = None
+    weights: Read | None = None
     transposed: bool = False
 
     def slots(self) -> tuple[str, ...]:
@@ -288,18 +262,9 @@ class LookUp(Instruction):
     """
 
     argument: Argument
-    lookups: tuple[str, ...]
-    into: tuple[str, ...]
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return self.argument.slots()
-
-    def writes(self) -> tuple[str, ...]:
-        return self.into
-
-    def functions(self) -> tuple[str, ...]:
-        return self.lookups
+    lookups: tuple[Evaluated, ...]
+    into: tuple[Written, ...]
+    kind = LayerKind.SOFTMAX
 
     def formula(self) -> str:
         functions = ", ".join(self.lookups)
@@ -312,17 +277,9 @@ class Project(Instruction):
 
     argument: Argument
     reach: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return self.argument.slots()
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (IDENTITY,)
+    write: Written
+    kind = LayerKind.SOFTMAX
+    function: ClassVar[Evaluated] = IDENTITY
 
     def formula(self) -> str:
         return f"{self.write} = {self.argument.formula()}"
@@ -338,19 +295,11 @@ class AddProduct(Instruction):
 
     argument: Argument
     reach: float
-    factor: str
+    factor: Read
     factor_reach: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.argument.slots(), self.factor)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (SQUARE,)
+    write: Added
+    kind = LayerKind.SOFTMAX
+    function: ClassVar[Evaluated] = SQUARE
 
     def formula(self) -> str:
         return f"{self.write} += {self.factor} * ({self.argument.formula()})"
@@ -369,35 +318,13 @@ class AddGradient(Instruction):
     """
 
     left: Combination
-    right: str
+    right: Read
     scale: float
     probe: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.left.slots, self.right)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    write: Accumulated
+    kind = LayerKind.SOFTMAX
 
     def formula(self) -> str:
         left = self.left.formula()
         left = left if self.left.coefficients == (1.0,) else f"({left})"
         return f"{self.write} += {self.scale:g} * mean({left} (x) {self.right})"
-
-
-ONE = "one"
-"""The slot that holds 1 in every token."""
-
-IS_EXAMPLE, IS_QUERY = "is_example", "is_query"
-"""The flags of the two kinds of token that carry data."""
-
-TOKENS_PER_EXAMPLE = "tokens_per_example"
-"""The slot that holds n_tokens / n_examples in every token."""
-
-N_TOKENS = "n_tokens"
-"""The slot that holds the number of tokens in every token."""
-
-IDENTITY, SQUARE = "identity", "square"
-"""The look-ups of `Project` and `AddProduct`."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from icgd.program.instructions import IS_EXAMPLE, Instruction, LayerKind
+from icgd.program.uses import Read
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,10 @@ class DescendFunction(Instruction):
     step_size: float
     noise: float
     transform: tuple[tuple[float, ...], ...] | None
-    inputs: str = "x"
-    residual: str = "y"
-    kind: ClassVar[LayerKind] = LayerKind.KERNEL
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.inputs, self.residual, IS_EXAMPLE)
+    inputs: Read = "x"
+    residual: Read = "y"
+    kind = LayerKind.KERNEL
+    constants = (IS_EXAMPLE,)
 
     def writes(self) -> tuple[str, ...]:
         return (self.residual,) if self.transform is None else (self.residual, self.inputs)

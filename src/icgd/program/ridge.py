@@ -14,6 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import final
+
+from icgd.program.functions import Function
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,9 @@ class Band:
     error: float
 
 
+@final
 @dataclass(frozen=True)
-class RidgeSum:
+class RidgeSum(Function):
     """A stand-in for the function called `name` on the box |z[i]| <= half_widths[i].
 
     `activation` names what the units apply, and `error` bounds the distance to the real function
@@ -66,8 +70,11 @@ class RidgeSum:
 
     @property
     def fineness(self) -> str:
-        """How finely it is approximated, in words."""
         return f"{self.n_units} {self.activation} unit{'s' * (self.n_units != 1)}"
+
+    def in_words(self) -> str:
+        box = " x ".join(f"[-{width:g}, {width:g}]" for width in self.half_widths)
+        return f"{self.fineness} on {box}"
 
     @property
     def largest_coefficient(self) -> float:
@@ -84,17 +91,12 @@ class RidgeSum:
         return sum(sizes, 0.0)
 
     @property
-    def is_exact(self) -> bool:
-        return self.error == 0.0 and not self.bands
-
-    @property
     def is_ramp(self) -> bool:
         """Whether it stands in for a step function times a number."""
         return bool(self.bands) and self.name.endswith("'(t)")
 
     @property
     def largest_error(self) -> float:
-        """Certified largest distance to the real function on the whole box."""
         return max([self.error, *(band.error for band in self.bands)])
 
     def along(self, axis: Sequence[float], factor: float) -> RidgeSum:
@@ -106,5 +108,4 @@ class RidgeSum:
         return replace(self, units=units, error=abs(factor) * self.largest_error, bands=())
 
     def without_error(self) -> RidgeSum:
-        """The same function, taken for the real one."""
         return replace(self, error=0.0, bands=())

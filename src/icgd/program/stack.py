@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 from icgd.errors import UnknownNameError
 from icgd.program import render
-from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
+from icgd.program.functions import AnyFunction, Function, GridMean, LatticeFunction, ReluSum
 from icgd.program.grid_instructions import DescendExamples, PredictMean
 from icgd.program.layout import Layout, Role
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.registers import register_constants
 from icgd.program.ridge import RidgeSum
 from icgd.program.table_instructions import LookUpStep
-
-AnyFunction = TypeVar("AnyFunction", ReluSum, LatticeFunction, GridMean, RidgeSum)
 
 
 @final
@@ -142,8 +140,7 @@ class StackProgram(AbstractProgram):
 
     @property
     def has_kinks(self) -> bool:
-        sums = (f for f in self.functions if isinstance(f, ReluSum | RidgeSum))
-        return any(f.is_ramp for f in sums)
+        return any(function.is_ramp for function in self.functions)
 
     def ramps(self, derivative: str) -> tuple[tuple[float, float], ...]:
         """Ends of the ramps of a sum of ReLUs, or of the bands of a sum of units.
@@ -175,30 +172,8 @@ class StackProgram(AbstractProgram):
         )
 
     def to_data(self) -> dict[str, Any]:
-        return {
-            "construction": self.construction,
-            "n_steps": self.n_steps,
-            "steps_per_block": self.steps_per_block,
-            "activation": self.activation,
-            "paper_layers": self.paper_layers,
-            "made_for": self.made_for,
-            "slots": render.slots_data(self.layout),
-            "functions": render.functions_data(self.functions),
-            "block": render.layers_data(self.block),
-            "prediction": render.layers_data(self.prediction),
-        }
+        return render.program_data(self)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> StackProgram:
-        return cls(
-            construction=data["construction"],
-            layout=render.read_layout(data["slots"]),
-            functions=render.read_functions(data["functions"]),
-            block=render.read_layers(data["block"]),
-            n_steps=data["n_steps"],
-            steps_per_block=data["steps_per_block"],
-            activation=data["activation"],
-            paper_layers=data["paper_layers"],
-            made_for=data.get("made_for"),  # older files do not say
-            prediction=render.read_layers(data["prediction"]),
-        )
+        return render.read_program(cls, data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from icgd.program.instructions import (
     ONE,
@@ -13,6 +12,7 @@ from icgd.program.instructions import (
     MapSlots,
     Summand,
 )
+from icgd.program.uses import Changed, Evaluated, Written
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,8 @@ class AverageExamples(Instruction):
 
     score: Combination
     value: Combination
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.score.slots, *self.value.slots)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    write: Written
+    kind = LayerKind.SOFTMAX
 
     def formula(self) -> str:
         weights = f"softmax({self.score.formula()})"
@@ -50,7 +44,7 @@ class LookUpStep(Instruction):
     """
 
     key: Combination
-    table: str
+    table: Evaluated
     levels: tuple[str, str, str]
     ranges: tuple[float, float, float]
     activation: str
@@ -58,22 +52,13 @@ class LookUpStep(Instruction):
     scale: float
     bound: float
     n_examples: int
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
+    write: Changed
+    kind = LayerKind.MLP
 
     @property
     def addition(self) -> MapSlots:
         """What is added to the weight, once it is wiped."""
         return MapSlots((Summand(self.key, self.table),), ONE, (), 0.0, self.write)
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.key.slots, self.write)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.table,)
 
     def formula(self) -> str:
         return f"{self.write} = {self.table}({self.key.formula()}), of {self.n_examples} examples"

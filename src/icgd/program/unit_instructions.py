@@ -14,47 +14,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from icgd.program.instructions import (
-    IS_QUERY,
-    ONE,
-    TOKENS_PER_EXAMPLE,
-    Argument,
-    Instruction,
-    LayerKind,
-)
+from icgd.program import instructions
+from icgd.program.instructions import IS_QUERY, ONE, Argument, Instruction, LayerKind
+from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
 
 EXAMPLE_SHARE = "example_share"
 """The slot that holds n_tokens / n_examples in every example and 0 in every query."""
 
 
-class OneSlot(Instruction):
-    """Writes one slot."""
-
-    write: str
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-
-class ByUnits(OneSlot):
+class ByUnits(Instruction):
     """Evaluates one sum of units."""
 
-    function: str
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
-
-
-class InPlace(ByUnits):
-    """Changes slots by a sum of units of their own coordinates."""
-
-    slots: tuple[str, ...]
-
-    def reads(self) -> tuple[str, ...]:
-        return self.slots
-
-    def writes(self) -> tuple[str, ...]:
-        return self.slots
+    function: Evaluated
 
 
 @dataclass(frozen=True)
@@ -62,13 +33,11 @@ class ActivateUnits(ByUnits):
     """Set `write = reach * function(argument / reach)`, coordinate by coordinate."""
 
     argument: Argument
-    function: str
+    function: Evaluated
     reach: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.argument.slots(), ONE)
+    write: Written
+    kind = LayerKind.ATTENTION
+    constants = (ONE,)
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.argument.formula()})"
@@ -81,14 +50,12 @@ class PassOn(ByUnits):
     One head for each coordinate of the argument and each unit: its value is a column of weights.
     """
 
-    weights: str
+    weights: Read
     argument: Argument
-    function: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.weights, *self.argument.slots(), ONE)
+    function: Evaluated
+    write: Written
+    kind = LayerKind.ATTENTION
+    constants = (ONE,)
 
     def formula(self) -> str:
         return f"{self.write} = {self.weights} @ {self.function}({self.argument.formula()})"
@@ -103,17 +70,15 @@ class StartJacobian(ByUnits):
     the `activation`.
     """
 
-    weights: str
-    inputs: str
+    weights: Read
+    inputs: Read
     argument: Argument
     activation: str
-    function: str
+    function: Evaluated
     reach: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.weights, self.inputs, *self.argument.slots(), ONE)
+    write: Written
+    kind = LayerKind.ATTENTION
+    constants = (ONE,)
 
     def formula(self) -> str:
         slope = f"{self.activation}'({self.argument.formula()})"
@@ -128,17 +93,15 @@ class PushJacobian(ByUnits):
     says. `function` is s r'(t) for |s| <= 1, at s = jacobian[k, p] / reach.
     """
 
-    weights: str
-    jacobian: str
+    weights: Read
+    jacobian: Read
     argument: Argument
     activation: str
-    function: str
+    function: Evaluated
     reach: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.weights, self.jacobian, *self.argument.slots(), ONE)
+    write: Written
+    kind = LayerKind.ATTENTION
+    constants = (ONE,)
 
     def formula(self) -> str:
         slope = f"{self.activation}'({self.argument.formula()})"
@@ -153,16 +116,14 @@ class AddOuterProduct(ByUnits):
     right / reaches[1]; a head for each entry and each unit.
     """
 
-    left: str
-    right: str
+    left: Read
+    right: Read
     reaches: tuple[float, float]
-    function: str
+    function: Evaluated
     scale: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.right, EXAMPLE_SHARE, ONE)
+    write: Accumulated
+    kind = LayerKind.ATTENTION
+    constants = (EXAMPLE_SHARE, ONE)
 
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left} (x) {self.right})"
@@ -175,23 +136,21 @@ class AddJacobian(ByUnits):
     Entry p of the weights gets sum_k left[k] jacobian[k, p], with products as `AddOuterProduct`.
     """
 
-    left: str
-    jacobian: str
+    left: Read
+    jacobian: Read
     reaches: tuple[float, float]
-    function: str
+    function: Evaluated
     scale: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.jacobian, EXAMPLE_SHARE, ONE)
+    write: Accumulated
+    kind = LayerKind.ATTENTION
+    constants = (EXAMPLE_SHARE, ONE)
 
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
 
 
 @dataclass(frozen=True)
-class AddGatedProduct(OneSlot):
+class AddGatedProduct(Instruction):
     """Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
 
     For activations that bend like relu. Two heads for each row k have right in the value, and weigh
@@ -200,40 +159,36 @@ class AddGatedProduct(OneSlot):
     and right is at most `reach`.
     """
 
-    left: str
-    right: str
+    left: Read
+    right: Read
     reach: float
     gate: float
     sharpness: float
     scale: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.right, TOKENS_PER_EXAMPLE, IS_QUERY)
+    write: Accumulated
+    kind = LayerKind.ATTENTION
+    constants = (instructions.TOKENS_PER_EXAMPLE, IS_QUERY)
 
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left} (x) {self.right})"
 
 
 @dataclass(frozen=True)
-class AddGatedJacobian(OneSlot):
+class AddGatedJacobian(Instruction):
     """Add `scale * (1 / n_examples) sum_examples left^T jacobian` to the weights `write`.
 
     As `AddGatedProduct`, with row k of the Jacobian in the value.
     """
 
-    left: str
-    jacobian: str
+    left: Read
+    jacobian: Read
     reach: float
     gate: float
     sharpness: float
     scale: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.jacobian, TOKENS_PER_EXAMPLE, IS_QUERY)
+    write: Accumulated
+    kind = LayerKind.ATTENTION
+    constants = (instructions.TOKENS_PER_EXAMPLE, IS_QUERY)
 
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
@@ -243,15 +198,12 @@ class AddGatedJacobian(OneSlot):
 class SlopeOfLoss(ByUnits):
     """Set `write[k] = function(prediction[k], label[k])`, the slope of the `loss`."""
 
-    prediction: str
-    label: str
+    prediction: Read
+    label: Read
     loss: str
-    function: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.prediction, self.label)
+    function: Evaluated
+    write: Written
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.prediction}, {self.label})"
@@ -261,40 +213,38 @@ class SlopeOfLoss(ByUnits):
 class CopyToQueries(ByUnits):
     """Add `source` to `write` at the queries: `function` is source * is_query."""
 
-    source: str
-    function: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
+    source: Read
+    function: Evaluated
+    write: Written
+    kind = LayerKind.MLP
+    constants = (IS_QUERY,)
     only_where: ClassVar[str] = IS_QUERY
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.source, IS_QUERY)
 
     def formula(self) -> str:
         return f"{self.write} = {self.source} where {IS_QUERY}"
 
 
 @dataclass(frozen=True)
-class ClipByUnits(InPlace):
+class ClipByUnits(ByUnits):
     """Clip every coordinate w of `slots` to [-bound, bound]: `function` is clip(w) - w."""
 
-    slots: tuple[str, ...]
+    slots: tuple[Changed, ...]
     bound: float
-    function: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
+    function: Evaluated
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         return f"clip {', '.join(self.slots)} to [-{self.bound:g}, {self.bound:g}] by units"
 
 
 @dataclass(frozen=True)
-class WipeByUnits(InPlace):
+class WipeByUnits(ByUnits):
     """Take h away from every coordinate h of `slots`, as reach * function(h / reach)."""
 
-    slots: tuple[str, ...]
-    function: str
+    slots: tuple[Changed, ...]
+    function: Evaluated
     reach: float
-    kind: ClassVar[LayerKind] = LayerKind.MLP
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         return f"wipe {', '.join(self.slots)} by units"
