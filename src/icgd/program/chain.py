@@ -195,8 +195,8 @@ class ChainProgram(AbstractProgram):
     @property
     def kink_width(self) -> float:
         """A unit with z strictly between 0 and this is neither flat nor steep for sure."""
-        instructions = [part for layer in self.layers for part in layer.instructions]
-        return next(part.width for part in instructions if isinstance(part, MarkFlat))
+        mark = self.first(MarkFlat)
+        return 0.0 if mark is None else mark.width
 
     @property
     def n_blocks(self) -> int:

@@ -62,6 +62,10 @@ class Layout:
                 return slot
         raise LayoutError.unknown_slot(name, known=self.names)
 
+    def width_of(self, *names: str) -> int:
+        """How many coordinates the slots have together."""
+        return sum(self.slot(name).width for name in names)
+
     def range_of(self, name: str) -> slice:
         """Coordinates of slot `name`, for use as `stream[..., layout.range_of(name)]`."""
         start = 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from icgd.program.functions import Function
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.layout import Layout
+
+AnyInstruction = TypeVar("AnyInstruction", bound=Instruction)
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class AbstractProgram(ABC):
     functions: tuple[Function, ...]
     n_steps: int
     layers: tuple[Layer, ...]
+
+    def first(self, kind: type[AnyInstruction]) -> AnyInstruction | None:
+        """The first instruction of a kind, or None."""
+        instructions = (part for layer in self.layers for part in layer.instructions)
+        return next((part for part in instructions if isinstance(part, kind)), None)
 
     @property
     @abstractmethod

@@ -78,8 +78,7 @@ class StackProgram(AbstractProgram):
     @property
     def step_table(self) -> LookUpStep | None:
         """The look-up of whole steps, in a program that has one."""
-        instructions = [part for layer in self.block for part in layer.instructions]
-        return next((part for part in instructions if isinstance(part, LookUpStep)), None)
+        return self.first(LookUpStep)
 
     @property
     def n_examples(self) -> int | None:
@@ -88,14 +87,13 @@ class StackProgram(AbstractProgram):
     @property
     def descent(self) -> DescendExamples | None:
         """The step on a linear model, in a program that trains one."""
-        instructions = [part for layer in self.block for part in layer.instructions]
-        return next((part for part in instructions if isinstance(part, DescendExamples)), None)
+        return self.first(DescendExamples)
 
     @property
     def score_reach(self) -> float | None:
         """Largest score of an example, in a program that trains a linear model."""
-        instructions = [part for layer in self.block for part in layer.instructions]
-        return next((part.reach for part in instructions if isinstance(part, PredictMean)), None)
+        predict = self.first(PredictMean)
+        return None if predict is None else predict.reach
 
     @property
     def lattice_functions(self) -> tuple[LatticeFunction, ...]:
@@ -110,21 +108,22 @@ class StackProgram(AbstractProgram):
 
     def relu_sum(self, name: str) -> ReluSum:
         """The program's sum of ReLUs for the function called `name`."""
-        return self._function(name, ReluSum)
+        return self.function(name, ReluSum)
 
     def look_up(self, name: str) -> LatticeFunction:
         """The program's look-up of the function called `name`."""
-        return self._function(name, LatticeFunction)
+        return self.function(name, LatticeFunction)
 
     def grid_mean(self, name: str) -> GridMean:
         """The program's mean over tokens for the function called `name`."""
-        return self._function(name, GridMean)
+        return self.function(name, GridMean)
 
     def ridge_sum(self, name: str) -> RidgeSum:
         """The program's sum of units for the function called `name`."""
-        return self._function(name, RidgeSum)
+        return self.function(name, RidgeSum)
 
-    def _function(self, name: str, kind: type[AnyFunction]) -> AnyFunction:
+    def function(self, name: str, kind: type[AnyFunction]) -> AnyFunction:
+        """The program's function of a kind that is called `name`."""
         candidates = [function for function in self.functions if isinstance(function, kind)]
         for function in candidates:
             if function.name == name:
