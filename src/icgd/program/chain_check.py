@@ -5,16 +5,8 @@ from __future__ import annotations
 from functools import singledispatch
 
 from icgd.errors import ProgramError
+from icgd.program import chain_instructions as chain
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
-from icgd.program.chain_instructions import (
-    ActivateWhere,
-    CopyWhere,
-    LookUpProduct,
-    MarkFlat,
-    MultiplyEntries,
-    MultiplyMatrices,
-    PassBack,
-)
 from icgd.program.instructions import Instruction
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
@@ -92,30 +84,30 @@ def _unlike(
 
 
 @_shape_problem.register
-def _shape_of_copy_where(instruction: CopyWhere, layout: Layout) -> str | None:
+def _shape_of_copy_where(instruction: chain.CopyWhere, layout: Layout) -> str | None:
     return _unlike(layout, instruction.write, instruction.source.slots, instruction.closed_by)
 
 
 @_shape_problem.register
-def _shape_of_pass_back(instruction: PassBack, layout: Layout) -> str | None:
+def _shape_of_pass_back(instruction: chain.PassBack, layout: Layout) -> str | None:
     others = (*instruction.upstream.slots, instruction.flat)
     return _unlike(layout, instruction.write, others, instruction.closed_by)
 
 
 @_shape_problem.register
-def _shape_of_activate_where(instruction: ActivateWhere, layout: Layout) -> str | None:
+def _shape_of_activate_where(instruction: chain.ActivateWhere, layout: Layout) -> str | None:
     flags = (instruction.kinked, *instruction.closed_by)
     return _unlike(layout, instruction.write, (instruction.argument,), flags)
 
 
 @_shape_problem.register
-def _shape_of_mark_flat(instruction: MarkFlat, layout: Layout) -> str | None:
+def _shape_of_mark_flat(instruction: chain.MarkFlat, layout: Layout) -> str | None:
     flags = (instruction.linear, *instruction.closed_by)
     return _unlike(layout, instruction.write, (instruction.argument,), flags)
 
 
 @_shape_problem.register
-def _shape_of_multiply_matrices(instruction: MultiplyMatrices, layout: Layout) -> str | None:
+def _shape_of_multiply_matrices(instruction: chain.MultiplyMatrices, layout: Layout) -> str | None:
     left, right = layout.slot(instruction.left).shape, layout.slot(instruction.right).shape
     left = left[::-1] if instruction.left_transposed else left
     right = right[::-1] if instruction.right_transposed else right
@@ -132,7 +124,7 @@ def _product_problem(
 
 
 @_shape_problem.register
-def _shape_of_look_up_product(instruction: LookUpProduct, layout: Layout) -> str | None:
+def _shape_of_look_up_product(instruction: chain.LookUpProduct, layout: Layout) -> str | None:
     left, right = layout.slot(instruction.left).shape, layout.slot(instruction.right).shape
     written = (instruction.write, instruction.product)
     problems = (_product_problem(left, right, write, layout) for write in written)
@@ -140,6 +132,6 @@ def _shape_of_look_up_product(instruction: LookUpProduct, layout: Layout) -> str
 
 
 @_shape_problem.register
-def _shape_of_multiply_entries(instruction: MultiplyEntries, layout: Layout) -> str | None:
+def _shape_of_multiply_entries(instruction: chain.MultiplyEntries, layout: Layout) -> str | None:
     shapes = {layout.slot(name).shape for name in (*instruction.reads(), instruction.write)}
     return None if len(shapes) == 1 else f"multiplies entries of {sorted(shapes)}"

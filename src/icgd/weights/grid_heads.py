@@ -22,7 +22,7 @@ from icgd.program.layout import Layout
 from icgd.program.program import Layer
 from icgd.program.registers import MASKED
 from icgd.program.stack import StackProgram
-from icgd.weights.heads import Heads, coordinate_of, coordinates, fill
+from icgd.weights.heads import Heads, coordinate_of, coordinates, fill, put
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,11 @@ def _fill_descend_examples(
 ) -> None:
     """Query tokens, key +-(mean - label) - gate * is_query, value inputs."""
     layout = program.layout
-    tokens, mean, label, query = (
-        coordinate_of(layout, name)
-        for name in (instruction.tokens, instruction.mean, instruction.label, IS_QUERY)
-    )
     read, write = _joined(layout, instruction.inputs), _joined(layout, instruction.weights)
     feature, sign = torch.arange(len(read)), torch.tensor([1.0, -1.0]).to(weights.key)
-    weights.query[:, tokens, 0] = 1.0
-    weights.key[:, mean, 0] = sign
-    weights.key[:, label, 0] = -sign
-    weights.key[:, query, 0] = -instruction.gate
+    put(weights.query, layout, 0, {instruction.tokens: 1.0})
+    put(weights.key, layout, 0, {instruction.mean: sign, instruction.label: -sign})
+    put(weights.key, layout, 0, {IS_QUERY: -instruction.gate})
     weights.value[:, read, feature] = 1.0
     weights.output[:, feature, write] = instruction.scale * sign[:, None]
 
@@ -113,8 +108,8 @@ def lower_grid_attention(
     n_heads, width = len(heads), program.layout.width
     n_features = max(max(head.n_features, head.n_values) for head in heads)
     n_grid = max(head.n_tokens for head in heads)
-    query, key, value = (torch.zeros(n_heads, width, n_features, dtype=dtype) for _ in range(3))
-    output = torch.zeros(n_heads, n_features, width, dtype=dtype)
+    weights = Heads.zeros(n_heads, width, n_features, dtype)
+    query, key, value, output = weights
     key_map, value_map = (torch.zeros(n_heads, n_grid, 1, dtype=dtype) for _ in range(2))
     positions = torch.zeros(n_heads, n_grid, n_features, dtype=dtype)
     for number, head in enumerate(heads):
@@ -134,4 +129,4 @@ def lower_grid_attention(
             key_map[number, : head.n_tokens, 0] = points
             value_map[number, : head.n_tokens, 0] = values
             positions[number, : head.n_tokens, offset] = offsets
-    return SequenceAttention(query, key, value, output, key_map, value_map, positions)
+    return SequenceAttention(*weights, key_map, value_map, positions)

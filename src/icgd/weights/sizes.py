@@ -270,6 +270,7 @@ def _nonzero_numbers(fit: RidgeSum) -> tuple[int, ...]:
 
 
 Argued = by_units.ActivateUnits | by_units.PassOn | by_units.StartJacobian | by_units.PushJacobian
+"""Instructions by units that have an argument."""
 
 
 def _heads_by_units(

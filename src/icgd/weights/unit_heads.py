@@ -10,26 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from icgd.program import unit_instructions as by_units
 from icgd.program.instructions import IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Argument
 from icgd.program.layout import Layout
 from icgd.program.ridge import RidgeSum
 from icgd.program.stack import StackProgram
-from icgd.program.unit_instructions import (
-    EXAMPLE_SHARE,
-    ActivateUnits,
-    AddGatedJacobian,
-    AddGatedProduct,
-    AddJacobian,
-    AddOuterProduct,
-    ClipByUnits,
-    CopyToQueries,
-    PassOn,
-    PushJacobian,
-    SlopeOfLoss,
-    StartJacobian,
-    WipeByUnits,
-)
-from icgd.weights.heads import Heads, Units, coordinate_of, coordinates, fill
+from icgd.program.unit_instructions import EXAMPLE_SHARE
+from icgd.weights.heads import Heads, Units, coordinates, fill, put
 from icgd.weights.sizes import offset_feature
 
 
@@ -59,8 +46,7 @@ def _ask(
 
     What a head adds to its query in the feature of the offset, it adds to the score.
     """
-    head, one = torch.arange(len(coordinate)), coordinate_of(layout, ONE)
-    last = offset_feature(argument, layout)
+    head, last = torch.arange(len(coordinate)), offset_feature(argument, layout)
     for slot, factor in argument.inputs.terms():
         read = coordinates(layout, slot).flatten()
         if argument.weights is None:
@@ -71,8 +57,8 @@ def _ask(
     if argument.weights is not None:
         rows = coordinates(layout, argument.weights)[coordinate]
         heads.key[head[:, None], rows, torch.arange(rows.shape[-1])] = 1.0
-    heads.query[:, one, last] = offset
-    heads.key[:, one, last] = 1.0
+    put(heads.query, layout, last, {ONE: offset})
+    put(heads.key, layout, last, {ONE: 1.0})
     return head
 
 
@@ -87,19 +73,21 @@ def _pass_column(
 
 
 @fill.register
-def _fill_activate_units(instruction: ActivateUnits, program: StackProgram, weights: Heads) -> None:
+def _fill_activate_units(
+    instruction: by_units.ActivateUnits, program: StackProgram, weights: Heads
+) -> None:
     """Query [scale * inputs; offset], key [weights[k, :]; 1], value 1."""
     layout, reach = program.layout, instruction.reach
     direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
     k, unit = _every(instruction.argument.width(layout), len(beta))
     scale = direction[unit, 0] / reach
     head = _ask(instruction.argument, k, scale, offset[unit], layout, weights)
-    weights.value[:, coordinate_of(layout, ONE), 0] = 1.0
+    put(weights.value, layout, 0, {ONE: 1.0})
     weights.output[head, 0, coordinates(layout, instruction.write)[k]] = reach * beta[unit]
 
 
 @fill.register
-def _fill_pass_on(instruction: PassOn, program: StackProgram, weights: Heads) -> None:
+def _fill_pass_on(instruction: by_units.PassOn, program: StackProgram, weights: Heads) -> None:
     """As `ActivateUnits`, with value weights[:, k]."""
     layout = program.layout
     direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
@@ -110,36 +98,47 @@ def _fill_pass_on(instruction: PassOn, program: StackProgram, weights: Heads) ->
 
 
 @fill.register
-def _fill_start_jacobian(instruction: StartJacobian, program: StackProgram, weights: Heads) -> None:
+def _fill_start_jacobian(
+    instruction: by_units.StartJacobian, program: StackProgram, weights: Heads
+) -> None:
     """Scores a1 inputs[l] / reach + a2 argument[k] + offset, value weights[:, k]."""
-    layout, reach = program.layout, instruction.reach
-    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
-    inputs = coordinates(layout, instruction.inputs).flatten()
-    k, entry, unit = _every(instruction.argument.width(layout), len(inputs), len(beta))
-    head = _ask(instruction.argument, k, direction[unit, 1], offset[unit], layout, weights)
-    last = offset_feature(instruction.argument, layout)
-    weights.query[head, inputs[entry], last] += direction[unit, 0] / reach
-    write = coordinates(layout, instruction.write)[:, k * len(inputs) + entry].T
-    _pass_column(instruction.weights, k, write, reach * beta[unit], layout, weights)
+    inputs = coordinates(program.layout, instruction.inputs).flatten()
+    n_columns = instruction.argument.width(program.layout)
+    written = torch.arange(n_columns * len(inputs)).view(n_columns, -1)
+    _fill_jacobian(instruction, program, inputs.expand(n_columns, -1), written, weights)
 
 
 @fill.register
-def _fill_push_jacobian(instruction: PushJacobian, program: StackProgram, weights: Heads) -> None:
+def _fill_push_jacobian(
+    instruction: by_units.PushJacobian, program: StackProgram, weights: Heads
+) -> None:
     """Scores a1 jacobian[k, p] / reach + a2 argument[k] + offset, value weights[:, k]."""
+    jacobian = coordinates(program.layout, instruction.jacobian)
+    written = torch.arange(jacobian.shape[1]).expand(len(jacobian), -1)
+    _fill_jacobian(instruction, program, jacobian, written, weights)
+
+
+def _fill_jacobian(
+    instruction: by_units.StartJacobian | by_units.PushJacobian,
+    program: StackProgram,
+    read: Tensor,
+    written: Tensor,
+    heads: Heads,
+) -> None:
+    """Heads at coordinate read[k, p] and argument[k] write to column written[k, p]."""
     layout, reach = program.layout, instruction.reach
-    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
-    jacobian = coordinates(layout, instruction.jacobian)
-    k, p, unit = _every(*jacobian.shape, len(beta))
-    head = _ask(instruction.argument, k, direction[unit, 1], offset[unit], layout, weights)
+    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), heads.query)
+    k, p, unit = _every(*read.shape, len(beta))
+    head = _ask(instruction.argument, k, direction[unit, 1], offset[unit], layout, heads)
     last = offset_feature(instruction.argument, layout)
-    weights.query[head, jacobian[k, p], last] += direction[unit, 0] / reach
-    write = coordinates(layout, instruction.write)[:, p].T
-    _pass_column(instruction.weights, k, write, reach * beta[unit], layout, weights)
+    heads.query[head, read[k, p], last] += direction[unit, 0] / reach
+    write = coordinates(layout, instruction.write)[:, written[k, p]].T
+    _pass_column(instruction.weights, k, write, reach * beta[unit], layout, heads)
 
 
 @fill.register
 def _fill_add_outer_product(
-    instruction: AddOuterProduct, program: StackProgram, weights: Heads
+    instruction: by_units.AddOuterProduct, program: StackProgram, weights: Heads
 ) -> None:
     """Key a1 left[i] / reach + a2 right[j] / reach + offset, value `example_share`."""
     layout = program.layout
@@ -152,7 +151,9 @@ def _fill_add_outer_product(
 
 
 @fill.register
-def _fill_add_jacobian(instruction: AddJacobian, program: StackProgram, weights: Heads) -> None:
+def _fill_add_jacobian(
+    instruction: by_units.AddJacobian, program: StackProgram, weights: Heads
+) -> None:
     """As `AddOuterProduct`, with left[k] and jacobian[k, p]."""
     layout = program.layout
     left = coordinates(layout, instruction.left).flatten()
@@ -163,7 +164,7 @@ def _fill_add_jacobian(instruction: AddJacobian, program: StackProgram, weights:
 
 
 def _accumulate(
-    instruction: AddOuterProduct | AddJacobian,
+    instruction: by_units.AddOuterProduct | by_units.AddJacobian,
     program: StackProgram,
     places: tuple[Tensor, Tensor, Tensor, Tensor],
     heads: Heads,
@@ -172,18 +173,18 @@ def _accumulate(
     layout, (left, right, write, unit) = program.layout, places
     direction, offset, beta = _numbers(program.ridge_sum(instruction.function), heads.key)
     reach, other_reach = instruction.reaches
-    head, one = torch.arange(len(unit)), coordinate_of(layout, ONE)
-    heads.query[:, one, 0] = 1.0
+    head = torch.arange(len(unit))
+    put(heads.query, layout, 0, {ONE: 1.0})
     heads.key[head, left, 0] = direction[unit, 0] / reach
     heads.key[head, right, 0] = direction[unit, 1] / other_reach
-    heads.key[:, one, 0] = offset[unit]
-    heads.value[:, coordinate_of(layout, EXAMPLE_SHARE), 0] = 1.0
+    put(heads.key, layout, 0, {ONE: offset[unit]})
+    put(heads.value, layout, 0, {EXAMPLE_SHARE: 1.0})
     heads.output[head, 0, write] = instruction.scale * reach * other_reach * beta[unit]
 
 
 @fill.register
 def _fill_add_gated_product(
-    instruction: AddGatedProduct, program: StackProgram, weights: Heads
+    instruction: by_units.AddGatedProduct, program: StackProgram, weights: Heads
 ) -> None:
     """Query tokens_per_example, key +-left[k] - gate * is_query, value right."""
     layout = program.layout
@@ -194,7 +195,7 @@ def _fill_add_gated_product(
 
 @fill.register
 def _fill_add_gated_jacobian(
-    instruction: AddGatedJacobian, program: StackProgram, weights: Heads
+    instruction: by_units.AddGatedJacobian, program: StackProgram, weights: Heads
 ) -> None:
     """Query tokens_per_example, key +-left[k] - gate * is_query, value jacobian[k, :]."""
     layout = program.layout
@@ -204,7 +205,7 @@ def _fill_add_gated_jacobian(
 
 
 def _accumulate_gated(
-    instruction: AddGatedProduct | AddGatedJacobian,
+    instruction: by_units.AddGatedProduct | by_units.AddGatedJacobian,
     value: Tensor,
     write: Tensor,
     layout: Layout,
@@ -215,15 +216,17 @@ def _accumulate_gated(
     head, feature, sharpness = torch.arange(rows), torch.arange(columns), instruction.sharpness
     for start, sign in ((0, 1.0), (rows, -1.0)):
         part = heads.part(start, rows)
-        part.query[:, coordinate_of(layout, TOKENS_PER_EXAMPLE), 0] = sharpness
+        put(part.query, layout, 0, {TOKENS_PER_EXAMPLE: sharpness})
         part.key[head, coordinates(layout, instruction.left), 0] = sign
-        part.key[:, coordinate_of(layout, IS_QUERY), 0] = -instruction.gate
+        put(part.key, layout, 0, {IS_QUERY: -instruction.gate})
         part.value[head[:, None], value, feature] = 1.0
         part.output[head[:, None], feature, write] = sign * instruction.scale / sharpness
 
 
 @fill.register
-def _fill_slope_of_loss(instruction: SlopeOfLoss, program: StackProgram, weights: Units) -> None:
+def _fill_slope_of_loss(
+    instruction: by_units.SlopeOfLoss, program: StackProgram, weights: Units
+) -> None:
     """Unit a1 prediction[k] + a2 label[k] + offset."""
     slots = (instruction.prediction, instruction.label)
     reads = [coordinates(program.layout, slot) for slot in slots]
@@ -233,7 +236,7 @@ def _fill_slope_of_loss(instruction: SlopeOfLoss, program: StackProgram, weights
 
 @fill.register
 def _fill_copy_to_queries(
-    instruction: CopyToQueries, program: StackProgram, weights: Units
+    instruction: by_units.CopyToQueries, program: StackProgram, weights: Units
 ) -> None:
     """Unit a1 source[k] + a2 is_query + offset."""
     source = coordinates(program.layout, instruction.source)
@@ -243,14 +246,18 @@ def _fill_copy_to_queries(
 
 
 @fill.register
-def _fill_clip_by_units(instruction: ClipByUnits, program: StackProgram, weights: Units) -> None:
+def _fill_clip_by_units(
+    instruction: by_units.ClipByUnits, program: StackProgram, weights: Units
+) -> None:
     """Unit a w + offset for every coordinate w."""
     slots = _all_of(instruction.slots, program.layout)
     _evaluate(program.ridge_sum(instruction.function), [slots], slots, weights)
 
 
 @fill.register
-def _fill_wipe_by_units(instruction: WipeByUnits, program: StackProgram, weights: Units) -> None:
+def _fill_wipe_by_units(
+    instruction: by_units.WipeByUnits, program: StackProgram, weights: Units
+) -> None:
     """Unit a h / reach + offset for every coordinate h."""
     slots, reach = _all_of(instruction.slots, program.layout), instruction.reach
     fit = program.ridge_sum(instruction.function).along((1 / reach,), -reach)
