@@ -11,6 +11,7 @@ from icgd.program.instructions import Instruction
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
 from icgd.program.registers import value_slot
+from icgd.program.uses import Use, names
 
 
 def check_chain(program: ChainProgram) -> None:
@@ -68,42 +69,17 @@ def _shape_problem(instruction: Instruction, layout: Layout) -> str | None:
     raise ProgramError.broken(type(instruction).__name__, missing)
 
 
-def _unlike(
-    layout: Layout, write: str, others: tuple[str, ...], flags: tuple[str, ...]
-) -> str | None:
-    shape = layout.slot(write).shape
+@_shape_problem.register
+def _shape_of_gated(instruction: chain.Gated, layout: Layout) -> str | None:
+    shape = layout.slot(instruction.write).shape
     alike = (shape, (*shape[:-1], 1), (1,))  # a number for all entries, for each unit, for all
-    for name in others:
-        if layout.slot(name).shape not in alike:
-            return f"{name} has shape {layout.slot(name).shape}, {write} has {shape}"
-    for name in flags:
-        if layout.slot(name).shape not in alike[1:]:
-            found = layout.slot(name).shape
+    for name in names(instruction, Use.READ):
+        if (found := layout.slot(name).shape) not in alike:
+            return f"{name} has shape {found}, {instruction.write} has {shape}"
+    for name in names(instruction, Use.FLAG):
+        if (found := layout.slot(name).shape) not in alike[1:]:
             return f"{name} has shape {found}; a flag is one number, or one for each unit"
     return None
-
-
-@_shape_problem.register
-def _shape_of_copy_where(instruction: chain.CopyWhere, layout: Layout) -> str | None:
-    return _unlike(layout, instruction.write, instruction.source.slots, instruction.closed_by)
-
-
-@_shape_problem.register
-def _shape_of_pass_back(instruction: chain.PassBack, layout: Layout) -> str | None:
-    others = (*instruction.upstream.slots, instruction.flat)
-    return _unlike(layout, instruction.write, others, instruction.closed_by)
-
-
-@_shape_problem.register
-def _shape_of_activate_where(instruction: chain.ActivateWhere, layout: Layout) -> str | None:
-    flags = (instruction.kinked, *instruction.closed_by)
-    return _unlike(layout, instruction.write, (instruction.argument,), flags)
-
-
-@_shape_problem.register
-def _shape_of_mark_flat(instruction: chain.MarkFlat, layout: Layout) -> str | None:
-    flags = (instruction.linear, *instruction.closed_by)
-    return _unlike(layout, instruction.write, (instruction.argument,), flags)
 
 
 @_shape_problem.register

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from icgd.program.instructions import IDENTITY, Combination, Instruction, LayerKind
-from icgd.program.uses import Evaluated, Read, Written
+from icgd.program.uses import Evaluated, Flag, Read, Written
 
 
 def _where_open(closed_by: tuple[str, ...]) -> str:
@@ -34,7 +34,7 @@ class CopyWhere(Instruction):
     """
 
     source: Combination
-    closed_by: tuple[Read, ...]
+    closed_by: tuple[Flag, ...]
     gate: float
     write: Written
     bound: float | None = None
@@ -57,7 +57,7 @@ class PassBack(Instruction):
 
     upstream: Combination
     flat: Read
-    closed_by: tuple[Read, ...]
+    closed_by: tuple[Flag, ...]
     leak: float
     gate: float
     write: Written
@@ -77,8 +77,8 @@ class ActivateWhere(Instruction):
     """
 
     argument: Read
-    kinked: Read
-    closed_by: tuple[Read, ...]
+    kinked: Flag
+    closed_by: tuple[Flag, ...]
     leak: float
     gate: float
     write: Written
@@ -97,8 +97,8 @@ class MarkFlat(Instruction):
     """
 
     argument: Read
-    linear: Read
-    closed_by: tuple[Read, ...]
+    linear: Flag
+    closed_by: tuple[Flag, ...]
     width: float
     gate: float
     write: Written

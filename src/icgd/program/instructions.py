@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from icgd.program import uses
 from icgd.program.layout import Layout
-from icgd.program.uses import Accumulated, Added, Changed, Evaluated, Read, Use, Written, names
+from icgd.program.uses import Accumulated, Added, Changed, Evaluated, Flag, Read, Use, Written
 
 ONE = "one"
 """The slot that holds 1 in every token."""
@@ -58,15 +59,15 @@ class Instruction(ABC):
 
     def reads(self) -> tuple[str, ...]:
         """Names of the slots whose values it uses."""
-        return names(self, Use.READ, Use.CHANGE)
+        return uses.names(self, Use.READ, Use.FLAG, Use.CHANGE)
 
     def writes(self) -> tuple[str, ...]:
         """Names of the slots that it changes."""
-        return names(self, Use.WRITE, Use.ADD, Use.ACCUMULATE, Use.CHANGE)
+        return uses.names(self, Use.WRITE, Use.ADD, Use.ACCUMULATE, Use.CHANGE)
 
     def functions(self) -> tuple[str, ...]:
         """Names of the program's functions that it evaluates."""
-        return names(self, Use.EVALUATE)
+        return uses.names(self, Use.EVALUATE)
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ class MapSlots(Instruction):
 
     summands: tuple[Summand, ...]
     only_where: str
-    never_where: tuple[Read, ...]
+    never_where: tuple[Flag, ...]
     gate: float
     write: Written
     kind = LayerKind.MLP
@@ -258,12 +259,14 @@ class Argument:
 class LookUp(Instruction):
     """Set `writes[i] = functions[i](argument)`, one head for each coordinate.
 
-    All functions have values on the same grid, so that they come from the same heads.
+    All functions have values at the same lattice points, so that they come from the same heads.
+    The argument is taken as it is: it is not divided by a `reach` as that of `Project` is.
     """
 
     argument: Argument
     lookups: tuple[Evaluated, ...]
     into: tuple[Written, ...]
+    reach: ClassVar[float] = 1.0
     kind = LayerKind.SOFTMAX
 
     def formula(self) -> str:

@@ -68,12 +68,9 @@ class Layout:
 
     def range_of(self, name: str) -> slice:
         """Coordinates of slot `name`, for use as `stream[..., layout.range_of(name)]`."""
-        start = 0
-        for slot in self.slots:
-            if slot.name == name:
-                return slice(start, start + slot.width)
-            start += slot.width
-        raise LayoutError.unknown_slot(name, known=self.names)
+        place = self.slots.index(self.slot(name))
+        start = sum(slot.width for slot in self.slots[:place])
+        return slice(start, start + self.slots[place].width)
 
     def having(self, role: Role) -> tuple[Slot, ...]:
         """The slots of one role, in order."""

@@ -6,17 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial, singledispatch
 from inspect import isabstract, isclass
-from itertools import accumulate
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from icgd.program import (
-    chain_instructions,
-    grid_instructions,
-    instructions,
-    kernel_instructions,
-    table_instructions,
-    unit_instructions,
-)
+from icgd.program import chain_instructions as chain
+from icgd.program import grid_instructions as grid
+from icgd.program import instructions as basic
+from icgd.program import kernel_instructions as kernel
+from icgd.program import table_instructions as table
+from icgd.program import unit_instructions as by_units
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
 from icgd.program.instructions import Instruction
 from icgd.program.layout import Layout, Role, Slot
@@ -25,14 +22,7 @@ from icgd.program.ridge import RidgeSum
 
 Program = TypeVar("Program", bound=AbstractProgram)
 
-VERBS = (
-    instructions,
-    kernel_instructions,
-    table_instructions,
-    unit_instructions,
-    grid_instructions,
-    chain_instructions,
-)
+VERBS = (basic, kernel, table, by_units, grid, chain)
 """The files that hold instructions."""
 
 INSTRUCTIONS: dict[str, type[Instruction]] = {
@@ -62,12 +52,11 @@ def listing(title: str, sections: Mapping[str, Sequence[str]]) -> str:
 
 def slot_lines(layout: Layout) -> list[str]:
     """A line for each slot: where it starts, its name, its shape and its role."""
-    starts = accumulate((slot.width for slot in layout.slots), initial=0)
-    return [_slot_line(start, slot) for start, slot in zip(starts, layout.slots, strict=False)]
+    return [_slot_line(layout.range_of(slot.name).start, slot) for slot in layout.slots]
 
 
 def _slot_line(start: int, slot: Slot) -> str:
-    shape = " x ".join(str(size) for size in slot.shape)
+    shape = " x ".join(map(str, slot.shape))
     return f"  {start:>5}  {slot.name:<20} {shape:<9} {slot.role.name.lower()}"
 
 

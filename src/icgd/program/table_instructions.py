@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icgd.program.instructions import (
-    ONE,
-    Combination,
-    Instruction,
-    LayerKind,
-    MapSlots,
-    Summand,
-)
+from icgd.program.instructions import ONE, Combination, Instruction, LayerKind, MapSlots, Summand
 from icgd.program.uses import Changed, Evaluated, Written
 
 

@@ -18,6 +18,7 @@ class Use(Enum):
     """What an instruction does with what a field names."""
 
     READ = "uses the values of the slot"
+    FLAG = "does something where the flag in the slot is 0 or 1"
     WRITE = "sets the slot, which holds nothing before"
     ADD = "adds to what the scratch slot holds"
     ACCUMULATE = "adds a sum over the examples to the weights in the slot"
@@ -26,6 +27,7 @@ class Use(Enum):
 
 
 Read = Annotated[str, Use.READ]
+Flag = Annotated[str, Use.FLAG]
 Written = Annotated[str, Use.WRITE]
 Added = Annotated[str, Use.ADD]
 Accumulated = Annotated[str, Use.ACCUMULATE]

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -78,8 +77,8 @@ def _checked(
         texts = {"problem": metadata["problem"], "program": metadata["program"]}
         if metadata["digest"] != digest(texts, tensors):
             raise FileError.damaged(source, "its checksum does not match")
-        problem = Problem.from_data(_parsed(texts["problem"]))
-        data = _parsed(texts["program"])
+        problem = Problem.from_data(json.loads(texts["problem"]))
+        data = json.loads(texts["program"])
         if metadata["icgd"] == "5" and data["construction"] in ONE_LENGTH:
             raise FileError.one_length(source, data["construction"], "5", FORMAT)
         program = from_data(data)
@@ -93,11 +92,6 @@ def _checked(
     except (IcgdError, KeyError, TypeError, ValueError) as error:
         raise FileError.damaged(source, f"its metadata does not hold a program: {error}") from None
     return problem, program
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(text)
-    return data
 
 
 def digest(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:

@@ -33,7 +33,7 @@ class GridHead:
     first column, and the value output_scale * values[g] * what is read there.
     """
 
-    grid: GridMean | None
+    grid: GridMean
     query: Tensor
     key: Tensor
     read: Tensor
@@ -51,7 +51,11 @@ class GridHead:
 
     @property
     def n_tokens(self) -> int:
-        return 1 if self.grid is None else len(self.grid.values)
+        return len(self.grid.values)
+
+
+ONE_TOKEN = GridMean("one token", 1.0, (0.0,), (0.0,), (1.0,), 0.0, 1.0, 0.0, 0.0)
+"""What a head has in place of a grid that reads the first column itself."""
 
 
 @singledispatch
@@ -77,7 +81,7 @@ def _head_of_predict_mean(instruction: PredictMean, program: StackProgram) -> Gr
 def _head_of_decay_slot(instruction: DecaySlot, program: StackProgram) -> GridHead:
     """A head with one token, which is the first column itself."""
     slot = _joined(program.layout, (instruction.slot,))
-    return GridHead(None, slot[:0], slot[:0], slot, slot, instruction.decay)
+    return GridHead(ONE_TOKEN, slot[:0], slot[:0], slot, slot, instruction.decay)
 
 
 @fill.register
@@ -120,13 +124,11 @@ def lower_grid_attention(
         value[number, head.read, entry] = 1.0
         output[number, entry, head.write] = head.output_scale
         positions[number, head.n_tokens :, offset] = -MASKED
-        value_map[number, : head.n_tokens, 0] = 1.0
-        if head.grid is not None:
-            points, offsets, values = (
-                torch.tensor(part, dtype=torch.float64).to(dtype)
-                for part in (head.grid.points, head.grid.offsets, head.grid.values)
-            )
-            key_map[number, : head.n_tokens, 0] = points
-            value_map[number, : head.n_tokens, 0] = values
-            positions[number, : head.n_tokens, offset] = offsets
+        points, offsets, values = (
+            torch.tensor(part, dtype=torch.float64).to(dtype)
+            for part in (head.grid.points, head.grid.offsets, head.grid.values)
+        )
+        key_map[number, : head.n_tokens, 0] = points
+        value_map[number, : head.n_tokens, 0] = values
+        positions[number, : head.n_tokens, offset] = offsets
     return SequenceAttention(*weights, key_map, value_map, positions)

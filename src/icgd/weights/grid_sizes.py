@@ -27,7 +27,5 @@ def _nonzeros(head: GridHead, n_grid: int) -> int:
     """Of the projections, of both maps, and of the offsets, which close the tokens left over."""
     projections = 2 * len(head.query) + 1 + 2 * head.n_values
     left_over = n_grid - head.n_tokens
-    if head.grid is None:
-        return projections + 1 + left_over
     numbers = (*head.grid.points, *head.grid.values, *head.grid.offsets)
     return projections + sum(number != 0 for number in numbers) + left_over

@@ -19,7 +19,7 @@ from icgd.program import instructions as basic
 from icgd.program import registers
 from icgd.program.functions import LatticeFunction, ReluSum
 from icgd.program.grid_instructions import ShrinkSlot
-from icgd.program.instructions import IDENTITY, IS_EXAMPLE, IS_QUERY, ONE, SQUARE, Instruction
+from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, SQUARE, Instruction
 from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.layout import Layout
 from icgd.program.registers import IS_MEMORY, IS_REGISTER, MASKED, value_slot
@@ -256,25 +256,17 @@ def _fill_lattice_scores(
 
 
 @fill.register
-def _fill_look_up(instruction: basic.LookUp, program: StackProgram, weights: Heads) -> None:
-    """Head k reads the grid at coordinate k of the argument: a value for each function."""
-    layout = program.layout
-    functions = [program.look_up(name) for name in instruction.lookups]
-    _fill_lattice_scores(instruction.argument, functions[0], 1.0, layout, weights)
+def _fill_look_up(
+    instruction: basic.LookUp | basic.Project, program: StackProgram, weights: Heads
+) -> None:
+    """Head k reads the registers at coordinate k of argument / reach: a value a function."""
+    layout, reach, looked_up = program.layout, instruction.reach, instruction.functions()
+    first = program.look_up(looked_up[0])
+    _fill_lattice_scores(instruction.argument, first, reach, layout, weights)
     head = torch.arange(len(weights.query))
-    for number, (function, write) in enumerate(zip(functions, instruction.into, strict=True)):
-        weights.value[:, coordinate_of(layout, value_slot(function.name)), number] = 1.0
-        weights.output[head, number, coordinates(layout, write)] = 1.0
-
-
-@fill.register
-def _fill_project(instruction: basic.Project, program: StackProgram, weights: Heads) -> None:
-    """Head k reads the grid at coordinate k of argument / reach; the value is the identity."""
-    layout, reach = program.layout, instruction.reach
-    _fill_lattice_scores(instruction.argument, program.look_up(IDENTITY), reach, layout, weights)
-    head = torch.arange(len(weights.query))
-    weights.value[:, coordinate_of(layout, value_slot(IDENTITY)), 0] = 1.0
-    weights.output[head, 0, coordinates(layout, instruction.write)] = reach
+    for number, (name, write) in enumerate(zip(looked_up, instruction.writes(), strict=True)):
+        put(weights.value, layout, number, {value_slot(name): 1.0})
+        weights.output[head, number, coordinates(layout, write)] = reach
 
 
 @fill.register

@@ -111,9 +111,7 @@ def _size_of_apply_units(instruction: basic.ApplyUnits, program: StackProgram) -
 
 
 @instruction_size.register
-def _size_of_outer_product(
-    instruction: basic.AccumulateOuterProduct, program: StackProgram
-) -> Size:
+def _size_of_accumulate(instruction: basic.AccumulateOuterProduct, program: StackProgram) -> Size:
     rows, columns = program.layout.slot(instruction.write).shape
     return Size(2 * rows, columns, 2 * rows * (2 + 2 * columns))
 
@@ -186,13 +184,8 @@ def _look_up_size(argument: Argument, layout: Layout, n_values: int, n_more: int
 
 
 @instruction_size.register
-def _size_of_look_up(instruction: basic.LookUp, program: StackProgram) -> Size:
-    return _look_up_size(instruction.argument, program.layout, len(instruction.lookups))
-
-
-@instruction_size.register
-def _size_of_project(instruction: basic.Project, program: StackProgram) -> Size:
-    return _look_up_size(instruction.argument, program.layout, 1)
+def _size_of_look_up(instruction: basic.LookUp | basic.Project, program: StackProgram) -> Size:
+    return _look_up_size(instruction.argument, program.layout, len(instruction.functions()))
 
 
 @instruction_size.register
@@ -310,9 +303,7 @@ def _size_of_push_jacobian(instruction: by_units.PushJacobian, program: StackPro
 
 
 @instruction_size.register
-def _size_of_add_outer_product(
-    instruction: by_units.AddOuterProduct, program: StackProgram
-) -> Size:
+def _size_of_add_outer(instruction: by_units.AddOuterProduct, program: StackProgram) -> Size:
     """A head for each entry and each unit: query, value, output and the key."""
     return _units_for_each((instruction.write,), 3, instruction.function, program)
 
@@ -347,16 +338,12 @@ def _units_for_each(
 
 
 @instruction_size.register
-def _size_of_add_gated_product(
-    instruction: by_units.AddGatedProduct, program: StackProgram
-) -> Size:
+def _size_of_gated_product(instruction: by_units.AddGatedProduct, program: StackProgram) -> Size:
     return _gated_size(instruction.left, instruction.right, program.layout)
 
 
 @instruction_size.register
-def _size_of_add_gated_jacobian(
-    instruction: by_units.AddGatedJacobian, program: StackProgram
-) -> Size:
+def _size_of_gated_jacobian(instruction: by_units.AddGatedJacobian, program: StackProgram) -> Size:
     return _gated_size(instruction.left, instruction.write, program.layout)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from typing import Any
 
 from icgd.errors import ProgramError
 from icgd.program.chain import ChainProgram
@@ -60,29 +61,18 @@ def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
 
 @summarise.register
 def _summarise_stack(program: StackProgram, n_tokens: int) -> Summary:
-    block = [_layer_size(layer, program) for layer in program.block]
-    prediction = [_layer_size(layer, program) for layer in program.prediction]
-    layers = (*block, *prediction)
-    with_heads = [layer for layer in layers if layer.n_heads]
-    length = program.n_registers + n_tokens
-    block_flops = sum(layer.flops(length) for layer in block)
-    return Summary(
-        construction=program.construction,
-        n_steps=program.n_steps,
+    layers = tuple(_layer_size(layer, program) for layer in program.layers)
+    flops = [layer.flops(program.n_registers + n_tokens) for layer in layers]
+    n_block = len(program.block)
+    return _summary(
+        program,
+        layers,
         layers_per_step=program.layers_per_step,
         n_layers=program.n_layers,
-        d_model=program.layout.width,
-        d_head=max(layer.width for layer in with_heads),
-        d_mlp=max((layer.units for layer in layers if not layer.n_heads), default=0),
-        max_heads=max(layer.n_heads for layer in layers),
-        n_heads=sum(layer.n_heads for layer in layers),
-        parameters=sum(layer.parameters for layer in layers),
-        nonzeros=sum(layer.nonzeros for layer in layers),
         n_registers=program.n_registers or max(layer.n_grid for layer in layers),
         n_tokens=n_tokens,
-        flops=block_flops * program.n_repeats + sum(layer.flops(length) for layer in prediction),
+        flops=sum(flops[:n_block]) * program.n_repeats + sum(flops[n_block:]),
         direct_flops=_direct_flops(program, n_tokens) * program.n_steps,
-        layers=layers,
         paper_layers=program.paper_layers,
     )
 
@@ -96,28 +86,35 @@ def _layer_size(layer: Layer, program: StackProgram) -> LayerSize:
 def _summarise_chain(program: ChainProgram, n_tokens: int) -> Summary:
     """All blocks are written by the same layers, from one column and its grid, whatever N."""
     layers = tuple(chain_layer_size(layer, program) for layer in program.layers)
-    depth = len(program.shapes)
-    n_blocks = program.n_blocks + depth
+    n_blocks = program.n_blocks + len(program.shapes)
     weights = [rows * columns for rows, columns in program.shapes]
     direct = 2 * program.batch_size * (3 * sum(weights) - weights[0])
-    with_heads = [layer for layer in layers if layer.n_heads]
-    return Summary(
-        construction=program.construction,
-        n_steps=program.n_steps,
+    return _summary(
+        program,
+        layers,
         layers_per_step=len(layers) * program.mask.blocks_per_round,
         n_layers=len(layers) * n_blocks,
-        d_model=program.layout.width,
-        d_head=max(layer.width for layer in with_heads),
-        d_mlp=max(layer.units for layer in layers if not layer.n_heads),
-        max_heads=max(layer.n_heads for layer in layers),
-        n_heads=sum(layer.n_heads for layer in layers),
-        parameters=sum(layer.parameters for layer in layers),
-        nonzeros=sum(layer.nonzeros for layer in layers),
         n_registers=sum(layer.n_grid for layer in layers),
         n_tokens=n_tokens,
         flops=n_blocks * sum(layer.flops(1) for layer in layers),
         direct_flops=direct * program.n_steps,
+    )
+
+
+def _summary(program: AbstractProgram, layers: tuple[LayerSize, ...], **counts: Any) -> Summary:
+    """The counts that are taken in the same way of every program, and the given ones."""
+    return Summary(
+        construction=program.construction,
+        n_steps=program.n_steps,
+        d_model=program.layout.width,
+        d_head=max(layer.width for layer in layers if layer.n_heads),
+        d_mlp=max((layer.units for layer in layers if not layer.n_heads), default=0),
+        max_heads=max(layer.n_heads for layer in layers),
+        n_heads=sum(layer.n_heads for layer in layers),
+        parameters=sum(layer.parameters for layer in layers),
+        nonzeros=sum(layer.nonzeros for layer in layers),
         layers=layers,
+        **counts,
     )
 
 

@@ -73,9 +73,7 @@ def _pass_column(
 
 
 @fill.register
-def _fill_activate_units(
-    instruction: by_units.ActivateUnits, program: StackProgram, weights: Heads
-) -> None:
+def _fill_units(instruction: by_units.ActivateUnits, program: StackProgram, weights: Heads) -> None:
     """Query [scale * inputs; offset], key [weights[k, :]; 1], value 1."""
     layout, reach = program.layout, instruction.reach
     direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
@@ -98,9 +96,7 @@ def _fill_pass_on(instruction: by_units.PassOn, program: StackProgram, weights: 
 
 
 @fill.register
-def _fill_start_jacobian(
-    instruction: by_units.StartJacobian, program: StackProgram, weights: Heads
-) -> None:
+def _fill_start(instruction: by_units.StartJacobian, program: StackProgram, weights: Heads) -> None:
     """Scores a1 inputs[l] / reach + a2 argument[k] + offset, value weights[:, k]."""
     inputs = coordinates(program.layout, instruction.inputs).flatten()
     n_columns = instruction.argument.width(program.layout)
@@ -109,9 +105,7 @@ def _fill_start_jacobian(
 
 
 @fill.register
-def _fill_push_jacobian(
-    instruction: by_units.PushJacobian, program: StackProgram, weights: Heads
-) -> None:
+def _fill_push(instruction: by_units.PushJacobian, program: StackProgram, weights: Heads) -> None:
     """Scores a1 jacobian[k, p] / reach + a2 argument[k] + offset, value weights[:, k]."""
     jacobian = coordinates(program.layout, instruction.jacobian)
     written = torch.arange(jacobian.shape[1]).expand(len(jacobian), -1)
@@ -136,97 +130,67 @@ def _fill_jacobian(
     _pass_column(instruction.weights, k, write, reach * beta[unit], layout, heads)
 
 
-@fill.register
-def _fill_add_outer_product(
-    instruction: by_units.AddOuterProduct, program: StackProgram, weights: Heads
-) -> None:
-    """Key a1 left[i] / reach + a2 right[j] / reach + offset, value `example_share`."""
-    layout = program.layout
-    left = coordinates(layout, instruction.left).flatten()
-    right = coordinates(layout, instruction.right).flatten()
-    write = coordinates(layout, instruction.write)
-    n_units = program.ridge_sum(instruction.function).n_units
-    i, j, unit = _every(len(left), len(right), n_units)
-    _accumulate(instruction, program, (left[i], right[j], write[i, j], unit), weights)
+Adding = (
+    by_units.AddOuterProduct
+    | by_units.AddJacobian
+    | by_units.AddGatedProduct
+    | by_units.AddGatedJacobian
+)
+"""Instructions that add products of two numbers to weights, as a mean over the examples."""
 
 
-@fill.register
-def _fill_add_jacobian(
-    instruction: by_units.AddJacobian, program: StackProgram, weights: Heads
-) -> None:
-    """As `AddOuterProduct`, with left[k] and jacobian[k, p]."""
-    layout = program.layout
-    left = coordinates(layout, instruction.left).flatten()
+def _products(instruction: Adding, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+    """Coordinates of left[k], of the numbers [k, p] that it multiplies, and of where these go."""
+    left, write = coordinates(layout, instruction.left), coordinates(layout, instruction.write)
+    if isinstance(instruction, by_units.AddOuterProduct | by_units.AddGatedProduct):
+        right = coordinates(layout, instruction.right).flatten()
+        return left, right.expand(len(left), -1), write
     jacobian = coordinates(layout, instruction.jacobian)
-    write = coordinates(layout, instruction.write).flatten()
-    k, p, unit = _every(*jacobian.shape, program.ridge_sum(instruction.function).n_units)
-    _accumulate(instruction, program, (left[k], jacobian[k, p], write[p], unit), weights)
+    return left, jacobian, write.flatten().expand(len(left), -1)
 
 
-def _accumulate(
+@fill.register
+def _fill_add_products(
     instruction: by_units.AddOuterProduct | by_units.AddJacobian,
     program: StackProgram,
-    places: tuple[Tensor, Tensor, Tensor, Tensor],
-    heads: Heads,
+    weights: Heads,
 ) -> None:
-    """A head for each product: coordinates of its factors and of its sum, and its unit."""
-    layout, (left, right, write, unit) = program.layout, places
-    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), heads.key)
-    reach, other_reach = instruction.reaches
+    """Key a1 left[k] / reach + a2 right[k, p] / reach + offset, value `example_share`."""
+    layout, (reach, other_reach) = program.layout, instruction.reaches
+    left, right, write = _products(instruction, layout)
+    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.key)
+    k, p, unit = _every(*right.shape, len(beta))
     head = torch.arange(len(unit))
-    put(heads.query, layout, 0, {ONE: 1.0})
-    heads.key[head, left, 0] = direction[unit, 0] / reach
-    heads.key[head, right, 0] = direction[unit, 1] / other_reach
-    put(heads.key, layout, 0, {ONE: offset[unit]})
-    put(heads.value, layout, 0, {EXAMPLE_SHARE: 1.0})
-    heads.output[head, 0, write] = instruction.scale * reach * other_reach * beta[unit]
+    put(weights.query, layout, 0, {ONE: 1.0})
+    weights.key[head, left[k], 0] = direction[unit, 0] / reach
+    weights.key[head, right[k, p], 0] = direction[unit, 1] / other_reach
+    put(weights.key, layout, 0, {ONE: offset[unit]})
+    put(weights.value, layout, 0, {EXAMPLE_SHARE: 1.0})
+    weights.output[head, 0, write[k, p]] = instruction.scale * reach * other_reach * beta[unit]
 
 
 @fill.register
-def _fill_add_gated_product(
-    instruction: by_units.AddGatedProduct, program: StackProgram, weights: Heads
-) -> None:
-    """Query tokens_per_example, key +-left[k] - gate * is_query, value right."""
-    layout = program.layout
-    write = coordinates(layout, instruction.write)
-    right = coordinates(layout, instruction.right).flatten().expand(len(write), -1)
-    _accumulate_gated(instruction, right, write, layout, weights)
-
-
-@fill.register
-def _fill_add_gated_jacobian(
-    instruction: by_units.AddGatedJacobian, program: StackProgram, weights: Heads
-) -> None:
-    """Query tokens_per_example, key +-left[k] - gate * is_query, value jacobian[k, :]."""
-    layout = program.layout
-    rows = coordinates(layout, instruction.jacobian)
-    write = coordinates(layout, instruction.write).flatten().expand(len(rows), -1)
-    _accumulate_gated(instruction, rows, write, layout, weights)
-
-
-def _accumulate_gated(
+def _fill_add_gated_products(
     instruction: by_units.AddGatedProduct | by_units.AddGatedJacobian,
-    value: Tensor,
-    write: Tensor,
-    layout: Layout,
-    heads: Heads,
+    program: StackProgram,
+    weights: Heads,
 ) -> None:
-    """Two heads for each row: coordinates of its values, and of what they are added to."""
-    rows, columns = value.shape
-    head, feature, sharpness = torch.arange(rows), torch.arange(columns), instruction.sharpness
+    """Query tokens_per_example, key +-left[k] - gate * is_query, value right[k, :]."""
+    layout, sharpness = program.layout, instruction.sharpness
+    left, right, write = _products(instruction, layout)
+    rows, columns = right.shape
+    head, feature = torch.arange(rows), torch.arange(columns)
     for start, sign in ((0, 1.0), (rows, -1.0)):
-        part = heads.part(start, rows)
+        part = weights.part(start, rows)
         put(part.query, layout, 0, {TOKENS_PER_EXAMPLE: sharpness})
-        part.key[head, coordinates(layout, instruction.left), 0] = sign
+        part.key[head, left, 0] = sign
         put(part.key, layout, 0, {IS_QUERY: -instruction.gate})
-        part.value[head[:, None], value, feature] = 1.0
+        part.value[head[:, None], right, feature] = 1.0
         part.output[head[:, None], feature, write] = sign * instruction.scale / sharpness
 
 
 @fill.register
-def _fill_slope_of_loss(
-    instruction: by_units.SlopeOfLoss, program: StackProgram, weights: Units
-) -> None:
+def _fill_slope(instruction: by_units.SlopeOfLoss, program: StackProgram, weights: Units) -> None:
     """Unit a1 prediction[k] + a2 label[k] + offset."""
     slots = (instruction.prediction, instruction.label)
     reads = [coordinates(program.layout, slot) for slot in slots]
@@ -235,9 +199,7 @@ def _fill_slope_of_loss(
 
 
 @fill.register
-def _fill_copy_to_queries(
-    instruction: by_units.CopyToQueries, program: StackProgram, weights: Units
-) -> None:
+def _fill_copy(instruction: by_units.CopyToQueries, program: StackProgram, weights: Units) -> None:
     """Unit a1 source[k] + a2 is_query + offset."""
     source = coordinates(program.layout, instruction.source)
     flag = coordinates(program.layout, IS_QUERY).expand(len(source))
@@ -246,18 +208,14 @@ def _fill_copy_to_queries(
 
 
 @fill.register
-def _fill_clip_by_units(
-    instruction: by_units.ClipByUnits, program: StackProgram, weights: Units
-) -> None:
+def _fill_clip(instruction: by_units.ClipByUnits, program: StackProgram, weights: Units) -> None:
     """Unit a w + offset for every coordinate w."""
     slots = _all_of(instruction.slots, program.layout)
     _evaluate(program.ridge_sum(instruction.function), [slots], slots, weights)
 
 
 @fill.register
-def _fill_wipe_by_units(
-    instruction: by_units.WipeByUnits, program: StackProgram, weights: Units
-) -> None:
+def _fill_wipe(instruction: by_units.WipeByUnits, program: StackProgram, weights: Units) -> None:
     """Unit a h / reach + offset for every coordinate h."""
     slots, reach = _all_of(instruction.slots, program.layout), instruction.reach
     fit = program.ridge_sum(instruction.function).along((1 / reach,), -reach)
