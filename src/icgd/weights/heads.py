@@ -77,6 +77,11 @@ def coordinates(layout: Layout, name: str) -> Tensor:
     return torch.arange(place.start, place.stop).view(layout.slot(name).shape)
 
 
+def joined(layout: Layout, *names: str) -> Tensor:
+    """Coordinates of several slots, one after the other."""
+    return torch.cat([coordinates(layout, name).flatten() for name in names])
+
+
 def coordinate_of(layout: Layout, name: str) -> int:
     """The coordinate of a slot that has only one."""
     return int(layout.range_of(name).start)
@@ -109,7 +114,7 @@ def _fill_apply_units(instruction: basic.ApplyUnits, program: StackProgram, weig
     head = torch.arange(n_units * n_terms)
     entry = torch.arange(fan_in)
     one = coordinate_of(layout, ONE)
-    inputs = coordinates(layout, instruction.inputs).flatten()
+    inputs = joined(layout, instruction.inputs)
     weights.query[:, inputs, entry] = scale.repeat(n_units)[:, None].expand(-1, fan_in)
     weights.query[:, one, fan_in] = shift.repeat(n_units)
     weights.key[head[:, None], coordinates(layout, instruction.weights)[unit], entry] = 1.0
@@ -130,7 +135,7 @@ def _fill_accumulate_outer_product(
     head = torch.arange(rows)
     entry = torch.arange(columns)
     gain = coordinate_of(layout, basic.TOKENS_PER_EXAMPLE)
-    right = coordinates(layout, instruction.right).flatten()
+    right = joined(layout, instruction.right)
     for start, sign in ((0, 1.0), (rows, -1.0)):
         part = weights.part(start, rows)
         part.query[:, gain, 0] = sign
@@ -171,7 +176,7 @@ def _fill_pull_back(instruction: basic.PullBack, program: StackProgram, weights:
 def _fill_map_slots(instruction: basic.MapSlots, program: StackProgram, weights: Units) -> None:
     """Unit relu(scale * sum_i c_i slot_i[k] + shift - gate * never_where) for each k and term."""
     layout = program.layout
-    write = coordinates(layout, instruction.write).flatten()
+    write = joined(layout, instruction.write)
     width = len(write)
     start = 0
     for summand in instruction.summands:
@@ -181,7 +186,7 @@ def _fill_map_slots(instruction: basic.MapSlots, program: StackProgram, weights:
         unit = torch.arange(len(coordinate))
         part = weights.part(start, len(unit))
         for slot, factor in summand.argument.terms():
-            read = coordinates(layout, slot).flatten()[coordinate]
+            read = joined(layout, slot)[coordinate]
             part.reads[unit, read] += factor * scale.repeat(width)
         for flag in instruction.never_where:
             part.reads[:, coordinate_of(layout, flag)] = -instruction.gate
@@ -218,7 +223,7 @@ def _fill_shrink_slot(instruction: ShrinkSlot, program: StackProgram, weights: U
 
 def _fill_pairs(slots: tuple[str, ...], layout: Layout, weights: Units) -> None:
     """Two units for every coordinate h of the slots: -relu(h) and +relu(-h)."""
-    coordinate = torch.cat([coordinates(layout, name).flatten() for name in slots])
+    coordinate = joined(layout, *slots)
     unit = torch.arange(len(coordinate))
     for start, sign in ((0, 1.0), (len(coordinate), -1.0)):
         part = weights.part(start, len(coordinate))
@@ -339,14 +344,14 @@ def _fill_average_examples(
 ) -> None:
     """Query 1, key the score, lowered at other tokens; every coordinate of the value."""
     layout = program.layout
-    write = coordinates(layout, instruction.write).flatten()
+    write = joined(layout, instruction.write)
     entry = torch.arange(len(write))
     put(weights.query, layout, 0, {ONE: 1.0})
     for slot, factor in instruction.score.terms():
         weights.key[:, coordinate_of(layout, slot), 0] += factor
     put(weights.key, layout, 0, dict.fromkeys(other_tokens(layout), -MASKED))
     for slot, factor in instruction.value.terms():
-        weights.value[:, coordinates(layout, slot).flatten(), entry] += factor
+        weights.value[:, joined(layout, slot), entry] += factor
     weights.output[:, entry, write] = 1.0
 
 
@@ -364,8 +369,8 @@ def _fill_descend_function(
 ) -> None:
     """V = diag(A, -step_size), weighted, for every kernel; the noise moves labels alone."""
     layout = program.layout
-    inputs = coordinates(layout, instruction.inputs).flatten()
-    labels = coordinates(layout, instruction.residual).flatten()
+    inputs = joined(layout, instruction.inputs)
+    labels = joined(layout, instruction.residual)
     for head, term in enumerate(instruction.terms):
         _fill_kernel_scores(term, inputs, weights.part(head, 1))
         _copy(labels, -instruction.step_size * term.weight, weights.part(head, 1))

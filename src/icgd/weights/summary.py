@@ -14,7 +14,7 @@ from icgd.program.layout import Role
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.stack import StackProgram
 from icgd.weights.chain_sizes import chain_layer_size
-from icgd.weights.grid_sizes import grid_layer_size
+from icgd.weights.grid_heads import grid_layer_size
 from icgd.weights.sizes import LayerSize, layer_size
 
 

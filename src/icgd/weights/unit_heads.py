@@ -16,7 +16,7 @@ from icgd.program.layout import Layout
 from icgd.program.ridge import RidgeSum
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import EXAMPLE_SHARE
-from icgd.weights.heads import Heads, Units, coordinates, fill, put
+from icgd.weights.heads import Heads, Units, coordinates, fill, joined, put
 from icgd.weights.sizes import offset_feature
 
 
@@ -48,7 +48,7 @@ def _ask(
     """
     head, last = torch.arange(len(coordinate)), offset_feature(argument, layout)
     for slot, factor in argument.inputs.terms():
-        read = coordinates(layout, slot).flatten()
+        read = joined(layout, slot)
         if argument.weights is None:
             heads.query[head, read[coordinate], 0] += factor * scale
         else:
@@ -98,7 +98,7 @@ def _fill_pass_on(instruction: by_units.PassOn, program: StackProgram, weights: 
 @fill.register
 def _fill_start(instruction: by_units.StartJacobian, program: StackProgram, weights: Heads) -> None:
     """Scores a1 inputs[l] / reach + a2 argument[k] + offset, value weights[:, k]."""
-    inputs = coordinates(program.layout, instruction.inputs).flatten()
+    inputs = joined(program.layout, instruction.inputs)
     n_columns = instruction.argument.width(program.layout)
     written = torch.arange(n_columns * len(inputs)).view(n_columns, -1)
     _fill_jacobian(instruction, program, inputs.expand(n_columns, -1), written, weights)
@@ -143,7 +143,7 @@ def _products(instruction: Adding, layout: Layout) -> tuple[Tensor, Tensor, Tens
     """Coordinates of left[k], of the numbers [k, p] that it multiplies, and of where these go."""
     left, write = coordinates(layout, instruction.left), coordinates(layout, instruction.write)
     if isinstance(instruction, by_units.AddOuterProduct | by_units.AddGatedProduct):
-        right = coordinates(layout, instruction.right).flatten()
+        right = joined(layout, instruction.right)
         return left, right.expand(len(left), -1), write
     jacobian = coordinates(layout, instruction.jacobian)
     return left, jacobian, write.flatten().expand(len(left), -1)
@@ -210,20 +210,16 @@ def _fill_copy(instruction: by_units.CopyToQueries, program: StackProgram, weigh
 @fill.register
 def _fill_clip(instruction: by_units.ClipByUnits, program: StackProgram, weights: Units) -> None:
     """Unit a w + offset for every coordinate w."""
-    slots = _all_of(instruction.slots, program.layout)
+    slots = joined(program.layout, *instruction.slots)
     _evaluate(program.ridge_sum(instruction.function), [slots], slots, weights)
 
 
 @fill.register
 def _fill_wipe(instruction: by_units.WipeByUnits, program: StackProgram, weights: Units) -> None:
     """Unit a h / reach + offset for every coordinate h."""
-    slots, reach = _all_of(instruction.slots, program.layout), instruction.reach
+    slots, reach = joined(program.layout, *instruction.slots), instruction.reach
     fit = program.ridge_sum(instruction.function).along((1 / reach,), -reach)
     _evaluate(fit, [slots], slots, weights)
-
-
-def _all_of(slots: tuple[str, ...], layout: Layout) -> Tensor:
-    return torch.cat([coordinates(layout, slot).flatten() for slot in slots])
 
 
 def _evaluate(fit: RidgeSum, reads: list[Tensor], write: Tensor, units: Units) -> None:
