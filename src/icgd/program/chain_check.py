@@ -17,9 +17,9 @@ from icgd.program.uses import Use, names
 def check_chain(program: ChainProgram) -> None:
     """Raise `ProgramError` or `LayoutError` unless every rule holds.
 
-    The stream has the rows of three blocks; slots and functions exist; shapes agree, and flags are
-    single numbers or one for each unit; a layer has instructions of one kind; nothing is read
-    before it is written, or written after.
+    The stream has the rows of three blocks. Slots and functions exist. Shapes agree, and a flag is
+    one number, or one for each unit. A layer has instructions of one kind. A slot is written once,
+    before it is read.
     """
     if not isinstance(program.n_steps, int) or program.n_steps < 0 or not program.shapes:
         raise ProgramError.broken("program", "needs layers and a whole number of rounds")
@@ -37,10 +37,10 @@ def check_chain(program: ChainProgram) -> None:
 
 
 def _check_grid(program: ChainProgram) -> None:
-    """All functions have a value at every token of one grid, and those that are read are there."""
+    """All functions have a value at each lattice point, and functions that are read exist."""
     known = {function.name for function in program.functions}
     if len({len(function.values) for function in program.functions}) != 1:
-        raise ProgramError.broken("functions", "need one grid of tokens for all")
+        raise ProgramError.broken("functions", "need the same number of lattice points")
     for name in known:
         program.layout.slot(value_slot(name))
     parts = [part for layer in program.layers for part in layer.instructions]

@@ -1,12 +1,13 @@
 r"""Instructions of chain programs: verbs that depend on what kind of blocks a step is shown.
 
-Each adds its result to what it writes where all flags of `closed_by` are 0, and exactly nothing
-where one is 1: every ReLU's argument is then lowered by `gate`, which is larger than any argument.
-Where the flags are 0 the gate adds exactly nothing too, so it may be as large as it likes. A flag
-is one number, or one for each unit; what has fewer columns than `write` is the same in all of them.
+An instruction adds its result where all flags of `closed_by` are 0. Where a flag is 1 it adds
+exactly nothing, because every ReLU's argument is then lowered by `gate`, which is larger than any
+argument. Where the flags are 0 the gate changes nothing, so it may be arbitrarily large. A flag is
+one number, or one for each unit. A slot with fewer columns than `write` is read alike in all
+columns.
 
-Whether a unit is flat is also a number that is exactly 0 where it is not, and at least 1 where it
-is: `flat = relu(c - z) / c` for the width c of a kink.
+A unit is marked as flat by `flat = relu(c - z) / c` for the width c of a kink: that is exactly 0
+where the unit is steep, and at least 1 where it is flat.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ def _clipped(source: Combination, bound: float | None) -> str:
 
 @dataclass(frozen=True)
 class CopyWhere(Instruction):
-    """Add `source` to `write` where no flag of `closed_by` is set, clipped to +-bound if given.
+    """Add `source` to `write` where no flag of `closed_by` is set, clipped to +-`bound` if given.
 
-    relu(s) - relu(-s) is s, and with - relu(s - bound) + relu(-s - bound) it is s clipped.
+    relu(s) - relu(-s) is s. Adding - relu(s - bound) + relu(-s - bound) clips it.
     """
 
     source: Combination
@@ -49,10 +50,10 @@ class CopyWhere(Instruction):
 class PassBack(Instruction):
     """Add `upstream * slope` to `write` where no flag of `closed_by` is set.
 
-    The slope is 1 where `flat` is 0, and `leak` where it is at least 1: with B = `gate`,
-    leak up + (1 - leak) (relu(up - B flat) - relu(-up - B flat)). Between, on a kink, the slope is
-    between those two, so the result is never larger than `upstream`, which is clipped to +-bound
-    first if that is given.
+    The slope is 1 where `flat` is 0, and `leak` where it is at least 1: with B = `gate`, leak up +
+    (1 - leak) (relu(up - B flat) - relu(-up - B flat)). On a kink `flat` lies between, and so does
+    the slope: the result is never larger than `upstream`. If `bound` is given, `upstream` is
+    clipped to +-bound first.
     """
 
     upstream: Combination
@@ -73,7 +74,7 @@ class PassBack(Instruction):
 class ActivateWhere(Instruction):
     """Add r(z) to `write` where no flag of `closed_by` is set.
 
-    r is the identity where flag `kinked` is 0; where it is 1, r has the slope `leak` below 0.
+    Where flag `kinked` is 0, r is the identity; where it is 1, r has the slope `leak` below 0.
     """
 
     argument: Read
@@ -92,8 +93,8 @@ class ActivateWhere(Instruction):
 class MarkFlat(Instruction):
     """Add relu(c - z) / c with c = `width` to `write` where no flag of `closed_by` is set.
 
-    That is 0 from c on and at least 1 up to 0, exactly, for a power of two c of any size. Where
-    flag `linear` is 1 nothing is flat.
+    That is exactly 0 for z >= c and at least 1 for z <= 0, if c is a power of two. Where flag
+    `linear` is 1 nothing is flat.
     """
 
     argument: Read
@@ -111,9 +112,9 @@ class MarkFlat(Instruction):
 
 @dataclass(frozen=True)
 class MultiplyMatrices(Instruction):
-    """Set `write = left @ right`, each of them `transposed` first if said; one head an entry.
+    """Set `write = left @ right`, with one head for each entry; each factor can be transposed.
 
-    Entries are at most `reach` in size: that is what the grid of the heads covers.
+    Entries are at most `reach` in size: the lattice covers no more.
     """
 
     left: Read
@@ -133,10 +134,10 @@ class MultiplyMatrices(Instruction):
 
 @dataclass(frozen=True)
 class LookUpProduct(Instruction):
-    """Set `write = f(left @ right)`, entry by entry, for a function that the grid has values of.
+    """Set `write = f(left @ right)`, entry by entry, where f is the `function`.
 
-    The heads are those of `MultiplyMatrices` but for their values. `product` is the slot to which
-    the same layer writes left @ right itself, whose entries are at most `reach` in size.
+    The heads are those of `MultiplyMatrices` with other values. The same layer writes left @ right
+    to the slot `product`; its entries are at most `reach` in size.
     """
 
     left: Read
@@ -153,9 +154,9 @@ class LookUpProduct(Instruction):
 
 @dataclass(frozen=True)
 class MultiplyEntries(Instruction):
-    """Set `write = left * right`, entry by entry: a head whose query is one, whose keys the other.
+    """Set `write = left * right`, entry by entry, with one head for each entry.
 
-    Entries are at most `reach` in size.
+    The query holds the entry of `left`, the keys that of `right`. Products are at most `reach`.
     """
 
     left: Read
@@ -170,7 +171,7 @@ class MultiplyEntries(Instruction):
 
 
 Gated = CopyWhere | PassBack | ActivateWhere | MarkFlat
-"""What flags close."""
+"""Instructions that flags can close."""
 
 Product = MultiplyMatrices | MultiplyEntries
-"""What is read from a grid that covers a reach."""
+"""Instructions that read products from a lattice, which covers their reach."""

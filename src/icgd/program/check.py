@@ -43,9 +43,9 @@ _check_rules.register(ChainProgram, check_chain)
 
 @_check_rules.register
 def _check_stack(program: StackProgram) -> None:
-    """Slots and functions exist; shapes agree; a layer has instructions of one kind; nothing is
-    read before it is written, and nothing written over what another instruction left; scratch
-    is wiped when a block ends; what is accumulated is zero on queries.
+    """Slots and functions exist. Shapes agree. A layer has instructions of one kind. Nothing is
+    read before it is written, and no instruction writes over what another one left. Scratch slots
+    are wiped when a block ends. What is accumulated is zero on queries.
     """
     _check_steps(program)
     _check_all_functions(program)
@@ -84,7 +84,7 @@ def _check_all_functions(program: StackProgram) -> None:
 
 @singledispatch
 def _function_problem(function: Function) -> str | None:
-    """What is wrong with a function, or None."""
+    """What is wrong with a function; None if nothing is."""
     return "is of no known kind"
 
 
@@ -135,7 +135,7 @@ def _check_registers(program: StackProgram) -> None:
     """All look-ups share the registers, and the registers' constants have their slots."""
     halves = {function.half for function in program.lattice_functions}
     if len(halves) > 1:
-        raise ProgramError.broken("program", f"has look-ups over grids of half {sorted(halves)}")
+        raise ProgramError.broken("program", f"has look-ups over lattices of half {sorted(halves)}")
     shared = (ONE, IS_EXAMPLE, IS_QUERY, LOG_EXAMPLES) if halves else ()
     for name in (*program.registers(), *shared):
         if program.layout.slot(name).role is not Role.CONSTANT:
@@ -166,7 +166,7 @@ EVALUATED: dict[LayerKind, type[Function]] = {
     LayerKind.GRID: GridMean,
     LayerKind.SOFTMAX: LatticeFunction,
 }
-"""Kinds of function that layers evaluate; those of the other kinds evaluate sums of ReLUs."""
+"""The kinds of function that layers evaluate; all other layers evaluate sums of ReLUs."""
 
 
 def _check_functions(program: StackProgram, instruction: Instruction, where: str) -> None:
@@ -177,13 +177,13 @@ def _check_functions(program: StackProgram, instruction: Instruction, where: str
     lattices = {(f.spacing, f.ratio) for f in functions if isinstance(f, LatticeFunction)}
     if len(lattices) > 1:
         found = ", ".join(function.name for function in functions)
-        raise ProgramError.broken(where, f"looks up {found} at once, which are on different grids")
+        raise ProgramError.broken(where, f"looks up {found} at once, which have different lattices")
 
 
 def _check_accumulations(layer: Layer, example_only: set[str], where: str) -> None:
     """Attention sums over all tokens: what it accumulates must be zero on queries.
 
-    `example_only` holds the slots that are: gated ones, and products with them.
+    `example_only` collects the slots that are zero there: gated ones, and products with them.
     """
     for instruction in layer.instructions:
         match instruction:

@@ -1,9 +1,9 @@
 r"""Functions as plain data: what a program's layers can evaluate exactly.
 
-Four kinds: sums of ReLUs, look-ups by one softmax head over a grid of tokens, means over any
-tokens, and sums of any activation (`ridge.py`), also of two variables.
+There are four kinds: sums of ReLUs, look-ups by one softmax head over a lattice, means over the
+tokens of a grid, and sums of any activation (`ridge.py`), which may have two variables.
 
-A continuous piecewise-linear function is a sum of ReLUs. Counted outwards from an anchor c,
+A continuous piecewise-linear function is a sum of ReLUs. Counted outwards from an anchor c, it is
 
     f(z) = f(c) + right * relu(z - c) - left * relu(c - z)
            + sum_{knots t > c} jump(t) relu(z - t) + sum_{knots t < c} jump(t) relu(t - z),
@@ -11,9 +11,9 @@ A continuous piecewise-linear function is a sum of ReLUs. Counted outwards from 
 where jump(t) is the change of slope at t. Counting outwards keeps the terms small near the
 anchor, so that little is lost to rounding.
 
-A softmax head over grid tokens g = -half .. half, which meets an argument s with the scores
-(g s / spacing - g^2 / 2) / ratio^2, weighs them by a discrete Gaussian around s, `ratio` cells
-wide, and returns the mean of the tokens' values.
+A look-up is a softmax head over tokens g = -half .. half, one for each lattice point g * spacing.
+At an argument s it has the scores (g s / spacing - g^2 / 2) / ratio^2. These weigh the tokens by a
+discrete Gaussian around s, `ratio` spacings wide, and the head returns the mean of their values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AnyFunction = TypeVar("AnyFunction", bound="Function")
 class Function(ABC):
     """What layers evaluate in place of the function called `name`. Kinds are frozen dataclasses.
 
-    `error` bounds the distance to the real function where that is not near a kink.
+    `error` bounds the distance to the real function, except near kinks.
     """
 
     name: str
@@ -77,9 +77,9 @@ class ReluTerm:
 class ReluSum(Function):
     """A piecewise-linear stand-in for the function called `name`, with its certified errors.
 
-    `slopes[i]` holds between knots i - 1 and i, and `errors[i]` bounds the distance to the real
-    function there, within [low, high]. Knots are multiples of `grid`, a power of two, so that
-    a piece is found by one exact multiplication.
+    Between knots i - 1 and i it has the slope `slopes[i]`, and `errors[i]` bounds its distance to
+    the real function, within [low, high]. Knots are multiples of `grid`, a power of two, so that
+    one exact multiplication finds a piece.
     """
 
     name: str
@@ -107,12 +107,12 @@ class ReluSum(Function):
 
     @property
     def error(self) -> float:  # type: ignore[override]
-        """Certified largest distance to the real function on [low, high]."""
+        """The certified largest distance to the real function on [low, high]."""
         return max(self.errors)
 
     @property
     def is_ramp(self) -> bool:
-        """Whether it stands in for a derivative that jumps: level on every other piece."""
+        """Whether it stands in for a derivative that jumps: then every other piece is level."""
         return self.name.endswith("'") and not self.is_exact and not any(self.slopes[::2])
 
     def terms(self) -> tuple[ReluTerm, ...]:
@@ -155,12 +155,12 @@ class ReluSum(Function):
 @final
 @dataclass(frozen=True)
 class LatticeFunction(Function):
-    """Values of the grid tokens that make a head return `name` at s, within `error`.
+    """A look-up: with these `values` at the lattice points, a head returns `name` within `error`.
 
-    The error is proved on [-reach, reach], or everywhere if the function `saturates`: far out
-    the head returns the value of the last token. `size` bounds the sum of weight * |value|, and
-    `sensitivity` what a relative rounding of all scores changes, as a multiple of it, where the
-    terms of the argument have a total size of at most reach.
+    The error is proved on [-reach, reach], or everywhere if the function `saturates`: far out the
+    head returns the value of the last point. `size` bounds the sum of weight * |value|. If all
+    scores are rounded relatively by r, the result changes by at most `sensitivity` * r, as long as
+    the terms of the argument have a total size of at most `reach`.
     """
 
     name: str
@@ -175,7 +175,7 @@ class LatticeFunction(Function):
 
     @property
     def half(self) -> int:
-        """The grid tokens are those from -half to half."""
+        """The lattice points are numbered from -half to half."""
         return len(self.values) // 2
 
     @property
@@ -190,11 +190,11 @@ class LatticeFunction(Function):
 @final
 @dataclass(frozen=True)
 class GridMean(Function):
-    """What a head returns that meets tokens g with the scores points[g] * s + offsets[g].
+    """The mean of `values` over a grid whose tokens g have the scores points[g] * s + offsets[g].
 
-    That is the mean of `values` under their softmax, and `name` at s, within `error`, on
-    [-reach, reach]. `size` bounds the sum of weight * |value|. A relative rounding of all scores
-    moves it by at most `per_argument` times what the terms of s add up to, and `per_offset`.
+    It is `name` at s, within `error`, on [-reach, reach]. `size` bounds the sum of weight *
+    |value|. If all scores are rounded relatively by r, it changes by at most r times the sum of
+    `per_offset` and of `per_argument` times the total size of the terms of s.
     """
 
     name: str

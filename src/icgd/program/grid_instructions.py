@@ -1,12 +1,12 @@
-r"""Instructions of a step on a linear model: the means, what they leave of the labels, penalties.
+r"""Instructions of a step on a linear model: its means, its gradient and its penalties.
 
-The tokens of a head of grid attention are multiples of the first column, points[g] times it for the
-keys and values[g] times it for the values, with an offset for each. So a column whose query holds
-its own x meets them with the scores points[g] <w, x> + offsets[g], and gets the mean of values[g]:
-a function of <w, x>. Then attention with ReLUs adds (mean_i - y_i) x_i over the examples.
+The tokens of a head of grid attention are multiples of the first column: points[g] times it for the
+keys and values[g] times it for the values, with an offset for each. A column whose query holds its
+own x has the scores points[g] <w, x> + offsets[g], and gets the mean of values[g], which is a
+function of <w, x>. Then attention with ReLUs adds up (mean_i - y_i) x_i over the examples.
 
-No weight depends on the number of examples or of queries: what a step needs to know of it is in the
-prompt, in a constant slot, and so is the flag that leaves queries out.
+No weight depends on the number of examples or of queries. A constant slot of the prompt says how
+many there are, and a flag leaves queries out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DescendExamples(Instruction):
     constants = (IS_QUERY,)
 
     def share(self, n_examples: int) -> float:
-        """The share of one example among `n_examples`: what `tokens` holds, a token."""
+        """The weight of an example in the sum: 1, or 1 / n_examples in a mean."""
         return 1.0 if self.tokens == N_TOKENS else 1 / n_examples
 
     def formula(self) -> str:
@@ -59,7 +59,7 @@ class DescendExamples(Instruction):
 class DecaySlot(Instruction):
     """Add `decay` times the first column's `slot` to the slot of every column.
 
-    One head with one token, which is that column.
+    It takes one head with one token, which is that column.
     """
 
     slot: Changed
@@ -73,9 +73,9 @@ class DecaySlot(Instruction):
 
 @dataclass(frozen=True)
 class PredictMean(Instruction):
-    """Set `write = mean(<weights, inputs>)` at every token: one head, whose tokens hold weights.
+    """Set `write = mean(<weights, inputs>)` at every token; the head's grid holds the weights.
 
-    At the tokens with the flag `checked` scores are at most `reach` in size, or the run is stopped.
+    A run stops if a score is larger than `reach` at a token with the flag `checked`.
     """
 
     mean: Evaluated
@@ -93,10 +93,10 @@ class PredictMean(Instruction):
 
 @dataclass(frozen=True)
 class ShrinkSlot(Instruction):
-    """Move every coordinate of `slot` towards 0 by `threshold`, and no further, then clip it.
+    """Move every coordinate w of `slot` towards 0 by `threshold`, at most to 0, then clip it.
 
-    With b = `bound` that is w - clip(w, threshold) - relu(w - threshold - b) + relu(-w - threshold
-    - b), six ReLUs for each coordinate.
+    With t = `threshold` and b = `bound` that is w - clip(w, t) - relu(w - t - b) + relu(-w - t -
+    b), which takes six ReLUs for each coordinate.
     """
 
     slot: Changed

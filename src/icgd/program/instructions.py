@@ -1,7 +1,7 @@
 r"""Instructions: verbs on slots, at the level of meaning.
 
-Each says what it computes at every token, which slots it reads and writes, and in which kind
-of layer it runs. Every instruction of a layer reads the stream as it was before the layer.
+An instruction says what it computes at every token, which slots it reads and writes, and in which
+kind of layer it runs. All instructions of a layer read the stream as it was before the layer.
 `weights/lowering.py` spells an instruction out as heads or hidden units, `backends/fused.py`
 runs it directly, and `certificates/bounds.py` bounds its error.
 """
@@ -30,7 +30,7 @@ N_TOKENS = "n_tokens"
 """The slot that holds the number of tokens in every token."""
 
 IDENTITY, SQUARE = "identity", "square"
-"""The look-ups of `Project` and `AddProduct`."""
+"""The functions that `Project` and `AddProduct` look up."""
 
 
 class LayerKind(Enum):
@@ -45,9 +45,9 @@ class LayerKind(Enum):
 
 
 class Instruction(ABC):
-    """What every instruction knows about itself; what it reads and writes, its fields say.
+    """What every instruction says of itself. The types of its fields say what it reads and writes.
 
-    `kind` is the kind of layer that it runs in, and `constants` are slots that it always reads.
+    It runs in layers of the `kind`, and always reads the slots in `constants`.
     """
 
     kind: ClassVar[LayerKind]
@@ -74,7 +74,7 @@ class Instruction(ABC):
 class ApplyUnits(Instruction):
     """Set `write[k] = function(<weights[k, :], inputs>)`: one layer of units at every token.
 
-    The weights are equal in all tokens, so the mean over tokens in attention is exact; the only
+    The weights are equal in all tokens, so that attention's mean over tokens is exact. The only
     error is that of `function`.
     """
 
@@ -93,9 +93,9 @@ class ApplyUnits(Instruction):
 class AccumulateOuterProduct(Instruction):
     """Add `scale * (1 / n_examples) sum_tokens left right^T` to the matrix slot `write`.
 
-    `left` must be zero on queries. Exact, because relu(s) - relu(-s) = s. Attention divides by
-    the number of tokens; slot `tokens_per_example` in the query undoes that, so that one set of
-    weights serves prompts of every length.
+    `left` must be zero on queries. The sum is exact, because relu(s) - relu(-s) = s. Attention
+    divides by the number of tokens, and slot `tokens_per_example` in the query undoes that, so that
+    one set of weights serves prompts of every length.
     """
 
     left: Read
@@ -111,7 +111,7 @@ class AccumulateOuterProduct(Instruction):
 
 @dataclass(frozen=True)
 class MultiplySlots(Instruction):
-    """Set `write[k] = left[k] * right[k]` at every token. Exact."""
+    """Set `write[k] = left[k] * right[k]` at every token, exactly."""
 
     left: Read
     right: Read
@@ -125,7 +125,7 @@ class MultiplySlots(Instruction):
 
 @dataclass(frozen=True)
 class PullBack(Instruction):
-    """Set `write[k] = slope[k] * <weights[:, k], upstream>` at every token. Exact."""
+    """Set `write[k] = slope[k] * <weights[:, k], upstream>` at every token, exactly."""
 
     weights: Read
     upstream: Read
@@ -146,11 +146,11 @@ class Combination:
 
     @classmethod
     def of(cls, slot: str) -> Combination:
-        """A slot itself."""
+        """The combination that is one slot."""
         return cls((slot,), (1.0,))
 
     def terms(self) -> tuple[tuple[str, float], ...]:
-        """Slots with their coefficients."""
+        """The slots with their coefficients."""
         return tuple(zip(self.slots, self.coefficients, strict=True))
 
     def formula(self) -> str:
@@ -172,11 +172,11 @@ class Summand:
 
 @dataclass(frozen=True)
 class MapSlots(Instruction):
-    """Set `write = sum of summands` at the tokens where flag `only_where` is 1, not elsewhere.
+    """Set `write = sum of summands` at the tokens where flag `only_where` is 1, and only there.
 
-    Elsewhere a flag of `never_where` is 1 and each ReLU's argument is lowered by `gate`, which is
-    larger than any argument on the domain: the ReLU is then exactly 0. Where these flags are 0
-    the gate adds exactly nothing.
+    At other tokens a flag of `never_where` is 1, which lowers each ReLU's argument by `gate`. That
+    is larger than any argument on the domain, so that the ReLU is exactly 0. Where these flags are
+    0 the gate changes nothing.
     """
 
     summands: tuple[Summand, ...]
@@ -224,8 +224,8 @@ class WipeSlots(Instruction):
 class Argument:
     """What a head takes at a token: `weights @ inputs`, or `inputs` without weights.
 
-    With `transposed` it is `weights^T @ inputs`. Registers hold the weights times their own scale,
-    so that the scores of a grid are linear in it.
+    With `transposed` it is `weights^T @ inputs`. A register holds the weights times its own scale,
+    so that its score is linear in the scale.
     """
 
     inputs: Combination
@@ -233,11 +233,11 @@ class Argument:
     transposed: bool = False
 
     def slots(self) -> tuple[str, ...]:
-        """Slots that it is made of."""
+        """The slots that it is made of."""
         return self.inputs.slots if self.weights is None else (*self.inputs.slots, self.weights)
 
     def features(self, layout: Layout) -> int:
-        """Features of query and key that form one of its coordinates."""
+        """How many features of query and key form one of its coordinates."""
         return 1 if self.weights is None else layout.slot(self.inputs.slots[0]).width
 
     def width(self, layout: Layout) -> int:
@@ -257,7 +257,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class LookUp(Instruction):
-    """Set `writes[i] = functions[i](argument)`, one head for each coordinate.
+    """Set `into[i] = lookups[i](argument)`, with one head for each coordinate.
 
     All functions have values at the same lattice points, so that they come from the same heads.
     The argument is taken as it is: it is not divided by a `reach` as that of `Project` is.
@@ -276,7 +276,7 @@ class LookUp(Instruction):
 
 @dataclass(frozen=True)
 class Project(Instruction):
-    """Set `write = argument`, which is at most `reach` in size, one head for each coordinate."""
+    """Set `write = argument`, which is at most `reach` in size, with one head a coordinate."""
 
     argument: Argument
     reach: float
@@ -290,7 +290,7 @@ class Project(Instruction):
 
 @dataclass(frozen=True)
 class AddProduct(Instruction):
-    """Add `factor * argument` to `write`, two heads for each coordinate.
+    """Add `factor * argument` to `write`, with two heads for each coordinate.
 
     With a = argument / reach and f = factor / factor_reach, both at most 1 in size, it is
     reach factor_reach ((a + f)^2 - (a - f)^2) / 4.
@@ -312,12 +312,12 @@ class AddProduct(Instruction):
 class AddGradient(Instruction):
     r"""Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
 
-    A register reads the examples with the scores e * left[k], and a token of value 0 with a score
-    so high that it alone makes up the denominator: the examples keep a share mu of 1e-12. So it
-    gets mu mean(exp(e left[k]) right), to a relative error of mu, and nothing is lost to rounding,
-    because the other value is 0. Six heads for each row k, with e = +-1, +-2 and +-3 probes, give
-    mu mean(left[k] right) up to a sixth power of the probe. The share is proportional to the
-    register's scale, as is what it adds.
+    A register reads the examples with the scores e * left[k]. It also reads a token of value 0,
+    with a score so high that this token alone makes up the denominator: the examples keep a share
+    mu of 1e-12. So the register gets mu mean(exp(e left[k]) right), up to a relative error of mu.
+    Rounding loses nothing, because the other value is 0. Six heads for each row k, with e = +-1,
+    +-2 and +-3 probes, give mu mean(left[k] right) up to a sixth power of the probe. Both the share
+    and the update are proportional to the register's scale.
     """
 
     left: Combination

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import lru_cache, partial, singledispatch
+from functools import lru_cache, partial
 from inspect import isabstract, isclass
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -20,7 +20,9 @@ from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.ridge import RidgeSum
 
-Program = TypeVar("Program", bound=AbstractProgram)
+Part = TypeVar("Part")
+
+_hints = lru_cache(get_type_hints)
 
 VERBS = (basic, kernel, table, by_units, grid, chain)
 """The files that hold instructions."""
@@ -102,32 +104,19 @@ def _data_of_fields(part: Any) -> dict[str, Any]:
     return {field.name: data_of(getattr(part, field.name)) for field in fields(part)}
 
 
-@singledispatch
 def _label(part: object) -> dict[str, str]:
     """What data say besides the fields."""
-    return {}
+    if isinstance(part, Instruction):
+        return {"verb": type(part).__name__}
+    if isinstance(part, Layer):
+        return {"kind": part.kind.value}
+    return {"kind": type(part).__name__} if isinstance(part, Function) else {}
 
 
-@_label.register
-def _label_of_instruction(part: Instruction) -> dict[str, str]:
-    return {"verb": type(part).__name__}
-
-
-@_label.register
-def _label_of_function(part: Function) -> dict[str, str]:
-    return {"kind": type(part).__name__}
-
-
-@_label.register
-def _label_of_layer(part: Layer) -> dict[str, str]:
-    return {"kind": part.kind.value}
-
-
-def read_program(kind: type[Program], data: Mapping[str, Any]) -> Program:
+def read_program(kind: Callable[..., Part], data: Mapping[str, Any]) -> Part:
     """The program that `program_data` described; older files lack fields that have defaults."""
-    keys = {field.name: KEYS.get(field.name, field.name) for field in fields(kind)}  # type: ignore[arg-type]
-    found = {name: data[key] for name, key in keys.items() if key in data}
-    return _built(kind, found)  # type: ignore[no-any-return]
+    keys = {name: KEYS.get(name, name) for name in _hints(kind)}
+    return _built(kind, {name: data[key] for name, key in keys.items() if key in data})
 
 
 def read(hint: Any, data: Any) -> Any:
@@ -146,7 +135,7 @@ def _class_in(hint: Any) -> Any:
     return next((_class_in(part) for part in get_args(hint) if part is not ...), hint)
 
 
-def _built(kind: Any, data: Mapping[str, Any]) -> Any:
+def _built(kind: Callable[..., Part], data: Mapping[str, Any]) -> Part:
     return kind(**{name: read(_hints(kind).get(name), value) for name, value in data.items()})
 
 
@@ -154,11 +143,6 @@ def _labelled(kinds: Mapping[str, type], label: str, data: Mapping[str, Any]) ->
     """An object of the class that its data name."""
     own = {name: value for name, value in data.items() if name != label}
     return _built(kinds[data[label]], own)
-
-
-@lru_cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 READERS: dict[Any, Callable[[Any], Any]] = {

@@ -24,9 +24,9 @@ class StackProgram(AbstractProgram):
 
     A block performs one step, or `steps_per_block` of them if they differ from each other. A
     program whose functions are looked up has `n_registers` tokens in front of the examples.
-    Attention that takes no softmax, and hidden units, apply the `activation`. Where the paper takes
-    more layers for a step, `paper_layers` is how many, each of attention and an MLP. If the numbers
-    in its heads suit the rounding of one dtype, it is `made_for` that one.
+    Attention without a softmax, and hidden units, apply the `activation`. Where the paper takes
+    more layers for a step, `paper_layers` says how many, each of attention and an MLP. If the
+    numbers in the heads suit the rounding of one dtype, the program is `made_for` that dtype.
     """
 
     construction: str
@@ -68,7 +68,7 @@ class StackProgram(AbstractProgram):
 
     @property
     def n_layers(self) -> int:
-        """Layers of the whole transformer, repetitions counted."""
+        """The number of layers of the whole transformer, each repetition counted."""
         return len(self.block) * self.n_repeats + len(self.prediction)
 
     @property
@@ -77,7 +77,7 @@ class StackProgram(AbstractProgram):
 
     @property
     def step_table(self) -> LookUpStep | None:
-        """The look-up of whole steps, in a program that has one."""
+        """The look-up of whole steps, or None."""
         return self.first(LookUpStep)
 
     @property
@@ -86,12 +86,12 @@ class StackProgram(AbstractProgram):
 
     @property
     def descent(self) -> DescendExamples | None:
-        """The step on a linear model, in a program that trains one."""
+        """The step on a linear model, or None."""
         return self.first(DescendExamples)
 
     @property
     def score_reach(self) -> float | None:
-        """Largest score of an example, in a program that trains a linear model."""
+        """The largest score of an example, or None in a program that trains no linear model."""
         predict = self.first(PredictMean)
         return None if predict is None else predict.reach
 
@@ -101,7 +101,7 @@ class StackProgram(AbstractProgram):
         return tuple(f for f in self.functions if isinstance(f, LatticeFunction))
 
     def registers(self) -> dict[str, tuple[float, ...]]:
-        """What the registers hold at the start, besides the weights: a value each, by slot."""
+        """What the registers hold besides the weights: a value for each register, by slot."""
         if not self.n_registers:
             return {}
         return register_constants(self.lattice_functions, self.n_registers // 2 - 1)
@@ -142,9 +142,9 @@ class StackProgram(AbstractProgram):
         return any(function.is_ramp for function in self.functions)
 
     def ramps(self, derivative: str) -> tuple[tuple[float, float], ...]:
-        """Ends of the ramps of a sum of ReLUs, or of the bands of a sum of units.
+        """The ends of the ramps of a sum of ReLUs, or of the bands of a sum of units.
 
-        Units have the step function times a number, and not on its own.
+        Units evaluate the step function times a number, never on its own.
         """
         by_units = [fit for fit in self.functions if isinstance(fit, RidgeSum)]
         if by_units:

@@ -12,7 +12,7 @@ from icgd.program.uses import Changed, Evaluated, Written
 class AverageExamples(Instruction):
     """Set `write = sum_t p_t value_t` at every token, where p = softmax(score) over the examples.
 
-    One head; other tokens are masked. A weighted mean, whatever the order of the examples.
+    It takes one head, which masks other tokens. The order of the examples does not matter.
     """
 
     score: Combination
@@ -29,11 +29,11 @@ class AverageExamples(Instruction):
 class LookUpStep(Instruction):
     """Set the weight `write` to `table(key)`: one gradient step, found in a table.
 
-    The key names the levels of the weight and of `n_examples` examples: slots `levels` hold x, y
-    and w, divided by their `ranges` and rounded to a level each. For every such choice the table
-    holds w + scale * mean(s x) with s = r'(w x) u(r(w x), y), where r is the `activation` and u
-    the slope of the `loss`, or +-bound if that is larger. It is that of the levels, so a step is
-    off by what rounding to them changes.
+    The key encodes the weight w and `n_examples` examples (x, y), each divided by its entry of
+    `ranges` and rounded to a level; slots `levels` hold the rounded numbers. For every key the
+    table holds w + scale * mean(s x), clipped to +-bound, with s = r'(w x) u(r(w x), y), where r is
+    the `activation` and u the slope of the `loss`. A step is exact for the levels, so its error is
+    what rounding to them changes.
     """
 
     key: Combination
@@ -50,7 +50,7 @@ class LookUpStep(Instruction):
 
     @property
     def addition(self) -> MapSlots:
-        """What is added to the weight, once it is wiped."""
+        """The instruction that adds the new weight after the old one is wiped."""
         return MapSlots((Summand(self.key, self.table),), ONE, (), 0.0, self.write)
 
     def formula(self) -> str:

@@ -1,12 +1,12 @@
 """Instructions by sums of units: what layers do that apply any one activation.
 
-Each evaluates `RidgeSum`s of the program, one head or hidden unit for each of their units. In
-attention the token's own numbers are in the query and the weights, which are equal in all tokens,
-in the value, so that the mean over tokens is exact. Gradients have the numbers in the key, because
-their sum is over examples: queries are left out by a value that is zero there, or, with activations
-that bend like relu and so can be switched off, by a score far below zero.
+An instruction evaluates a `RidgeSum`, with one head or hidden unit for each of its units. In
+attention the query holds the token's own numbers. The value holds the weights, which are equal in
+all tokens, so that the mean over tokens is exact. Gradients have the numbers in the key, because
+their sum is over examples. They leave queries out by a value that is zero there. With activations
+that bend like relu, and so can be switched off, they do it by a score far below zero.
 
-A slot that is wiped keeps what the units miss of it.
+Units wipe a slot only up to their error, which stays in the slot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXAMPLE_SHARE = "example_share"
 
 
 class ByUnits(Instruction):
-    """Evaluates one sum of units."""
+    """An instruction that evaluates one sum of units."""
 
     function: Evaluated
 
@@ -47,7 +47,8 @@ class ActivateUnits(ByUnits):
 class PassOn(ByUnits):
     """Set `write = weights @ function(argument)`: what units pass on to the next layer.
 
-    One head for each coordinate of the argument and each unit: its value is a column of weights.
+    There is a head for each coordinate of the argument and each unit. Its value is a column of
+    weights.
     """
 
     weights: Read
@@ -65,9 +66,9 @@ class PassOn(ByUnits):
 class StartJacobian(ByUnits):
     """Set `write[:, (k, l)] = weights[:, k] * inputs[l] * r'(argument[k])`.
 
-    That is how weights @ r(argument) changes with the weights of the layer below, which makes the
-    argument from `inputs`. `function` is s r'(t) for |s| <= 1, at s = inputs[l] / reach, and r is
-    the `activation`.
+    That is the derivative of weights @ r(argument) with respect to the weights of the layer below,
+    which makes the argument from `inputs`. Here r is the `activation`, and `function` is s r'(t)
+    for |s| <= 1, which is evaluated at s = inputs[l] / reach.
     """
 
     weights: Read
@@ -89,8 +90,8 @@ class StartJacobian(ByUnits):
 class PushJacobian(ByUnits):
     """Set `write[:, p] = sum_k weights[:, k] * jacobian[k, p] * r'(argument[k])`.
 
-    That is how weights @ r(argument) changes with weights p, if the argument changes as `jacobian`
-    says. `function` is s r'(t) for |s| <= 1, at s = jacobian[k, p] / reach.
+    That is the derivative of weights @ r(argument) with respect to weight p, if `jacobian` is that
+    of the argument. `function` is s r'(t) for |s| <= 1, evaluated at s = jacobian[k, p] / reach.
     """
 
     weights: Read
@@ -112,8 +113,8 @@ class PushJacobian(ByUnits):
 class AddOuterProduct(ByUnits):
     """Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
 
-    `function` is the product of two numbers of at most 1, at left / reaches[0] and
-    right / reaches[1]; a head for each entry and each unit.
+    `function` is the product of two numbers of at most 1, evaluated at left / reaches[0] and
+    right / reaches[1]. There is a head for each entry and each unit.
     """
 
     left: Read
@@ -133,7 +134,8 @@ class AddOuterProduct(ByUnits):
 class AddJacobian(ByUnits):
     """Add `scale * (1 / n_examples) sum_examples left^T jacobian` to the weights `write`.
 
-    Entry p of the weights gets sum_k left[k] jacobian[k, p], with products as `AddOuterProduct`.
+    Entry p of the weights gets sum_k left[k] jacobian[k, p]. Products are made as in
+    `AddOuterProduct`.
     """
 
     left: Read
@@ -153,10 +155,10 @@ class AddJacobian(ByUnits):
 class AddGatedProduct(Instruction):
     """Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
 
-    For activations that bend like relu. Two heads for each row k have right in the value, and weigh
-    it by relu(s) - relu(-s) = s, where s = tokens_per_example * left[k]. On queries s and -s are
-    lowered by `gate`, so that both relus are 0. relu(s) is activation(sharpness * s) / sharpness,
-    and right is at most `reach`.
+    It serves activations that bend like relu. Two heads for each row k have `right` in the value,
+    and weigh it by relu(s) - relu(-s) = s, where s = tokens_per_example * left[k]. On queries s and
+    -s are lowered by `gate`, so that both relus are 0. Here relu(s) is activation(sharpness * s) /
+    sharpness, and `right` is at most `reach`.
     """
 
     left: Read
@@ -177,7 +179,7 @@ class AddGatedProduct(Instruction):
 class AddGatedJacobian(Instruction):
     """Add `scale * (1 / n_examples) sum_examples left^T jacobian` to the weights `write`.
 
-    As `AddGatedProduct`, with row k of the Jacobian in the value.
+    The heads are those of `AddGatedProduct`, with row k of the Jacobian in the value.
     """
 
     left: Read

@@ -1,10 +1,11 @@
 r"""Lowering of chain programs: the block's layers as numbers.
 
-An instruction of an MLP is a few ReLUs for each coordinate, and a product of matrices one head for
-each entry: its query holds a row of one factor in the column, its keys the other factor in the grid
-tokens g = -half .. half, which are g / half times the column. So the scores are (g a / spacing -
-g^2 / 2) / ratio^2 with a = entry / reach, and the grid returns a. With other values it returns any
-other function of the entry; the gain of the query is the function's own, the grid is the same.
+An instruction of an MLP becomes a few ReLUs for each coordinate. A product of matrices becomes one
+head for each entry. Its query holds a row of one factor in the column. Its keys hold the other
+factor in the grid tokens g = -half .. half, which are g / half times the column. So the scores are
+(g a / spacing - g^2 / 2) / ratio^2 with a = entry / reach, and the head returns a. With other
+values it returns any other function of the entry: each function has its own gain in the query, and
+the grid is the same.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _times(factor: float, combination: Combination) -> Combination:
 def _line(
     factor: float, source: Combination, verb: chain.CopyWhere | chain.PassBack
 ) -> list[GatedRelu]:
-    """factor * s = factor * relu(s) - factor * relu(-s), and the same with s clipped."""
+    """The ReLUs of factor * s = factor * relu(s) - factor * relu(-s); a bound clips s."""
     relus = [
         GatedRelu(sign * factor, _times(sign, source), 0.0, verb.closed_by, verb.gate)
         for sign in (1.0, -1.0)
@@ -74,7 +75,7 @@ def _relus_of_copy_where(instruction: chain.CopyWhere) -> list[GatedRelu]:
 
 @relus_of.register
 def _relus_of_pass_back(instruction: chain.PassBack) -> list[GatedRelu]:
-    """Where it is flat, the slot `flat` closes a ReLU as a flag does."""
+    """The slot `flat` closes a ReLU as a flag does."""
     steep = [
         replace(relu, slots=_with_term(relu.slots, instruction.flat, -instruction.gate))
         for relu in _line(1 - instruction.leak, instruction.upstream, instruction)
@@ -88,7 +89,7 @@ def _with_term(combination: Combination, slot: str, coefficient: float) -> Combi
 
 @relus_of.register
 def _relus_of_activate_where(instruction: chain.ActivateWhere) -> list[GatedRelu]:
-    """relu(z) - leak relu(-z), and the rest of -relu(-z) unless there is a kink."""
+    """The result is relu(z) - leak relu(-z), minus (1 - leak) relu(-z) if there is no kink."""
     closed_by, gate, leak = instruction.closed_by, instruction.gate, instruction.leak
     z, below = (Combination((instruction.argument,), (sign,)) for sign in (1.0, -1.0))
     kinked = (instruction.kinked, *closed_by)
@@ -130,7 +131,7 @@ def _mlp(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> nn.Module:
 
 
 def _fill_relu(relu: GatedRelu, write: str, layout: Layout, units: Units) -> None:
-    """A unit for each coordinate of slot `write`; what has fewer columns is read by all of them."""
+    """Fill a unit for each coordinate of `write`; all columns read a slot that has fewer."""
     unit, places = torch.arange(len(units.bias)), coordinates(layout, write)
     terms = (*relu.slots.terms(), *((flag, -relu.gate) for flag in relu.closed_by))
     for slot, factor in terms:
@@ -205,14 +206,14 @@ def _factors(
 
 
 def _rows_and_columns(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """The row and the column that each entry of left @ right is the product of."""
+    """For each entry of left @ right the row and the column whose product it is."""
     columns = right.shape[1]
     return left.repeat_interleave(columns, 0), right.T.repeat(len(left), 1)
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """A function of the entry divided by `scale`, times `scale`, into slot `write`."""
+    """What heads write to slot `write`: scale * function(entry / scale)."""
 
     function: LatticeFunction
     scale: float
@@ -239,7 +240,7 @@ def _heads(
 
 
 def _padded(heads: Heads, features: int) -> Heads:
-    """With features of zeros, so that all heads have as many."""
+    """The heads with features of zeros added, so that all have as many."""
     missing = features - heads.query.shape[-1]
     query, key, value = (nn.functional.pad(weights, (0, missing)) for weights in heads[:3])
     return Heads(query, key, value, nn.functional.pad(heads.output, (0, 0, 0, missing)))

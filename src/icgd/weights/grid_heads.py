@@ -2,7 +2,7 @@ r"""Lowering of steps on linear models: heads over grid tokens, and heads that s
 
 A head of grid attention has the tokens points[g] times the first column for its keys, plus the
 offsets as position codes, and values[g] times it for its values. All heads of a layer have as many
-tokens as the largest grid; those that are left over have a score that no softmax sees.
+tokens as the largest grid. Tokens that a head does not need have a score that no softmax sees.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from icgd.weights.sizes import LayerSize
 
 @dataclass(frozen=True)
 class GridHead:
-    """What meets in the score of a head, what is read and what is written.
+    """The coordinates that a head has in its query and key, that it reads and that it writes.
 
-    Token g has the score points[g] * sum_j query_j key_j + offsets[g], where the key is that of the
-    first column, and the value output_scale * values[g] * what is read there.
+    Token g has the score points[g] * sum_j query_j key_j + offsets[g], where the key is taken from
+    the first column, and the value output_scale * values[g] * what is read there.
     """
 
     grid: GridMean
@@ -42,7 +42,7 @@ class GridHead:
 
     @property
     def n_features(self) -> int:
-        """Features of query and key: the terms of the score, and the offset."""
+        """The number of features of query and key: the terms of the score, and the offset."""
         return len(self.query) + 1
 
     @property
@@ -55,7 +55,7 @@ class GridHead:
 
 
 ONE_TOKEN = GridMean("one token", 1.0, (0.0,), (0.0,), (1.0,), 0.0, 1.0, 0.0, 0.0)
-"""What a head has in place of a grid that reads the first column itself."""
+"""The grid of a head that reads the first column itself."""
 
 
 @singledispatch
@@ -125,7 +125,7 @@ def lower_grid_attention(
 
 
 def grid_layer_size(layer: Layer, program: StackProgram) -> LayerSize:
-    """All heads have as many features and tokens as the largest."""
+    """The size of the layer; all heads have as many features and tokens as the largest."""
     heads = layer_heads(layer, program)
     n_grid = max(head.n_tokens for head in heads)
     return LayerSize(
@@ -140,8 +140,8 @@ def grid_layer_size(layer: Layer, program: StackProgram) -> LayerSize:
 
 
 def _nonzeros(head: GridHead, n_grid: int) -> int:
-    """Of the projections, of both maps, and of the offsets, which close the tokens left over."""
+    """Non-zeros of projections, of both maps, and of offsets, which also close unneeded tokens."""
     projections = 2 * len(head.query) + 1 + 2 * head.n_values
-    left_over = n_grid - head.n_tokens
+    n_closed = n_grid - head.n_tokens
     numbers = (*head.grid.points, *head.grid.values, *head.grid.offsets)
-    return projections + sum(number != 0 for number in numbers) + left_over
+    return projections + sum(number != 0 for number in numbers) + n_closed

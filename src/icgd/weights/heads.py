@@ -1,7 +1,7 @@
 """The numbers in heads and hidden units: a rule for each instruction.
 
-A rule fills the tensors of its own heads (or hidden units), which arrive as zeros. Those of
-instructions by units of any activation are in `unit_heads.py`.
+A rule fills the tensors of its instruction's heads (or hidden units), which arrive as zeros. The
+rules of instructions by units of any activation are in `unit_heads.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from icgd.weights.sizes import PROBES, other_tokens
 
 
 class Heads(NamedTuple):
-    """Weights of some heads: three of shape (head, model, inner), output (head, inner, model)."""
+    """The weights of some heads: (head, model, inner), and output (head, inner, model)."""
 
     query: Tensor
     key: Tensor
@@ -48,7 +48,7 @@ class Heads(NamedTuple):
 
 
 class Units(NamedTuple):
-    """Weights of some hidden units, one row each: reads (unit, model), bias, writes."""
+    """The weights of some hidden units, a row for each: reads (unit, model), bias, writes."""
 
     reads: Tensor
     bias: Tensor
@@ -72,13 +72,13 @@ def fill(instruction: Instruction, program: StackProgram, weights: Heads | Units
 
 
 def coordinates(layout: Layout, name: str) -> Tensor:
-    """Coordinates of a slot, in its own shape."""
+    """The coordinates of a slot, in the shape of the slot."""
     place = layout.range_of(name)
     return torch.arange(place.start, place.stop).view(layout.slot(name).shape)
 
 
 def joined(layout: Layout, *names: str) -> Tensor:
-    """Coordinates of several slots, one after the other."""
+    """The coordinates of several slots, one after the other."""
     return torch.cat([coordinates(layout, name).flatten() for name in names])
 
 
@@ -96,7 +96,7 @@ def put(
 
 
 def _terms(function: ReluSum, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Scales, shifts and coefficients of the function's terms."""
+    """The scales, shifts and coefficients of the function's terms."""
     rows = [(term.scale, term.shift, term.coefficient) for term in function.terms()]
     scale, shift, coefficient = torch.tensor(rows, dtype=dtype).reshape(-1, 3).T
     return scale, shift, coefficient
@@ -236,8 +236,8 @@ def _fill_lattice_scores(
 ) -> None:
     """Scores (g a / spacing - g^2 / 2) / ratio^2 at register g, with a = argument / reach.
 
-    Features: the argument's own, then the offset, then one by which the memory reads itself.
-    Other tokens are masked; a register's scale is g / half.
+    The features are the argument's own, then the offset, then one by which the memory reads itself.
+    Other tokens are masked. A register's scale is g / half.
     """
     n_features = argument.features(layout)
     head, feature = torch.arange(len(heads.query)), torch.arange(n_features)
@@ -264,7 +264,7 @@ def _fill_lattice_scores(
 def _fill_look_up(
     instruction: basic.LookUp | basic.Project, program: StackProgram, weights: Heads
 ) -> None:
-    """Head k reads the registers at coordinate k of argument / reach: a value a function."""
+    """Head k looks up all functions at coordinate k of argument / reach."""
     layout, reach, looked_up = program.layout, instruction.reach, instruction.functions()
     first = program.look_up(looked_up[0])
     _fill_lattice_scores(instruction.argument, first, reach, layout, weights)
@@ -296,10 +296,10 @@ def _fill_add_product(instruction: basic.AddProduct, program: StackProgram, weig
 def _fill_add_gradient(
     instruction: basic.AddGradient, program: StackProgram, weights: Heads
 ) -> None:
-    """For each multiple of the probe and each sign a head for each row; see the instruction.
+    """There is a head for each multiple of the probe, each sign and each row: see `AddGradient`.
 
-    Scores of a register: probe * left[k] at examples, log n - log(share) at the memory, whose
-    value is 0. All other tokens are masked, and other queries read only the memory.
+    A register has the scores probe * left[k] at examples and log n - log(share) at the memory,
+    whose value is 0. All other tokens are masked, and tokens that are no registers read the memory.
     """
     layout = program.layout
     write = coordinates(layout, instruction.write)
@@ -320,7 +320,7 @@ def _fill_add_gradient(
 
 
 def _in_range(gain: float, dtype: torch.dtype) -> float:
-    """The gain of a gradient head, which is 1 / SHARE times as large as its step."""
+    """The gain of a gradient head, if the dtype can hold it: it is 1 / SHARE times its step."""
     if not abs(gain) <= torch.finfo(dtype).max:
         name = str(dtype).removeprefix("torch.")
         raise OverflowedRunError.constant("output weight of a gradient head", gain, name)
@@ -342,7 +342,7 @@ def _fill_share_scores(probe: float, layout: Layout, heads: Heads) -> None:
 def _fill_average_examples(
     instruction: AverageExamples, program: StackProgram, weights: Heads
 ) -> None:
-    """Query 1, key the score, lowered at other tokens; every coordinate of the value."""
+    """Query 1, key the score, which is lowered at other tokens, value every coordinate."""
     layout = program.layout
     write = joined(layout, instruction.write)
     entry = torch.arange(len(write))
@@ -357,7 +357,7 @@ def _fill_average_examples(
 
 @fill.register
 def _fill_look_up_step(instruction: LookUpStep, program: StackProgram, weights: Units) -> None:
-    """The table's units, and two that take away what the weight was."""
+    """The table's units, and two units that take the old weight away."""
     n_terms = len(weights.bias) - 2
     fill(instruction.addition, program, weights.part(0, n_terms))
     _fill_pairs((instruction.write,), program.layout, weights.part(n_terms, 2))
@@ -367,7 +367,7 @@ def _fill_look_up_step(instruction: LookUpStep, program: StackProgram, weights: 
 def _fill_descend_function(
     instruction: DescendFunction, program: StackProgram, weights: Heads
 ) -> None:
-    """V = diag(A, -step_size), weighted, for every kernel; the noise moves labels alone."""
+    """A weighted V = diag(A, -step_size) for every kernel; the noise changes labels alone."""
     layout = program.layout
     inputs = joined(layout, instruction.inputs)
     labels = joined(layout, instruction.residual)

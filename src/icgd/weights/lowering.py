@@ -1,7 +1,7 @@
 r"""Lowering: each instruction spelt out as numbers in W_Q, W_K, W_V, W_O or W_in, b_in, W_out.
 
-Instructions of one layer get consecutive heads (or hidden units); `heads.py` and `unit_heads.py`
-have the rules that fill them.
+The instructions of a layer get consecutive heads (or hidden units). The rules that fill them are in
+the files that `rules.py` lists.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def lower_layer(layer: Layer, program: StackProgram, dtype: torch.dtype) -> nn.M
 
 
 def _kernel_attention(layer: Layer, layout: Layout, heads: Heads) -> KernelAttention:
-    """Attention whose heads know their kernels; the last head of a noisy step has none."""
+    """Attention whose heads have kernels; the last head of a step with noise has none."""
     patterns: list[Pattern] = []
     for instruction in layer.instructions:
         if isinstance(instruction, DescendFunction):

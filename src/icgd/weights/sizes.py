@@ -1,4 +1,4 @@
-"""How large an instruction becomes as heads or hidden units: counted, never built."""
+"""The sizes of instructions as heads or hidden units, counted without building them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from icgd.program.table_instructions import AverageExamples, LookUpStep
 
 @dataclass(frozen=True)
 class Size:
-    """`units` heads of `width` features each (all attention), or hidden units (MLP)."""
+    """The size of an instruction: `units` heads of `width` features each, or hidden units."""
 
     units: int
     width: int
@@ -31,7 +31,7 @@ class Size:
 
 @dataclass(frozen=True)
 class LayerSize:
-    """The size of one layer of the transformer; of grid attention, with its grid tokens."""
+    """The size of one layer of the transformer; a layer of grid attention has `n_grid` tokens."""
 
     title: str
     kind: LayerKind
@@ -56,7 +56,7 @@ class LayerSize:
         return 4 * self.units * self.d_model * self.width + grid
 
     def flops(self, n_tokens: int) -> int:
-        """Multiplications and additions of the dense layer on `n_tokens` tokens, or one column."""
+        """Multiplications and additions on `n_tokens` tokens; a chain's layers have one column."""
         if self.kind is LayerKind.GRID:
             projected = 4 * self.units * self.d_model * self.width * (n_tokens + 1)
             maps = 4 * self.units * self.n_grid * self.width
@@ -74,7 +74,7 @@ class LayerSize:
 
 
 def layer_size(layer: Layer, program: StackProgram) -> LayerSize:
-    """Heads of one layer share the width of the widest."""
+    """The size of a layer, whose heads share the width of the widest."""
     sizes = [instruction_size(instruction, program) for instruction in layer.instructions]
     return LayerSize(
         title=layer.title,
@@ -88,12 +88,12 @@ def layer_size(layer: Layer, program: StackProgram) -> LayerSize:
 
 @singledispatch
 def instruction_size(instruction: Instruction, program: StackProgram) -> Size:
-    """Heads or hidden units, their width and their non-zero weights."""
+    """The number of heads or hidden units, their width and their non-zero weights."""
     raise ProgramError.broken(type(instruction).__name__, "has no size rule in weights/sizes.py")
 
 
 def _nonzero_inputs(function: ReluSum, n_arguments: int) -> int:
-    """Non-zero weights and biases with which the terms read `n_arguments` features."""
+    """How many non-zero weights and biases read `n_arguments` features for all terms."""
     terms = function.terms()
     scaled = sum(term.scale != 0.0 for term in terms)
     shifted = sum(term.shift != 0.0 for term in terms)
@@ -149,7 +149,7 @@ def _size_of_clip_slots(instruction: basic.ClipSlots, program: StackProgram) -> 
 
 @instruction_size.register
 def _size_of_shrink_slot(instruction: ShrinkSlot, program: StackProgram) -> Size:
-    """Two units read the coordinate alone, four an offset too."""
+    """Two units read the coordinate alone, and four read an offset too."""
     width = program.layout.width_of(instruction.slot)
     n_shifted = 2 + 2 * (instruction.threshold > 0)
     return Size(6 * width, 1, (6 * 2 + n_shifted) * width)
@@ -157,7 +157,7 @@ def _size_of_shrink_slot(instruction: ShrinkSlot, program: StackProgram) -> Size
 
 @instruction_size.register
 def _size_of_descend_examples(instruction: DescendExamples, program: StackProgram) -> Size:
-    """Two heads: query 1, key 3, value and output as wide as the inputs."""
+    """There are two heads: query 1, key 3, value and output as wide as the inputs."""
     width = program.layout.width_of(*instruction.inputs)
     return Size(2, width, 2 * (4 + 2 * width))
 
@@ -169,10 +169,10 @@ def _size_of_wipe_slots(instruction: basic.WipeSlots, program: StackProgram) -> 
 
 
 LATTICE_FEATURES = 2
-"""Features of a look-up's head besides its argument: the offset, and the memory's own."""
+"""The features of a look-up's head besides its argument: the offset, and the memory's own."""
 
 LATTICE_NONZEROS = 6
-"""What they take: two in the query; the offset, two masks and the memory's flag in the key."""
+"""Their non-zeros: two in the query; the offset, two masks and the memory's flag in the key."""
 
 
 def _look_up_size(argument: Argument, layout: Layout, n_values: int, n_more: int = 0) -> Size:
@@ -199,7 +199,7 @@ PROBES = ((1.0, 3 / 2), (2.0, -3 / 5), (3.0, 1 / 10))
 to a seventh power."""
 
 GRADIENT_FEATURES = 4
-"""Features of a head of `AddGradient`: the probe, the sink, and two masks."""
+"""The features of a head of `AddGradient`: the probe, the sink, and two masks."""
 
 GRADIENT_NONZEROS = 11
 """Non-zeros of query and key besides `left`: probe; log n, sink, flag; 3 flags; one, 3 flags."""
@@ -221,7 +221,7 @@ def _size_of_average_examples(instruction: AverageExamples, program: StackProgra
 
 
 def other_tokens(layout: Layout) -> tuple[str, ...]:
-    """Flags of the tokens that are no examples."""
+    """The flags of tokens that are no examples."""
     return tuple(flag for flag in (IS_QUERY, IS_REGISTER) if flag in layout.names)
 
 
@@ -234,7 +234,7 @@ def _size_of_look_up_step(instruction: LookUpStep, program: StackProgram) -> Siz
 
 @instruction_size.register
 def _size_of_descend_function(instruction: DescendFunction, program: StackProgram) -> Size:
-    """A head for each kernel, and one for the noise."""
+    """There is a head for each kernel, and one for the noise."""
     inputs = program.layout.width_of(instruction.inputs)
     labels = program.layout.width_of(instruction.residual)
     moved, transforms = instruction.transform or (), [term.transform for term in instruction.terms]
@@ -252,7 +252,7 @@ def _nonzero_entries(matrix: tuple[tuple[float, ...], ...]) -> int:
 
 
 def offset_feature(argument: Argument, layout: Layout) -> int:
-    """The feature in which a head by units has the offset: a slot itself shares it."""
+    """The feature in which a head by units has the offset; without weights it is the only one."""
     return 0 if argument.weights is None else argument.features(layout)
 
 
@@ -269,7 +269,7 @@ Argued = by_units.ActivateUnits | by_units.PassOn | by_units.StartJacobian | by_
 def _heads_by_units(
     instruction: Argued, program: StackProgram, rows: int, n_others: int = 1
 ) -> Size:
-    """Heads for every coordinate of the argument and `n_others` other numbers, each of `rows`."""
+    """Heads of `rows` values for every coordinate of the argument and `n_others` other numbers."""
     argument, layout = instruction.argument, program.layout
     fit = program.ridge_sum(instruction.function)
     *others, own, offset = _nonzero_numbers(fit)
@@ -304,13 +304,13 @@ def _size_of_push_jacobian(instruction: by_units.PushJacobian, program: StackPro
 
 @instruction_size.register
 def _size_of_add_outer(instruction: by_units.AddOuterProduct, program: StackProgram) -> Size:
-    """A head for each entry and each unit: query, value, output and the key."""
+    """There is a head for each entry and each unit."""
     return _units_for_each((instruction.write,), 3, instruction.function, program)
 
 
 @instruction_size.register
 def _size_of_add_jacobian(instruction: by_units.AddJacobian, program: StackProgram) -> Size:
-    """A head for each entry of the Jacobian and each unit."""
+    """There is a head for each entry of the Jacobian and each unit."""
     return _units_for_each((instruction.jacobian,), 3, instruction.function, program)
 
 
@@ -331,7 +331,7 @@ def _size_of_hidden_units(
 def _units_for_each(
     slots: tuple[str, ...], n_fixed: int, function: str, program: StackProgram
 ) -> Size:
-    """The units of a function for every coordinate of the slots, with `n_fixed` ones in each."""
+    """All units of a function for every coordinate; each has `n_fixed` other non-zeros."""
     fit, width = program.ridge_sum(function), program.layout.width_of(*slots)
     nonzeros = n_fixed * fit.n_units + sum(_nonzero_numbers(fit))
     return Size(width * fit.n_units, 1, width * nonzeros)
@@ -348,6 +348,6 @@ def _size_of_gated_jacobian(instruction: by_units.AddGatedJacobian, program: Sta
 
 
 def _gated_size(left: str, row: str, layout: Layout) -> Size:
-    """Two heads for each row; query 1, key 2, value and output as wide as the row."""
+    """There are two heads a row: query 1, key 2, value and output as wide as the row."""
     rows, columns = layout.width_of(left), layout.width_of(row)
     return Size(2 * rows, columns, 2 * rows * (3 + 2 * columns))

@@ -20,13 +20,13 @@ from icgd.weights.sizes import LayerSize, layer_size
 
 @dataclass(frozen=True)
 class Summary:
-    """Sizes of one compiled transformer; a repeated block's weights count once.
+    """The sizes of one compiled transformer; a repeated block's weights count once.
 
-    `flops` is one forward pass of the dense transformer on `n_tokens` tokens and its registers,
-    all steps included; `direct_flops` is the same training done directly (three products with every
-    weight an example and step, one fewer for the first layer). `paper_layers` is how many layers of
-    attention and an MLP the paper takes for a step, where it takes more.
-    `chosen_because` is why the construction was chosen, if nobody named it.
+    `flops` counts one forward pass of the dense transformer on `n_tokens` tokens and its registers,
+    with all steps. `direct_flops` counts the same training done directly: for each example and step
+    three products with every weight, two in the first layer. Where the paper takes more layers for
+    a step, `paper_layers` says how many, each of attention and an MLP. If nobody named the
+    construction, `chosen_because` says why it was chosen.
     """
 
     construction: str
@@ -55,7 +55,7 @@ class Summary:
 
 @singledispatch
 def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
-    """Count everything; costs nothing like the weights themselves, whatever their size."""
+    """Count everything without building a weight, so that any size is counted quickly."""
     raise ProgramError.broken(type(program).__name__, "has no rule in weights/summary.py")
 
 
@@ -84,7 +84,7 @@ def _layer_size(layer: Layer, program: StackProgram) -> LayerSize:
 
 @summarise.register
 def _summarise_chain(program: ChainProgram, n_tokens: int) -> Summary:
-    """All blocks are written by the same layers, from one column and its grid, whatever N."""
+    """The same layers write all blocks, each from one column and its grid."""
     layers = tuple(chain_layer_size(layer, program) for layer in program.layers)
     n_blocks = program.n_blocks + len(program.shapes)
     weights = [rows * columns for rows, columns in program.shapes]
@@ -102,7 +102,7 @@ def _summarise_chain(program: ChainProgram, n_tokens: int) -> Summary:
 
 
 def _summary(program: AbstractProgram, layers: tuple[LayerSize, ...], **counts: Any) -> Summary:
-    """The counts that are taken in the same way of every program, and the given ones."""
+    """The summary of a program: the given counts, and those that all programs share."""
     return Summary(
         construction=program.construction,
         n_steps=program.n_steps,
@@ -119,10 +119,10 @@ def _summary(program: AbstractProgram, layers: tuple[LayerSize, ...], **counts: 
 
 
 def _direct_flops(program: StackProgram, n_tokens: int) -> int:
-    """Forward, backward and gradient: 2 flops a weight and token each.
+    """The flops of a step done directly: forward, backward and gradient take 2 a weight and token.
 
-    A functional step multiplies every token's kernel with every example by what is left to learn,
-    a step on a linear model takes two products with its coefficients.
+    A functional step multiplies the kernel of every token with every example by what is left to
+    learn. A step on a linear model takes two products with its coefficients.
     """
     if program.trains_function:
         (residual,) = program.layout.having(Role.RESIDUAL)
@@ -134,5 +134,5 @@ def _direct_flops(program: StackProgram, n_tokens: int) -> int:
 
 
 def dense_bytes(layers: Sequence[LayerSize], bytes_per_number: int) -> int:
-    """Memory that the dense weights take."""
+    """The memory that the dense weights take."""
     return bytes_per_number * sum(layer.parameters for layer in layers)

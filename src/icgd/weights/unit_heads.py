@@ -1,8 +1,8 @@
 """The numbers in heads and hidden units that are the units of a `RidgeSum`.
 
-A head for each unit and each number that it is evaluated at. Where every token has its own, the
-query holds the argument and the offset, which the key meets with the weights or 1; in a gradient
-the key holds them, because the sum is over tokens.
+There is a head for each unit and each number at which it is evaluated. Where every token has its
+own number, the query holds the inputs and the offset, and the key the weights, or 1. In a gradient
+the key holds the numbers, because the sum is over tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from icgd.weights.sizes import offset_feature
 
 
 def _numbers(fit: RidgeSum, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Directions, offsets and coefficients of all units."""
+    """The directions, offsets and coefficients of all units."""
     rows = [(*unit.direction, unit.offset, unit.coefficient) for unit in fit.units]
     width = len(fit.half_widths)
     table = torch.tensor(rows, dtype=torch.float64).reshape(-1, width + 2).to(like.dtype)
@@ -42,9 +42,9 @@ def _ask(
     layout: Layout,
     heads: Heads,
 ) -> Tensor:
-    """Scores of scale * argument[coordinate] + offset, a head each; returns the heads' numbers.
+    """Fill heads with the scores scale * argument[coordinate] + offset; returns their indices.
 
-    What a head adds to its query in the feature of the offset, it adds to the score.
+    What is added to the query in the feature of the offset is added to the score.
     """
     head, last = torch.arange(len(coordinate)), offset_feature(argument, layout)
     for slot, factor in argument.inputs.terms():
@@ -65,7 +65,7 @@ def _ask(
 def _pass_column(
     weights: str, column: Tensor, write: Tensor, factor: Tensor, layout: Layout, heads: Heads
 ) -> None:
-    """Value weights[:, column], a head each, times `factor` into the coordinates `write`."""
+    """Fill a head for each column: value weights[:, column], times `factor` into `write`."""
     head = torch.arange(len(column))[:, None]
     feature = torch.arange(write.shape[-1])
     heads.value[head, coordinates(layout, weights)[:, column].T, feature] = 1.0
@@ -86,7 +86,7 @@ def _fill_units(instruction: by_units.ActivateUnits, program: StackProgram, weig
 
 @fill.register
 def _fill_pass_on(instruction: by_units.PassOn, program: StackProgram, weights: Heads) -> None:
-    """As `ActivateUnits`, with value weights[:, k]."""
+    """Query and key are those of `ActivateUnits`, the value is weights[:, k]."""
     layout = program.layout
     direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
     k, unit = _every(instruction.argument.width(layout), len(beta))
@@ -140,7 +140,7 @@ Adding = (
 
 
 def _products(instruction: Adding, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-    """Coordinates of left[k], of the numbers [k, p] that it multiplies, and of where these go."""
+    """Coordinates of left[k], of the numbers [k, p] it multiplies, and of the sums [k, p]."""
     left, write = coordinates(layout, instruction.left), coordinates(layout, instruction.write)
     if isinstance(instruction, by_units.AddOuterProduct | by_units.AddGatedProduct):
         right = joined(layout, instruction.right)
@@ -223,7 +223,7 @@ def _fill_wipe(instruction: by_units.WipeByUnits, program: StackProgram, weights
 
 
 def _evaluate(fit: RidgeSum, reads: list[Tensor], write: Tensor, units: Units) -> None:
-    """The units of `fit` at reads[0][k], reads[1][k] .. for every k, into write[k]."""
+    """Fill units of `fit` at reads[0][k], reads[1][k] .. for every k, which write to write[k]."""
     direction, offset, beta = _numbers(fit, units.reads)
     k, unit = _every(len(write), len(beta))
     row = torch.arange(len(k))
