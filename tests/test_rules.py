@@ -3,7 +3,6 @@
 import ast
 from inspect import isabstract
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
@@ -96,7 +95,7 @@ FUNCTIONS = {
 
 
 def test_the_table_of_functions_here_has_all_kinds():
-    assert set(FUNCTIONS) == set(get_args(Function)) == set(render.FUNCTIONS.values())
+    assert set(FUNCTIONS) == final_subclasses(Function) == set(render.FUNCTIONS.values())
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_the_table_of_functions_here_has_all_kinds():
 )
 def test_every_kind_of_function_has_its_rule_in_every_stage(function):
     assert check._function_problem(function) is None
-    assert render.read_functions(render.functions_data([function])) == (function,)
+    assert render.read(Function, render.data_of(function)) == function
     (line,) = render.function_lines([function])
     assert function.fineness in line
     inside = torch.tensor(-0.5, dtype=torch.float64)

@@ -92,14 +92,14 @@ def test_softmax_stack_is_compiled_with_the_registers_asked_for(command):
     assert data["certificate"]["paper_step"] is None
     assert data["certificate"]["domain_step"] == loaded.certificate().domain_step < 1e-7
     tanh = loaded.program.look_up("tanh")
-    expected = {"name": "tanh", "fineness": "65 grid tokens", "error": tanh.error}
+    expected = {"name": "tanh", "fineness": "65 lattice points", "error": tanh.error}
     assert expected in data["functions"]
 
 
 def test_the_table_of_softmax_stack_shows_registers_and_no_bound_of_a_paper(command):
     text = command(*SMALL, *SOFTMAX).stdout
     assert re.search(r"registers +66 ", text)
-    assert re.search(r"tanh +65 grid tokens, error at most \d", text)
+    assert re.search(r"tanh +65 lattice points, error at most \d", text)
     assert "(a) the whole run" in text
     assert "closed form" not in text
     assert "13: 5 for each of 2 steps, 3 to predict" in text

@@ -68,7 +68,7 @@ def test_a_program_as_built_obeys_the_rules():
         ),
         (
             replace(PROGRAM, functions=(*PROGRAM.functions, COARSE)),
-            "functions: need one grid of tokens for all",
+            "functions: need the same number of lattice points",
         ),
         (changed(2, copy("delta", "z")), "layer 2 (products): needs instructions of one kind"),
         (changed(1, Juggle()), "Juggle: has no shape rule in program/chain_check.py"),

@@ -427,15 +427,15 @@ BROKEN_SOFTMAX = {
     ),
     "look-ups over two grids of registers": (
         with_look_up("square", values=(0.0,) * 5),
-        "program: has look-ups over grids of half [1, 2]",
+        "program: has look-ups over lattices of half [1, 2]",
     ),
     "two spacings in one look-up": (
         with_look_up("tanh'", spacing=0.25),
-        "block layer 1 (here): looks up tanh, tanh' at once, which are on different grids",
+        "block layer 1 (here): looks up tanh, tanh' at once, which have different lattices",
     ),
     "two ratios in one look-up": (
         with_look_up("tanh'", ratio=1.25),
-        "block layer 1 (here): looks up tanh, tanh' at once, which are on different grids",
+        "block layer 1 (here): looks up tanh, tanh' at once, which have different lattices",
     ),
     "register constants in scratch": (
         softmax_program(layout=with_role("offset", Role.SCRATCH)),

@@ -114,7 +114,7 @@ LOOK_UP = LatticeFunction("f", 2.0, 0.5, 1.4, (1.0, 2.0, 3.0, 4.0, 5.0), 0.125, 
 
 def test_a_look_up_has_its_grid_tokens_on_both_sides_of_zero():
     assert LOOK_UP.half == 2
-    assert LOOK_UP.fineness == "5 grid tokens"
+    assert LOOK_UP.fineness == "5 lattice points"
 
 
 def test_a_look_up_can_be_taken_for_the_real_function():

@@ -58,7 +58,7 @@ def test_data_names_verbs_kinds_roles_and_functions():
         ],
     }
     assert data["block"][2]["instructions"][0]["summands"][0] == {
-        "argument": {"slots": ("units_1", "y"), "coefficients": (1.0, -1.0)},
+        "argument": {"slots": ["units_1", "y"], "coefficients": [1.0, -1.0]},
         "function": "double",
     }
 
@@ -68,17 +68,17 @@ LOOKING_UP = cases.make_case(MLP((2, 3, 1), "tanh"), "squared", box=0.5)
 
 def test_data_of_a_program_with_registers_name_arguments_and_kinds_of_functions():
     data = build(SOFTMAX_STACK, LOOKING_UP).to_data()
-    inputs = {"slots": ("x",), "coefficients": (1.0,)}
+    inputs = {"slots": ["x"], "coefficients": [1.0]}
     assert data["block"][0]["kind"] == "softmax"
     assert data["block"][0]["instructions"] == [
         {
             "verb": "LookUp",
             "argument": {"inputs": inputs, "weights": "weights_1", "transposed": False},
-            "lookups": ("tanh", "tanh'"),
-            "into": ("units_1", "slope_1"),
+            "lookups": ["tanh", "tanh'"],
+            "into": ["units_1", "slope_1"],
         }
     ]
-    left = {"slots": ("units_2", "y"), "coefficients": (2.0, -2.0)}
+    left = {"slots": ["units_2", "y"], "coefficients": [2.0, -2.0]}
     assert data["block"][3]["instructions"][1]["left"] == left
     kinds = {entry["name"]: entry["kind"] for entry in data["functions"][:-1]}
     assert set(kinds.values()) == {"LatticeFunction"}
@@ -101,7 +101,7 @@ def test_the_listing_says_where_a_look_up_is_right():
         for program in (narrow, wide)
     ]
     reach = narrow.look_up("tanh").reach
-    assert f" grid tokens, {narrow.look_up('tanh').spacing:.3g} apart, on " in lines[0]
+    assert f" lattice points, {narrow.look_up('tanh').spacing:.3g} apart, on " in lines[0]
     assert f" apart, on [-{reach:g}, {reach:g}], error at most " in lines[0]
     assert " apart, everywhere, error at most " in lines[1]
 

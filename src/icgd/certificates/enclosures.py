@@ -26,6 +26,8 @@ from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
 from icgd.program.ridge import RidgeSum
 from icgd.shapes import Values
 
+Fit = ReluSum | LatticeFunction | GridMean | RidgeSum
+
 
 @dataclass(frozen=True)
 class Enclosure:
@@ -152,7 +154,7 @@ def _levels(fit: ReluSum) -> tuple[float, ...]:
     return (fit.anchor_value, *(fit(knot) for knot in fit.knots))
 
 
-def fitted_at(fit: Function, argument: Enclosure, rounding: Tensor) -> Enclosure:
+def fitted_at(fit: Fit, argument: Enclosure, rounding: Tensor) -> Enclosure:
     """A program's function at an enclosed argument.
 
     |fit(a) - f(b)| <= |fit(a) - f(a)| + |f(a) - f(b)|, with a, b in known intervals.
@@ -176,7 +178,7 @@ def function_at(function: ScalarFunction, argument: Enclosure) -> Enclosure:
     return Enclosure(exact, actual, torch.minimum(moved, exact.distance_to(actual)))
 
 
-def fit_error(fit: Function, argument: Interval) -> Tensor:
+def fit_error(fit: Fit, argument: Interval) -> Tensor:
     """Largest certified error on the pieces that the argument can touch.
 
     Infinite outside the interval on which the fit was proved; exact fits, ramps and look-ups

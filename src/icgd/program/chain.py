@@ -29,12 +29,12 @@ IS_FORWARD, IS_BACKWARD, IS_DATA = "is_forward", "is_backward", "is_data"
 """Flags of a block: one of them is 1, the others are 0."""
 
 PADDING, CONSTANT = "padding", "constant"
-"""Rows that travel with the weights where they are needed: 1 for each unit that the layer does not
-have, and for the one of those that stands for the constant 1, which the next layer's biases
-multiply."""
+"""Rows that travel with the weights where they are needed. `padding` is 1 for each unit that the
+layer does not have. `constant` is 1 for the one of these units that stands for the constant 1,
+which the next layer's biases multiply."""
 
 LINEAR, KINKED = "linear", "kinked"
-"""Flags of a layer whose units are so; one with a smooth activation has the flag of its name."""
+"""Flags of layers with linear or kinked units; a smooth activation's flag has its name."""
 
 BACK = "back"
 """The slot of W_i^T delta_i, which B_i leaves for the layer below."""
@@ -72,7 +72,7 @@ class Reading:
     far: int | None
 
     def blocks(self, written: Mapping[int, Block], x: Block, y: Block) -> tuple[Block, Block]:
-        """The two blocks themselves, out of those written so far and the data of the round."""
+        """The two blocks, taken from those written so far and from the data of the round."""
         data = x if self.place.is_forward else y
         return written[self.number - 1], data if self.far is None else written[self.far]
 
@@ -89,7 +89,7 @@ class ChainMask:
 
     @property
     def reach(self) -> int:
-        """How many blocks back the mask reaches at most; older ones are never read again."""
+        """How many blocks back the mask reaches at most; older blocks are never read again."""
         return 2 * self.depth - 1
 
     def place(self, step: int) -> Place:
@@ -132,10 +132,10 @@ class ChainMask:
 class ChainProgram(AbstractProgram):
     """A block of `layers` that writes the next block of a chain from two that it is shown.
 
-    `rows` are the rows of a block, `layout` those of the stream in which one is made. The target's
-    matrices have the `shapes`, padded to a square; `kinds` names for each layer the flag that says
-    what its units do. A round is one training step on `batch_size` examples, of which there are
-    `n_steps`.
+    A block has the `rows`, and the stream in which it is made has the `layout`. The target's
+    matrices have the `shapes`, and are padded to a square. For each layer `kinds` names the flag
+    that says what its units do. Training has `n_steps` rounds, each a step on `batch_size`
+    examples.
     """
 
     construction: str
@@ -167,11 +167,11 @@ class ChainProgram(AbstractProgram):
 
     @property
     def width(self) -> int:
-        """Width that all layers of the target are padded to."""
+        """The width that all layers of the target are padded to."""
         return max(size for shape in self.shapes for size in shape)
 
     def examples_of(self, number: int, n_examples: int) -> tuple[int, ...]:
-        """The examples of a round, counted from 0, out of a prompt of so many."""
+        """The examples of round `number`, out of `n_examples`; rounds and examples start at 0."""
         first = number * self.batch_size
         return tuple(row % n_examples for row in range(first, first + self.batch_size))
 
@@ -181,7 +181,7 @@ class ChainProgram(AbstractProgram):
         return CONSTANT in self.rows.names
 
     def look_up(self, name: str) -> LatticeFunction:
-        """The function that the grid has values of."""
+        """The function called `name`, which the grid tokens have values of."""
         return next(function for function in self.functions if function.name == name)
 
     @property
@@ -195,12 +195,12 @@ class ChainProgram(AbstractProgram):
     @property
     def kink_width(self) -> float:
         """A unit with z strictly between 0 and this is neither flat nor steep for sure."""
-        instructions = [part for layer in self.layers for part in layer.instructions]
-        return next(part.width for part in instructions if isinstance(part, MarkFlat))
+        mark = self.first(MarkFlat)
+        return 0.0 if mark is None else mark.width
 
     @property
     def n_blocks(self) -> int:
-        """Blocks that training generates: 2N a round."""
+        """How many blocks training generates: 2N a round."""
         return self.mask.blocks_per_round * self.n_steps
 
     def listing(self) -> str:
@@ -216,29 +216,8 @@ class ChainProgram(AbstractProgram):
         )
 
     def to_data(self) -> dict[str, Any]:
-        return {
-            "construction": self.construction,
-            "n_steps": self.n_steps,
-            "batch_size": self.batch_size,
-            "shapes": [list(shape) for shape in self.shapes],
-            "kinds": list(self.kinds),
-            "rows": render.slots_data(self.rows),
-            "slots": render.slots_data(self.layout),
-            "functions": render.functions_data(self.functions),
-            "layers": render.layers_data(self.layers),
-        }
+        return render.program_data(self)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ChainProgram:
-        functions = render.read_functions(data["functions"])
-        return cls(
-            construction=data["construction"],
-            rows=render.read_layout(data["rows"]),
-            layout=render.read_layout(data["slots"]),
-            functions=tuple(f for f in functions if isinstance(f, LatticeFunction)),
-            layers=render.read_layers(data["layers"]),
-            shapes=tuple((rows, columns) for rows, columns in data["shapes"]),
-            kinds=tuple(data["kinds"]),
-            batch_size=data["batch_size"],
-            n_steps=data["n_steps"],
-        )
+        return render.read_program(cls, data)

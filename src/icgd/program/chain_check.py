@@ -5,28 +5,21 @@ from __future__ import annotations
 from functools import singledispatch
 
 from icgd.errors import ProgramError
+from icgd.program import chain_instructions as chain
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
-from icgd.program.chain_instructions import (
-    ActivateWhere,
-    CopyWhere,
-    LookUpProduct,
-    MarkFlat,
-    MultiplyEntries,
-    MultiplyMatrices,
-    PassBack,
-)
 from icgd.program.instructions import Instruction
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
 from icgd.program.registers import value_slot
+from icgd.program.uses import Use, names
 
 
 def check_chain(program: ChainProgram) -> None:
     """Raise `ProgramError` or `LayoutError` unless every rule holds.
 
-    The stream has the rows of three blocks; slots and functions exist; shapes agree, and flags are
-    single numbers or one for each unit; a layer has instructions of one kind; nothing is read
-    before it is written, or written after.
+    The stream has the rows of three blocks. Slots and functions exist. Shapes agree, and a flag is
+    one number, or one for each unit. A layer has instructions of one kind. A slot is written once,
+    before it is read.
     """
     if not isinstance(program.n_steps, int) or program.n_steps < 0 or not program.shapes:
         raise ProgramError.broken("program", "needs layers and a whole number of rounds")
@@ -44,10 +37,10 @@ def check_chain(program: ChainProgram) -> None:
 
 
 def _check_grid(program: ChainProgram) -> None:
-    """All functions have a value at every token of one grid, and those that are read are there."""
+    """All functions have a value at each lattice point, and functions that are read exist."""
     known = {function.name for function in program.functions}
     if len({len(function.values) for function in program.functions}) != 1:
-        raise ProgramError.broken("functions", "need one grid of tokens for all")
+        raise ProgramError.broken("functions", "need the same number of lattice points")
     for name in known:
         program.layout.slot(value_slot(name))
     parts = [part for layer in program.layers for part in layer.instructions]
@@ -76,46 +69,21 @@ def _shape_problem(instruction: Instruction, layout: Layout) -> str | None:
     raise ProgramError.broken(type(instruction).__name__, missing)
 
 
-def _unlike(
-    layout: Layout, write: str, others: tuple[str, ...], flags: tuple[str, ...]
-) -> str | None:
-    shape = layout.slot(write).shape
+@_shape_problem.register
+def _shape_of_gated(instruction: chain.Gated, layout: Layout) -> str | None:
+    shape = layout.slot(instruction.write).shape
     alike = (shape, (*shape[:-1], 1), (1,))  # a number for all entries, for each unit, for all
-    for name in others:
-        if layout.slot(name).shape not in alike:
-            return f"{name} has shape {layout.slot(name).shape}, {write} has {shape}"
-    for name in flags:
-        if layout.slot(name).shape not in alike[1:]:
-            found = layout.slot(name).shape
+    for name in names(instruction, Use.READ):
+        if (found := layout.slot(name).shape) not in alike:
+            return f"{name} has shape {found}, {instruction.write} has {shape}"
+    for name in names(instruction, Use.FLAG):
+        if (found := layout.slot(name).shape) not in alike[1:]:
             return f"{name} has shape {found}; a flag is one number, or one for each unit"
     return None
 
 
 @_shape_problem.register
-def _shape_of_copy_where(instruction: CopyWhere, layout: Layout) -> str | None:
-    return _unlike(layout, instruction.write, instruction.source.slots, instruction.closed_by)
-
-
-@_shape_problem.register
-def _shape_of_pass_back(instruction: PassBack, layout: Layout) -> str | None:
-    others = (*instruction.upstream.slots, instruction.flat)
-    return _unlike(layout, instruction.write, others, instruction.closed_by)
-
-
-@_shape_problem.register
-def _shape_of_activate_where(instruction: ActivateWhere, layout: Layout) -> str | None:
-    flags = (instruction.kinked, *instruction.closed_by)
-    return _unlike(layout, instruction.write, (instruction.argument,), flags)
-
-
-@_shape_problem.register
-def _shape_of_mark_flat(instruction: MarkFlat, layout: Layout) -> str | None:
-    flags = (instruction.linear, *instruction.closed_by)
-    return _unlike(layout, instruction.write, (instruction.argument,), flags)
-
-
-@_shape_problem.register
-def _shape_of_multiply_matrices(instruction: MultiplyMatrices, layout: Layout) -> str | None:
+def _shape_of_multiply_matrices(instruction: chain.MultiplyMatrices, layout: Layout) -> str | None:
     left, right = layout.slot(instruction.left).shape, layout.slot(instruction.right).shape
     left = left[::-1] if instruction.left_transposed else left
     right = right[::-1] if instruction.right_transposed else right
@@ -132,7 +100,7 @@ def _product_problem(
 
 
 @_shape_problem.register
-def _shape_of_look_up_product(instruction: LookUpProduct, layout: Layout) -> str | None:
+def _shape_of_look_up_product(instruction: chain.LookUpProduct, layout: Layout) -> str | None:
     left, right = layout.slot(instruction.left).shape, layout.slot(instruction.right).shape
     written = (instruction.write, instruction.product)
     problems = (_product_problem(left, right, write, layout) for write in written)
@@ -140,6 +108,6 @@ def _shape_of_look_up_product(instruction: LookUpProduct, layout: Layout) -> str
 
 
 @_shape_problem.register
-def _shape_of_multiply_entries(instruction: MultiplyEntries, layout: Layout) -> str | None:
+def _shape_of_multiply_entries(instruction: chain.MultiplyEntries, layout: Layout) -> str | None:
     shapes = {layout.slot(name).shape for name in (*instruction.reads(), instruction.write)}
     return None if len(shapes) == 1 else f"multiplies entries of {sorted(shapes)}"

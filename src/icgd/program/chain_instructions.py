@@ -1,12 +1,13 @@
 r"""Instructions of chain programs: verbs that depend on what kind of blocks a step is shown.
 
-Each adds its result to what it writes where all flags of `closed_by` are 0, and exactly nothing
-where one is 1: every ReLU's argument is then lowered by `gate`, which is larger than any argument.
-Where the flags are 0 the gate adds exactly nothing too, so it may be as large as it likes. A flag
-is one number, or one for each unit; what has fewer columns than `write` is the same in all of them.
+An instruction adds its result where all flags of `closed_by` are 0. Where a flag is 1 it adds
+exactly nothing, because every ReLU's argument is then lowered by `gate`, which is larger than any
+argument. Where the flags are 0 the gate changes nothing, so it may be arbitrarily large. A flag is
+one number, or one for each unit. A slot with fewer columns than `write` is read alike in all
+columns.
 
-Whether a unit is flat is also a number that is exactly 0 where it is not, and at least 1 where it
-is: `flat = relu(c - z) / c` for the width c of a kink.
+A unit is marked as flat by `flat = relu(c - z) / c` for the width c of a kink: that is exactly 0
+where the unit is steep, and at least 1 where it is flat.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from icgd.program.instructions import IDENTITY, Combination, Instruction, LayerKind
+from icgd.program.uses import Evaluated, Flag, Read, Written
 
 
 def _where_open(closed_by: tuple[str, ...]) -> str:
@@ -27,23 +29,17 @@ def _clipped(source: Combination, bound: float | None) -> str:
 
 @dataclass(frozen=True)
 class CopyWhere(Instruction):
-    """Add `source` to `write` where no flag of `closed_by` is set, clipped to +-bound if given.
+    """Add `source` to `write` where no flag of `closed_by` is set, clipped to +-`bound` if given.
 
-    relu(s) - relu(-s) is s, and with - relu(s - bound) + relu(-s - bound) it is s clipped.
+    relu(s) - relu(-s) is s. Adding - relu(s - bound) + relu(-s - bound) clips it.
     """
 
     source: Combination
-    closed_by: tuple[str, ...]
+    closed_by: tuple[Flag, ...]
     gate: float
-    write: str
+    write: Written
     bound: float | None = None
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.source.slots, *self.closed_by)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         source = _clipped(self.source, self.bound)
@@ -54,26 +50,20 @@ class CopyWhere(Instruction):
 class PassBack(Instruction):
     """Add `upstream * slope` to `write` where no flag of `closed_by` is set.
 
-    The slope is 1 where `flat` is 0, and `leak` where it is at least 1: with B = `gate`,
-    leak up + (1 - leak) (relu(up - B flat) - relu(-up - B flat)). Between, on a kink, the slope is
-    between those two, so the result is never larger than `upstream`, which is clipped to +-bound
-    first if that is given.
+    The slope is 1 where `flat` is 0, and `leak` where it is at least 1: with B = `gate`, leak up +
+    (1 - leak) (relu(up - B flat) - relu(-up - B flat)). On a kink `flat` lies between, and so does
+    the slope: the result is never larger than `upstream`. If `bound` is given, `upstream` is
+    clipped to +-bound first.
     """
 
     upstream: Combination
-    flat: str
-    closed_by: tuple[str, ...]
+    flat: Read
+    closed_by: tuple[Flag, ...]
     leak: float
     gate: float
-    write: str
+    write: Written
     bound: float | None = None
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.upstream.slots, self.flat, *self.closed_by)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         slope, source = f"slope({self.flat})", _clipped(self.upstream, self.bound)
@@ -84,22 +74,16 @@ class PassBack(Instruction):
 class ActivateWhere(Instruction):
     """Add r(z) to `write` where no flag of `closed_by` is set.
 
-    r is the identity where flag `kinked` is 0; where it is 1, r has the slope `leak` below 0.
+    Where flag `kinked` is 0, r is the identity; where it is 1, r has the slope `leak` below 0.
     """
 
-    argument: str
-    kinked: str
-    closed_by: tuple[str, ...]
+    argument: Read
+    kinked: Flag
+    closed_by: tuple[Flag, ...]
     leak: float
     gate: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.argument, self.kinked, *self.closed_by)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    write: Written
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         return f"{self.write} += r({self.argument}, {self.kinked}){_where_open(self.closed_by)}"
@@ -109,23 +93,17 @@ class ActivateWhere(Instruction):
 class MarkFlat(Instruction):
     """Add relu(c - z) / c with c = `width` to `write` where no flag of `closed_by` is set.
 
-    That is 0 from c on and at least 1 up to 0, exactly, for a power of two c of any size. Where
-    flag `linear` is 1 nothing is flat.
+    That is exactly 0 for z >= c and at least 1 for z <= 0, if c is a power of two. Where flag
+    `linear` is 1 nothing is flat.
     """
 
-    argument: str
-    linear: str
-    closed_by: tuple[str, ...]
+    argument: Read
+    linear: Flag
+    closed_by: tuple[Flag, ...]
     width: float
     gate: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.argument, self.linear, *self.closed_by)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    write: Written
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         flags = (self.linear, *self.closed_by)
@@ -134,27 +112,19 @@ class MarkFlat(Instruction):
 
 @dataclass(frozen=True)
 class MultiplyMatrices(Instruction):
-    """Set `write = left @ right`, each of them `transposed` first if said; one head an entry.
+    """Set `write = left @ right`, with one head for each entry; each factor can be transposed.
 
-    Entries are at most `reach` in size: that is what the grid of the heads covers.
+    Entries are at most `reach` in size: the lattice covers no more.
     """
 
-    left: str
-    right: str
+    left: Read
+    right: Read
     reach: float
-    write: str
+    write: Written
     left_transposed: bool = False
     right_transposed: bool = False
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.right)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (IDENTITY,)
+    kind = LayerKind.SOFTMAX
+    function: ClassVar[Evaluated] = IDENTITY
 
     def formula(self) -> str:
         left = f"{self.left}^T" if self.left_transposed else self.left
@@ -164,28 +134,19 @@ class MultiplyMatrices(Instruction):
 
 @dataclass(frozen=True)
 class LookUpProduct(Instruction):
-    """Set `write = f(left @ right)`, entry by entry, for a function that the grid has values of.
+    """Set `write = f(left @ right)`, entry by entry, where f is the `function`.
 
-    The heads are those of `MultiplyMatrices` but for their values. `product` is the slot to which
-    the same layer writes left @ right itself, whose entries are at most `reach` in size.
+    The heads are those of `MultiplyMatrices` with other values. The same layer writes left @ right
+    to the slot `product`; its entries are at most `reach` in size.
     """
 
-    left: str
-    right: str
+    left: Read
+    right: Read
     reach: float
     product: str
-    function: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.right)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
+    function: Evaluated
+    write: Written
+    kind = LayerKind.SOFTMAX
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.left} @ {self.right})"
@@ -193,32 +154,24 @@ class LookUpProduct(Instruction):
 
 @dataclass(frozen=True)
 class MultiplyEntries(Instruction):
-    """Set `write = left * right`, entry by entry: a head whose query is one, whose keys the other.
+    """Set `write = left * right`, entry by entry, with one head for each entry.
 
-    Entries are at most `reach` in size.
+    The query holds the entry of `left`, the keys that of `right`. Products are at most `reach`.
     """
 
-    left: str
-    right: str
+    left: Read
+    right: Read
     reach: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.right)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (IDENTITY,)
+    write: Written
+    kind = LayerKind.SOFTMAX
+    function: ClassVar[Evaluated] = IDENTITY
 
     def formula(self) -> str:
         return f"{self.write} = {self.left} * {self.right}"
 
 
 Gated = CopyWhere | PassBack | ActivateWhere | MarkFlat
-"""What flags close."""
+"""Instructions that flags can close."""
 
 Product = MultiplyMatrices | MultiplyEntries
-"""What is read from a grid that covers a reach."""
+"""Instructions that read products from a lattice, which covers their reach."""

@@ -6,25 +6,11 @@ from collections import Counter
 from functools import singledispatch
 
 from icgd.errors import ProgramError
+from icgd.program import instructions as basic
 from icgd.program.chain import ChainProgram
 from icgd.program.chain_check import check_chain
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
-from icgd.program.grid_instructions import DecaySlot, DescendExamples, ShrinkSlot
-from icgd.program.instructions import (
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
-    AccumulateOuterProduct,
-    AddGradient,
-    AddProduct,
-    ClipSlots,
-    Instruction,
-    LayerKind,
-    MapSlots,
-    MultiplySlots,
-    PullBack,
-    WipeSlots,
-)
+from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Instruction, LayerKind
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout, Role
 from icgd.program.numbers import require_finite
@@ -33,45 +19,11 @@ from icgd.program.registers import LOG_EXAMPLES
 from icgd.program.ridge import RidgeSum
 from icgd.program.shape_rules import shape_problem
 from icgd.program.stack import StackProgram
-from icgd.program.table_instructions import LookUpStep
-from icgd.program.unit_instructions import (
-    AddGatedJacobian,
-    AddGatedProduct,
-    AddJacobian,
-    AddOuterProduct,
-    ByUnits,
-    ClipByUnits,
-    WipeByUnits,
-)
+from icgd.program.unit_instructions import ByUnits, WipeByUnits
+from icgd.program.uses import Use, names
 
-CHANGE_IN_PLACE = (
-    ClipSlots,
-    WipeSlots,
-    AccumulateOuterProduct,
-    AddGradient,
-    AddProduct,
-    LookUpStep,
-    AddOuterProduct,
-    AddJacobian,
-    AddGatedProduct,
-    AddGatedJacobian,
-    ClipByUnits,
-    WipeByUnits,
-    DescendExamples,
-    DecaySlot,
-    ShrinkSlot,
-)
-"""Instructions that add to what a slot holds, or replace it."""
-
-ACCUMULATE = (
-    AccumulateOuterProduct,
-    AddGradient,
-    AddOuterProduct,
-    AddJacobian,
-    AddGatedProduct,
-    AddGatedJacobian,
-)
-"""Those that add to weights."""
+FIXED = (Role.INPUT, Role.CONSTANT, Role.RESIDUAL)
+"""Slots that must stay as the prompt sets them."""
 
 
 def check_program(program: AbstractProgram) -> None:
@@ -91,25 +43,12 @@ _check_rules.register(ChainProgram, check_chain)
 
 @_check_rules.register
 def _check_stack(program: StackProgram) -> None:
-    """Slots and functions exist; shapes agree; a layer has instructions of one kind; nothing is
-    read before it is written, and nothing written over what another instruction left; scratch
-    is wiped when a block ends; what is accumulated is zero on queries.
+    """Slots and functions exist. Shapes agree. A layer has instructions of one kind. Nothing is
+    read before it is written, and no instruction writes over what another one left. Scratch slots
+    are wiped when a block ends. What is accumulated is zero on queries.
     """
-    if not isinstance(program.n_steps, int) or program.n_steps < 0 or not program.block:
-        raise ProgramError.broken("program", "needs a block and a whole number of steps")
-    if program.n_steps % program.steps_per_block or len(program.block) % program.steps_per_block:
-        steps = f"{program.n_steps} steps and {len(program.block)} layers"
-        raise ProgramError.broken("program", f"has {steps} in blocks of {program.steps_per_block}")
-    for function in program.functions:
-        if function_problem := _function_problem(function):
-            raise ProgramError.broken(f"function {function.name!r}", function_problem)
-        if isinstance(function, RidgeSum) and function.activation != program.activation:
-            units = f"has {function.activation} units in a program of {program.activation}"
-            raise ProgramError.broken(f"function {function.name!r}", units)
-    names = Counter((type(function), function.name) for function in program.functions)
-    for (_, name), times in names.items():
-        if times > 1:
-            raise ProgramError.broken(f"function {name!r}", f"is there {times} times, expected one")
+    _check_steps(program)
+    _check_all_functions(program)
     _check_registers(program)
     for part, layers in (("block", program.block), ("prediction", program.prediction)):
         filled: set[str] = set()
@@ -119,14 +58,33 @@ def _check_stack(program: StackProgram) -> None:
             _check_layer(program, layer, filled, where)
             _check_accumulations(layer, example_only, where)
         if filled:
-            raise ProgramError.broken(
-                part, f"leaves {', '.join(sorted(filled))} unwiped at its end"
-            )
+            left = ", ".join(sorted(filled))
+            raise ProgramError.broken(part, f"leaves {left} unwiped at its end")
+
+
+def _check_steps(program: StackProgram) -> None:
+    if not isinstance(program.n_steps, int) or program.n_steps < 0 or not program.block:
+        raise ProgramError.broken("program", "needs a block and a whole number of steps")
+    if program.n_steps % program.steps_per_block or len(program.block) % program.steps_per_block:
+        steps = f"{program.n_steps} steps and {len(program.block)} layers"
+        raise ProgramError.broken("program", f"has {steps} in blocks of {program.steps_per_block}")
+
+
+def _check_all_functions(program: StackProgram) -> None:
+    times = Counter((type(function), function.name) for function in program.functions)
+    for function in program.functions:
+        problem = _function_problem(function)
+        if isinstance(function, RidgeSum) and function.activation != program.activation:
+            problem = f"has {function.activation} units in a program of {program.activation}"
+        if (count := times[type(function), function.name]) > 1:
+            problem = problem or f"is there {count} times, expected one"
+        if problem:
+            raise ProgramError.broken(f"function {function.name!r}", problem)
 
 
 @singledispatch
 def _function_problem(function: Function) -> str | None:
-    """What is wrong with a function, or None."""
+    """What is wrong with a function; None if nothing is."""
     return "is of no known kind"
 
 
@@ -177,7 +135,7 @@ def _check_registers(program: StackProgram) -> None:
     """All look-ups share the registers, and the registers' constants have their slots."""
     halves = {function.half for function in program.lattice_functions}
     if len(halves) > 1:
-        raise ProgramError.broken("program", f"has look-ups over grids of half {sorted(halves)}")
+        raise ProgramError.broken("program", f"has look-ups over lattices of half {sorted(halves)}")
     shared = (ONE, IS_EXAMPLE, IS_QUERY, LOG_EXAMPLES) if halves else ()
     for name in (*program.registers(), *shared):
         if program.layout.slot(name).role is not Role.CONSTANT:
@@ -198,46 +156,44 @@ def _check_layer(program: StackProgram, layer: Layer, filled: set[str], where: s
         _check_writes(program.layout, instruction, filled, written, where)
         if problem := shape_problem(instruction, program.layout):
             raise ProgramError.broken(where, problem)
-        if isinstance(instruction, WipeSlots | WipeByUnits):
+        if isinstance(instruction, basic.WipeSlots | WipeByUnits):
             wiped.update(instruction.slots)
     filled.update(name for name in written if program.layout.slot(name).role is Role.SCRATCH)
     filled.difference_update(wiped)
 
 
+EVALUATED: dict[LayerKind, type[Function]] = {
+    LayerKind.GRID: GridMean,
+    LayerKind.SOFTMAX: LatticeFunction,
+}
+"""The kinds of function that layers evaluate; all other layers evaluate sums of ReLUs."""
+
+
 def _check_functions(program: StackProgram, instruction: Instruction, where: str) -> None:
-    """Functions exist, and those of one look-up are on one grid."""
-    if isinstance(instruction, ByUnits):
-        for name in instruction.functions():
-            program.ridge_sum(name)
-        return
-    if instruction.kind is LayerKind.GRID:
-        for name in instruction.functions():
-            program.grid_mean(name)
-        return
-    if instruction.kind is not LayerKind.SOFTMAX:
-        for name in instruction.functions():
-            program.relu_sum(name)
-        return
-    look_ups = [program.look_up(name) for name in instruction.functions()]
-    if len({(function.spacing, function.ratio) for function in look_ups}) > 1:
-        names = ", ".join(function.name for function in look_ups)
-        raise ProgramError.broken(where, f"looks up {names} at once, which are on different grids")
+    """Functions exist, and those of one look-up have values at the same lattice points."""
+    by_units = isinstance(instruction, ByUnits)
+    kind: type[Function] = RidgeSum if by_units else EVALUATED.get(instruction.kind, ReluSum)
+    functions = [program.function(name, kind) for name in instruction.functions()]
+    lattices = {(f.spacing, f.ratio) for f in functions if isinstance(f, LatticeFunction)}
+    if len(lattices) > 1:
+        found = ", ".join(function.name for function in functions)
+        raise ProgramError.broken(where, f"looks up {found} at once, which have different lattices")
 
 
 def _check_accumulations(layer: Layer, example_only: set[str], where: str) -> None:
     """Attention sums over all tokens: what it accumulates must be zero on queries.
 
-    `example_only` holds the slots that are: gated ones, and products with them.
+    `example_only` collects the slots that are zero there: gated ones, and products with them.
     """
     for instruction in layer.instructions:
         match instruction:
-            case MapSlots(only_where="is_example", write=write):
+            case basic.MapSlots(only_where="is_example", write=write):
                 example_only.add(write)
-            case MultiplySlots(left=left, right=right, write=write):
+            case basic.MultiplySlots(left=left, right=right, write=write):
                 example_only.update({write} if {left, right} & example_only else ())
-            case PullBack(upstream=upstream, write=write):
+            case basic.PullBack(upstream=upstream, write=write):
                 example_only.update({write} if upstream in example_only else ())
-            case AccumulateOuterProduct(left=left) if left not in example_only:
+            case basic.AccumulateOuterProduct(left=left) if left not in example_only:
                 raise ProgramError.broken(where, f"accumulates {left!r}, not zero on queries")
 
 
@@ -253,19 +209,18 @@ def _check_writes(
     if isinstance(instruction, DescendFunction):
         written.update(instruction.writes())
         return
-    changes_in_place = isinstance(instruction, CHANGE_IN_PLACE)
     for name in instruction.writes():
         role = layout.slot(name).role
-        if role in (Role.INPUT, Role.CONSTANT, Role.RESIDUAL):
+        if role in FIXED:
             raise ProgramError.broken(where, f"writes to {name!r}, which must stay as it is")
-        if role is Role.SCRATCH and isinstance(instruction, ACCUMULATE):
+        if role is Role.SCRATCH and name in names(instruction, Use.ACCUMULATE):
             raise ProgramError.broken(where, f"accumulates into scratch slot {name!r}")
         if role is Role.LABEL and getattr(instruction, "only_where", None) != IS_QUERY:
             raise ProgramError.broken(where, f"writes over {name!r}, the examples' labels")
         if name in written:
             raise ProgramError.broken(where, f"writes {name!r} twice in one layer")
-        held = name in filled or role is Role.PARAMETER
-        adds_to_weights = role is Role.PARAMETER and isinstance(instruction, AddProduct)
-        if (held and not changes_in_place) or adds_to_weights:
+        is_held = name in filled or role is Role.PARAMETER
+        is_added = role is Role.PARAMETER and name in names(instruction, Use.ADD)
+        if (is_held and name in names(instruction, Use.WRITE)) or is_added:
             raise ProgramError.broken(where, f"writes over {name!r}, which still holds a value")
         written.add(name)

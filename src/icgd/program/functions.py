@@ -1,9 +1,9 @@
 r"""Functions as plain data: what a program's layers can evaluate exactly.
 
-Four kinds: sums of ReLUs, look-ups by one softmax head over a grid of tokens, means over any
-tokens, and sums of any activation (`ridge.py`), also of two variables.
+There are four kinds: sums of ReLUs, look-ups by one softmax head over a lattice, means over the
+tokens of a grid, and sums of any activation (`ridge.py`), which may have two variables.
 
-A continuous piecewise-linear function is a sum of ReLUs. Counted outwards from an anchor c,
+A continuous piecewise-linear function is a sum of ReLUs. Counted outwards from an anchor c, it is
 
     f(z) = f(c) + right * relu(z - c) - left * relu(c - z)
            + sum_{knots t > c} jump(t) relu(z - t) + sum_{knots t < c} jump(t) relu(t - z),
@@ -11,17 +11,56 @@ A continuous piecewise-linear function is a sum of ReLUs. Counted outwards from 
 where jump(t) is the change of slope at t. Counting outwards keeps the terms small near the
 anchor, so that little is lost to rounding.
 
-A softmax head over grid tokens g = -half .. half, which meets an argument s with the scores
-(g s / spacing - g^2 / 2) / ratio^2, weighs them by a discrete Gaussian around s, `ratio` cells
-wide, and returns the mean of the tokens' values.
+A look-up is a softmax head over tokens g = -half .. half, one for each lattice point g * spacing.
+At an argument s it has the scores (g s / spacing - g^2 / 2) / ratio^2. These weigh the tokens by a
+discrete Gaussian around s, `ratio` spacings wide, and the head returns the mean of their values.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
+from typing import TypeVar, final
 
-from icgd.program.ridge import RidgeSum
+AnyFunction = TypeVar("AnyFunction", bound="Function")
+
+
+class Function(ABC):
+    """What layers evaluate in place of the function called `name`. Kinds are frozen dataclasses.
+
+    `error` bounds the distance to the real function, except near kinks.
+    """
+
+    name: str
+    error: float
+
+    @property
+    @abstractmethod
+    def fineness(self) -> str:
+        """How finely it is approximated, in words."""
+
+    @abstractmethod
+    def in_words(self) -> str:
+        """How finely it is approximated, and where."""
+
+    @property
+    def largest_error(self) -> float:
+        """The certified largest distance to the real function, kinks included."""
+        return self.error
+
+    @property
+    def is_exact(self) -> bool:
+        return self.largest_error == 0.0
+
+    @property
+    def is_ramp(self) -> bool:
+        """Whether it stands in for a function that jumps."""
+        return False
+
+    def without_error(self: AnyFunction) -> AnyFunction:
+        """The same function, taken for the real one."""
+        return replace(self, error=0.0)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
@@ -33,13 +72,14 @@ class ReluTerm:
     coefficient: float
 
 
+@final
 @dataclass(frozen=True)
-class ReluSum:
+class ReluSum(Function):
     """A piecewise-linear stand-in for the function called `name`, with its certified errors.
 
-    `slopes[i]` holds between knots i - 1 and i, and `errors[i]` bounds the distance to the real
-    function there, within [low, high]. Knots are multiples of `grid`, a power of two, so that
-    a piece is found by one exact multiplication.
+    Between knots i - 1 and i it has the slope `slopes[i]`, and `errors[i]` bounds its distance to
+    the real function, within [low, high]. Knots are multiples of `grid`, a power of two, so that
+    one exact multiplication finds a piece.
     """
 
     name: str
@@ -58,25 +98,21 @@ class ReluSum:
 
     @property
     def fineness(self) -> str:
-        """How finely it is approximated, in words."""
         return f"{self.n_pieces} piece{'s' * (self.n_pieces != 1)}"
 
+    def in_words(self) -> str:
+        n_terms = len(self.terms())
+        terms = f"{n_terms} term{'s' * (n_terms != 1)}"
+        return f"{self.fineness}, {terms} on [{self.low:g}, {self.high:g}]"
+
     @property
-    def error(self) -> float:
-        """Certified largest distance to the real function on [low, high]."""
+    def error(self) -> float:  # type: ignore[override]
+        """The certified largest distance to the real function on [low, high]."""
         return max(self.errors)
 
     @property
-    def largest_error(self) -> float:
-        return self.error
-
-    @property
-    def is_exact(self) -> bool:
-        return self.error == 0.0
-
-    @property
     def is_ramp(self) -> bool:
-        """Whether it stands in for a derivative that jumps: level on every other piece."""
+        """Whether it stands in for a derivative that jumps: then every other piece is level."""
         return self.name.endswith("'") and not self.is_exact and not any(self.slopes[::2])
 
     def terms(self) -> tuple[ReluTerm, ...]:
@@ -113,18 +149,18 @@ class ReluSum:
         return sum(values, 0.0)
 
     def without_error(self) -> ReluSum:
-        """The same function, taken for the real one."""
         return replace(self, errors=(0.0,) * self.n_pieces)
 
 
+@final
 @dataclass(frozen=True)
-class LatticeFunction:
-    """Values of the grid tokens that make a head return `name` at s, within `error`.
+class LatticeFunction(Function):
+    """A look-up: with these `values` at the lattice points, a head returns `name` within `error`.
 
-    The error is proved on [-reach, reach], or everywhere if the function `saturates`: far out
-    the head returns the value of the last token. `size` bounds the sum of weight * |value|, and
-    `sensitivity` what a relative rounding of all scores changes, as a multiple of it, where the
-    terms of the argument have a total size of at most reach.
+    The error is proved on [-reach, reach], or everywhere if the function `saturates`: far out the
+    head returns the value of the last point. `size` bounds the sum of weight * |value|. If all
+    scores are rounded relatively by r, the result changes by at most `sensitivity` * r, as long as
+    the terms of the argument have a total size of at most `reach`.
     """
 
     name: str
@@ -139,34 +175,26 @@ class LatticeFunction:
 
     @property
     def half(self) -> int:
-        """The grid tokens are those from -half to half."""
+        """The lattice points are numbered from -half to half."""
         return len(self.values) // 2
 
     @property
     def fineness(self) -> str:
-        """How finely it is approximated, in words."""
-        return f"{len(self.values)} grid tokens"
+        return f"{len(self.values)} lattice points"
 
-    @property
-    def largest_error(self) -> float:
-        return self.error
-
-    @property
-    def is_exact(self) -> bool:
-        return self.error == 0.0
-
-    def without_error(self) -> LatticeFunction:
-        """The same function, taken for the real one."""
-        return replace(self, error=0.0)
+    def in_words(self) -> str:
+        where = "everywhere" if self.saturates else f"on [-{self.reach:g}, {self.reach:g}]"
+        return f"{self.fineness}, {self.spacing:.3g} apart, {where}"
 
 
+@final
 @dataclass(frozen=True)
-class GridMean:
-    """What a head returns that meets tokens g with the scores points[g] * s + offsets[g].
+class GridMean(Function):
+    """The mean of `values` over a grid whose tokens g have the scores points[g] * s + offsets[g].
 
-    That is the mean of `values` under their softmax, and `name` at s, within `error`, on
-    [-reach, reach]. `size` bounds the sum of weight * |value|. A relative rounding of all scores
-    moves it by at most `per_argument` times what the terms of s add up to, and `per_offset`.
+    It is `name` at s, within `error`, on [-reach, reach]. `size` bounds the sum of weight *
+    |value|. If all scores are rounded relatively by r, it changes by at most r times the sum of
+    `per_offset` and of `per_argument` times the total size of the terms of s.
     """
 
     name: str
@@ -181,20 +209,7 @@ class GridMean:
 
     @property
     def fineness(self) -> str:
-        """How finely it is approximated, in words."""
         return f"{len(self.values)} grid tokens"
 
-    @property
-    def largest_error(self) -> float:
-        return self.error
-
-    @property
-    def is_exact(self) -> bool:
-        return self.error == 0.0
-
-    def without_error(self) -> GridMean:
-        """The same function, taken for the real one."""
-        return replace(self, error=0.0)
-
-
-Function = ReluSum | LatticeFunction | GridMean | RidgeSum
+    def in_words(self) -> str:
+        return f"{self.fineness} on [-{self.reach:g}, {self.reach:g}]"

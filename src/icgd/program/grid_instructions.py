@@ -1,20 +1,20 @@
-r"""Instructions of a step on a linear model: the means, what they leave of the labels, penalties.
+r"""Instructions of a step on a linear model: its means, its gradient and its penalties.
 
-The tokens of a head of grid attention are multiples of the first column, points[g] times it for the
-keys and values[g] times it for the values, with an offset for each. So a column whose query holds
-its own x meets them with the scores points[g] <w, x> + offsets[g], and gets the mean of values[g]:
-a function of <w, x>. Then attention with ReLUs adds (mean_i - y_i) x_i over the examples.
+The tokens of a head of grid attention are multiples of the first column: points[g] times it for the
+keys and values[g] times it for the values, with an offset for each. A column whose query holds its
+own x has the scores points[g] <w, x> + offsets[g], and gets the mean of values[g], which is a
+function of <w, x>. Then attention with ReLUs adds up (mean_i - y_i) x_i over the examples.
 
-No weight depends on the number of examples or of queries: what a step needs to know of it is in the
-prompt, in a constant slot, and so is the flag that leaves queries out.
+No weight depends on the number of examples or of queries. A constant slot of the prompt says how
+many there are, and a flag leaves queries out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from icgd.program.instructions import IS_QUERY, N_TOKENS, ONE, Instruction, LayerKind
+from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
 
 
 def _score(weights: tuple[str, ...], inputs: tuple[str, ...]) -> str:
@@ -34,24 +34,19 @@ class DescendExamples(Instruction):
     mean less any label, so that both relus are 0.
     """
 
-    mean: str
-    label: str
-    inputs: tuple[str, ...]
-    weights: tuple[str, ...]
-    tokens: str
+    mean: Read
+    label: Read
+    inputs: tuple[Read, ...]
+    weights: tuple[Accumulated, ...]
+    tokens: Read
     gate: float
     scale: float
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
+    kind = LayerKind.ATTENTION
+    constants = (IS_QUERY,)
 
     def share(self, n_examples: int) -> float:
-        """The share of one example among `n_examples`: what `tokens` holds, a token."""
+        """The weight of an example in the sum: 1, or 1 / n_examples in a mean."""
         return 1.0 if self.tokens == N_TOKENS else 1 / n_examples
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.mean, self.label, *self.inputs, self.tokens, IS_QUERY)
-
-    def writes(self) -> tuple[str, ...]:
-        return self.weights
 
     def formula(self) -> str:
         inputs = ", ".join(f"{name}_i" if name != ONE else "1" for name in self.inputs)
@@ -64,18 +59,13 @@ class DescendExamples(Instruction):
 class DecaySlot(Instruction):
     """Add `decay` times the first column's `slot` to the slot of every column.
 
-    One head with one token, which is that column.
+    It takes one head with one token, which is that column.
     """
 
-    slot: str
+    slot: Changed
     decay: float
-    kind: ClassVar[LayerKind] = LayerKind.GRID
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.slot, ONE)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.slot,)
+    kind = LayerKind.GRID
+    constants = (ONE,)
 
     def formula(self) -> str:
         return f"{self.slot} += {self.decay:g} * {self.slot}"
@@ -83,27 +73,19 @@ class DecaySlot(Instruction):
 
 @dataclass(frozen=True)
 class PredictMean(Instruction):
-    """Set `write = mean(<weights, inputs>)` at every token: one head, whose tokens hold weights.
+    """Set `write = mean(<weights, inputs>)` at every token; the head's grid holds the weights.
 
-    At the tokens with the flag `checked` scores are at most `reach` in size, or the run is stopped.
+    A run stops if a score is larger than `reach` at a token with the flag `checked`.
     """
 
-    mean: str
-    weights: tuple[str, ...]
-    inputs: tuple[str, ...]
+    mean: Evaluated
+    weights: tuple[Read, ...]
+    inputs: tuple[Read, ...]
     reach: float
     checked: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.GRID
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.weights, *self.inputs, ONE)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.mean,)
+    write: Written
+    kind = LayerKind.GRID
+    constants = (ONE,)
 
     def formula(self) -> str:
         return f"{self.write} = {self.mean}({_score(self.weights, self.inputs)})"
@@ -111,22 +93,17 @@ class PredictMean(Instruction):
 
 @dataclass(frozen=True)
 class ShrinkSlot(Instruction):
-    """Move every coordinate of `slot` towards 0 by `threshold`, and no further, then clip it.
+    """Move every coordinate w of `slot` towards 0 by `threshold`, at most to 0, then clip it.
 
-    With b = `bound` that is w - clip(w, threshold) - relu(w - threshold - b) + relu(-w - threshold
-    - b), six ReLUs for each coordinate.
+    With t = `threshold` and b = `bound` that is w - clip(w, t) - relu(w - t - b) + relu(-w - t -
+    b), which takes six ReLUs for each coordinate.
     """
 
-    slot: str
+    slot: Changed
     threshold: float
     bound: float
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.slot, ONE)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.slot,)
+    kind = LayerKind.MLP
+    constants = (ONE,)
 
     def formula(self) -> str:
         clipped = f"clip to [-{self.bound:g}, {self.bound:g}]"

@@ -1,7 +1,7 @@
 r"""Instructions: verbs on slots, at the level of meaning.
 
-Each says what it computes at every token, which slots it reads and writes, and in which kind
-of layer it runs. Every instruction of a layer reads the stream as it was before the layer.
+An instruction says what it computes at every token, which slots it reads and writes, and in which
+kind of layer it runs. All instructions of a layer read the stream as it was before the layer.
 `weights/lowering.py` spells an instruction out as heads or hidden units, `backends/fused.py`
 runs it directly, and `certificates/bounds.py` bounds its error.
 """
@@ -13,7 +13,24 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from icgd.program import uses
 from icgd.program.layout import Layout
+from icgd.program.uses import Accumulated, Added, Changed, Evaluated, Flag, Read, Use, Written
+
+ONE = "one"
+"""The slot that holds 1 in every token."""
+
+IS_EXAMPLE, IS_QUERY = "is_example", "is_query"
+"""The flags of the two kinds of token that carry data."""
+
+TOKENS_PER_EXAMPLE = "tokens_per_example"
+"""The slot that holds n_tokens / n_examples in every token."""
+
+N_TOKENS = "n_tokens"
+"""The slot that holds the number of tokens in every token."""
+
+IDENTITY, SQUARE = "identity", "square"
+"""The functions that `Project` and `AddProduct` look up."""
 
 
 class LayerKind(Enum):
@@ -28,49 +45,45 @@ class LayerKind(Enum):
 
 
 class Instruction(ABC):
-    """What every instruction knows about itself."""
+    """What every instruction says of itself. The types of its fields say what it reads and writes.
+
+    It runs in layers of the `kind`, and always reads the slots in `constants`.
+    """
 
     kind: ClassVar[LayerKind]
-
-    @abstractmethod
-    def reads(self) -> tuple[str, ...]:
-        """Names of the slots whose values it uses."""
-
-    @abstractmethod
-    def writes(self) -> tuple[str, ...]:
-        """Names of the slots that it changes."""
+    constants: ClassVar[tuple[Read, ...]] = ()
 
     @abstractmethod
     def formula(self) -> str:
         """The instruction as one line of a listing."""
 
+    def reads(self) -> tuple[str, ...]:
+        """Names of the slots whose values it uses."""
+        return uses.names(self, Use.READ, Use.FLAG, Use.CHANGE)
+
+    def writes(self) -> tuple[str, ...]:
+        """Names of the slots that it changes."""
+        return uses.names(self, Use.WRITE, Use.ADD, Use.ACCUMULATE, Use.CHANGE)
+
     def functions(self) -> tuple[str, ...]:
         """Names of the program's functions that it evaluates."""
-        return ()
+        return uses.names(self, Use.EVALUATE)
 
 
 @dataclass(frozen=True)
 class ApplyUnits(Instruction):
     """Set `write[k] = function(<weights[k, :], inputs>)`: one layer of units at every token.
 
-    The weights are equal in all tokens, so the mean over tokens in attention is exact; the only
+    The weights are equal in all tokens, so that attention's mean over tokens is exact. The only
     error is that of `function`.
     """
 
-    weights: str
-    inputs: str
-    function: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.weights, self.inputs, ONE)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
+    weights: Read
+    inputs: Read
+    function: Evaluated
+    write: Written
+    kind = LayerKind.ATTENTION
+    constants = (ONE,)
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.weights} @ {self.inputs})"
@@ -80,22 +93,17 @@ class ApplyUnits(Instruction):
 class AccumulateOuterProduct(Instruction):
     """Add `scale * (1 / n_examples) sum_tokens left right^T` to the matrix slot `write`.
 
-    `left` must be zero on queries. Exact, because relu(s) - relu(-s) = s. Attention divides by
-    the number of tokens; slot `tokens_per_example` in the query undoes that, so that one set of
-    weights serves prompts of every length.
+    `left` must be zero on queries. The sum is exact, because relu(s) - relu(-s) = s. Attention
+    divides by the number of tokens, and slot `tokens_per_example` in the query undoes that, so that
+    one set of weights serves prompts of every length.
     """
 
-    left: str
-    right: str
+    left: Read
+    right: Read
     scale: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.right, TOKENS_PER_EXAMPLE)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    write: Accumulated
+    kind = LayerKind.ATTENTION
+    constants = (TOKENS_PER_EXAMPLE,)
 
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left} (x) {self.right})"
@@ -103,18 +111,13 @@ class AccumulateOuterProduct(Instruction):
 
 @dataclass(frozen=True)
 class MultiplySlots(Instruction):
-    """Set `write[k] = left[k] * right[k]` at every token. Exact."""
+    """Set `write[k] = left[k] * right[k]` at every token, exactly."""
 
-    left: str
-    right: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.PRODUCT
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.right, ONE)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    left: Read
+    right: Read
+    write: Written
+    kind = LayerKind.PRODUCT
+    constants = (ONE,)
 
     def formula(self) -> str:
         return f"{self.write} = {self.left} * {self.right}"
@@ -122,19 +125,13 @@ class MultiplySlots(Instruction):
 
 @dataclass(frozen=True)
 class PullBack(Instruction):
-    """Set `write[k] = slope[k] * <weights[:, k], upstream>` at every token. Exact."""
+    """Set `write[k] = slope[k] * <weights[:, k], upstream>` at every token, exactly."""
 
-    weights: str
-    upstream: str
-    slope: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.PRODUCT
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.weights, self.upstream, self.slope)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    weights: Read
+    upstream: Read
+    slope: Read
+    write: Written
+    kind = LayerKind.PRODUCT
 
     def formula(self) -> str:
         return f"{self.write} = {self.slope} * ({self.weights}^T @ {self.upstream})"
@@ -144,16 +141,16 @@ class PullBack(Instruction):
 class Combination:
     """`sum_i coefficients[i] * slots[i]`, coordinate by coordinate."""
 
-    slots: tuple[str, ...]
+    slots: tuple[Read, ...]
     coefficients: tuple[float, ...]
 
     @classmethod
     def of(cls, slot: str) -> Combination:
-        """A slot itself."""
+        """The combination that is one slot."""
         return cls((slot,), (1.0,))
 
     def terms(self) -> tuple[tuple[str, float], ...]:
-        """Slots with their coefficients."""
+        """The slots with their coefficients."""
         return tuple(zip(self.slots, self.coefficients, strict=True))
 
     def formula(self) -> str:
@@ -167,7 +164,7 @@ class Summand:
     """`function(argument)`, coordinate by coordinate."""
 
     argument: Combination
-    function: str
+    function: Evaluated
 
     def formula(self) -> str:
         return f"{self.function}({self.argument.formula()})"
@@ -175,29 +172,19 @@ class Summand:
 
 @dataclass(frozen=True)
 class MapSlots(Instruction):
-    """Set `write = sum of summands` at the tokens where flag `only_where` is 1, not elsewhere.
+    """Set `write = sum of summands` at the tokens where flag `only_where` is 1, and only there.
 
-    Elsewhere a flag of `never_where` is 1 and each ReLU's argument is lowered by `gate`, which is
-    larger than any argument on the domain: the ReLU is then exactly 0. Where these flags are 0
-    the gate adds exactly nothing.
+    At other tokens a flag of `never_where` is 1, which lowers each ReLU's argument by `gate`. That
+    is larger than any argument on the domain, so that the ReLU is exactly 0. Where these flags are
+    0 the gate changes nothing.
     """
 
     summands: tuple[Summand, ...]
     only_where: str
-    never_where: tuple[str, ...]
+    never_where: tuple[Flag, ...]
     gate: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        slots = [slot for summand in self.summands for slot in summand.argument.slots]
-        return (*slots, *self.never_where)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return tuple(summand.function for summand in self.summands)
+    write: Written
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         total = " + ".join(summand.formula() for summand in self.summands)
@@ -212,16 +199,10 @@ class ClipSlots(Instruction):
     That is w - relu(w - b) + relu(-w - b).
     """
 
-    slots: tuple[str, ...]
+    slots: tuple[Changed, ...]
     bound: float
-    unit: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.slots, self.unit)
-
-    def writes(self) -> tuple[str, ...]:
-        return self.slots
+    unit: Read
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         unit = "" if self.unit == ONE else f" {self.unit}"
@@ -232,14 +213,8 @@ class ClipSlots(Instruction):
 class WipeSlots(Instruction):
     """Set every coordinate of `slots` to exactly 0: h - relu(h) + relu(-h)."""
 
-    slots: tuple[str, ...]
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return self.slots
-
-    def writes(self) -> tuple[str, ...]:
-        return self.slots
+    slots: tuple[Changed, ...]
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         return f"wipe {', '.join(self.slots)}"
@@ -249,20 +224,20 @@ class WipeSlots(Instruction):
 class Argument:
     """What a head takes at a token: `weights @ inputs`, or `inputs` without weights.
 
-    With `transposed` it is `weights^T @ inputs`. Registers hold the weights times their own scale,
-    so that the scores of a grid are linear in it.
+    With `transposed` it is `weights^T @ inputs`. A register holds the weights times its own scale,
+    so that its score is linear in the scale.
     """
 
     inputs: Combination
-    weights: str | None = None
+    weights: Read | None = None
     transposed: bool = False
 
     def slots(self) -> tuple[str, ...]:
-        """Slots that it is made of."""
+        """The slots that it is made of."""
         return self.inputs.slots if self.weights is None else (*self.inputs.slots, self.weights)
 
     def features(self, layout: Layout) -> int:
-        """Features of query and key that form one of its coordinates."""
+        """How many features of query and key form one of its coordinates."""
         return 1 if self.weights is None else layout.slot(self.inputs.slots[0]).width
 
     def width(self, layout: Layout) -> int:
@@ -282,24 +257,17 @@ class Argument:
 
 @dataclass(frozen=True)
 class LookUp(Instruction):
-    """Set `writes[i] = functions[i](argument)`, one head for each coordinate.
+    """Set `into[i] = lookups[i](argument)`, with one head for each coordinate.
 
-    All functions have values on the same grid, so that they come from the same heads.
+    All functions have values at the same lattice points, so that they come from the same heads.
+    The argument is taken as it is: it is not divided by a `reach` as that of `Project` is.
     """
 
     argument: Argument
-    lookups: tuple[str, ...]
-    into: tuple[str, ...]
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return self.argument.slots()
-
-    def writes(self) -> tuple[str, ...]:
-        return self.into
-
-    def functions(self) -> tuple[str, ...]:
-        return self.lookups
+    lookups: tuple[Evaluated, ...]
+    into: tuple[Written, ...]
+    reach: ClassVar[float] = 1.0
+    kind = LayerKind.SOFTMAX
 
     def formula(self) -> str:
         functions = ", ".join(self.lookups)
@@ -308,21 +276,13 @@ class LookUp(Instruction):
 
 @dataclass(frozen=True)
 class Project(Instruction):
-    """Set `write = argument`, which is at most `reach` in size, one head for each coordinate."""
+    """Set `write = argument`, which is at most `reach` in size, with one head a coordinate."""
 
     argument: Argument
     reach: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return self.argument.slots()
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (IDENTITY,)
+    write: Written
+    kind = LayerKind.SOFTMAX
+    function: ClassVar[Evaluated] = IDENTITY
 
     def formula(self) -> str:
         return f"{self.write} = {self.argument.formula()}"
@@ -330,7 +290,7 @@ class Project(Instruction):
 
 @dataclass(frozen=True)
 class AddProduct(Instruction):
-    """Add `factor * argument` to `write`, two heads for each coordinate.
+    """Add `factor * argument` to `write`, with two heads for each coordinate.
 
     With a = argument / reach and f = factor / factor_reach, both at most 1 in size, it is
     reach factor_reach ((a + f)^2 - (a - f)^2) / 4.
@@ -338,19 +298,11 @@ class AddProduct(Instruction):
 
     argument: Argument
     reach: float
-    factor: str
+    factor: Read
     factor_reach: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.argument.slots(), self.factor)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (SQUARE,)
+    write: Added
+    kind = LayerKind.SOFTMAX
+    function: ClassVar[Evaluated] = SQUARE
 
     def formula(self) -> str:
         return f"{self.write} += {self.factor} * ({self.argument.formula()})"
@@ -360,44 +312,22 @@ class AddProduct(Instruction):
 class AddGradient(Instruction):
     r"""Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
 
-    A register reads the examples with the scores e * left[k], and a token of value 0 with a score
-    so high that it alone makes up the denominator: the examples keep a share mu of 1e-12. So it
-    gets mu mean(exp(e left[k]) right), to a relative error of mu, and nothing is lost to rounding,
-    because the other value is 0. Six heads for each row k, with e = +-1, +-2 and +-3 probes, give
-    mu mean(left[k] right) up to a sixth power of the probe. The share is proportional to the
-    register's scale, as is what it adds.
+    A register reads the examples with the scores e * left[k]. It also reads a token of value 0,
+    with a score so high that this token alone makes up the denominator: the examples keep a share
+    mu of 1e-12. So the register gets mu mean(exp(e left[k]) right), up to a relative error of mu.
+    Rounding loses nothing, because the other value is 0. Six heads for each row k, with e = +-1,
+    +-2 and +-3 probes, give mu mean(left[k] right) up to a sixth power of the probe. Both the share
+    and the update are proportional to the register's scale.
     """
 
     left: Combination
-    right: str
+    right: Read
     scale: float
     probe: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.left.slots, self.right)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    write: Accumulated
+    kind = LayerKind.SOFTMAX
 
     def formula(self) -> str:
         left = self.left.formula()
         left = left if self.left.coefficients == (1.0,) else f"({left})"
         return f"{self.write} += {self.scale:g} * mean({left} (x) {self.right})"
-
-
-ONE = "one"
-"""The slot that holds 1 in every token."""
-
-IS_EXAMPLE, IS_QUERY = "is_example", "is_query"
-"""The flags of the two kinds of token that carry data."""
-
-TOKENS_PER_EXAMPLE = "tokens_per_example"
-"""The slot that holds n_tokens / n_examples in every token."""
-
-N_TOKENS = "n_tokens"
-"""The slot that holds the number of tokens in every token."""
-
-IDENTITY, SQUARE = "identity", "square"
-"""The look-ups of `Project` and `AddProduct`."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from icgd.program.instructions import IS_EXAMPLE, Instruction, LayerKind
+from icgd.program.uses import Read
 
 
 @dataclass(frozen=True)
 class KernelTerm:
-    """`weight * K(G u, G w)` for the kernel called `kernel`; G = `transform`, row by row, or I."""
+    """`weight * K(G u, G w)` for the kernel called `kernel`; G is the `transform`, default I."""
 
     kernel: str
     transform: tuple[tuple[float, ...], ...] | None
@@ -26,24 +26,23 @@ class KernelTerm:
 
 @dataclass(frozen=True)
 class DescendFunction(Instruction):
-    """One step of descent in function space, at every token, summing over the examples j only.
+    """Take one step of descent in function space at every token; sums are over the examples j.
 
-    residual -= step_size * (sum_j K(x, x_j) residual_j + noise * residual, the latter on examples)
-    x        += A sum_j K(x, x_j) x_j, if there is a transform A
+    residual -= step_size * (sum_j K(x, x_j) residual_j + noise * residual)
+    x        += A sum_j K(x, x_j) x_j
 
-    K is the sum of `terms`. Exact: only rounding errs.
+    K is the sum of `terms`. The noise counts at examples only, and x moves only if there is a
+    `transform` A. The step is exact up to rounding.
     """
 
     terms: tuple[KernelTerm, ...]
     step_size: float
     noise: float
     transform: tuple[tuple[float, ...], ...] | None
-    inputs: str = "x"
-    residual: str = "y"
-    kind: ClassVar[LayerKind] = LayerKind.KERNEL
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.inputs, self.residual, IS_EXAMPLE)
+    inputs: Read = "x"
+    residual: Read = "y"
+    kind = LayerKind.KERNEL
+    constants = (IS_EXAMPLE,)
 
     def writes(self) -> tuple[str, ...]:
         return (self.residual,) if self.transform is None else (self.residual, self.inputs)

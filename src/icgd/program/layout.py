@@ -1,4 +1,4 @@
-"""The residual stream's coordinates by name; the only place with offsets."""
+"""The residual stream's coordinates by name. Offsets are computed only here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """Width of the stream, d_model."""
+        """The width of the stream, d_model."""
         return sum(slot.width for slot in self.slots)
 
     @property
@@ -62,14 +62,15 @@ class Layout:
                 return slot
         raise LayoutError.unknown_slot(name, known=self.names)
 
+    def width_of(self, *names: str) -> int:
+        """How many coordinates the slots have together."""
+        return sum(self.slot(name).width for name in names)
+
     def range_of(self, name: str) -> slice:
-        """Coordinates of slot `name`, for use as `stream[..., layout.range_of(name)]`."""
-        start = 0
-        for slot in self.slots:
-            if slot.name == name:
-                return slice(start, start + slot.width)
-            start += slot.width
-        raise LayoutError.unknown_slot(name, known=self.names)
+        """The coordinates of slot `name`, for use as `stream[..., layout.range_of(name)]`."""
+        place = self.slots.index(self.slot(name))
+        start = sum(slot.width for slot in self.slots[:place])
+        return slice(start, start + self.slots[place].width)
 
     def having(self, role: Role) -> tuple[Slot, ...]:
         """The slots of one role, in order."""

@@ -42,7 +42,7 @@ def constants(program: AbstractProgram) -> Iterator[tuple[str, float]]:
 
 
 def numbers_of(program: AbstractProgram) -> list[Numbers]:
-    """All numbers, those of a table together."""
+    """All numbers of a program; the entries of a tuple stand together."""
     found: list[Numbers] = []
     _collect(program, "program", type(program).__name__, found)
     return found
@@ -78,7 +78,7 @@ def _field_names(kind: type) -> tuple[str, ...]:
 
 @singledispatch
 def _place_of(part: object, number: int, where: str, path: str) -> tuple[str, str]:
-    """What an entry of a tuple is called: layers, instructions and functions start a new path."""
+    """What an entry of a tuple is called. Layers, instructions and functions start a new path."""
     return where, f"{path}[{number}]"
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from icgd.program.functions import Function
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.layout import Layout
+
+AnyInstruction = TypeVar("AnyInstruction", bound=Instruction)
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class Layer:
 class AbstractProgram(ABC):
     """What every program says of itself. Subclasses are final, frozen dataclasses.
 
-    `layers` are those that exist as weights, each once, however often it runs. The slots of the
-    stream that they work on are in `layout`, the functions that they evaluate in `functions`.
+    `layers` holds the layers that exist as weights, each once, however often it runs. They work on
+    the slots in `layout` and evaluate the functions in `functions`.
     """
 
     construction: str
@@ -37,10 +39,15 @@ class AbstractProgram(ABC):
     n_steps: int
     layers: tuple[Layer, ...]
 
+    def first(self, kind: type[AnyInstruction]) -> AnyInstruction | None:
+        """The first instruction of a kind, or None."""
+        instructions = (part for layer in self.layers for part in layer.instructions)
+        return next((part for part in instructions if isinstance(part, kind)), None)
+
     @property
     @abstractmethod
     def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of the weights that it trains; there are none where it trains a function."""
+        """The shapes of the weights that it trains; empty if it trains a function."""
 
     @property
     @abstractmethod
@@ -50,7 +57,7 @@ class AbstractProgram(ABC):
     @property
     @abstractmethod
     def n_examples(self) -> int | None:
-        """How many examples a prompt must have, in a program that is made for a number of them."""
+        """How many examples a prompt must have, or None if any number will do."""
 
     @property
     @abstractmethod

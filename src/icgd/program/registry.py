@@ -1,4 +1,4 @@
-"""All kinds of program; a file's data are read by the one that wrote them."""
+"""All kinds of program. The kind that wrote a file's data reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
 
 PROGRAMS: dict[str, type[AbstractProgram]] = {"block": StackProgram, "rows": ChainProgram}
-"""Each kind by a key that the data of no other kind have."""
+"""The kinds, each under a key that only its own data have."""
 
 
 def from_data(data: Mapping[str, Any]) -> AbstractProgram:

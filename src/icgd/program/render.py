@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import lru_cache, partial
 from inspect import isabstract, isclass
-from itertools import accumulate
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args, get_type_hints
 
-from icgd.program import (
-    chain_instructions,
-    grid_instructions,
-    instructions,
-    kernel_instructions,
-    table_instructions,
-    unit_instructions,
-)
-from icgd.program.functions import Function, GridMean, LatticeFunction
-from icgd.program.instructions import Argument, Combination, Instruction, Summand
-from icgd.program.kernel_instructions import KernelTerm
+from icgd.program import chain_instructions as chain
+from icgd.program import grid_instructions as grid
+from icgd.program import instructions as basic
+from icgd.program import kernel_instructions as kernel
+from icgd.program import table_instructions as table
+from icgd.program import unit_instructions as by_units
+from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
+from icgd.program.instructions import Instruction
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.program import Layer
-from icgd.program.ridge import Band, RidgeSum, RidgeUnit
+from icgd.program.program import AbstractProgram, Layer
+from icgd.program.ridge import RidgeSum
 
-VERBS = (
-    instructions,
-    kernel_instructions,
-    table_instructions,
-    unit_instructions,
-    grid_instructions,
-    chain_instructions,
-)
+Part = TypeVar("Part")
+
+_hints = lru_cache(get_type_hints)
+
+VERBS = (basic, kernel, table, by_units, grid, chain)
 """The files that hold instructions."""
 
 INSTRUCTIONS: dict[str, type[Instruction]] = {
@@ -41,8 +35,13 @@ INSTRUCTIONS: dict[str, type[Instruction]] = {
 }
 """All instructions by name."""
 
-FUNCTIONS: dict[str, type[Function]] = {kind.__name__: kind for kind in get_args(Function)}
+FUNCTIONS: dict[str, type[Function]] = {
+    kind.__name__: kind for kind in (ReluSum, LatticeFunction, GridMean, RidgeSum)
+}
 """All kinds of function by name."""
+
+KEYS = {"layout": "slots"}
+"""Fields of programs that their data have under another name."""
 
 
 def listing(title: str, sections: Mapping[str, Sequence[str]]) -> str:
@@ -55,12 +54,11 @@ def listing(title: str, sections: Mapping[str, Sequence[str]]) -> str:
 
 def slot_lines(layout: Layout) -> list[str]:
     """A line for each slot: where it starts, its name, its shape and its role."""
-    starts = accumulate((slot.width for slot in layout.slots), initial=0)
-    return [_slot_line(start, slot) for start, slot in zip(starts, layout.slots, strict=False)]
+    return [_slot_line(layout.range_of(slot.name).start, slot) for slot in layout.slots]
 
 
 def _slot_line(start: int, slot: Slot) -> str:
-    shape = " x ".join(str(size) for size in slot.shape)
+    shape = " x ".join(map(str, slot.shape))
     return f"  {start:>5}  {slot.name:<20} {shape:<9} {slot.role.name.lower()}"
 
 
@@ -71,25 +69,9 @@ def function_lines(functions: Sequence[Function]) -> list[str]:
 
 def _function_line(function: Function) -> str:
     error = "exact" if function.is_exact else f"error at most {function.error:.3g}"
-    if isinstance(function, RidgeSum) and function.bands:
+    if function.largest_error > function.error:
         error += f", near kinks {function.largest_error:.3g}"
-    return f"  {function.name:<12} {_how_and_where(function)}, {error}"
-
-
-def _how_and_where(function: Function) -> str:
-    if isinstance(function, LatticeFunction):
-        where = (
-            "everywhere" if function.saturates else f"on [-{function.reach:g}, {function.reach:g}]"
-        )
-        return f"{function.fineness}, {function.spacing:.3g} apart, {where}"
-    if isinstance(function, GridMean):
-        return f"{function.fineness} on [-{function.reach:g}, {function.reach:g}]"
-    if isinstance(function, RidgeSum):
-        box = " x ".join(f"[-{width:g}, {width:g}]" for width in function.half_widths)
-        return f"{function.fineness} on {box}"
-    n_terms = len(function.terms())
-    terms = f"{n_terms} term{'s' * (n_terms != 1)}"
-    return f"{function.fineness}, {terms} on [{function.low:g}, {function.high:g}]"
+    return f"  {function.name:<12} {function.in_words()}, {error}"
 
 
 def layer_lines(layers: Sequence[Layer]) -> list[str]:
@@ -102,92 +84,73 @@ def layer_lines(layers: Sequence[Layer]) -> list[str]:
     return lines
 
 
-def slots_data(layout: Layout) -> list[dict[str, Any]]:
-    """The slots, in order."""
-    return [
-        {"name": slot.name, "shape": list(slot.shape), "role": slot.role.name}
-        for slot in layout.slots
-    ]
+def program_data(program: AbstractProgram) -> dict[str, Any]:
+    """The fields of a program as data that JSON can hold."""
+    return {KEYS.get(name, name): data for name, data in _data_of_fields(program).items()}
 
 
-def functions_data(functions: Sequence[Function]) -> list[dict[str, Any]]:
-    """The functions with the names of their kinds."""
-    return [{"kind": type(function).__name__, **asdict(function)} for function in functions]
+def data_of(part: object) -> Any:
+    """A part of a program as data; that of a dataclass are the data of its fields."""
+    if isinstance(part, tuple):
+        return [data_of(entry) for entry in part]
+    if isinstance(part, Layout):
+        return data_of(part.slots)
+    if isinstance(part, Role):
+        return part.name
+    return {**_label(part), **_data_of_fields(part)} if is_dataclass(part) else part
 
 
-def layers_data(layers: Sequence[Layer]) -> list[dict[str, Any]]:
-    """The layers, whose instructions have the names of their verbs."""
-    return [_layer_data(layer) for layer in layers]
+def _data_of_fields(part: Any) -> dict[str, Any]:
+    return {field.name: data_of(getattr(part, field.name)) for field in fields(part)}
 
 
-def _layer_data(layer: Layer) -> dict[str, Any]:
-    instructions = [
-        {"verb": type(instruction).__name__, **asdict(instruction)}  # type: ignore[call-overload]
-        for instruction in layer.instructions
-    ]
-    return {"title": layer.title, "kind": layer.kind.value, "instructions": instructions}
+def _label(part: object) -> dict[str, str]:
+    """What data say besides the fields."""
+    if isinstance(part, Instruction):
+        return {"verb": type(part).__name__}
+    if isinstance(part, Layer):
+        return {"kind": part.kind.value}
+    return {"kind": type(part).__name__} if isinstance(part, Function) else {}
 
 
-def read_layout(slots: Sequence[Mapping[str, Any]]) -> Layout:
-    """What `slots_data` described."""
-    return Layout(tuple(Slot(s["name"], tuple(s["shape"]), Role[s["role"]]) for s in slots))
+def read_program(kind: Callable[..., Part], data: Mapping[str, Any]) -> Part:
+    """The program that `program_data` described; older files lack fields that have defaults."""
+    keys = {name: KEYS.get(name, name) for name in _hints(kind)}
+    return _built(kind, {name: data[key] for name, key in keys.items() if key in data})
 
 
-def read_layers(layers: Sequence[Mapping[str, Any]]) -> tuple[Layer, ...]:
-    """What `layers_data` described."""
-    return tuple(_layer(entry) for entry in layers)
+def read(hint: Any, data: Any) -> Any:
+    """What `data_of` described, in a field of type `hint`."""
+    kind = _class_in(hint)
+    if isinstance(data, list | tuple) and kind is not Layout:
+        return tuple(read(kind, entry) for entry in data)
+    if kind in READERS:
+        return READERS[kind](data)
+    return _built(kind, data) if isinstance(data, Mapping) else data
 
 
-def _layer(data: Mapping[str, Any]) -> Layer:
-    return Layer(data["title"], tuple(_instruction(entry) for entry in data["instructions"]))
+@lru_cache
+def _class_in(hint: Any) -> Any:
+    """The class of what a field has, has several of, or may have."""
+    return next((_class_in(part) for part in get_args(hint) if part is not ...), hint)
 
 
-def read_functions(functions: Sequence[Mapping[str, Any]]) -> tuple[Function, ...]:
-    """What `functions_data` described."""
-    return tuple(_function(entry) for entry in functions)
+def _built(kind: Callable[..., Part], data: Mapping[str, Any]) -> Part:
+    return kind(**{name: read(_hints(kind).get(name), value) for name, value in data.items()})
 
 
-def _function(data: Mapping[str, Any]) -> Function:
-    fields = _with_tuples(data)
-    kind = FUNCTIONS[fields.pop("kind")]
-    if kind is RidgeSum:
-        fields["units"] = tuple(RidgeUnit(**_with_tuples(unit)) for unit in fields["units"])
-        fields["bands"] = tuple(Band(**band) for band in fields["bands"])
-    return kind(**fields)
+def _labelled(kinds: Mapping[str, type], label: str, data: Mapping[str, Any]) -> Any:
+    """An object of the class that its data name."""
+    own = {name: value for name, value in data.items() if name != label}
+    return _built(kinds[data[label]], own)
 
 
-def _instruction(data: Mapping[str, Any]) -> Instruction:
-    fields = _with_tuples(data)
-    verb = INSTRUCTIONS[fields.pop("verb")]
-    if "summands" in fields:
-        fields["summands"] = tuple(
-            Summand(_combination(part["argument"]), part["function"]) for part in fields["summands"]
-        )
-    if "terms" in fields:
-        fields["terms"] = tuple(
-            KernelTerm(**{**term, "transform": _rows(term["transform"])})
-            for term in fields["terms"]
-        )
-        fields["transform"] = _rows(fields["transform"])
-    if isinstance(fields.get("argument"), Mapping):
-        argument = dict(fields["argument"])
-        fields["argument"] = Argument(_combination(argument.pop("inputs")), **argument)
-    for name in ("left", "score", "value", "key", "source", "upstream"):
-        if isinstance(fields.get(name), Mapping):
-            fields[name] = _combination(fields[name])
-    return verb(**fields)
-
-
-def _rows(matrix: Sequence[Sequence[float]] | None) -> tuple[tuple[float, ...], ...] | None:
-    return None if matrix is None else tuple(tuple(row) for row in matrix)
-
-
-def _combination(data: Mapping[str, Any]) -> Combination:
-    return Combination(**_with_tuples(data))
-
-
-def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: tuple(value) if isinstance(value, list | tuple) else value
-        for key, value in data.items()
-    }
+READERS: dict[Any, Callable[[Any], Any]] = {
+    Layout: lambda data: Layout(read(Slot, data)),
+    Role: Role.__getitem__,
+    Layer: lambda data: Layer(data["title"], read(Instruction, data["instructions"])),
+    Instruction: partial(_labelled, INSTRUCTIONS, "verb"),
+    Function: partial(_labelled, FUNCTIONS, "kind"),
+    LatticeFunction: partial(_labelled, {"LatticeFunction": LatticeFunction}, "kind"),
+}
+"""How parts are read whose data are not those of their fields."""

@@ -4,16 +4,19 @@ A unit is coefficient * activation(direction . z + offset), so a sum of them is
 
     f(z) = sum_m coefficient_m activation(direction_m . z + offset_m).
 
-In a transformer each unit is a head: its query holds the entries of `direction` against the
-coordinates of z and `offset` against a coordinate that is 1 at every token, and its value holds
-`coefficient`. There is no affine part beside the units: a constant is a unit whose direction is
-zero, and a line is made of units as well.
+In a transformer each unit is a head. Its query multiplies the coordinates of z by the entries of
+`direction`, and a coordinate that is 1 at every token by `offset`; its value holds `coefficient`.
+There is no affine part beside the units: a constant is a unit whose direction is zero, and a line
+is made of units as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import final
+
+from icgd.program.functions import Function
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,12 @@ class RidgeUnit:
     coefficient: float
 
     def reach(self, half_widths: Sequence[float]) -> float:
-        """|direction| . half_widths + |offset|: no argument on the box is larger."""
+        """The largest argument on the box: |direction| . half_widths + |offset|."""
         sides = zip(self.direction, half_widths, strict=True)
         return sum((abs(entry) * width for entry, width in sides), abs(self.offset))
 
     def along(self, axis: Sequence[float], factor: float) -> RidgeUnit:
-        """A unit of one argument, times `factor`, with axis . z in place of the argument."""
+        """The unit of one argument times `factor`, at axis . z in place of its argument."""
         (slope,) = self.direction
         direction = tuple(slope * entry for entry in axis)
         return RidgeUnit(direction, self.offset, factor * self.coefficient)
@@ -38,19 +41,20 @@ class RidgeUnit:
 
 @dataclass(frozen=True)
 class Band:
-    """Where the last argument lies in [low, high], the error may be as large as `error`."""
+    """A range [low, high] of the last argument in which the error may be as large as `error`."""
 
     low: float
     high: float
     error: float
 
 
+@final
 @dataclass(frozen=True)
-class RidgeSum:
+class RidgeSum(Function):
     """A stand-in for the function called `name` on the box |z[i]| <= half_widths[i].
 
-    `activation` names what the units apply, and `error` bounds the distance to the real function
-    on the box, in real arithmetic; in the `bands`, which lie around kinks, it may be larger.
+    The units apply the `activation`. In exact arithmetic `error` bounds the distance to the real
+    function on the box. In the `bands`, which lie around kinks, the distance may be larger.
     """
 
     name: str
@@ -66,8 +70,11 @@ class RidgeSum:
 
     @property
     def fineness(self) -> str:
-        """How finely it is approximated, in words."""
         return f"{self.n_units} {self.activation} unit{'s' * (self.n_units != 1)}"
+
+    def in_words(self) -> str:
+        box = " x ".join(f"[-{width:g}, {width:g}]" for width in self.half_widths)
+        return f"{self.fineness} on {box}"
 
     @property
     def largest_coefficient(self) -> float:
@@ -75,17 +82,13 @@ class RidgeSum:
 
     @property
     def size(self) -> float:
-        """Sum of |coefficient| (1 + |direction| . half_widths + |offset|).
+        """The sum of |coefficient| (1 + |direction| . half_widths + |offset|).
 
-        A run rounds arguments and values of the units, which changes the sum by about the unit
-        roundoff times this: no activation exceeds 1 + |argument|, or is much steeper than 1.
+        A run rounds arguments and values of the units, which changes the result by about the unit
+        roundoff times this. No activation exceeds 1 + |argument|, or is much steeper than 1.
         """
         sizes = (abs(u.coefficient) * (1.0 + u.reach(self.half_widths)) for u in self.units)
         return sum(sizes, 0.0)
-
-    @property
-    def is_exact(self) -> bool:
-        return self.error == 0.0 and not self.bands
 
     @property
     def is_ramp(self) -> bool:
@@ -94,17 +97,15 @@ class RidgeSum:
 
     @property
     def largest_error(self) -> float:
-        """Certified largest distance to the real function on the whole box."""
         return max([self.error, *(band.error for band in self.bands)])
 
     def along(self, axis: Sequence[float], factor: float) -> RidgeSum:
-        """`factor` times a sum of one argument, with axis . z in place of the argument.
+        """The sum of one argument times `factor`, at axis . z in place of its argument.
 
-        Bands are bands of axis . z then, not of the last argument, so they are not kept.
+        The bands would be bands of axis . z, not of the last argument, so they are not kept.
         """
         units = tuple(unit.along(axis, factor) for unit in self.units)
         return replace(self, units=units, error=abs(factor) * self.largest_error, bands=())
 
     def without_error(self) -> RidgeSum:
-        """The same function, taken for the real one."""
         return replace(self, error=0.0, bands=())

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 from icgd.errors import UnknownNameError
 from icgd.program import render
-from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
+from icgd.program.functions import AnyFunction, Function, GridMean, LatticeFunction, ReluSum
 from icgd.program.grid_instructions import DescendExamples, PredictMean
 from icgd.program.layout import Layout, Role
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.registers import register_constants
 from icgd.program.ridge import RidgeSum
 from icgd.program.table_instructions import LookUpStep
-
-AnyFunction = TypeVar("AnyFunction", ReluSum, LatticeFunction, GridMean, RidgeSum)
 
 
 @final
@@ -26,9 +24,9 @@ class StackProgram(AbstractProgram):
 
     A block performs one step, or `steps_per_block` of them if they differ from each other. A
     program whose functions are looked up has `n_registers` tokens in front of the examples.
-    Attention that takes no softmax, and hidden units, apply the `activation`. Where the paper takes
-    more layers for a step, `paper_layers` is how many, each of attention and an MLP. If the numbers
-    in its heads suit the rounding of one dtype, it is `made_for` that one.
+    Attention without a softmax, and hidden units, apply the `activation`. Where the paper takes
+    more layers for a step, `paper_layers` says how many, each of attention and an MLP. If the
+    numbers in the heads suit the rounding of one dtype, the program is `made_for` that dtype.
     """
 
     construction: str
@@ -70,7 +68,7 @@ class StackProgram(AbstractProgram):
 
     @property
     def n_layers(self) -> int:
-        """Layers of the whole transformer, repetitions counted."""
+        """The number of layers of the whole transformer, each repetition counted."""
         return len(self.block) * self.n_repeats + len(self.prediction)
 
     @property
@@ -79,9 +77,8 @@ class StackProgram(AbstractProgram):
 
     @property
     def step_table(self) -> LookUpStep | None:
-        """The look-up of whole steps, in a program that has one."""
-        instructions = [part for layer in self.block for part in layer.instructions]
-        return next((part for part in instructions if isinstance(part, LookUpStep)), None)
+        """The look-up of whole steps, or None."""
+        return self.first(LookUpStep)
 
     @property
     def n_examples(self) -> int | None:
@@ -89,15 +86,14 @@ class StackProgram(AbstractProgram):
 
     @property
     def descent(self) -> DescendExamples | None:
-        """The step on a linear model, in a program that trains one."""
-        instructions = [part for layer in self.block for part in layer.instructions]
-        return next((part for part in instructions if isinstance(part, DescendExamples)), None)
+        """The step on a linear model, or None."""
+        return self.first(DescendExamples)
 
     @property
     def score_reach(self) -> float | None:
-        """Largest score of an example, in a program that trains a linear model."""
-        instructions = [part for layer in self.block for part in layer.instructions]
-        return next((part.reach for part in instructions if isinstance(part, PredictMean)), None)
+        """The largest score of an example, or None in a program that trains no linear model."""
+        predict = self.first(PredictMean)
+        return None if predict is None else predict.reach
 
     @property
     def lattice_functions(self) -> tuple[LatticeFunction, ...]:
@@ -105,28 +101,29 @@ class StackProgram(AbstractProgram):
         return tuple(f for f in self.functions if isinstance(f, LatticeFunction))
 
     def registers(self) -> dict[str, tuple[float, ...]]:
-        """What the registers hold at the start, besides the weights: a value each, by slot."""
+        """What the registers hold besides the weights: a value for each register, by slot."""
         if not self.n_registers:
             return {}
         return register_constants(self.lattice_functions, self.n_registers // 2 - 1)
 
     def relu_sum(self, name: str) -> ReluSum:
         """The program's sum of ReLUs for the function called `name`."""
-        return self._function(name, ReluSum)
+        return self.function(name, ReluSum)
 
     def look_up(self, name: str) -> LatticeFunction:
         """The program's look-up of the function called `name`."""
-        return self._function(name, LatticeFunction)
+        return self.function(name, LatticeFunction)
 
     def grid_mean(self, name: str) -> GridMean:
         """The program's mean over tokens for the function called `name`."""
-        return self._function(name, GridMean)
+        return self.function(name, GridMean)
 
     def ridge_sum(self, name: str) -> RidgeSum:
         """The program's sum of units for the function called `name`."""
-        return self._function(name, RidgeSum)
+        return self.function(name, RidgeSum)
 
-    def _function(self, name: str, kind: type[AnyFunction]) -> AnyFunction:
+    def function(self, name: str, kind: type[AnyFunction]) -> AnyFunction:
+        """The program's function of a kind that is called `name`."""
         candidates = [function for function in self.functions if isinstance(function, kind)]
         for function in candidates:
             if function.name == name:
@@ -142,13 +139,12 @@ class StackProgram(AbstractProgram):
 
     @property
     def has_kinks(self) -> bool:
-        sums = (f for f in self.functions if isinstance(f, ReluSum | RidgeSum))
-        return any(f.is_ramp for f in sums)
+        return any(function.is_ramp for function in self.functions)
 
     def ramps(self, derivative: str) -> tuple[tuple[float, float], ...]:
-        """Ends of the ramps of a sum of ReLUs, or of the bands of a sum of units.
+        """The ends of the ramps of a sum of ReLUs, or of the bands of a sum of units.
 
-        Units have the step function times a number, and not on its own.
+        Units evaluate the step function times a number, never on its own.
         """
         by_units = [fit for fit in self.functions if isinstance(fit, RidgeSum)]
         if by_units:
@@ -175,30 +171,8 @@ class StackProgram(AbstractProgram):
         )
 
     def to_data(self) -> dict[str, Any]:
-        return {
-            "construction": self.construction,
-            "n_steps": self.n_steps,
-            "steps_per_block": self.steps_per_block,
-            "activation": self.activation,
-            "paper_layers": self.paper_layers,
-            "made_for": self.made_for,
-            "slots": render.slots_data(self.layout),
-            "functions": render.functions_data(self.functions),
-            "block": render.layers_data(self.block),
-            "prediction": render.layers_data(self.prediction),
-        }
+        return render.program_data(self)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> StackProgram:
-        return cls(
-            construction=data["construction"],
-            layout=render.read_layout(data["slots"]),
-            functions=render.read_functions(data["functions"]),
-            block=render.read_layers(data["block"]),
-            n_steps=data["n_steps"],
-            steps_per_block=data["steps_per_block"],
-            activation=data["activation"],
-            paper_layers=data["paper_layers"],
-            made_for=data.get("made_for"),  # older files do not say
-            prediction=render.read_layers(data["prediction"]),
-        )
+        return render.read_program(cls, data)

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from icgd.program.instructions import (
-    ONE,
-    Combination,
-    Instruction,
-    LayerKind,
-    MapSlots,
-    Summand,
-)
+from icgd.program.instructions import ONE, Combination, Instruction, LayerKind, MapSlots, Summand
+from icgd.program.uses import Changed, Evaluated, Written
 
 
 @dataclass(frozen=True)
 class AverageExamples(Instruction):
     """Set `write = sum_t p_t value_t` at every token, where p = softmax(score) over the examples.
 
-    One head; other tokens are masked. A weighted mean, whatever the order of the examples.
+    It takes one head, which masks other tokens. The order of the examples does not matter.
     """
 
     score: Combination
     value: Combination
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.SOFTMAX
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.score.slots, *self.value.slots)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
+    write: Written
+    kind = LayerKind.SOFTMAX
 
     def formula(self) -> str:
         weights = f"softmax({self.score.formula()})"
@@ -42,15 +29,15 @@ class AverageExamples(Instruction):
 class LookUpStep(Instruction):
     """Set the weight `write` to `table(key)`: one gradient step, found in a table.
 
-    The key names the levels of the weight and of `n_examples` examples: slots `levels` hold x, y
-    and w, divided by their `ranges` and rounded to a level each. For every such choice the table
-    holds w + scale * mean(s x) with s = r'(w x) u(r(w x), y), where r is the `activation` and u
-    the slope of the `loss`, or +-bound if that is larger. It is that of the levels, so a step is
-    off by what rounding to them changes.
+    The key encodes the weight w and `n_examples` examples (x, y), each divided by its entry of
+    `ranges` and rounded to a level; slots `levels` hold the rounded numbers. For every key the
+    table holds w + scale * mean(s x), clipped to +-bound, with s = r'(w x) u(r(w x), y), where r is
+    the `activation` and u the slope of the `loss`. A step is exact for the levels, so its error is
+    what rounding to them changes.
     """
 
     key: Combination
-    table: str
+    table: Evaluated
     levels: tuple[str, str, str]
     ranges: tuple[float, float, float]
     activation: str
@@ -58,22 +45,13 @@ class LookUpStep(Instruction):
     scale: float
     bound: float
     n_examples: int
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
+    write: Changed
+    kind = LayerKind.MLP
 
     @property
     def addition(self) -> MapSlots:
-        """What is added to the weight, once it is wiped."""
+        """The instruction that adds the new weight after the old one is wiped."""
         return MapSlots((Summand(self.key, self.table),), ONE, (), 0.0, self.write)
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.key.slots, self.write)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.table,)
 
     def formula(self) -> str:
         return f"{self.write} = {self.table}({self.key.formula()}), of {self.n_examples} examples"

@@ -1,12 +1,12 @@
 """Instructions by sums of units: what layers do that apply any one activation.
 
-Each evaluates `RidgeSum`s of the program, one head or hidden unit for each of their units. In
-attention the token's own numbers are in the query and the weights, which are equal in all tokens,
-in the value, so that the mean over tokens is exact. Gradients have the numbers in the key, because
-their sum is over examples: queries are left out by a value that is zero there, or, with activations
-that bend like relu and so can be switched off, by a score far below zero.
+An instruction evaluates a `RidgeSum`, with one head or hidden unit for each of its units. In
+attention the query holds the token's own numbers. The value holds the weights, which are equal in
+all tokens, so that the mean over tokens is exact. Gradients have the numbers in the key, because
+their sum is over examples. They leave queries out by a value that is zero there. With activations
+that bend like relu, and so can be switched off, they do it by a score far below zero.
 
-A slot that is wiped keeps what the units miss of it.
+Units wipe a slot only up to their error, which stays in the slot.
 """
 
 from __future__ import annotations
@@ -14,47 +14,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from icgd.program.instructions import (
-    IS_QUERY,
-    ONE,
-    TOKENS_PER_EXAMPLE,
-    Argument,
-    Instruction,
-    LayerKind,
-)
+from icgd.program import instructions
+from icgd.program.instructions import IS_QUERY, ONE, Argument, Instruction, LayerKind
+from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
 
 EXAMPLE_SHARE = "example_share"
 """The slot that holds n_tokens / n_examples in every example and 0 in every query."""
 
 
-class OneSlot(Instruction):
-    """Writes one slot."""
+class ByUnits(Instruction):
+    """An instruction that evaluates one sum of units."""
 
-    write: str
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.write,)
-
-
-class ByUnits(OneSlot):
-    """Evaluates one sum of units."""
-
-    function: str
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
-
-
-class InPlace(ByUnits):
-    """Changes slots by a sum of units of their own coordinates."""
-
-    slots: tuple[str, ...]
-
-    def reads(self) -> tuple[str, ...]:
-        return self.slots
-
-    def writes(self) -> tuple[str, ...]:
-        return self.slots
+    function: Evaluated
 
 
 @dataclass(frozen=True)
@@ -62,13 +33,11 @@ class ActivateUnits(ByUnits):
     """Set `write = reach * function(argument / reach)`, coordinate by coordinate."""
 
     argument: Argument
-    function: str
+    function: Evaluated
     reach: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (*self.argument.slots(), ONE)
+    write: Written
+    kind = LayerKind.ATTENTION
+    constants = (ONE,)
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.argument.formula()})"
@@ -78,17 +47,16 @@ class ActivateUnits(ByUnits):
 class PassOn(ByUnits):
     """Set `write = weights @ function(argument)`: what units pass on to the next layer.
 
-    One head for each coordinate of the argument and each unit: its value is a column of weights.
+    There is a head for each coordinate of the argument and each unit. Its value is a column of
+    weights.
     """
 
-    weights: str
+    weights: Read
     argument: Argument
-    function: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.weights, *self.argument.slots(), ONE)
+    function: Evaluated
+    write: Written
+    kind = LayerKind.ATTENTION
+    constants = (ONE,)
 
     def formula(self) -> str:
         return f"{self.write} = {self.weights} @ {self.function}({self.argument.formula()})"
@@ -98,22 +66,20 @@ class PassOn(ByUnits):
 class StartJacobian(ByUnits):
     """Set `write[:, (k, l)] = weights[:, k] * inputs[l] * r'(argument[k])`.
 
-    That is how weights @ r(argument) changes with the weights of the layer below, which makes the
-    argument from `inputs`. `function` is s r'(t) for |s| <= 1, at s = inputs[l] / reach, and r is
-    the `activation`.
+    That is the derivative of weights @ r(argument) with respect to the weights of the layer below,
+    which makes the argument from `inputs`. Here r is the `activation`, and `function` is s r'(t)
+    for |s| <= 1, which is evaluated at s = inputs[l] / reach.
     """
 
-    weights: str
-    inputs: str
+    weights: Read
+    inputs: Read
     argument: Argument
     activation: str
-    function: str
+    function: Evaluated
     reach: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.weights, self.inputs, *self.argument.slots(), ONE)
+    write: Written
+    kind = LayerKind.ATTENTION
+    constants = (ONE,)
 
     def formula(self) -> str:
         slope = f"{self.activation}'({self.argument.formula()})"
@@ -124,21 +90,19 @@ class StartJacobian(ByUnits):
 class PushJacobian(ByUnits):
     """Set `write[:, p] = sum_k weights[:, k] * jacobian[k, p] * r'(argument[k])`.
 
-    That is how weights @ r(argument) changes with weights p, if the argument changes as `jacobian`
-    says. `function` is s r'(t) for |s| <= 1, at s = jacobian[k, p] / reach.
+    That is the derivative of weights @ r(argument) with respect to weight p, if `jacobian` is that
+    of the argument. `function` is s r'(t) for |s| <= 1, evaluated at s = jacobian[k, p] / reach.
     """
 
-    weights: str
-    jacobian: str
+    weights: Read
+    jacobian: Read
     argument: Argument
     activation: str
-    function: str
+    function: Evaluated
     reach: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.weights, self.jacobian, *self.argument.slots(), ONE)
+    write: Written
+    kind = LayerKind.ATTENTION
+    constants = (ONE,)
 
     def formula(self) -> str:
         slope = f"{self.activation}'({self.argument.formula()})"
@@ -149,20 +113,18 @@ class PushJacobian(ByUnits):
 class AddOuterProduct(ByUnits):
     """Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
 
-    `function` is the product of two numbers of at most 1, at left / reaches[0] and
-    right / reaches[1]; a head for each entry and each unit.
+    `function` is the product of two numbers of at most 1, evaluated at left / reaches[0] and
+    right / reaches[1]. There is a head for each entry and each unit.
     """
 
-    left: str
-    right: str
+    left: Read
+    right: Read
     reaches: tuple[float, float]
-    function: str
+    function: Evaluated
     scale: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.right, EXAMPLE_SHARE, ONE)
+    write: Accumulated
+    kind = LayerKind.ATTENTION
+    constants = (EXAMPLE_SHARE, ONE)
 
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left} (x) {self.right})"
@@ -172,68 +134,63 @@ class AddOuterProduct(ByUnits):
 class AddJacobian(ByUnits):
     """Add `scale * (1 / n_examples) sum_examples left^T jacobian` to the weights `write`.
 
-    Entry p of the weights gets sum_k left[k] jacobian[k, p], with products as `AddOuterProduct`.
+    Entry p of the weights gets sum_k left[k] jacobian[k, p]. Products are made as in
+    `AddOuterProduct`.
     """
 
-    left: str
-    jacobian: str
+    left: Read
+    jacobian: Read
     reaches: tuple[float, float]
-    function: str
+    function: Evaluated
     scale: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.jacobian, EXAMPLE_SHARE, ONE)
+    write: Accumulated
+    kind = LayerKind.ATTENTION
+    constants = (EXAMPLE_SHARE, ONE)
 
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
 
 
 @dataclass(frozen=True)
-class AddGatedProduct(OneSlot):
+class AddGatedProduct(Instruction):
     """Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
 
-    For activations that bend like relu. Two heads for each row k have right in the value, and weigh
-    it by relu(s) - relu(-s) = s, where s = tokens_per_example * left[k]. On queries s and -s are
-    lowered by `gate`, so that both relus are 0. relu(s) is activation(sharpness * s) / sharpness,
-    and right is at most `reach`.
+    It serves activations that bend like relu. Two heads for each row k have `right` in the value,
+    and weigh it by relu(s) - relu(-s) = s, where s = tokens_per_example * left[k]. On queries s and
+    -s are lowered by `gate`, so that both relus are 0. Here relu(s) is activation(sharpness * s) /
+    sharpness, and `right` is at most `reach`.
     """
 
-    left: str
-    right: str
+    left: Read
+    right: Read
     reach: float
     gate: float
     sharpness: float
     scale: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.right, TOKENS_PER_EXAMPLE, IS_QUERY)
+    write: Accumulated
+    kind = LayerKind.ATTENTION
+    constants = (instructions.TOKENS_PER_EXAMPLE, IS_QUERY)
 
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left} (x) {self.right})"
 
 
 @dataclass(frozen=True)
-class AddGatedJacobian(OneSlot):
+class AddGatedJacobian(Instruction):
     """Add `scale * (1 / n_examples) sum_examples left^T jacobian` to the weights `write`.
 
-    As `AddGatedProduct`, with row k of the Jacobian in the value.
+    The heads are those of `AddGatedProduct`, with row k of the Jacobian in the value.
     """
 
-    left: str
-    jacobian: str
+    left: Read
+    jacobian: Read
     reach: float
     gate: float
     sharpness: float
     scale: float
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.ATTENTION
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.left, self.jacobian, TOKENS_PER_EXAMPLE, IS_QUERY)
+    write: Accumulated
+    kind = LayerKind.ATTENTION
+    constants = (instructions.TOKENS_PER_EXAMPLE, IS_QUERY)
 
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
@@ -243,15 +200,12 @@ class AddGatedJacobian(OneSlot):
 class SlopeOfLoss(ByUnits):
     """Set `write[k] = function(prediction[k], label[k])`, the slope of the `loss`."""
 
-    prediction: str
-    label: str
+    prediction: Read
+    label: Read
     loss: str
-    function: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.prediction, self.label)
+    function: Evaluated
+    write: Written
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.prediction}, {self.label})"
@@ -261,40 +215,38 @@ class SlopeOfLoss(ByUnits):
 class CopyToQueries(ByUnits):
     """Add `source` to `write` at the queries: `function` is source * is_query."""
 
-    source: str
-    function: str
-    write: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
+    source: Read
+    function: Evaluated
+    write: Written
+    kind = LayerKind.MLP
+    constants = (IS_QUERY,)
     only_where: ClassVar[str] = IS_QUERY
-
-    def reads(self) -> tuple[str, ...]:
-        return (self.source, IS_QUERY)
 
     def formula(self) -> str:
         return f"{self.write} = {self.source} where {IS_QUERY}"
 
 
 @dataclass(frozen=True)
-class ClipByUnits(InPlace):
+class ClipByUnits(ByUnits):
     """Clip every coordinate w of `slots` to [-bound, bound]: `function` is clip(w) - w."""
 
-    slots: tuple[str, ...]
+    slots: tuple[Changed, ...]
     bound: float
-    function: str
-    kind: ClassVar[LayerKind] = LayerKind.MLP
+    function: Evaluated
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         return f"clip {', '.join(self.slots)} to [-{self.bound:g}, {self.bound:g}] by units"
 
 
 @dataclass(frozen=True)
-class WipeByUnits(InPlace):
+class WipeByUnits(ByUnits):
     """Take h away from every coordinate h of `slots`, as reach * function(h / reach)."""
 
-    slots: tuple[str, ...]
-    function: str
+    slots: tuple[Changed, ...]
+    function: Evaluated
     reach: float
-    kind: ClassVar[LayerKind] = LayerKind.MLP
+    kind = LayerKind.MLP
 
     def formula(self) -> str:
         return f"wipe {', '.join(self.slots)} by units"

@@ -1,10 +1,11 @@
 r"""Lowering of chain programs: the block's layers as numbers.
 
-An instruction of an MLP is a few ReLUs for each coordinate, and a product of matrices one head for
-each entry: its query holds a row of one factor in the column, its keys the other factor in the grid
-tokens g = -half .. half, which are g / half times the column. So the scores are (g a / spacing -
-g^2 / 2) / ratio^2 with a = entry / reach, and the grid returns a. With other values it returns any
-other function of the entry; the gain of the query is the function's own, the grid is the same.
+An instruction of an MLP becomes a few ReLUs for each coordinate. A product of matrices becomes one
+head for each entry. Its query holds a row of one factor in the column. Its keys hold the other
+factor in the grid tokens g = -half .. half, which are g / half times the column. So the scores are
+(g a / spacing - g^2 / 2) / ratio^2 with a = entry / reach, and the head returns a. With other
+values it returns any other function of the entry: each function has its own gain in the query, and
+the grid is the same.
 """
 
 from __future__ import annotations
@@ -18,22 +19,14 @@ from torch import Tensor, nn
 from icgd.errors import ProgramError
 from icgd.layers.grid_attention import GridAttention
 from icgd.layers.mlp import MLPLayer
+from icgd.program import chain_instructions as chain
 from icgd.program.chain import ChainProgram
-from icgd.program.chain_instructions import (
-    ActivateWhere,
-    CopyWhere,
-    LookUpProduct,
-    MarkFlat,
-    MultiplyEntries,
-    MultiplyMatrices,
-    PassBack,
-)
 from icgd.program.functions import LatticeFunction
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction, LayerKind
 from icgd.program.layout import Layout
 from icgd.program.program import Layer
 from icgd.program.registers import OFFSET, value_slot
-from icgd.weights.heads import Heads, Units, coordinate_of, coordinates
+from icgd.weights.heads import Heads, Units, coordinate_of, coordinates, put
 
 
 @dataclass(frozen=True)
@@ -60,8 +53,10 @@ def _times(factor: float, combination: Combination) -> Combination:
     )
 
 
-def _line(factor: float, source: Combination, verb: CopyWhere | PassBack) -> list[GatedRelu]:
-    """factor * s = factor * relu(s) - factor * relu(-s), and the same with s clipped."""
+def _line(
+    factor: float, source: Combination, verb: chain.CopyWhere | chain.PassBack
+) -> list[GatedRelu]:
+    """The ReLUs of factor * s = factor * relu(s) - factor * relu(-s); a bound clips s."""
     relus = [
         GatedRelu(sign * factor, _times(sign, source), 0.0, verb.closed_by, verb.gate)
         for sign in (1.0, -1.0)
@@ -74,13 +69,13 @@ def _line(factor: float, source: Combination, verb: CopyWhere | PassBack) -> lis
 
 
 @relus_of.register
-def _relus_of_copy_where(instruction: CopyWhere) -> list[GatedRelu]:
+def _relus_of_copy_where(instruction: chain.CopyWhere) -> list[GatedRelu]:
     return _line(1.0, instruction.source, instruction)
 
 
 @relus_of.register
-def _relus_of_pass_back(instruction: PassBack) -> list[GatedRelu]:
-    """Where it is flat, the slot `flat` closes a ReLU as a flag does."""
+def _relus_of_pass_back(instruction: chain.PassBack) -> list[GatedRelu]:
+    """The slot `flat` closes a ReLU as a flag does."""
     steep = [
         replace(relu, slots=_with_term(relu.slots, instruction.flat, -instruction.gate))
         for relu in _line(1 - instruction.leak, instruction.upstream, instruction)
@@ -93,8 +88,8 @@ def _with_term(combination: Combination, slot: str, coefficient: float) -> Combi
 
 
 @relus_of.register
-def _relus_of_activate_where(instruction: ActivateWhere) -> list[GatedRelu]:
-    """relu(z) - leak relu(-z), and the rest of -relu(-z) unless there is a kink."""
+def _relus_of_activate_where(instruction: chain.ActivateWhere) -> list[GatedRelu]:
+    """The result is relu(z) - leak relu(-z), minus (1 - leak) relu(-z) if there is no kink."""
     closed_by, gate, leak = instruction.closed_by, instruction.gate, instruction.leak
     z, below = (Combination((instruction.argument,), (sign,)) for sign in (1.0, -1.0))
     kinked = (instruction.kinked, *closed_by)
@@ -107,7 +102,7 @@ def _relus_of_activate_where(instruction: ActivateWhere) -> list[GatedRelu]:
 
 
 @relus_of.register
-def _relus_of_mark_flat(instruction: MarkFlat) -> list[GatedRelu]:
+def _relus_of_mark_flat(instruction: chain.MarkFlat) -> list[GatedRelu]:
     below = Combination((instruction.argument,), (-1.0,))
     closed_by, width = (instruction.linear, *instruction.closed_by), instruction.width
     return [GatedRelu(1 / width, below, width, closed_by, instruction.gate)]
@@ -115,28 +110,20 @@ def _relus_of_mark_flat(instruction: MarkFlat) -> list[GatedRelu]:
 
 def lower_chain(program: ChainProgram, dtype: torch.dtype = torch.float64) -> nn.Sequential:
     """The block of layers with ordinary weights, the same for every step of the chain."""
-    return nn.Sequential(
-        *(
-            _mlp(layer, program.layout, dtype)
-            if layer.kind is LayerKind.MLP
-            else _attention(layer, program, dtype)
-            for layer in program.layers
-        )
-    )
+    lower = {LayerKind.MLP: _mlp, LayerKind.SOFTMAX: _attention}
+    return nn.Sequential(*(lower[layer.kind](layer, program, dtype) for layer in program.layers))
 
 
-def _mlp(layer: Layer, layout: Layout, dtype: torch.dtype) -> MLPLayer:
+def _mlp(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> nn.Module:
+    layout = program.layout
     rows = [
         (relu, write)
         for instruction in layer.instructions
         for write in instruction.writes()
         for relu in relus_of(instruction)
     ]
-    lengths = [layout.slot(write).width for _, write in rows]
-    n_units = sum(lengths)
-    reads, writes = (torch.zeros(n_units, layout.width, dtype=dtype) for _ in range(2))
-    units = Units(reads, torch.zeros(n_units, dtype=dtype), writes)
-    start = 0
+    lengths = [layout.width_of(write) for _, write in rows]
+    units, start = Units.zeros(sum(lengths), layout.width, dtype), 0
     for (relu, write), length in zip(rows, lengths, strict=True):
         _fill_relu(relu, write, layout, units.part(start, length))
         start += length
@@ -144,7 +131,7 @@ def _mlp(layer: Layer, layout: Layout, dtype: torch.dtype) -> MLPLayer:
 
 
 def _fill_relu(relu: GatedRelu, write: str, layout: Layout, units: Units) -> None:
-    """A unit for each coordinate of slot `write`; what has fewer columns is read by all of them."""
+    """Fill a unit for each coordinate of `write`; all columns read a slot that has fewer."""
     unit, places = torch.arange(len(units.bias)), coordinates(layout, write)
     terms = (*relu.slots.terms(), *((flag, -relu.gate) for flag in relu.closed_by))
     for slot, factor in terms:
@@ -154,16 +141,11 @@ def _fill_relu(relu: GatedRelu, write: str, layout: Layout, units: Units) -> Non
     units.writes[unit, places.flatten()] = relu.coefficient
 
 
-def _attention(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> GridAttention:
+def _attention(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> nn.Module:
     parts = [heads_of(part, program, dtype) for part in layer.instructions]
     features = max(part.query.shape[-1] for part in parts)
     padded = [_padded(part, features) for part in parts]
-    query, key, value, output = (
-        torch.cat(weights)
-        for weights in zip(
-            *((part.query, part.key, part.value, part.output) for part in padded), strict=True
-        )
-    )
+    heads = Heads(*map(torch.cat, zip(*padded, strict=True)))
     half = program.functions[0].half
     numbers = torch.arange(-half, half + 1, dtype=torch.float64)
     positions = torch.zeros(len(numbers), program.layout.width, dtype=torch.float64)
@@ -172,7 +154,7 @@ def _attention(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> GridA
         values = torch.tensor(function.values, dtype=torch.float64)
         positions[:, coordinate_of(program.layout, value_slot(function.name))] = values
     sequence_map = (numbers / half).unsqueeze(-1)
-    return GridAttention(query, key, value, output, sequence_map.to(dtype), positions.to(dtype))
+    return GridAttention(*heads, sequence_map.to(dtype), positions.to(dtype))
 
 
 def functions_of(layer: Layer, program: ChainProgram) -> list[LatticeFunction]:
@@ -190,45 +172,48 @@ def heads_of(instruction: Instruction, program: ChainProgram, dtype: torch.dtype
 
 @heads_of.register
 def _heads_of_multiply_matrices(
-    instruction: MultiplyMatrices, program: ChainProgram, dtype: torch.dtype
+    instruction: chain.MultiplyMatrices, program: ChainProgram, dtype: torch.dtype
 ) -> Heads:
-    layout = program.layout
-    left, right = coordinates(layout, instruction.left), coordinates(layout, instruction.right)
+    left, right = _factors(instruction, program.layout)
     left = left.T if instruction.left_transposed else left
     right = right.T if instruction.right_transposed else right
     reading = _Reading(program.look_up(IDENTITY), instruction.reach, instruction.write)
-    return _heads(*_rows_and_columns(left, right), reading, layout, dtype)
+    return _heads(*_rows_and_columns(left, right), reading, program.layout, dtype)
 
 
 @heads_of.register
 def _heads_of_look_up_product(
-    instruction: LookUpProduct, program: ChainProgram, dtype: torch.dtype
+    instruction: chain.LookUpProduct, program: ChainProgram, dtype: torch.dtype
 ) -> Heads:
-    layout = program.layout
-    left, right = coordinates(layout, instruction.left), coordinates(layout, instruction.right)
+    rows, columns = _rows_and_columns(*_factors(instruction, program.layout))
     reading = _Reading(program.look_up(instruction.function), 1.0, instruction.write)
-    return _heads(*_rows_and_columns(left, right), reading, layout, dtype)
+    return _heads(rows, columns, reading, program.layout, dtype)
 
 
 @heads_of.register
 def _heads_of_multiply_entries(
-    instruction: MultiplyEntries, program: ChainProgram, dtype: torch.dtype
+    instruction: chain.MultiplyEntries, program: ChainProgram, dtype: torch.dtype
 ) -> Heads:
-    layout = program.layout
-    left, right = coordinates(layout, instruction.left), coordinates(layout, instruction.right)
+    left, right = (entries.reshape(-1, 1) for entries in _factors(instruction, program.layout))
     reading = _Reading(program.look_up(IDENTITY), instruction.reach, instruction.write)
-    return _heads(left.reshape(-1, 1), right.reshape(-1, 1), reading, layout, dtype)
+    return _heads(left, right, reading, program.layout, dtype)
+
+
+def _factors(
+    instruction: chain.Product | chain.LookUpProduct, layout: Layout
+) -> tuple[Tensor, Tensor]:
+    return coordinates(layout, instruction.left), coordinates(layout, instruction.right)
 
 
 def _rows_and_columns(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """The row and the column that each entry of left @ right is the product of."""
+    """For each entry of left @ right the row and the column whose product it is."""
     columns = right.shape[1]
     return left.repeat_interleave(columns, 0), right.T.repeat(len(left), 1)
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """A function of the entry divided by `scale`, times `scale`, into slot `write`."""
+    """What heads write to slot `write`: scale * function(entry / scale)."""
 
     function: LatticeFunction
     scale: float
@@ -241,24 +226,21 @@ def _heads(
     """Head h reads the sum over s of coordinate left[h, s] times coordinate right[h, s]."""
     n_heads, n_terms = left.shape
     grid = reading.function
-    shape = (n_heads, layout.width, n_terms + 1)
-    query, key, value = (torch.zeros(shape, dtype=dtype) for _ in range(3))
-    output = torch.zeros(n_heads, n_terms + 1, layout.width, dtype=dtype)
+    heads = Heads.zeros(n_heads, layout.width, n_terms + 1, dtype)
     head, term = torch.arange(n_heads), torch.arange(n_terms)
-    query[head[:, None], left, term] = grid.half / (grid.spacing * grid.ratio**2 * reading.scale)
-    key[head[:, None], right, term] = 1.0
-    query[:, coordinate_of(layout, ONE), n_terms] = 1 / grid.ratio**2
-    key[:, coordinate_of(layout, OFFSET), n_terms] = 1.0
-    value[:, coordinate_of(layout, value_slot(grid.name)), 0] = 1.0
-    output[head, 0, coordinates(layout, reading.write).flatten()] = reading.scale
-    return Heads(query, key, value, output)
+    heads.query[head[:, None], left, term] = grid.half / (
+        grid.spacing * grid.ratio**2 * reading.scale
+    )
+    heads.key[head[:, None], right, term] = 1.0
+    put(heads.query, layout, n_terms, {ONE: 1 / grid.ratio**2})
+    put(heads.key, layout, n_terms, {OFFSET: 1.0})
+    put(heads.value, layout, 0, {value_slot(grid.name): 1.0})
+    heads.output[head, 0, coordinates(layout, reading.write).flatten()] = reading.scale
+    return heads
 
 
 def _padded(heads: Heads, features: int) -> Heads:
-    """With features of zeros, so that all heads have as many."""
+    """The heads with features of zeros added, so that all have as many."""
     missing = features - heads.query.shape[-1]
-    query, key, value = (
-        nn.functional.pad(weights, (0, missing))
-        for weights in (heads.query, heads.key, heads.value)
-    )
+    query, key, value = (nn.functional.pad(weights, (0, missing)) for weights in heads[:3])
     return Heads(query, key, value, nn.functional.pad(heads.output, (0, 0, 0, missing)))

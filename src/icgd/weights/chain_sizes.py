@@ -1,4 +1,4 @@
-"""How large the layers of a chain program become: counted, never built."""
+"""The sizes of the layers of a chain program, counted without building them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _mlp_size(layer: Layer, layout: Layout) -> LayerSize:
 
 
 def _attention_size(layer: Layer, program: ChainProgram) -> LayerSize:
-    """Query and key of a head hold the terms of an entry and the offset; value, output one each."""
+    """Query and key hold the terms of an entry and the offset, value and output one number."""
     layout = program.layout
     heads = nonzeros = widest = 0
     for part in layer.instructions:
@@ -46,7 +46,7 @@ def _attention_size(layer: Layer, program: ChainProgram) -> LayerSize:
 
 
 def _n_terms(instruction: Instruction, layout: Layout) -> int:
-    """Products that a head of the instruction adds up."""
+    """How many products a head of the instruction adds up."""
     if not isinstance(instruction, MultiplyMatrices | LookUpProduct):
         return 1
     shape = layout.slot(instruction.left).shape

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,10 +21,10 @@ from icgd.program.registry import from_data
 from icgd.weights.atomic import whole_file
 
 FORMAT = 6
-"""Version of the file format; raised when older readers could misread a file."""
+"""The version of the file format. It rises when older readers could misread a file."""
 
 READABLE = ("5", "6")
-"""Formats that can be read; of format 5 all but the constructions in `ONE_LENGTH`."""
+"""The formats that can be read; those of format 5 only if not in `ONE_LENGTH`."""
 
 ONE_LENGTH = ("cot-ridge", "cot-lasso", "cot-glm")
 """Constructions whose programs of format 5 were made for one number of examples."""
@@ -39,8 +38,8 @@ def save(
 ) -> None:
     """Write a file under a temporary name and rename it: it is whole or not there at all.
 
-    `weights` are the dense transformer's, by parameter name, or empty. The program alone
-    rebuilds them bit for bit; they are stored for other tools to read.
+    `weights` holds the dense transformer's weights by name, or nothing. The program alone rebuilds
+    them bit for bit; they are stored for other tools to read.
     """
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}
     texts = {"problem": json.dumps(problem.to_data()), "program": json.dumps(program.to_data())}
@@ -78,8 +77,8 @@ def _checked(
         texts = {"problem": metadata["problem"], "program": metadata["program"]}
         if metadata["digest"] != digest(texts, tensors):
             raise FileError.damaged(source, "its checksum does not match")
-        problem = Problem.from_data(_parsed(texts["problem"]))
-        data = _parsed(texts["program"])
+        problem = Problem.from_data(json.loads(texts["problem"]))
+        data = json.loads(texts["program"])
         if metadata["icgd"] == "5" and data["construction"] in ONE_LENGTH:
             raise FileError.one_length(source, data["construction"], "5", FORMAT)
         program = from_data(data)
@@ -93,11 +92,6 @@ def _checked(
     except (IcgdError, KeyError, TypeError, ValueError) as error:
         raise FileError.damaged(source, f"its metadata does not hold a program: {error}") from None
     return problem, program
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(text)
-    return data
 
 
 def digest(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:

@@ -2,7 +2,7 @@ r"""Lowering of steps on linear models: heads over grid tokens, and heads that s
 
 A head of grid attention has the tokens points[g] times the first column for its keys, plus the
 offsets as position codes, and values[g] times it for its values. All heads of a layer have as many
-tokens as the largest grid; those that are left over have a score that no softmax sees.
+tokens as the largest grid. Tokens that a head does not need have a score that no softmax sees.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from icgd.layers.sequence_attention import SequenceAttention
 from icgd.program.functions import GridMean
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean
 from icgd.program.instructions import IS_QUERY, ONE, Instruction
-from icgd.program.layout import Layout
 from icgd.program.program import Layer
 from icgd.program.registers import MASKED
 from icgd.program.stack import StackProgram
-from icgd.weights.heads import Heads, coordinate_of, coordinates, fill
+from icgd.weights.heads import Heads, coordinate_of, fill, joined, put
+from icgd.weights.sizes import LayerSize
 
 
 @dataclass(frozen=True)
 class GridHead:
-    """What meets in the score of a head, what is read and what is written.
+    """The coordinates that a head has in its query and key, that it reads and that it writes.
 
-    Token g has the score points[g] * sum_j query_j key_j + offsets[g], where the key is that of the
-    first column, and the value output_scale * values[g] * what is read there.
+    Token g has the score points[g] * sum_j query_j key_j + offsets[g], where the key is taken from
+    the first column, and the value output_scale * values[g] * what is read there.
     """
 
-    grid: GridMean | None
+    grid: GridMean
     query: Tensor
     key: Tensor
     read: Tensor
@@ -42,7 +42,7 @@ class GridHead:
 
     @property
     def n_features(self) -> int:
-        """Features of query and key: the terms of the score, and the offset."""
+        """The number of features of query and key: the terms of the score, and the offset."""
         return len(self.query) + 1
 
     @property
@@ -51,7 +51,11 @@ class GridHead:
 
     @property
     def n_tokens(self) -> int:
-        return 1 if self.grid is None else len(self.grid.values)
+        return len(self.grid.values)
+
+
+ONE_TOKEN = GridMean("one token", 1.0, (0.0,), (0.0,), (1.0,), 0.0, 1.0, 0.0, 0.0)
+"""The grid of a head that reads the first column itself."""
 
 
 @singledispatch
@@ -60,24 +64,20 @@ def grid_head(instruction: Instruction, program: StackProgram) -> GridHead:
     raise ProgramError.broken(type(instruction).__name__, "has no rule in weights/grid_heads.py")
 
 
-def _joined(layout: Layout, names: tuple[str, ...]) -> Tensor:
-    return torch.cat([coordinates(layout, name).flatten() for name in names])
-
-
 @grid_head.register
 def _head_of_predict_mean(instruction: PredictMean, program: StackProgram) -> GridHead:
     """Every column has its own inputs in the query, and meets the weights of the first."""
     layout = program.layout
-    weights, inputs = _joined(layout, instruction.weights), _joined(layout, instruction.inputs)
-    one, write = _joined(layout, (ONE,)), _joined(layout, (instruction.write,))
+    weights, inputs = joined(layout, *instruction.weights), joined(layout, *instruction.inputs)
+    one, write = joined(layout, ONE), joined(layout, instruction.write)
     return GridHead(program.grid_mean(instruction.mean), inputs, weights, one, write, 1.0)
 
 
 @grid_head.register
 def _head_of_decay_slot(instruction: DecaySlot, program: StackProgram) -> GridHead:
     """A head with one token, which is the first column itself."""
-    slot = _joined(program.layout, (instruction.slot,))
-    return GridHead(None, slot[:0], slot[:0], slot, slot, instruction.decay)
+    slot = joined(program.layout, instruction.slot)
+    return GridHead(ONE_TOKEN, slot[:0], slot[:0], slot, slot, instruction.decay)
 
 
 @fill.register
@@ -86,16 +86,11 @@ def _fill_descend_examples(
 ) -> None:
     """Query tokens, key +-(mean - label) - gate * is_query, value inputs."""
     layout = program.layout
-    tokens, mean, label, query = (
-        coordinate_of(layout, name)
-        for name in (instruction.tokens, instruction.mean, instruction.label, IS_QUERY)
-    )
-    read, write = _joined(layout, instruction.inputs), _joined(layout, instruction.weights)
+    read, write = joined(layout, *instruction.inputs), joined(layout, *instruction.weights)
     feature, sign = torch.arange(len(read)), torch.tensor([1.0, -1.0]).to(weights.key)
-    weights.query[:, tokens, 0] = 1.0
-    weights.key[:, mean, 0] = sign
-    weights.key[:, label, 0] = -sign
-    weights.key[:, query, 0] = -instruction.gate
+    put(weights.query, layout, 0, {instruction.tokens: 1.0})
+    put(weights.key, layout, 0, {instruction.mean: sign, instruction.label: -sign})
+    put(weights.key, layout, 0, {IS_QUERY: -instruction.gate})
     weights.value[:, read, feature] = 1.0
     weights.output[:, feature, write] = instruction.scale * sign[:, None]
 
@@ -109,29 +104,44 @@ def lower_grid_attention(
     layer: Layer, program: StackProgram, dtype: torch.dtype
 ) -> SequenceAttention:
     """The layer with ordinary weights, for prompts of any length."""
-    heads, one = layer_heads(layer, program), coordinate_of(program.layout, ONE)
-    n_heads, width = len(heads), program.layout.width
-    n_features = max(max(head.n_features, head.n_values) for head in heads)
-    n_grid = max(head.n_tokens for head in heads)
-    query, key, value = (torch.zeros(n_heads, width, n_features, dtype=dtype) for _ in range(3))
-    output = torch.zeros(n_heads, n_features, width, dtype=dtype)
-    key_map, value_map = (torch.zeros(n_heads, n_grid, 1, dtype=dtype) for _ in range(2))
-    positions = torch.zeros(n_heads, n_grid, n_features, dtype=dtype)
-    for number, head in enumerate(heads):
+    size, one = grid_layer_size(layer, program), coordinate_of(program.layout, ONE)
+    weights = Heads.zeros(size.units, size.d_model, size.width, dtype)
+    key_map, value_map = (torch.zeros(size.units, size.n_grid, 1, dtype=dtype) for _ in range(2))
+    positions = torch.zeros(size.units, size.n_grid, size.width, dtype=dtype)
+    for number, head in enumerate(layer_heads(layer, program)):
         feature, entry, offset = torch.arange(len(head.query)), torch.arange(head.n_values), -1
-        query[number, head.query, feature] = 1.0
-        key[number, head.key, feature] = 1.0
-        query[number, one, offset] = 1.0
-        value[number, head.read, entry] = 1.0
-        output[number, entry, head.write] = head.output_scale
-        positions[number, head.n_tokens :, offset] = -MASKED
-        value_map[number, : head.n_tokens, 0] = 1.0
-        if head.grid is not None:
-            points, offsets, values = (
-                torch.tensor(part, dtype=torch.float64).to(dtype)
-                for part in (head.grid.points, head.grid.offsets, head.grid.values)
-            )
-            key_map[number, : head.n_tokens, 0] = points
-            value_map[number, : head.n_tokens, 0] = values
-            positions[number, : head.n_tokens, offset] = offsets
-    return SequenceAttention(query, key, value, output, key_map, value_map, positions)
+        weights.query[number, head.query, feature] = 1.0
+        weights.key[number, head.key, feature] = 1.0
+        weights.query[number, one, offset] = 1.0
+        weights.value[number, head.read, entry] = 1.0
+        weights.output[number, entry, head.write] = head.output_scale
+        table = (head.grid.points, head.grid.values, head.grid.offsets)
+        points, values, offsets = torch.tensor(table, dtype=torch.float64).to(dtype)
+        key_map[number, : head.n_tokens, 0] = points
+        value_map[number, : head.n_tokens, 0] = values
+        positions[number, :, offset] = -MASKED
+        positions[number, : head.n_tokens, offset] = offsets
+    return SequenceAttention(*weights, key_map, value_map, positions)
+
+
+def grid_layer_size(layer: Layer, program: StackProgram) -> LayerSize:
+    """The size of the layer; all heads have as many features and tokens as the largest."""
+    heads = layer_heads(layer, program)
+    n_grid = max(head.n_tokens for head in heads)
+    return LayerSize(
+        title=layer.title,
+        kind=layer.kind,
+        d_model=program.layout.width,
+        units=len(heads),
+        width=max(max(head.n_features, head.n_values) for head in heads),
+        nonzeros=sum(_nonzeros(head, n_grid) for head in heads),
+        n_grid=n_grid,
+    )
+
+
+def _nonzeros(head: GridHead, n_grid: int) -> int:
+    """Non-zeros of projections, of both maps, and of offsets, which also close unneeded tokens."""
+    projections = 2 * len(head.query) + 1 + 2 * head.n_values
+    n_closed = n_grid - head.n_tokens
+    numbers = (*head.grid.points, *head.grid.values, *head.grid.offsets)
+    return projections + sum(number != 0 for number in numbers) + n_closed

@@ -1,91 +1,68 @@
 """The numbers in heads and hidden units: a rule for each instruction.
 
-A rule fills the tensors of its own heads (or hidden units), which arrive as zeros. Those of
-instructions by units of any activation are in `unit_heads.py`.
+A rule fills the tensors of its instruction's heads (or hidden units), which arrive as zeros. The
+rules of instructions by units of any activation are in `unit_heads.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import singledispatch
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from icgd.errors import OverflowedRunError, ProgramError
 from icgd.problems.kernel_machine import as_matrix
+from icgd.program import instructions as basic
+from icgd.program import registers
 from icgd.program.functions import LatticeFunction, ReluSum
 from icgd.program.grid_instructions import ShrinkSlot
-from icgd.program.instructions import (
-    IDENTITY,
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
-    SQUARE,
-    TOKENS_PER_EXAMPLE,
-    AccumulateOuterProduct,
-    AddGradient,
-    AddProduct,
-    ApplyUnits,
-    Argument,
-    ClipSlots,
-    Instruction,
-    LookUp,
-    MapSlots,
-    MultiplySlots,
-    Project,
-    PullBack,
-    WipeSlots,
-)
+from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, SQUARE, Instruction
 from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.layout import Layout
-from icgd.program.registers import (
-    IS_MEMORY,
-    IS_REGISTER,
-    LOG_EXAMPLES,
-    MASKED,
-    OFFSET,
-    SCALE,
-    SHARE,
-    SIGN,
-    SINK,
-    value_slot,
-)
+from icgd.program.registers import IS_MEMORY, IS_REGISTER, MASKED, value_slot
 from icgd.program.stack import StackProgram
 from icgd.program.table_instructions import AverageExamples, LookUpStep
-from icgd.weights.sizes import (
-    PROBES,
-    other_tokens,
-)
+from icgd.weights.sizes import PROBES, other_tokens
 
 
-@dataclass(frozen=True)
-class Heads:
-    """Weights of some heads: three of shape (head, model, inner), output (head, inner, model)."""
+class Heads(NamedTuple):
+    """The weights of some heads: (head, model, inner), and output (head, inner, model)."""
 
     query: Tensor
     key: Tensor
     value: Tensor
     output: Tensor
 
+    @classmethod
+    def zeros(cls, n_heads: int, d_model: int, width: int, dtype: torch.dtype) -> Heads:
+        """Heads that do nothing yet."""
+        query, key, value = (torch.zeros(n_heads, d_model, width, dtype=dtype) for _ in range(3))
+        return cls(query, key, value, torch.zeros(n_heads, width, d_model, dtype=dtype))
+
     def part(self, start: int, length: int) -> Heads:
         """Views of `length` heads from `start` on."""
-        return Heads(
-            *(t.narrow(0, start, length) for t in (self.query, self.key, self.value, self.output))
-        )
+        return Heads(*(weights.narrow(0, start, length) for weights in self))
 
 
-@dataclass(frozen=True)
-class Units:
-    """Weights of some hidden units, one row each: reads (unit, model), bias, writes."""
+class Units(NamedTuple):
+    """The weights of some hidden units, a row for each: reads (unit, model), bias, writes."""
 
     reads: Tensor
     bias: Tensor
     writes: Tensor
 
+    @classmethod
+    def zeros(cls, n_units: int, d_model: int, dtype: torch.dtype) -> Units:
+        """Units that do nothing yet."""
+        reads, writes = (torch.zeros(n_units, d_model, dtype=dtype) for _ in range(2))
+        return cls(reads, torch.zeros(n_units, dtype=dtype), writes)
+
     def part(self, start: int, length: int) -> Units:
         """Views of `length` units from `start` on."""
-        return Units(*(t.narrow(0, start, length) for t in (self.reads, self.bias, self.writes)))
+        return Units(*(weights.narrow(0, start, length) for weights in self))
 
 
 @singledispatch
@@ -95,20 +72,38 @@ def fill(instruction: Instruction, program: StackProgram, weights: Heads | Units
 
 
 def coordinates(layout: Layout, name: str) -> Tensor:
-    """Coordinates of a slot, in its own shape."""
+    """The coordinates of a slot, in the shape of the slot."""
     place = layout.range_of(name)
     return torch.arange(place.start, place.stop).view(layout.slot(name).shape)
 
 
+def joined(layout: Layout, *names: str) -> Tensor:
+    """The coordinates of several slots, one after the other."""
+    return torch.cat([coordinates(layout, name).flatten() for name in names])
+
+
+def coordinate_of(layout: Layout, name: str) -> int:
+    """The coordinate of a slot that has only one."""
+    return int(layout.range_of(name).start)
+
+
+def put(
+    weights: Tensor, layout: Layout, feature: int, numbers: Mapping[str, float | Tensor]
+) -> None:
+    """Let a feature of all heads read slots of one coordinate, each times its number."""
+    for name, number in numbers.items():
+        weights[:, coordinate_of(layout, name), feature] = number
+
+
 def _terms(function: ReluSum, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Scales, shifts and coefficients of the function's terms."""
+    """The scales, shifts and coefficients of the function's terms."""
     rows = [(term.scale, term.shift, term.coefficient) for term in function.terms()]
     scale, shift, coefficient = torch.tensor(rows, dtype=dtype).reshape(-1, 3).T
     return scale, shift, coefficient
 
 
 @fill.register
-def _fill_apply_units(instruction: ApplyUnits, program: StackProgram, weights: Heads) -> None:
+def _fill_apply_units(instruction: basic.ApplyUnits, program: StackProgram, weights: Heads) -> None:
     """Query [scale * inputs; shift], key [weights[k, :]; 1], value coefficient."""
     layout = program.layout
     function = program.relu_sum(instruction.function)
@@ -118,8 +113,8 @@ def _fill_apply_units(instruction: ApplyUnits, program: StackProgram, weights: H
     unit = torch.arange(n_units).repeat_interleave(n_terms)
     head = torch.arange(n_units * n_terms)
     entry = torch.arange(fan_in)
-    one = int(coordinates(layout, ONE))
-    inputs = coordinates(layout, instruction.inputs).flatten()
+    one = coordinate_of(layout, ONE)
+    inputs = joined(layout, instruction.inputs)
     weights.query[:, inputs, entry] = scale.repeat(n_units)[:, None].expand(-1, fan_in)
     weights.query[:, one, fan_in] = shift.repeat(n_units)
     weights.key[head[:, None], coordinates(layout, instruction.weights)[unit], entry] = 1.0
@@ -131,7 +126,7 @@ def _fill_apply_units(instruction: ApplyUnits, program: StackProgram, weights: H
 
 @fill.register
 def _fill_accumulate_outer_product(
-    instruction: AccumulateOuterProduct, program: StackProgram, weights: Heads
+    instruction: basic.AccumulateOuterProduct, program: StackProgram, weights: Heads
 ) -> None:
     """Query +-tokens_per_example, key left[k], value +-scale * right: two heads for each row k."""
     layout = program.layout
@@ -139,8 +134,8 @@ def _fill_accumulate_outer_product(
     rows, columns = write.shape
     head = torch.arange(rows)
     entry = torch.arange(columns)
-    gain = int(coordinates(layout, TOKENS_PER_EXAMPLE))
-    right = coordinates(layout, instruction.right).flatten()
+    gain = coordinate_of(layout, basic.TOKENS_PER_EXAMPLE)
+    right = joined(layout, instruction.right)
     for start, sign in ((0, 1.0), (rows, -1.0)):
         part = weights.part(start, rows)
         part.query[:, gain, 0] = sign
@@ -150,19 +145,21 @@ def _fill_accumulate_outer_product(
 
 
 @fill.register
-def _fill_multiply_slots(instruction: MultiplySlots, program: StackProgram, weights: Heads) -> None:
+def _fill_multiply_slots(
+    instruction: basic.MultiplySlots, program: StackProgram, weights: Heads
+) -> None:
     """Query left[k], key right[k], value 1: one head for each k."""
     layout = program.layout
     left = coordinates(layout, instruction.left)
     head = torch.arange(len(left))
     weights.query[head, left, 0] = 1.0
     weights.key[head, coordinates(layout, instruction.right), 0] = 1.0
-    weights.value[:, int(coordinates(layout, ONE)), 0] = 1.0
+    weights.value[:, coordinate_of(layout, ONE), 0] = 1.0
     weights.output[head, 0, coordinates(layout, instruction.write)] = 1.0
 
 
 @fill.register
-def _fill_pull_back(instruction: PullBack, program: StackProgram, weights: Heads) -> None:
+def _fill_pull_back(instruction: basic.PullBack, program: StackProgram, weights: Heads) -> None:
     """Query weights[:, k], key upstream, value slope[k]: one head for each k."""
     layout = program.layout
     matrix = coordinates(layout, instruction.weights)
@@ -176,10 +173,10 @@ def _fill_pull_back(instruction: PullBack, program: StackProgram, weights: Heads
 
 
 @fill.register
-def _fill_map_slots(instruction: MapSlots, program: StackProgram, weights: Units) -> None:
+def _fill_map_slots(instruction: basic.MapSlots, program: StackProgram, weights: Units) -> None:
     """Unit relu(scale * sum_i c_i slot_i[k] + shift - gate * never_where) for each k and term."""
     layout = program.layout
-    write = coordinates(layout, instruction.write).flatten()
+    write = joined(layout, instruction.write)
     width = len(write)
     start = 0
     for summand in instruction.summands:
@@ -189,24 +186,24 @@ def _fill_map_slots(instruction: MapSlots, program: StackProgram, weights: Units
         unit = torch.arange(len(coordinate))
         part = weights.part(start, len(unit))
         for slot, factor in summand.argument.terms():
-            read = coordinates(layout, slot).flatten()[coordinate]
+            read = joined(layout, slot)[coordinate]
             part.reads[unit, read] += factor * scale.repeat(width)
         for flag in instruction.never_where:
-            part.reads[:, int(coordinates(layout, flag))] = -instruction.gate
+            part.reads[:, coordinate_of(layout, flag)] = -instruction.gate
         part.bias[:] = shift.repeat(width)
         part.writes[unit, write[coordinate]] = coefficient.repeat(width)
         start += len(unit)
 
 
 @fill.register
-def _fill_clip_slots(instruction: ClipSlots, program: StackProgram, weights: Units) -> None:
+def _fill_clip_slots(instruction: basic.ClipSlots, program: StackProgram, weights: Units) -> None:
     """-relu(w - bound * unit) + relu(-w - bound * unit)."""
     _fill_pairs(instruction.slots, program.layout, weights)
-    weights.reads[:, int(coordinates(program.layout, instruction.unit))] = -instruction.bound
+    weights.reads[:, coordinate_of(program.layout, instruction.unit)] = -instruction.bound
 
 
 @fill.register
-def _fill_wipe_slots(instruction: WipeSlots, program: StackProgram, weights: Units) -> None:
+def _fill_wipe_slots(instruction: basic.WipeSlots, program: StackProgram, weights: Units) -> None:
     """-relu(h) + relu(-h)."""
     _fill_pairs(instruction.slots, program.layout, weights)
 
@@ -215,7 +212,7 @@ def _fill_wipe_slots(instruction: WipeSlots, program: StackProgram, weights: Uni
 def _fill_shrink_slot(instruction: ShrinkSlot, program: StackProgram, weights: Units) -> None:
     """-relu(w) + relu(-w), then +-relu(+-w - threshold), then -+relu(+-w - threshold - bound)."""
     width = program.layout.slot(instruction.slot).width
-    one = int(coordinates(program.layout, ONE))
+    one = coordinate_of(program.layout, ONE)
     beyond = (0.0, instruction.threshold, instruction.threshold + instruction.bound)
     for number, (shift, sign) in enumerate(zip(beyond, (1.0, -1.0, 1.0), strict=True)):
         part = weights.part(2 * number * width, 2 * width)
@@ -226,7 +223,7 @@ def _fill_shrink_slot(instruction: ShrinkSlot, program: StackProgram, weights: U
 
 def _fill_pairs(slots: tuple[str, ...], layout: Layout, weights: Units) -> None:
     """Two units for every coordinate h of the slots: -relu(h) and +relu(-h)."""
-    coordinate = torch.cat([coordinates(layout, name).flatten() for name in slots])
+    coordinate = joined(layout, *slots)
     unit = torch.arange(len(coordinate))
     for start, sign in ((0, 1.0), (len(coordinate), -1.0)):
         part = weights.part(start, len(coordinate))
@@ -234,72 +231,51 @@ def _fill_pairs(slots: tuple[str, ...], layout: Layout, weights: Units) -> None:
         part.writes[unit, coordinate] = -sign
 
 
-def _fill_grid_scores(
-    argument: Argument,
-    function: LatticeFunction,
-    reach: float,
-    layout: Layout,
-    heads: Heads,
+def _fill_lattice_scores(
+    argument: basic.Argument, function: LatticeFunction, reach: float, layout: Layout, heads: Heads
 ) -> None:
-    """Scores (g a / spacing - g^2 / 2) / ratio^2 at grid register g, with a = argument / reach.
+    """Scores (g a / spacing - g^2 / 2) / ratio^2 at register g, with a = argument / reach.
 
-    Features: the argument's own, then the offset, then one by which the memory reads itself.
-    Other tokens are masked; a register's scale is g / half.
+    The features are the argument's own, then the offset, then one by which the memory reads itself.
+    Other tokens are masked. A register's scale is g / half.
     """
     n_features = argument.features(layout)
     head, feature = torch.arange(len(heads.query)), torch.arange(n_features)
     gain = function.half / (function.spacing * function.ratio**2 * reach)
+    every = head if argument.weights is None else slice(None)
     for slot, factor in argument.inputs.terms():
-        read = coordinates(layout, slot)
-        if argument.weights is None:
-            heads.query[head, read, 0] += gain * factor
-        else:
-            heads.query[:, read, feature] += gain * factor
+        heads.query[every, coordinates(layout, slot), feature] += gain * factor
     if argument.weights is None:
-        heads.key[:, coordinate_of(layout, SCALE), 0] = 1.0
+        put(heads.key, layout, 0, {registers.SCALE: 1.0})
     else:
         matrix = coordinates(layout, argument.weights)
         rows = matrix.T if argument.transposed else matrix
         heads.key[head[:, None], rows, feature] = 1.0
     offset, memory = n_features, n_features + 1
-    heads.query[:, coordinate_of(layout, ONE), offset] = 1 / function.ratio**2
-    heads.key[:, coordinate_of(layout, OFFSET), offset] = 1.0
-    heads.key[:, coordinate_of(layout, IS_EXAMPLE), offset] = -MASKED
-    heads.key[:, coordinate_of(layout, IS_QUERY), offset] = -MASKED
+    keys = {registers.OFFSET: 1.0, IS_EXAMPLE: -MASKED, IS_QUERY: -MASKED}
+    put(heads.query, layout, offset, {ONE: 1 / function.ratio**2})
+    put(heads.key, layout, offset, keys)
     below = (MASKED + function.half**2 / 2) / function.ratio**2  # the memory's own offset
-    heads.query[:, coordinate_of(layout, IS_MEMORY), memory] = below + MASKED
-    heads.key[:, coordinate_of(layout, IS_MEMORY), memory] = 1.0
-
-
-def coordinate_of(layout: Layout, name: str) -> int:
-    """The coordinate of a slot that has only one."""
-    return int(layout.range_of(name).start)
+    put(heads.query, layout, memory, {IS_MEMORY: below + MASKED})
+    put(heads.key, layout, memory, {IS_MEMORY: 1.0})
 
 
 @fill.register
-def _fill_look_up(instruction: LookUp, program: StackProgram, weights: Heads) -> None:
-    """Head k reads the grid at coordinate k of the argument: a value for each function."""
-    layout = program.layout
-    functions = [program.look_up(name) for name in instruction.lookups]
-    _fill_grid_scores(instruction.argument, functions[0], 1.0, layout, weights)
+def _fill_look_up(
+    instruction: basic.LookUp | basic.Project, program: StackProgram, weights: Heads
+) -> None:
+    """Head k looks up all functions at coordinate k of argument / reach."""
+    layout, reach, looked_up = program.layout, instruction.reach, instruction.functions()
+    first = program.look_up(looked_up[0])
+    _fill_lattice_scores(instruction.argument, first, reach, layout, weights)
     head = torch.arange(len(weights.query))
-    for number, (function, write) in enumerate(zip(functions, instruction.into, strict=True)):
-        weights.value[:, coordinate_of(layout, value_slot(function.name)), number] = 1.0
-        weights.output[head, number, coordinates(layout, write)] = 1.0
+    for number, (name, write) in enumerate(zip(looked_up, instruction.writes(), strict=True)):
+        put(weights.value, layout, number, {value_slot(name): 1.0})
+        weights.output[head, number, coordinates(layout, write)] = reach
 
 
 @fill.register
-def _fill_project(instruction: Project, program: StackProgram, weights: Heads) -> None:
-    """Head k reads the grid at coordinate k of argument / reach; the value is the identity."""
-    layout, reach = program.layout, instruction.reach
-    _fill_grid_scores(instruction.argument, program.look_up(IDENTITY), reach, layout, weights)
-    head = torch.arange(len(weights.query))
-    weights.value[:, coordinate_of(layout, value_slot(IDENTITY)), 0] = 1.0
-    weights.output[head, 0, coordinates(layout, instruction.write)] = reach
-
-
-@fill.register
-def _fill_add_product(instruction: AddProduct, program: StackProgram, weights: Heads) -> None:
+def _fill_add_product(instruction: basic.AddProduct, program: StackProgram, weights: Heads) -> None:
     """Heads k and width + k read the square at argument / reach +- factor / factor_reach."""
     layout, reach, square = program.layout, instruction.reach, program.look_up(SQUARE)
     width = instruction.argument.width(layout)
@@ -308,20 +284,22 @@ def _fill_add_product(instruction: AddProduct, program: StackProgram, weights: H
     gain = square.half / (square.spacing * square.ratio**2 * instruction.factor_reach)
     for start, sign in ((0, 1.0), (width, -1.0)):
         part = weights.part(start, width)
-        _fill_grid_scores(instruction.argument, square, reach, layout, part)
+        _fill_lattice_scores(instruction.argument, square, reach, layout, part)
         part.query[head, coordinates(layout, instruction.factor), last] = sign * gain
-        part.key[:, coordinate_of(layout, SCALE), last] = 1.0
+        part.key[:, coordinate_of(layout, registers.SCALE), last] = 1.0
         part.value[:, coordinate_of(layout, value_slot(SQUARE)), 0] = 1.0
         product = sign * reach * instruction.factor_reach / 4
         part.output[head, 0, coordinates(layout, instruction.write)] = product
 
 
 @fill.register
-def _fill_add_gradient(instruction: AddGradient, program: StackProgram, weights: Heads) -> None:
-    """For each multiple of the probe and each sign a head for each row; see the instruction.
+def _fill_add_gradient(
+    instruction: basic.AddGradient, program: StackProgram, weights: Heads
+) -> None:
+    """There is a head for each multiple of the probe, each sign and each row: see `AddGradient`.
 
-    Scores of a register: probe * left[k] at examples, log n - log(share) at the memory, whose
-    value is 0. All other tokens are masked, and other queries read only the memory.
+    A register has the scores probe * left[k] at examples and log n - log(share) at the memory,
+    whose value is 0. All other tokens are masked, and tokens that are no registers read the memory.
     """
     layout = program.layout
     write = coordinates(layout, instruction.write)
@@ -336,13 +314,13 @@ def _fill_add_gradient(instruction: AddGradient, program: StackProgram, weights:
             for slot, factor in instruction.left.terms():
                 part.key[row, coordinates(layout, slot), 0] += factor
             part.value[:, coordinates(layout, instruction.right), entry] = 1.0
-            gain = coefficient * instruction.scale / (2 * probe * SHARE)
+            gain = coefficient * instruction.scale / (2 * probe * registers.SHARE)
             part.output[row[:, None], entry, write] = _in_range(gain, part.output.dtype)
             start += rows
 
 
 def _in_range(gain: float, dtype: torch.dtype) -> float:
-    """The gain of a gradient head, which is 1 / SHARE times as large as its step."""
+    """The gain of a gradient head, if the dtype can hold it: it is 1 / SHARE times its step."""
     if not abs(gain) <= torch.finfo(dtype).max:
         name = str(dtype).removeprefix("torch.")
         raise OverflowedRunError.constant("output weight of a gradient head", gain, name)
@@ -351,40 +329,35 @@ def _in_range(gain: float, dtype: torch.dtype) -> float:
 
 def _fill_share_scores(probe: float, layout: Layout, heads: Heads) -> None:
     """The part of the scores of `AddGradient` that does not depend on its slots."""
-    heads.query[:, coordinate_of(layout, SIGN), 0] = probe
-    heads.query[:, coordinate_of(layout, LOG_EXAMPLES), 1] = 1.0
-    heads.query[:, coordinate_of(layout, SINK), 1] = 1.0
-    heads.key[:, coordinate_of(layout, IS_MEMORY), 1] = 1.0
-    heads.query[:, coordinate_of(layout, IS_EXAMPLE), 2] = -MASKED
-    heads.query[:, coordinate_of(layout, IS_QUERY), 2] = -MASKED
-    heads.key[:, coordinate_of(layout, IS_EXAMPLE), 2] = 1.0
-    heads.query[:, coordinate_of(layout, ONE), 3] = -MASKED
-    heads.key[:, coordinate_of(layout, IS_QUERY), 3] = 1.0
-    heads.key[:, coordinate_of(layout, IS_REGISTER), 3] = 1.0
-    heads.key[:, coordinate_of(layout, IS_MEMORY), 3] = -1.0
+    put(heads.query, layout, 0, {registers.SIGN: probe})
+    put(heads.query, layout, 1, {registers.LOG_EXAMPLES: 1.0, registers.SINK: 1.0})
+    put(heads.key, layout, 1, {IS_MEMORY: 1.0})
+    put(heads.query, layout, 2, {IS_EXAMPLE: -MASKED, IS_QUERY: -MASKED})
+    put(heads.key, layout, 2, {IS_EXAMPLE: 1.0})
+    put(heads.query, layout, 3, {ONE: -MASKED})
+    put(heads.key, layout, 3, {IS_QUERY: 1.0, IS_REGISTER: 1.0, IS_MEMORY: -1.0})
 
 
 @fill.register
 def _fill_average_examples(
     instruction: AverageExamples, program: StackProgram, weights: Heads
 ) -> None:
-    """Query 1, key the score, lowered at other tokens; every coordinate of the value."""
+    """Query 1, key the score, which is lowered at other tokens, value every coordinate."""
     layout = program.layout
-    write = coordinates(layout, instruction.write).flatten()
+    write = joined(layout, instruction.write)
     entry = torch.arange(len(write))
-    weights.query[:, coordinate_of(layout, ONE), 0] = 1.0
+    put(weights.query, layout, 0, {ONE: 1.0})
     for slot, factor in instruction.score.terms():
         weights.key[:, coordinate_of(layout, slot), 0] += factor
-    for flag in other_tokens(layout):
-        weights.key[:, coordinate_of(layout, flag), 0] = -MASKED
+    put(weights.key, layout, 0, dict.fromkeys(other_tokens(layout), -MASKED))
     for slot, factor in instruction.value.terms():
-        weights.value[:, coordinates(layout, slot).flatten(), entry] += factor
+        weights.value[:, joined(layout, slot), entry] += factor
     weights.output[:, entry, write] = 1.0
 
 
 @fill.register
 def _fill_look_up_step(instruction: LookUpStep, program: StackProgram, weights: Units) -> None:
-    """The table's units, and two that take away what the weight was."""
+    """The table's units, and two units that take the old weight away."""
     n_terms = len(weights.bias) - 2
     fill(instruction.addition, program, weights.part(0, n_terms))
     _fill_pairs((instruction.write,), program.layout, weights.part(n_terms, 2))
@@ -394,10 +367,10 @@ def _fill_look_up_step(instruction: LookUpStep, program: StackProgram, weights: 
 def _fill_descend_function(
     instruction: DescendFunction, program: StackProgram, weights: Heads
 ) -> None:
-    """V = diag(A, -step_size), weighted, for every kernel; the noise moves labels alone."""
+    """A weighted V = diag(A, -step_size) for every kernel; the noise changes labels alone."""
     layout = program.layout
-    inputs = coordinates(layout, instruction.inputs).flatten()
-    labels = coordinates(layout, instruction.residual).flatten()
+    inputs = joined(layout, instruction.inputs)
+    labels = joined(layout, instruction.residual)
     for head, term in enumerate(instruction.terms):
         _fill_kernel_scores(term, inputs, weights.part(head, 1))
         _copy(labels, -instruction.step_size * term.weight, weights.part(head, 1))

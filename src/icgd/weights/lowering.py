@@ -1,7 +1,7 @@
 r"""Lowering: each instruction spelt out as numbers in W_Q, W_K, W_V, W_O or W_in, b_in, W_out.
 
-Instructions of one layer get consecutive heads (or hidden units); `heads.py` and `unit_heads.py`
-have the rules that fill them.
+The instructions of a layer get consecutive heads (or hidden units). The rules that fill them are in
+the files that `rules.py` lists.
 """
 
 from __future__ import annotations
@@ -43,35 +43,26 @@ def lower_layer(layer: Layer, program: StackProgram, dtype: torch.dtype) -> nn.M
         return lower_grid_attention(layer, program, dtype)
     size, activation = layer_size(layer, program), unit_activation_named(program.activation).value
     if layer.kind is LayerKind.MLP:
-        units = Units(
-            torch.zeros(size.units, size.d_model, dtype=dtype),
-            torch.zeros(size.units, dtype=dtype),
-            torch.zeros(size.units, size.d_model, dtype=dtype),
-        )
+        units = Units.zeros(size.units, size.d_model, dtype)
         _fill_in_turn(layer, program, units)
-        inward = units.reads.T.contiguous()
-        return MLPLayer(inward, units.bias, units.writes, activation)
-    shape = (size.units, size.d_model, size.width)
-    query, key, value = (torch.zeros(shape, dtype=dtype) for _ in range(3))
-    heads = Heads(query, key, value, torch.zeros(size.units, size.width, size.d_model, dtype=dtype))
+        return MLPLayer(units.reads.T.contiguous(), units.bias, units.writes, activation)
+    heads = Heads.zeros(size.units, size.d_model, size.width, dtype)
     _fill_in_turn(layer, program, heads)
     if layer.kind is LayerKind.KERNEL:
         return _kernel_attention(layer, program.layout, heads)
-    weights = (heads.query, heads.key, heads.value, heads.output)
     if layer.kind is LayerKind.ATTENTION:
-        return ActivationAttention(*weights, activation)
-    return ProductLayer(*weights) if layer.kind is LayerKind.PRODUCT else SoftmaxAttention(*weights)
+        return ActivationAttention(*heads, activation)
+    return ProductLayer(*heads) if layer.kind is LayerKind.PRODUCT else SoftmaxAttention(*heads)
 
 
 def _kernel_attention(layer: Layer, layout: Layout, heads: Heads) -> KernelAttention:
-    """Attention whose heads know their kernels; the last head of a noisy step has none."""
+    """Attention whose heads have kernels; the last head of a step with noise has none."""
     patterns: list[Pattern] = []
     for instruction in layer.instructions:
         if isinstance(instruction, DescendFunction):
             patterns += [kernel_named(term.kernel, term.shape).matrix for term in instruction.terms]
             patterns += [None] * (instruction.noise > 0)
-    weights = (heads.query, heads.key, heads.value, heads.output)
-    return KernelAttention(*weights, patterns, coordinate_of(layout, IS_EXAMPLE))
+    return KernelAttention(*heads, patterns, coordinate_of(layout, IS_EXAMPLE))
 
 
 def _fill_in_turn(layer: Layer, program: StackProgram, weights: Heads | Units) -> None:

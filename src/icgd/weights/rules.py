@@ -1,6 +1,6 @@
-"""The sizes and the numbers of all instructions of stacks: here stand the files that register them.
+"""The sizes and the numbers of all instructions of stacks, and the files that register them.
 
-Whoever needs a size or a head imports it from here, so that no rule is missing.
+A module that needs a size or a head imports it from here, so that no rule is missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How large an instruction becomes as heads or hidden units: counted, never built."""
+"""The sizes of instructions as heads or hidden units, counted without building them."""
 
 from __future__ import annotations
 
@@ -6,25 +6,11 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from icgd.errors import ProgramError
+from icgd.program import instructions as basic
+from icgd.program import unit_instructions as by_units
 from icgd.program.functions import ReluSum
 from icgd.program.grid_instructions import DescendExamples, ShrinkSlot
-from icgd.program.instructions import (
-    IS_QUERY,
-    AccumulateOuterProduct,
-    AddGradient,
-    AddProduct,
-    ApplyUnits,
-    Argument,
-    ClipSlots,
-    Instruction,
-    LayerKind,
-    LookUp,
-    MapSlots,
-    MultiplySlots,
-    Project,
-    PullBack,
-    WipeSlots,
-)
+from icgd.program.instructions import IS_QUERY, Argument, Instruction, LayerKind
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout
 from icgd.program.program import Layer
@@ -32,25 +18,11 @@ from icgd.program.registers import IS_REGISTER
 from icgd.program.ridge import RidgeSum
 from icgd.program.stack import StackProgram
 from icgd.program.table_instructions import AverageExamples, LookUpStep
-from icgd.program.unit_instructions import (
-    ActivateUnits,
-    AddGatedJacobian,
-    AddGatedProduct,
-    AddJacobian,
-    AddOuterProduct,
-    ClipByUnits,
-    CopyToQueries,
-    PassOn,
-    PushJacobian,
-    SlopeOfLoss,
-    StartJacobian,
-    WipeByUnits,
-)
 
 
 @dataclass(frozen=True)
-class InstructionSize:
-    """`units` heads of `width` features each (all attention), or hidden units (MLP)."""
+class Size:
+    """The size of an instruction: `units` heads of `width` features each, or hidden units."""
 
     units: int
     width: int
@@ -59,7 +31,7 @@ class InstructionSize:
 
 @dataclass(frozen=True)
 class LayerSize:
-    """The size of one layer of the transformer; of grid attention, with its grid tokens."""
+    """The size of one layer of the transformer; a layer of grid attention has `n_grid` tokens."""
 
     title: str
     kind: LayerKind
@@ -84,7 +56,7 @@ class LayerSize:
         return 4 * self.units * self.d_model * self.width + grid
 
     def flops(self, n_tokens: int) -> int:
-        """Multiplications and additions of the dense layer on `n_tokens` tokens, or one column."""
+        """Multiplications and additions on `n_tokens` tokens; a chain's layers have one column."""
         if self.kind is LayerKind.GRID:
             projected = 4 * self.units * self.d_model * self.width * (n_tokens + 1)
             maps = 4 * self.units * self.n_grid * self.width
@@ -102,7 +74,7 @@ class LayerSize:
 
 
 def layer_size(layer: Layer, program: StackProgram) -> LayerSize:
-    """Heads of one layer share the width of the widest."""
+    """The size of a layer, whose heads share the width of the widest."""
     sizes = [instruction_size(instruction, program) for instruction in layer.instructions]
     return LayerSize(
         title=layer.title,
@@ -115,13 +87,13 @@ def layer_size(layer: Layer, program: StackProgram) -> LayerSize:
 
 
 @singledispatch
-def instruction_size(instruction: Instruction, program: StackProgram) -> InstructionSize:
-    """Heads or hidden units, their width and their non-zero weights."""
+def instruction_size(instruction: Instruction, program: StackProgram) -> Size:
+    """The number of heads or hidden units, their width and their non-zero weights."""
     raise ProgramError.broken(type(instruction).__name__, "has no size rule in weights/sizes.py")
 
 
 def _nonzero_inputs(function: ReluSum, n_arguments: int) -> int:
-    """Non-zero weights and biases with which the terms read `n_arguments` features."""
+    """How many non-zero weights and biases read `n_arguments` features for all terms."""
     terms = function.terms()
     scaled = sum(term.scale != 0.0 for term in terms)
     shifted = sum(term.shift != 0.0 for term in terms)
@@ -129,115 +101,97 @@ def _nonzero_inputs(function: ReluSum, n_arguments: int) -> int:
 
 
 @instruction_size.register
-def _size_of_apply_units(instruction: ApplyUnits, program: StackProgram) -> InstructionSize:
+def _size_of_apply_units(instruction: basic.ApplyUnits, program: StackProgram) -> Size:
     function = program.relu_sum(instruction.function)
     n_units, fan_in = program.layout.slot(instruction.weights).shape
     n_terms = len(function.terms())
     keys_values_outputs = n_terms * (fan_in + 3)
     nonzeros = n_units * (_nonzero_inputs(function, fan_in) + keys_values_outputs)
-    return InstructionSize(n_units * n_terms, fan_in + 1, nonzeros)
+    return Size(n_units * n_terms, fan_in + 1, nonzeros)
 
 
 @instruction_size.register
-def _size_of_accumulate_outer_product(
-    instruction: AccumulateOuterProduct, program: StackProgram
-) -> InstructionSize:
+def _size_of_accumulate(instruction: basic.AccumulateOuterProduct, program: StackProgram) -> Size:
     rows, columns = program.layout.slot(instruction.write).shape
-    return InstructionSize(2 * rows, columns, 2 * rows * (2 + 2 * columns))
+    return Size(2 * rows, columns, 2 * rows * (2 + 2 * columns))
 
 
 @instruction_size.register
-def _size_of_pull_back(instruction: PullBack, program: StackProgram) -> InstructionSize:
+def _size_of_pull_back(instruction: basic.PullBack, program: StackProgram) -> Size:
     rows, columns = program.layout.slot(instruction.weights).shape
-    return InstructionSize(columns, rows, columns * (2 * rows + 2))
+    return Size(columns, rows, columns * (2 * rows + 2))
 
 
 @instruction_size.register
-def _size_of_multiply_slots(instruction: MultiplySlots, program: StackProgram) -> InstructionSize:
-    width = program.layout.slot(instruction.write).width
-    return InstructionSize(width, 1, 4 * width)
+def _size_of_multiply_slots(instruction: basic.MultiplySlots, program: StackProgram) -> Size:
+    width = program.layout.width_of(instruction.write)
+    return Size(width, 1, 4 * width)
 
 
 @instruction_size.register
-def _size_of_map_slots(instruction: MapSlots, program: StackProgram) -> InstructionSize:
-    width = program.layout.slot(instruction.write).width
+def _size_of_map_slots(instruction: basic.MapSlots, program: StackProgram) -> Size:
+    width = program.layout.width_of(instruction.write)
     units, nonzeros = 0, 0
     for summand in instruction.summands:
         function = program.relu_sum(summand.function)
         n_terms = len(function.terms())
         units += width * n_terms
-        gates_and_outputs = n_terms * (len(instruction.never_where) + 1)
-        nonzeros += width * (
-            _nonzero_inputs(function, len(summand.argument.slots)) + gates_and_outputs
-        )
-    return InstructionSize(units, 1, nonzeros)
+        inputs = _nonzero_inputs(function, len(summand.argument.slots))
+        nonzeros += width * (inputs + n_terms * (len(instruction.never_where) + 1))
+    return Size(units, 1, nonzeros)
 
 
 @instruction_size.register
-def _size_of_clip_slots(instruction: ClipSlots, program: StackProgram) -> InstructionSize:
-    width = sum(program.layout.slot(name).width for name in instruction.slots)
-    return InstructionSize(2 * width, 1, 6 * width)
+def _size_of_clip_slots(instruction: basic.ClipSlots, program: StackProgram) -> Size:
+    width = program.layout.width_of(*instruction.slots)
+    return Size(2 * width, 1, 6 * width)
 
 
 @instruction_size.register
-def _size_of_shrink_slot(instruction: ShrinkSlot, program: StackProgram) -> InstructionSize:
-    """Two units read the coordinate alone, four an offset too."""
-    width = program.layout.slot(instruction.slot).width
+def _size_of_shrink_slot(instruction: ShrinkSlot, program: StackProgram) -> Size:
+    """Two units read the coordinate alone, and four read an offset too."""
+    width = program.layout.width_of(instruction.slot)
     n_shifted = 2 + 2 * (instruction.threshold > 0)
-    return InstructionSize(6 * width, 1, (6 * 2 + n_shifted) * width)
+    return Size(6 * width, 1, (6 * 2 + n_shifted) * width)
 
 
 @instruction_size.register
-def _size_of_descend_examples(
-    instruction: DescendExamples, program: StackProgram
-) -> InstructionSize:
-    """Two heads: query 1, key 3, value and output as wide as the inputs."""
-    width = sum(program.layout.slot(name).width for name in instruction.inputs)
-    return InstructionSize(2, width, 2 * (4 + 2 * width))
+def _size_of_descend_examples(instruction: DescendExamples, program: StackProgram) -> Size:
+    """There are two heads: query 1, key 3, value and output as wide as the inputs."""
+    width = program.layout.width_of(*instruction.inputs)
+    return Size(2, width, 2 * (4 + 2 * width))
 
 
 @instruction_size.register
-def _size_of_wipe_slots(instruction: WipeSlots, program: StackProgram) -> InstructionSize:
-    width = sum(program.layout.slot(name).width for name in instruction.slots)
-    return InstructionSize(2 * width, 1, 4 * width)
+def _size_of_wipe_slots(instruction: basic.WipeSlots, program: StackProgram) -> Size:
+    width = program.layout.width_of(*instruction.slots)
+    return Size(2 * width, 1, 4 * width)
 
 
-GRID_FEATURES = 2
-"""Features of a head over the grid besides its argument: the offset, and the memory's own."""
+LATTICE_FEATURES = 2
+"""The features of a look-up's head besides its argument: the offset, and the memory's own."""
 
-GRID_NONZEROS = 6
-"""What they take: two in the query; the offset, two masks and the memory's flag in the key."""
-
-
-def _argument_nonzeros(argument: Argument, layout: Layout) -> int:
-    """Of query and key: the inputs with their coefficients, the weights or the scale."""
-    return argument.features(layout) * (len(argument.inputs.slots) + 1)
+LATTICE_NONZEROS = 6
+"""Their non-zeros: two in the query; the offset, two masks and the memory's flag in the key."""
 
 
-@instruction_size.register
-def _size_of_look_up(instruction: LookUp, program: StackProgram) -> InstructionSize:
-    argument, layout = instruction.argument, program.layout
-    heads, n_functions = argument.width(layout), len(instruction.lookups)
-    width = max(argument.features(layout) + GRID_FEATURES, n_functions)
-    nonzeros = _argument_nonzeros(argument, layout) + GRID_NONZEROS + 2 * n_functions
-    return InstructionSize(heads, width, heads * nonzeros)
+def _look_up_size(argument: Argument, layout: Layout, n_values: int, n_more: int = 0) -> Size:
+    """Heads that look up `n_values` functions; `n_more` slots are added to the argument."""
+    heads, features = argument.width(layout), argument.features(layout)
+    argument_nonzeros = features * (len(argument.inputs.slots) + 1) + 2 * n_more
+    nonzeros = argument_nonzeros + LATTICE_NONZEROS + 2 * n_values
+    return Size(heads, max(features + n_more + LATTICE_FEATURES, n_values), heads * nonzeros)
 
 
 @instruction_size.register
-def _size_of_project(instruction: Project, program: StackProgram) -> InstructionSize:
-    argument, layout = instruction.argument, program.layout
-    heads = argument.width(layout)
-    nonzeros = _argument_nonzeros(argument, layout) + GRID_NONZEROS + 2
-    return InstructionSize(heads, argument.features(layout) + GRID_FEATURES, heads * nonzeros)
+def _size_of_look_up(instruction: basic.LookUp | basic.Project, program: StackProgram) -> Size:
+    return _look_up_size(instruction.argument, program.layout, len(instruction.functions()))
 
 
 @instruction_size.register
-def _size_of_add_product(instruction: AddProduct, program: StackProgram) -> InstructionSize:
-    argument, layout = instruction.argument, program.layout
-    heads = 2 * argument.width(layout)
-    nonzeros = _argument_nonzeros(argument, layout) + GRID_NONZEROS + 4
-    width = argument.features(layout) + 1 + GRID_FEATURES
-    return InstructionSize(heads, width, heads * nonzeros)
+def _size_of_add_product(instruction: basic.AddProduct, program: StackProgram) -> Size:
+    half = _look_up_size(instruction.argument, program.layout, 1, n_more=1)
+    return Size(2 * half.units, half.width, 2 * half.nonzeros)
 
 
 PROBES = ((1.0, 3 / 2), (2.0, -3 / 5), (3.0, 1 / 10))
@@ -245,66 +199,60 @@ PROBES = ((1.0, 3 / 2), (2.0, -3 / 5), (3.0, 1 / 10))
 to a seventh power."""
 
 GRADIENT_FEATURES = 4
-"""Features of a head of `AddGradient`: the probe, the sink, and two masks."""
+"""The features of a head of `AddGradient`: the probe, the sink, and two masks."""
 
 GRADIENT_NONZEROS = 11
 """Non-zeros of query and key besides `left`: probe; log n, sink, flag; 3 flags; one, 3 flags."""
 
 
 @instruction_size.register
-def _size_of_add_gradient(instruction: AddGradient, program: StackProgram) -> InstructionSize:
+def _size_of_add_gradient(instruction: basic.AddGradient, program: StackProgram) -> Size:
     rows, columns = program.layout.slot(instruction.write).shape
     nonzeros = GRADIENT_NONZEROS + len(instruction.left.slots) + 2 * columns
     heads = 2 * len(PROBES) * rows
-    return InstructionSize(heads, max(columns, GRADIENT_FEATURES), heads * nonzeros)
+    return Size(heads, max(columns, GRADIENT_FEATURES), heads * nonzeros)
 
 
 @instruction_size.register
-def _size_of_average_examples(
-    instruction: AverageExamples, program: StackProgram
-) -> InstructionSize:
-    width = program.layout.slot(instruction.write).width
-    masks = len(other_tokens(program.layout))
-    scores = 1 + len(instruction.score.slots) + masks
-    return InstructionSize(1, width, scores + width * (len(instruction.value.slots) + 1))
+def _size_of_average_examples(instruction: AverageExamples, program: StackProgram) -> Size:
+    width = program.layout.width_of(instruction.write)
+    scores = 1 + len(instruction.score.slots) + len(other_tokens(program.layout))
+    return Size(1, width, scores + width * (len(instruction.value.slots) + 1))
 
 
 def other_tokens(layout: Layout) -> tuple[str, ...]:
-    """Flags of the tokens that are no examples."""
+    """The flags of tokens that are no examples."""
     return tuple(flag for flag in (IS_QUERY, IS_REGISTER) if flag in layout.names)
 
 
 @instruction_size.register
-def _size_of_look_up_step(instruction: LookUpStep, program: StackProgram) -> InstructionSize:
+def _size_of_look_up_step(instruction: LookUpStep, program: StackProgram) -> Size:
     added = instruction_size(instruction.addition, program)
-    wiped = instruction_size(WipeSlots((instruction.write,)), program)
-    return InstructionSize(added.units + wiped.units, 1, added.nonzeros + wiped.nonzeros)
+    wiped = instruction_size(basic.WipeSlots((instruction.write,)), program)
+    return Size(added.units + wiped.units, 1, added.nonzeros + wiped.nonzeros)
 
 
 @instruction_size.register
-def _size_of_descend_function(
-    instruction: DescendFunction, program: StackProgram
-) -> InstructionSize:
-    """A head for each kernel, and one for the noise."""
-    inputs = program.layout.slot(instruction.inputs).width
-    labels = program.layout.slot(instruction.residual).width
-    moved = instruction.transform or ()
-    width = max(inputs, *(len(term.transform or ()) for term in instruction.terms))
-    width = max(width, labels + inputs * bool(moved))
-    entries = sum(value != 0 for row in moved for value in row)
-    values = 2 * labels + inputs * bool(moved) + entries  # W_V and W_O
-    scores = [
-        2
-        * (inputs if term.transform is None else sum(g != 0 for row in term.transform for g in row))
-        for term in instruction.terms
-    ]
+def _size_of_descend_function(instruction: DescendFunction, program: StackProgram) -> Size:
+    """There is a head for each kernel, and one for the noise."""
+    inputs = program.layout.width_of(instruction.inputs)
+    labels = program.layout.width_of(instruction.residual)
+    moved, transforms = instruction.transform or (), [term.transform for term in instruction.terms]
+    n_moved = inputs * bool(moved)
+    width = max(inputs, labels + n_moved, *(len(matrix or ()) for matrix in transforms))
+    values = 2 * labels + n_moved + _nonzero_entries(moved)  # W_V and W_O
+    scores = [inputs if matrix is None else _nonzero_entries(matrix) for matrix in transforms]
     n_noise = int(instruction.noise > 0)
-    nonzeros = sum(scores) + len(scores) * values + n_noise * 2 * labels
-    return InstructionSize(len(scores) + n_noise, width, nonzeros)
+    nonzeros = 2 * sum(scores) + len(scores) * values + n_noise * 2 * labels
+    return Size(len(scores) + n_noise, width, nonzeros)
+
+
+def _nonzero_entries(matrix: tuple[tuple[float, ...], ...]) -> int:
+    return sum(entry != 0 for row in matrix for entry in row)
 
 
 def offset_feature(argument: Argument, layout: Layout) -> int:
-    """The feature in which a head by units has the offset: a slot itself shares it."""
+    """The feature in which a head by units has the offset; without weights it is the only one."""
     return 0 if argument.weights is None else argument.features(layout)
 
 
@@ -314,107 +262,92 @@ def _nonzero_numbers(fit: RidgeSum) -> tuple[int, ...]:
     return tuple(sum(number != 0 for number in column) for column in zip(*rows, strict=True))
 
 
+Argued = by_units.ActivateUnits | by_units.PassOn | by_units.StartJacobian | by_units.PushJacobian
+"""Instructions by units that have an argument."""
+
+
 def _heads_by_units(
-    argument: Argument, layout: Layout, fit: RidgeSum, n_others: int, rows: int
-) -> InstructionSize:
-    """Heads for every coordinate of the argument and `n_others` other numbers, each of `rows`."""
+    instruction: Argued, program: StackProgram, rows: int, n_others: int = 1
+) -> Size:
+    """Heads of `rows` values for every coordinate of the argument and `n_others` other numbers."""
+    argument, layout = instruction.argument, program.layout
+    fit = program.ridge_sum(instruction.function)
     *others, own, offset = _nonzero_numbers(fit)
-    width = argument.width(layout)
     terms = argument.features(layout) * len(argument.inputs.slots)
     key = 1 if argument.weights is None else argument.features(layout) + 1
     each = own * terms + offset + sum(others) + fit.n_units * (key + 2 * rows)
-    heads = width * n_others
+    heads = argument.width(layout) * n_others
     features = max(offset_feature(argument, layout) + 1, rows)
-    return InstructionSize(heads * fit.n_units, features, heads * each)
+    return Size(heads * fit.n_units, features, heads * each)
 
 
 @instruction_size.register
-def _size_of_activate_units(instruction: ActivateUnits, program: StackProgram) -> InstructionSize:
-    fit = program.ridge_sum(instruction.function)
-    return _heads_by_units(instruction.argument, program.layout, fit, 1, rows=1)
+def _size_of_activate_units(instruction: by_units.ActivateUnits, program: StackProgram) -> Size:
+    return _heads_by_units(instruction, program, rows=1)
 
 
 @instruction_size.register
-def _size_of_pass_on(instruction: PassOn, program: StackProgram) -> InstructionSize:
-    fit, rows = (
-        program.ridge_sum(instruction.function),
-        program.layout.slot(instruction.write).width,
-    )
-    return _heads_by_units(instruction.argument, program.layout, fit, 1, rows)
+def _size_of_pass_on(instruction: by_units.PassOn, program: StackProgram) -> Size:
+    return _heads_by_units(instruction, program, program.layout.width_of(instruction.write))
 
 
 @instruction_size.register
-def _size_of_start_jacobian(instruction: StartJacobian, program: StackProgram) -> InstructionSize:
-    fit, n_inputs = (
-        program.ridge_sum(instruction.function),
-        program.layout.slot(instruction.inputs).width,
-    )
+def _size_of_start_jacobian(instruction: by_units.StartJacobian, program: StackProgram) -> Size:
     rows, _ = program.layout.slot(instruction.write).shape
-    return _heads_by_units(instruction.argument, program.layout, fit, n_inputs, rows)
+    return _heads_by_units(instruction, program, rows, program.layout.width_of(instruction.inputs))
 
 
 @instruction_size.register
-def _size_of_push_jacobian(instruction: PushJacobian, program: StackProgram) -> InstructionSize:
-    fit = program.ridge_sum(instruction.function)
-    rows, entries = program.layout.slot(instruction.write).shape
-    return _heads_by_units(instruction.argument, program.layout, fit, entries, rows)
+def _size_of_push_jacobian(instruction: by_units.PushJacobian, program: StackProgram) -> Size:
+    return _heads_by_units(instruction, program, *program.layout.slot(instruction.write).shape)
 
 
 @instruction_size.register
-def _size_of_add_outer_product(
-    instruction: AddOuterProduct, program: StackProgram
-) -> InstructionSize:
-    return _products(program.ridge_sum(instruction.function), program, instruction.write)
+def _size_of_add_outer(instruction: by_units.AddOuterProduct, program: StackProgram) -> Size:
+    """There is a head for each entry and each unit."""
+    return _units_for_each((instruction.write,), 3, instruction.function, program)
 
 
 @instruction_size.register
-def _size_of_add_jacobian(instruction: AddJacobian, program: StackProgram) -> InstructionSize:
-    return _products(program.ridge_sum(instruction.function), program, instruction.jacobian)
+def _size_of_add_jacobian(instruction: by_units.AddJacobian, program: StackProgram) -> Size:
+    """There is a head for each entry of the Jacobian and each unit."""
+    return _units_for_each((instruction.jacobian,), 3, instruction.function, program)
 
 
-def _products(fit: RidgeSum, program: StackProgram, slot: str) -> InstructionSize:
-    """A head for each coordinate of the slot and each unit: query, value, output and the key."""
-    width = program.layout.slot(slot).width
-    nonzeros = 3 * fit.n_units + sum(_nonzero_numbers(fit))
-    return InstructionSize(width * fit.n_units, 1, width * nonzeros)
+@instruction_size.register
+def _size_of_hidden_unit(
+    instruction: by_units.SlopeOfLoss | by_units.CopyToQueries, program: StackProgram
+) -> Size:
+    return _units_for_each((instruction.write,), 1, instruction.function, program)
 
 
-@instruction_size.register(AddGatedProduct)
-@instruction_size.register(AddGatedJacobian)
-def _size_of_add_gated_product_or_add_gated_jacobian(
-    instruction: AddGatedProduct | AddGatedJacobian, program: StackProgram
-) -> InstructionSize:
-    """Two heads for each row; query 1, key 2, value and output as wide as the row."""
-    rows = program.layout.slot(instruction.left).width
-    columns = _columns(instruction, program.layout)
-    return InstructionSize(2 * rows, columns, 2 * rows * (3 + 2 * columns))
+@instruction_size.register
+def _size_of_hidden_units(
+    instruction: by_units.ClipByUnits | by_units.WipeByUnits, program: StackProgram
+) -> Size:
+    return _units_for_each(instruction.slots, 1, instruction.function, program)
 
 
-def _columns(instruction: AddGatedProduct | AddGatedJacobian, layout: Layout) -> int:
-    if isinstance(instruction, AddGatedProduct):
-        return layout.slot(instruction.right).width
-    return layout.slot(instruction.write).width
+def _units_for_each(
+    slots: tuple[str, ...], n_fixed: int, function: str, program: StackProgram
+) -> Size:
+    """All units of a function for every coordinate; each has `n_fixed` other non-zeros."""
+    fit, width = program.ridge_sum(function), program.layout.width_of(*slots)
+    nonzeros = n_fixed * fit.n_units + sum(_nonzero_numbers(fit))
+    return Size(width * fit.n_units, 1, width * nonzeros)
 
 
-@instruction_size.register(SlopeOfLoss)
-@instruction_size.register(CopyToQueries)
-def _size_of_slope_of_loss_or_copy_to_queries(
-    instruction: SlopeOfLoss | CopyToQueries, program: StackProgram
-) -> InstructionSize:
-    return _hidden_units(instruction.function, (instruction.write,), program)
+@instruction_size.register
+def _size_of_gated_product(instruction: by_units.AddGatedProduct, program: StackProgram) -> Size:
+    return _gated_size(instruction.left, instruction.right, program.layout)
 
 
-@instruction_size.register(ClipByUnits)
-@instruction_size.register(WipeByUnits)
-def _size_of_clip_by_units_or_wipe_by_units(
-    instruction: ClipByUnits | WipeByUnits, program: StackProgram
-) -> InstructionSize:
-    return _hidden_units(instruction.function, instruction.slots, program)
+@instruction_size.register
+def _size_of_gated_jacobian(instruction: by_units.AddGatedJacobian, program: StackProgram) -> Size:
+    return _gated_size(instruction.left, instruction.write, program.layout)
 
 
-def _hidden_units(function: str, slots: tuple[str, ...], program: StackProgram) -> InstructionSize:
-    """The units of a function for every coordinate of the slots."""
-    fit = program.ridge_sum(function)
-    width = sum(program.layout.slot(name).width for name in slots)
-    nonzeros = fit.n_units + sum(_nonzero_numbers(fit))
-    return InstructionSize(width * fit.n_units, 1, width * nonzeros)
+def _gated_size(left: str, row: str, layout: Layout) -> Size:
+    """There are two heads a row: query 1, key 2, value and output as wide as the row."""
+    rows, columns = layout.width_of(left), layout.width_of(row)
+    return Size(2 * rows, columns, 2 * rows * (3 + 2 * columns))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from typing import Any
 
 from icgd.errors import ProgramError
 from icgd.program.chain import ChainProgram
@@ -13,19 +14,19 @@ from icgd.program.layout import Role
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.stack import StackProgram
 from icgd.weights.chain_sizes import chain_layer_size
-from icgd.weights.grid_sizes import grid_layer_size
+from icgd.weights.grid_heads import grid_layer_size
 from icgd.weights.sizes import LayerSize, layer_size
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Sizes of one compiled transformer; a repeated block's weights count once.
+    """The sizes of one compiled transformer; a repeated block's weights count once.
 
-    `flops` is one forward pass of the dense transformer on `n_tokens` tokens and its registers,
-    all steps included; `direct_flops` is the same training done directly (three products with every
-    weight an example and step, one fewer for the first layer). `paper_layers` is how many layers of
-    attention and an MLP the paper takes for a step, where it takes more.
-    `chosen_because` is why the construction was chosen, if nobody named it.
+    `flops` counts one forward pass of the dense transformer on `n_tokens` tokens and its registers,
+    with all steps. `direct_flops` counts the same training done directly: for each example and step
+    three products with every weight, two in the first layer. Where the paper takes more layers for
+    a step, `paper_layers` says how many, each of attention and an MLP. If nobody named the
+    construction, `chosen_because` says why it was chosen.
     """
 
     construction: str
@@ -54,35 +55,24 @@ class Summary:
 
 @singledispatch
 def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
-    """Count everything; costs nothing like the weights themselves, whatever their size."""
+    """Count everything without building a weight, so that any size is counted quickly."""
     raise ProgramError.broken(type(program).__name__, "has no rule in weights/summary.py")
 
 
 @summarise.register
 def _summarise_stack(program: StackProgram, n_tokens: int) -> Summary:
-    block = [_layer_size(layer, program) for layer in program.block]
-    prediction = [_layer_size(layer, program) for layer in program.prediction]
-    layers = (*block, *prediction)
-    with_heads = [layer for layer in layers if layer.n_heads]
-    length = program.n_registers + n_tokens
-    block_flops = sum(layer.flops(length) for layer in block)
-    return Summary(
-        construction=program.construction,
-        n_steps=program.n_steps,
+    layers = tuple(_layer_size(layer, program) for layer in program.layers)
+    flops = [layer.flops(program.n_registers + n_tokens) for layer in layers]
+    n_block = len(program.block)
+    return _summary(
+        program,
+        layers,
         layers_per_step=program.layers_per_step,
         n_layers=program.n_layers,
-        d_model=program.layout.width,
-        d_head=max(layer.width for layer in with_heads),
-        d_mlp=max((layer.units for layer in layers if not layer.n_heads), default=0),
-        max_heads=max(layer.n_heads for layer in layers),
-        n_heads=sum(layer.n_heads for layer in layers),
-        parameters=sum(layer.parameters for layer in layers),
-        nonzeros=sum(layer.nonzeros for layer in layers),
         n_registers=program.n_registers or max(layer.n_grid for layer in layers),
         n_tokens=n_tokens,
-        flops=block_flops * program.n_repeats + sum(layer.flops(length) for layer in prediction),
+        flops=sum(flops[:n_block]) * program.n_repeats + sum(flops[n_block:]),
         direct_flops=_direct_flops(program, n_tokens) * program.n_steps,
-        layers=layers,
         paper_layers=program.paper_layers,
     )
 
@@ -94,38 +84,45 @@ def _layer_size(layer: Layer, program: StackProgram) -> LayerSize:
 
 @summarise.register
 def _summarise_chain(program: ChainProgram, n_tokens: int) -> Summary:
-    """All blocks are written by the same layers, from one column and its grid, whatever N."""
+    """The same layers write all blocks, each from one column and its grid."""
     layers = tuple(chain_layer_size(layer, program) for layer in program.layers)
-    depth = len(program.shapes)
-    n_blocks = program.n_blocks + depth
+    n_blocks = program.n_blocks + len(program.shapes)
     weights = [rows * columns for rows, columns in program.shapes]
     direct = 2 * program.batch_size * (3 * sum(weights) - weights[0])
-    with_heads = [layer for layer in layers if layer.n_heads]
-    return Summary(
-        construction=program.construction,
-        n_steps=program.n_steps,
+    return _summary(
+        program,
+        layers,
         layers_per_step=len(layers) * program.mask.blocks_per_round,
         n_layers=len(layers) * n_blocks,
-        d_model=program.layout.width,
-        d_head=max(layer.width for layer in with_heads),
-        d_mlp=max(layer.units for layer in layers if not layer.n_heads),
-        max_heads=max(layer.n_heads for layer in layers),
-        n_heads=sum(layer.n_heads for layer in layers),
-        parameters=sum(layer.parameters for layer in layers),
-        nonzeros=sum(layer.nonzeros for layer in layers),
         n_registers=sum(layer.n_grid for layer in layers),
         n_tokens=n_tokens,
         flops=n_blocks * sum(layer.flops(1) for layer in layers),
         direct_flops=direct * program.n_steps,
+    )
+
+
+def _summary(program: AbstractProgram, layers: tuple[LayerSize, ...], **counts: Any) -> Summary:
+    """The summary of a program: the given counts, and those that all programs share."""
+    return Summary(
+        construction=program.construction,
+        n_steps=program.n_steps,
+        d_model=program.layout.width,
+        d_head=max(layer.width for layer in layers if layer.n_heads),
+        d_mlp=max((layer.units for layer in layers if not layer.n_heads), default=0),
+        max_heads=max(layer.n_heads for layer in layers),
+        n_heads=sum(layer.n_heads for layer in layers),
+        parameters=sum(layer.parameters for layer in layers),
+        nonzeros=sum(layer.nonzeros for layer in layers),
         layers=layers,
+        **counts,
     )
 
 
 def _direct_flops(program: StackProgram, n_tokens: int) -> int:
-    """Forward, backward and gradient: 2 flops a weight and token each.
+    """The flops of a step done directly: forward, backward and gradient take 2 a weight and token.
 
-    A functional step multiplies every token's kernel with every example by what is left to learn,
-    a step on a linear model takes two products with its coefficients.
+    A functional step multiplies the kernel of every token with every example by what is left to
+    learn. A step on a linear model takes two products with its coefficients.
     """
     if program.trains_function:
         (residual,) = program.layout.having(Role.RESIDUAL)
@@ -137,5 +134,5 @@ def _direct_flops(program: StackProgram, n_tokens: int) -> int:
 
 
 def dense_bytes(layers: Sequence[LayerSize], bytes_per_number: int) -> int:
-    """Memory that the dense weights take."""
+    """The memory that the dense weights take."""
     return bytes_per_number * sum(layer.parameters for layer in layers)

@@ -1,8 +1,8 @@
 """The numbers in heads and hidden units that are the units of a `RidgeSum`.
 
-A head for each unit and each number that it is evaluated at. Where every token has its own, the
-query holds the argument and the offset, which the key meets with the weights or 1; in a gradient
-the key holds them, because the sum is over tokens.
+There is a head for each unit and each number at which it is evaluated. Where every token has its
+own number, the query holds the inputs and the offset, and the key the weights, or 1. In a gradient
+the key holds the numbers, because the sum is over tokens.
 """
 
 from __future__ import annotations
@@ -10,31 +10,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from icgd.program import unit_instructions as by_units
 from icgd.program.instructions import IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Argument
 from icgd.program.layout import Layout
 from icgd.program.ridge import RidgeSum
 from icgd.program.stack import StackProgram
-from icgd.program.unit_instructions import (
-    EXAMPLE_SHARE,
-    ActivateUnits,
-    AddGatedJacobian,
-    AddGatedProduct,
-    AddJacobian,
-    AddOuterProduct,
-    ClipByUnits,
-    CopyToQueries,
-    PassOn,
-    PushJacobian,
-    SlopeOfLoss,
-    StartJacobian,
-    WipeByUnits,
-)
-from icgd.weights.heads import Heads, Units, coordinate_of, coordinates, fill
+from icgd.program.unit_instructions import EXAMPLE_SHARE
+from icgd.weights.heads import Heads, Units, coordinates, fill, joined, put
 from icgd.weights.sizes import offset_feature
 
 
 def _numbers(fit: RidgeSum, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Directions, offsets and coefficients of all units."""
+    """The directions, offsets and coefficients of all units."""
     rows = [(*unit.direction, unit.offset, unit.coefficient) for unit in fit.units]
     width = len(fit.half_widths)
     table = torch.tensor(rows, dtype=torch.float64).reshape(-1, width + 2).to(like.dtype)
@@ -55,14 +42,13 @@ def _ask(
     layout: Layout,
     heads: Heads,
 ) -> Tensor:
-    """Scores of scale * argument[coordinate] + offset, a head each; returns the heads' numbers.
+    """Fill heads with the scores scale * argument[coordinate] + offset; returns their indices.
 
-    What a head adds to its query in the feature of the offset, it adds to the score.
+    What is added to the query in the feature of the offset is added to the score.
     """
-    head, one = torch.arange(len(coordinate)), coordinate_of(layout, ONE)
-    last = offset_feature(argument, layout)
+    head, last = torch.arange(len(coordinate)), offset_feature(argument, layout)
     for slot, factor in argument.inputs.terms():
-        read = coordinates(layout, slot).flatten()
+        read = joined(layout, slot)
         if argument.weights is None:
             heads.query[head, read[coordinate], 0] += factor * scale
         else:
@@ -71,15 +57,15 @@ def _ask(
     if argument.weights is not None:
         rows = coordinates(layout, argument.weights)[coordinate]
         heads.key[head[:, None], rows, torch.arange(rows.shape[-1])] = 1.0
-    heads.query[:, one, last] = offset
-    heads.key[:, one, last] = 1.0
+    put(heads.query, layout, last, {ONE: offset})
+    put(heads.key, layout, last, {ONE: 1.0})
     return head
 
 
 def _pass_column(
     weights: str, column: Tensor, write: Tensor, factor: Tensor, layout: Layout, heads: Heads
 ) -> None:
-    """Value weights[:, column], a head each, times `factor` into the coordinates `write`."""
+    """Fill a head for each column: value weights[:, column], times `factor` into `write`."""
     head = torch.arange(len(column))[:, None]
     feature = torch.arange(write.shape[-1])
     heads.value[head, coordinates(layout, weights)[:, column].T, feature] = 1.0
@@ -87,20 +73,20 @@ def _pass_column(
 
 
 @fill.register
-def _fill_activate_units(instruction: ActivateUnits, program: StackProgram, weights: Heads) -> None:
+def _fill_units(instruction: by_units.ActivateUnits, program: StackProgram, weights: Heads) -> None:
     """Query [scale * inputs; offset], key [weights[k, :]; 1], value 1."""
     layout, reach = program.layout, instruction.reach
     direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
     k, unit = _every(instruction.argument.width(layout), len(beta))
     scale = direction[unit, 0] / reach
     head = _ask(instruction.argument, k, scale, offset[unit], layout, weights)
-    weights.value[:, coordinate_of(layout, ONE), 0] = 1.0
+    put(weights.value, layout, 0, {ONE: 1.0})
     weights.output[head, 0, coordinates(layout, instruction.write)[k]] = reach * beta[unit]
 
 
 @fill.register
-def _fill_pass_on(instruction: PassOn, program: StackProgram, weights: Heads) -> None:
-    """As `ActivateUnits`, with value weights[:, k]."""
+def _fill_pass_on(instruction: by_units.PassOn, program: StackProgram, weights: Heads) -> None:
+    """Query and key are those of `ActivateUnits`, the value is weights[:, k]."""
     layout = program.layout
     direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
     k, unit = _every(instruction.argument.width(layout), len(beta))
@@ -110,120 +96,101 @@ def _fill_pass_on(instruction: PassOn, program: StackProgram, weights: Heads) ->
 
 
 @fill.register
-def _fill_start_jacobian(instruction: StartJacobian, program: StackProgram, weights: Heads) -> None:
+def _fill_start(instruction: by_units.StartJacobian, program: StackProgram, weights: Heads) -> None:
     """Scores a1 inputs[l] / reach + a2 argument[k] + offset, value weights[:, k]."""
-    layout, reach = program.layout, instruction.reach
-    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
-    inputs = coordinates(layout, instruction.inputs).flatten()
-    k, entry, unit = _every(instruction.argument.width(layout), len(inputs), len(beta))
-    head = _ask(instruction.argument, k, direction[unit, 1], offset[unit], layout, weights)
-    last = offset_feature(instruction.argument, layout)
-    weights.query[head, inputs[entry], last] += direction[unit, 0] / reach
-    write = coordinates(layout, instruction.write)[:, k * len(inputs) + entry].T
-    _pass_column(instruction.weights, k, write, reach * beta[unit], layout, weights)
+    inputs = joined(program.layout, instruction.inputs)
+    n_columns = instruction.argument.width(program.layout)
+    written = torch.arange(n_columns * len(inputs)).view(n_columns, -1)
+    _fill_jacobian(instruction, program, inputs.expand(n_columns, -1), written, weights)
 
 
 @fill.register
-def _fill_push_jacobian(instruction: PushJacobian, program: StackProgram, weights: Heads) -> None:
+def _fill_push(instruction: by_units.PushJacobian, program: StackProgram, weights: Heads) -> None:
     """Scores a1 jacobian[k, p] / reach + a2 argument[k] + offset, value weights[:, k]."""
-    layout, reach = program.layout, instruction.reach
-    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
-    jacobian = coordinates(layout, instruction.jacobian)
-    k, p, unit = _every(*jacobian.shape, len(beta))
-    head = _ask(instruction.argument, k, direction[unit, 1], offset[unit], layout, weights)
-    last = offset_feature(instruction.argument, layout)
-    weights.query[head, jacobian[k, p], last] += direction[unit, 0] / reach
-    write = coordinates(layout, instruction.write)[:, p].T
-    _pass_column(instruction.weights, k, write, reach * beta[unit], layout, weights)
+    jacobian = coordinates(program.layout, instruction.jacobian)
+    written = torch.arange(jacobian.shape[1]).expand(len(jacobian), -1)
+    _fill_jacobian(instruction, program, jacobian, written, weights)
 
 
-@fill.register
-def _fill_add_outer_product(
-    instruction: AddOuterProduct, program: StackProgram, weights: Heads
-) -> None:
-    """Key a1 left[i] / reach + a2 right[j] / reach + offset, value `example_share`."""
-    layout = program.layout
-    left = coordinates(layout, instruction.left).flatten()
-    right = coordinates(layout, instruction.right).flatten()
-    write = coordinates(layout, instruction.write)
-    n_units = program.ridge_sum(instruction.function).n_units
-    i, j, unit = _every(len(left), len(right), n_units)
-    _accumulate(instruction, program, (left[i], right[j], write[i, j], unit), weights)
-
-
-@fill.register
-def _fill_add_jacobian(instruction: AddJacobian, program: StackProgram, weights: Heads) -> None:
-    """As `AddOuterProduct`, with left[k] and jacobian[k, p]."""
-    layout = program.layout
-    left = coordinates(layout, instruction.left).flatten()
-    jacobian = coordinates(layout, instruction.jacobian)
-    write = coordinates(layout, instruction.write).flatten()
-    k, p, unit = _every(*jacobian.shape, program.ridge_sum(instruction.function).n_units)
-    _accumulate(instruction, program, (left[k], jacobian[k, p], write[p], unit), weights)
-
-
-def _accumulate(
-    instruction: AddOuterProduct | AddJacobian,
+def _fill_jacobian(
+    instruction: by_units.StartJacobian | by_units.PushJacobian,
     program: StackProgram,
-    places: tuple[Tensor, Tensor, Tensor, Tensor],
+    read: Tensor,
+    written: Tensor,
     heads: Heads,
 ) -> None:
-    """A head for each product: coordinates of its factors and of its sum, and its unit."""
-    layout, (left, right, write, unit) = program.layout, places
-    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), heads.key)
-    reach, other_reach = instruction.reaches
-    head, one = torch.arange(len(unit)), coordinate_of(layout, ONE)
-    heads.query[:, one, 0] = 1.0
-    heads.key[head, left, 0] = direction[unit, 0] / reach
-    heads.key[head, right, 0] = direction[unit, 1] / other_reach
-    heads.key[:, one, 0] = offset[unit]
-    heads.value[:, coordinate_of(layout, EXAMPLE_SHARE), 0] = 1.0
-    heads.output[head, 0, write] = instruction.scale * reach * other_reach * beta[unit]
+    """Heads at coordinate read[k, p] and argument[k] write to column written[k, p]."""
+    layout, reach = program.layout, instruction.reach
+    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), heads.query)
+    k, p, unit = _every(*read.shape, len(beta))
+    head = _ask(instruction.argument, k, direction[unit, 1], offset[unit], layout, heads)
+    last = offset_feature(instruction.argument, layout)
+    heads.query[head, read[k, p], last] += direction[unit, 0] / reach
+    write = coordinates(layout, instruction.write)[:, written[k, p]].T
+    _pass_column(instruction.weights, k, write, reach * beta[unit], layout, heads)
+
+
+Adding = (
+    by_units.AddOuterProduct
+    | by_units.AddJacobian
+    | by_units.AddGatedProduct
+    | by_units.AddGatedJacobian
+)
+"""Instructions that add products of two numbers to weights, as a mean over the examples."""
+
+
+def _products(instruction: Adding, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+    """Coordinates of left[k], of the numbers [k, p] it multiplies, and of the sums [k, p]."""
+    left, write = coordinates(layout, instruction.left), coordinates(layout, instruction.write)
+    if isinstance(instruction, by_units.AddOuterProduct | by_units.AddGatedProduct):
+        right = joined(layout, instruction.right)
+        return left, right.expand(len(left), -1), write
+    jacobian = coordinates(layout, instruction.jacobian)
+    return left, jacobian, write.flatten().expand(len(left), -1)
 
 
 @fill.register
-def _fill_add_gated_product(
-    instruction: AddGatedProduct, program: StackProgram, weights: Heads
+def _fill_add_products(
+    instruction: by_units.AddOuterProduct | by_units.AddJacobian,
+    program: StackProgram,
+    weights: Heads,
 ) -> None:
-    """Query tokens_per_example, key +-left[k] - gate * is_query, value right."""
-    layout = program.layout
-    write = coordinates(layout, instruction.write)
-    right = coordinates(layout, instruction.right).flatten().expand(len(write), -1)
-    _accumulate_gated(instruction, right, write, layout, weights)
+    """Key a1 left[k] / reach + a2 right[k, p] / reach + offset, value `example_share`."""
+    layout, (reach, other_reach) = program.layout, instruction.reaches
+    left, right, write = _products(instruction, layout)
+    direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.key)
+    k, p, unit = _every(*right.shape, len(beta))
+    head = torch.arange(len(unit))
+    put(weights.query, layout, 0, {ONE: 1.0})
+    weights.key[head, left[k], 0] = direction[unit, 0] / reach
+    weights.key[head, right[k, p], 0] = direction[unit, 1] / other_reach
+    put(weights.key, layout, 0, {ONE: offset[unit]})
+    put(weights.value, layout, 0, {EXAMPLE_SHARE: 1.0})
+    weights.output[head, 0, write[k, p]] = instruction.scale * reach * other_reach * beta[unit]
 
 
 @fill.register
-def _fill_add_gated_jacobian(
-    instruction: AddGatedJacobian, program: StackProgram, weights: Heads
+def _fill_add_gated_products(
+    instruction: by_units.AddGatedProduct | by_units.AddGatedJacobian,
+    program: StackProgram,
+    weights: Heads,
 ) -> None:
-    """Query tokens_per_example, key +-left[k] - gate * is_query, value jacobian[k, :]."""
-    layout = program.layout
-    rows = coordinates(layout, instruction.jacobian)
-    write = coordinates(layout, instruction.write).flatten().expand(len(rows), -1)
-    _accumulate_gated(instruction, rows, write, layout, weights)
-
-
-def _accumulate_gated(
-    instruction: AddGatedProduct | AddGatedJacobian,
-    value: Tensor,
-    write: Tensor,
-    layout: Layout,
-    heads: Heads,
-) -> None:
-    """Two heads for each row: coordinates of its values, and of what they are added to."""
-    rows, columns = value.shape
-    head, feature, sharpness = torch.arange(rows), torch.arange(columns), instruction.sharpness
+    """Query tokens_per_example, key +-left[k] - gate * is_query, value right[k, :]."""
+    layout, sharpness = program.layout, instruction.sharpness
+    left, right, write = _products(instruction, layout)
+    rows, columns = right.shape
+    head, feature = torch.arange(rows), torch.arange(columns)
     for start, sign in ((0, 1.0), (rows, -1.0)):
-        part = heads.part(start, rows)
-        part.query[:, coordinate_of(layout, TOKENS_PER_EXAMPLE), 0] = sharpness
-        part.key[head, coordinates(layout, instruction.left), 0] = sign
-        part.key[:, coordinate_of(layout, IS_QUERY), 0] = -instruction.gate
-        part.value[head[:, None], value, feature] = 1.0
+        part = weights.part(start, rows)
+        put(part.query, layout, 0, {TOKENS_PER_EXAMPLE: sharpness})
+        part.key[head, left, 0] = sign
+        put(part.key, layout, 0, {IS_QUERY: -instruction.gate})
+        part.value[head[:, None], right, feature] = 1.0
         part.output[head[:, None], feature, write] = sign * instruction.scale / sharpness
 
 
 @fill.register
-def _fill_slope_of_loss(instruction: SlopeOfLoss, program: StackProgram, weights: Units) -> None:
+def _fill_slope(instruction: by_units.SlopeOfLoss, program: StackProgram, weights: Units) -> None:
     """Unit a1 prediction[k] + a2 label[k] + offset."""
     slots = (instruction.prediction, instruction.label)
     reads = [coordinates(program.layout, slot) for slot in slots]
@@ -232,9 +199,7 @@ def _fill_slope_of_loss(instruction: SlopeOfLoss, program: StackProgram, weights
 
 
 @fill.register
-def _fill_copy_to_queries(
-    instruction: CopyToQueries, program: StackProgram, weights: Units
-) -> None:
+def _fill_copy(instruction: by_units.CopyToQueries, program: StackProgram, weights: Units) -> None:
     """Unit a1 source[k] + a2 is_query + offset."""
     source = coordinates(program.layout, instruction.source)
     flag = coordinates(program.layout, IS_QUERY).expand(len(source))
@@ -243,26 +208,22 @@ def _fill_copy_to_queries(
 
 
 @fill.register
-def _fill_clip_by_units(instruction: ClipByUnits, program: StackProgram, weights: Units) -> None:
+def _fill_clip(instruction: by_units.ClipByUnits, program: StackProgram, weights: Units) -> None:
     """Unit a w + offset for every coordinate w."""
-    slots = _all_of(instruction.slots, program.layout)
+    slots = joined(program.layout, *instruction.slots)
     _evaluate(program.ridge_sum(instruction.function), [slots], slots, weights)
 
 
 @fill.register
-def _fill_wipe_by_units(instruction: WipeByUnits, program: StackProgram, weights: Units) -> None:
+def _fill_wipe(instruction: by_units.WipeByUnits, program: StackProgram, weights: Units) -> None:
     """Unit a h / reach + offset for every coordinate h."""
-    slots, reach = _all_of(instruction.slots, program.layout), instruction.reach
+    slots, reach = joined(program.layout, *instruction.slots), instruction.reach
     fit = program.ridge_sum(instruction.function).along((1 / reach,), -reach)
     _evaluate(fit, [slots], slots, weights)
 
 
-def _all_of(slots: tuple[str, ...], layout: Layout) -> Tensor:
-    return torch.cat([coordinates(layout, slot).flatten() for slot in slots])
-
-
 def _evaluate(fit: RidgeSum, reads: list[Tensor], write: Tensor, units: Units) -> None:
-    """The units of `fit` at reads[0][k], reads[1][k] .. for every k, into write[k]."""
+    """Fill units of `fit` at reads[0][k], reads[1][k] .. for every k, which write to write[k]."""
     direction, offset, beta = _numbers(fit, units.reads)
     k, unit = _every(len(write), len(beta))
     row = torch.arange(len(k))
