@@ -151,7 +151,14 @@ def test_its_comparison_is_the_last_one_measured():
     for row in rows:
         counts = [count_text(row[name]) for name in COUNTED]
         errors = [error_text(row[name]) for name in BOUNDED]
-        cells = (row["construction"], *counts, *errors, f"{row['over_descent']:.2f}")
+        assert row["backend"] == "dense"
+        cells = (
+            row["construction"],
+            row["backend"],
+            *counts,
+            *errors,
+            f"{row['over_descent']:.2f}",
+        )
         assert f"| {' | '.join(cells)} |" in README
 
 

@@ -218,7 +218,8 @@ def print_report(report: Report) -> None:
         ),
     ]
     names = ("", "measured", "(b) this run", "(a) any data", *(["(c) paper"] if paper else []))
-    print_columns("Largest error of anything learnt, and its proved bounds", names, rows)
+    how = f"{report.backend} backend, {report.dtype}"
+    print_columns(f"Largest error of anything learnt, and its proved bounds ({how})", names, rows)
     output.print(f"Near-kink events: {report.near_kinks.count:,}")
     if report.beyond_paper:
         output.print(
