@@ -1,81 +1,20 @@
-"""The options that describe a linear model: ridge, lasso, generalised linear models."""
+"""What the options of a linear model mean: ridge, lasso, generalised linear models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from icgd.cli.csv_data import read_examples
 from icgd.errors import SettingError
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
-from icgd.problems.linear_model import REDUCTIONS, LinearModel
-from icgd.problems.links import LINKS
+from icgd.problems.linear_model import LinearModel
 from icgd.problems.oracles.linear import MATCHING, LinearOracle
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.sizing import sized_problem
-
-PANEL = "A linear model"
-
-LinkName = Annotated[
-    str | None,
-    typer.Option(
-        "--link",
-        help="Train a linear model of this link instead of a network (widths: inputs, 1): "
-        f"{', '.join(LINKS)}.",
-        rich_help_panel=PANEL,
-    ),
-]
-Intercept = Annotated[
-    bool,
-    typer.Option(
-        "--intercept", help="Add a constant, which no penalty applies to.", rich_help_panel=PANEL
-    ),
-]
-L2 = Annotated[
-    float | None,
-    typer.Option("--l2", help="Penalty (l2 / 2) |w|^2; 0 unless said.", rich_help_panel=PANEL),
-]
-L1 = Annotated[
-    float | None,
-    typer.Option("--l1", help="Penalty l1 sum |w_j|; 0 unless said.", rich_help_panel=PANEL),
-]
-Reduction = Annotated[
-    str | None,
-    typer.Option(
-        help=f"What is made of the examples' losses: {' or '.join(REDUCTIONS)}; mean unless said.",
-        rich_help_panel=PANEL,
-    ),
-]
-ScoreBound = Annotated[
-    float | None,
-    typer.Option(
-        help="Largest size of a score <w, x> (domain.score); what box and inputs allow unless "
-        "said.",
-        rich_help_panel=PANEL,
-    ),
-]
-StepFrom = Annotated[
-    Path | None,
-    typer.Option(
-        help="CSV of examples: choose the step size from their curvature.",
-        metavar="DATA.csv",
-        rich_help_panel=PANEL,
-    ),
-]
-StepLabel = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--label",
-        help="With --step-from: name of its label column. Default: the last one.",
-        rich_help_panel=PANEL,
-    ),
-]
 
 
 @dataclass(frozen=True)

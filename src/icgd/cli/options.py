@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,3 +31,12 @@ BackendName = Annotated[
 ]
 DtypeName = Annotated[str, typer.Option("--dtype", help=f"{' or '.join(DTYPES)}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
+
+
+def in_panel(title: str) -> Callable[..., Any]:
+    """A function that makes an option of this panel from its help, its name and its metavar."""
+
+    def option(text: str, *names: str, metavar: str | None = None) -> Any:
+        return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=title)
+
+    return option
