@@ -157,7 +157,7 @@ def test_its_comparison_is_the_last_one_measured():
             row["backend"],
             *counts,
             *errors,
-            f"{row['over_descent']:.2f}",
+            f"{row['over_descent']:.3g}",
         )
         assert f"| {' | '.join(cells)} |" in README
 

@@ -30,19 +30,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (
-    demo,
-    compile,
-    run,
-    verify,
-    guarantee,
-    size,
-    compare,
-    theorems,
-    resources,
-    reproduce,
-):
-    app.command()(command)
+for each in (demo, compile, run, verify, guarantee, size, compare, theorems, resources, reproduce):
+    app.command()(each)
 
 
 def _print_version(wanted: bool) -> bool:

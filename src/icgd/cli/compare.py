@@ -101,5 +101,5 @@ def _error_cells(row: Row) -> tuple[str, ...]:
 
 
 def _time_cells(row: Row) -> tuple[str, ...]:
-    times = show.seconds_text(row.seconds), f"{row.over_descent:.2f}"
+    times = show.seconds_text(row.seconds), f"{row.over_descent:.3g}"
     return row.construction, row.backend, *times

@@ -200,22 +200,12 @@ def print_certificate(certificate: Certificate) -> None:
 
 def print_report(report: Report) -> None:
     """Measured errors beside their bounds, and the verdict."""
-    certificate, paper = report.certificate, _paper_texts(report)
+    proved, paper = report.certificate, _paper_texts(report)
+    step = (report.step_errors, report.step_bounds, proved.domain_step)
+    run = (report.trajectory_errors, report.trajectory_bounds, proved.domain_trajectory)
     rows = [
-        (
-            "one step",
-            error_text(largest(report.step_errors)),
-            error_text(largest(report.step_bounds)),
-            error_text(certificate.domain_step),
-            *paper[:1],
-        ),
-        (
-            "the whole run",
-            error_text(largest(report.trajectory_errors)),
-            error_text(largest(report.trajectory_bounds)),
-            error_text(certificate.domain_trajectory),
-            *paper[1:],
-        ),
+        ("one step", *_bounded(*step), *paper[:1]),
+        ("the whole run", *_bounded(*run), *paper[1:]),
     ]
     names = ("", "measured", "(b) this run", "(a) any data", *(["(c) paper"] if paper else []))
     how = f"{report.backend} backend, {report.dtype}"
@@ -228,6 +218,11 @@ def print_report(report: Report) -> None:
         )
     style = "bold green" if report.verdict is Verdict.HOLDS else "bold red"
     output.print(Text(f"{report.verdict.name}: {report.verdict.value}.", style=style))
+
+
+def _bounded(errors: Tensor, bounds: Tensor, domain: float) -> list[str]:
+    """The largest error, the largest bound of the run, and the bound of all runs."""
+    return [error_text(value) for value in (largest(errors), largest(bounds), domain)]
 
 
 def _paper_texts(report: Report) -> list[str]:

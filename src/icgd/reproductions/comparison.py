@@ -103,15 +103,15 @@ def compare(settings: Settings) -> Comparison:
     """Run everything, with full accuracy or the construction's default."""
     task = _task(settings)
     settings = replace(settings, problem=_sized(settings.problem, task))
-    runs, refusals = _runs(settings)
+    entries, refusals = _entries(settings)
     jobs: dict[str, Callable[[], object]] = {
-        name: partial(run.compiled.run_task, task, history=False, backend=run.backend)
-        for name, run in runs.items()
+        name: partial(entry.compiled.run_task, task, history=False, backend=entry.backend)
+        for name, entry in entries.items()
     }
     jobs[""] = lambda: descend(settings.problem, task, settings.n_steps)
     seconds = interleaved_medians(jobs, rounds=settings.n_timings)
-    rows = tuple(_row(run, task, seconds[name], seconds[""]) for name, run in runs.items())
-    flops = [run.compiled.summary(task.n_tokens).direct_flops for run in runs.values()]
+    rows = tuple(_row(entry, task, seconds[name], seconds[""]) for name, entry in entries.items())
+    flops = [entry.compiled.summary(task.n_tokens).direct_flops for entry in entries.values()]
     return Comparison(settings, rows, refusals, flops[0], seconds[""])
 
 
@@ -132,29 +132,29 @@ def _sized(problem: Problem, task: Task) -> Problem:
 
 
 @dataclass(frozen=True)
-class _Run:
-    """A compiled run, its backend, and why that is fused if nobody asked for it."""
+class _Entry:
+    """A compiled run, the backend that runs it, and why that is fused if nobody asked for it."""
 
     compiled: Compiled
     backend: str
     fused_because: str | None = None
 
 
-def _runs(settings: Settings) -> tuple[dict[str, _Run], dict[str, str]]:
+def _entries(settings: Settings) -> tuple[dict[str, _Entry], dict[str, str]]:
     """The problem as each construction compiles it, or the reason why it does not take part."""
-    runs: dict[str, _Run] = {}
+    entries: dict[str, _Entry] = {}
     refusals: dict[str, str] = {}
     for name, construction in CONSTRUCTIONS.items():
         problem = _in_one_batch(settings) if construction.takes_batches else settings.problem
         try:
             if reason := construction.why_not(problem):
                 raise SettingError(reason)
-            runs[name] = _backed(_compiled(problem, construction, settings), settings.backend)
+            entries[name] = _backed(_compiled(problem, construction, settings), settings.backend)
         except SettingError as refusal:  # such as a table that would be too large
             refusals[name] = str(refusal)
-    if not runs:
+    if not entries:
         raise UnsupportedProblemError.by_all(refusals)
-    return runs, refusals
+    return entries, refusals
 
 
 def _compiled(problem: Problem, construction: AbstractConstruction, settings: Settings) -> Compiled:
@@ -163,14 +163,14 @@ def _compiled(problem: Problem, construction: AbstractConstruction, settings: Se
     return compile(problem, construction.name, n_steps=settings.n_steps, **given)
 
 
-def _backed(compiled: Compiled, backend: str | None) -> _Run:
+def _backed(compiled: Compiled, backend: str | None) -> _Entry:
     """The run by a backend; by the dense one if none is named and its weights fit in memory."""
     obstacle = None if backend == "fused" else _why_not_dense(compiled)
     if obstacle is None:
-        return _Run(compiled, backend or "dense")
+        return _Entry(compiled, backend or "dense")
     if backend is not None:
         raise SettingError(obstacle)
-    return _Run(compiled, "fused", obstacle)
+    return _Entry(compiled, "fused", obstacle)
 
 
 def _why_not_dense(compiled: Compiled) -> str | None:
@@ -193,15 +193,15 @@ def _in_one_batch(settings: Settings) -> Problem:
     return replace(settings.problem, update=replace(update, batch_size=settings.n_examples))
 
 
-def _row(run: _Run, task: Task, seconds: float, descent: float) -> Row:
-    summary = run.compiled.summary(task.n_tokens)
-    report = verify(run.compiled, task.x, task.y, initial=task.initial, backend=run.backend)
-    is_dense = run.backend == "dense"
+def _row(entry: _Entry, task: Task, seconds: float, descent: float) -> Row:
+    summary = entry.compiled.summary(task.n_tokens)
+    report = verify(entry.compiled, task.x, task.y, initial=task.initial, backend=entry.backend)
+    is_dense = entry.backend == "dense"
     sizes: dict[str, Any] = {name: getattr(summary, name) if is_dense else None for name in SIZES}
     return Row(
         construction=summary.construction,
         backend=report.backend,
-        fused_because=run.fused_because,
+        fused_because=entry.fused_because,
         layers_per_step=summary.layers_per_step,
         n_layers=summary.n_layers,
         **sizes,
