@@ -23,7 +23,12 @@ def test_the_example_runs_and_its_verdict_holds(capsys):
     report = names["report"]
     assert report.verdict.name == "HOLDS"
     assert float(report.step_errors.max()) < 1e-4
-    assert "every measured error is within its proved bounds" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "every measured error is within its proved bounds" in printed
+    chosen = names["chosen"].summary()
+    assert f"{chosen.construction} because {chosen.chosen_because}" in printed
+    said = f'for this network {chosen.construction}, "because {chosen.chosen_because}"'
+    assert said in README
 
 
 def test_files_that_it_points_to_exist():
