@@ -97,9 +97,13 @@ def _size_cells(row: Row, n_steps: int) -> tuple[str, ...]:
 
 def _error_cells(row: Row) -> tuple[str, ...]:
     errors = (row.step_error, row.step_bound, row.domain_bound, row.run_error)
-    return row.construction, row.backend, *(show.error_text(error) for error in errors)
+    return row.construction, row.backend, *map(show.error_text, errors)
 
 
 def _time_cells(row: Row) -> tuple[str, ...]:
-    times = show.seconds_text(row.seconds), f"{row.over_descent:.3g}"
-    return row.construction, row.backend, *times
+    return (
+        row.construction,
+        row.backend,
+        show.seconds_text(row.seconds),
+        f"{row.over_descent:.3g}",
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from icgd.cli.csv_data import read_examples
@@ -19,7 +19,7 @@ from icgd.problems.sizing import sized_problem
 
 @dataclass(frozen=True)
 class LinearOptions:
-    """What was said about a linear model; None, or no intercept, is what was not said."""
+    """The options that only a linear model has; None, or no intercept, if one was not given."""
 
     intercept: bool = False
     l2: float | None = None
@@ -28,31 +28,25 @@ class LinearOptions:
     score_bound: float | None = None
 
     def refuse(self) -> None:
-        """Raise `SettingError` if anything was said, where no linear model is trained."""
+        """Raise `SettingError` if one was given although no linear model is trained."""
         for name, value in vars(self).items():
             if value is not None and value is not False:
                 raise SettingError.without(f"--{name.replace('_', '-')}", "--link")
 
-
-def linear_problem(
-    link: str,
-    widths: tuple[int, ...],
-    options: LinearOptions,
-    *,
-    step_size: float | None,
-    box: float,
-    x_bound: float,
-    y_bound: float,
-) -> Problem:
-    """The problem of a linear model; without a step size one must be chosen for it."""
-    if len(widths) != 2 or widths[1] != 1:
-        raise SettingError.wrong_linear_widths(widths)
-    return Problem(
-        LinearModel(widths[0], link, options.intercept, options.reduction or "mean"),
-        MATCHING,
-        ProximalStep(step_size, options.l2 or 0.0, options.l1 or 0.0, box),
-        Domain(x_bound, y_bound, options.score_bound),
-    )
+    def problem(
+        self,
+        link: str,
+        widths: tuple[int, ...],
+        step_size: float | None,
+        box: float,
+        domain: Domain,
+    ) -> Problem:
+        """The problem of a linear model; without a step size one must be chosen for it."""
+        if len(widths) != 2 or widths[1] != 1:
+            raise SettingError.wrong_linear_widths(widths)
+        model = LinearModel(widths[0], link, self.intercept, self.reduction or "mean")
+        update = ProximalStep(step_size, self.l2 or 0.0, self.l1 or 0.0, box)
+        return Problem(model, MATCHING, update, replace(domain, score=self.score_bound))
 
 
 def refuse_beside(chosen: str, others: Mapping[str, object]) -> None:

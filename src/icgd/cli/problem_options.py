@@ -8,7 +8,7 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
-from icgd.cli.linear_options import LinearOptions, linear_problem, refuse_beside, sized_by
+from icgd.cli.linear_options import LinearOptions, refuse_beside, sized_by
 from icgd.cli.options import in_panel
 from icgd.cli.progress import progress
 from icgd.compiled import Compiled
@@ -109,7 +109,8 @@ def problem_from(
     y_bound: Annotated[float, _training("Largest size of a label (domain.y).")] = 2.0,
 ) -> Problem:
     """The problem that the options describe."""
-    sizes, linear = parse_widths(widths), LinearOptions(intercept, l2, l1, reduction, score_bound)
+    sizes, domain = parse_widths(widths), Domain(x_bound, y_bound)
+    linear = LinearOptions(intercept, l2, l1, reduction, score_bound)
     if noise and kernel is None:
         raise SettingError.without("noise", "--kernel")
     of_networks = {
@@ -120,11 +121,9 @@ def problem_from(
     }
     if link is not None:
         refuse_beside("--link", {"--kernel": kernel, **of_networks, "--loss": loss})
-        bounds = {"box": box, "x_bound": x_bound, "y_bound": y_bound}
-        return linear_problem(link, sizes, linear, step_size=step_size, **bounds)
+        return linear.problem(link, sizes, step_size, box, domain)
     linear.refuse()
-    domain, loss = Domain(x_bound, y_bound), loss or "squared"
-    step_size = DEFAULT_STEP_SIZE if step_size is None else step_size
+    loss, step_size = loss or "squared", DEFAULT_STEP_SIZE if step_size is None else step_size
     if kernel is not None:
         refuse_beside("--kernel", of_networks)
         return Problem(_machine(sizes, kernel), loss, FunctionalStep(step_size, noise), domain)

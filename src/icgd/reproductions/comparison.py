@@ -100,9 +100,10 @@ class Comparison:
 
 
 def compare(settings: Settings) -> Comparison:
-    """Run everything, with full accuracy or the construction's default."""
-    task = _task(settings)
-    settings = replace(settings, problem=_sized(settings.problem, task))
+    """Run the problem through every construction, each with its default settings."""
+    task, problem = _task(settings), settings.problem
+    if problem.update.step_size is None:
+        settings = replace(settings, problem=sized_problem(problem, task.x))
     entries, refusals = _entries(settings)
     jobs: dict[str, Callable[[], object]] = {
         name: partial(entry.compiled.run_task, task, history=False, backend=entry.backend)
@@ -124,11 +125,6 @@ def _task(settings: Settings) -> Task:
     shape = (settings.n_examples, problem.target.output_width)
     y = torch.rand(shape, generator=generator, dtype=torch.float64) * min(1.0, problem.domain.y)
     return as_task(problem, x, y, seed=settings.seed)
-
-
-def _sized(problem: Problem, task: Task) -> Problem:
-    """The problem with its step size written down."""
-    return problem if problem.update.step_size else sized_problem(problem, task.x)
 
 
 @dataclass(frozen=True)
