@@ -23,14 +23,11 @@ from icgd.reproductions.comparison import compare as measure
 def compare(
     problem: Problem,
     steps: Steps = 5,
-    examples: Annotated[int, typer.Option(help="Examples that are drawn.")] = 6,
-    seed: Annotated[int, typer.Option(help="Data and initial weights are drawn from it.")] = 0,
+    examples: Annotated[int, typer.Option(help="The number of examples.")] = 6,
+    seed: Annotated[int, typer.Option(help="The seed of the data and initial weights.")] = 0,
     backend: Annotated[
         str | None,
-        typer.Option(
-            help=f"How to run them: {' or '.join(BACKENDS)}. Default: dense where the weights fit "
-            "in memory, else fused."
-        ),
+        typer.Option(help=f"{' or '.join(BACKENDS)}. Default: dense where it fits in memory."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for comparison.png and comparison.json.")
@@ -83,7 +80,7 @@ def _print_sizes(result: Comparison) -> None:
     if not built:
         show.output.print("A fused run builds no weights: `icgd size` counts those of a dense one.")
         return
-    names = ("", "layers", "heads", "d_model", "registers", "weights", "FLOPs")
+    names = ("", "layers", "heads", "d_model", "added tokens", "weights", "FLOPs")
     rows = [_size_cells(row, result.settings.n_steps) for row in built]
     show.print_columns("Size of the dense transformer", names, rows)
     direct = show.count_text(result.direct_flops)

@@ -12,20 +12,12 @@ from icgd.backends.registry import BACKENDS
 from icgd.problems.arrays import DTYPES
 
 CompiledFile = Annotated[Path, typer.Argument(help="File that `icgd compile` wrote.")]
-Data = Annotated[
-    Path,
-    typer.Argument(
-        help="CSV of the examples: columns of inputs and labels, with or without a header."
-    ),
-]
+Data = Annotated[Path, typer.Argument(help="CSV of inputs and labels, with or without a header.")]
 Labels = Annotated[
     list[str] | None,
-    typer.Option(
-        "--label",
-        help="Name of a label column; once for each output. Default: the last columns.",
-    ),
+    typer.Option("--label", help="A label column, once for each output. Default: the last ones."),
 ]
-Seed = Annotated[int, typer.Option(help="Initial weights are drawn from it.")]
+Seed = Annotated[int, typer.Option(help="The seed that initial weights are drawn from.")]
 BackendName = Annotated[
     str, typer.Option("--backend", help=f"How to run it: {' or '.join(BACKENDS)}.")
 ]

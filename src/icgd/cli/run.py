@@ -40,9 +40,7 @@ def run(
     ] = None,
     stop_below: Annotated[
         float | None,
-        typer.Option(
-            help="Stop after the first step (with batches: pass) that moves no weight by more."
-        ),
+        typer.Option(help="Stop when a step, or a pass of batches, moves no weight by more."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

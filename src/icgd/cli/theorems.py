@@ -17,7 +17,7 @@ from icgd.training.assumptions import Check
 
 
 def theorems(
-    seed: Annotated[int, typer.Option(help="Data are drawn from it.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of the data.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Measure every statement of the paper on functional gradient descent, in about ten seconds.
