@@ -54,7 +54,7 @@ def options(
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    """A warning in one line, without the place in the code."""
+    """Print a warning in one line, without its place in the code."""
     typer.echo(f"icgd: warning: {' '.join(str(message).split())}", err=True)
 
 

@@ -29,9 +29,7 @@ def compare(
         str | None,
         typer.Option(help=f"{' or '.join(BACKENDS)}. Default: dense where it fits in memory."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for comparison.png and comparison.json.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for a picture and the numbers.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run one problem through every construction that accepts it, and compare them.
