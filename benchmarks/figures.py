@@ -22,7 +22,7 @@ COMPARED = comparison.Settings(  # icgd compare --widths 3,4,4,2 --box 2 --x-bou
         update=icgd.GradientStep(step_size=0.1, box=2.0),
         domain=icgd.Domain(x=2.0, y=2.0),
     ),
-    n_timings=101,
+    n_timings=21,
 )
 
 

@@ -55,7 +55,7 @@ KIND_QUESTIONS = {
     "backends/prompt.py:read_learnt": "what was learnt of a function is at the tokens",
     "backends/prompt.py:read_predictions": "slot y holds the negative of a function",
     "exports/onnx.py:export_onnx": "kernel attention is no ONNX operator",
-    "exports/transformer_lens.py:open_in_transformer_lens": "kernel attention is no attention of TransformerLens",
+    "exports/transformer_lens.py:open_in_transformer_lens": "TransformerLens has no kernels",
 }
 
 

@@ -23,7 +23,12 @@ def test_the_example_runs_and_its_verdict_holds(capsys):
     report = names["report"]
     assert report.verdict.name == "HOLDS"
     assert float(report.step_errors.max()) < 1e-4
-    assert "every measured error is within its proved bounds" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "every measured error is within its proved bounds" in printed
+    chosen = names["chosen"].summary()
+    assert f"{chosen.construction} because {chosen.chosen_because}" in printed
+    said = f'for this network {chosen.construction}, "because {chosen.chosen_because}"'
+    assert said in README
 
 
 def test_files_that_it_points_to_exist():
@@ -151,7 +156,14 @@ def test_its_comparison_is_the_last_one_measured():
     for row in rows:
         counts = [count_text(row[name]) for name in COUNTED]
         errors = [error_text(row[name]) for name in BOUNDED]
-        cells = (row["construction"], *counts, *errors, f"{row['over_descent']:.2f}")
+        assert row["backend"] == "dense"
+        cells = (
+            row["construction"],
+            row["backend"],
+            *counts,
+            *errors,
+            f"{row['over_descent']:.3g}",
+        )
         assert f"| {' | '.join(cells)} |" in README
 
 

@@ -32,13 +32,13 @@ from icgd.weights import files
 from icgd.weights.summary import Summary, summarise
 
 STORED_WEIGHTS = 2**28
-"""Bytes of dense weights that `save` stores unasked; larger ones only on request."""
+"""The most bytes of dense weights that `save` stores by default."""
 
 TYPICAL_TOKENS = 33
-"""Prompt length that a summary counts with where any will do: 32 examples and a query."""
+"""The default prompt length of a summary: 32 examples and a query."""
 
 CERTIFIED_TOKENS = 1024
-"""Prompt length up to which a certificate's rounding terms hold unless told otherwise."""
+"""The default prompt length up to which the rounding terms of a certificate hold."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,12 @@ class Compiled:
     ) -> Run:
         """One forward pass: the data go into the prompt, weights and predictions come out.
 
-        `X` is (n, d_x), or (tasks, n, d_x) for many tasks at once. Initial weights are `initial`
-        or drawn from `seed`. `trace=True` records every slot after every layer, a list of names
-        only those; `history=False` keeps only the initial and the final weights. With `stop_below`
-        it stops after the first step that moves no weight by more; with batches, after a whole pass
-        of such steps over the examples. On Ctrl-C it raises `InterruptedRunError`, whose `partial`
-        is the run up to the last whole step.
+        `X` is (n, d_x), or (tasks, n, d_x) for many tasks at once. Initial weights are `initial`,
+        or they are drawn from `seed`. `trace` lists the slots to record after every layer; True
+        records all of them. `history=False` keeps only the initial and the final weights. With
+        `stop_below` the run stops after the first step that moves no weight by more; with batches
+        it stops after a whole pass of such steps over the examples. On Ctrl-C it raises
+        `InterruptedRunError`, whose `partial` is the run up to the last whole step.
         """
         task = self.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
         return self.run_task(
@@ -116,7 +116,7 @@ class Compiled:
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
     ) -> Run:
-        """One forward pass on data that were checked before."""
+        """One forward pass on a task, with the options of `run`."""
         if isinstance(trace, bool):
             trace = self.program.recordable if trace else ()
         trace = (trace,) if isinstance(trace, str) else tuple(trace)
@@ -125,8 +125,7 @@ class Compiled:
             positive("stop_below", stop_below)
             self.problem.oracle.require_end(task)
         task = checked_task(self.problem, task)
-        dtype = str(task.x.dtype).removeprefix("torch.")
-        self._require_range(task.x.dtype, dtype)
+        self._require_range(task.x.dtype)
         oracle = self.problem.oracle
         _warn(oracle.doubts(task, self.program.n_steps))
         options = RunOptions(trace, history, on_progress, stop_below, oracle.overflow)
@@ -134,11 +133,11 @@ class Compiled:
         _warn(oracle.afterthoughts(run.parameters[..., -1, :]))
         return run
 
-    def _require_range(self, dtype: torch.dtype, name: str) -> None:
-        """Every constant of the program must be a number of the run's precision."""
-        largest = torch.finfo(dtype).max
+    def _require_range(self, dtype: torch.dtype) -> None:
+        """Raise `OverflowedRunError` if a constant of the program is too large for `dtype`."""
         for constant, value in constants(self.program):
-            if not abs(value) <= largest:
+            if not abs(value) <= torch.finfo(dtype).max:
+                name = str(dtype).removeprefix("torch.")
                 raise OverflowedRunError.constant(constant, value, name)
 
     def certificate(
@@ -155,7 +154,7 @@ class Compiled:
         return Certificate(proved.step, proved.trajectory, bounds.paper_step(), n_tokens)
 
     def bounds_for(self, task: Task, backend: str) -> AbstractBounds:
-        """The rules that prove bounds of a run on this task."""
+        """The rules that prove bounds on a run of this task by a backend."""
         return self._bounds(task.x.dtype, task.n_tokens, backend)
 
     def _bounds(self, dtype: torch.dtype, n_tokens: int, backend: str) -> AbstractBounds:
@@ -163,9 +162,9 @@ class Compiled:
         return bounds_of(self.problem, self.program, how)
 
     def summary(self, n_tokens: int | None = None) -> Summary:
-        """Layers, heads, widths, parameters, FLOPs: counted without building a weight.
+        """The numbers of layers, heads, weights and FLOPs, counted without building a weight.
 
-        Unless said, for the examples that it is made for, or 32, and a query.
+        The default of `n_tokens` is 33, or what the program is made for: its examples and a query.
         """
         if n_tokens is None:
             made_for = self.program.n_examples
@@ -178,7 +177,7 @@ class Compiled:
         return build_transformer(self.stack, dtype_named(dtype))
 
     def block(self, dtype: str | torch.dtype = "float64") -> nn.Module:
-        """What runs again and again, with ordinary weights: a chain's layers, or all of a stack."""
+        """The layers that exist as weights: those of a chain's block, or all of a stack."""
         return build_block(self.program, dtype_named(dtype))
 
     def listing(self) -> str:
@@ -188,8 +187,8 @@ class Compiled:
     def save(self, path: str | os.PathLike[str], *, weights: bool | None = None) -> None:
         """Write a safetensors file that `icgd.load` reads.
 
-        It holds the problem and the program, from which everything is rebuilt, and the dense
-        weights for other tools: if asked, or by default if they take at most 256 MiB.
+        It holds the problem and the program, from which everything is rebuilt. With `weights` it
+        holds the dense weights for other tools too; the default is True up to 256 MiB of them.
         """
         if weights is None:
             weights = 8 * self.summary().parameters <= STORED_WEIGHTS

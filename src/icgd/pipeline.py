@@ -40,10 +40,10 @@ def compile(
     "relu-stack", to which `settings` such as `pieces=128` are given here. Without one the best
     construction is chosen that serves the problem and has these settings; `summary()` says why.
 
-    With `tolerance` it is as fine as it must be to prove that no step errs by more in any weight:
-    on the whole domain, or, if a `task` is given, in the run on that task (by the fused backend, in
-    the task's precision). On the domain that holds for both backends in float64 and prompts of up
-    to 1024 tokens. Raises `UnsupportedProblemError`, `SettingError` or `ToleranceError`.
+    With `tolerance` the construction is as fine as it must be to prove that no step errs by more in
+    any weight. The proof is for the whole domain, both backends, float64 and prompts of up to 1024
+    tokens; if a `task` is given, it is for the fused run on that task in the task's precision.
+    Raises `UnsupportedProblemError`, `SettingError` or `ToleranceError`.
     """
     instance("problem", problem, Problem)
     count("n_steps", n_steps, least=0)
@@ -72,11 +72,11 @@ def verify(
     dtype: str | torch.dtype = "float64",
     on_progress: OnProgress | None = None,
 ) -> Report:
-    """Run it and compare every step with the real algorithm, and with what was proved.
+    """Run `compiled`, and compare every step with the real algorithm and with what was proved.
 
-    The real algorithm runs in float64 on the same data from the same initial weights. With a
-    kernel machine the function's values at `queries` are compared as well; the weights of a network
-    do not depend on queries.
+    The real algorithm runs in float64 on the same data from the same initial weights. The values
+    of a kernel machine's function at `queries` are compared as well; the weights of a network do
+    not depend on queries.
     """
     task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
     problem, program = compiled.problem, compiled.program
@@ -97,7 +97,7 @@ def verify(
 
 
 def _part(on_progress: OnProgress | None, part: int) -> OnProgress | None:
-    """Progress of the first (0) or the second (1) of two parts of the same length."""
+    """The callback for the first (0) or the second (1) of two parts of the same length."""
     return on_progress and (lambda done, total: on_progress(part * total + done, 2 * total))
 
 
@@ -113,8 +113,8 @@ def guarantee(
 ) -> Guarantee:
     """Run a linear model's descent, and compare its end with what cot's theorems promise.
 
-    Raises `SettingError` for a step longer than they allow, and `SeparableDataError` if there is no
-    minimiser to come close to.
+    Raises `SettingError` if a step is longer than they allow, and `SeparableDataError` if there is
+    no minimiser to come close to.
     """
     if not isinstance(compiled.problem.oracle, LinearOracle):
         raise SettingError.only_linear_models(compiled.program.construction)

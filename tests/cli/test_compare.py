@@ -1,6 +1,8 @@
 import json
+import re
 
 import icgd
+from icgd.backends.memory import Memory
 
 PROBLEM = ("--widths", "1,1", "--output-activation", "tanh", "--box", "1", "--x-bound", "1")
 
@@ -9,8 +11,34 @@ def test_the_tables_have_a_row_for_each_construction(command):
     ran = command("compare", *PROBLEM, "--steps", "2", "--examples", "2")
     assert ran.code == 0
     for name in ("relu-stack", "softmax-stack", "universal"):
-        assert ran.stdout.count(f"  {name}  ") == 2
+        assert ran.stdout.count(f"  {name}  ") == 3
+        assert len(re.findall(rf"  {name} +dense  ", ran.stdout)) == 2
+    assert "Size of the dense transformer" in ran.stdout
+    assert "fused" not in ran.stdout
     assert "functional does not take part: it trains the function of a kernel" in ran.stdout
+
+
+def test_fused_errors_stand_beside_no_sizes(command):
+    ran = command("compare", *PROBLEM, "--steps", "2", "--examples", "2", "--backend", "fused")
+    assert len(re.findall(r"  relu-stack +fused  ", ran.stdout)) == 2
+    assert "Size of the dense transformer" not in ran.stdout
+    assert "A fused run builds no weights: `icgd size` counts those of a dense one." in ran.stdout
+
+
+def test_rows_that_do_not_fit_in_memory_are_named(command, monkeypatch):
+    room = Memory(8 * 4000, "60% of what is left")
+    monkeypatch.setattr("icgd.reproductions.comparison.usable_memory", lambda: room)
+    ran = command("compare", *PROBLEM, "--steps", "2", "--examples", "2")
+    words = " ".join(ran.stdout.split())
+    assert "relu-stack is run fused: its dense transformer has" in words
+    assert "softmax-stack is run fused" not in words
+    assert "softmax-stack dense" in words
+    assert "relu-stack fused" in words
+
+
+def test_an_unknown_backend_is_refused(command):
+    refused = command("compare", *PROBLEM, "--backend", "fusd").refusal()
+    assert refused.startswith("Unknown backend 'fusd'")
 
 
 def test_numbers_and_picture_are_written(command, tmp_path):
@@ -32,6 +60,12 @@ def test_wrong_sizes_are_refused(command):
 
 def test_linear_models_are_compared_with_a_step_size_of_their_data(command):
     ran = command("compare", "--link", "identity", "--widths", "2,1", "--steps", "2", "--json")
+    assert {row["backend"] for row in json.loads(ran.stdout)["rows"]} == {"dense"}
+    assert {row["verdict"] for row in json.loads(ran.stdout)["rows"]} == {icgd.Verdict.HOLDS.value}
+    ran = command(
+        *("compare", "--link", "identity", "--widths", "2,1", "--steps", "2", "--json"),
+        *("--backend", "fused"),
+    )
     data = json.loads(ran.stdout)
     rows = {row["construction"]: row for row in data["rows"]}
     assert list(rows) == ["cot-ridge", "cot-lasso", "cot-glm"]

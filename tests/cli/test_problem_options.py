@@ -5,13 +5,17 @@ import pytest
 from icgd.cli.compare import compare
 from icgd.cli.compile import compile
 from icgd.cli.problem_options import (
+    SETTINGS,
     compiled_from,
+    options_of,
     parse_widths,
     problem_from,
+    run_options,
     takes_problem,
     takes_training_run,
 )
 from icgd.cli.size import size
+from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.mlp import MLP
@@ -48,29 +52,28 @@ def test_registers_reach_softmax_stack():
     assert compiled.program.n_registers == 66
 
 
-def options(*functions) -> dict:
-    return {
-        name: option
-        for function in functions
-        for name, option in signature(function, eval_str=True).parameters.items()
-    }
+PROBLEM_OPTIONS = options_of(problem_from)
 
 
 @pytest.mark.parametrize(
-    ("command", "makers"),
+    ("command", "shared"),
     [
-        (compile, (problem_from, compiled_from)),
-        (size, (problem_from, compiled_from)),
-        (compare, (problem_from,)),
+        (compile, [*PROBLEM_OPTIONS, *run_options()]),
+        (size, [*PROBLEM_OPTIONS, *run_options()]),
+        (compare, PROBLEM_OPTIONS),
     ],
 )
-def test_commands_share_their_options(command, makers):
-    shared = options(*makers)
-    shared.pop("problem", None)
+def test_commands_share_their_options(command, shared):
     offered = signature(command).parameters
-    for name, option in shared.items():
-        assert offered[name].annotation == option.annotation
-        assert offered[name].default == option.default
+    assert len(shared) >= 18
+    for option in shared:
+        assert offered[option.name].annotation == option.annotation
+        assert offered[option.name].default == option.default
+
+
+def test_every_setting_of_a_construction_is_an_option():
+    settings = {name for each in CONSTRUCTIONS.values() for name in each.settings()}
+    assert settings == set(SETTINGS)
 
 
 def test_a_command_receives_the_run_and_its_own_options():
@@ -80,8 +83,7 @@ def test_a_command_receives_the_run_and_its_own_options():
     def command(compiled, loud: bool = False) -> None:
         received.append((compiled, loud))
 
-    defaults = {name: each.default for name, each in options(problem_from, compiled_from).items()}
-    del defaults["problem"]
+    defaults = {option.name: option.default for option in [*PROBLEM_OPTIONS, *run_options()]}
     command(**{**defaults, "widths": "4,3,1", "steps": 2, "pieces": 8}, loud=True)
     [(compiled, loud)] = received
     assert loud
@@ -92,7 +94,7 @@ def test_a_command_receives_the_run_and_its_own_options():
 def test_a_command_may_take_the_problem_alone():
     received = []
     command = takes_problem(lambda problem, times=1: received.append((problem, times)))
-    defaults = {name: each.default for name, each in options(problem_from).items()}
+    defaults = {option.name: option.default for option in PROBLEM_OPTIONS}
     command(**{**defaults, "widths": "4,3,1"}, times=3)
     assert received == [(PROBLEM, 3)]
 

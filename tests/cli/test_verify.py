@@ -36,6 +36,9 @@ def test_the_table_shows_errors_beside_their_bounds(verify):
     report = icgd.verify(compiled_run(), X, Y)
     for value in (report.step_errors.max(), report.step_bounds.max()):
         assert f"{float(value):.1e}" in text
+    assert "its proved bounds (fused backend, float64)" in text
+    dense = verify("--backend", "dense", "--dtype", "float32").stdout
+    assert "its proved bounds (dense backend, float32)" in dense
     assert "(b) this run" in text
     assert "Near-kink events: 0" in text
     assert "HOLDS: every measured error is within its proved bounds." in text

@@ -1,9 +1,13 @@
+from functools import cache
+
 import pytest
+import torch
 
 import icgd
-from icgd.errors import UnsupportedProblemError
+from icgd.backends.memory import Memory
+from icgd.errors import UnknownNameError, UnsupportedProblemError
 from icgd.reproductions import plotting
-from icgd.reproductions.comparison import Settings, compare, draw
+from icgd.reproductions.comparison import SIZES, Comparison, Settings, compare, draw
 from tests.cases import TINY
 
 NARROW = icgd.Problem(
@@ -14,25 +18,70 @@ NARROW = icgd.Problem(
 )
 
 
-def quick(problem: icgd.Problem, **settings: int) -> Settings:
+def quick(problem: icgd.Problem, **settings: object) -> Settings:
     return Settings(problem, **{"n_steps": 2, "n_examples": 2, "n_timings": 1, **settings})
 
 
-def test_every_construction_that_accepts_the_problem_is_measured_within_its_bound():
-    found = compare(quick(NARROW, seed=1))
+@cache
+def compared(backend: str | None) -> Comparison:
+    return compare(quick(NARROW, seed=1, backend=backend))
+
+
+@pytest.mark.parametrize("backend", ["dense", "fused"])
+def test_every_construction_that_accepts_the_problem_is_measured_within_its_bound(backend):
+    found = compared(None if backend == "dense" else backend)
     rows = {row.construction: row for row in found.rows}
     assert list(rows) == ["relu-stack", "softmax-stack", "universal", "cot-network"]
     others = ["recursion", "functional", "cot-ridge", "cot-lasso", "cot-glm"]
     assert list(found.refusals) == others
     for row in found.rows:
+        assert row.backend == backend
         assert row.verdict is icgd.Verdict.HOLDS
         assert row.step_error <= row.step_bound
         assert row.seconds > 0
     assert rows["softmax-stack"].step_error <= 1e-11
     assert 1e-9 < rows["relu-stack"].step_error < 1e-2
     assert (rows["relu-stack"].layers_per_step, rows["universal"].layers_per_step) == (6, 4)
-    assert rows["softmax-stack"].n_registers > 0
     assert rows["cot-network"].step_error <= 1e-11
+
+
+def test_sizes_and_errors_of_a_row_come_from_one_backend():
+    compiled = icgd.compile(NARROW, "softmax-stack", n_steps=2)
+    x, y = torch.tensor([[0.5], [-0.25]]), torch.tensor([[0.25], [0.75]])
+    by_default, fused = compared(None), compared("fused")
+    dense = next(row for row in by_default.rows if row.construction == "softmax-stack")
+    assert (dense.backend, dense.fused_because) == ("dense", None)
+    size = compiled.summary(2)
+    assert [getattr(dense, name) for name in SIZES] == [getattr(size, name) for name in SIZES]
+    for row in fused.rows:
+        assert (row.backend, row.fused_because) == ("fused", None)
+        assert {getattr(row, name) for name in SIZES} == {None}
+    [bound] = {row.domain_bound for row in fused.rows if row.construction == "softmax-stack"}
+    for backend, proved in (("dense", dense.domain_bound), ("fused", bound)):
+        assert icgd.verify(compiled, x, y, backend=backend).certificate.domain_step == proved
+    assert dense.domain_bound > bound
+
+
+def test_what_does_not_fit_in_memory_is_run_fused_and_says_so(monkeypatch):
+    room = Memory(8 * 4000, "60% of what is left")
+    monkeypatch.setattr("icgd.reproductions.comparison.usable_memory", lambda: room)
+    rows = {row.construction: row for row in compare(quick(NARROW)).rows}
+    assert rows["softmax-stack"].backend == "dense"
+    large = rows["relu-stack"]
+    assert (large.backend, large.parameters) == ("fused", None)
+    weights = icgd.compile(NARROW, "relu-stack", n_steps=2).summary().parameters
+    assert large.fused_because == (
+        f"its dense transformer has {weights:,} weights, which take 0.0 GiB; 0.0 GiB may be used, "
+        "60% of what is left."
+    )
+    found = compare(quick(NARROW, backend="dense"))
+    assert [row.construction for row in found.rows] == ["softmax-stack"]
+    assert found.refusals["relu-stack"] == large.fused_because
+
+
+def test_an_unknown_backend_is_refused():
+    with pytest.raises(UnknownNameError, match=r"Unknown backend 'fusd'.* Did you mean 'fused'"):
+        quick(NARROW, backend="fusd")
 
 
 def test_recursion_joins_where_the_output_is_linear():
@@ -67,7 +116,19 @@ def test_a_problem_that_nothing_compiles_says_why():
 
 
 def test_the_picture_names_every_construction():
-    figure = draw(compare(quick(NARROW)))
+    figure = draw(compared(None))
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert names == ["cot-network", "universal", "softmax-stack", "relu-stack"]
+    assert names == [
+        "cot-network, dense",
+        "universal, dense",
+        "softmax-stack, dense",
+        "relu-stack, dense",
+    ]
     assert plotting.png(figure).startswith(b"\x89PNG")
+
+
+def test_the_picture_says_that_a_fused_run_builds_no_weights():
+    figure = draw(compared("fused"))
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts == ["no weights are built"] * 4
+    assert figure.axes[0].get_yticklabels()[0].get_text() == "cot-network, fused"

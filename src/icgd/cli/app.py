@@ -30,19 +30,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (
-    demo,
-    compile,
-    run,
-    verify,
-    guarantee,
-    size,
-    compare,
-    theorems,
-    resources,
-    reproduce,
-):
-    app.command()(command)
+for each in (demo, compile, run, verify, guarantee, size, compare, theorems, resources, reproduce):
+    app.command()(each)
 
 
 def _print_version(wanted: bool) -> bool:
@@ -65,7 +54,7 @@ def options(
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    """A warning in one line, without the place in the code."""
+    """Print a warning in one line, without its place in the code."""
     typer.echo(f"icgd: warning: {' '.join(str(message).split())}", err=True)
 
 

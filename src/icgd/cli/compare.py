@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from icgd.backends.registry import BACKENDS
 from icgd.cli import show
 from icgd.cli.options import AsJson
 from icgd.cli.problem_options import Steps, takes_problem
@@ -14,7 +15,7 @@ from icgd.cli.progress import progress
 from icgd.cli.writing import make_folder, write_file
 from icgd.problems.problem import Problem
 from icgd.reproductions import plotting
-from icgd.reproductions.comparison import Comparison, Settings, draw
+from icgd.reproductions.comparison import SIZES, Comparison, Row, Settings, draw
 from icgd.reproductions.comparison import compare as measure
 
 
@@ -22,21 +23,25 @@ from icgd.reproductions.comparison import compare as measure
 def compare(
     problem: Problem,
     steps: Steps = 5,
-    examples: Annotated[int, typer.Option(help="Examples that are drawn.")] = 6,
-    seed: Annotated[int, typer.Option(help="Data and initial weights are drawn from it.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for comparison.png and comparison.json.")
+    examples: Annotated[int, typer.Option(help="The number of examples.")] = 6,
+    seed: Annotated[int, typer.Option(help="The seed of the data and initial weights.")] = 0,
+    backend: Annotated[
+        str | None,
+        typer.Option(help=f"{' or '.join(BACKENDS)}. Default: dense where it fits in memory."),
     ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for a picture and the numbers.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run one problem through every construction that accepts it, and compare them.
+
+    Sizes, errors and times in a row come from one backend.
 
     Example: icgd compare --widths 3,4,4,2 --box 1 --x-bound 2
     """
     if out:
         plotting.require_matplotlib()
     with progress("compiling, running, timing"):
-        result = measure(Settings(problem, steps, examples, seed))
+        result = measure(Settings(problem, steps, examples, seed, backend=backend))
     data = _data(result)
     if out:
         make_folder(out)
@@ -53,37 +58,47 @@ def _data(result: Comparison) -> dict[str, Any]:
 
 
 def _print(result: Comparison) -> None:
-    settings = result.settings
-    sizes = [
-        (
-            row.construction,
-            f"{row.layers_per_step} x {settings.n_steps}",
-            show.count_text(row.max_heads),
-            show.count_text(row.d_model),
-            show.count_text(row.n_registers),
-            show.count_text(row.parameters),
-            show.count_text(row.flops),
-        )
-        for row in result.rows
-    ]
-    tokens = "registers"
-    names = ("", "layers", "heads", "d_model", tokens, "weights", "FLOPs")
-    show.print_columns("Size", names, sizes)
-    direct = show.count_text(result.direct_flops)
-    show.output.print(f"Direct training takes {direct} FLOPs.\n")
-    found = [
-        (
-            row.construction,
-            show.error_text(row.step_error),
-            show.error_text(row.step_bound),
-            show.error_text(row.domain_bound),
-            show.error_text(row.run_error),
-            show.seconds_text(row.seconds),
-            f"{row.over_descent:.2f}",
-        )
-        for row in result.rows
-    ]
-    names = ("", "one step", "(b) this run", "(a) any data", "whole run", "time", "times real")
-    show.print_columns("Largest error of anything learnt, its bounds, and the time", names, found)
+    _print_sizes(result)
+    names = ("", "backend", "one step", "(b) this run", "(a) any data", "whole run")
+    rows = [_error_cells(row) for row in result.rows]
+    show.print_columns("Largest error of anything learnt, and its bounds", names, rows)
+    times = [_time_cells(row) for row in result.rows]
+    title = "Time of a run; a dense run builds its weights first"
+    show.print_columns(title, ("", "backend", "time", "times real training"), times)
+    for row in result.rows:
+        if row.fused_because:
+            show.output.print(f"{row.construction} is run fused: {row.fused_because}")
     for name, reason in result.refusals.items():
         show.output.print(f"{name} does not take part: {reason}")
+
+
+def _print_sizes(result: Comparison) -> None:
+    """The sizes of the transformers that were built."""
+    built = [row for row in result.rows if row.parameters is not None]
+    if not built:
+        show.output.print("A fused run builds no weights: `icgd size` counts those of a dense one.")
+        return
+    names = ("", "layers", "heads", "d_model", "added tokens", "weights", "FLOPs")
+    rows = [_size_cells(row, result.settings.n_steps) for row in built]
+    show.print_columns("Size of the dense transformer", names, rows)
+    direct = show.count_text(result.direct_flops)
+    show.output.print(f"Direct training takes {direct} FLOPs.\n")
+
+
+def _size_cells(row: Row, n_steps: int) -> tuple[str, ...]:
+    counts = (show.count_text(getattr(row, name)) for name in SIZES)
+    return row.construction, f"{row.layers_per_step} x {n_steps}", *counts
+
+
+def _error_cells(row: Row) -> tuple[str, ...]:
+    errors = (row.step_error, row.step_bound, row.domain_bound, row.run_error)
+    return row.construction, row.backend, *map(show.error_text, errors)
+
+
+def _time_cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.construction,
+        row.backend,
+        show.seconds_text(row.seconds),
+        f"{row.over_descent:.3g}",
+    )

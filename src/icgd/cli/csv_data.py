@@ -23,7 +23,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers of one file, a row a line, and the names of its columns."""
+    """The numbers of one file, with a row for each line, and the names of its columns."""
 
     path: Path
     names: tuple[str, ...]
@@ -40,7 +40,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs and labels, one row an example, and what their columns are called."""
+    """Inputs and labels, with a row for each example, and the names of their columns."""
 
     inputs: Numbers
     labels: Numbers
@@ -50,7 +50,7 @@ class Examples:
 
 
 def read_examples(path: Path, target: Target, label_names: Sequence[str] | None = None) -> Examples:
-    """The examples in `path`; the label columns are named, or the last ones."""
+    """The examples in `path`; the labels are the columns of these names, or the last columns."""
     table, n_labels = read_table(path), target.output_width
     if len(table.names) != target.input_width + n_labels:
         expected = target.input_width + n_labels
@@ -64,7 +64,7 @@ def read_examples(path: Path, target: Target, label_names: Sequence[str] | None 
 
 
 def read_queries(path: Path, examples: Examples) -> Numbers:
-    """The inputs in `path`: by the examples' names if both have a header, else all columns."""
+    """The inputs in `path`: the examples' columns if both files have headers, else all columns."""
     table = read_table(path)
     if table.has_header and examples.has_header:
         return table.columns(examples.input_names)
@@ -99,7 +99,7 @@ def read_table(path: Path) -> Table:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Number and cells of every line that is not blank."""
+    """The number and the cells of every line that is not blank."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
@@ -131,7 +131,7 @@ def _numbers(path: Path, line: int, cells: list[str], names: tuple[str, ...]) ->
 
 
 def _is_number(cell: str) -> bool:
-    """Whether it is a number as CSV files write them; Python's 1_000 is none."""
+    """Whether a cell is a number as CSV files write them, which Python's 1_000 is not."""
     try:
         float(cell)
     except ValueError:

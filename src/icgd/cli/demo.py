@@ -18,14 +18,14 @@ SETTINGS = Settings()
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for demo.png and demo.json.")] = Path(
         "icgd-demo"
     ),
     as_json: AsJson = False,
 ) -> None:
     """Train a network on real cars in a transformer's forward pass, and check it.
 
-    Writes demo.png and demo.json. Needs no arguments.
+    It needs no arguments.
 
     Example: icgd demo --out icgd-demo
     """
@@ -64,7 +64,7 @@ def _print(result: Result) -> None:
 
 
 def _story(result: Result) -> str:
-    """What happens, before the numbers."""
+    """What happens in the demo, to be read before its numbers."""
     settings, n_held_out = result.settings, len(result.predictions)
     widths = "-".join(str(width) for width in settings.problem.network.widths)
     return (

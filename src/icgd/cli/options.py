@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,22 +12,23 @@ from icgd.backends.registry import BACKENDS
 from icgd.problems.arrays import DTYPES
 
 CompiledFile = Annotated[Path, typer.Argument(help="File that `icgd compile` wrote.")]
-Data = Annotated[
-    Path,
-    typer.Argument(
-        help="CSV of the examples: columns of inputs and labels, with or without a header."
-    ),
-]
+Data = Annotated[Path, typer.Argument(help="CSV of inputs and labels, with or without a header.")]
 Labels = Annotated[
     list[str] | None,
-    typer.Option(
-        "--label",
-        help="Name of a label column; once for each output. Default: the last columns.",
-    ),
+    typer.Option("--label", help="A label column, once for each output. Default: the last ones."),
 ]
-Seed = Annotated[int, typer.Option(help="Initial weights are drawn from it.")]
+Seed = Annotated[int, typer.Option(help="The seed that initial weights are drawn from.")]
 BackendName = Annotated[
     str, typer.Option("--backend", help=f"How to run it: {' or '.join(BACKENDS)}.")
 ]
 DtypeName = Annotated[str, typer.Option("--dtype", help=f"{' or '.join(DTYPES)}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
+
+
+def in_panel(title: str) -> Callable[..., Any]:
+    """A function that makes an option of this panel from its help, its name and its metavar."""
+
+    def option(text: str, *names: str, metavar: str | None = None) -> Any:
+        return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=title)
+
+    return option

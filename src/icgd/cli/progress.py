@@ -1,4 +1,4 @@
-"""Progress bars: on stderr, and only where somebody sees them."""
+"""Progress bars, which are shown on stderr if that is a terminal."""
 
 from __future__ import annotations
 

@@ -25,9 +25,7 @@ def reproduce(
     preset: Annotated[
         str, typer.Option(help=f"{', '.join(PRESETS)}: seconds, minutes, or the paper's sizes.")
     ] = "laptop",
-    out: Annotated[Path, typer.Option(help="Folder for the numbers and pictures.")] = Path(
-        "results"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder for numbers and pictures.")] = Path("results"),
     seed: Annotated[int, typer.Option(help="First seed of the data and of the weights.")] = 0,
     workers: Annotated[int, typer.Option(help="Models that are trained at the same time.")] = 1,
     as_json: AsJson = False,

@@ -15,32 +15,27 @@ from icgd.cli import show
 from icgd.cli.options import AsJson
 from icgd.cli.progress import progress
 from icgd.errors import SettingError, UnknownNameError
+from icgd.reproductions import resources as theory_of
 from icgd.reproductions.reproduction import PRESETS, Row
-from icgd.reproductions.resources import (
-    Pair,
-    Resources,
-    indicator,
-    indicator_crossover,
-    indicator_in,
-    smooth,
-    smooth_crossover,
-    within_one,
-)
+from icgd.reproductions.resources import Pair, Resources
 from icgd.reproductions.results import reproduce, stored_rows
 from icgd.reproductions.wang_resources import RESOURCES
 from icgd.reproductions.wang_widths import DEPTHS, dimensions, needed, table
 
 KINDS = ("indicator", "smooth")
 ERRORS = {"indicator": "0.1,0.05,0.03", "smooth": "0.1,0.01,0.001,0.0001"}
-"""Unless said: those that networks were trained for, and some that show a trend."""
+"""The default errors: those that networks were trained for, and some that show a trend."""
 
 SMOOTH = {"dimension": 2, "smoothness": 6, "depth": 2}
-"""Unless said: a function for which the deep network costs less in the end."""
+"""The default function, for which the deep network costs less in the end."""
 
 LEMMAS = (
     "2 layers need at least that width, which is said for errors below 1 / d^4 only; "
     "3 layers need at most theirs."
 )
+
+COUNTS = ("width", "heads", "matrices", "printed")
+"""What is counted of a network and its transformer; the last one is what the theorem prints."""
 
 LARGEST_LOG = log(1e300)
 """Counts up to here are written as numbers, larger ones as powers of ten."""
@@ -56,15 +51,15 @@ def resources(
     dimension: Annotated[
         int | None,
         typer.Option(
-            help="Inputs of the function: 2 for smooth unless said; for the indicator the lemmas "
-            "in this dimension in place of the theorem."
+            help="Inputs of the function. Default: 2 for smooth; for the indicator all at once, by "
+            "the theorem; one dimension has lemmas of its own."
         ),
     ] = None,
     smoothness: Annotated[
-        int | None, typer.Option(help="smooth: derivatives of the function; 6 unless said.")
+        int | None, typer.Option(help="smooth: derivatives of the function. Default: 6.")
     ] = None,
     depth: Annotated[
-        int | None, typer.Option(help="smooth: layers of the shallow network; 2 unless said.")
+        int | None, typer.Option(help="smooth: layers of the shallow network. Default: 2.")
     ] = None,
     measure: Annotated[
         str | None, typer.Option(help=f"indicator: train networks now; {', '.join(PRESETS)}.")
@@ -72,9 +67,10 @@ def resources(
     out: Annotated[Path, typer.Option(help="Folder of `icgd reproduce`.")] = Path("results"),
     as_json: AsJson = False,
 ) -> None:
-    """Parameter matrices that a transformer needs to learn a function through a network.
+    """Count the parameter matrices of a transformer that learns a function through a network.
 
-    Theory, with every constant 1; for the indicator also measured widths, if there are any.
+    The counts are those of the theorems with every constant 1. For the indicator they are followed
+    by measured widths, if there are any.
 
     Example: icgd resources smooth --dimension 1 --smoothness 6 --depth 2 --errors 0.1,0.001
     """
@@ -83,7 +79,7 @@ def resources(
     wanted = parse_errors(ERRORS[kind] if errors is None else errors)
     if kind == "smooth":
         _refuse({"--measure": measure}, "indicator")
-        theory = _of_smooth(wanted, dimension, smoothness, depth)
+        theory = _of_smooth(wanted, dimension=dimension, smoothness=smoothness, depth=depth)
         rows = None
     else:
         _refuse({"--smoothness": smoothness, "--depth": depth}, "smooth")
@@ -100,12 +96,21 @@ def resources(
 
 @dataclass(frozen=True)
 class Theory:
-    """What a theorem says of some errors, and from where on the deep network costs less."""
+    """What a theorem says of some errors, and in `remark` what follows.
+
+    Below an error of exp(-crossover) the deep network always costs less.
+    """
 
     title: str
     pairs: tuple[Pair, ...]
     crossover: float | None
-    remark: str
+    remark: str = ""
+
+    def __post_init__(self) -> None:
+        if self.crossover is not None:
+            error = number_text(-self.crossover)
+            text = f"The deep network always costs less below an error of {error}."
+            object.__setattr__(self, "remark", text)
 
 
 def parse_errors(text: str) -> list[float]:
@@ -114,90 +119,70 @@ def parse_errors(text: str) -> list[float]:
         errors = [float(part) for part in text.split(",")]
     except ValueError:
         raise SettingError.not_joined("--errors", "numbers", "0.1,0.05", text) from None
-    return [within_one("--errors", error) for error in errors]
+    return [theory_of.within_one("--errors", error) for error in errors]
 
 
 def _refuse(options: Mapping[str, object], kind: str) -> None:
-    """Options that only the other kind has."""
+    """Raise `SettingError` if an option was given that only the other kind has."""
     for name, value in options.items():
         if value is not None:
             raise SettingError.without(name, f"the kind {kind}")
 
 
-def _of_smooth(
-    errors: Sequence[float], dimension: int | None, smoothness: int | None, depth: int | None
-) -> Theory:
-    """Theorem 4."""
-    given = {"dimension": dimension, "smoothness": smoothness, "depth": depth}
+def _of_smooth(errors: Sequence[float], **given: int | None) -> Theory:
+    """What Theorem 4 says of a smooth function."""
     chosen = {name: SMOOTH[name] if value is None else value for name, value in given.items()}
     d, s, n_layers = chosen.values()
-    crossover = smooth_crossover(**chosen)
     product = f"2 (L - 1) d = {2 * (n_layers - 1) * d}"
     never = f"For small errors the deep network costs more: {product} is not below {s} derivatives."
     title = f"Theorem 4: {s} derivatives, d = {d}"
-    pairs = tuple(smooth(error, **chosen) for error in errors)
-    return Theory(title, pairs, crossover, never if crossover is None else _costs_less(crossover))
+    pairs = tuple(theory_of.smooth(error, **chosen) for error in errors)
+    return Theory(title, pairs, theory_of.smooth_crossover(**chosen), never)
 
 
 def _of_indicator(errors: Sequence[float], dimension: int | None) -> Theory:
-    """Theorem 3, or its lemmas in one dimension."""
+    """What Theorem 3 says of the indicator, or what its lemmas say in one dimension."""
     if dimension is not None:
-        pairs = tuple(indicator_in(dimension, error) for error in errors)
+        pairs = tuple(theory_of.indicator_in(dimension, error) for error in errors)
         title = f"Lemmas 1 and 2: the indicator of a ball, d = {dimension}"
         return Theory(title, pairs, None, LEMMAS)
-    pairs = tuple(indicator(error) for error in errors)
-    crossover = indicator_crossover()
-    title = "Theorem 3: the indicator of a ball"
-    return Theory(title, pairs, crossover, _costs_less(crossover))
-
-
-def _costs_less(crossover: float) -> str:
-    return f"The deep network always costs less below an error of {number_text(-crossover)}."
+    pairs = tuple(theory_of.indicator(error) for error in errors)
+    return Theory("Theorem 3: the indicator of a ball", pairs, theory_of.indicator_crossover())
 
 
 def _measured_rows(preset: str | None, out: Path) -> list[Row] | None:
-    """Of networks that are trained now, or that were trained before; None if there are none."""
+    """The rows of networks that are trained now or were trained before; None if there are none."""
     if preset is None:
         path = out / RESOURCES.name / "laptop.json"
         return stored_rows(path) if path.exists() else None
     with progress(RESOURCES.name) as on_progress:
-        done = reproduce(RESOURCES, preset, out=out, on_progress=on_progress)
-    rows: list[Row] = done.numbers["rows"]
+        rows: list[Row] = reproduce(RESOURCES, preset, out=out, on_progress=on_progress).numbers[
+            "rows"
+        ]
     return rows
 
 
 def _data(theory: Theory) -> dict[str, Any]:
-    pairs = [
-        {
-            "error": pair.error,
-            "shallow": _resource_data(pair.shallow),
-            "deep": _resource_data(pair.deep),
-            "deep_is_cheaper": pair.deep_is_cheaper,
-        }
-        for pair in theory.pairs
-    ]
     crossover = None if theory.crossover is None else -theory.crossover / log(10)
+    pairs = [_pair_data(pair) for pair in theory.pairs]
     return {"theorem": theory.title, "log10_crossover": crossover, "pairs": pairs}
+
+
+def _pair_data(pair: Pair) -> dict[str, Any]:
+    networks = {"shallow": _resource_data(pair.shallow), "deep": _resource_data(pair.deep)}
+    return {"error": pair.error, **networks, "deep_is_cheaper": pair.deep_is_cheaper}
 
 
 def _resource_data(resources: Resources) -> dict[str, Any]:
     """Counts as numbers, null if they exceed every float, and that of the matrices as a power."""
-    logs = {
-        "width": resources.log_width,
-        "heads": resources.log_heads,
-        "matrices": resources.log_matrices,
-        "printed": resources.log_printed,
+    logs = {name: getattr(resources, f"log_{name}") for name in COUNTS}
+    counts = {
+        name: None if value is None or value > LARGEST_LOG else exp(value)
+        for name, value in logs.items()
     }
-    return {
-        "network": resources.network,
-        "depth": resources.depth,
-        "layers": resources.n_layers,
-        **{
-            name: None if value is None or value > LARGEST_LOG else exp(value)
-            for name, value in logs.items()
-        },
-        "log10_matrices": resources.log_matrices / log(10),
-    }
+    sizes = {"depth": resources.depth, "layers": resources.n_layers, **counts}
+    log10 = resources.log_matrices / log(10)
+    return {"network": resources.network, **sizes, "log10_matrices": log10}
 
 
 def _measured_data(
@@ -226,15 +211,9 @@ def _print_theory(theory: Theory) -> None:
 
 
 def _cells(resources: Resources) -> tuple[str, ...]:
-    printed = resources.log_printed
-    return (
-        resources.network,
-        number_text(resources.log_width),
-        f"{resources.n_layers:.3g}",
-        number_text(resources.log_heads),
-        number_text(resources.log_matrices),
-        "" if printed is None else number_text(printed),
-    )
+    logs = [getattr(resources, f"log_{name}") for name in COUNTS]
+    width, *others = ("" if value is None else number_text(value) for value in logs)
+    return resources.network, width, f"{resources.n_layers:.3g}", *others
 
 
 def number_text(log_value: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from torch import Tensor
@@ -40,15 +40,13 @@ def run(
     ] = None,
     stop_below: Annotated[
         float | None,
-        typer.Option(
-            help="Stop after the first step (with batches: pass) that moves no weight by more."
-        ),
+        typer.Option(help="Stop when a step, or a pass of batches, moves no weight by more."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train on a CSV file in one forward pass, and predict.
 
-    Ctrl-C ends it after the last whole step: what is known is printed, the exit code is 130.
+    Ctrl-C ends the run after the last whole step, prints what is known, and exits with 130.
 
     Example: icgd run run.safetensors train.csv --label price --queries new.csv --out prices.csv
     """
@@ -63,7 +61,7 @@ def run(
         seed=seed,
         dtype=dtype,
     )
-    outcome = _train(compiled, task, examples, backend, stop_below)
+    outcome = _train(compiled, task, examples, backend=backend, stop_below=stop_below)
     if out:
         write_file(out, csv_content(outcome.labels, outcome.predictions))
     if as_json:
@@ -83,26 +81,24 @@ class Ending(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a run came, training loss before and after, and a row of labels for each query.
+    """How far a run came, its training loss before and after, and a row of labels for each query.
 
-    Of a linear model also the objective, which is the loss with penalties, and the coefficients.
+    A linear model has an objective too, which is the loss with penalties, and coefficients.
     """
 
     steps: int
     ending: Ending
     risk_before: float
     risk_after: float
-    objective_before: float | None
-    objective_after: float | None
+    objective_before: Tensor | None
+    objective_after: Tensor | None
     coefficients: dict[str, float] | None
     labels: tuple[str, ...]
     predictions: list[list[float]]
 
 
-def _train(
-    compiled: Compiled, task: Task, examples: Examples, backend: str, stop_below: float | None
-) -> Outcome:
-    result, ending = _ended_run(compiled, task, backend, stop_below)
+def _train(compiled: Compiled, task: Task, examples: Examples, **options: Any) -> Outcome:
+    result, ending = _ended_run(compiled, task, options)
     first, last = result.parameters[0], result.parameters[-1]
     oracle = compiled.problem.oracle
     return Outcome(
@@ -110,23 +106,19 @@ def _train(
         ending=ending,
         risk_before=float(oracle.risk(task, first)),
         risk_after=float(oracle.risk(task, last)),
-        objective_before=_number(oracle.objective(task, first)),
-        objective_after=_number(oracle.objective(task, last)),
+        objective_before=oracle.objective(task, first),
+        objective_after=oracle.objective(task, last),
         coefficients=oracle.named(last, examples.input_names),
         labels=examples.label_names,
         predictions=result.predictions.tolist(),
     )
 
 
-def _ended_run(
-    compiled: Compiled, task: Task, backend: str, stop_below: float | None
-) -> tuple[Run, Ending]:
+def _ended_run(compiled: Compiled, task: Task, options: dict[str, Any]) -> tuple[Run, Ending]:
     """The run to its end, or to the step after which the user stopped it."""
     try:
         with progress("training") as on_progress:
-            result = compiled.run_task(
-                task, backend=backend, on_progress=on_progress, stop_below=stop_below
-            )
+            result = compiled.run_task(task, on_progress=on_progress, **options)
     except InterruptedRunError as interruption:
         if not isinstance(interruption.partial, Run):
             raise
@@ -151,12 +143,8 @@ def _print(outcome: Outcome, compiled: Compiled) -> None:
         show.print_predictions(outcome.labels, outcome.predictions)
 
 
-def _number(value: Tensor | None) -> float | None:
-    return None if value is None else float(value)
-
-
 def _penalised_rows(outcome: Outcome) -> list[tuple[str, str]]:
-    """The objective, where it is another than the loss."""
+    """The objective before and after, if it is not the loss itself."""
     if outcome.objective_after in (None, outcome.risk_after):
         return []
     return [

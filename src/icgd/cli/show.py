@@ -26,7 +26,7 @@ output = Console(highlight=False)
 
 FLOAT64_BYTES = 8
 LISTED_ROWS = 10
-"""Predictions that a table shows; a file holds all."""
+"""The number of predictions that a table shows; a file holds all."""
 
 
 def plain(value: Any) -> Any:
@@ -52,12 +52,12 @@ def json_text(data: Any) -> str:
 
 
 def print_json(data: Any) -> None:
-    """JSON data on standard output."""
+    """Print JSON data on standard output."""
     typer.echo(json_text(data))
 
 
 def summary_data(summary: Summary) -> dict[str, Any]:
-    """Sizes with every digit, and the memory of the dense weights."""
+    """The sizes with every digit, and the memory that dense weights take."""
     return {**plain(summary), "dense_bytes": dense_bytes(summary.layers, FLOAT64_BYTES)}
 
 
@@ -74,12 +74,12 @@ def report_data(report: Report) -> dict[str, Any]:
 
 
 def largest(values: Tensor) -> float:
-    """The largest entry, NaN if there is one; 0 if there is none because there is no step."""
+    """The largest entry, which is NaN if one is NaN, and 0 if there are no steps."""
     return float(values.max()) if values.numel() else 0.0
 
 
 def count_text(number: int) -> str:
-    """`number` as a reader says it: exact while it is short, then in words."""
+    """A count as a reader says it: with every digit while it is short, then in words."""
     if number < 100_000:
         return f"{number:,}"
     if number >= 10**15:
@@ -90,7 +90,7 @@ def count_text(number: int) -> str:
 
 
 def bytes_text(number: int) -> str:
-    """`number` of bytes in the largest binary unit that it fills."""
+    """A number of bytes in the largest binary unit that it fills."""
     units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
     power = min(max(number.bit_length() - 1, 0) // 10, len(units) - 1)
     return f"{_three_digits(number / 1024**power)} {units[power]}"
@@ -107,7 +107,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def error_text(value: float | None) -> str:
-    """An error or a bound: two digits are all that matters."""
+    """An error or a bound, of which only two digits matter."""
     if value is None:
         return "none"
     is_everyday = value == 0 or 0.01 <= value < 10_000
@@ -115,7 +115,7 @@ def error_text(value: float | None) -> str:
 
 
 def print_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
-    """A table of two columns: what, and how much."""
+    """Print a table of two columns: a name and its value."""
     table = Table(box=box.SIMPLE, show_header=False)
     table.add_column(style="dim")
     table.add_column()
@@ -125,7 +125,7 @@ def print_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
 
 
 def print_columns(title: str, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table with a header; numbers stand flush right, and the first column is not broken."""
+    """Print a table with a header; numbers stand flush right, the first column is not wrapped."""
     rows = list(rows)
     table = Table(box=box.SIMPLE)
     for position, name in enumerate(names):
@@ -138,7 +138,7 @@ def print_columns(title: str, names: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def print_summary(summary: Summary) -> None:
-    """The transformer's size."""
+    """Print the size of a transformer, and why its construction was chosen."""
     prediction = summary.n_layers - summary.n_steps * summary.layers_per_step
     steps = f"{summary.layers_per_step} for each of {summary.n_steps:,} steps"
     memory = bytes_text(dense_bytes(summary.layers, FLOAT64_BYTES))
@@ -166,7 +166,7 @@ def _paper_layers(summary: Summary) -> str:
 
 
 def _tokens_name(summary: Summary) -> str:
-    """Registers stand in the stream; grid tokens are made by the layer that reads them."""
+    """What the added tokens are: registers in the stream, or a grid that a layer makes."""
     return "grid tokens" if any(layer.n_grid for layer in summary.layers) else "registers"
 
 
@@ -175,7 +175,7 @@ def _at_most(number: int) -> str:
 
 
 def print_functions(functions: Iterable[Function]) -> None:
-    """How finely each function is approximated."""
+    """Print how finely each function is approximated."""
     rows = [
         (function.name, f"{function.fineness}, error at most {error_text(function.error)}")
         for function in functions
@@ -185,40 +185,29 @@ def print_functions(functions: Iterable[Function]) -> None:
 
 
 def print_certificate(certificate: Certificate) -> None:
-    """What is proved before any run, in words and numbers."""
+    """Print what is proved before any run."""
     rows = [
         ("(a) one step", error_text(certificate.domain_step)),
         ("(a) the whole run", error_text(certificate.domain_trajectory)),
     ]
     if certificate.paper_step is not None:
         rows += [("(c) one step, the paper's closed form", error_text(certificate.paper_step))]
-    tokens = f"{certificate.n_tokens:,} tokens"
-    print_rows(
-        f"Proved for all data in the domain, up to {tokens}: nothing learnt errs by more", rows
-    )
+    where = f"for all data in the domain, up to {certificate.n_tokens:,} tokens"
+    print_rows(f"Proved {where}: nothing learnt errs by more", rows)
 
 
 def print_report(report: Report) -> None:
-    """Measured errors beside their bounds, and the verdict."""
-    certificate, paper = report.certificate, _paper_texts(report)
+    """Print measured errors beside their bounds, the backend that made them, and the verdict."""
+    proved, paper = report.certificate, _paper_texts(report)
+    step = (report.step_errors, report.step_bounds, proved.domain_step)
+    run = (report.trajectory_errors, report.trajectory_bounds, proved.domain_trajectory)
     rows = [
-        (
-            "one step",
-            error_text(largest(report.step_errors)),
-            error_text(largest(report.step_bounds)),
-            error_text(certificate.domain_step),
-            *paper[:1],
-        ),
-        (
-            "the whole run",
-            error_text(largest(report.trajectory_errors)),
-            error_text(largest(report.trajectory_bounds)),
-            error_text(certificate.domain_trajectory),
-            *paper[1:],
-        ),
+        ("one step", *_bounded(*step), *paper[:1]),
+        ("the whole run", *_bounded(*run), *paper[1:]),
     ]
     names = ("", "measured", "(b) this run", "(a) any data", *(["(c) paper"] if paper else []))
-    print_columns("Largest error of anything learnt, and its proved bounds", names, rows)
+    how = f"{report.backend} backend, {report.dtype}"
+    print_columns(f"Largest error of anything learnt, and its proved bounds ({how})", names, rows)
     output.print(f"Near-kink events: {report.near_kinks.count:,}")
     if report.beyond_paper:
         output.print(
@@ -227,6 +216,11 @@ def print_report(report: Report) -> None:
         )
     style = "bold green" if report.verdict is Verdict.HOLDS else "bold red"
     output.print(Text(f"{report.verdict.name}: {report.verdict.value}.", style=style))
+
+
+def _bounded(errors: Tensor, bounds: Tensor, domain: float) -> list[str]:
+    """The largest error, the largest bound of the run, and the bound of all runs."""
+    return [error_text(value) for value in (largest(errors), largest(bounds), domain)]
 
 
 def _paper_texts(report: Report) -> list[str]:
@@ -239,13 +233,13 @@ def _paper_texts(report: Report) -> list[str]:
 
 
 def print_coefficients(coefficients: Mapping[str, float]) -> None:
-    """What a linear model has learnt, a row an input."""
+    """Print what a linear model has learnt, with a row for each input."""
     rows = [(name, f"{value:.6g}") for name, value in coefficients.items()]
     print_columns("Coefficients", ("input", "coefficient"), rows)
 
 
 def print_predictions(names: Sequence[str], rows: Sequence[Sequence[float]]) -> None:
-    """The first predictions, numbered as the rows of the queries."""
+    """Print the first predictions, numbered as the rows of the queries."""
     listed = [
         (str(number), *(f"{value:.6g}" for value in row))
         for number, row in enumerate(rows[:LISTED_ROWS], start=1)

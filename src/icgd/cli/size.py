@@ -17,10 +17,7 @@ def size(
     compiled: Compiled,
     tokens: Annotated[
         int | None,
-        typer.Option(
-            help="Prompt length, examples and queries, for counting FLOPs. Default: "
-            f"{TYPICAL_TOKENS}, or --examples and a query."
-        ),
+        typer.Option(help=f"Length of the prompt. Default: {TYPICAL_TOKENS}, or --examples and 1."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,22 +1,29 @@
 """One problem through every construction that accepts it: size, error, bound and time.
 
-Data are drawn over the domain from a seed. Times are those of the fused backend, beside real
-training done directly (torch.autograd for a network, kernel regression for a function, proximal
-steps for a linear model, whose step size is chosen from the data unless it is given).
+Everything in a row comes from one backend. By default that is the dense backend where its weights
+fit in memory, and else the fused one, which builds no transformer: its rows have no sizes.
+
+Data are drawn over the domain from a seed. The time of a dense run includes that of building its
+weights. It is compared with real training done directly: torch.autograd for a network, kernel
+regression for a function, proximal steps for a linear model. A linear model without a step size
+gets one from the data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import nan
+from math import inf, nan
 from typing import Any
 
 import torch
 
+from icgd.backends.memory import usable_memory
+from icgd.backends.registry import backend_named
 from icgd.certificates.certificate import Verdict
 from icgd.compiled import Compiled
+from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, UnsupportedProblemError
 from icgd.pipeline import compile, verify
@@ -25,7 +32,6 @@ from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 from icgd.problems.sizing import sized_problem
 from icgd.problems.task import Task
-from icgd.problems.updates import GradientStep
 from icgd.reproductions import plotting
 from icgd.reproductions.descent import descend
 from icgd.reproductions.plotting import BLUE, FAINT, ORANGE, Axes, Figure
@@ -34,34 +40,45 @@ from icgd.reproductions.timing import interleaved_medians
 SMALLEST_ERROR = 1e-17
 """Where an error of exactly 0 is drawn, which has no place on a logarithmic axis."""
 
+SIZES = ("max_heads", "d_model", "n_registers", "parameters", "flops")
+"""Numbers of a summary that only a dense transformer has."""
+
 
 @dataclass(frozen=True)
 class Settings:
-    """What is compared, and on how much data."""
+    """What is compared, on how much data, and by which backend; None is dense where it fits."""
 
     problem: Problem
     n_steps: int = 5
     n_examples: int = 6
     seed: int = 0
-    n_timings: int = 7
+    n_timings: int = 5
+    backend: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("n_steps", "n_examples", "n_timings"):
             count(name, getattr(self, name))
+        if self.backend is not None:
+            backend_named(self.backend)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One construction on the problem; errors and bounds are the largest over weights and steps."""
+    """One construction on the problem; errors and bounds are the largest over weights and steps.
+
+    A fused row has no sizes but layers. `fused_because` says why it is fused, if nobody asked.
+    """
 
     construction: str
+    backend: str
+    fused_because: str | None
     layers_per_step: int
     n_layers: int
-    max_heads: int
-    d_model: int
-    n_registers: int
-    parameters: int
-    flops: int
+    max_heads: int | None
+    d_model: int | None
+    n_registers: int | None
+    parameters: int | None
+    flops: int | None
     step_error: float
     step_bound: float
     domain_bound: float
@@ -83,21 +100,19 @@ class Comparison:
 
 
 def compare(settings: Settings) -> Comparison:
-    """Run everything, with full accuracy or the construction's default."""
-    task = _task(settings)
-    settings = replace(settings, problem=_sized(settings.problem, task))
-    compiled, refusals = _compiled(settings)
+    """Run the problem through every construction, each with its default settings."""
+    task, problem = _task(settings), settings.problem
+    if problem.update.step_size is None:
+        settings = replace(settings, problem=sized_problem(problem, task.x))
+    entries, refusals = _entries(settings)
     jobs: dict[str, Callable[[], object]] = {
-        name: partial(run.run_task, task, history=False) for name, run in compiled.items()
+        name: partial(entry.compiled.run_task, task, history=False, backend=entry.backend)
+        for name, entry in entries.items()
     }
-    seconds = interleaved_medians(
-        {**jobs, "": lambda: descend(settings.problem, task, settings.n_steps)},
-        rounds=settings.n_timings,
-    )
-    rows = tuple(
-        _row(name, run, task, seconds[name], seconds[""]) for name, run in compiled.items()
-    )
-    flops = [run.summary(task.n_tokens).direct_flops for run in compiled.values()]
+    jobs[""] = lambda: descend(settings.problem, task, settings.n_steps)
+    seconds = interleaved_medians(jobs, rounds=settings.n_timings)
+    rows = tuple(_row(entry, task, seconds[name], seconds[""]) for name, entry in entries.items())
+    flops = [entry.compiled.summary(task.n_tokens).direct_flops for entry in entries.values()]
     return Comparison(settings, rows, refusals, flops[0], seconds[""])
 
 
@@ -112,52 +127,80 @@ def _task(settings: Settings) -> Task:
     return as_task(problem, x, y, seed=settings.seed)
 
 
-def _sized(problem: Problem, task: Task) -> Problem:
-    """The problem with its step size written down."""
-    return problem if problem.update.step_size else sized_problem(problem, task.x)
+@dataclass(frozen=True)
+class _Entry:
+    """A compiled run, the backend that runs it, and why that is fused if nobody asked for it."""
+
+    compiled: Compiled
+    backend: str
+    fused_because: str | None = None
 
 
-def _compiled(settings: Settings) -> tuple[dict[str, Compiled], dict[str, str]]:
-    """The problem as each construction compiles it, or the reason why it does not."""
-    compiled: dict[str, Compiled] = {}
+def _entries(settings: Settings) -> tuple[dict[str, _Entry], dict[str, str]]:
+    """The problem as each construction compiles it, or the reason why it does not take part."""
+    entries: dict[str, _Entry] = {}
     refusals: dict[str, str] = {}
     for name, construction in CONSTRUCTIONS.items():
         problem = _in_one_batch(settings) if construction.takes_batches else settings.problem
-        reason = construction.why_not(problem)
         try:
-            if reason is None:
-                made_for: dict[str, Any] = {"n_examples": settings.n_examples}
-                given = made_for if "n_examples" in construction.settings() else {}
-                compiled[name] = compile(problem, name, n_steps=settings.n_steps, **given)
+            if reason := construction.why_not(problem):
+                raise SettingError(reason)
+            entries[name] = _backed(_compiled(problem, construction, settings), settings.backend)
         except SettingError as refusal:  # such as a table that would be too large
-            reason = str(refusal)
-        if reason is not None:
-            refusals[name] = reason
-    if not compiled:
+            refusals[name] = str(refusal)
+    if not entries:
         raise UnsupportedProblemError.by_all(refusals)
-    return compiled, refusals
+    return entries, refusals
+
+
+def _compiled(problem: Problem, construction: AbstractConstruction, settings: Settings) -> Compiled:
+    takes_count = "n_examples" in construction.settings()
+    given: dict[str, Any] = {"n_examples": settings.n_examples} if takes_count else {}
+    return compile(problem, construction.name, n_steps=settings.n_steps, **given)
+
+
+def _backed(compiled: Compiled, backend: str | None) -> _Entry:
+    """The run by a backend; by the dense one if none is named and its weights fit in memory."""
+    obstacle = None if backend == "fused" else _why_not_dense(compiled)
+    if obstacle is None:
+        return _Entry(compiled, backend or "dense")
+    if backend is not None:
+        raise SettingError(obstacle)
+    return _Entry(compiled, "fused", obstacle)
+
+
+def _why_not_dense(compiled: Compiled) -> str | None:
+    """Why the dense weights do not fit in memory, or None if they do."""
+    weights, room = compiled.summary().parameters, usable_memory()
+    needed = weights * torch.float64.itemsize
+    if needed <= room.n_bytes:
+        return None
+    return (
+        f"its dense transformer has {weights:,} weights, which take {needed / 2**30:,.1f} GiB; "
+        f"{room.n_bytes / 2**30:,.1f} GiB may be used, {room.limit}."
+    )
 
 
 def _in_one_batch(settings: Settings) -> Problem:
     """The same steps on all examples, for a construction that wants to know how many those are."""
-    problem = settings.problem
-    if not isinstance(problem.update, GradientStep) or problem.update.batch_size is not None:
-        return problem
-    return replace(problem, update=replace(problem.update, batch_size=settings.n_examples))
+    update: Any = settings.problem.update
+    if getattr(update, "batch_size", settings.n_examples) is not None:
+        return settings.problem
+    return replace(settings.problem, update=replace(update, batch_size=settings.n_examples))
 
 
-def _row(name: str, run: Compiled, task: Task, seconds: float, descent: float) -> Row:
-    summary = run.summary(task.n_tokens)
-    report = verify(run, task.x, task.y, initial=task.initial)
+def _row(entry: _Entry, task: Task, seconds: float, descent: float) -> Row:
+    summary = entry.compiled.summary(task.n_tokens)
+    report = verify(entry.compiled, task.x, task.y, initial=task.initial, backend=entry.backend)
+    is_dense = entry.backend == "dense"
+    sizes: dict[str, Any] = {name: getattr(summary, name) if is_dense else None for name in SIZES}
     return Row(
-        construction=name,
+        construction=summary.construction,
+        backend=report.backend,
+        fused_because=entry.fused_because,
         layers_per_step=summary.layers_per_step,
         n_layers=summary.n_layers,
-        max_heads=summary.max_heads,
-        d_model=summary.d_model,
-        n_registers=summary.n_registers,
-        parameters=summary.parameters,
-        flops=summary.flops,
+        **sizes,
         step_error=float(report.step_errors.max()),
         step_bound=float(report.step_bounds.max()),
         domain_bound=report.certificate.domain_step,
@@ -172,29 +215,36 @@ def draw(comparison: Comparison) -> Figure:
     """Three panels with a line for each construction: weights, error and bound, time."""
     figure, panels = plotting.new_figure(13.5, 1.7 + 0.5 * len(comparison.rows), 3)
     rows = comparison.rows[::-1]  # the first at the top
-    names = [row.construction for row in rows]
+    names = [f"{row.construction}, {row.backend}" for row in rows]
     for panel in panels:
         panel.set_xscale("log")
         panel.set_yticks(range(len(names)), names if panel is panels[0] else [""] * len(names))
         panel.set_ylim(-0.6, len(names) - 0.4)
-    _dots(panels[0], [float(row.parameters) for row in rows])
-    plotting.describe(panels[0], "Weights of the transformer", "numbers in all layers", "")
+    _dots(panels[0], [row.parameters and row.parameters / 1e6 for row in rows])
+    plotting.describe(panels[0], "Weights of the transformer", "millions", "")
     _errors(panels[1], rows)
     plotting.describe(panels[1], "Error of a step", "dot: measured; bar: proved, bound (b)", "")
     panels[2].axvline(1.0, color=FAINT, linewidth=1.2, linestyle="--")
-    _dots(panels[2], [row.over_descent for row in rows])
-    plotting.describe(panels[2], "Time of a fused run", "times real training", "")
+    _dots(panels[2], [row.over_descent for row in rows], least=1.0)
+    plotting.describe(panels[2], "Time of a run, building included", "times real training", "")
     return figure
 
 
-def _dots(panel: Axes, values: list[float]) -> None:
-    """A dot for each construction, and its value in figures."""
-    panel.plot(values, range(len(values)), "o", color=BLUE, markersize=8)
-    low, high = min(values) / 2, max(values) * 6
+def _dots(panel: Axes, values: Sequence[float | None], least: float = inf) -> None:
+    """A dot for each construction, and its value in figures; a fused run has no weights.
+
+    The axis begins at `least`, or at the smallest value.
+    """
+    known = {place: value for place, value in enumerate(values) if value is not None}
+    shown = list(known.values()) or [1.0, 100.0]
+    panel.plot(list(known.values()), list(known), "o", color=BLUE, markersize=8)
+    low, high = min(least, *shown) / 2, max(shown) * 6
     panel.set_xlim(low, high)
-    for place, value in enumerate(values):
-        right_of_it = value * (high / low) ** 0.03
-        plotting.tag(panel, f"{value:,.3g}", (right_of_it, float(place)))
+    for place in range(len(values)):
+        value = known.get(place)
+        right_of_it = (value or low) * (high / low) ** 0.03
+        text = "no weights are built" if value is None else f"{value:,.3g}"
+        plotting.tag(panel, text, (right_of_it, float(place)))
 
 
 def _errors(panel: Axes, rows: tuple[Row, ...]) -> None:
