@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
+from statistics import linear_regression
 
-from icgd.reproductions.power_law import fitted_exponent
 from icgd.reproductions.reproduction import Row, number
 
 COSTS = {"time": "seconds", "FLOPs": "flops", "memory": "bytes"}
@@ -14,6 +14,11 @@ COSTS = {"time": "seconds", "FLOPs": "flops", "memory": "bytes"}
 
 N_FITTED = 4
 """Exponents are fitted to so many of the largest sizes: small ones are all overhead."""
+
+
+def fitted_exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
+    """The exponent a of the power law c size^a that fits the costs best in logarithms."""
+    return linear_regression([log(size) for size in sizes], [log(cost) for cost in costs]).slope
 
 
 @dataclass(frozen=True)
