@@ -11,7 +11,7 @@ r = tanh and no biases; the last input is 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, final
@@ -89,15 +89,9 @@ class Study(AbstractStudy[Outcome]):
 
     @property
     def settings(self) -> Settings:
-        budget = self.budget
-        return Settings(
-            n_steps=budget.n_steps,
-            batch_size=budget.batch_size,
-            learning_rate=budget.learning_rate,
-            final_learning_rate=budget.learning_rate / 100,
-            seed=self.seed,
-            log_every=budget.n_steps,
-        )
+        budget, rate = self.budget, self.budget.learning_rate
+        settings = Settings(budget.n_steps, budget.batch_size, rate, seed=self.seed)
+        return replace(settings, final_learning_rate=rate / 100, log_every=budget.n_steps)
 
     def train(self, folder: Path | None = None) -> Outcome:
         """Train all networks at once: their losses are added, and Adam treats weights apart."""

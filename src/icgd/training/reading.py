@@ -303,7 +303,7 @@ def _pairs(
 
 
 def _through_quotient(gradient: Tensor, total: Tensor) -> Tensor:
-    """From the gradient of a quotient q = a / s to that of (a, s); `total` holds (q, s)."""
+    """Turn the gradient of q = a / s into that of (a, s); `total` holds (q, s)."""
     scaled = gradient / total[:, -1:]
     of_normaliser = -(scaled * total[:, :-1]).sum(dim=1, keepdim=True)
     return torch.cat([scaled, of_normaliser], dim=1)
