@@ -3,8 +3,8 @@
 import torch
 
 import icgd
+from icgd.reproductions.cost_lines import fitted_exponent
 from icgd.reproductions.descent import descend
-from icgd.reproductions.power_law import fitted_exponent
 from icgd.reproductions.timing import interleaved_medians, one_thread
 
 DEPTHS = (2, 4, 8, 16, 32, 64)

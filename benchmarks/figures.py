@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import icgd
+from benchmarks import chain_mask, error_decay, function_learning
 from icgd.cli.show import plain
-from icgd.reproductions import chain_mask, comparison, error_decay, function_learning, plotting
+from icgd.reproductions import comparison, plotting
 from icgd.weights.atomic import whole_file
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

@@ -51,7 +51,7 @@ class Think(Attend):
     kind: ClassVar[LayerKind] = LayerKind.MLP
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HandMade(Compiled):
     """A compiled run whose weights are given."""
 
@@ -78,7 +78,7 @@ def hand_made(block: str, n_repeats: int, final: str) -> HandMade:
         prediction=_titled(final),
     )
     transformer = Transformer(weights[0], n_repeats, weights[1])
-    return HandMade(cases.FEW[0].problem, program, transformer)
+    return HandMade(cases.FEW[0].problem, program, weights=transformer)
 
 
 def _titled(kinds: str) -> tuple[Layer, ...]:

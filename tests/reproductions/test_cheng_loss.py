@@ -14,12 +14,12 @@ def outcome(run):
 
 
 def rows_of(figure, preset):
-    runs = figure.runs(preset, seed=0)
+    runs = figure.studies(preset, seed=0)
     return figure.rows(runs, [outcome(run) for run in runs])
 
 
 def test_figure_1_varies_the_examples_of_three_layers():
-    runs = FIGURE_1.runs("laptop", seed=4)
+    runs = FIGURE_1.studies("laptop", seed=4)
     assert {run.n_layers for run in runs} == {3}
     assert {run.n_examples for run in runs} == {2, 6, 10, 14}
     assert {run.seed for run in runs} == {4, 5}
@@ -30,7 +30,7 @@ def test_figure_1_varies_the_examples_of_three_layers():
 
 
 def test_figure_2_varies_the_layers_for_14_and_6_examples():
-    runs = FIGURE_2.runs("paper", seed=0)
+    runs = FIGURE_2.studies("paper", seed=0)
     assert {run.n_layers for run in runs} == set(range(1, 9))
     assert {(run.labels, run.n_examples) for run in runs} == {
         ("relu", 14),
@@ -41,16 +41,16 @@ def test_figure_2_varies_the_layers_for_14_and_6_examples():
 
 
 def test_figure_4_has_one_head_or_two():
-    runs = FIGURE_4.runs("smoke", seed=0)
+    runs = FIGURE_4.studies("smoke", seed=0)
     assert {run.attention for run in runs} == {("linear",), ("exp",), ("linear", "exp")}
     assert {run.labels for run in runs} == {"linear", "exp", "linear + exp"}
 
 
 def test_exp_attention_learns_from_the_logarithm_of_the_averaged_loss():
-    for run in FIGURE_2.runs("laptop", seed=0):
+    for run in FIGURE_2.studies("laptop", seed=0):
         assert run.budget.logarithmic == ("exp" in run.attention)
-    assert all(run.budget.logarithmic for run in FIGURE_4.runs("laptop", seed=0))
-    assert not any(run.budget.logarithmic for run in FIGURE_4.runs("paper", seed=0))
+    assert all(run.budget.logarithmic for run in FIGURE_4.studies("laptop", seed=0))
+    assert not any(run.budget.logarithmic for run in FIGURE_4.studies("paper", seed=0))
 
 
 def test_the_summary_names_the_attention_with_the_least_mean_loss():

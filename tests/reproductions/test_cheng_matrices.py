@@ -17,17 +17,17 @@ def outcome(run, last):
 
 
 def rows_of(figure, last, preset="smoke"):
-    runs = figure.runs(preset, seed=0)
+    runs = figure.studies(preset, seed=0)
     return figure.rows(runs, [outcome(run, last) for run in runs])
 
 
 def test_three_layers_read_30_examples():
     for figure, free in ((FIGURE_5, {False}), (FIGURE_6, {True}), (FIGURE_3, {False, True})):
-        runs = figure.runs("laptop", seed=2)
+        runs = figure.studies("laptop", seed=2)
         assert {(run.n_layers, run.n_examples) for run in runs} == {(3, 30)}
         assert {run.transforms_covariates for run in runs} == free
         assert {run.seed for run in runs} == {2, 3}
-    assert {(run.labels, run.attention) for run in FIGURE_3.runs("paper", 0)} == {
+    assert {(run.labels, run.attention) for run in FIGURE_3.studies("paper", 0)} == {
         ("exp", ("softmax",))
     }
 

@@ -11,18 +11,18 @@ from icgd.reproductions.cheng_training import (
     FIRST_MOVE,
     LABELS,
     Budget,
-    Run,
+    Study,
     first_model,
     train_once,
     unit,
 )
 
 BUDGET = Budget(n_steps=3, batch_size=4, n_test=6, n_seeds=1, n_rows=1)
-RUN = Run("exp", ("softmax",), 4, 3, transforms_covariates=True, seed=0, budget=BUDGET)
+STUDY = Study("exp", ("softmax",), 4, 3, transforms_covariates=True, seed=0, budget=BUDGET)
 
 
 def test_a_layer_starts_with_half_a_step_and_small_moves():
-    model = first_model(replace(RUN, attention=("exp", "linear"), n_examples=20))
+    model = first_model(replace(STUDY, attention=("exp", "linear"), n_examples=20))
     units = torch.tensor([1 / 20, 5 / 20])
     assert (unit("exp", 20), unit("linear", 20), unit("softmax", 20)) == (1 / 20, 1 / 4, 1.0)
     assert torch.allclose(model.r.detach().float(), -0.5 * units.expand(3, 2))
@@ -32,7 +32,7 @@ def test_a_layer_starts_with_half_a_step_and_small_moves():
 
 
 def test_deep_models_start_with_smaller_steps_and_move_their_inputs_less():
-    shallow, deep = (first_model(replace(RUN, n_layers=depth)) for depth in (3, 6))
+    shallow, deep = (first_model(replace(STUDY, n_layers=depth)) for depth in (3, 6))
     assert torch.allclose(deep.r[0], shallow.r[0] / 2)
     assert deep.A.std().item() == pytest.approx(shallow.A.std().item() / 16, rel=0.3)
     assert deep.B.std().item() == pytest.approx(shallow.B.std().item(), rel=0.3)
@@ -47,18 +47,18 @@ def test_the_mixed_kernel_is_that_of_the_papers_definition():
 
 
 def test_training_gives_the_test_loss_beside_the_best_one():
-    outcome = train_once(RUN)
+    outcome = train_once(STUDY)
     assert 0 < outcome.bayes_loss < outcome.test_loss < 10
     assert [row["step"] for row in outcome.curve] == [0.0, 3.0]
     assert outcome.learning_rate == BUDGET.learning_rate
-    again = train_once(RUN)
+    again = train_once(STUDY)
     assert (again.test_loss, again.curve) == (outcome.test_loss, outcome.curve)
 
 
 def test_drawn_labels_give_another_path_to_the_same_test():
     averaged, drawn = (
-        train_once(RUN),
-        train_once(replace(RUN, budget=replace(BUDGET, averages_labels=False))),
+        train_once(STUDY),
+        train_once(replace(STUDY, budget=replace(BUDGET, averages_labels=False))),
     )
     assert drawn.bayes_loss == averaged.bayes_loss
     assert drawn.test_loss != averaged.test_loss
@@ -76,9 +76,9 @@ def test_a_run_that_overflows_is_begun_again_more_slowly(monkeypatch, tmp_path):
 
     monkeypatch.setattr(module, "train", overflowing)
     failures = 2
-    assert train_once(RUN, tmp_path).learning_rate == 0.005
+    assert train_once(STUDY, tmp_path).learning_rate == 0.005
     assert rates == [0.02, 0.01, 0.005]
     failures = 99
     with pytest.raises(TrainingError, match="The loss is nan at step 1"):
-        train_once(RUN)
+        train_once(STUDY)
     assert rates[3:] == [0.02, 0.01, 0.005, 0.0025]

@@ -1,6 +1,13 @@
 import pytest
 
-from icgd.reproductions.cost_lines import Points, best_points, crossing, exponents, points
+from icgd.reproductions.cost_lines import (
+    Points,
+    best_points,
+    crossing,
+    exponents,
+    fitted_exponent,
+    points,
+)
 
 SIZES = (2, 4, 8, 16, 32)
 
@@ -42,3 +49,14 @@ def test_lines_cross_where_their_costs_are_equal():
     size, cost = crossing(squares, line_above)
     assert (size, cost) == (pytest.approx(10), pytest.approx(100))
     assert crossing(line_above, squares) is None  # it falls below, and never rises above
+
+
+def test_the_exponent_of_a_power_law_is_found():
+    assert fitted_exponent([2, 4, 8, 16], [3.0 * n**1.5 for n in (2, 4, 8, 16)]) == pytest.approx(
+        1.5, abs=1e-12
+    )
+
+
+def test_the_exponent_is_that_of_least_squares():
+    # logs to base 2: (0, 0), (1, 2), (2, 1): slope (0*(-1) + 1*1) / 2 = 1/2
+    assert fitted_exponent([1, 2, 4], [1.0, 4.0, 2.0]) == pytest.approx(0.5, abs=1e-12)

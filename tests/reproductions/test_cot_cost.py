@@ -73,9 +73,9 @@ def test_the_summary_has_the_exponents_of_every_line(finished):
 
 
 def test_a_row_has_the_median_of_its_turns_and_the_counts_of_the_first():
-    runs = COST.runs("smoke", seed=0)
+    runs = COST.studies("smoke", seed=0)
     budget = runs[0].budget
-    turns = [MODULE.Run("wide box", turn, 0, budget) for turn in range(3)]
+    turns = [MODULE.Study("wide box", turn, 0, budget) for turn in range(3)]
     n_cases = len(turns[0].cases())
     measured = [Measured(3.0, 7, 5), Measured(1.0), Measured(None)]
     outcomes = [Outcome((each,) * n_cases, 1.0) for each in measured]
@@ -86,7 +86,7 @@ def test_a_row_has_the_median_of_its_turns_and_the_counts_of_the_first():
 
 
 def test_the_laptop_preset_covers_depths_to_64_and_is_timed_turn_by_turn():
-    runs = COST.runs("laptop", seed=3)
+    runs = COST.studies("laptop", seed=3)
     assert [run.axis for run in runs[:5]] == [*AXES, "depth"]
     assert {run.turn for run in runs} == set(range(4))
     cases = runs[0].cases()
@@ -99,7 +99,7 @@ def test_the_laptop_preset_covers_depths_to_64_and_is_timed_turn_by_turn():
 
 
 def test_an_outcome_comes_back_from_its_file():
-    run = COST.runs("smoke", seed=0)[0]
+    run = COST.studies("smoke", seed=0)[0]
     outcome = Outcome((Measured(1.0, 2, 3), Measured(why_not="too large")), 4.0)
     data = {
         "measured": [

@@ -25,9 +25,9 @@ def test_an_unknown_figure_is_refused_with_a_suggestion():
 
 @pytest.mark.parametrize("name", CHENG)
 def test_the_papers_preset_has_the_papers_sizes(name):
-    for run in reproduction_named(name).runs("paper", seed=0):
+    for run in reproduction_named(name).studies("paper", seed=0):
         budget = run.budget
         assert (budget.batch_size, budget.resample_every, budget.n_seeds) == (30_000, 10, 3)
         assert not budget.averages_labels
-    for run in reproduction_named(name).runs("smoke", seed=0):
+    for run in reproduction_named(name).studies("smoke", seed=0):
         assert run.budget.n_steps * run.budget.batch_size <= 40

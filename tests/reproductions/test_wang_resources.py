@@ -28,12 +28,12 @@ def outcome(run):
 
 
 def rows_of(preset):
-    runs = RESOURCES.runs(preset, seed=0)
+    runs = RESOURCES.studies(preset, seed=0)
     return RESOURCES.rows(runs, [outcome(run) for run in runs])
 
 
 def test_both_depths_have_one_budget_and_dimensions_2_to_8():
-    runs = RESOURCES.runs("laptop", seed=5)
+    runs = RESOURCES.studies("laptop", seed=5)
     assert {run.dimension for run in runs} == set(range(2, 9))
     assert {run.seed for run in runs} == {5}
     assert len({run.budget for run in runs}) == 1
@@ -41,7 +41,7 @@ def test_both_depths_have_one_budget_and_dimensions_2_to_8():
         depth: [r.width for r in runs if (r.dimension, r.depth) == (8, depth)] for depth in (2, 3)
     }
     assert widths == {2: [4, 8, 16, 32, 64, 128, 256], 3: [4, 8, 16, 32, 64, 128]}
-    assert max(run.width for run in RESOURCES.runs("paper", seed=0)) == 4096
+    assert max(run.width for run in RESOURCES.studies("paper", seed=0)) == 4096
 
 
 def test_only_networks_that_suffice_are_compiled(one_construction):
@@ -61,7 +61,7 @@ def test_only_networks_that_suffice_are_compiled(one_construction):
 
 
 def test_every_construction_for_networks_compiles_them_in_a_box_that_holds_them(monkeypatch):
-    run, given = RESOURCES.runs("smoke", seed=0)[0], []
+    run, given = RESOURCES.studies("smoke", seed=0)[0], []
 
     def compiled(problem, *, n_steps, construction):
         given.append((construction, n_steps, problem.gradient_step.box, problem.domain.x))

@@ -11,11 +11,11 @@ from icgd.reproductions.wang_training import (
     Budget,
     Networks,
     Outcome,
-    Run,
+    Study,
     squared_errors,
 )
 
-RUN = Run(2, 3, 8, seed=1, budget=Budget(n_steps=25, batch_size=64, n_test=500, n_seeds=2))
+STUDY = Study(2, 3, 8, seed=1, budget=Budget(n_steps=25, batch_size=64, n_test=500, n_seeds=2))
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 8])
@@ -33,9 +33,9 @@ def test_half_of_the_points_lie_in_the_ball_whatever_the_dimension(dimension):
 
 
 def test_networks_are_those_that_constructions_take():
-    target = RUN.target
+    target = STUDY.target
     assert target.widths == (3, 8, 8, 1)
-    assert replace(RUN, depth=2, dimension=5).target.widths == (6, 8, 1)
+    assert replace(STUDY, depth=2, dimension=5).target.widths == (6, 8, 1)
     networks = Networks(target, range(4, 6))
     x = torch.rand(1, 7, 3, dtype=torch.float64)
     alone = predict(target, target.initial_parameters(5, box=3.0), x[0])
@@ -43,7 +43,7 @@ def test_networks_are_those_that_constructions_take():
 
 
 def test_the_error_of_each_network_is_its_mean_square():
-    networks = Networks(replace(RUN, depth=2).target, range(2))
+    networks = Networks(replace(STUDY, depth=2).target, range(2))
     with torch.no_grad():
         networks.weights[1] = 0.0
     batch = BallTask(2).sample(100, seed=0, index=0)
@@ -54,8 +54,8 @@ def test_the_error_of_each_network_is_its_mean_square():
 
 
 def test_seeds_are_trained_as_if_alone_and_beat_the_best_constant():
-    both = RUN.train()
-    alone = replace(RUN, seed=1, budget=replace(RUN.budget, n_seeds=1)).train()
+    both = STUDY.train()
+    alone = replace(STUDY, seed=1, budget=replace(STUDY.budget, n_seeds=1)).train()
     assert both.errors[0] == pytest.approx(alone.errors[0], rel=1e-3)
     assert max(both.errors) < 0.25
     assert len(both.largest_weights) == 2
@@ -68,4 +68,4 @@ def test_the_best_network_is_that_of_the_least_error():
 
 def test_an_outcome_is_read_back_from_json():
     data = {"errors": [0.3, 0.1], "largest_weights": [1.0, 2.0], "seconds": 0.5}
-    assert RUN.outcome_of(data) == Outcome((0.3, 0.1), (1.0, 2.0), 0.5)
+    assert STUDY.outcome_of(data) == Outcome((0.3, 0.1), (1.0, 2.0), 0.5)

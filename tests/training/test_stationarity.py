@@ -8,7 +8,7 @@ import torch
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.training.covariates import Ellipsoid
 from icgd.training.labels import KernelProcess, LinearFunctions, ReluNetworks
-from icgd.training.stationarity import family_point, measure_stationarity
+from icgd.training.stationarity import LARGEST_RATIO, family_point, measure_stationarity
 from icgd.training.tasks import InContextTask
 
 ROUND = Ellipsoid(torch.tensor([[1.2, 0.7, 0], [0.7, 0.9, 0], [0, 0, 0.3]], dtype=torch.float64))
@@ -43,14 +43,13 @@ def measured(kernel, labels, transforms_covariates):
 )
 def test_no_gradient_leaves_the_family(kernel, labels, transforms_covariates):
     found = measured(kernel, LABELS[labels], transforms_covariates)
-    assert found.vanishes, found
+    assert found.ratio <= LARGEST_RATIO, found
     assert found.elsewhere > 6 * found.standard_error, found
 
 
 @pytest.mark.parametrize("transforms_covariates", [False, True])
 def test_it_does_if_the_labels_know_another_covariance(transforms_covariates):
     found = measured("softmax", KernelProcess(KernelMachine(3, "exp")), transforms_covariates)
-    assert not found.vanishes, found
     assert found.ratio > 3, found
 
 

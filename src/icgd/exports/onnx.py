@@ -1,12 +1,12 @@
 """ONNX: a compiled transformer as a file that onnxruntime and other tools run.
 
 The graph maps `stream` [tasks, tokens, width] to `final_stream` of the same shape, for any number
-of tasks and tokens. The repeated block is spelt out once for each step, but its weights are
-stored once, with the names and shapes that they have in `compiled.transformer()`. The metadata
-hold the layout of the stream, the problem and the program as JSON.
+of tasks and tokens. The repeated block is spelt out once for each step, but its weights are stored
+once, with the names and shapes that they have in `compiled.transformer()`. The metadata hold the
+layout of the stream, the problem and the program as JSON.
 
-Only operations are used that onnxruntime has in float64. All heads of a layer run at once, so
-that memory grows with heads x tokens^2.
+The graph uses only operations that onnxruntime has in float64. All heads of a layer run at once,
+so that memory grows with heads x tokens^2.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from icgd.layers.product import ProductLayer
 from icgd.layers.sequence_attention import SequenceAttention
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.problems.arrays import DTYPES, dtype_named
+from icgd.program.instructions import LayerKind
 from icgd.program.layout import Layout
 from icgd.program.stack import StackProgram
 from icgd.shapes import Stream
@@ -46,21 +47,21 @@ except ImportError:  # the extra `onnx` is not installed
     onnx = onnxruntime = None
 
 OPSET, IR_VERSION = 17, 8
-"""Of 2022: everything that is needed, and old runtimes read it."""
+"""Versions of 2022: they have everything that is needed, and old runtimes read them."""
 
 LARGEST_FILE = 2**31
-"""Bytes that protobuf can write."""
+"""The number of bytes that protobuf can write."""
 
 ROOM = 2**26
-"""Bytes that are kept for everything but the weights: nodes and metadata."""
+"""The bytes that are reserved for nodes and metadata."""
 
 
 def export_onnx(
     compiled: Compiled, path: str | os.PathLike[str], *, dtype: str | torch.dtype = "float64"
 ) -> None:
-    """Write the dense transformer as an ONNX file, which is whole or not there at all."""
+    """Write the dense transformer as an ONNX file, which appears whole or not at all."""
     _require_packages()
-    if compiled.stack.trains_function:
+    if LayerKind.KERNEL in {layer.kind for layer in compiled.stack.block}:
         raise ExportError.kernel_attention("ONNX")
     if compiled.stack.activation not in ACTIVATIONS:
         raise ExportError.activation("ONNX", compiled.stack.activation, list(ACTIVATIONS))
@@ -112,11 +113,11 @@ def _model(compiled: Compiled, dtype: torch.dtype) -> Any:
         update = append(layer, graph, modules[layer], stream)
         stream = graph.add("Add", stream, update, output=f"{place}/stream")
     graph.add("Identity", stream, output="final_stream")
-    return _with_metadata(graph.proto(program.layout.width, dtype), compiled)
+    return _with_metadata(graph.proto(program.layout.width), compiled)
 
 
 def _places(program: StackProgram) -> Iterator[str]:
-    """A name for every layer in the order in which they run, such as "step 2/10 clip and wipe"."""
+    """A name for every layer, in running order, such as "step 2/10 clip and wipe"."""
     parts = [(f"step {step}", program.block) for step in range(1, program.n_steps + 1)]
     for part, layers in [*parts, ("prediction", program.prediction)]:
         yield from (f"{part}/{number} {layer.title}" for number, layer in enumerate(layers, 1))
@@ -143,20 +144,15 @@ def _layout_data(layout: Layout) -> list[dict[str, Any]]:
     """Every slot with its coordinates start .. stop - 1 of the stream, row by row."""
     places = [(slot, layout.range_of(slot.name)) for slot in layout.slots]
     return [
-        {
-            "name": slot.name,
-            "start": place.start,
-            "stop": place.stop,
-            "shape": list(slot.shape),
-            "role": slot.role.name,
-        }
+        {"name": slot.name, "start": place.start, "stop": place.stop}
+        | {"shape": list(slot.shape), "role": slot.role.name}
         for slot, place in places
     ]
 
 
 @dataclass
 class _Graph:
-    """Nodes in the order in which they run, and constants by name."""
+    """A graph in the making: nodes in running order, and constants by name."""
 
     activation: Callable[[_Graph, str], str]
     dtype: torch.dtype
@@ -176,16 +172,15 @@ class _Graph:
         return self.constant("one", torch.ones((), dtype=self.dtype))
 
     def add(self, operation: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Append a node; its result is called `output`, or after its place."""
+        """Append a node; its result is called `output`, by default after its place."""
         name = f"{self.place}/{operation} {len(self.nodes)}"
         output = output or name
-        node = onnx.helper.make_node(operation, inputs, [output], name, **attributes)
-        self.nodes.append(node)
+        self.nodes.append(onnx.helper.make_node(operation, inputs, [output], name, **attributes))
         return output
 
-    def proto(self, width: int, dtype: torch.dtype) -> Any:
+    def proto(self, width: int) -> Any:
         """The whole graph, from `stream` to `final_stream`."""
-        number = tensor_type(dtype)
+        number = tensor_type(self.dtype)
         ends = [
             onnx.helper.make_tensor_value_info(name, number, ["tasks", "tokens", width])
             for name in ("stream", "final_stream")
@@ -197,9 +192,8 @@ class _Graph:
 def _softplus(graph: _Graph, z: str) -> str:
     """max(z, 0) + log(1 + exp(-|z|)): onnxruntime has no softplus in float64."""
     decay = graph.add("Exp", graph.add("Neg", graph.add("Abs", z)))
-    return graph.add(
-        "Add", graph.add("Relu", z), graph.add("Log", graph.add("Add", graph.one(), decay))
-    )
+    positive = graph.add("Relu", z)
+    return graph.add("Add", positive, graph.add("Log", graph.add("Add", graph.one(), decay)))
 
 
 def _elu(graph: _Graph, z: str) -> str:
@@ -218,7 +212,7 @@ ACTIVATIONS: dict[str, Callable[[_Graph, str], str]] = {
     "elu": _elu,
     "cos": lambda graph, z: graph.add("Cos", z),
 }
-"""What heads and hidden units apply; onnxruntime has no error function in float64, so no gelu."""
+"""The activations of heads and hidden units; gelu needs an error function in float64."""
 
 
 def tensor_type(dtype: torch.dtype) -> int:
@@ -229,7 +223,7 @@ def tensor_type(dtype: torch.dtype) -> int:
 
 @singledispatch
 def append(layer: nn.Module, graph: _Graph, name: str, stream: str) -> str:
-    """Append the layer called `name`; returns what it adds to the stream."""
+    """Append the layer called `name`, and return what it adds to the stream."""
     raise ProgramError.broken(type(layer).__name__, "has no rule in exports/onnx.py")
 
 
@@ -291,27 +285,22 @@ def _append_product_layer(layer: ProductLayer, graph: _Graph, name: str, stream:
 
 
 def _projections(graph: _Graph, name: str, stream: str) -> list[str]:
-    """Queries, keys and values: [tasks, head, token, feature]."""
+    """The queries, keys and values, each [tasks, head, token, feature]."""
     tokens = graph.add("Unsqueeze", stream, graph.axes(1))
     return [graph.add("MatMul", tokens, f"{name}.{weight}") for weight in ("W_Q", "W_K", "W_V")]
 
 
 def _scores(graph: _Graph, query: str, key: str) -> str:
-    """<query, key>: [tasks, head, token, token].
+    """The scores <query, key>: [tasks, head, token, token].
 
-    Not a product with transposed keys: older versions of onnxruntime fuse the two, and then lack
-    the result in float64.
+    A product with transposed keys would not do: older versions of onnxruntime fuse the two into an
+    operation that they lack in float64.
     """
     return graph.add("Einsum", query, key, equation="bhid,bhjd->bhij")
 
 
-def _output(
-    layer: Headed,
-    graph: _Graph,
-    name: str,
-    heads: str,
-) -> str:
-    """Sum of W_O times what every head read, as one product with all heads side by side."""
+def _output(layer: Headed, graph: _Graph, name: str, heads: str) -> str:
+    """The sum of W_O times what every head read, as one product with all heads side by side."""
     n_heads, d_value, d_model = layer.W_O.shape
     by_token = graph.add("Transpose", heads, perm=[0, 2, 1, 3])
     joined = graph.add("Reshape", by_token, graph.axes(0, 0, n_heads * d_value))

@@ -1,12 +1,12 @@
 """TransformerLens: a compiled softmax transformer as a model with hooks and caches.
 
-The tool's blocks are an attention layer and an MLP each. Layers are packed into them in order,
-an MLP together with the attention before it; what a block lacks is zero. All blocks have as many
+A block of the tool is an attention layer and an MLP. Layers are packed into blocks in order, an
+MLP together with the attention before it; what a block lacks is zero. All blocks have as many
 heads, and heads as wide, as the largest: the others are padded with zeros, which write nothing.
-The repeated block stands there once for each step, and all its copies share their weights.
+The repeated block occurs once for each step, and all its copies share their weights.
 
-What the tool has besides is switched off: its table of positions is zero, and its unembedding is
-the identity, so that `model(stream)` is the residual stream after the last layer.
+The other parts of the tool are switched off: its table of positions is zero, and its unembedding
+is the identity, so that `model(stream)` is the residual stream after the last layer.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from icgd.errors import ExportError, LayoutError, MissingExtraError, UnknownName
 from icgd.exports.streams import as_batch
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.softmax_attention import SoftmaxAttention
+from icgd.problems.arrays import dtype_named
 from icgd.problems.settings import count
 from icgd.problems.task import Task
 from icgd.program.instructions import LayerKind
@@ -38,23 +39,23 @@ except ImportError:  # the extra `lens` is not installed
     TransformerBridge = TransformerBridgeConfig = None
 
 MAX_TOKENS = 4096
-"""Longest prompt unless told otherwise."""
+"""The default of the longest prompt."""
 
 SCORE_SCALE = 2.0
-"""What the tool divides scores by, and W_Q is multiplied by before. The tool does not take 1, and
-a power of two changes no digit."""
+"""W_Q is multiplied by it, and the tool divides scores by it. The tool does not take 1, and a power
+of two changes no digit."""
 
 NOT_STANDARD = {
     LayerKind.ATTENTION: "attention without a softmax",
     LayerKind.PRODUCT: "product layers",
     LayerKind.GRID: "attention to tokens that a map along the sequence makes",
 }
-"""Kinds of layers that the tool does not have."""
+"""The kinds of layers that the tool does not have."""
 
 
 @dataclass(frozen=True)
 class LensLayer:
-    """Where a layer of the program is found: its block, and how many heads or hidden units it has.
+    """The place of a layer of the program: its block, and its number of heads or hidden units.
 
     `step` counts from 1; layers that predict have none.
     """
@@ -67,7 +68,7 @@ class LensLayer:
 
     @property
     def stream(self) -> str:
-        """Name of the activation that is the residual stream after this layer."""
+        """The name of the activation that is the residual stream after this layer."""
         return f"blocks.{self.block}.hook_resid_{'post' if self.kind is LayerKind.MLP else 'mid'}"
 
 
@@ -122,7 +123,7 @@ class LensModel:
         raise UnknownNameError.of("layer", title, known=list(known))
 
     def coordinates(self, slot: str) -> slice:
-        """Coordinates of a slot, for use as `stream[..., lens.coordinates(slot)]`."""
+        """The coordinates of a slot, for use as `stream[..., lens.coordinates(slot)]`."""
         return self.layout.range_of(slot)
 
     def slot_of(self, coordinate: int) -> str:
@@ -153,17 +154,17 @@ def open_in_transformer_lens(
     It needs softmax attention and MLPs, and nothing else: compile with `softmax-stack`.
     """
     program = compiled.stack
-    if program.trains_function:
-        raise ExportError.kernel_attention("TransformerLens")
     kinds = {layer.kind for layer in program.unrolled()}
+    if LayerKind.KERNEL in kinds:
+        raise ExportError.kernel_attention("TransformerLens")
     if foreign := [name for kind, name in NOT_STANDARD.items() if kind in kinds]:
         raise ExportError.not_standard("TransformerLens", program.construction, foreign)
     if TransformerBridge is None:
         raise MissingExtraError.of("transformer-lens", "lens", "Opening a model in TransformerLens")
     transformer = compiled.transformer(dtype)
     blocks = _packed(transformer.block) * transformer.n_repeats + _packed(transformer.final)
-    config = _config(blocks, program.layout.width, max_tokens)
-    # On no device at first: weights are put in place, and copies of the block share theirs.
+    config = _config(blocks, program.layout.width, max_tokens, dtype_named(dtype))
+    # The model begins on no device: weights are put in place, and copies of a block share theirs.
     with torch.device("meta"):
         model = TransformerBridge.boot_native(config, dtype=config.dtype)
     model.load_state_dict(_state(model, blocks), assign=True)
@@ -174,13 +175,13 @@ def open_in_transformer_lens(
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """A block of the tool: attention, then an MLP; one of the two may be missing."""
+    """A block of the tool: attention and then an MLP; one of the two may be missing."""
 
     attention: SoftmaxAttention | None
     mlp: MLPLayer | None
 
     def layers(self) -> Iterator[SoftmaxAttention | MLPLayer]:
-        """Those that are there."""
+        """The layers that are not missing."""
         yield from (layer for layer in (self.attention, self.mlp) if layer is not None)
 
 
@@ -212,18 +213,19 @@ def _n_units(layer: SoftmaxAttention | MLPLayer) -> int:
     return len(layer.b_in if isinstance(layer, MLPLayer) else layer.W_Q)
 
 
-def _config(blocks: Sequence[_Block], width: int, max_tokens: int) -> TransformerBridgeConfig:
-    """Sizes of the largest layers, and at least 1, because a block has both kinds."""
-    layers = [layer for block in blocks for layer in block.layers()]
-    attentions = [layer for layer in layers if isinstance(layer, SoftmaxAttention)]
-    mlps = [layer for layer in layers if isinstance(layer, MLPLayer)]
+def _config(
+    blocks: Sequence[_Block], width: int, max_tokens: int, dtype: torch.dtype
+) -> TransformerBridgeConfig:
+    """The sizes of the largest layers; they are at least 1, because a block has both kinds."""
+    attentions = [block.attention for block in blocks if block.attention is not None]
+    mlps = [block.mlp for block in blocks if block.mlp is not None]
     return TransformerBridgeConfig(
         n_layers=len(blocks),
         n_ctx=count("max_tokens", max_tokens),
         d_model=width,
-        n_heads=max(map(_n_units, attentions), default=1),
+        n_heads=max((len(layer.W_Q) for layer in attentions), default=1),
         d_head=max((w.shape[2] for a in attentions for w in (a.W_Q, a.W_V)), default=1),
-        d_mlp=max(map(_n_units, mlps), default=1),
+        d_mlp=max((len(layer.b_in) for layer in mlps), default=1),
         d_vocab=1,
         d_vocab_out=width,
         act_fn="relu",
@@ -231,7 +233,7 @@ def _config(blocks: Sequence[_Block], width: int, max_tokens: int) -> Transforme
         attention_dir="bidirectional",
         attn_scale=SCORE_SCALE,
         init_weights=False,
-        dtype=next(layers[0].parameters()).dtype,
+        dtype=dtype,
     )
 
 
@@ -285,7 +287,7 @@ def _padded(weights: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _set_masks(model: TransformerBridge, blocks: Sequence[_Block]) -> None:
-    """Where a layer has a mask, it takes the place of the tool's causal one."""
+    """Put the mask of a layer, if it has one, in the place of the tool's causal mask."""
     for place, block in zip(model.blocks, blocks, strict=True):
         mask = None if block.attention is None else block.attention.mask
         attention = place.attn.original_component

@@ -19,7 +19,7 @@ LABEL = "mpg"
 
 @dataclass(frozen=True)
 class Cars:
-    """Some cars: their names, one row of inputs each, and their miles per gallon."""
+    """Some cars: their names, one row of inputs for each, and their miles per gallon."""
 
     names: tuple[str, ...]
     inputs: NDArray[np.float64]

@@ -1,7 +1,7 @@
 r"""Figures 1, 2 and 4 of cheng: the loss of trained transformers, by the kernel of their attention.
 
 The test loss is averaged over labels in closed form, on inputs that all models of a panel share.
-Beside it stands the loss of the best predictor there is (13).
+The figures also show the loss of the best predictor there is (13).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import final
 
 from icgd.reproductions import plotting
-from icgd.reproductions.cheng_training import Budget, Outcome, Run
+from icgd.reproductions.cheng_training import Budget, Outcome, Study
 from icgd.reproductions.plotting import BLUE, GREEN, INK, ORANGE, RED, Axes, Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
@@ -22,30 +22,21 @@ from icgd.reproductions.reproduction import (
     groups,
     number,
     preset_of,
-    six_digits,
 )
 
 COLOURS = {"linear": BLUE, "relu": ORANGE, "exp": RED, "softmax": GREEN, "linear + exp": GREEN}
-"""Of the attention."""
+"""The colour of each kind of attention."""
 
 SIZES = {"n_examples": "n", "n_layers": "layers"}
 """Columns that tell points of a figure apart, and their short names."""
 
 SMALLEST_LOSS = 1e-7
-"""Below this a loss is rounding; the best predictor of linear labels makes no error at all."""
+"""A smaller loss is rounding; the best predictor of linear labels makes no error at all."""
 
 SMOKE = Budget(n_steps=2, batch_size=4, n_test=8, n_seeds=1, n_rows=1)
-LAPTOP = Budget(
-    n_steps=600,
-    batch_size=400,
-    n_test=4000,
-    n_seeds=2,
-    learning_rate=0.03,
-    resample_every=4,
-    n_rows=10,
-)
+LAPTOP = Budget(600, 400, 4000, n_seeds=2, learning_rate=0.03, resample_every=4, n_rows=10)
 LAPTOP_DEEP = replace(LAPTOP, n_steps=500, batch_size=250)
-"""Where most models have more than 3 layers."""
+"""The budget of figures in which most models have more than 3 layers."""
 PAPER = Budget(
     n_steps=20_000,
     batch_size=30_000,
@@ -68,7 +59,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Panel:
-    """Labels of one kernel; the number of examples, or of layers, that does not change."""
+    """Labels of one kernel, with the number of examples or of layers fixed."""
 
     labels: str
     attentions: tuple[tuple[str, ...], ...]
@@ -77,7 +68,7 @@ class Panel:
 
     @property
     def over(self) -> str:
-        """What changes along the panel."""
+        """The column that changes along the panel."""
         return "n_examples" if self.n_examples is None else "n_layers"
 
     @property
@@ -85,25 +76,26 @@ class Panel:
         fixed = f"n = {self.n_examples}" if self.n_layers is None else f"{self.n_layers} layers"
         return f"{self.labels} labels, {fixed}"
 
+    def holds(self, row: Row) -> bool:
+        """Whether the panel shows this row."""
+        sizes = [(row[name], getattr(self, name)) for name in SIZES]
+        return row["labels"] == self.labels and all(own in (None, size) for size, own in sizes)
+
 
 @final
 @dataclass(frozen=True)
-class LossFigure(AbstractReproduction[Run, Outcome]):
+class LossFigure(AbstractReproduction[Study, Outcome]):
     """log test loss over the number of examples or layers, a panel for each kernel of labels."""
 
-    name: str
-    place: str
-    shows: str
-    laptop_time: str
     panels: tuple[Panel, ...]
     sizes: dict[str, Sizes] = field(hash=False)
 
-    def runs(self, preset: str, seed: int) -> list[Run]:
+    def studies(self, preset: str, seed: int) -> list[Study]:
         """Every panel, point, attention and seed; all models have A free."""
         sizes = preset_of(self.sizes, preset)
         seeds = range(seed, seed + sizes.budget.n_seeds)
         return [
-            Run(
+            Study(
                 labels=panel.labels,
                 attention=attention,
                 n_examples=panel.n_examples or point,
@@ -116,9 +108,9 @@ class LossFigure(AbstractReproduction[Run, Outcome]):
             for point, attention, seed in product(sizes.points, panel.attentions, seeds)
         ]
 
-    def rows(self, runs: Sequence[Run], outcomes: Sequence[Outcome]) -> list[Row]:
+    def rows(self, studies: Sequence[Study], outcomes: Sequence[Outcome]) -> list[Row]:
         """A row for each model."""
-        return [_row(run, outcome) for run, outcome in zip(runs, outcomes, strict=True)]
+        return [_row(study, outcome) for study, outcome in zip(studies, outcomes, strict=True)]
 
     def summary(self, rows: Sequence[Row]) -> Summary:
         """Mean test loss of every attention, the best predictor's, and which attention wins."""
@@ -137,10 +129,9 @@ class LossFigure(AbstractReproduction[Run, Outcome]):
     def picture(self, rows: Sequence[Row]) -> Figure:
         """Panels side by side, or two in a row if there are four."""
         n_columns = 2 if len(self.panels) == 4 else len(self.panels)
-        n_rows = -(-len(self.panels) // n_columns)
-        figure, axes = plotting.new_grid(4.6 * n_columns, 3.7 * n_rows + 0.4, n_rows, n_columns)
+        figure, axes = plotting.new_panels(len(self.panels), n_columns, 4.6, 3.7)
         for panel, ax in zip(self.panels, axes, strict=True):
-            _draw(ax, panel, _of_panel(panel, rows))
+            _draw(ax, panel, [row for row in rows if panel.holds(row)])
         names = dict.fromkeys(str(row["attention"]) for row in rows)
         entries = [(f"{name} attention", COLOURS[name]) for name in names]
         plotting.legend(figure, [*entries, ("best predictor", INK)])
@@ -148,85 +139,64 @@ class LossFigure(AbstractReproduction[Run, Outcome]):
 
 
 def _budget(budget: Budget, attention: tuple[str, ...]) -> Budget:
-    """With exp attention a few tasks of early batches have losses that would stop Adam for long.
+    """The budget; exp attention learns from the logarithm of the loss.
 
+    With exp attention a few tasks of early batches have losses that would stop Adam for long.
     Their logarithm does no harm. Other attention learns from the loss itself, unless the budget
-    says otherwise: it weighs rare large errors as the test does. This favours exp by up to 1
+    is logarithmic: the loss weighs rare large errors as the test does. This favours exp by up to 1
     percent in Figures 1 and 2; docs/reproductions/cheng.md has the comparison on equal terms.
     """
     steady = budget.logarithmic or ("exp" in attention and budget.averages_labels)
     return replace(budget, logarithmic=steady)
 
 
-def _row(run: Run, outcome: Outcome) -> Row:
+def _row(study: Study, outcome: Outcome) -> Row:
     return {
-        "labels": run.labels,
-        "attention": " + ".join(run.attention),
-        "n_examples": run.n_examples,
-        "n_layers": run.n_layers,
-        "seed": run.seed,
-        "test_loss": six_digits(outcome.test_loss),
-        "bayes_loss": six_digits(max(outcome.bayes_loss, 0.0)),
-        "learning_rate": outcome.learning_rate,
-        "seconds": round(outcome.seconds, 1),
+        "labels": study.labels,
+        "attention": " + ".join(study.attention),
+        "n_examples": study.n_examples,
+        "n_layers": study.n_layers,
+        "seed": study.seed,
+        **outcome.columns,
     }
-
-
-def _of_panel(panel: Panel, rows: Sequence[Row]) -> list[Row]:
-    wanted = {
-        "labels": panel.labels,
-        "n_examples": panel.n_examples,
-        "n_layers": panel.n_layers,
-    }
-    fixed = {name: value for name, value in wanted.items() if value is not None}
-    return [row for row in rows if all(row[name] == value for name, value in fixed.items())]
 
 
 def _means(rows: Sequence[Row]) -> dict[str, float]:
-    """Mean test loss over the seeds, of every attention."""
-    by_attention = groups(rows, "attention")
+    """The mean test loss of every attention over the seeds."""
     return {
         str(name): fmean(number(row, "test_loss") for row in of_name)
-        for (name,), of_name in by_attention.items()
+        for (name,), of_name in groups(rows, "attention").items()
     }
 
 
 def _text(loss: float) -> str:
-    """In six or seven letters; what is rounding is 0."""
+    """The loss in six or seven letters; "0" if it is rounding."""
     if loss < SMALLEST_LOSS:
         return "0"
     return f"{loss:.4f}" if loss >= 0.001 else f"{loss:.1e}"
 
 
 def _draw(ax: Axes, panel: Panel, rows: list[Row]) -> None:
-    """The geometric mean of the seeds as a line, their range as a band."""
+    """Draw each attention, and the best predictor where its loss is not 0."""
     plotting.logarithmic_height(ax)
     for (name,), of_name in groups(rows, "attention").items():
-        points = groups(of_name, panel.over)
-        values = [[_visible(row) for row in at_point] for at_point in points.values()]
-        places = [float(str(point)) for (point,) in points]
-        plotting.band(ax, places, values, COLOURS[str(name)], marker="o")
-    _draw_bayes(ax, panel, rows)
+        losses = _losses(of_name, panel, "test_loss")
+        visible = [[max(loss, SMALLEST_LOSS) for loss in seeds] for seeds in losses.values()]
+        plotting.band(ax, list(losses), visible, COLOURS[str(name)], marker="o")
+    best = _losses(rows, panel, "bayes_loss").items()
+    if seen := {place: losses for place, losses in best if min(losses) > SMALLEST_LOSS}:
+        plotting.band(ax, list(seen), list(seen.values()), INK, linestyle="--")
     text = "examples n" if panel.over == "n_examples" else "layers"
     ax.set_xticks(sorted({int(number(row, panel.over)) for row in rows}))
     plotting.describe(ax, panel.title, text, "test loss")
 
 
-def _visible(row: Row) -> float:
-    """The test loss, on a logarithmic axis."""
-    return max(number(row, "test_loss"), SMALLEST_LOSS)
-
-
-def _draw_bayes(ax: Axes, panel: Panel, rows: list[Row]) -> None:
-    """The best predictor's loss, where it is not 0."""
-    points = groups(rows, panel.over)
-    values = {
-        float(str(point)): [number(row, "bayes_loss") for row in at_point]
-        for (point,), at_point in points.items()
+def _losses(rows: Sequence[Row], panel: Panel, column: str) -> dict[float, list[float]]:
+    """The losses of all seeds at each place of the panel's axis."""
+    return {
+        float(str(place)): [number(row, column) for row in at_place]
+        for (place,), at_place in groups(rows, panel.over).items()
     }
-    seen = {place: losses for place, losses in values.items() if min(losses) > SMALLEST_LOSS}
-    if seen:
-        plotting.band(ax, list(seen), list(seen.values()), INK, linestyle="--")
 
 
 FOUR = (("linear",), ("relu",), ("exp",), ("softmax",))
@@ -269,6 +239,6 @@ FIGURE_4 = LossFigure(
     panels=tuple(
         Panel(labels, HEADS, n_examples=14) for labels in ("linear", "exp", "linear + exp")
     ),
-    # two of three have exp attention, and all are trained alike
+    # Two of the three have exp attention, and all are trained alike.
     sizes={**LAYERS, "laptop": Sizes((1, 2, 4, 8), replace(LAPTOP_DEEP, logarithmic=True))},
 )

@@ -1,19 +1,19 @@
 r"""Figures 3, 5 and 6 of cheng: do the learnt matrices become those that the theorems predict?
 
-The distance of S B^T C S, S = Sigma^{1/2}, and of A to a multiple of I is followed over the
-training, for labels of three kernels and three kinds of attention, with A = 0 (Theorem 4.5) and
-with A free (Theorem 4.6).
+The figures follow the distance of S B^T C S, S = Sigma^{1/2}, and of A to a multiple of I over the
+training. Labels have one of three kernels, attention is of one of three kinds, and A is 0
+(Theorem 4.5) or free (Theorem 4.6).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import product
 from typing import final
 
 from icgd.reproductions import plotting
-from icgd.reproductions.cheng_training import Budget, Outcome, Run
+from icgd.reproductions.cheng_training import Budget, Outcome, Study
 from icgd.reproductions.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, Axes, Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
@@ -33,13 +33,7 @@ CLOSE = 0.1
 BUDGETS = {
     "smoke": Budget(n_steps=4, batch_size=4, n_test=8, n_seeds=1, n_rows=2),
     "laptop": Budget(
-        n_steps=1000,
-        batch_size=200,
-        n_test=2000,
-        n_seeds=2,
-        learning_rate=0.1,
-        resample_every=5,
-        logarithmic=True,
+        1000, 200, 2000, n_seeds=2, learning_rate=0.1, resample_every=5, logarithmic=True
     ),
     "paper": Budget(
         n_steps=20_000,
@@ -55,17 +49,15 @@ BUDGETS = {
 """The paper gives no number of steps."""
 
 STEPS_OF_A = 2.5
-"""So many times the steps if A is free: A of the second layer is small, and the last to settle."""
+"""Models with A free take so many times the steps: A of layer 2 is small and settles last."""
 
 COLOURS = {"BC_0": BLUE, "BC_1": ORANGE, "BC_2": GREEN, "A_0": PURPLE, "A_1": INK}
-NAMES = {
-    "BC_0": "$B_0^T C_0$",
-    "BC_1": "$B_1^T C_1$",
-    "BC_2": "$B_2^T C_2$",
-    "A_0": "$A_0$",
-    "A_1": "$A_1$",
-}
+NAMES = {f"BC_{layer}": f"$B_{layer}^T C_{layer}$" for layer in range(3)}
+NAMES |= {f"A_{layer}": f"$A_{layer}$" for layer in range(2)}
 """The matrices; each S B^T C S is called by what training changes."""
+
+PANEL = ("labels", "attention", "transforms_covariates")
+"""Columns of the rows, and fields of a panel."""
 
 
 @dataclass(frozen=True)
@@ -84,45 +76,42 @@ class Panel:
 
 @final
 @dataclass(frozen=True)
-class MatrixFigure(AbstractReproduction[Run, Outcome]):
+class MatrixFigure(AbstractReproduction[Study, Outcome]):
     """log dist(M, I) over the steps of training, a panel for each pair of kernels."""
 
-    name: str
-    place: str
-    shows: str
-    laptop_time: str
     panels: tuple[Panel, ...]
     n_columns: int
 
-    def runs(self, preset: str, seed: int) -> list[Run]:
+    def studies(self, preset: str, seed: int) -> list[Study]:
         """Every panel with every seed."""
         budget = preset_of(BUDGETS, preset)
+        longer = replace(budget, n_steps=int(STEPS_OF_A * budget.n_steps))
         return [
-            Run(
+            Study(
                 labels=panel.labels,
                 attention=(panel.attention,),
                 n_examples=N_EXAMPLES,
                 n_layers=N_LAYERS,
                 transforms_covariates=panel.transforms_covariates,
                 seed=seed + offset,
-                budget=_longer(budget) if panel.transforms_covariates else budget,
+                budget=longer if panel.transforms_covariates else budget,
             )
             for panel, offset in product(self.panels, range(budget.n_seeds))
         ]
 
-    def rows(self, runs: Sequence[Run], outcomes: Sequence[Outcome]) -> list[Row]:
-        """A row for each step that was measured, with all distances."""
+    def rows(self, studies: Sequence[Study], outcomes: Sequence[Outcome]) -> list[Row]:
+        """A row with all distances for each step that was measured."""
         return [
-            _row(run, outcome, measured)
-            for run, outcome in zip(runs, outcomes, strict=True)
+            _row(study, outcome, measured)
+            for study, outcome in zip(studies, outcomes, strict=True)
             for measured in outcome.curve
         ]
 
     def summary(self, rows: Sequence[Row]) -> Summary:
-        """The distances at the end of each run of a pair (labels, attention); are all near I?"""
-        names = [name for name in NAMES if any(row[name] is not None for row in rows)]
+        """The last distances of each model, and whether all of them are near I."""
+        names = _present(rows)
         found = []
-        for row in _last_rows(rows):
+        for *_, row in groups(rows, *PANEL, "seed").values():
             values = [row[name] for name in names]
             texts = ["" if value is None else f"{value:.3f}" for value in values]
             far = max(float(value) for value in values if value is not None)
@@ -133,49 +122,37 @@ class MatrixFigure(AbstractReproduction[Run, Outcome]):
         return Summary(("pair", "A", "seed", *names, "near"), tuple(found))
 
     def picture(self, rows: Sequence[Row]) -> Figure:
-        """A grid of panels, all with the same range of distances."""
-        n_rows = -(-len(self.panels) // self.n_columns)
-        size = (4.3 * self.n_columns, 3.1 * n_rows + 0.4)
-        figure, axes = plotting.new_grid(*size, n_rows, self.n_columns)
-        by_panel = groups(rows, "labels", "attention", "transforms_covariates")
+        """Panels in rows, all with the same range of distances."""
+        figure, axes = plotting.new_panels(len(self.panels), self.n_columns, 4.3, 3.1)
+        by_panel = groups(rows, *PANEL)
         for panel, ax in zip(self.panels, axes, strict=True):
-            key = (panel.labels, panel.attention, panel.transforms_covariates)
-            _draw(ax, panel, by_panel[key])
-        names = [name for name in NAMES if any(row[name] is not None for row in rows)]
-        plotting.legend(figure, [(NAMES[name], COLOURS[name]) for name in names])
+            _draw(ax, panel, by_panel[astuple(panel)])
+        plotting.legend(figure, [(NAMES[name], COLOURS[name]) for name in _present(rows)])
         return figure
 
 
-def _longer(budget: Budget) -> Budget:
-    return replace(budget, n_steps=int(STEPS_OF_A * budget.n_steps))
+def _present(rows: Sequence[Row]) -> list[str]:
+    """The matrices that some model has."""
+    return [name for name in NAMES if any(row[name] is not None for row in rows)]
 
 
-def _row(run: Run, outcome: Outcome, measured: dict[str, float]) -> Row:
+def _row(study: Study, outcome: Outcome, measured: dict[str, float]) -> Row:
     distances: Row = {
         name: six_digits(measured[name]) if name in measured else None for name in NAMES
     }
     return {
-        "labels": run.labels,
-        "attention": run.attention[0],
-        "transforms_covariates": run.transforms_covariates,
-        "seed": run.seed,
+        "labels": study.labels,
+        "attention": study.attention[0],
+        "transforms_covariates": study.transforms_covariates,
+        "seed": study.seed,
         "step": int(measured["step"]),
         **distances,
-        "test_loss": six_digits(outcome.test_loss),
-        "bayes_loss": six_digits(max(outcome.bayes_loss, 0.0)),
-        "learning_rate": outcome.learning_rate,
-        "seconds": round(outcome.seconds, 1),
+        **outcome.columns,
     }
 
 
-def _last_rows(rows: Sequence[Row]) -> list[Row]:
-    """The row of the last step, of every run."""
-    by_run = groups(rows, "labels", "attention", "transforms_covariates", "seed")
-    return [run[-1] for run in by_run.values()]
-
-
 def _draw(ax: Axes, panel: Panel, rows: list[Row]) -> None:
-    """The geometric mean of the seeds as a line, their range as a band."""
+    """Draw the distances of each matrix, and a line at the distance that counts as converged."""
     plotting.logarithmic_height(ax)
     ax.set_ylim(0.005, 1.3)
     ax.axhline(CLOSE, color=FAINT, linewidth=1, linestyle=":")
@@ -188,13 +165,9 @@ def _draw(ax: Axes, panel: Panel, rows: list[Row]) -> None:
     plotting.describe(ax, panel.title, "training step", "dist(M, I)")
 
 
-ALL_KERNELS = ("linear", "relu", "exp")
-ALL_ATTENTION = ("linear", "relu", "softmax")
-
-
 def _nine(transforms_covariates: bool) -> tuple[Panel, ...]:
     """A row for each attention, a column for each kernel of the labels."""
-    pairs = product(ALL_ATTENTION, ALL_KERNELS)
+    pairs = product(("linear", "relu", "softmax"), ("linear", "relu", "exp"))
     return tuple(Panel(labels, attention, transforms_covariates) for attention, labels in pairs)
 
 

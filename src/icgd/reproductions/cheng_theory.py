@@ -15,6 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -41,12 +42,12 @@ from icgd.training.stationarity import LARGEST_RATIO, measure_stationarity
 from icgd.training.tasks import InContextTask, generator_of
 
 EXACT = 1e-12
-"""Largest difference of a value after any layer that rounding may cause."""
+"""The largest difference of a value after any layer that rounding may cause."""
 
 INPUT_WIDTH = 5
 
 N_STATEMENTS = 28
-"""How many `checks` there are."""
+"""The number of `checks`."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Sizes:
 
 
 QUICK = Sizes(n_bayes_tasks=4, n_draws=2000, n_batches=6, batch_size=200)
-"""What tests run."""
+"""The sizes that tests use."""
 
 
 def checks(sizes: Sizes, seed: int = 0) -> Iterator[Check]:
@@ -83,7 +84,7 @@ def _summands() -> tuple[KernelHead, ...]:
 
 
 def _sphere_task(machine: KernelMachine, update: FunctionalStep, points: Tensor) -> Task:
-    """The last fifth of the points are queries; labels are one draw of the kernel's process."""
+    """A task on these points; the last fifth of them are queries, and the labels are a sine."""
     n_examples = 4 * len(points) // 5
     y = torch.sin(3 * points[:n_examples].sum(-1, keepdim=True))
     problem = Problem(machine, "squared", update, Domain(1.0, 1.0))
@@ -96,7 +97,7 @@ def _points(sizes: Sizes, seed: int) -> Tensor:
 
 
 def _every_layer(heads: tuple[KernelHead, ...], name: str, sizes: Sizes, seed: int) -> Check:
-    """Propositions 3.1 and D.1: the dense transformer against functional descent, each layer."""
+    """Propositions 3.1 and D.1: compare the dense transformer with functional descent by layer."""
     machine, points = KernelMachine(INPUT_WIDTH, heads), _points(sizes, seed)
     step = FunctionalStep(1.0 / float(torch.linalg.matrix_norm(machine.gram(points), ord=2)))
     task = _sphere_task(machine, step, points)
@@ -132,11 +133,8 @@ def _rate(sizes: Sizes, seed: int) -> Check:
 def _bayes(sizes: Sizes, seed: int) -> Check:
     """Proposition 3.4: 300 layers reach Bayes' estimator of the kernel's Gaussian process."""
     machine = KernelMachine(INPUT_WIDTH, "rbf")
-    task = InContextTask(
-        Gaussian(torch.eye(INPUT_WIDTH, dtype=torch.float64)),
-        KernelProcess(machine, None),
-        sizes.n_examples,
-    )
+    inputs = Gaussian(torch.eye(INPUT_WIDTH, dtype=torch.float64))
+    task = InContextTask(inputs, KernelProcess(machine), sizes.n_examples)
     batch = task.sample(sizes.n_bayes_tasks, seed=seed, index=0)
     x, y = batch.x[:, :-1], batch.y[:, :-1, None]
     found = spectrum(machine, x)
@@ -177,15 +175,10 @@ def _stationarity(sizes: Sizes, seed: int) -> Iterator[Check]:
     ellipsoid = Ellipsoid.of_seed(seed)
     labels = KernelProcess(KernelMachine(INPUT_WIDTH, "exp"), ellipsoid.whitening)
     task = InContextTask(ellipsoid, labels, sizes.stationary_examples)
-    for theorem, moves in (("4.5", False), ("4.6", True)):
-        for attention in ("linear", "relu", "softmax"):
-            found = measure_stationarity(
-                attention,
-                task,
-                transforms_covariates=moves,
-                n_batches=sizes.n_batches,
-                batch_size=sizes.batch_size,
-                seed=seed,
-            )
-            claim = f"Theorem {theorem}, {attention}: the gradient off the family vanishes"
-            yield Check(claim, found.ratio, LARGEST_RATIO, "sampling errors")
+    work = {"n_batches": sizes.n_batches, "batch_size": sizes.batch_size, "seed": seed}
+    theorems = {"4.5": False, "4.6": True}
+    for theorem, attention in product(theorems, ("linear", "relu", "softmax")):
+        moves = theorems[theorem]
+        found = measure_stationarity(attention, task, transforms_covariates=moves, **work)
+        claim = f"Theorem {theorem}, {attention}: the gradient off the family vanishes"
+        yield Check(claim, found.ratio, LARGEST_RATIO, "sampling errors")

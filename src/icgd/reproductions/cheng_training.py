@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from torch.nn.utils.parametrize import register_parametrization
 
 from icgd.errors import TrainingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows
-from icgd.reproductions.reproduction import AbstractRun
+from icgd.reproductions.reproduction import AbstractStudy, Row, six_digits
 from icgd.training.averaged import AveragedTask
 from icgd.training.covariates import PAPER_SPECTRUM, Ellipsoid
 from icgd.training.labels import AbstractLabels, KernelProcess, LinearFunctions
@@ -48,21 +48,21 @@ LABELS: Mapping[str, tuple[KernelHead, ...]] = {
         KernelHead("exp", _diagonal(0.0, 0.0, 1.0, 1.0, 1.0), weight=0.5),
     ),
 }
-"""The kernels of the labels by name."""
+"""The kernels that the labels may have, by name."""
 
 TEST_INDEX = 2**31
-"""The test's batch: training never gets so far."""
+"""The number of the test's batch, which training never reaches."""
 
 DEEPEST_PLAIN = 3
-"""Up to so many layers parameters are learnt in full units; in deeper models effects multiply."""
+"""Models of up to so many layers learn in full units; in deeper ones effects multiply."""
 
 MOST_MOVED = {"exp": 0.1}
-"""Largest unit of A: exp attention overflows if its inputs grow by much in each layer."""
+"""The largest unit of A: exp attention overflows if its inputs grow by much in each layer."""
 
 MOST_ATTEMPTS = 4
 
 FIRST_MOVE = 0.1
-"""Standard deviation of A's entries at the start, in units: a layer hardly moves the inputs."""
+"""The first standard deviation of A's entries, in units: a layer hardly moves the inputs."""
 
 
 @dataclass(frozen=True)
@@ -76,29 +76,40 @@ class Budget:
     learning_rate: float = 0.02
     resample_every: int = 2
     averages_labels: bool = True
-    """Whether training averages over labels in closed form, or draws them as the paper does."""
+    """Whether training averages over labels in closed form; the paper draws them."""
     logarithmic: bool = False
-    """Whether it makes the logarithm of that mean small."""
+    """Whether training makes the logarithm of that mean small."""
     clip_norm: float = 1.0
     n_rows: int = 40
-    """Points of a curve over the training."""
+    """The number of points of a curve over the training."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What training a model gave. A curve has a row for each time that something was measured."""
+    """What training a model gave. The curve has a row for each step that was measured."""
 
     test_loss: float
     bayes_loss: float
     learning_rate: float
-    """Half of the budget's, or less, if that one overflowed."""
+    """The budget's learning rate, halved each time that training overflowed."""
     seconds: float
     curve: tuple[dict[str, float], ...]
 
+    @property
+    def columns(self) -> Row:
+        """The last columns of the rows of all figures."""
+        return {
+            "test_loss": six_digits(self.test_loss),
+            "bayes_loss": six_digits(max(self.bayes_loss, 0.0)),
+            "learning_rate": self.learning_rate,
+            "seconds": round(self.seconds, 1),
+        }
 
+
+@final
 @dataclass(frozen=True)
-class Run(AbstractRun[Outcome]):
-    """One model: the kernel of its labels, that of each of its heads, its sizes, its seed."""
+class Study(AbstractStudy[Outcome]):
+    """One model: the kernel of its labels, the kernel of each head, its sizes, its seed."""
 
     labels: str
     attention: tuple[str, ...]
@@ -118,7 +129,7 @@ class Run(AbstractRun[Outcome]):
 
     @property
     def _labels(self) -> AbstractLabels:
-        """The linear kernel's process is a random direction, which is faster to draw."""
+        """The law of the labels; for the linear kernel a random direction, drawn faster."""
         whitening = self.covariates.whitening
         if self.labels == "linear":
             return LinearFunctions(whitening)
@@ -145,66 +156,66 @@ class Run(AbstractRun[Outcome]):
         return Outcome(**{**data, "curve": tuple(data["curve"])})
 
 
-def train_once(run: Run, folder: Path | None = None) -> Outcome:
-    """Train the model of `run`; with a `folder` it goes on where it was interrupted.
+def train_once(study: Study, folder: Path | None = None) -> Outcome:
+    """Train the model; with a `folder`, continue where training was interrupted.
 
-    A run that overflows is begun again with half the learning rate.
+    If training overflows, it begins again with half the learning rate.
     """
     for attempt in range(MOST_ATTEMPTS - 1):
         try:
-            return _train(run, folder and folder / f"attempt-{attempt}")
+            return _train(study, folder and folder / f"attempt-{attempt}")
         except TrainingError:
-            budget = replace(run.budget, learning_rate=run.budget.learning_rate / 2)
-            run = replace(run, budget=budget)
-    return _train(run, folder and folder / "last-attempt")
+            budget = replace(study.budget, learning_rate=study.budget.learning_rate / 2)
+            study = replace(study, budget=budget)
+    return _train(study, folder and folder / "last-attempt")
 
 
-def _train(run: Run, folder: Path | None) -> Outcome:
-    start = perf_counter()
-    model = first_model(run)
-    averaged = AveragedTask(run.task, run.budget.logarithmic)
+def _train(study: Study, folder: Path | None) -> Outcome:
+    start, budget = perf_counter(), study.budget
+    model, covariance = first_model(study), study.covariates.covariance
+    averaged = AveragedTask(study.task, budget.logarithmic)
     log = train(
         model,
-        averaged if run.budget.averages_labels else run.task,
-        run.settings,
+        averaged if budget.averages_labels else study.task,
+        study.settings,
         folder=folder,
-        measure=lambda _: distances_to_identity(model, run.covariates.covariance),
+        measure=lambda _: distances_to_identity(model, covariance),
     )
-    test = averaged.sample(run.budget.n_test, seed=run.seed, index=TEST_INDEX)
+    test = averaged.sample(budget.n_test, seed=study.seed, index=TEST_INDEX)
     with torch.no_grad():
         loss = float(averaged.mean_loss(model.double(), test))
     return Outcome(
         test_loss=loss,
         bayes_loss=averaged.bayes_loss(test),
-        learning_rate=run.budget.learning_rate,
+        learning_rate=budget.learning_rate,
         seconds=perf_counter() - start,
         curve=log.rows,
     )
 
 
-def first_model(run: Run) -> KernelTransformer:
-    """Gaussian A, B and C; steps r that shrink what is left in every layer by half or less.
+def first_model(study: Study) -> KernelTransformer:
+    """The model before training: A, B and C are Gaussian, and r is at most half a step.
 
-    Parameters are learnt in units in which they are of order 1, whatever the number of examples
-    and of layers: Adam moves all at the same speed, and 8 layers of exp attention overflow if B
-    and C grow too fast. What the model can compute stays the same.
+    Parameters are learnt in units in which they are of order 1, for every number of examples and
+    of layers: Adam moves all at the same speed, and 8 layers of exp attention overflow if B and C
+    grow too fast. The units do not change what the model can compute.
     """
     model = KernelTransformer(
         INPUT_WIDTH,
-        run.n_layers,
-        run.attention,
-        transforms_covariates=run.transforms_covariates,
-        seed=run.seed,
+        study.n_layers,
+        study.attention,
+        transforms_covariates=study.transforms_covariates,
+        seed=study.seed,
     )
-    units = torch.tensor([unit(kernel, run.n_examples) for kernel in run.attention])
-    share = min(1.0, DEEPEST_PLAIN / run.n_layers)
+    units = torch.tensor([unit(kernel, study.n_examples) for kernel in study.attention])
+    share = min(1.0, DEEPEST_PLAIN / study.n_layers)
     with torch.no_grad():
         model.r.copy_((-0.5 * share * units).expand_as(model.r))
     register_parametrization(model, "r", Units(units))
     for name in ("B", "C"):
         register_parametrization(model, name, Units(torch.tensor(share)))
     if model.A is not None:
-        most = torch.tensor([MOST_MOVED.get(kernel, inf) for kernel in run.attention])
+        most = torch.tensor([MOST_MOVED.get(kernel, inf) for kernel in study.attention])
         moves = share**4 * units.minimum(most)[:, None, None]
         with torch.no_grad():
             model.A.mul_(FIRST_MOVE / model.value_scale * moves)
@@ -213,7 +224,7 @@ def first_model(run: Run) -> KernelTransformer:
 
 
 def unit(kernel: str, n_examples: int) -> float:
-    """What a step is measured in: one over the kernel matrix's usual largest eigenvalue."""
+    """The unit of a step: one over the usual largest eigenvalue of the kernel matrix."""
     mean = {"linear": 1 / INPUT_WIDTH, "relu": 1 / INPUT_WIDTH, "exp": 1.0}
     return 1.0 if kernel == "softmax" else 1 / (mean[kernel] * n_examples)
 

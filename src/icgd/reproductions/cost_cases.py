@@ -20,13 +20,13 @@ from icgd.reproductions.counting import work_of
 from icgd.reproductions.timing import Job, interleaved_seconds, one_thread
 
 BYTES = 8
-"""Of a number: all runs are in float64."""
+"""The size of a number: all runs are in float64."""
 
 DENSE_FLOPS = 10**10
-"""Dense steps that are run; a larger one takes seconds, and is counted alone."""
+"""The largest dense step that is run; a larger one takes seconds and is only counted."""
 
 DENSE_WEIGHTS = 2**28
-"""Dense weights that are built, 2 GiB."""
+"""The largest number of dense weights that is built: 2 GiB."""
 
 STEP_SIZE = 0.05
 """Costs do not depend on it."""
@@ -34,7 +34,7 @@ STEP_SIZE = 0.05
 
 @dataclass(frozen=True)
 class Counts:
-    """By formula, for a step: FLOPs; the numbers in weights, and those that a run keeps beside."""
+    """The cost of a step by formula: FLOPs, numbers in weights, and numbers that a run keeps."""
 
     flops: int
     weights: int
@@ -46,7 +46,7 @@ class Counts:
 
     @property
     def objection(self) -> str | None:
-        """Why the dense transformer is counted only, if it is."""
+        """Why the dense transformer is only counted, if it is."""
         if self.flops <= DENSE_FLOPS and self.weights <= DENSE_WEIGHTS:
             return None
         size = BYTES * self.weights / 2**30
@@ -55,11 +55,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class Network:
-    """What is trained, and on how much: a square relu network, by the squared loss.
+    """The network that is trained, and its data: a square relu network with the squared loss.
 
-    The box is 1 / width unless one is given. Then |V_j p| <= max |p|, so that ranges on the domain
-    do not grow with depth and every construction can be built; in a box of 1 they grow like
-    width^depth.
+    The box is 1 / width by default. Then |V_j p| <= max |p|, so that ranges on the domain do not
+    grow with depth and every construction can be built; in a box of 1 they grow like width^depth.
     """
 
     depth: int
@@ -78,7 +77,7 @@ class Network:
         )
 
     def task(self, compiled: Compiled) -> Task:
-        """Nothing is negative: all units are steep, and no signal fades with depth."""
+        """Random data that are not negative, so that no signal fades with depth."""
         generator = torch.Generator().manual_seed(self.seed)
         shape = (2, self.n_examples, self.width)
         x, y = torch.rand(shape, generator=generator, dtype=torch.float64)
@@ -88,9 +87,9 @@ class Network:
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of a step, FLOPs that torch counted in it, and the peak of its tensors in bytes.
+    """The seconds of a step, the FLOPs that torch did in it, and the peak of its tensors in bytes.
 
-    None is what was not measured; `why_not` says why, if none of it was.
+    None stands for what was not measured; `why_not` says why if nothing was.
     """
 
     seconds: float | None = None
@@ -105,29 +104,29 @@ class AbstractCase(ABC):
     axis: str
     size: int
     name: str
-    """Of the line on which it lies, together with its backend."""
+    """The name of the line on which the case lies, together with its backend."""
     backend: str
     network: Network
     n_steps: tuple[int, int]
-    """Two jobs are timed, of so many steps: their difference has no set-up in it."""
+    """The steps of the two jobs that are timed: their difference has no set-up in it."""
     n_counted: tuple[int, int]
-    """The same for what is counted, which takes longer and needs no repetition."""
+    """The steps of the two jobs whose work is counted, which takes longer but no repetition."""
 
-    @abstractmethod
     def why_not(self) -> str | None:
-        """Why it cannot be measured, if it cannot."""
+        """Why the case cannot be measured, if it cannot."""
+        return None
 
     @abstractmethod
     def counts(self) -> Counts | None:
-        """What it costs by formula; None if there is no formula, or no such transformer."""
+        """The cost by formula; None if there is no formula, or no such transformer."""
 
     @abstractmethod
     def job(self, n_steps: int) -> Job:
-        """What performs so many steps, ready to be called; of none, does nothing."""
+        """A function that performs so many steps; for 0 steps it does nothing."""
 
     @property
     def given(self) -> int:
-        """Numbers that the job finds ready: its weights, if it has any."""
+        """How many numbers the job finds ready: its weights, if it has any."""
         counts = self.counts()
         return counts.weights if counts else 0
 
@@ -147,18 +146,18 @@ def measure(
             for place, case in enumerate(cases)
             if case.backend == backend and reasons[place] is None
         ]
-        chosen = [cases[place] for place in places]
-        for place, seconds in zip(places, seconds_of(chosen, n_rounds), strict=True):
+        timed = seconds_of([cases[place] for place in places], n_rounds)
+        for place, seconds in zip(places, timed, strict=True):
             counts = counted(cases[place]) if is_counted else ()
             measured[place] = Measured(seconds, *counts)
     return measured
 
 
 def seconds_of(cases: Sequence[AbstractCase], n_rounds: int) -> list[float | None]:
-    """Seconds of a step of each case on one thread; None if the clock was disturbed too much.
+    """The seconds of a step of each case on one thread; None if the clock was disturbed too much.
 
-    It is the processor's time, which is that on the wall if nobody else uses the processor: jobs of
-    a second are not held up by others more than those of a millisecond.
+    The processor's time is measured, because other work on the machine delays jobs of a second
+    more than jobs of a millisecond.
     """
     jobs = {(place, n): case.job(n) for place, case in enumerate(cases) for n in case.n_steps}
     with one_thread():
@@ -172,7 +171,7 @@ def seconds_of(cases: Sequence[AbstractCase], n_rounds: int) -> list[float | Non
 
 
 def counted(case: AbstractCase) -> tuple[int, int]:
-    """FLOPs of a step, and the bytes of a run with its weights."""
+    """The FLOPs of a step, and the bytes of a run with its weights."""
     less, more = (work_of(case.job(n_steps)) for n_steps in case.n_counted)
     flops = (more.flops - less.flops) // (case.n_counted[1] - case.n_counted[0])
     return flops, more.peak_bytes + BYTES * case.given

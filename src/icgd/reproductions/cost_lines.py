@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
+from statistics import linear_regression
 
-from icgd.reproductions.power_law import fitted_exponent
 from icgd.reproductions.reproduction import Row, number
 
 COSTS = {"time": "seconds", "FLOPs": "flops", "memory": "bytes"}
-"""Names of the costs, and of the columns that hold them; what is counted has two."""
+"""Names of the costs, and of their columns, which end in _counted or _measured but for time."""
 
 N_FITTED = 4
-"""Exponents are fitted to so many of the largest sizes: small ones are all overhead."""
+"""Exponents are fitted to so many of the largest sizes: at small ones overhead dominates."""
+
+
+def fitted_exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
+    """The exponent a of the power law c size^a that fits the costs best in logarithms."""
+    return linear_regression([log(size) for size in sizes], [log(cost) for cost in costs]).slope
 
 
 @dataclass(frozen=True)
 class Points:
-    """Sizes, and a cost at each."""
+    """Sizes, and the cost at each."""
 
     sizes: tuple[int, ...]
     costs: tuple[float, ...]
@@ -34,17 +39,17 @@ class Points:
 
     @property
     def largest(self) -> Points:
-        """Those that an exponent is fitted to."""
+        """The points to which the exponent is fitted."""
         return Points(self.sizes[-N_FITTED:], self.costs[-N_FITTED:])
 
     def exponent(self) -> float | None:
-        """How the cost grows at the largest sizes; None for a single one."""
+        """The exponent with which the cost grows at the largest sizes; None for a single point."""
         last = self.largest
         return fitted_exponent(last.sizes, last.costs) if len(last.sizes) > 1 else None
 
 
 def crossing(first: Points, second: Points) -> tuple[float, float] | None:
-    """Size and cost at which the first line rises above the second, both straight in logarithms."""
+    """Where the first line rises above the second, if both are straight in logarithms."""
     sizes = sorted(set(first.sizes) & set(second.sizes))
     gaps = [log(first.at(size) / second.at(size)) for size in sizes]
     for here, before in zip(range(1, len(sizes)), gaps, strict=False):
@@ -63,7 +68,7 @@ def points(line: Sequence[Row], column: str) -> Points:
 
 
 def best_points(line: Sequence[Row], cost: str) -> Points:
-    """Measured, if that is all sizes; counted for dense transformers, of which few can be run."""
+    """The measured points; the counted ones for dense transformers, of which few can be run."""
     column = COSTS[cost]
     if column == "seconds":
         return points(line, column)
@@ -72,7 +77,7 @@ def best_points(line: Sequence[Row], cost: str) -> Points:
 
 
 def exponents(line: Sequence[Row]) -> tuple[str, ...]:
-    """Of time, with the sizes that it was fitted to; then of FLOPs and memory, with theirs."""
+    """The exponent of time and the sizes it was fitted to; then those of FLOPs and memory."""
     time, flops, memory = (best_points(line, cost) for cost in COSTS)
     return (_exponent(time), _sizes(time), _exponent(flops), _exponent(memory), _sizes(flops))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache, partial, singledispatch
-from typing import final
+from functools import lru_cache, partial
+from typing import ClassVar, final
 
 import torch
 
@@ -17,43 +18,130 @@ from icgd.pipeline import compile
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.layout import Role
-from icgd.program.program import AbstractProgram
-from icgd.program.stack import StackProgram
 from icgd.reproductions.cost_cases import AbstractCase, Counts, Network
 from icgd.reproductions.timing import Job
 from icgd.shapes import Stream
 
-STACK_STEPS = 16
-"""A stack is timed over so many times the steps of a chain: it is faster, and slower to set up."""
-
 LONGEST_JOB = 32
-"""Layers of a network beyond which a job has no fewer steps, so that set-up does not hide them."""
+"""Networks with more layers get no fewer steps in a job, so that set-up does not hide them."""
+
+BACKENDS = ("dense", "fused")
 
 
 @dataclass(frozen=True)
-class Variant:
-    """A construction; of a chain, with the examples of a round: all of them, or one."""
+class AbstractVariant(ABC):
+    """A construction of one kind of program, and how its step is counted and run."""
 
     name: str
     construction: str
+
+    stretch: ClassVar[int] = 1
+    """A job is timed over so many times the steps of a chain."""
+
+    @abstractmethod
+    def batch_size(self, n_examples: int) -> int | None:
+        """The number of examples of a step; None for the whole prompt."""
+
+    @abstractmethod
+    def dense_counts(self, compiled: Compiled, n_examples: int) -> Counts:
+        """The cost of a step with the weights."""
+
+    @abstractmethod
+    def fused_counts(self, compiled: Compiled, n_examples: int) -> Counts:
+        """The products that training has, and the numbers in its slots or blocks."""
+
+    @abstractmethod
+    def dense_job(self, compiled: Compiled, task: Task) -> Job:
+        """A step of the dense transformer, whose weights are built before."""
+
+
+@final
+class StackVariant(AbstractVariant):
+    """A construction that builds a stack, which runs faster and is slower to set up."""
+
+    stretch: ClassVar[int] = 16
+
+    def batch_size(self, n_examples: int) -> None:
+        """Stacks take the whole prompt."""
+
+    def dense_counts(self, compiled: Compiled, n_examples: int) -> Counts:
+        """All layers of a step run on all tokens; the stream is kept."""
+        n_tokens = compiled.stack.n_registers + n_examples
+        layers = compiled.summary(n_examples).layers_of_a_step
+        return Counts(
+            flops=sum(layer.flops(n_tokens) for layer in layers),
+            weights=sum(layer.parameters for layer in layers),
+            state=n_tokens * compiled.stack.layout.width,
+        )
+
+    def fused_counts(self, compiled: Compiled, n_examples: int) -> Counts:
+        """The weights are kept once, the scratch slots and the data for every example."""
+        layout, target = compiled.stack.layout, compiled.problem.target
+        weights = sum(slot.width for slot in layout.having(Role.PARAMETER))
+        scratch = sum(slot.width for slot in layout.having(Role.SCRATCH))
+        state = weights + n_examples * (scratch + target.input_width + target.output_width)
+        return Counts(compiled.summary(n_examples).direct_flops, 0, state)
+
+    def dense_job(self, compiled: Compiled, task: Task) -> Job:
+        block, prompt = compiled.transformer().block, encode(compiled.stack, task)
+
+        def run() -> Stream:
+            stream = prompt
+            with torch.no_grad():
+                for layer in block:
+                    stream = layer(stream)
+            return stream
+
+        return run
+
+
+@final
+@dataclass(frozen=True)
+class ChainVariant(AbstractVariant):
+    """A construction that builds a chain; a round takes all examples, or one."""
+
     takes_one: bool = False
 
-    def batch_size(self, n_examples: int) -> int | None:
-        """As `GradientStep` wants it: stacks take the whole prompt and are told no number."""
-        if self.construction != COT.construction:
-            return None
+    def batch_size(self, n_examples: int) -> int:
         return 1 if self.takes_one else n_examples
 
+    def dense_counts(self, compiled: Compiled, n_examples: int) -> Counts:
+        """The block's layers run 2N times; the reach of the mask, data and stream are kept."""
+        program, layers = chain_of(compiled), compiled.summary().layers
+        mask = program.mask
+        return Counts(
+            flops=mask.blocks_per_round * sum(layer.flops(1) for layer in layers),
+            weights=sum(layer.parameters for layer in layers),
+            state=(mask.reach + 2) * program.rows.width + program.layout.width,
+        )
 
-COT = Variant("cot-network", "cot-network")
-ONE_EXAMPLE = Variant("cot-network, b = 1", "cot-network", takes_one=True)
+    def fused_counts(self, compiled: Compiled, n_examples: int) -> Counts:
+        """A chain also pulls the first layer's delta back, which nobody reads."""
+        program = chain_of(compiled)
+        flops = 3 * 2 * program.batch_size * compiled.problem.network.n_parameters
+        return Counts(flops, 0, (program.mask.reach + 2) * program.rows.width)
+
+    def dense_job(self, compiled: Compiled, task: Task) -> Job:
+        program = chain_of(compiled)
+        generator = DenseGenerator(program, task.x)
+        return lambda: list(Chain(program, task, generator, "short", ()).rounds())
+
+
+def chain_of(compiled: Compiled) -> ChainProgram:
+    """The program, which must be a chain."""
+    if not isinstance(compiled.program, ChainProgram):
+        raise ProgramError.broken(compiled.program.construction, "is no chain")
+    return compiled.program
+
+
+COT = ChainVariant("cot-network", "cot-network")
+ONE_EXAMPLE = ChainVariant("cot-network, b = 1", "cot-network", takes_one=True)
 VARIANTS = (
-    Variant("relu-stack", "relu-stack"),
-    Variant("softmax-stack", "softmax-stack"),
+    StackVariant("relu-stack", "relu-stack"),
+    StackVariant("softmax-stack", "softmax-stack"),
     COT,
     ONE_EXAMPLE,
 )
-BACKENDS = ("dense", "fused")
 
 
 @final
@@ -61,12 +149,13 @@ BACKENDS = ("dense", "fused")
 class StepCase(AbstractCase):
     """A gradient step on all examples, or on one.
 
-    Fused chains are timed over as many steps as have `n_layers` layers of the network in all.
+    A fused job takes as many steps as have `n_layers` layers of the network in all, times the
+    variant's stretch.
     """
 
     axis: str
     size: int
-    variant: Variant
+    variant: AbstractVariant
     backend: str
     network: Network
     n_layers: int
@@ -78,9 +167,8 @@ class StepCase(AbstractCase):
 
     @property
     def n_steps(self) -> tuple[int, int]:  # type: ignore[override]
-        """A dense job has no set-up: its weights are there before."""
-        is_chain = self.variant.construction == COT.construction
-        n_layers = self.n_layers * (1 if is_chain else STACK_STEPS)
+        """A dense job needs no set-up: its weights are built before."""
+        n_layers = self.n_layers * self.variant.stretch
         steps = max(1, n_layers // min(self.network.depth, LONGEST_JOB))
         return (0, 1) if self.backend == "dense" else (steps, 2 * steps)
 
@@ -99,9 +187,8 @@ class StepCase(AbstractCase):
     def counts(self) -> Counts | None:
         if refusal(self.network, self.variant):
             return None
-        compiled, n_examples = built(self.network, self.variant, 1), self.network.n_examples
-        count = _dense_counts if self.backend == "dense" else _fused_counts
-        return count(compiled.program, compiled, n_examples)
+        count = {"dense": self.variant.dense_counts, "fused": self.variant.fused_counts}
+        return count[self.backend](built(self.network, self.variant, 1), self.network.n_examples)
 
     def job(self, n_steps: int) -> Job:
         if not n_steps:
@@ -110,98 +197,20 @@ class StepCase(AbstractCase):
         task = self.network.task(compiled)
         if self.backend == "fused":
             return partial(compiled.run_task, task, history=False)
-        return _dense_job(compiled.program, compiled, task)
-
-
-@singledispatch
-def _dense_job(program: AbstractProgram, compiled: Compiled, task: Task) -> Job:
-    """A step of the dense transformer, whose weights are there before."""
-    raise ProgramError.broken(type(program).__name__, "has no job in cost_steps.py")
-
-
-@_dense_job.register
-def _dense_chain(program: ChainProgram, compiled: Compiled, task: Task) -> Job:
-    generator = DenseGenerator(program, task.x)
-    return lambda: list(Chain(program, task, generator, "short", ()).rounds())
-
-
-@_dense_job.register
-def _dense_stack(program: StackProgram, compiled: Compiled, task: Task) -> Job:
-    block, prompt = compiled.transformer().block, encode(program, task)
-
-    def run() -> Stream:
-        stream = prompt
-        with torch.no_grad():
-            for layer in block:
-                stream = layer(stream)
-        return stream
-
-    return run
+        return self.variant.dense_job(compiled, task)
 
 
 @lru_cache(maxsize=1024)  # deep programs take seconds to build, and little memory
-def built(network: Network, variant: Variant, n_steps: int) -> Compiled:
-    """The transformer; raises what `compile` raises."""
+def built(network: Network, variant: AbstractVariant, n_steps: int) -> Compiled:
+    """The compiled steps; raises what `compile` raises."""
     problem = network.problem(variant.batch_size(network.n_examples))
     return compile(problem, n_steps=n_steps, construction=variant.construction)
 
 
-def refusal(network: Network, variant: Variant) -> str | None:
+def refusal(network: Network, variant: AbstractVariant) -> str | None:
     """Why the construction cannot be built for this network, if it cannot."""
     try:
         built(network, variant, 1)
     except (SettingError, UnsupportedProblemError) as problem:
         return str(problem)
     return None
-
-
-@singledispatch
-def _dense_counts(program: AbstractProgram, compiled: Compiled, n_examples: int) -> Counts:
-    """What a step costs with the weights."""
-    raise ProgramError.broken(type(program).__name__, "has no counts in cost_steps.py")
-
-
-@_dense_counts.register
-def _dense_stack_counts(program: StackProgram, compiled: Compiled, n_examples: int) -> Counts:
-    """All layers of a step, on all tokens; the stream is what is kept."""
-    n_tokens = program.n_registers + n_examples
-    layers = compiled.summary(n_examples).layers_of_a_step
-    return Counts(
-        flops=sum(layer.flops(n_tokens) for layer in layers),
-        weights=sum(layer.parameters for layer in layers),
-        state=n_tokens * program.layout.width,
-    )
-
-
-@_dense_counts.register
-def _dense_chain_counts(program: ChainProgram, compiled: Compiled, n_examples: int) -> Counts:
-    """2N times the same three layers; kept are what the mask reaches, the data, and the stream."""
-    layers, mask = compiled.summary().layers, program.mask
-    return Counts(
-        flops=mask.blocks_per_round * sum(layer.flops(1) for layer in layers),
-        weights=sum(layer.parameters for layer in layers),
-        state=(mask.reach + 2) * program.rows.width + program.layout.width,
-    )
-
-
-@singledispatch
-def _fused_counts(program: AbstractProgram, compiled: Compiled, n_examples: int) -> Counts:
-    """The products that training has, and the numbers in its slots or blocks."""
-    raise ProgramError.broken(type(program).__name__, "has no counts in cost_steps.py")
-
-
-@_fused_counts.register
-def _fused_chain_counts(program: ChainProgram, compiled: Compiled, n_examples: int) -> Counts:
-    """It also pulls the first layer's delta back, which nobody reads."""
-    flops = 3 * 2 * program.batch_size * compiled.problem.network.n_parameters
-    return Counts(flops, 0, (program.mask.reach + 2) * program.rows.width)
-
-
-@_fused_counts.register
-def _fused_stack_counts(program: StackProgram, compiled: Compiled, n_examples: int) -> Counts:
-    weights = sum(slot.width for slot in program.layout.having(Role.PARAMETER))
-    scratch = sum(slot.width for slot in program.layout.having(Role.SCRATCH))
-    data = compiled.problem.target.input_width + compiled.problem.target.output_width
-    return Counts(
-        compiled.summary(n_examples).direct_flops, 0, weights + n_examples * (scratch + data)
-    )

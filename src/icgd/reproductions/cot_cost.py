@@ -1,8 +1,8 @@
 """cot-cost: time, FLOPs and memory of a gradient step, as networks and chains grow.
 
 cot says that its chain costs a factor N less than carrying all N weight matrices through every
-layer. Measured are the same step in relu-stack, softmax-stack and cot-network, dense and fused; and
-a block of a chain that reads two blocks, or all. The paper has no experiment on this.
+layer. The figure measures the same step in relu-stack, softmax-stack and cot-network, dense and
+fused, and a block of a chain that reads two blocks, or all. The paper has no experiment on this.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import nan
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -19,11 +20,11 @@ from icgd.reproductions import cot_cost_picture
 from icgd.reproductions.cost_cases import AbstractCase, Measured, Network, measure
 from icgd.reproductions.cost_chains import MEMORIES, READINGS, MemoryCase, ReadingCase
 from icgd.reproductions.cost_lines import exponents
-from icgd.reproductions.cost_steps import BACKENDS, VARIANTS, StepCase, Variant
+from icgd.reproductions.cost_steps import BACKENDS, VARIANTS, AbstractVariant, StepCase
 from icgd.reproductions.plotting import Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
-    AbstractRun,
+    AbstractStudy,
     Row,
     Summary,
     groups,
@@ -32,17 +33,17 @@ from icgd.reproductions.reproduction import (
 )
 
 AXES = ("depth", "width", "length", "wide box")
-"""N at one width, the width at one N, the chain's length; and N once more in a box of 1."""
+"""The depth N at one width, the width at one N, the chain's length, and N in a box of 1."""
 
 WIDE_BOX = 1.0
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Sizes along each axis, what is fixed meanwhile, and how often all of it is timed.
+    """The sizes along each axis, what is fixed meanwhile, and how often everything is timed.
 
-    Depths in `counted_depths` and lengths in `counted_lengths` are beyond those that fused runs
-    take; lengths are multiples of 4 `depth`, two rounds. Fused jobs have `n_layers` layers.
+    Fused runs do not take the sizes in `counted_depths` and `counted_lengths`. Lengths are
+    multiples of 4 `depth`, two rounds. Fused jobs have `n_layers` layers.
     """
 
     depths: tuple[int, ...]
@@ -60,7 +61,7 @@ class Budget:
 
     @property
     def rounds(self) -> dict[str, int]:
-        """How often each job is timed in a turn: fused ones are short, dense ones take a second."""
+        """How often each job is timed in a turn: fused jobs are short, dense ones take a second."""
         return {"dense": self.dense_rounds, "fused": self.fused_rounds}
 
 
@@ -83,20 +84,21 @@ PRESETS = {
         n_turns=25,
     ),
 }
-"""The paper has no experiment; its preset is what more time can buy."""
+"""The paper has no experiment; the preset `paper` is what more time can buy."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was measured of every case of an axis, in one turn."""
+    """What one turn measured of every case of an axis."""
 
     measured: tuple[Measured, ...]
     seconds: float
 
 
+@final
 @dataclass(frozen=True)
-class Run(AbstractRun[Outcome]):
-    """All cases of an axis, timed in turns with each other; other turns do it again, later."""
+class Study(AbstractStudy[Outcome]):
+    """All cases of an axis, timed alternately; each further turn times them again, later."""
 
     axis: str
     turn: int
@@ -104,7 +106,7 @@ class Run(AbstractRun[Outcome]):
     budget: Budget
 
     def cases(self) -> list[AbstractCase]:
-        """In the order in which they are timed."""
+        """The cases in the order in which they are timed."""
         if self.axis == "length":
             return self._chains()
         sizes = {
@@ -118,8 +120,8 @@ class Run(AbstractRun[Outcome]):
             if self.axis != "wide box" or backend == "dense"
         ]
 
-    def _step(self, size: int, variant: Variant, backend: str) -> StepCase:
-        """Counted in the wide box and beyond the depths, where some cannot be built at all."""
+    def _step(self, size: int, variant: AbstractVariant, backend: str) -> StepCase:
+        """A case, which is only counted in the wide box and beyond the depths that are run."""
         budget, is_box = self.budget, self.axis == "wide box"
         depth, width = (budget.depth, size) if self.axis == "width" else (size, budget.width)
         box = WIDE_BOX if is_box else None
@@ -137,46 +139,40 @@ class Run(AbstractRun[Outcome]):
         ]
 
     def train(self, folder: Path | None = None) -> Outcome:
-        """Measure. What is counted is the same in every turn, and is counted in the first."""
+        """Measure the cases; work is counted in the first turn, because it never changes."""
         start = perf_counter()
         measured = measure(self.cases(), self.budget.rounds, is_counted=self.turn == 0)
         return Outcome(tuple(measured), perf_counter() - start)
 
     def outcome_of(self, data: Mapping[str, Any]) -> Outcome:
-        measured = tuple(Measured(**part) for part in data["measured"])
-        return Outcome(measured, data["seconds"])
+        return Outcome(tuple(Measured(**part) for part in data["measured"]), data["seconds"])
 
 
 @final
-@dataclass(frozen=True)
-class CostFigure(AbstractReproduction[Run, Outcome]):
+class CostFigure(AbstractReproduction[Study, Outcome]):
     """What a gradient step costs, counted and measured."""
 
-    name: str
-    place: str
-    shows: str
-    laptop_time: str
-
-    def runs(self, preset: str, seed: int) -> list[Run]:
+    def studies(self, preset: str, seed: int) -> list[Study]:
         """Turn by turn, so that each axis is timed at several times of the day."""
         budget = preset_of(PRESETS, preset)
         turns = range(budget.n_turns)
-        return [Run(axis, turn, seed, budget) for turn, axis in product(turns, AXES)]
+        return [Study(axis, turn, seed, budget) for turn, axis in product(turns, AXES)]
 
-    def rows(self, runs: Sequence[Run], outcomes: Sequence[Outcome]) -> list[Row]:
+    def rows(self, studies: Sequence[Study], outcomes: Sequence[Outcome]) -> list[Row]:
         """A row for each case, with the median of its turns."""
         found: list[Row] = []
-        for axis in dict.fromkeys(run.axis for run in runs):
+        for axis, study in {study.axis: study for study in studies}.items():
             turns = [
-                outcome for run, outcome in zip(runs, outcomes, strict=True) if run.axis == axis
+                outcome.measured
+                for other, outcome in zip(studies, outcomes, strict=True)
+                if other.axis == axis
             ]
-            cases = next(run for run in runs if run.axis == axis).cases()
-            of_cases = zip(*(turn.measured for turn in turns), strict=True)
-            found += [_row(case, each) for case, each in zip(cases, of_cases, strict=True)]
+            of_cases = zip(study.cases(), zip(*turns, strict=True), strict=True)
+            found += [_row(case, measured) for case, measured in of_cases]
         return found
 
     def summary(self, rows: Sequence[Row]) -> Summary:
-        """Exponents of every line, each with the sizes that it was fitted to."""
+        """The exponents of every line, with the sizes to which they were fitted."""
         lines = groups(rows, "axis", "name", "backend")
         table = tuple(
             (str(axis), f"{name}, {backend}", *exponents(line))
@@ -200,9 +196,9 @@ def _row(case: AbstractCase, turns: Sequence[Measured]) -> Row:
         "backend": case.backend,
         "depth": case.network.depth,
         "width": case.network.width,
-        "seconds": six_digits(median(seconds)) if seconds else None,
-        "fastest_turn": six_digits(min(seconds)) if seconds else None,
-        "slowest_turn": six_digits(max(seconds)) if seconds else None,
+        "seconds": six_digits(median(seconds or (nan,))),
+        "fastest_turn": six_digits(min(seconds, default=nan)),
+        "slowest_turn": six_digits(max(seconds, default=nan)),
         "flops_counted": counts.flops if counts else None,
         "flops_measured": first.flops,
         "weights": counts.weights if counts else None,

@@ -8,17 +8,7 @@ from math import log
 
 from icgd.reproductions import plotting
 from icgd.reproductions.cost_lines import COSTS, Points, best_points, crossing, points
-from icgd.reproductions.plotting import (
-    BLUE,
-    FAINT,
-    GREEN,
-    INK,
-    ORANGE,
-    PURPLE,
-    RED,
-    Axes,
-    Figure,
-)
+from icgd.reproductions.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Axes, Figure
 from icgd.reproductions.reproduction import Row, Value, groups
 
 AXES = {
@@ -46,7 +36,7 @@ COLOURS = CONSTRUCTIONS | CHAINS
 BACKENDS = {"dense": "-", "fused": "--"}
 
 ROOM = 0.08, 0.036
-"""Shares of a panel's width and height that the name of a line takes."""
+"""The shares of a panel's width and height that the name of a line takes."""
 
 
 def draw(rows: Sequence[Row]) -> Figure:
@@ -69,13 +59,16 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 
 def _belongs(line: Sequence[Row], cost: str) -> bool:
-    """Memory of a chain is that of fused ones: beside dense weights a chain is not seen."""
+    """Whether a panel shows the line; memory of chains is shown for fused runs only.
+
+    Beside dense weights the memory of a chain cannot be seen.
+    """
     is_reading = line[0]["axis"] == "length" and line[0]["backend"] == "dense"
     return not (is_reading and cost == "memory")
 
 
 def _draw_line(panel: Axes, line: Sequence[Row], cost: str) -> None:
-    """A line of what was counted or measured, and dots where it was measured."""
+    """Draw a line through the best points, and dots where the cost was measured."""
     name, backend = str(line[0]["name"]), str(line[0]["backend"])
     colour, linestyle = COLOURS[name], BACKENDS[backend]
     label = name if name in CHAINS else None
@@ -98,7 +91,7 @@ def _describe(panel: Axes, row: Row, cost: str) -> None:
 
 
 def _draw_exponents(panel: Axes, lines: Sequence[Sequence[Row]], cost: str) -> None:
-    """At the right end of each line, unless another line ends there."""
+    """Write the exponent at the right end of each line, unless another line ends there."""
     (left, right), (low, high) = panel.get_xlim(), panel.get_ylim()
     step = (right / left) ** 0.02
     taken: list[tuple[float, float]] = []
@@ -117,7 +110,7 @@ def _draw_exponents(panel: Axes, lines: Sequence[Sequence[Row]], cost: str) -> N
 def _is_taken(
     found: Points, taken: Sequence[tuple[float, float]], spans: tuple[float, float]
 ) -> bool:
-    """Whether a name stands already where the line ends."""
+    """Whether another name already stands where the line ends."""
     return any(
         all(
             abs(log(a / b)) < room * log(span)
@@ -128,7 +121,7 @@ def _is_taken(
 
 
 def _draw_crossing(panel: Axes, lines: Mapping[tuple[Value, ...], Sequence[Row]]) -> None:
-    """From where the chain does less than the stack."""
+    """Mark where the chain begins to do less than the stack."""
     stack, chain = lines["relu-stack", "dense"], lines["cot-network", "dense"]
     found = crossing(best_points(stack, "FLOPs"), best_points(chain, "FLOPs"))
     if found is not None:

@@ -1,4 +1,4 @@
-"""What a job does, counted while it runs: no clock, the same in every run."""
+"""The work of a job, counted while it runs, without a clock: the same every time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from icgd.reproductions.timing import Job
 
 _ATEN = torch.ops.aten
 PRODUCTS = (_ATEN.mm, _ATEN.bmm, _ATEN.addmm, _ATEN.addmm_, _ATEN.baddbmm, _ATEN.baddbmm_)
-"""What products of matrices, einsum among them, come down to: their last arguments are factors."""
+"""Matrix products and einsum end in these operations; their last two arguments are the factors."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Multiplications and additions in products of matrices, and the most bytes held at a time.
+    """The FLOPs in products of matrices, and the largest number of bytes held at a time.
 
-    Operations entry by entry are not counted, nor are tensors that the job was given.
+    Elementwise operations are not counted, nor are tensors that the job was given.
     """
 
     flops: int
@@ -31,7 +31,7 @@ class Work:
 
 
 def work_of(job: Job) -> Work:
-    """Do the job, and count."""
+    """Do the job, and count its work."""
     watch = _Watch()
     with watch:
         job()
@@ -39,7 +39,7 @@ def work_of(job: Job) -> Work:
 
 
 class _Watch(TorchDispatchMode):
-    """Sees every operation, and learns of every storage when it comes and when it goes."""
+    """Sees every operation, and every storage when it is made and when it is freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

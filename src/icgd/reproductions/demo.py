@@ -34,7 +34,7 @@ from icgd.weights.summary import Summary
 
 @dataclass(frozen=True)
 class Settings:
-    """What the demo does. The bounds cover the standardised data with a little room."""
+    """The settings of the demo. The bounds cover the standardised data with a little room."""
 
     hidden_widths: tuple[int, ...] = (8, 8)
     activation: str = "tanh"
@@ -52,7 +52,7 @@ class Settings:
 
     @property
     def problem(self) -> Problem:
-        """One input more than columns: the constant 1 that makes a bias."""
+        """The problem; its inputs are the columns and a constant 1, whose weights are biases."""
         widths = (len(INPUTS) + 1, *self.hidden_widths, 1)
         return Problem(
             target=MLP(widths, self.activation),
@@ -67,15 +67,15 @@ class Settings:
 
 
 N_STAGES = 4
-"""Stages of the work, for progress: training, dense run, certificate, timing."""
+"""The number of stages that progress counts: training, dense run, certificate, timing."""
 
 QUICK = Settings(hidden_widths=(3, 3), n_steps=5, pieces=16, n_dense_steps=2, n_timings=1)
-"""What the tests run."""
+"""The settings that tests use."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A held-out car's miles per gallon: as tested, and as predicted in two ways."""
+    """A held-out car's miles per gallon, as tested and as predicted in two ways."""
 
     car: str
     true_mpg: float
@@ -85,7 +85,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Wall-clock times; those of the two runs are medians of interleaved repetitions."""
+    """Wall-clock times; `transformer` and `descent` are medians of interleaved repetitions."""
 
     compile: float
     transformer: float
@@ -95,7 +95,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Result:
-    """Every number of the demo. Losses are before the first step and after every step."""
+    """Every number of the demo. Losses are those before the first step and after every step."""
 
     settings: Settings
     summary: Summary
@@ -108,7 +108,7 @@ class Result:
 
     @property
     def transformer_rmse(self) -> float:
-        """Root mean squared error on the held-out cars, in miles per gallon."""
+        """The root mean squared error on the held-out cars, in miles per gallon."""
         return _rmse([car.transformer_mpg - car.true_mpg for car in self.predictions])
 
     @property
@@ -120,9 +120,9 @@ def _rmse(errors: Sequence[float]) -> float:
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
-@one_thread()  # on matrices this small, more only wait for each other
+@one_thread()  # with matrices this small, more threads only wait for each other
 def numbers(settings: Settings | None = None, on_progress: OnProgress | None = None) -> Result:
-    """Compile, run, compare and time; `on_progress` hears of every stage."""
+    """Compile, run, compare and time; `on_progress` is called after every stage."""
     settings = settings or Settings()
     stage_done = on_progress or _silently
     training, held_out = split_cars(read_cars(), settings.n_held_out, settings.split_seed)
@@ -163,12 +163,12 @@ def numbers(settings: Settings | None = None, on_progress: OnProgress | None = N
 
 
 def _silently(done: int, total: int) -> None:
-    """Progress that nobody listens to."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True)
 class _Dense:
-    """A few steps through every head: distance to the fused backend, and time a step."""
+    """The distance of a few dense steps to the fused backend, and the time of a dense step."""
 
     difference: float
     step_seconds: float
@@ -197,13 +197,13 @@ def _losses(problem: Problem, history: History, task: Task) -> tuple[float, ...]
 def _predictions(
     cars: Cars, scaling: Scaling, transformer: Tensor, descent: Tensor
 ) -> tuple[Prediction, ...]:
-    """Standardised predictions, one row a car, back in miles per gallon."""
+    """Turn standardised predictions, one row for each car, into miles per gallon."""
     columns = [scaling.mpg(labels.numpy().ravel()).tolist() for labels in (transformer, descent)]
     return tuple(map(Prediction, cars.names, cars.mpg.tolist(), *columns))
 
 
 def picture(result: Result) -> Figure:
-    """Three panels: the loss, the errors beside their bounds, the predictions."""
+    """Three panels: the losses, the errors with their bounds, the predictions."""
     figure, (losses, errors, cars) = plotting.new_figure(13.0, 4.4, n_panels=3)
     _draw_losses(losses, result)
     _draw_errors(errors, result)
@@ -212,7 +212,7 @@ def picture(result: Result) -> Figure:
 
 
 def _draw_losses(panel: Axes, result: Result) -> None:
-    """Gradient descent as a broad band, the transformer as a thin line inside it."""
+    """Draw gradient descent as a broad band, and the transformer as a thin line inside it."""
     ours, real = result.transformer_losses, result.descent_losses
     plotting.describe(
         panel, "One forward pass trains the network", "training step", "training loss (log scale)"
@@ -227,7 +227,7 @@ def _draw_losses(panel: Axes, result: Result) -> None:
 
 
 def _draw_errors(panel: Axes, result: Result) -> None:
-    """Measured errors solid, bounds dashed; each text stands clear of the curve that it names."""
+    """Draw measured errors solid and bounds dashed; each text stands clear of its curve."""
     report = result.report
     plotting.describe(
         panel, "Every error stays below its bound", "training step", "largest error of any weight"
@@ -255,7 +255,7 @@ def _draw_errors(panel: Axes, result: Result) -> None:
 
 
 def _draw_cars(panel: Axes, result: Result) -> None:
-    """Gradient descent as large pale discs, the transformer as dots at their centres."""
+    """Draw gradient descent as large pale discs, and the transformer as dots in them."""
     cars = result.predictions
     true, ours = [car.true_mpg for car in cars], [car.transformer_mpg for car in cars]
     plotting.describe(

@@ -1,4 +1,4 @@
-"""Real gradient descent as it is usually written in torch: what runs are timed by."""
+"""Real gradient descent as it is usually written in torch: runs are timed against it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def descend(problem: Problem, task: Task, n_steps: int) -> Parameters:
 
 @singledispatch
 def _descend(target: object, problem: Problem, task: Task, n_steps: int) -> Parameters:
-    """Where nobody writes it otherwise, as the oracle does."""
+    """The descent of other targets is that of the oracle."""
     return problem.oracle.train(task, n_steps)[..., -1, :]
 
 
 @_descend.register
 def _descend_weights(target: MLP, problem: Problem, task: Task, n_steps: int) -> Parameters:
-    """With torch.autograd."""
+    """A network is trained with torch.autograd."""
     update, oracle = problem.gradient_step, problem.network_oracle
     activations = [target.layer_activation(layer).value for layer in range(1, target.depth + 1)]
     matrices = [matrix.clone().requires_grad_() for matrix in target.matrices(task.initial)]
@@ -48,7 +48,7 @@ def _descend_weights(target: MLP, problem: Problem, task: Task, n_steps: int) ->
 def _descend_coefficients(
     model: LinearModel, problem: Problem, task: Task, n_steps: int
 ) -> Parameters:
-    """A linear model has its gradient in one line."""
+    """The gradient of a linear model is written down."""
     update = problem.proximal_step
     mean, x, box = model.link_function.mean, model.design(task.x), update.box or inf
     weights, scale = task.initial.double().unsqueeze(-1), model.loss_scale(task.n_examples)

@@ -21,7 +21,7 @@ except ImportError:  # the extra `plots` is not installed
 
 BLUE, ORANGE, RED = "#0072B2", "#E69F00", "#D55E00"
 GREEN, PURPLE = "#009E73", "#CC79A7"
-"""Colours of Okabe and Ito, which colour-blind readers can tell apart."""
+"""The colours of Okabe and Ito, which colour-blind readers can tell apart."""
 
 INK, FAINT = "#222222", "#767676"
 DOTS_PER_INCH = 150
@@ -34,12 +34,12 @@ def require_matplotlib() -> None:
 
 
 def new_figure(width: float, height: float, n_panels: int) -> tuple[Figure, list[Axes]]:
-    """A figure of `n_panels` panels side by side, in inches, without any global state."""
+    """A figure of `n_panels` panels side by side; its size is in inches."""
     return new_grid(width, height, 1, n_panels)
 
 
 def new_grid(width: float, height: float, n_rows: int, n_columns: int) -> tuple[Figure, list[Axes]]:
-    """A figure with a grid of panels, which are listed row by row."""
+    """A figure with rows and columns of panels, which are listed row by row."""
     require_matplotlib()
     room = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout=room)
@@ -50,8 +50,16 @@ def new_grid(width: float, height: float, n_rows: int, n_columns: int) -> tuple[
     return figure, panels
 
 
+def new_panels(
+    n_panels: int, n_columns: int, width: float, height: float
+) -> tuple[Figure, list[Axes]]:
+    """A figure with rows of `n_columns` panels of this size, and room for a legend below."""
+    n_rows = -(-n_panels // n_columns)
+    return new_grid(width * n_columns, height * n_rows + 0.4, n_rows, n_columns)
+
+
 def _dress(panel: Axes) -> None:
-    """Left and lower axis only, a faint grid behind the data, text that can be read."""
+    """Show two axes, a faint grid behind the data, and text that can be read."""
     panel.spines[["top", "right"]].set_visible(False)
     panel.spines[["left", "bottom"]].set_color(FAINT)
     panel.tick_params(labelsize=10.5, colors=INK)
@@ -60,14 +68,14 @@ def _dress(panel: Axes) -> None:
 
 
 def describe(panel: Axes, message: str, x: str, y: str) -> None:
-    """The panel's message above its left edge, and what its axes show."""
+    """Write the panel's message above it, and what its axes show beside them."""
     panel.set_title(message, loc="left", fontsize=13, color=INK, pad=10)
     panel.set_xlabel(x, fontsize=11.5, color=INK)
     panel.set_ylabel(y, fontsize=11.5, color=INK)
 
 
 def logarithmic_height(panel: Axes) -> None:
-    """A logarithmic axis with plain numbers, also between the powers of ten if there are few."""
+    """Make the axis logarithmic, with plain numbers also between powers of ten if these are few."""
 
     def between(value: float, _: object) -> str:
         low, high = panel.get_ylim()
@@ -89,29 +97,15 @@ def band(
     marker: str = "",
     linestyle: str = "-",
 ) -> None:
-    """A line through the geometric means of the values at each place, in a band of their range."""
+    """Draw a line through the geometric means at each place, in a band of the values' range."""
     means = [exp(fmean(log(value) for value in at_place)) for at_place in values]
-    panel.fill_between(
-        places,
-        [min(at) for at in values],
-        [max(at) for at in values],
-        color=colour,
-        alpha=0.2,
-        lw=0,
-    )
-    panel.plot(
-        places,
-        means,
-        color=colour,
-        marker=marker,
-        linestyle=linestyle,
-        linewidth=1.8,
-        markersize=4.5,
-    )
+    ends = [min(at) for at in values], [max(at) for at in values]
+    panel.fill_between(places, *ends, color=colour, alpha=0.2, lw=0)
+    panel.plot(places, means, color=colour, marker=marker, ls=linestyle, lw=1.8, ms=4.5)
 
 
 def legend(figure: Figure, entries: Sequence[tuple[str, str]], dashed: Sequence[str] = ()) -> None:
-    """One line below all panels: names in front of their colours, some of them dashed."""
+    """Write one line below all panels: each name with its colour, some of them dashed."""
     handles = [
         Line2D([], [], color=colour, linewidth=3, label=name, ls="--" if name in dashed else "-")
         for name, colour in entries
@@ -126,12 +120,12 @@ def legend(figure: Figure, entries: Sequence[tuple[str, str]], dashed: Sequence[
 
 
 def note(panel: Axes, text: str, at: tuple[float, float], colour: str, ha: str = "left") -> None:
-    """Text in the colour of the curve that it names, at a point of the data."""
+    """Write text in the colour of the curve that it names, at a point of the data."""
     panel.text(*at, text, color=colour, fontsize=11.5, ha=ha, va="center")
 
 
 def tag(panel: Axes, text: str, at: tuple[float, float], ha: str = "left") -> None:
-    """The small name of one point; a white rim keeps it readable on top of a line."""
+    """Write the small name of one point; a white rim keeps it readable on top of a line."""
     rim = [patheffects.withStroke(linewidth=2.5, foreground="white")]
     panel.text(*at, text, color=INK, fontsize=9, ha=ha, va="center", path_effects=rim)
 

@@ -1,4 +1,4 @@
-"""What a reproduction is: runs to train for each preset, a table of their numbers, a picture."""
+"""A reproduction: the studies of each preset, a table of their numbers, and a picture."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Row = dict[str, Value]
 """One line of the numbers; all rows of a figure have the same columns."""
 
 PRESETS = ("smoke", "laptop", "paper")
-"""Seconds; minutes on two cores; the paper's own sizes."""
+"""They take seconds, take minutes on two cores, and have the paper's own sizes."""
 
 
 @runtime_checkable
-class Trained(Protocol):
-    """What a run gave: a frozen dataclass of what JSON can hold."""
+class Found(Protocol):
+    """What a study found: a frozen dataclass that JSON can hold."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -30,27 +30,27 @@ class Trained(Protocol):
     def seconds(self) -> float: ...
 
 
-Outcome = TypeVar("Outcome", bound=Trained)
+Outcome = TypeVar("Outcome", bound=Found)
 
 
-class AbstractRun(ABC, Generic[Outcome]):
-    """One training of a figure: a frozen dataclass of what JSON can hold."""
+class AbstractStudy(ABC, Generic[Outcome]):
+    """One unit of a figure's work, such as one model to train: a dataclass that JSON can hold."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     budget: Any
-    """A frozen dataclass: how long and on how much is trained."""
+    """A frozen dataclass: how long and on how much the study works."""
 
     @abstractmethod
     def train(self, folder: Path | None = None) -> Outcome:
-        """Train; with a `folder`, go on where it was interrupted."""
+        """Do the work; with a `folder`, continue where it was interrupted."""
 
     @abstractmethod
     def outcome_of(self, data: Mapping[str, Any]) -> Outcome:
         """The outcome whose fields were read from JSON."""
 
 
-Run = TypeVar("Run", bound=AbstractRun[Any])
+Study = TypeVar("Study", bound=AbstractStudy[Any])
 Sizes = TypeVar("Sizes")
 
 
@@ -62,7 +62,8 @@ class Summary:
     rows: tuple[tuple[str, ...], ...]
 
 
-class AbstractReproduction(ABC, Generic[Run, Outcome]):
+@dataclass(frozen=True)
+class AbstractReproduction(ABC, Generic[Study, Outcome]):
     """A figure of a paper. Its numbers are a table, and its picture is drawn from the table."""
 
     name: str
@@ -70,23 +71,23 @@ class AbstractReproduction(ABC, Generic[Run, Outcome]):
     """Where the paper shows it."""
     shows: str
     laptop_time: str
-    """How long the laptop preset takes with one worker, as measured on a busy machine."""
+    """The time that the laptop preset takes with one worker, measured on a busy machine."""
 
     @abstractmethod
-    def runs(self, preset: str, seed: int) -> list[Run]:
-        """What to train; the first seed is `seed`."""
+    def studies(self, preset: str, seed: int) -> list[Study]:
+        """The work to do; the first seed is `seed`."""
 
     @abstractmethod
-    def rows(self, runs: Sequence[Run], outcomes: Sequence[Outcome]) -> list[Row]:
-        """All numbers that training gave."""
+    def rows(self, studies: Sequence[Study], outcomes: Sequence[Outcome]) -> list[Row]:
+        """All numbers that the studies found."""
 
     @abstractmethod
     def summary(self, rows: Sequence[Row]) -> Summary:
-        """What came out, in a table of few columns."""
+        """The result in a table of few columns."""
 
     @abstractmethod
     def picture(self, rows: Sequence[Row]) -> Figure:
-        """The figure, from the numbers alone."""
+        """The figure, drawn from the numbers alone."""
 
 
 def preset_of(sizes: Mapping[str, Sizes], preset: str) -> Sizes:
@@ -97,7 +98,7 @@ def preset_of(sizes: Mapping[str, Sizes], preset: str) -> Sizes:
 
 
 def groups(rows: Sequence[Row], *names: str) -> dict[tuple[Value, ...], list[Row]]:
-    """Rows that agree in the columns `names`, in the order in which they come."""
+    """The rows, grouped by their values in the columns `names`, in their order."""
     found: dict[tuple[Value, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[name] for name in names), []).append(row)
@@ -105,11 +106,11 @@ def groups(rows: Sequence[Row], *names: str) -> dict[tuple[Value, ...], list[Row
 
 
 def number(row: Row, name: str) -> float:
-    """A cell that holds a number."""
+    """The number in a cell; NaN if the cell is empty."""
     value = row[name]
     return float("nan") if value is None else float(value)
 
 
 def six_digits(value: float) -> float | None:
-    """As many digits as can matter, so that files stay small; None for what JSON cannot hold."""
+    """The value with six digits, so that files stay small; None for what JSON cannot hold."""
     return float(f"{value:.6g}") if isfinite(value) else None

@@ -8,9 +8,9 @@ function the network needs
     smooth of order s on       L layers, K = eps^(-1/(2 (L - 1)))   ln(1/eps) + 1 layers,
     [0, 1]^d                                                        K = eps^(-d/s)
 
-Constants that the paper hides in O(.) are 1 here: the numbers compare growth, they are no sizes.
+Constants that the paper hides in O(.) are 1 here: the numbers compare growth and are no sizes.
 Both widths on the left are from lemmas that say "at least"; the theorems take them as enough.
-Counts may exceed every float, so they are kept as logarithms.
+Counts may exceed every float, so logarithms are kept.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from icgd.errors import SettingError
 from icgd.problems.settings import count, finite
 
 LEAST_SMOOTHNESS = 3
-"""Theorem 4 asks for n > 2: W^{n, inf} is then in C^2, which Lemma 4 asks for."""
+"""Theorem 4 asks for n > 2, so that W^{n, inf} lies in C^2, as Lemma 4 needs."""
 
 MOST = 10**6
-"""Largest dimension, smoothness and depth: all logarithms of counts stay within floats."""
+"""The largest dimension, smoothness and depth: all logarithms of counts stay within floats."""
 
 BISECTIONS = 200
-"""More than enough for every bit of a float."""
+"""The number of bisections: more than enough for every bit of a float."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,17 @@ class Resources:
 
     @property
     def n_layers(self) -> float:
-        """Of the transformer: a_n = O(n^2), Remark 2."""
+        """The layers of the transformer: a_n = O(n^2), Remark 2."""
         return self.depth**2
 
     @property
     def log_heads(self) -> float:
-        """Of one of its layers: O(n K^2), Theorem 2."""
+        """The heads of one of its layers: O(n K^2), Theorem 2."""
         return log(self.depth) + 2 * self.log_width
 
     @property
     def log_matrices(self) -> float:
-        """Layers times heads."""
+        """The number of matrices: layers times heads."""
         return log(self.n_layers) + self.log_heads
 
 
@@ -72,7 +72,7 @@ class Pair:
 
 
 def indicator(error: float) -> Pair:
-    """Theorem 3, whose dimension grows as eps^(-1/4) while the error falls."""
+    """Theorem 3, in which the dimension grows as eps^(-1/4) while the error falls."""
     inverse = -log(within_one("error", error))
     root = exp(inverse / 4)
     shallow = Resources("2 layers", 2.0, log_width=root, log_printed=2 * root)
@@ -80,9 +80,9 @@ def indicator(error: float) -> Pair:
 
 
 def indicator_in(dimension: int, error: float) -> Pair:
-    """Lemmas 1 and 2 in a given dimension d: 2 layers need exp(d) units, if eps is below d^-4.
+    """Lemmas 1 and 2 in a given dimension d: 2 layers need exp(d) units if eps is below d^-4.
 
-    Above that Lemma 1 says nothing, and one unit stands for it. Lemma 2 prints its width as
+    Above that Lemma 1 says nothing, and one unit is assumed. Lemma 2 prints its width as
     8 d^2 / sigma, where sigma is the activation; it is read as 8 d^2 / eps.
     """
     count("dimension", dimension, most=MOST)
@@ -105,13 +105,13 @@ def smooth(error: float, *, dimension: int, smoothness: int, depth: int) -> Pair
 
 
 def indicator_crossover() -> float:
-    """ln(1/eps) beyond which 3 layers are always cheaper than 2."""
+    """The ln(1/eps) beyond which 3 layers are always cheaper than 2."""
     # 3 ln 2 + 2 exp(t / 4) - 3 ln 3 - 2 t is least where exp(t / 4) = 4
     return _last_crossing(lambda t: 3 * log(2 / 3) + 2 * exp(t / 4) - 2 * t, 4 * log(4))
 
 
 def smooth_crossover(*, dimension: int, smoothness: int, depth: int) -> float | None:
-    """ln(1/eps) beyond which the deep network is always cheaper; None if there is no such error.
+    """The ln(1/eps) beyond which the deep network is always cheaper; None if there is none.
 
     With a = 1 / (L - 1) - 2 d / s the shallow transformer has exp(a t) (L / (t + 1))^3 times as
     many matrices, t = ln(1/eps). For a > 0, which is 2 (L - 1) d < s, this ends above 1; for a <= 0
@@ -127,7 +127,7 @@ def smooth_crossover(*, dimension: int, smoothness: int, depth: int) -> float | 
 
 
 def _last_crossing(advantage: Callable[[float], float], lowest: float) -> float:
-    """Where a convex function becomes positive for good; 0 if it is so at its lowest point."""
+    """Where a convex function becomes positive for good; 0 if its lowest value is positive."""
     if advantage(lowest) > 0:
         return 0.0
     low, high = lowest, 2 * lowest + 1
@@ -140,7 +140,7 @@ def _last_crossing(advantage: Callable[[float], float], lowest: float) -> float:
 
 
 def within_one(name: str, value: object) -> float:
-    """`value` as a float, if it lies strictly between 0 and 1."""
+    """The value as a float; it must lie strictly between 0 and 1."""
     number = finite(name, value)
     if not 0 < number < 1:
         raise SettingError.not_inside(name, value, low=0.0, high=1.0)

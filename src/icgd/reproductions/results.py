@@ -1,11 +1,11 @@
-"""From a figure's name to its files: train what is missing, keep what is done, write the rest.
+"""From a figure's name to its files: do the studies that are missing, and write the results.
 
     <out>/<figure>/<preset>.json, <preset>.csv    the numbers, and how they came about
     <out>/<figure>/<preset>.png                   the picture
-    <out>/<figure>/.<preset>.partial/             finished and half-trained models, while it runs
+    <out>/<figure>/.<preset>.partial/             finished and half-trained models, until the end
 
-An interrupted reproduction goes on where it stopped: a model that was trained is not trained again,
-and one that was half trained goes on from its checkpoint.
+An interrupted reproduction continues where it stopped: a trained model is not trained again, and a
+half-trained one continues from its checkpoint.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from icgd.problems.settings import count
 from icgd.reproductions import plotting
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
-    AbstractRun,
+    AbstractStudy,
     Outcome,
     Row,
-    Run,
+    Study,
     Summary,
 )
+from icgd.training.checkpoints import flat, require_equal
 from icgd.training.sweeps import sweep
 from icgd.weights.atomic import whole_file
 
@@ -54,7 +55,7 @@ class Reproduced:
 
 
 def reproduce(
-    reproduction: AbstractReproduction[Run, Outcome],
+    reproduction: AbstractReproduction[Study, Outcome],
     preset: str,
     *,
     out: Path,
@@ -62,25 +63,28 @@ def reproduce(
     n_workers: int = 1,
     on_progress: OnProgress | None = None,
 ) -> Reproduced:
-    """Train every model of a figure, and write its numbers and its picture."""
+    """Do every study of a figure, and write its numbers and its picture."""
     start = perf_counter()
     count("n_workers", n_workers)
     plotting.require_matplotlib()
-    runs = reproduction.runs(preset, seed)
+    studies = reproduction.studies(preset, seed)
     folder = out / reproduction.name
-    kept = _partial_folder(folder / f".{preset}.partial", seed, runs)
-    jobs = [(run, kept / f"{index:03d}") for index, run in enumerate(runs)]
+    kept = _partial_folder(folder / f".{preset}.partial", seed, studies)
+    jobs = [(study, kept / f"{index:03d}") for index, study in enumerate(studies)]
     runner = "pool" if n_workers > 1 else "in-process"
     outcomes = sweep(_finished, jobs, n_workers=n_workers, runner=runner, on_progress=on_progress)
-    rows = reproduction.rows(runs, outcomes)
+    rows = reproduction.rows(studies, outcomes)
     facts = {
-        **_identity(reproduction, preset, seed),
+        "figure": reproduction.name,
+        "place": reproduction.place,
+        "preset": preset,
+        "seed": seed,
         **circumstances(),
         "n_workers": n_workers,
         "seconds": round(perf_counter() - start, 1),
         "training_seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
-        "n_models": len(runs),
-        "budgets": [asdict(budget) for budget in dict.fromkeys(run.budget for run in runs)],
+        "n_models": len(studies),
+        "budgets": [asdict(each) for each in dict.fromkeys(study.budget for study in studies)],
     }
     done = write(reproduction, facts, rows, folder)
     shutil.rmtree(kept, ignore_errors=True)
@@ -88,7 +92,7 @@ def reproduce(
 
 
 def write(
-    reproduction: AbstractReproduction[Run, Outcome],
+    reproduction: AbstractReproduction[Study, Outcome],
     facts: dict[str, Any],
     rows: list[Row],
     folder: Path,
@@ -109,19 +113,8 @@ def write(
     return Reproduced(numbers, summary, folder, tuple(contents))
 
 
-def _identity(
-    reproduction: AbstractReproduction[Run, Outcome], preset: str, seed: int
-) -> dict[str, Any]:
-    return {
-        "figure": reproduction.name,
-        "place": reproduction.place,
-        "preset": preset,
-        "seed": seed,
-    }
-
-
 def stored_rows(path: Path) -> list[Row]:
-    """The rows of numbers that were written before."""
+    """The rows in a file of numbers."""
     numbers = _read(path)
     if not isinstance(numbers, dict) or not numbers.get("rows"):
         raise CheckpointError.damaged(path, "it has no rows")
@@ -130,7 +123,7 @@ def stored_rows(path: Path) -> list[Row]:
 
 
 def circumstances() -> dict[str, Any]:
-    """When, with which code and on what kind of machine; nothing that names the machine."""
+    """The date, the code and the kind of machine; nothing that names the machine."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit(),
@@ -144,7 +137,7 @@ def circumstances() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of this code, marked if it was changed since; None if it is not in git."""
+    """The commit of this code, marked if the code has changed since; None if it is not in git."""
     package = Path(__file__).parents[1]
     top = _git("rev-parse", "--show-toplevel", at=package)
     if top is None or Path(top) / "src" / "icgd" != package:
@@ -160,16 +153,12 @@ def _git(*arguments: str, at: Path) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _partial_folder(folder: Path, seed: int, runs: Sequence[Run]) -> Path:
-    """A folder for unfinished work, of these very runs."""
-    given = _flat({"seed": seed, "models": [asdict(run) for run in runs]})
+def _partial_folder(folder: Path, seed: int, studies: Sequence[Study]) -> Path:
+    """A folder for the unfinished work of these studies; it may hold no other."""
+    given = flat({"seed": seed, "models": [asdict(study) for study in studies]})
     record = folder / "runs.json"
     if record.exists():
-        stored = _read(record)
-        for name in {**given, **stored}:
-            if stored.get(name) != given.get(name):
-                values = stored.get(name), given.get(name)
-                raise CheckpointError.other_configuration(folder, name, *values)
+        require_equal(folder, _read(record), given)
         return folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -179,24 +168,14 @@ def _partial_folder(folder: Path, seed: int, runs: Sequence[Run]) -> Path:
     return folder
 
 
-def _flat(data: Any, name: str = "") -> dict[str, Any]:
-    """Nested data as a flat table, such as {"models.0.budget.n_steps": 4}."""
-    if isinstance(data, list | tuple):
-        data = dict(enumerate(data))
-    if not isinstance(data, dict):
-        return {name: data}
-    inner = [_flat(part, f"{name}.{key}" if name else key) for key, part in data.items()]
-    return {key: value for table in inner for key, value in table.items()}
-
-
-def _finished(job: tuple[AbstractRun[Outcome], Path]) -> Outcome:
-    """The outcome of a run: read if it is there, else trained, and kept."""
-    run, folder = job
+def _finished(job: tuple[AbstractStudy[Outcome], Path]) -> Outcome:
+    """The outcome of a study, which is read if it is there, or else found and kept."""
+    study, folder = job
     record = folder / "outcome.json"
     if record.exists():
-        return run.outcome_of(_read(record))
-    outcome = run.train(folder)
-    folder.mkdir(exist_ok=True)  # a run without checkpoints made none
+        return study.outcome_of(_read(record))
+    outcome = study.train(folder)
+    folder.mkdir(exist_ok=True)  # a study without checkpoints made none
     _write(record, asdict(outcome))
     return outcome
 
@@ -214,7 +193,7 @@ def _write(path: Path, data: Any) -> None:
 
 
 def _json(facts: dict[str, Any]) -> bytes:
-    """Facts an entry a line, rows a row a line: short, and good to compare."""
+    """JSON with a line for each fact and for each row: it is short, and good to compare."""
     tables = ("summary", "rows")
     parts = [f"  {json.dumps(key)}: {_entry(value, key in tables)}" for key, value in facts.items()]
     return ("{\n" + ",\n".join(parts) + "\n}\n").encode()

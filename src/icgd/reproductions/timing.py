@@ -1,4 +1,4 @@
-"""Fair timing on a noisy machine: jobs take turns, and medians of one session are compared."""
+"""Fair timing on a noisy machine: jobs take turns, and their medians are compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Name = TypeVar("Name")
 
 
 def interleaved_medians(jobs: Mapping[Name, Job], *, rounds: int = 15) -> dict[Name, float]:
-    """Median seconds of every job; a slow moment is spread over all of them."""
+    """The median seconds of every job; a slow moment is spread over all of them."""
     seconds = interleaved_seconds(jobs, rounds, perf_counter)
     return {name: median(turn[name] for turn in seconds) for name in jobs}
 
@@ -24,7 +24,7 @@ def interleaved_medians(jobs: Mapping[Name, Job], *, rounds: int = 15) -> dict[N
 def interleaved_seconds(
     jobs: Mapping[Name, Job], rounds: int, clock: Clock
 ) -> list[dict[Name, float]]:
-    """Seconds of every job in every round; jobs that stand together are run together."""
+    """The seconds of every job in every round; each round runs the jobs in their order."""
     for job in jobs.values():
         job()  # the first time pays for caches
     return [{name: _seconds(job, clock) for name, job in jobs.items()} for _ in range(rounds)]
@@ -38,7 +38,7 @@ def _seconds(job: Job, clock: Clock) -> float:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For jobs so small that a second thread waits more than it works."""
+    """Use one thread; for jobs so small that a second thread waits more than it works."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""The picture of wang-resources: the two theorems above, measured widths and matrices below."""
+"""The picture of wang-resources: two theorems above, measured widths and matrices below."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from icgd.reproductions.wang_widths import DEEP, DEPTHS, SHALLOW, dimensions, ne
 COLOURS = {SHALLOW: BLUE, DEEP: ORANGE}
 MARKERS = {0.1: ("o", -0.2), 0.05: ("s", 0.0), 0.03: ("^", 0.2)}
 SHIFTS = {SHALLOW: -0.05, DEEP: 0.05}
-"""Errors and depths are shifted a little, so that equal widths do not hide each other."""
+"""Points are shifted a little by error and depth, so that equal widths stay visible."""
 
 LEAST_ERROR = 1e-6
-"""Where the curves of the theorems end: those that cross have crossed by then."""
+"""The curves of the theorems end at this error, beyond their crossings."""
 
 SMOOTH = {"-": {"dimension": 1, "smoothness": 6}, "--": {"dimension": 2, "smoothness": 4}}
-"""Two functions of Theorem 4: for the second, 2 (L - 1) d < s does not hold."""
+"""Two functions of Theorem 4; the second does not satisfy 2 (L - 1) d < s."""
 
 N_POINTS = 200
 ERROR = 0.05
-"""At which transformers are compared."""
+"""The error at which transformers are compared."""
 
 LINES = {"relu-stack": "-", "softmax-stack": ":", "recursion": "--"}
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    """Four panels."""
+    """Draw the four panels."""
     figure, panels = plotting.new_grid(12.0, 8.8, 2, 2)
     _draw_indicator(panels[0])
     _draw_smooth(panels[1])
@@ -42,7 +42,7 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 
 def _draw_indicator(panel: Axes) -> None:
-    """Theorem 3: layers times heads; dashed, what it prints for 3 layers."""
+    """Draw layers times heads by Theorem 3, and dashed the count that it prints for 3 layers."""
     pairs = [resources.indicator(error) for error in _errors()]
     _curve(panel, BLUE, [pair.shallow.log_matrices for pair in pairs])
     _curve(panel, ORANGE, [pair.deep.log_matrices for pair in pairs])
@@ -53,7 +53,7 @@ def _draw_indicator(panel: Axes) -> None:
 
 
 def _draw_smooth(panel: Axes) -> None:
-    """Theorem 4 for two functions: the cost of 2 layers depends on neither."""
+    """Draw Theorem 4 for two functions; the cost of 2 layers depends on neither."""
     for linestyle, function in SMOOTH.items():
         pairs = [resources.smooth(error, **function, depth=SHALLOW) for error in _errors()]
         name = f"d = {function['dimension']}, {function['smoothness']} derivatives"
@@ -71,13 +71,13 @@ def _curve(
 
 
 def _errors() -> list[float]:
-    """From 1/2 down to the least, in equal ratios."""
+    """The errors from 1/2 down to the least, in equal ratios."""
     span = log(LEAST_ERROR / 0.5)
     return [0.5 * exp(span * k / (N_POINTS - 1)) for k in range(N_POINTS)]
 
 
 def _mark(panel: Axes, crossover: float | None) -> None:
-    """The error below which the deep network costs less."""
+    """Mark the error below which the deep network costs less."""
     if crossover is not None:
         panel.axvline(exp(-crossover), color=FAINT, linewidth=1, linestyle=":")
         height = panel.get_ylim()[1] ** 0.05  # the axis begins at 1
@@ -85,7 +85,7 @@ def _mark(panel: Axes, crossover: float | None) -> None:
 
 
 def _describe(panel: Axes, message: str) -> None:
-    """Errors fall to the right."""
+    """Make both axes logarithmic; errors fall to the right."""
     panel.set_xscale("log")
     panel.set_yscale("log")
     panel.set_ylim(bottom=1)
@@ -95,7 +95,7 @@ def _describe(panel: Axes, message: str) -> None:
 
 
 def _draw_widths(panel: Axes, rows: Sequence[Row]) -> None:
-    """The narrowest network that reaches each error; hollow and above the grid if none did."""
+    """Draw the narrowest network that reaches each error; hollow and above all if none did."""
     for (error, (marker, shift)), depth in product(MARKERS.items(), DEPTHS):
         found = {place: needed(rows, place, depth, error) for place in dimensions(rows)}
         places = [place + shift + SHIFTS[depth] for place in found]
@@ -114,7 +114,7 @@ def _draw_widths(panel: Axes, rows: Sequence[Row]) -> None:
 
 
 def _draw_matrices(panel: Axes, rows: Sequence[Row]) -> None:
-    """Heads of one training step of the networks that suffice for one error."""
+    """Draw the heads of one training step of the networks that suffice for one error."""
     for depth, (name, linestyle) in product(DEPTHS, LINES.items()):
         found = {place: needed(rows, place, depth, ERROR).heads(name) for place in dimensions(rows)}
         seen = {place: heads for place, heads in found.items() if heads is not None}

@@ -1,9 +1,9 @@
 r"""wang-resources: parameter matrices against error, for shallow and deep networks.
 
-From the theorems (`resources.py`), and measured: networks of 2 and of 3 layers learn the indicator
-of a ball, all with the same budget (`wang_training.py`); the smallest width whose best seed comes
-below an error is the width that suffices; and every construction that accepts a network of that
-width compiles it. Its parameter matrices are the heads of all layers of one training step.
+The figure shows the theorems (`resources.py`) and a measurement. Networks of 2 and of 3 layers
+learn the indicator of a ball, all with the same budget (`wang_training.py`). The smallest width
+whose best seed comes below an error is the width that suffices. Every construction that accepts a
+network of that width compiles it; its matrices are the heads of all layers of one training step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from icgd.reproductions.reproduction import (
     preset_of,
     six_digits,
 )
-from icgd.reproductions.wang_training import LARGEST_RADIUS, Budget, Outcome, Run
+from icgd.reproductions.wang_training import LARGEST_RADIUS, Budget, Outcome, Study
 from icgd.reproductions.wang_widths import (
     DEEP,
     DEPTHS,
@@ -43,12 +43,12 @@ from icgd.reproductions.wang_widths import (
 from icgd.weights.summary import Summary as Size
 
 STEP_SIZE = 0.1
-"""Of the compiled gradient step; sizes do not depend on it."""
+"""The step size of the compiled gradient step; sizes do not depend on it."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Which networks are trained; those of 2 layers are cheap, and are tried with more widths."""
+    """Which networks are trained; those of 2 layers are cheap and are tried with more widths."""
 
     dimensions: tuple[int, ...]
     shallow_widths: tuple[int, ...]
@@ -57,13 +57,13 @@ class Sizes:
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """Depth and width of the networks."""
+        """The depth and the width of each network."""
         widths = {SHALLOW: self.shallow_widths, DEEP: self.deep_widths}
         return [(depth, width) for depth in DEPTHS for width in widths[depth]]
 
 
 def _doubled(least: int, most: int) -> tuple[int, ...]:
-    """least, 2 least, 4 least, ..., most."""
+    """The widths least, 2 least, 4 least, ..., most."""
     return tuple(least * 2**k for k in range((most // least).bit_length()))
 
 
@@ -76,39 +76,33 @@ PRESETS = {
         tuple(range(2, 17)), _doubled(2, 4096), _doubled(2, 512), Budget(40_000, 1024, 100_000, 10)
     ),
 }
-"""The paper has no experiment; its preset is what more time can buy."""
+"""The paper has no experiment; the preset `paper` is what more time can buy."""
 
 
 @final
-@dataclass(frozen=True)
-class ResourceFigure(AbstractReproduction[Run, Outcome]):
+class ResourceFigure(AbstractReproduction[Study, Outcome]):
     """Theorems 3 and 4, the widths that suffice, and the transformers that train them."""
 
-    name: str
-    place: str
-    shows: str
-    laptop_time: str
-
-    def runs(self, preset: str, seed: int) -> list[Run]:
+    def studies(self, preset: str, seed: int) -> list[Study]:
         """Every dimension with every depth and width."""
         sizes = preset_of(PRESETS, preset)
         return [
-            Run(dimension, depth, width, seed, sizes.budget)
+            Study(dimension, depth, width, seed, sizes.budget)
             for dimension, (depth, width) in product(sizes.dimensions, sizes.shapes)
         ]
 
-    def rows(self, runs: Sequence[Run], outcomes: Sequence[Outcome]) -> list[Row]:
+    def rows(self, studies: Sequence[Study], outcomes: Sequence[Outcome]) -> list[Row]:
         """A row for each shape of a network; one for each construction if its width suffices."""
-        measured = [_measured(run, outcome) for run, outcome in zip(runs, outcomes, strict=True)]
+        measured = [_measured(*pair) for pair in zip(studies, outcomes, strict=True)]
         found: list[Row] = []
-        for run, row in zip(runs, measured, strict=True):
+        for study, row in zip(studies, measured, strict=True):
             is_compiled = suffices(row, measured)
-            sizes = compiled_sizes(run, number(row, "largest_weight")) if is_compiled else ()
+            sizes = compiled_sizes(study, number(row, "largest_weight")) if is_compiled else ()
             found += [{**row, **size} for size in sizes] or [row]
         return found
 
     def summary(self, rows: Sequence[Row]) -> Summary:
-        """Widths that suffice in each dimension, and matrices, of 2 layers / of 3 layers."""
+        """The widths that suffice in each dimension, and matrices, for 2 / 3 layers."""
         return table(rows, dimensions(rows), ERRORS)
 
     def picture(self, rows: Sequence[Row]) -> Figure:
@@ -116,31 +110,27 @@ class ResourceFigure(AbstractReproduction[Run, Outcome]):
         return wang_picture.draw(rows)
 
 
-def _measured(run: Run, outcome: Outcome) -> Row:
-    """What training gave; no transformer yet."""
+def _measured(study: Study, outcome: Outcome) -> Row:
+    """What training gave; the columns of the transformer are empty."""
     return {
-        "dimension": run.dimension,
-        "depth": run.depth,
-        "width": run.width,
+        "dimension": study.dimension,
+        "depth": study.depth,
+        "width": study.width,
         "error": six_digits(min(outcome.errors)),
         "worst_error": six_digits(max(outcome.errors)),
         "largest_weight": six_digits(outcome.largest_weights[outcome.best]),
-        "network_weights": run.target.n_parameters,
-        "construction": None,
-        "layers": None,
-        "heads": None,
-        "d_model": None,
-        "nonzero_weights": None,
+        "network_weights": study.target.n_parameters,
+        **dict.fromkeys(("construction", "layers", "heads", "d_model", "nonzero_weights")),
     }
 
 
-def compiled_sizes(run: Run, largest_weight: float) -> Iterator[Row]:
-    """The transformers that train this network for a step, in a box that holds the best one.
+def compiled_sizes(study: Study, largest_weight: float) -> Iterator[Row]:
+    """The sizes of the transformers that train this network, in a box that holds its weights.
 
     All constructions have their default accuracy; one that cannot reach it is left out.
     """
     update = GradientStep(STEP_SIZE, box=float(ceil(largest_weight)))
-    problem = Problem(run.target, "squared", update, Domain(LARGEST_RADIUS, 1.0))
+    problem = Problem(study.target, "squared", update, Domain(LARGEST_RADIUS, 1.0))
     for name, construction in CONSTRUCTIONS.items():
         if construction.why_not(problem) is not None:
             continue
@@ -152,7 +142,7 @@ def compiled_sizes(run: Run, largest_weight: float) -> Iterator[Row]:
 
 
 def _counts(size: Size) -> Row:
-    """Those of one training step, without the layers that predict at the end."""
+    """The sizes of one training step, without the layers that predict at the end."""
     block = size.layers[: size.layers_per_step]
     return {
         "layers": size.layers_per_step,

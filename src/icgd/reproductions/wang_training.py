@@ -4,14 +4,14 @@ Directions are uniform and radii are uniform on [0, 2]. So in every dimension ha
 in the ball, the step across the sphere is seen equally often, and the best constant has the error
 1/4. The error is the mean of (g(x) - 1(|x| <= 1))^2, as in Lemmas 1 and 2, on fresh points.
 
-Networks are those that constructions take: g(x) = V_n r(V_{n-1} r(... r(V_1 [x; 1]))) with r = tanh
-and no biases; the last input is 1.
+The networks are those that constructions take: g(x) = V_n r(V_{n-1} r(... r(V_1 [x; 1]))) with
+r = tanh and no biases; the last input is 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, final
@@ -23,30 +23,30 @@ from torch import Tensor, nn
 from icgd.problems.mlp import MLP
 from icgd.problems.oracles.network import predict
 from icgd.problems.settings import count
-from icgd.reproductions.reproduction import AbstractRun
+from icgd.reproductions.reproduction import AbstractStudy
 from icgd.shapes import Labels
 from icgd.training.covariates import normal
 from icgd.training.loop import Settings, train
 from icgd.training.tasks import AbstractTask, Batch, generator_of
 
 ACTIVATION = "tanh"
-"""All constructions for networks take it: recursion needs a slope that does not jump."""
+"""All constructions for networks take tanh: recursion needs a slope that does not jump."""
 
 LARGEST_RADIUS = 2.0
-"""Twice the ball's, so that a point is inside or outside with equal chance."""
+"""Twice the radius of the ball, so that a point is inside or outside with equal chance."""
 
 FIRST_BOX = 3.0
-"""First weights are normal of variance 1 / fan-in, clipped to this."""
+"""The first weights are normal with variance 1 / fan-in, clipped to this box."""
 
 TEST_INDEX = 2**31
-"""The test's batch: training never gets so far."""
+"""The number of the test's batch, which training never reaches."""
 
 
 @dataclass(frozen=True)
 class Budget:
     """How long and on how much all networks are trained, whatever their depth and width.
 
-    `batch_size` fresh points a step; `n_seeds` networks a run, of which the best counts.
+    A step takes `batch_size` fresh points. A study trains `n_seeds` networks; the best counts.
     """
 
     n_steps: int
@@ -58,7 +58,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Test error and largest weight of every network of a run."""
+    """The test error and the largest weight of every network of a study."""
 
     errors: tuple[float, ...]
     largest_weights: tuple[float, ...]
@@ -66,12 +66,13 @@ class Outcome:
 
     @property
     def best(self) -> int:
-        """The place of the network with the least error."""
+        """The number of the network with the least error."""
         return self.errors.index(min(self.errors))
 
 
+@final
 @dataclass(frozen=True)
-class Run(AbstractRun[Outcome]):
+class Study(AbstractStudy[Outcome]):
     """Networks of one shape in one dimension, which differ in their seed."""
 
     dimension: int
@@ -88,18 +89,12 @@ class Run(AbstractRun[Outcome]):
 
     @property
     def settings(self) -> Settings:
-        budget = self.budget
-        return Settings(
-            n_steps=budget.n_steps,
-            batch_size=budget.batch_size,
-            learning_rate=budget.learning_rate,
-            final_learning_rate=budget.learning_rate / 100,
-            seed=self.seed,
-            log_every=budget.n_steps,
-        )
+        budget, rate = self.budget, self.budget.learning_rate
+        settings = Settings(budget.n_steps, budget.batch_size, rate, seed=self.seed)
+        return replace(settings, final_learning_rate=rate / 100, log_every=budget.n_steps)
 
     def train(self, folder: Path | None = None) -> Outcome:
-        """All networks at once: their losses are added, and Adam takes every weight by itself."""
+        """Train all networks at once: their losses are added, and Adam treats weights apart."""
         start = perf_counter()
         networks = Networks(self.target, range(self.seed, self.seed + self.budget.n_seeds))
         task = BallTask(self.dimension)
@@ -134,7 +129,7 @@ class Networks(nn.Module):
 @final
 @dataclass(frozen=True)
 class BallTask(AbstractTask):
-    """Points and whether they lie in the unit ball; a batch is one task with all its points."""
+    """Learn whether points lie in the unit ball; a batch is one task with all its points."""
 
     dimension: int
 

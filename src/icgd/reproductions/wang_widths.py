@@ -1,4 +1,4 @@
-"""Widths that suffice: from the rows of a figure to the narrowest networks that reach an error."""
+"""Widths that suffice: the narrowest networks, among the rows of a figure, that reach an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import product
 from icgd.reproductions.reproduction import Row, Summary, groups, number
 
 ERRORS = (0.1, 0.05, 0.03)
-"""Errors that widths are asked for; the best constant has 0.25."""
+"""The errors for which widths are sought; the best constant has the error 0.25."""
 
 SHALLOW, DEEP = DEPTHS = (2, 3)
 
@@ -18,8 +18,8 @@ SHALLOW, DEEP = DEPTHS = (2, 3)
 class Needed:
     """The narrowest network of one depth that reaches an error.
 
-    `width` is None if none of the widths up to `widest` did; `rows` has a row for each construction
-    that compiled it.
+    `width` is None if no width up to `widest` reached it. `rows` has a row for each construction
+    that compiled the network.
     """
 
     width: int | None
@@ -31,7 +31,7 @@ class Needed:
         return f">{self.widest}" if self.width is None else str(self.width)
 
     def heads(self, construction: str) -> int | None:
-        """Parameter matrices of its transformer, if there is one."""
+        """The number of parameter matrices of its transformer, if there is one."""
         row = self.rows.get(construction)
         return None if row is None else int(number(row, "heads"))
 
@@ -59,12 +59,12 @@ def suffices(row: Row, rows: Sequence[Row]) -> bool:
 
 
 def dimensions(rows: Sequence[Row]) -> list[int]:
-    """Those in which networks were trained."""
+    """The dimensions in which networks were trained."""
     return sorted({int(number(row, "dimension")) for row in rows})
 
 
 def table(rows: Sequence[Row], places: Sequence[int], errors: Sequence[float]) -> Summary:
-    """Widths that suffice, and heads of one training step, always of 2 layers / of 3 layers."""
+    """The widths that suffice, and the heads of one training step, for 2 / 3 layers."""
     constructions = [str(name) for (name,) in groups(rows, "construction") if name]
     found = []
     for dimension, error in product(places, errors):

@@ -4,7 +4,7 @@ r"""Checks of what the theorems on learnt models assume of inputs, labels and at
     4.2  labels of S X and of X have the same covariance          (U: any orthogonal matrix)
     4.3  h(W, V) = h(S^T W, S^{-1} V)                             (S: any invertible matrix)
 
-Each is tried with random matrices, so a check that holds is evidence, one that fails is proof.
+Each is tried with random matrices. So a check that holds is evidence, and one that fails is proof.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from torch import Tensor
 from icgd.problems.kernels import kernel_named
 from icgd.problems.settings import count
 from icgd.training.covariates import AbstractCovariates, Square, Tokens, normal, random_rotation
-from icgd.training.labels import AbstractLabels, KernelProcess
+from icgd.training.labels import AbstractLabels
 from icgd.training.tasks import generator_of
 
 N_DEVIATIONS = 5.0
-"""Sampling errors that a mean may be off: each of the means is by chance with odds below 1e-6."""
+"""How many sampling errors a mean may be off; by chance it is further off with odds below 1e-6."""
 
 ROUNDING = 1e-10
-"""Relative error allowed where nothing is sampled: float64, with room for ill-conditioned Sigma."""
+"""The relative error allowed where nothing is sampled, with room for ill-conditioned Sigma."""
 
 N_TOKENS = 3
-"""Tokens of a task that are looked at together: a law may be round for each, but not jointly."""
+"""How many tokens of a task are compared together: a law may be round for each, not jointly."""
 
 N_DIRECTIONS = 16
-"""Random directions along which the laws of X and S X are compared."""
+"""The number of random directions along which the laws of X and S X are compared."""
 
 N_DRAWS = 20_000
-"""Tasks drawn for a mean: it is then known to about 1 % of its spread."""
+"""How many tasks are drawn for a mean, which is then known to about 1 % of its spread."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A claim, how far the measurement is from it, and how far it may be."""
+    """A claim, the distance of the measurement from it, and the distance that is allowed."""
 
     claim: str
     measured: float
@@ -54,7 +54,7 @@ class Check:
 def covariates_are_round(
     covariates: AbstractCovariates, *, n_draws: int = N_DRAWS, seed: int = 0
 ) -> Check:
-    """Assumption 4.1: compare the moments of order 1 to 4 of X and S X, in random directions."""
+    """Assumption 4.1: compare the moments of order 1 to 4 of X and S X in random directions."""
     generator = generator_of(seed, 0)
     moved = _symmetry(covariates, generator)
     x = covariates.sample(count("n_draws", n_draws, least=2), N_TOKENS, generator)
@@ -67,25 +67,17 @@ def covariates_are_round(
 def covariance_is_invariant(
     labels: AbstractLabels, covariates: AbstractCovariates, *, n_draws: int = N_DRAWS, seed: int = 0
 ) -> Check:
-    """Assumption 4.2 at random points: exact where the covariance is known, else by sampling."""
+    """Assumption 4.2 at random points: exact if the covariance is known, or else by sampling."""
     generator = generator_of(seed, 0)
     moved = _symmetry(covariates, generator)
     x = covariates.sample(1, N_TOKENS, generator)
-    claim = f"Assumption 4.2 for {_name(labels)}: labels of S X and X covary alike"
+    claim = f"Assumption 4.2 for {labels.name}: labels of S X and X covary alike"
     before, after = labels.covariance(x), labels.covariance(x @ moved.mT)
     if before is not None and after is not None:
         return Check(claim, _distance(before, after), ROUNDING, "of the largest entry")
     copies = x.expand(count("n_draws", n_draws, least=2), -1, -1)
     drawn = [_products(labels.sample(points, generator)) for points in (copies, copies @ moved.mT)]
     return Check(claim, _deviation(drawn[1] - drawn[0]), N_DEVIATIONS, "sampling errors")
-
-
-def _name(labels: AbstractLabels) -> str:
-    """The law, with its kernels if it has some."""
-    if not isinstance(labels, KernelProcess):
-        return type(labels).__name__
-    kernels = " + ".join(head.kernel for head in labels.machine.heads)
-    return f"{type(labels).__name__}, {kernels}"
 
 
 def attention_is_invariant(kernel: str, input_width: int = 5, *, seed: int = 0) -> Check:
@@ -101,7 +93,7 @@ def attention_is_invariant(kernel: str, input_width: int = 5, *, seed: int = 0) 
 
 
 def _symmetry(covariates: AbstractCovariates, generator: np.random.Generator) -> Square:
-    """S = Sigma^{1/2} U Sigma^{-1/2} for a random U."""
+    """The matrix S = Sigma^{1/2} U Sigma^{-1/2} for a random U."""
     rotation = random_rotation(covariates.input_width, generator)
     return covariates.root @ rotation @ covariates.whitening
 
@@ -113,13 +105,13 @@ def _well_conditioned(width: int, generator: np.random.Generator) -> Square:
 
 
 def _moments(x: Tokens, direction: Tensor) -> Tensor:
-    """Powers 1 to 4 of each task's projections."""
+    """The powers 1 to 4 of each task's projections."""
     projected = x.flatten(1) @ direction
     return torch.cat([projected**power for power in range(1, 5)], dim=1)
 
 
 def _products(y: Tensor) -> Tensor:
-    """y_i y_j of each pair of tokens."""
+    """The products y_i y_j of each pair of tokens."""
     return (y[:, :, None] * y[:, None, :]).flatten(1)
 
 

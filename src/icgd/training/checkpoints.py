@@ -1,16 +1,16 @@
-"""Checkpoints: safetensors files from which a killed run goes on with the same bits.
+"""Checkpoints: safetensors files from which a killed training continues with the same bits.
 
 A file holds the model, Adam's state and the log as tensors, and the step and the configuration as
-JSON in its metadata, with a digest over everything. Nothing is pickled. The last two are kept; a
-new one appears whole, and only then an older one goes, so that a kill at any time leaves a good
-one. Time and size grow with the parameters and the rows of the log.
+JSON in its metadata, with a digest over everything. Nothing is pickled. The last two files are
+kept. A new one appears whole before an older one is removed, so that a kill at any time leaves a
+good one. Time and size grow with the parameters and the rows of the log.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,21 +28,21 @@ from icgd.weights.atomic import whole_file
 from icgd.weights.files import digest
 
 FORMAT = 1
-"""Version of the file format; raised when older readers could misread a file."""
+"""The version of the file format; it rises when older readers could misread a file."""
 
 HEADER = "icgd_checkpoint"
-"""The only entry of the metadata: several are written in random order, one gives equal files."""
+"""The only entry of the metadata: several would be written in random order."""
 
 KEPT = 2
-"""The newest, and one to fall back on if the disk loses the newest."""
+"""How many files are kept: the newest, and one to fall back on if it is damaged."""
 
 Configuration = dict[str, Any]
-"""Plain JSON data that identify a run: its settings, its task, its model."""
+"""Plain JSON data that identify a training: its settings, its task, its model."""
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything that a run needs to go on: after `step` updates, tensors by name and the log."""
+    """Everything that a training needs to continue after `step` updates."""
 
     step: int
     tensors: Mapping[str, Tensor]
@@ -50,7 +50,7 @@ class State:
 
 
 class Checkpoints:
-    """The checkpoints of one run in its folder."""
+    """The checkpoints of one training in its folder."""
 
     def __init__(self, folder: Path, configuration: Configuration) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class Checkpoints:
         self._good: list[Path] = []
 
     def save(self, state: State) -> None:
-        """Write a checkpoint; then remove those before it, but for one."""
+        """Write a checkpoint; then remove the earlier ones except one."""
         path = self.folder / f"checkpoint-{state.step:09d}.safetensors"
         _write(path, state, self.configuration)
         if path not in self._good:
@@ -66,22 +66,23 @@ class Checkpoints:
         self.tidy()
 
     def tidy(self) -> None:
-        """Remove earlier checkpoints that are not kept, and what a kill left of unfinished files.
+        """Remove earlier checkpoints that are not kept, and unfinished files that a kill left.
 
-        Later ones, damaged or else they had been loaded, wait until their step is saved again.
+        Later checkpoints are damaged, or they would have been loaded; they stay until training
+        reaches their step and replaces them.
         """
         newest = self._good[-1:]
         old = [path for path in self._paths() if [path] < newest and path not in self._good]
         unfinished = (".checkpoint-*.partial", ".log.*.partial")
         for path in [*old, *(path for name in unfinished for path in self.folder.glob(name))]:
-            with suppress(OSError):  # it stays: no harm
+            with suppress(OSError):  # a file that stays does no harm
                 path.unlink()
 
     def load(self) -> State | None:
-        """The newest state that can be read; None if the run has not begun.
+        """The newest state that can be read; None if the training has not begun.
 
-        Raises `CheckpointError` if no file can be read, or if it is of another configuration.
-        Files are never changed here.
+        Raises `CheckpointError` if no file can be read, or if it has another configuration. This
+        never changes a file.
         """
         damages: list[CheckpointError] = []
         paths = self._paths()
@@ -92,7 +93,10 @@ class Checkpoints:
                 damages.append(problem)
                 paths.pop()
                 continue
-            _require_equal(paths[-1], stored, self.configuration)
+            before, now = flat(stored), flat(self.configuration)
+            require_equal(
+                paths[-1], before, now, ("settings.n_steps",) * _may_train_on(before, now)
+            )
             for damage in damages:
                 warnings.warn(f"{damage} Going on from {paths[-1]}.", stacklevel=2)
             self._good = paths[-KEPT:]
@@ -121,7 +125,7 @@ def _write(path: Path, state: State, configuration: Configuration) -> None:
 
 
 def _read(path: Path) -> tuple[State, Configuration]:
-    """State and configuration in a file, whose digest is checked."""
+    """The state and the configuration in a file, whose digest is checked."""
     try:
         with safe_open(path, framework="pt") as file:
             header: dict[str, Any] = json.loads((file.metadata() or {}).get(HEADER, "{}"))
@@ -141,7 +145,7 @@ def _digest(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
 
 
 def _as_tensor(log: Log) -> Tensor:
-    """A row for each row of the log: float64 keeps every bit, also of NaN."""
+    """The rows of the log; float64 keeps every bit, also of NaN."""
     values = [list(row.values()) for row in log.rows]
     return torch.tensor(values, dtype=torch.float64).reshape(len(log.rows), len(log.columns))
 
@@ -150,32 +154,34 @@ def _as_log(values: Tensor, columns: list[str]) -> Log:
     return Log(tuple(dict(zip(columns, row, strict=True)) for row in values.tolist()))
 
 
-def _require_equal(path: Path, stored: Configuration, given: Configuration) -> None:
-    """Raise `CheckpointError` for the first entry that differs; see `_may_train_on`."""
-    before, now = dict(_entries(stored)), dict(_entries(given))
-    for name in now | before:
-        old, new = before.get(name), now.get(name)
-        if old != new and not (name == "settings.n_steps" and _may_train_on(stored, given)):
+def require_equal(
+    path: Path, stored: Mapping[str, Any], given: Mapping[str, Any], exempt: Sequence[str] = ()
+) -> None:
+    """Raise `CheckpointError` for the first entry of two flat tables that differs."""
+    for name in {**given, **stored}:
+        old, new = stored.get(name), given.get(name)
+        if old != new and name not in exempt:
             raise CheckpointError.other_configuration(path, name, old, new)
 
 
-def _may_train_on(stored: Configuration, given: Configuration) -> bool:
-    """More steps continue a run of constant learning rate; a decay depends on their number."""
-    constant = stored["settings"]["final_learning_rate"] is None
-    return bool(constant and given["settings"]["n_steps"] > stored["settings"]["n_steps"])
+def _may_train_on(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Whether only steps are added, and the learning rate is constant: a decay depends on them."""
+    constant = stored.get("settings.final_learning_rate") is None
+    return bool(constant and given.get("settings.n_steps", 0) > stored.get("settings.n_steps", 0))
 
 
-def _entries(data: object, name: str = "") -> Iterator[tuple[str, object]]:
-    """Every number or text in nested data, with names such as "settings.seed"."""
-    if isinstance(data, dict):
-        for key, value in data.items():
-            yield from _entries(value, f"{name}.{key}" if name else str(key))
-    else:
-        yield name, data
+def flat(data: Any, name: str = "") -> dict[str, Any]:
+    """Nested data as a flat table, such as {"models.0.budget.n_steps": 4}."""
+    if isinstance(data, list | tuple):
+        data = dict(enumerate(data))
+    if not isinstance(data, dict):
+        return {name: data}
+    inner = [flat(part, f"{name}.{key}" if name else key) for key, part in data.items()]
+    return {key: value for table in inner for key, value in table.items()}
 
 
 def tensors_of(model: nn.Module, optimizer: Adam) -> dict[str, Tensor]:
-    """Copies of what training changes, by name: "model.<name>" and "adam.<parameter>.<moment>"."""
+    """Copies of what training changes, called model.<name> and adam.<parameter>.<moment>."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         for moment, tensor in optimizer.state.get(parameter, {}).items():
@@ -185,7 +191,7 @@ def tensors_of(model: nn.Module, optimizer: Adam) -> dict[str, Tensor]:
 
 
 def restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Adam) -> None:
-    """Put the tensors of `tensors_of` back, bit for bit."""
+    """Put the tensors of `tensors_of` back into the model and Adam, bit for bit."""
     parts = {name.removeprefix("model."): tensors[name] for name in tensors if name[:6] == "model."}
     model.load_state_dict(parts)
     optimizer.state.clear()

@@ -1,7 +1,7 @@
-r"""Laws of the inputs x of a task, each with the matrix Sigma that makes it round.
+r"""Laws of the inputs x of a task, each with the matrix Sigma that makes the law round.
 
 For every orthogonal U the tokens Sigma^{1/2} U Sigma^{-1/2} x have the same law as the tokens x
-(Assumption 4.1 of the paper). Sigma is fixed up to a factor; it is not always the covariance.
+(Assumption 4.1 of cheng). Sigma is fixed up to a factor; it is not always the covariance.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Square = Float[Tensor, "input_width input_width"]
 """A matrix on the input space."""
 
 Tokens = Float[Tensor, "task token input_width"]
-"""Inputs of all tokens, the query last."""
+"""The inputs of all tokens, the query last."""
 
 PAPER_SPECTRUM = (1.0, 1.0, 0.25, 2.25, 1.0)
-"""Eigenvalues of Sigma in all experiments of the paper (App. H.1)."""
+"""The eigenvalues of Sigma in all experiments of cheng (App. H.1)."""
 
 
 def normal(generator: np.random.Generator, *shape: int) -> Tensor:
@@ -46,8 +46,15 @@ def random_rotation(width: int, generator: np.random.Generator) -> Square:
     return uniform
 
 
+def power_of(matrix: Square, exponent: float) -> Square:
+    """The power of a symmetric positive definite matrix."""
+    values, vectors = torch.linalg.eigh(matrix)
+    power: Tensor = (vectors * values**exponent) @ vectors.mT
+    return power
+
+
 def as_matrix(name: str, matrix: object) -> Tensor:
-    """`matrix` in float64, if it is square and of finite numbers."""
+    """The matrix in float64; it must be square and have finite entries."""
     square = torch.tensor(as_rows(name, matrix), dtype=torch.float64)
     if square.ndim != 2 or square.shape[0] != square.shape[1]:
         raise DistributionError.not_square(name, square.shape)
@@ -77,22 +84,17 @@ class AbstractCovariates(ABC):
 
     @abstractmethod
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
-        """Inputs of `n_tasks` independent tasks of `n_tokens` tokens each."""
+        """The inputs of `n_tasks` independent tasks of `n_tokens` tokens each."""
 
     @cached_property
     def root(self) -> Square:
-        """Sigma^{1/2}, the symmetric one."""
-        return self._power(0.5)
+        """The symmetric root Sigma^{1/2}."""
+        return power_of(self.covariance, 0.5)
 
     @cached_property
     def whitening(self) -> Square:
-        """Sigma^{-1/2}: it makes the law rotation invariant."""
-        return self._power(-0.5)
-
-    def _power(self, exponent: float) -> Tensor:
-        values, vectors = torch.linalg.eigh(self.covariance)
-        power: Tensor = (vectors * values**exponent) @ vectors.mT
-        return power
+        """Sigma^{-1/2}, which makes the law rotation invariant."""
+        return power_of(self.covariance, -0.5)
 
     @property
     def input_width(self) -> int:
@@ -122,7 +124,7 @@ class Ellipsoid(AbstractCovariates):
         return cls(torch.eye(count("input_width", input_width), dtype=torch.float64))
 
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
-        """Gaussian directions, scaled to length 1, then moved by Sigma^{1/2}."""
+        """Gaussian vectors, scaled to length 1, times Sigma^{1/2}."""
         xi = normal(generator, n_tasks, n_tokens, self.input_width)
         return functional.normalize(xi, dim=-1) @ self.root
 
@@ -132,7 +134,7 @@ class Gaussian(AbstractCovariates):
     """x ~ N(0, Sigma), independent (Example 4)."""
 
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
-        """Standard normal numbers, moved by Sigma^{1/2}."""
+        """Standard normal vectors times Sigma^{1/2}."""
         return normal(generator, n_tasks, n_tokens, self.input_width) @ self.root
 
 
@@ -151,7 +153,7 @@ class GaussianMixture(AbstractCovariates):
         count("n_clusters", self.n_clusters)
 
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
-        """A mean of the task and noise of the token, moved by Sigma^{1/2}."""
+        """The sum of a mean of the task and noise of the token, times Sigma^{1/2}."""
         means = normal(generator, n_tasks, self.n_clusters, self.input_width)
         cluster = torch.from_numpy(generator.integers(self.n_clusters, size=(n_tasks, n_tokens)))
         mean = means.gather(1, cluster[..., None].expand(-1, -1, self.input_width))

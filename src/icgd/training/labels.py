@@ -7,10 +7,10 @@ positive kernel, and a kernel such as relu, which is not positive, has a process
     K_+ = [ K_hat  nu ]        the best prediction (13) is   nu^T K_hat^{-1} (y_1, ..., y_n).
           [ nu^T   mu ]
 
-Kernel matrices of close points are nearly singular. What lies within rounding of 0 counts as 0:
-eigenvalues and pivots of at most n_tokens * 2.2e-16 times the largest, the error of float64 in an
-eigenvalue. This moves the covariance by no more than rounding did, and labels of equal points stay
-equal. The inverse is then the pseudo-inverse, still the conditional mean.
+Kernel matrices of close points are nearly singular. Eigenvalues and pivots of at most
+n_tokens * 2.2e-16 times the largest, the error of float64 in an eigenvalue, count as 0. This moves
+the covariance by no more than rounding did, and labels of equal points stay equal. The inverse is
+then the pseudo-inverse, which still gives the conditional mean.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from icgd.problems.settings import count, instance
 from icgd.training.covariates import Tokens, as_matrix, normal
 
 TokenLabels = Float[Tensor, "task token"]
-"""Labels of all tokens, the query last."""
+"""The labels of all tokens, the query last."""
 
 QueryLabels = Float[Tensor, "task"]
-"""Predictions of the last label."""
+"""The predictions of the last label."""
 
 Covariances = Float[Tensor, "task token token"]
-"""Covariance of the labels of each task."""
+"""The covariance of the labels of each task."""
 
 TASKS_AT_ONCE = 512
-"""Kernel matrices of so many tasks fit the cache, and bound the memory of a batch of any size."""
+"""The kernel matrices of so many tasks fit the cache and bound the memory of any batch."""
 
 
 class AbstractLabels(ABC):
@@ -55,19 +55,24 @@ class AbstractLabels(ABC):
 
     @abstractmethod
     def sample(self, x: Tokens, generator: np.random.Generator) -> TokenLabels:
-        """Labels of all tokens."""
+        """Draw the labels of all tokens."""
 
     @abstractmethod
     def bayes(self, x: Tokens, y: TokenLabels) -> QueryLabels | None:
-        """Mean of the last label given the others, or None where it is unknown."""
+        """The mean of the last label given the others; None if it is unknown."""
 
     @abstractmethod
     def covariance(self, x: Tokens) -> Covariances | None:
-        """E[y_i y_j] given x, of each pair of tokens; None if it can only be sampled."""
+        """The mean E[y_i y_j] given x for each pair of tokens; None if it can only be sampled."""
+
+    @property
+    def name(self) -> str:
+        """The law in words."""
+        return type(self).__name__
 
     @property
     def input_width(self) -> int | None:
-        """Width of the inputs, or None if any will do."""
+        """The width of the inputs; None if every width will do."""
         return None if self.whitening is None else len(self.whitening)
 
     def whitened(self, x: Tokens) -> Tokens:
@@ -85,10 +90,10 @@ class AbstractLabels(ABC):
 @final
 @dataclass(frozen=True, eq=False)
 class KernelProcess(AbstractLabels):
-    """Labels from N(0, K_+), K the kernel matrix of the whitened points (Example 7).
+    """Labels from N(0, K_+), where K is the kernel matrix of the whitened points (Example 7).
 
-    Cost a task: of order n_tokens^3, a Cholesky factor if K is positive, about 20 times that if
-    not; only n_tokens * input_width for the linear kernel.
+    A task costs a Cholesky factor, of order n_tokens^3, if K is positive, and about 20 times that
+    if not. The linear kernel costs n_tokens * input_width only.
     """
 
     machine: KernelMachine
@@ -102,11 +107,16 @@ class KernelProcess(AbstractLabels):
             raise DistributionError.other_width(self.input_width, len(self.whitening))
 
     @property
+    def name(self) -> str:
+        """The law and the kernels of its heads."""
+        return f"{super().name}, {' + '.join(head.kernel for head in self.machine.heads)}"
+
+    @property
     def input_width(self) -> int:
         return self.machine.input_width
 
     def sample(self, x: Tokens, generator: np.random.Generator) -> TokenLabels:
-        """Standard normal numbers, times a matrix F with F F^T = K_+."""
+        """Draw standard normal numbers, and multiply them by a matrix F with F F^T = K_+."""
         points = self.whitened(x)
         if self._is_linear:
             return _linear_labels(self._features(points), generator)
@@ -115,7 +125,7 @@ class KernelProcess(AbstractLabels):
         return torch.cat([_coloured(gram, part)[..., 0] for gram, part in pairs])
 
     def bayes(self, x: Tokens, y: TokenLabels) -> QueryLabels:
-        """nu^T K_hat^{-1} (y_1, ..., y_n), from the flipped matrix."""
+        """The mean nu^T K_hat^{-1} (y_1, ..., y_n), computed from K_+."""
         points, y = self.whitened(x), y.double()
         if self._is_linear:
             return _least_squares(self._features(points), y)
@@ -123,18 +133,18 @@ class KernelProcess(AbstractLabels):
         return torch.cat([_conditional_mean(_flipped(gram), part) for gram, part in pairs])
 
     def covariance(self, x: Tokens) -> Covariances:
-        """K_+ of the points of each task."""
+        """The matrix K_+ of the points of each task."""
         return torch.cat([_flipped(gram) for gram in self._grams(self.whitened(x))])
 
     def description(self) -> dict[str, object]:
-        """Plain data that identifies the law: every head too."""
+        """Plain data that identifies the law and every head."""
         return {**super().description(), "machine": json.loads(json.dumps(asdict(self.machine)))}
 
     def _grams(self, points: Tensor) -> Iterator[Tensor]:
         return (self._gram(part) for part in points.split(TASKS_AT_ONCE))
 
     def _gram(self, points: Tensor) -> Tensor:
-        """The kernel matrix; checked in full, at eight times the cost, if a fault is possible."""
+        """The kernel matrix, checked in full, at eight times the cost, if a fault is possible."""
         matrix = self.machine.matrix(points, points)
         is_own = any(head.function.is_own for head in self.machine.heads)
         return self.machine.gram(points) if is_own or not matrix.sum().isfinite() else matrix
@@ -144,7 +154,7 @@ class KernelProcess(AbstractLabels):
         return all(head.kernel == "linear" for head in self.machine.heads)
 
     def _features(self, points: Tensor) -> Tensor:
-        """F with K = F F^T, for linear heads: the points, as each head moves them, side by side."""
+        """F with K = F F^T for linear heads: the points as each head moves them, side by side."""
         parts = [head.weight**0.5 * head.moved(points) for head in self.machine.heads]
         return torch.cat(parts, dim=-1)
 
@@ -152,16 +162,16 @@ class KernelProcess(AbstractLabels):
 @final
 @dataclass(frozen=True, eq=False)
 class LinearFunctions(AbstractLabels):
-    """y = <theta, whitening x>, theta ~ N(0, I): one direction a task (Example 6)."""
+    """y = <theta, whitening x> with one theta ~ N(0, I) for each task (Example 6)."""
 
     whitening: Tensor | None = None
 
     def sample(self, x: Tokens, generator: np.random.Generator) -> TokenLabels:
-        """Draw theta, and apply it."""
+        """Draw theta, and apply it to the points."""
         return _linear_labels(self.whitened(x), generator)
 
     def bayes(self, x: Tokens, y: TokenLabels) -> QueryLabels:
-        """The shortest theta that fits the examples, at the query."""
+        """The value at the query of the shortest theta that fits the examples."""
         return _least_squares(self.whitened(x), y.double())
 
     def covariance(self, x: Tokens) -> Covariances:
@@ -173,9 +183,9 @@ class LinearFunctions(AbstractLabels):
 @final
 @dataclass(frozen=True, eq=False)
 class ReluNetworks(AbstractLabels):
-    """y = <theta_2, relu(theta_1 whitening x)>, all weights ~ N(0, 1) (Example 8).
+    """y = <theta_2, relu(theta_1 whitening x)> with all weights ~ N(0, 1) (Example 8).
 
-    `hidden_width` is m of the paper. E[y^2] = m |whitening x|^2 / 2.
+    `hidden_width` is the paper's m. E[y^2] = m |whitening x|^2 / 2.
     """
 
     hidden_width: int
@@ -186,30 +196,30 @@ class ReluNetworks(AbstractLabels):
         count("hidden_width", self.hidden_width)
 
     def sample(self, x: Tokens, generator: np.random.Generator) -> TokenLabels:
-        """Draw both layers for each task, and apply them."""
+        """Draw both layers for each task, and apply them to the points."""
         points = self.whitened(x)
         first = normal(generator, x.shape[0], x.shape[-1], self.hidden_width)
         return _linear_labels(torch.relu(points @ first), generator)
 
     def bayes(self, x: Tokens, y: TokenLabels) -> None:
-        """Unknown: the posterior of the weights has no closed form."""
+        """The mean is unknown: the posterior of the weights has no closed form."""
 
     def covariance(self, x: Tokens) -> None:
-        """Only sampled, so that a check of the law checks the networks themselves."""
+        """The covariance is sampled, so that a check of the law checks the networks themselves."""
 
     def description(self) -> dict[str, object]:
-        """Plain data that identifies the law: the hidden width too."""
+        """Plain data that identifies the law and the hidden width."""
         return {**super().description(), "hidden_width": self.hidden_width}
 
 
 def _linear_labels(features: Tensor, generator: np.random.Generator) -> Tensor:
-    """<theta, features> of every token, theta ~ N(0, I) for each task."""
+    """The labels <theta, features> of every token, with one theta ~ N(0, I) for each task."""
     theta = normal(generator, features.shape[0], features.shape[-1], 1)
     return (features @ theta)[..., 0]
 
 
 def _least_squares(features: Tensor, y: Tensor) -> Tensor:
-    """The mean of <theta, features of the query>, theta ~ N(0, I), given the examples' labels."""
+    """The mean of <theta, features of the query> given the examples' labels, theta ~ N(0, I)."""
     theta: Tensor = torch.linalg.pinv(features[:, :-1]) @ y[:, :-1, None]
     return (features[:, -1, None] @ theta)[:, 0, 0]
 
@@ -220,9 +230,9 @@ def _rounding(matrix: Tensor) -> float:
 
 
 def _cholesky(gram: Tensor) -> tuple[Tensor, Bool[Tensor, "task"]]:
-    """Lower factors, and which of them are good: positive, with no pivot within rounding of 0.
+    """Lower factors, and which of them are good: the matrix is positive, and no pivot is rounding.
 
-    Where it is good the factor is exact to rounding, however singular the matrix may be.
+    A good factor is exact to rounding, however singular the matrix may be.
     """
     factor, info = torch.linalg.cholesky_ex(gram)
     pivots = factor.diagonal(dim1=-2, dim2=-1)
@@ -231,7 +241,7 @@ def _cholesky(gram: Tensor) -> tuple[Tensor, Bool[Tensor, "task"]]:
 
 
 def _eigen(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Absolute eigenvalues, those within rounding of 0 put to 0, and eigenvectors."""
+    """Absolute eigenvalues, with 0 for those within rounding of 0, and eigenvectors."""
     values, vectors = torch.linalg.eigh(gram)
     values = values.abs()
     least = _rounding(gram) * values.amax(-1, keepdim=True)
@@ -239,9 +249,9 @@ def _eigen(gram: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _coloured(gram: Tensor, noise: Tensor) -> Tensor:
-    """F @ noise, K_+ = F F^T: the Cholesky factor if K is positive, else the symmetric root.
+    """F @ noise with K_+ = F F^T; F is the Cholesky factor if K is positive, or else the root.
 
-    The root does not depend on the signs of the eigenvectors, which differ between machines.
+    The symmetric root does not depend on the signs of the eigenvectors, which machines choose.
     """
     factor, good = _cholesky(gram)
     labels = factor @ noise
@@ -252,7 +262,7 @@ def _coloured(gram: Tensor, noise: Tensor) -> Tensor:
 
 
 def _flipped(gram: Tensor) -> Tensor:
-    """K_+; where Cholesky succeeds K is positive, and K_+ is K itself."""
+    """K_+, which is K itself where K is positive, that is, where Cholesky succeeds."""
     _, good = _cholesky(gram)
     if good.all():
         return gram
@@ -263,10 +273,10 @@ def _flipped(gram: Tensor) -> Tensor:
 
 
 def _conditional_mean(covariance: Tensor, y: Tensor) -> Tensor:
-    """nu^T K_hat^{-1} y of the last token.
+    """The mean nu^T K_hat^{-1} y of the last label.
 
-    With K_+ = L L^T the last row of L is (L_hat^{-1} nu, ...), so one triangular solve does it;
-    its error grows with the root of the condition number only.
+    With K_+ = L L^T the last row of L is (L_hat^{-1} nu, ...), so one triangular solve is enough,
+    and the error grows only with the root of the condition number.
     """
     factor, good = _cholesky(covariance)
     whitened = torch.linalg.solve_triangular(factor[:, :-1, :-1], y[:, :-1, None], upper=False)

@@ -1,4 +1,4 @@
-"""The log of a training run: rows of numbers, and the files that hold them."""
+"""The log of a training: rows of numbers, and the files that hold them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ except ImportError:  # the extra `train` is not installed
     SummaryWriter = None
 
 Row = dict[str, float]
-"""What was measured at one step, by name."""
+"""The numbers that were measured at one step, by name."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """What was measured while a model trained: a row of equal columns each time, step first."""
+    """The rows that were measured while a model trained; all have the same columns, step first."""
 
     rows: tuple[Row, ...] = ()
 
@@ -37,7 +37,7 @@ class Log:
         return [row[name] for row in self.rows]
 
     def with_row(self, row: Mapping[str, float]) -> Log:
-        """The log and one more row, which must have the columns of those before."""
+        """The log with one more row, which must have the columns of the others."""
         if self.rows and tuple(row) != self.columns:
             raise TrainingError.other_columns(tuple(row), self.columns)
         return Log((*self.rows, {name: float(value) for name, value in row.items()}))
@@ -57,7 +57,7 @@ def write_csv(log: Log, path: Path) -> None:
 
 
 def write_json(log: Log, path: Path) -> None:
-    """Write a list of objects, a line each; JSON knows no NaN and no infinity: they are null."""
+    """Write a list of objects with a line each; NaN and infinity, which JSON lacks, are null."""
     rows = [
         {name: value if isfinite(value) else None for name, value in _written(row).items()}
         for row in log.rows
@@ -66,7 +66,7 @@ def write_json(log: Log, path: Path) -> None:
 
 
 def _written(row: Row) -> dict[str, float | int]:
-    """Step 100 is written as 100, not as 100.0."""
+    """The row with its step as a whole number."""
     return {**row, "step": int(row["step"])}
 
 
@@ -76,9 +76,9 @@ def _write(path: Path, text: str) -> None:
 
 
 class EventFile:
-    """TensorBoard's event file of a run that starts, or goes on, at some step.
+    """TensorBoard's event file of a training that starts, or continues, at some step.
 
-    Readers drop what an interrupted run wrote at that step and later.
+    Readers drop what an interrupted training wrote at that step and later.
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:
@@ -88,7 +88,7 @@ class EventFile:
         self._next = first_step
 
     def write(self, log: Log) -> None:
-        """Append the rows that are not there yet, and see that they reach the disk."""
+        """Append the rows that are not there yet, and flush them to the disk."""
         for row in log.rows:
             if row["step"] >= self._next:
                 self._append(row)

@@ -1,7 +1,7 @@
 """One small loop for every learnt model: Adam, clipped gradients, batches drawn on the fly.
 
 Everything that a step depends on follows from its number and from what a checkpoint holds. So a
-run that was killed, at whatever moment, ends with the same bits as one that was not.
+training that is killed, at whatever moment, ends with the same bits as one that is not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from icgd.training.tasks import LARGEST_SEED, AbstractTask, Batch
 DEVICES = ("cpu", "cuda", "auto")
 
 Measure = Callable[[nn.Module], Mapping[str, float]]
-"""Further columns of the log, measured on the model as it is at a step."""
+"""A function that measures further columns of the log on the model at a step."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Settings:
     A new batch of `batch_size` tasks, in all processes together, is drawn every `resample_every`
     steps. The learning rate falls along a half cosine to `final_learning_rate`; without one it is
     constant. Gradients longer than `clip_norm` are shortened to it. The log has a row every
-    `log_every` steps and one of the last step; after `patience` rows without a smaller loss the
-    run stops.
+    `log_every` steps and one for the last step. Training stops after `patience` rows without a
+    smaller loss.
     """
 
     n_steps: int
@@ -88,38 +88,42 @@ def train(
 ) -> Log:
     """Train `model` in place.
 
-    With a `folder`, checkpoints and logs are kept there, and a run that was interrupted goes on
-    where it was; under torchrun every process must see that folder. `measure` adds columns to the
-    log. The forward pass must draw no random numbers.
+    With a `folder`, checkpoints and logs are kept there, and an interrupted training continues
+    where it stopped; under torchrun every process must see that folder. `measure` adds columns to
+    the log. The forward pass must draw no random numbers.
     """
     if tensorboard and folder is None:
         raise SettingError.without("tensorboard", "folder")
     device = device_named(settings.device)
     model.to(device, dtype_named(settings.dtype)).train()
-    run = _Run(model, task, replace(settings, device=device.type), joined(device), measure)
+    training = _Training(
+        model, task, replace(settings, device=device.type), joined(device), measure
+    )
     if folder is None:
-        _take_steps(run, None, on_progress)
+        _take_steps(training, None, on_progress)
     else:
-        with _Record(run, folder, tensorboard=tensorboard) as record:
-            _take_steps(run, record, on_progress)
-    return run.log
+        with _Record(training, folder, tensorboard=tensorboard) as record:
+            _take_steps(training, record, on_progress)
+    return training.log
 
 
-def _take_steps(run: _Run, record: _Record | None, on_progress: OnProgress | None) -> None:
-    """Go on to the end. A state is saved only after its loss and gradient were found finite."""
-    while not run.is_over:
-        run.evaluate()
-        if record and (run.is_over or run.step % run.settings.checkpoint_every == 0):
+def _take_steps(
+    training: _Training, record: _Record | None, on_progress: OnProgress | None
+) -> None:
+    """Train to the end. A state is saved only after its loss and gradient were found finite."""
+    while not training.is_over:
+        training.evaluate()
+        if record and (training.is_over or training.step % training.settings.checkpoint_every == 0):
             record.save()
-        if run.is_over:
+        if training.is_over:
             return
-        run.update()
+        training.update()
         if on_progress:
-            on_progress(run.step, run.settings.n_steps)
+            on_progress(training.step, training.settings.n_steps)
 
 
-class _Run:
-    """A model on its way: after `step` updates, with the log so far."""
+class _Training:
+    """A model after `step` updates, with the log so far."""
 
     def __init__(
         self,
@@ -141,7 +145,7 @@ class _Run:
         self._batch: tuple[int, Batch] | None = None
 
     def configuration(self) -> Configuration:
-        """What must be the same for a run to go on."""
+        """What must be the same for a training to continue."""
         describe = getattr(self.model, "description", None)
         shapes = {name: list(tensor.shape) for name, tensor in self.model.state_dict().items()}
         return {
@@ -156,7 +160,7 @@ class _Run:
         return State(self.step, tensors_of(self.model, self.optimizer), self.log)
 
     def resume(self, state: State) -> None:
-        """Go on from a state. The row of its own step is measured again, with the same result."""
+        """Continue from a state. The row of its step is measured again, with the same result."""
         restore(state.tensors, self.model, self.optimizer)
         self.step, self.log = state.step, state.log
         self.is_over = self._ends()
@@ -171,19 +175,15 @@ class _Run:
         loss, norm = self._gradient()
         if is_logged:
             rate = self.settings.learning_rate_at(self.step)
-            own = {
-                "step": float(self.step),
-                "loss": loss,
-                "learning_rate": rate,
-                "gradient_norm": norm,
-            }
+            own = {"step": float(self.step), "loss": loss}
+            own |= {"learning_rate": rate, "gradient_norm": norm}
             if taken := own.keys() & measured.keys():
                 raise TrainingError.taken_column(min(taken))
             self.log = self.log.with_row({**own, **measured})
             self.is_over = self._ends()
 
     def _gradient(self) -> tuple[float, float]:
-        """Put the clipped gradient in place; the loss, and the norm before clipping."""
+        """Compute the clipped gradient; return the loss, and the norm before clipping."""
         self.optimizer.zero_grad()
         loss = self.task.loss(self.model, self._current_batch())
         loss.backward()
@@ -199,15 +199,13 @@ class _Run:
     def _current_batch(self) -> Batch:
         index = self.step // self.settings.resample_every
         if self._batch is None or self._batch[0] != index:
-            drawn = self.task.sample(
-                self.share, seed=self.settings.seed, index=index, shard=self.processes.rank
-            )
-            like = self.parameters[0]
+            place = {"seed": self.settings.seed, "index": index, "shard": self.processes.rank}
+            drawn, like = self.task.sample(self.share, **place), self.parameters[0]
             self._batch = index, drawn.to(like.device, like.dtype)
         return self._batch[1]
 
     def _ends(self) -> bool:
-        """Whether the last row of the log is the run's last one."""
+        """Whether the last row of the log ends the training."""
         losses = self.log.column("loss")
         patience = self.settings.patience or len(losses)
         stalled = len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
@@ -222,40 +220,40 @@ class _Run:
 
 
 class _Record:
-    """The files of a run, which its first process writes."""
+    """The files of a training, which its first process writes."""
 
-    def __init__(self, run: _Run, folder: Path, *, tensorboard: bool) -> None:
-        self.run, self.folder = run, folder
+    def __init__(self, training: _Training, folder: Path, *, tensorboard: bool) -> None:
+        self.training, self.folder = training, folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise FileError.unwritable(folder, problem.strerror or str(problem)) from None
-        self.checkpoints = Checkpoints(folder, run.configuration())
+        self.checkpoints = Checkpoints(folder, training.configuration())
         state = self.checkpoints.load()
         if state is not None:
-            run.resume(state)
-        run.processes.wait()  # nobody writes while another still reads
-        self.writes = run.processes.rank == 0
-        has_events = tensorboard and self.writes and not run.is_over
-        self.events = EventFile(folder, run.step) if has_events else None
+            training.resume(state)
+        training.processes.wait()  # nobody writes while another still reads
+        self.writes = training.processes.rank == 0
+        has_events = tensorboard and self.writes and not training.is_over
+        self.events = EventFile(folder, training.step) if has_events else None
 
     def save(self) -> None:
-        """Events first: what the checkpoint counts as logged must be on the disk."""
+        """Save events before the checkpoint, which counts them as logged."""
         if self.writes:
             if self.events:
-                self.events.write(self.run.log)
-            self.checkpoints.save(self.run.state())
+                self.events.write(self.training.log)
+            self.checkpoints.save(self.training.state())
             self._write_logs()
 
     def _write_logs(self) -> None:
-        write_csv(self.run.log, self.folder / "log.csv")
-        write_json(self.run.log, self.folder / "log.json")
+        write_csv(self.training.log, self.folder / "log.csv")
+        write_json(self.training.log, self.folder / "log.json")
 
     def __enter__(self) -> _Record:
         return self
 
     def __exit__(self, problem: type[BaseException] | None, *_: object) -> None:
-        """Leave the whole log behind, also if the run diverged: its last rows tell why."""
+        """Write the whole log, also if training diverged: its last rows tell why."""
         if self.events:
             self.events.close()
         if self.writes and (problem is None or issubclass(problem, TrainingError)):

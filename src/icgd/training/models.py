@@ -6,13 +6,15 @@ The stream Z = [X; y] has a column for every example and, last, one for the quer
     Z <- Z + sum_heads V Z M k(B X, C X),    V = diag(A, r),    k(U, W)[j, i] = K(U_j, W_i),
 
 where M removes the query: token i reads example j with weight K(C x_i, B x_j). The prediction is
-minus the query's label. A may be absent; then the inputs never change and a layer is a step of
+minus the query's label. A may be absent. Then the inputs never change, and a layer is a step of
 functional gradient descent if B = C and r < 0 (Proposition 3.1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -26,10 +28,10 @@ from icgd.problems.settings import count, positive
 from icgd.training.reading import FAST, Reading, fast_head, plain_head
 
 INIT_SCALE = 0.3
-"""Standard deviation of the first entries of B and C: scores of unit vectors are below 1."""
+"""The standard deviation of the first B and C: scores of unit vectors are below 1."""
 
 VALUE_SCALE = 0.02
-"""The same of A and r: tens of examples together add about as much as a token holds."""
+"""The standard deviation of the first A and r: tens of examples add as much as a token holds."""
 
 
 class KernelTransformer(nn.Module):
@@ -65,9 +67,8 @@ class KernelTransformer(nn.Module):
 
     def _draw(self, generator: torch.Generator) -> None:
         def gaussian(scale: float, *shape: int) -> nn.Parameter:
-            return nn.Parameter(
-                scale * torch.randn(shape, generator=generator, dtype=torch.float64)
-            )
+            drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
+            return nn.Parameter(scale * drawn)
 
         per_head = (self.n_layers, len(self.kernels))
         square = (*per_head, self.input_width, self.input_width)
@@ -96,19 +97,14 @@ class KernelTransformer(nn.Module):
         step_sizes: Sequence[float],
         whitening: Float[Tensor, "input_width input_width"] | None = None,
     ) -> KernelTransformer:
-        """Functional gradient descent on `machine` after x -> whitening x; a layer a step size.
+        """Functional gradient descent on `machine` after x -> whitening x, one layer for each step.
 
         B = C = G whitening and r = -step_size * weight, for a head of transform G.
         """
         kernels = tuple(head.kernel for head in machine.heads)
-        model = cls(
-            machine.input_width,
-            len(step_sizes),
-            kernels,
-            transforms_covariates=False,
-            seed=0,
-            shapes=tuple(head.shape for head in machine.heads),
-        )
+        shapes = tuple(head.shape for head in machine.heads)
+        sizes = machine.input_width, len(step_sizes)
+        model = cls(*sizes, kernels, transforms_covariates=False, seed=0, shapes=shapes)
         moves = torch.eye(machine.input_width, dtype=torch.float64)
         moves = moves if whitening is None else whitening.to(torch.float64)
         matrices = torch.stack([head.moved(moves.mT).mT for head in machine.heads])
@@ -136,7 +132,7 @@ class KernelTransformer(nn.Module):
     def forward(
         self, x: Float[Tensor, "task token input_width"], y: Float[Tensor, "task token"]
     ) -> Float[Tensor, " task"]:
-        """The predictions at the query, the last token; its own label is not read."""
+        """The predictions at the query, which is the last token; its own label is not read."""
         labels = y[:, None].clone()
         labels[..., -1] = 0
         stream = labels if self.A is None else torch.cat([labels, x.mT], dim=1)
@@ -147,14 +143,11 @@ class KernelTransformer(nn.Module):
 
     def _layer(self, layer: int, reading: Reading) -> Tensor:
         """The readers' columns after this layer; in the last layer, the query's label."""
-        first, *others = self.heads()
-        total = self._head(layer, 0, first, reading)
-        for head, kernel in enumerate(others, start=1):
-            total = total + self._head(layer, head, kernel, reading)
-        return total
+        heads = enumerate(self.heads())
+        return reduce(add, (self._head(layer, head, kernel, reading) for head, kernel in heads))
 
     def _head(self, layer: int, head: int, kernel: Kernel, reading: Reading) -> Tensor:
-        """What a head adds to the readers' columns; the first head brings what they hold."""
+        """What a head adds to the readers' columns; the first head includes what they hold."""
         V = self._value_matrix(layer, head, labels_only=reading.query_only)
         B, C = self.B[layer, head], self.C[layer, head]
         if kernel.name in FAST:
@@ -163,6 +156,6 @@ class KernelTransformer(nn.Module):
         return reading.old(len(V)) + added if head == 0 else added
 
     def _value_matrix(self, layer: int, head: int, *, labels_only: bool) -> Tensor:
-        """diag(r, A): the labels are the first row of the stream."""
+        """The matrix diag(r, A), because the labels are the first row of the stream."""
         r = self.r[layer, head].reshape(1, 1)
         return r if self.A is None or labels_only else torch.block_diag(r, self.A[layer, head])

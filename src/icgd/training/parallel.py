@@ -1,4 +1,4 @@
-"""Data parallel training: processes that torchrun started, each with its shard of every batch.
+"""Data parallel training: torchrun starts processes, each of which takes a share of every batch.
 
 Without torchrun there is one process, and everything here does nothing.
 """
@@ -18,7 +18,7 @@ from icgd.errors import SettingError
 
 @dataclass(frozen=True)
 class Processes:
-    """All processes that train one model together; `rank` is the number of this one."""
+    """The processes that train one model together; `rank` is the number of this one."""
 
     rank: int = 0
     count: int = 1
@@ -32,7 +32,7 @@ class Processes:
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its mean over the processes; every process gets the same bits.
 
-        They travel as one vector: one message a step, however many parameters there are.
+        The tensors travel as one vector, so that a step needs one message.
         """
         if self.count == 1:
             return
@@ -49,13 +49,13 @@ class Processes:
                 dist.broadcast(tensor, src=0)
 
     def wait(self) -> None:
-        """Until every process has come here."""
+        """Wait until every process has come here."""
         if self.count > 1:
             dist.barrier()
 
 
 def joined(device: torch.device) -> Processes:
-    """The processes that run this program, which are joined on the first call under torchrun."""
+    """The processes that run this program; under torchrun the first call joins them."""
     if not dist.is_available():
         return Processes()
     if dist.is_torchelastic_launched() and not dist.is_initialized():
@@ -67,9 +67,9 @@ def joined(device: torch.device) -> Processes:
 
 
 def device_named(name: str) -> torch.device:
-    """The device called "cpu", "cuda" or "auto" (cuda where there is one).
+    """The device called "cpu", "cuda" or "auto", which means cuda if there is one.
 
-    Processes on one machine get a graphics card each.
+    Each process of a machine gets a graphics card of its own.
     """
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")

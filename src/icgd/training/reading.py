@@ -1,7 +1,7 @@
 r"""One head of kernel attention, forward and backward as fast as a CPU allows.
 
-Tokens are columns, as in the paper, so that every batched product has long contiguous rows; with
-rows of the feature width, the same products take two to three times as long. A head computes
+Tokens are columns, as in the paper, so that every batched product has long contiguous rows.
+Products with rows of the feature width would take two to three times as long. A head computes
 
     V gathered,    gathered_i = sum_j values_j K(scores_ji),    scores = examples^T M readers,
 
@@ -13,7 +13,7 @@ memory for all of them. Only what was gathered is kept, so memory does not grow 
     relu, exp   elementwise, in place
     softmax     exp, with a row of ones below the values that gathers the normaliser
 
-Cost for n examples, m readers, c rows of values, d inputs, of one task: O((c + d) n m); of the
+One task of n examples, m readers, c rows of values and d inputs costs O((c + d) n m); with the
 linear kernel O(c d (n + m)). All other kernels go through `icgd.problems.kernels` and autograd.
 """
 
@@ -31,18 +31,18 @@ from torch.autograd.function import once_differentiable
 from icgd.problems.kernels import Kernel
 
 CHUNK_ENTRIES = 500_000
-"""Pairs of tokens that a thread works on at a time: 2 MB of float32, near its cache."""
+"""How many pairs of tokens a thread works on at a time: 2 MB of float32, near its cache."""
 
 SAFE_SCORE = 30.0
-"""Up to it, e^score and sums of it stay far from float32's limits, e^-87 and e^88."""
+"""Up to this score, e^score and its sums stay far from float32's limits, e^-87 and e^88."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Who reads what: columns of a stream whose first rows are the values.
+    """Who reads what: the columns of a stream, whose first rows are the values.
 
-    `inputs` holds x as columns; None says that x is the stream below its first row. The last
-    column is the query. Only the query reads if `query_only`.
+    `inputs` holds x as columns; None means that x is the stream below its first row. The last
+    column is the query. If `query_only`, the query alone reads.
     """
 
     stream: Tensor
@@ -70,12 +70,12 @@ class Reading:
 
     @property
     def chunk_size(self) -> int:
-        """Tasks that are done at a time."""
+        """The number of tasks that are done at a time."""
         pairs = max(1, self.examples.shape[-1] * self.readers.shape[-1])
         return min(len(self.stream), max(1, CHUNK_ENTRIES * torch.get_num_threads() // pairs))
 
     def scratch(self) -> tuple[Tensor, Tensor]:
-        """Two matrices of all pairs for a chunk; used again for every chunk, they stay cached."""
+        """Two matrices of all pairs; every chunk uses them again, so that they stay cached."""
         shape = (self.chunk_size, self.examples.shape[-1], self.readers.shape[-1])
         return self.stream.new_empty(shape), self.stream.new_empty(shape)
 
@@ -88,12 +88,18 @@ class Reading:
 
 
 def plain_head(reading: Reading, V: Tensor, B: Tensor, C: Tensor, kernel: Kernel) -> Tensor:
-    """V gathered, for any kernel."""
+    """V gathered, for any kernel, with autograd."""
     pattern = kernel.matrix((C @ reading.readers).mT, (B @ reading.examples).mT)
     return V @ (reading.values(len(V)) @ pattern.mT)
 
 
-Scratch = tuple[Tensor, Tensor]
+class _Pairs(NamedTuple):
+    """What a gathering reads: values and inputs of the examples, and M times the readers."""
+
+    values: Tensor
+    examples: Tensor
+    scored: Tensor
+    scratch: tuple[Tensor, Tensor]
 
 
 class _PullBack(NamedTuple):
@@ -110,36 +116,21 @@ class AbstractGathering(ABC):
     normalises = False
 
     @abstractmethod
-    def gather(
-        self, values: Tensor, examples: Tensor, scored: Tensor, scratch: Scratch
-    ) -> Tensor: ...
+    def gather(self, pairs: _Pairs) -> Tensor: ...
 
     @abstractmethod
-    def pull_back(
-        self,
-        gradient: Tensor,
-        values: Tensor,
-        examples: Tensor,
-        scored: Tensor,
-        scratch: Scratch,
-    ) -> _PullBack: ...
+    def pull_back(self, gradient: Tensor, pairs: _Pairs) -> _PullBack: ...
 
 
 @final
 class _Associated(AbstractGathering):
     """The linear kernel."""
 
-    def gather(self, values: Tensor, examples: Tensor, scored: Tensor, scratch: Scratch) -> Tensor:
-        return torch.bmm(torch.bmm(values, examples.mT), scored)
+    def gather(self, pairs: _Pairs) -> Tensor:
+        return torch.bmm(torch.bmm(pairs.values, pairs.examples.mT), pairs.scored)
 
-    def pull_back(
-        self,
-        gradient: Tensor,
-        values: Tensor,
-        examples: Tensor,
-        scored: Tensor,
-        scratch: Scratch,
-    ) -> _PullBack:
+    def pull_back(self, gradient: Tensor, pairs: _Pairs) -> _PullBack:
+        values, examples, scored, _ = pairs
         to_moments = torch.bmm(gradient, scored.mT)
         to_scored = torch.bmm(torch.bmm(examples, values.mT), gradient)
         return _PullBack((to_moments, examples), (to_moments.mT, values), to_scored)
@@ -149,29 +140,23 @@ class _AbstractPairwise(AbstractGathering):
     """A kernel that needs the matrix of all pairs."""
 
     @abstractmethod
-    def kernel(self, scores: Tensor, examples: Tensor, scored: Tensor) -> Tensor:
-        """Of the scores, in their place."""
+    def kernel(self, scores: Tensor, pairs: _Pairs) -> Tensor:
+        """The kernel of the scores, computed in their place."""
 
-    def pattern(self, examples: Tensor, scored: Tensor, place: Tensor) -> Tensor:
-        scores = torch.bmm(examples.mT, scored, out=place[: len(scored)])
-        return self.kernel(scores, examples, scored)
+    def pattern(self, pairs: _Pairs) -> Tensor:
+        place = pairs.scratch[0][: len(pairs.scored)]
+        return self.kernel(torch.bmm(pairs.examples.mT, pairs.scored, out=place), pairs)
 
     def to_scores(self, gradient: Tensor, pattern: Tensor) -> Tensor:
-        """The gradient of the scores, in the place of the pattern's."""
+        """The gradient of the scores, computed in the place of the pattern's gradient."""
         return gradient.mul_(pattern)  # d exp = exp
 
-    def gather(self, values: Tensor, examples: Tensor, scored: Tensor, scratch: Scratch) -> Tensor:
-        return torch.bmm(values, self.pattern(examples, scored, scratch[0]))
+    def gather(self, pairs: _Pairs) -> Tensor:
+        return torch.bmm(pairs.values, self.pattern(pairs))
 
-    def pull_back(
-        self,
-        gradient: Tensor,
-        values: Tensor,
-        examples: Tensor,
-        scored: Tensor,
-        scratch: Scratch,
-    ) -> _PullBack:
-        pattern = self.pattern(examples, scored, scratch[0])
+    def pull_back(self, gradient: Tensor, pairs: _Pairs) -> _PullBack:
+        values, examples, scored, scratch = pairs
+        pattern = self.pattern(pairs)
         multiply = torch.mul if values.shape[1] == 1 else torch.bmm  # one row: an outer product
         to_pattern = multiply(values.mT, gradient, out=scratch[1][: len(values)])
         to_scores = self.to_scores(to_pattern, pattern)
@@ -181,7 +166,7 @@ class _AbstractPairwise(AbstractGathering):
 
 @final
 class _ReLU(_AbstractPairwise):
-    def kernel(self, scores: Tensor, examples: Tensor, scored: Tensor) -> Tensor:
+    def kernel(self, scores: Tensor, pairs: _Pairs) -> Tensor:
         return scores.relu_()
 
     def to_scores(self, gradient: Tensor, pattern: Tensor) -> Tensor:
@@ -192,7 +177,7 @@ class _ReLU(_AbstractPairwise):
 
 @final
 class _Exp(_AbstractPairwise):
-    def kernel(self, scores: Tensor, examples: Tensor, scored: Tensor) -> Tensor:
+    def kernel(self, scores: Tensor, pairs: _Pairs) -> Tensor:
         return scores.exp_()
 
 
@@ -202,8 +187,8 @@ class _Softmax(_AbstractPairwise):
 
     normalises = True
 
-    def kernel(self, scores: Tensor, examples: Tensor, scored: Tensor) -> Tensor:
-        squares = [columns.square().sum(dim=1).amax() for columns in (examples, scored)]
+    def kernel(self, scores: Tensor, pairs: _Pairs) -> Tensor:
+        squares = [side.square().sum(dim=1).amax() for side in (pairs.examples, pairs.scored)]
         if not squares[0] * squares[1] <= SAFE_SCORE**2:  # |<u, w>| <= |u| |w|
             scores -= scores.amax(dim=1, keepdim=True)
         return scores.exp_()
@@ -215,7 +200,7 @@ FAST: dict[str, AbstractGathering] = {
     "exp": _Exp(),
     "softmax": _Softmax(),
 }
-"""Kernels that are functions of the scores, with gradients by hand."""
+"""The kernels whose gradients are written by hand."""
 
 
 def fast_head(reading: Reading, V: Tensor, M: Tensor, kernel: str, *, residual: bool) -> Tensor:
@@ -246,14 +231,13 @@ class _FastHead(torch.autograd.Function):
         out = stream.new_empty(len(stream), len(V), n_readers)
         scratch = reading.scratch()
         for part, chunk in reading.chunks():
-            values, scored = _values(chunk, V, gathering), _times(M, chunk.readers)
-            total[part] = gathering.gather(values, chunk.examples, scored, scratch)
+            total[part] = gathering.gather(_pairs(chunk, V, M, gathering, scratch))
             gathered = total[part, : len(V)]
             if gathering.normalises:
                 gathered /= total[part, -1:]
-            torch.baddbmm(
-                chunk.old(len(V)), _copies(V, chunk), gathered, beta=int(residual), out=out[part]
-            )
+            copies = V.expand(len(chunk.stream), -1, -1)
+            old = chunk.old(len(V))
+            torch.baddbmm(old, copies, gathered, beta=int(residual), out=out[part])
         ctx.save_for_backward(stream, inputs, V, M, total)
         ctx.settings = gathering, query_only, residual
         return out
@@ -277,8 +261,8 @@ class _FastHead(torch.autograd.Function):
             gradient = _times(V.mT, upstream[part])
             if gathering.normalises:
                 gradient = _through_quotient(gradient, total[part])
-            values, scored = _values(chunk, V, gathering), _times(M, chunk.readers)
-            pulled = gathering.pull_back(gradient, values, chunk.examples, scored, scratch)
+            pairs = _pairs(chunk, V, M, gathering, scratch)
+            pulled = gathering.pull_back(gradient, pairs)
             to_M += torch.bmm(pulled.scored, chunk.readers.mT).sum(dim=0)
             if needs_stream:
                 upper = pulled.values[0][:, : len(V)]  # without the row of ones
@@ -286,15 +270,8 @@ class _FastHead(torch.autograd.Function):
             if needs_inputs or (needs_stream and inputs is None):
                 place.examples.add_(torch.bmm(*pulled.examples))
                 place.readers.add_(_times(M.mT, pulled.scored))
-        return (
-            target.stream if needs_stream else None,
-            target.inputs if needs_inputs else None,
-            to_V,
-            to_M,
-            None,
-            None,
-            None,
-        )
+        to_stream = target.stream if needs_stream else None
+        return to_stream, target.inputs if needs_inputs else None, to_V, to_M, None, None, None
 
 
 def _past_the_head(reading: Reading, upstream: Tensor, residual: bool) -> Tensor:
@@ -307,24 +284,26 @@ def _past_the_head(reading: Reading, upstream: Tensor, residual: bool) -> Tensor
     return gradient
 
 
-def _copies(matrix: Tensor, chunk: Reading) -> Tensor:
-    return matrix.expand(len(chunk.stream), -1, -1)
-
-
 def _times(matrix: Tensor, columns: Tensor) -> Tensor:
     return torch.bmm(matrix.expand(len(columns), -1, -1), columns)
 
 
-def _values(chunk: Reading, V: Tensor, gathering: AbstractGathering) -> Tensor:
-    """The values, with a row of ones if the gathering normalises."""
+def _pairs(
+    chunk: Reading,
+    V: Tensor,
+    M: Tensor,
+    gathering: AbstractGathering,
+    scratch: tuple[Tensor, Tensor],
+) -> _Pairs:
+    """What the gathering reads; it gets a row of ones below the values if it normalises."""
     values = chunk.values(len(V))
-    if not gathering.normalises:
-        return values
-    return torch.cat([values, torch.ones_like(values[:, :1])], dim=1)
+    if gathering.normalises:
+        values = torch.cat([values, torch.ones_like(values[:, :1])], dim=1)
+    return _Pairs(values, chunk.examples, _times(M, chunk.readers), scratch)
 
 
 def _through_quotient(gradient: Tensor, total: Tensor) -> Tensor:
-    """From the gradient of a quotient q = a / s to that of (a, s); `total` holds (q, s)."""
+    """Turn the gradient of q = a / s into that of (a, s); `total` holds (q, s)."""
     scaled = gradient / total[:, -1:]
     of_normaliser = -(scaled * total[:, :-1]).sum(dim=1, keepdim=True)
     return torch.cat([scaled, of_normaliser], dim=1)

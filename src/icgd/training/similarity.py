@@ -16,33 +16,32 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from icgd.errors import SettingError
+from icgd.training.covariates import Square, power_of
 from icgd.training.models import KernelTransformer
 from icgd.training.tasks import Batch
 
 OF_SCORES = ("linear", "relu", "exp", "softmax", "polynomial")
-"""Kernels that depend on <B x, C x'> only."""
-
-Square = Float[Tensor, "width width"]
+"""The kernels that depend on <B x, C x'> only."""
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """Three measures on one batch (von Oswald et al.)."""
+    """Measures of how alike two models are on one batch (von Oswald et al.)."""
 
     prediction_difference: float
-    """Root mean square of the difference of predictions."""
+    """The root mean square of the difference of predictions."""
     sensitivity_cosine: float
-    """Mean cosine of the angle between the gradients of the predictions by the query."""
+    """The mean cosine of the angle between the gradients of the predictions by the query."""
     sensitivity_distance: float
-    """Mean Euclidean distance of these gradients."""
+    """The mean Euclidean distance of these gradients."""
     losses: tuple[float, ...]
-    """Loss at equal steps from the first model's weights to the second's."""
+    """The loss at equal steps from the first model's weights to the second's."""
 
 
 def similarity(
     first: KernelTransformer, second: KernelTransformer, batch: Batch, *, n_points: int = 11
 ) -> Similarity:
-    """Compare two models of the same shape; one of them may lack A, which is then 0."""
+    """Compare two models of the same shape; one of them may lack A, which then counts as 0."""
     difference = first(batch.x, batch.y) - second(batch.x, batch.y)
     ours, theirs = sensitivities(first, batch), sensitivities(second, batch)
     return Similarity(
@@ -57,7 +56,7 @@ def similarity(
 
 
 def sensitivities(model: KernelTransformer, batch: Batch) -> Float[Tensor, "task input_width"]:
-    """d prediction / d x_query of every task."""
+    """The gradient d prediction / d x_query of every task."""
     x = batch.x.detach().clone().requires_grad_()
     (gradient,) = torch.autograd.grad(model(x, batch.y).sum(), x)
     return gradient[:, -1]
@@ -83,7 +82,7 @@ def between(
 
 
 def canonical(model: KernelTransformer, has_A: bool | None = None) -> KernelTransformer:
-    """A model with the same predictions and B = I, C = B^T C, in heads of kernels of scores."""
+    """A model with the same predictions, whose heads with kernels of scores have B = I."""
     new = _blank(model, model.transforms_covariates if has_A is None else has_A)
     with torch.no_grad():
         new.r.copy_(model.r)
@@ -121,20 +120,25 @@ def _require_same_shape(first: KernelTransformer, second: KernelTransformer) -> 
 
 def distance_to_identity(matrix: Square) -> float:
     """min_a |matrix - a I| / |matrix| in Frobenius norm: 0 for multiples of I, at most 1."""
-    multiple = matrix.diagonal().mean() * torch.eye(len(matrix)).to(matrix)
-    return float((matrix - multiple).norm() / matrix.norm())
+    return float(off_identity(matrix).norm() / matrix.norm())
+
+
+def off_identity(matrices: Tensor) -> Tensor:
+    """Each matrix without its nearest multiple of I."""
+    means = matrices.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
+    return matrices - means[..., None, None] * torch.eye(matrices.shape[-1]).to(matrices)
 
 
 def matrices(model: KernelTransformer, covariance: Square) -> dict[str, Square]:
-    """What theory says is a multiple of I: S B^T C S with S = covariance^(1/2), and A.
+    """The matrices that theory predicts to be multiples of I: S B^T C S, S = Sigma^(1/2), and A.
 
-    The last layer's A is left out: it never reaches the query's label.
+    The last layer's A is left out, because it never reaches the query's label.
     """
-    return {name: matrix.detach() for name, matrix in _matrices(model, _root(covariance))}
+    root = power_of(covariance.to(torch.float64), 0.5).to(model.B)
+    return {name: matrix.detach() for name, matrix in _matrices(model, root)}
 
 
 def _matrices(model: KernelTransformer, root: Tensor) -> Iterator[tuple[str, Tensor]]:
-    root = root.to(model.B)
     for layer in range(model.n_layers):
         for head in range(len(model.kernels)):
             place = f"{layer}" if len(model.kernels) == 1 else f"{layer}.{head}"
@@ -143,13 +147,7 @@ def _matrices(model: KernelTransformer, root: Tensor) -> Iterator[tuple[str, Ten
                 yield f"A_{place}", model.A[layer, head]
 
 
-def _root(covariance: Tensor) -> Tensor:
-    values, vectors = torch.linalg.eigh(covariance.to(torch.float64))
-    root: Tensor = vectors * values.sqrt() @ vectors.mT
-    return root
-
-
 def distances_to_identity(model: KernelTransformer, covariance: Square) -> dict[str, float]:
-    """`distance_to_identity` of all `matrices`: what figures 3, 5 and 6 show."""
+    """The distance to identity of all `matrices`, which Figures 3, 5 and 6 show."""
     found = matrices(model, covariance)
     return {name: distance_to_identity(matrix) for name, matrix in found.items()}

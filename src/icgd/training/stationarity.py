@@ -22,36 +22,33 @@ from torch import Tensor
 
 from icgd.training.covariates import AbstractCovariates
 from icgd.training.models import KernelTransformer
+from icgd.training.similarity import off_identity
 from icgd.training.tasks import InContextTask
 
 LARGEST_RATIO = 2.0
-"""A mean of zero exceeds its root mean square so far with probability e^-6 in 4 directions."""
+"""By chance alone the ratio exceeds this with probability e^-6 in 4 directions."""
 
 STEPS = {"softmax": 1.0}
-"""Step of a kernel that is normalised; the others divide by the number of examples."""
+"""The step of kernels that are normalised; other steps are 1 / the number of examples."""
 
 
 @dataclass(frozen=True)
 class Stationarity:
-    """The gradient off the family, beside its sampling error and beside another point's."""
+    """The gradient off the family, with its sampling error, and that at another point."""
 
     kernel: str
     transforms_covariates: bool
     off_family: float
-    """Norm of the mean gradient off the family."""
+    """The norm of the mean gradient off the family."""
     standard_error: float
-    """What the norm would be by sampling alone (root mean square), if the mean were 0."""
+    """The root mean square of the norm that sampling alone would give if the mean were 0."""
     elsewhere: float
-    """The same norm near by, at a point that is not in the family."""
+    """The norm at a nearby point that is not in the family."""
 
     @property
     def ratio(self) -> float:
-        """About 1 if the gradient off the family is 0."""
+        """The norm over its sampling error: about 1 if the gradient off the family is 0."""
         return self.off_family / self.standard_error
-
-    @property
-    def vanishes(self) -> bool:
-        return self.ratio <= LARGEST_RATIO
 
 
 def measure_stationarity(
@@ -81,7 +78,7 @@ def measure_stationarity(
 def family_point(
     kernel: str, task: InContextTask, n_layers: int, transforms_covariates: bool
 ) -> KernelTransformer:
-    """B = b S^-1, C = c S^-1, A = a I, r < 0, with other numbers in every layer."""
+    """A point B = b S^-1, C = c S^-1, A = a I, r < 0, with other numbers in every layer."""
     width, whitening = task.covariates.input_width, task.covariates.whitening
     model = KernelTransformer(
         width, n_layers, (kernel,), transforms_covariates=transforms_covariates, seed=0
@@ -99,7 +96,7 @@ def family_point(
 
 
 def _moved(model: KernelTransformer, seed: int) -> KernelTransformer:
-    """The same point, with B and C off the family by about their own size."""
+    """The point with B and C moved off the family by about their own size."""
     generator = torch.Generator().manual_seed(seed)
     moved = deepcopy(model)
     with torch.no_grad():
@@ -111,18 +108,18 @@ def _moved(model: KernelTransformer, seed: int) -> KernelTransformer:
 def _off_family_gradients(
     model: KernelTransformer, task: InContextTask, *, n_batches: int, batch_size: int, seed: int
 ) -> Tensor:
-    """Row by row, a batch's gradient off the multiples of I, in coordinates of the theorem."""
+    """A row for each batch: its gradient off the multiples of I, in the theorem's coordinates."""
     rows = []
     for index in range(n_batches):
         model.zero_grad()
         task.loss(model, task.sample(batch_size, seed=seed, index=index)).backward()
-        off = [_off_identity(part) for part in _gradients(model, task.covariates)]
+        off = [off_identity(part) for part in _gradients(model, task.covariates)]
         rows.append(torch.cat([part.flatten() for part in off]))
     return torch.stack(rows)
 
 
 def _gradients(model: KernelTransformer, covariates: AbstractCovariates) -> Iterator[Tensor]:
-    """dL/dB S^-1 and dL/dC S^-1, and dL/dA of all layers but the last."""
+    """The gradients dL/dB S^-1 and dL/dC S^-1, and dL/dA of all layers but the last."""
     for matrix in (model.B, model.C):
         yield _gradient(matrix) @ covariates.whitening
     if model.A is not None:
@@ -131,9 +128,3 @@ def _gradients(model: KernelTransformer, covariates: AbstractCovariates) -> Iter
 
 def _gradient(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
-def _off_identity(matrices: Tensor) -> Tensor:
-    """Each matrix without its nearest multiple of I."""
-    means = matrices.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
-    return matrices - means[..., None, None] * torch.eye(matrices.shape[-1]).to(matrices)

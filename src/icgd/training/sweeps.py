@@ -1,11 +1,12 @@
-"""Sweeps: one function on many configurations, in this process, in a pool, or through Ray."""
+"""Sweeps call one function on many configurations: in this process, in a pool, or through Ray."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -36,13 +37,13 @@ def sweep(
 
     The pool and Ray run `n_workers` configurations at a time, each in a process with one thread.
     A pool's function and configurations must be importable by name from a module. "auto" stays in
-    this process for one worker; for more it takes Ray where it is installed, else the pool.
+    this process for one worker; for more it takes Ray if it is installed, or else the pool.
     The first failure ends the sweep with a `SweepError` that names its configuration.
     """
     count("n_workers", n_workers)
-    run = _RUNNERS[_chosen(runner, n_workers)]
+    finished = _RUNNERS[_chosen(runner, n_workers)]
     results: dict[int, Result] = {}
-    for index, result in run(function, configurations, n_workers):
+    for index, result in finished(_Jobs(function, configurations, n_workers)):
         results[index] = result
         if on_progress:
             on_progress(len(results), len(configurations))
@@ -61,63 +62,62 @@ def _chosen(runner: str, n_workers: int) -> str:
     return "pool" if ray is None else "ray"
 
 
+@dataclass(frozen=True)
+class _Jobs(Generic[Configuration, Result]):
+    """A function and the configurations on which it is called."""
+
+    function: Callable[[Configuration], Result]
+    configurations: Sequence[Configuration]
+    n_workers: int
+
+    def failure(self, index: int, problem: BaseException) -> SweepError:
+        return SweepError.failed(index, self.configurations[index], problem)
+
+
 Finished = Iterator[tuple[int, Result]]
-"""Index and result of every configuration, as they come."""
+"""The index and the result of every configuration, as they come."""
 
 
-def _in_process(
-    function: Callable[[Configuration], Result],
-    configurations: Sequence[Configuration],
-    n_workers: int,
-) -> Finished[Result]:
-    for index, configuration in enumerate(configurations):
+def _in_process(jobs: _Jobs[Configuration, Result]) -> Finished[Result]:
+    for index, configuration in enumerate(jobs.configurations):
         try:
-            result = function(configuration)
+            result = jobs.function(configuration)
         except Exception as problem:
-            raise SweepError.failed(index, configuration, problem) from problem
+            raise jobs.failure(index, problem) from problem
         yield index, result
 
 
-def _in_pool(
-    function: Callable[[Configuration], Result],
-    configurations: Sequence[Configuration],
-    n_workers: int,
-) -> Finished[Result]:
+def _in_pool(jobs: _Jobs[Configuration, Result]) -> Finished[Result]:
     """Processes are spawned, not forked: a fork of a process with torch's threads may hang."""
-    pool = ProcessPoolExecutor(n_workers, get_context("spawn"), torch.set_num_threads, (1,))
+    pool = ProcessPoolExecutor(jobs.n_workers, get_context("spawn"), torch.set_num_threads, (1,))
     try:
-        jobs = {pool.submit(function, item): i for i, item in enumerate(configurations)}
-        for job in as_completed(jobs):
-            index = jobs[job]
+        indices = {pool.submit(jobs.function, x): i for i, x in enumerate(jobs.configurations)}
+        for job in as_completed(indices):
             if problem := job.exception():
-                raise SweepError.failed(index, configurations[index], problem) from problem
-            yield index, job.result()
+                raise jobs.failure(indices[job], problem) from problem
+            yield indices[job], job.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _through_ray(
-    function: Callable[[Configuration], Result],
-    configurations: Sequence[Configuration],
-    n_workers: int,
-) -> Finished[Result]:
-    """In the cluster that is there, or else in one on this machine, which ends with the sweep.
+def _through_ray(jobs: _Jobs[Configuration, Result]) -> Finished[Result]:
+    """Use the cluster that is there, or else start one here, which ends with the sweep.
 
     Ray gives a task of one processor one thread.
     """
     starts = not ray.is_initialized()
     if starts:
-        ray.init(num_cpus=n_workers, include_dashboard=False, log_to_driver=False)
+        ray.init(num_cpus=jobs.n_workers, include_dashboard=False, log_to_driver=False)
     try:
-        remote = ray.remote(num_cpus=1, max_retries=0)(function)
-        jobs = {remote.remote(item): index for index, item in enumerate(configurations)}
-        while jobs:
-            [job], _ = ray.wait(list(jobs))
-            index = jobs.pop(job)
+        remote = ray.remote(num_cpus=1, max_retries=0)(jobs.function)
+        indices = {remote.remote(item): index for index, item in enumerate(jobs.configurations)}
+        while indices:
+            [job], _ = ray.wait(list(indices))
+            index = indices.pop(job)
             try:
                 result = ray.get(job)
             except Exception as problem:
-                raise SweepError.failed(index, configurations[index], _cause(problem)) from problem
+                raise jobs.failure(index, _cause(problem)) from problem
             yield index, result
     finally:
         if starts:

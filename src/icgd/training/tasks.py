@@ -17,18 +17,18 @@ from icgd.training.covariates import AbstractCovariates
 from icgd.training.labels import AbstractLabels
 
 LARGEST_SEED = 2**32 - 1
-"""The seed sequence reads each number as one word of 32 bits."""
+"""The largest seed: the seed sequence reads each number as one word of 32 bits."""
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Many tasks at once: the examples first, the query last, with its true label."""
+    """Many tasks at once: each has its examples first and its query last, with the true label."""
 
     x: Float[Tensor, "task token input_width"]
     y: Float[Tensor, "task token"]
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
-        """The same tasks elsewhere, or with fewer digits."""
+        """The tasks on a device, in a precision."""
         return Batch(self.x.to(device, dtype), self.y.to(device, dtype))
 
 
@@ -36,22 +36,20 @@ def generator_of(seed: int, index: int, shard: int = 0) -> np.random.Generator:
     """Random numbers that belong to (seed, index, shard) alone.
 
     A seed sequence mixes the three into 128 bits, so streams of different triples are independent.
-    Generators of torch would not do: on the CPU they read only 32 bits of their seed.
+    A generator of torch reads only 32 bits of its seed on the CPU.
     """
     count("seed", seed, least=0, most=LARGEST_SEED)
-    key = (
-        count("index", index, least=0, most=LARGEST_SEED),
-        count("shard", shard, least=0, most=LARGEST_SEED),
-    )
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+    count("index", index, least=0, most=LARGEST_SEED)
+    count("shard", shard, least=0, most=LARGEST_SEED)
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(index, shard)))
 
 
 class AbstractTask(ABC):
-    """What a model is trained on. It has no state: a batch depends on the arguments only."""
+    """What a model is trained on. A task has no state: a batch depends on the arguments only."""
 
     @abstractmethod
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
-        """Batch number `index` of the run `seed`, for the process `shard`, in float64 on the CPU.
+        """Batch number `index` of the training `seed` for process `shard`, in float64 on the CPU.
 
         The same arguments give the same bits (to rounding, if torch runs with other threads);
         another seed, index or shard gives independent draws.
@@ -59,7 +57,7 @@ class AbstractTask(ABC):
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """What training makes small."""
+        """The loss that training makes small."""
 
     @abstractmethod
     def description(self) -> dict[str, object]:
@@ -69,7 +67,7 @@ class AbstractTask(ABC):
 @final
 @dataclass(frozen=True)
 class InContextTask(AbstractTask):
-    """Predict the label of the query from `n_examples` examples; the loss is eq. (5)."""
+    """Predict the label of the query from `n_examples` examples; the loss is eq. (5) of cheng."""
 
     covariates: AbstractCovariates
     labels: AbstractLabels
@@ -84,24 +82,24 @@ class InContextTask(AbstractTask):
             raise DistributionError.other_width(width, self.covariates.input_width)
 
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
-        """Inputs first, then labels given the inputs, from one stream."""
+        """Draw inputs, then labels given the inputs, from one stream of random numbers."""
         generator = generator_of(seed, index, shard)
         n_tokens = self.n_examples + 1
         x = self.covariates.sample(count("n_tasks", n_tasks), n_tokens, generator)
         return Batch(x, self.labels.sample(x, generator))
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """Mean of (prediction - label of the query)^2 over the tasks."""
+        """The mean of (prediction - label of the query)^2 over the tasks."""
         prediction: Tensor = model(batch.x, batch.y)
         return (prediction - batch.y[:, -1]).square().mean()
 
     def bayes_loss(self, batch: Batch) -> float | None:
-        """The same mean for the best predictor there is; None where that is unknown."""
+        """The loss of the best predictor there is; None if it is unknown."""
         best = self.labels.bayes(batch.x, batch.y)
         return None if best is None else (best - batch.y[:, -1]).square().mean().item()
 
     def description(self) -> dict[str, object]:
-        """Both laws and the number of examples."""
+        """The two laws and the number of examples."""
         return {
             "task": type(self).__name__,
             "covariates": self.covariates.description(),

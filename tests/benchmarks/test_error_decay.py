@@ -1,6 +1,6 @@
 from functools import cache
 
-from icgd.reproductions.error_decay import Result, Sizes, draw, measure
+from benchmarks.error_decay import Result, Sizes, draw, measure
 from icgd.reproductions.plotting import png
 
 

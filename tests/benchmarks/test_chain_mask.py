@@ -1,4 +1,4 @@
-from icgd.reproductions.chain_mask import draw, measure
+from benchmarks.chain_mask import draw, measure
 from icgd.reproductions.plotting import png
 
 
