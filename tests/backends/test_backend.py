@@ -11,8 +11,7 @@ from tests.cases import KERNEL_CASES, build
 from tests.contracts.backend import RELU_STACK
 
 PROGRAMS = {
-    Kind.NETWORK: build(RELU_STACK, cases.FEW[0]),
-    Kind.LINEAR_MODEL: linear_cases.compiled_of(linear_cases.PROBLEMS["logistic"]).program,
+    Kind.STACK: build(RELU_STACK, cases.FEW[0]),
     Kind.FUNCTION: icgd.compile(KERNEL_CASES[0].problem, n_steps=2).program,
     Kind.CHAIN: chain_cases.program_of(chain_cases.problem_of(icgd.MLP((2, 1)))),
 }
@@ -23,6 +22,11 @@ def test_every_program_has_a_kind_and_every_backend_an_executor_for_it(kind):
     assert kind_of(PROGRAMS[kind]) is kind
     for backend in (FusedBackend, DenseBackend):
         assert callable(backend.executors[kind])
+
+
+def test_what_trains_a_linear_model_is_a_stack():
+    problem = linear_cases.PROBLEMS["logistic"]
+    assert kind_of(linear_cases.compiled_of(problem).program) is Kind.STACK
 
 
 def test_what_is_no_program_is_named():

@@ -24,10 +24,9 @@ MakeExecutor = Callable[[Any, Task, RunOptions], AbstractExecutor[Any]]
 
 
 class Kind(Enum):
-    """What a program is to a backend; no other place of this folder asks for it."""
+    """What a program is to a backend."""
 
-    NETWORK = auto()
-    LINEAR_MODEL = auto()
+    STACK = auto()
     FUNCTION = auto()
     CHAIN = auto()
 
@@ -40,10 +39,8 @@ def kind_of(program: object) -> Kind:
 
 @kind_of.register
 def kind_of_stack(program: StackProgram) -> Kind:
-    """What a stack trains."""
-    if program.trains_function:
-        return Kind.FUNCTION
-    return Kind.NETWORK if program.descent is None else Kind.LINEAR_MODEL
+    """A stack trains weights that stand in its stream, or a function."""
+    return Kind.FUNCTION if program.trains_function else Kind.STACK
 
 
 @kind_of.register

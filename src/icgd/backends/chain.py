@@ -101,6 +101,7 @@ class Chain(AbstractExecutor[Parameters]):
         self.keeps_all, self.start = memory == "whole", task.initial
         self.still_steps = ceil(task.n_examples / program.batch_size)  # a pass over the examples
         self.recorded: dict[str, list[Tensor]] = {name: [] for name in trace}
+        self.n_of_prompt, self.n_per_step = program.mask.depth, program.mask.blocks_per_round
         self.blocks: dict[int, Any] = {}
         for number, block in self.initial(task.initial).items():
             self.keep(number, block)
@@ -131,12 +132,13 @@ class Chain(AbstractExecutor[Parameters]):
 
     def inputs(self, values: Inputs) -> Any:
         """The block of up to `batch_size` inputs, a column each."""
-        columns = input_columns(self.program, values)
-        return self.generator.encode({"first": columns, IS_DATA: 1.0})
+        return self._data(input_columns(self.program, values))
 
     def labels(self, values: Labels) -> Any:
         """The block of `batch_size` labels, a column each."""
-        columns = padded(self.program, values.mT, self.program.batch_size)
+        return self._data(padded(self.program, values.mT, self.program.batch_size))
+
+    def _data(self, columns: Tensor) -> Any:
         return self.generator.encode({"first": columns, IS_DATA: 1.0})
 
     def rounds(self) -> Iterator[Parameters]:
@@ -157,12 +159,6 @@ class Chain(AbstractExecutor[Parameters]):
             self.blocks.pop(number - self.program.mask.reach, None)
         for name, rows in self.recorded.items():
             rows.append(self.generator.row(block, name).reshape(*self.task.batch, 1, -1))
-
-    def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
-        """What was recorded of the initial blocks and of so many rounds."""
-        mask = self.program.mask
-        n_blocks = None if n_steps is None else mask.depth + n_steps * mask.blocks_per_round
-        return {name: torch.stack(rows[:n_blocks], dim=-3) for name, rows in self.recorded.items()}
 
     def weights(self, last: int) -> Parameters:
         """The weights in B_N .. B_1, which end with block `last`."""

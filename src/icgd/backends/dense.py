@@ -15,7 +15,6 @@ from icgd.backends.chain import Chain, make_chain
 from icgd.backends.dense_stack import DenseStack
 from icgd.backends.memory import usable_memory
 from icgd.backends.run import RunOptions
-from icgd.backends.scored_stack import ScoredStack
 from icgd.errors import DenseSizeError, PrecisionWarning, ProgramError
 from icgd.layers.transformer import Transformer
 from icgd.problems.task import Task
@@ -63,10 +62,6 @@ def _stack(program: StackProgram, task: Task, options: RunOptions) -> DenseStack
     return DenseStack(program, task, transformer, options.trace)
 
 
-def _linear_model(program: StackProgram, task: Task, options: RunOptions) -> ScoredStack:
-    return ScoredStack(program, task, _stack(program, task, options))
-
-
 def _chain(program: ChainProgram, task: Task, options: RunOptions) -> Chain:
     require_memory(program, task.x.dtype)
     return make_chain(program, task, options, backend=DenseBackend.name)
@@ -79,8 +74,7 @@ class DenseBackend(AbstractBackend):
     name: ClassVar[str] = "dense"
     sums_terms: ClassVar[bool] = True
     executors: ClassVar[Mapping[Kind, MakeExecutor]] = {
-        Kind.NETWORK: _stack,
-        Kind.LINEAR_MODEL: _linear_model,
+        Kind.STACK: _stack,
         Kind.FUNCTION: _stack,
         Kind.CHAIN: _chain,
     }

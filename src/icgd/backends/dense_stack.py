@@ -5,39 +5,46 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import final
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from icgd.backends.executor import AbstractExecutor
-from icgd.backends.prompt import encode, read_learnt, read_predictions
+from icgd.backends.prompt import encode, read_learnt, read_parameters, read_predictions
+from icgd.backends.scores import linear_scores, require_scores
 from icgd.layers.transformer import Transformer
 from icgd.problems.task import Task
 from icgd.program.stack import StackProgram
-from icgd.shapes import Parameters, Predictions, Stream
+from icgd.shapes import Inputs, Parameters, Predictions, Stream
 
 
 @final
 class DenseStack(AbstractExecutor[Stream]):
-    """One forward pass, and what was recorded of it."""
+    """One forward pass, and what was recorded of it.
+
+    In a linear model no layer reads a score that its heads are not made for: before one would, the
+    run ends with an `OverflowedRunError`. Operations of the fused backend do the same.
+    """
 
     def __init__(
         self, program: StackProgram, task: Task, transformer: Transformer, trace: tuple[str, ...]
     ) -> None:
         self._places = {name: program.layout.range_of(name) for name in trace}
         self._program, self._task, self._transformer = program, task, transformer
-        self._n_done, self._stream = 0, encode(program, task)
-        self.start = self._stream
-        self._recorded = {name: [self.start[..., place]] for name, place in self._places.items()}
+        self._n_done, self._reach = 0, program.score_reach
+        self.start = self._stream = encode(program, task)
+        self.recorded = {name: [self.start[..., place]] for name, place in self._places.items()}
+        self.n_per_step = program.layers_per_step
 
     def step(self, write: Parameters) -> Stream:
-        per_step = self._program.layers_per_step
-        first = self._n_done % self._program.steps_per_block * per_step
-        self._stream = self._after(self._transformer.block[first : first + per_step], self._stream)
+        self._require_scores(self._stream, self._task.x, f"step {self._n_done + 1}, example")
+        first = self._n_done % self._program.steps_per_block * self.n_per_step
+        layers = self._transformer.block[first : first + self.n_per_step]
+        self._stream = self._after(layers, self._stream)
         self._n_done += 1
         write.copy_(read_learnt(self._program, self._task, self._stream))
         return self._stream
 
     def predictions(self, reached: Stream) -> Predictions:
+        self._require_scores(reached, self._task.queries, "query")
         after = self._after(self._transformer.final, reached)
         return read_predictions(self._program, after, self._task.n_examples)
 
@@ -46,9 +53,10 @@ class DenseStack(AbstractExecutor[Stream]):
         for layer in layers:
             stream = layer(stream)
             for name, place in self._places.items():
-                self._recorded[name].append(stream[..., place])
+                self.recorded[name].append(stream[..., place])
         return stream
 
-    def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
-        end = None if n_steps is None else 1 + n_steps * self._program.layers_per_step
-        return {name: torch.stack(layers[:end], dim=-3) for name, layers in self._recorded.items()}
+    def _require_scores(self, reached: Stream, inputs: Inputs, where: str) -> None:
+        if self._reach is not None:
+            weights = read_parameters(self._program.layout, reached)
+            require_scores(linear_scores(weights, inputs), self._reach, where)

@@ -13,7 +13,7 @@ from icgd.backends.executor import AbstractExecutor
 from icgd.backends.run import Run, RunOptions
 from icgd.errors import InterruptedRunError, OverflowedRunError
 from icgd.problems.task import Task
-from icgd.shapes import History, Parameters, Predictions
+from icgd.shapes import History, Parameters
 
 Result = TypeVar("Result")
 
@@ -91,16 +91,14 @@ class _Drive:
     def interruption(self) -> InterruptedRunError:
         """The error that holds the run up to the last whole step."""
         n_done, reached = self.last
-        known, following = Run(self.kept.until(n_done), self.no_predictions()), None
+        no_predictions = self.task.y[..., :0, :].clone()
+        known, following = Run(self.kept.until(n_done), no_predictions), None
         if (executor := self.executor) is not None:
             predictions = _made_or(known.predictions, lambda: executor.predictions(reached))
             trace = _made_or(known.trace, lambda: executor.trace(n_done))
             known = Run(known.parameters, predictions, trace)
             following = executor.next_example(n_done)
         return InterruptedRunError.after(n_done, self.n_steps, known, following)
-
-    def no_predictions(self) -> Predictions:
-        return self.task.y[..., :0, :].clone()
 
 
 def _made_or(otherwise: Result, make: Callable[[], Result]) -> Result:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
+import torch
 from torch import Tensor
 
 from icgd.shapes import Parameters, Predictions
@@ -26,6 +28,13 @@ class AbstractExecutor(ABC, Generic[Reached]):
     still_steps: int = 1
     """How many steps in a row must move no weight until all further ones will not either."""
 
+    recorded: Mapping[str, list[Tensor]] = {}
+    """What was recorded of each name: of the prompt, of every step, then of the predictions."""
+
+    n_of_prompt: int = 1
+    n_per_step: int = 1
+    """How many records the prompt has, and how many a step adds."""
+
     @abstractmethod
     def step(self, write: Parameters) -> Reached:
         """Take the next step, write what is learnt by then to `write`, and say what was reached.
@@ -39,7 +48,8 @@ class AbstractExecutor(ABC, Generic[Reached]):
 
     def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
         """What was recorded of the first `n_steps`; by default of all steps and the predictions."""
-        return {}
+        end = None if n_steps is None else self.n_of_prompt + n_steps * self.n_per_step
+        return {name: torch.stack(parts[:end], dim=-3) for name, parts in self.recorded.items()}
 
     def next_example(self, n_steps: int) -> int | None:
         """The example with which the step after `n_steps` begins, if a step does not use all."""

@@ -38,7 +38,7 @@ class FunctionDescent(AbstractExecutor[State]):
     def __init__(self, program: StackProgram, task: Task, options: RunOptions) -> None:
         self._task, self._labels = task, known_labels(task).flatten(-2)
         self._constants = constants_of(program, task)
-        self._recorded: dict[str, list[Tensor]] = {
+        self.recorded: dict[str, list[Tensor]] = {
             program.layout.slot(name).name: [] for name in options.trace
         }
         self._states = states(program, task)
@@ -51,17 +51,13 @@ class FunctionDescent(AbstractExecutor[State]):
 
     def _next(self) -> State:
         state = next(self._states)
-        for name, layers in self._recorded.items():
+        for name, layers in self.recorded.items():
             slot = {"x": state.points, "y": state.residual, **self._constants}[name]
             layers.append(slot.expand(*self._task.batch, -1, -1))
         return state
 
     def predictions(self, reached: State) -> Predictions:
         return -reached.residual[..., self._task.n_examples :, :]
-
-    def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
-        end = None if n_steps is None else n_steps + 1
-        return {name: torch.stack(layers[:end], dim=-3) for name, layers in self._recorded.items()}
 
 
 def states(program: StackProgram, task: Task) -> Iterator[State]:

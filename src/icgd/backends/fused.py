@@ -25,7 +25,7 @@ from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters
 
 NUMBERS_AT_ONCE = 2**18
-"""Size of the widest slot over the tasks that run together: large enough to keep the threads
+"""The size of the widest slot over the tasks that run together: large enough to keep the threads
 busy, small enough to stay in the cache and to bound the memory of any batch."""
 
 
@@ -44,8 +44,7 @@ def _kernel_width(program: StackProgram, task: Task) -> int:
 
 
 WIDTHS: dict[Kind, Callable[[Any, Task], int]] = {
-    Kind.NETWORK: _widest_slot,
-    Kind.LINEAR_MODEL: _widest_slot,
+    Kind.STACK: _widest_slot,
     Kind.FUNCTION: _kernel_width,
 }
 """How many numbers a step works on for each token; tasks of other kinds all run together."""
@@ -58,8 +57,7 @@ class FusedBackend(AbstractBackend):
     name: ClassVar[str] = "fused"
     sums_terms: ClassVar[bool] = False
     executors: ClassVar[Mapping[Kind, MakeExecutor]] = {
-        Kind.NETWORK: _stack,
-        Kind.LINEAR_MODEL: _stack,
+        Kind.STACK: _stack,
         Kind.FUNCTION: FunctionDescent,
         Kind.CHAIN: partial(make_chain, backend=name),
     }

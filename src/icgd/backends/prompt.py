@@ -17,12 +17,11 @@ from icgd.shapes import Labels, Parameters, Predictions, Stream
 
 
 def split_parameters(layout: Layout, parameters: Parameters) -> dict[str, Tensor]:
-    """Views of the parameter vector as the layout's matrix slots."""
+    """Views of the parameter vector as the layout's matrix slots, if it has any."""
     slots = layout.having(Role.PARAMETER)
-    parts = parameters.split([slot.width for slot in slots], dim=-1)
-    return {
-        slot.name: part.unflatten(-1, slot.shape) for slot, part in zip(slots, parts, strict=True)
-    }
+    parts = parameters.split([slot.width for slot in slots], dim=-1) if slots else ()
+    pairs = zip(slots, parts, strict=True)
+    return {slot.name: part.unflatten(-1, slot.shape) for slot, part in pairs}
 
 
 @singledispatch
@@ -53,7 +52,10 @@ def require_entry_of_stack(program: StackProgram, task: Task) -> None:
 
 
 def encode(program: StackProgram, task: Task) -> Stream:
-    """The prompt: registers, examples, then queries, a token each; all scratch is zero."""
+    """The prompt: registers, examples, then queries, a token each; all scratch is zero.
+
+    A function starts from 0: at every example its whole label is left to learn.
+    """
     require_entry(program, task)
     layout, first = program.layout, program.n_registers
     examples = slice(first, first + task.n_examples)
@@ -62,8 +64,6 @@ def encode(program: StackProgram, task: Task) -> Stream:
     stream[..., examples, layout.range_of("y")] = task.y
     for name, column in constants_of(program, task).items():
         stream[..., layout.range_of(name)] = column
-    if program.trains_function:  # it starts from 0: all is left to learn
-        return stream
     scales = weight_scales(program, task)
     for name, matrix in split_parameters(layout, task.initial).items():
         stream[..., layout.range_of(name)] = matrix.flatten(-2).unsqueeze(-2) * scales
@@ -98,14 +98,14 @@ def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
 
 
 def weight_scales(program: StackProgram, task: Task) -> Tensor:
-    """What every token's copy of the weights is multiplied by: 1, or a register's scale."""
+    """The factor of every token's copy of the weights: 1, or a register's scale."""
     if program.n_registers:
         return constants_of(program, task)[registers.SCALE]
     return task.x.new_ones(task.n_tokens, 1)
 
 
 def read_learnt(program: StackProgram, task: Task, stream: Stream) -> Parameters:
-    """The weights; or the function's values at all tokens: labels, less what is left to learn."""
+    """The weights, or a function's values at all tokens: labels less what is left to learn."""
     if not program.trains_function:
         return read_parameters(program.layout, stream)
     return (known_labels(task) - stream[..., program.layout.range_of("y")]).flatten(-2)

@@ -6,10 +6,11 @@ from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.prompt import encode, read_parameters
 from icgd.backends.run import RunOptions
-from icgd.certificates import run_bound
+from icgd.certificates import stack_bounds
 from icgd.certificates.bounds import apart_by
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.run_bound import _after_block, stepwise_bounds, trajectory_bounds
+from icgd.certificates.intervals import Interval
+from icgd.certificates.stack_bounds import StackBounds
 from icgd.constructions.registry import construction_named
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
@@ -25,10 +26,8 @@ HOW = Arithmetic.of(torch.float64, n_tokens=7, backend="fused")
 def bounds_of(task):
     history = FusedBackend().run(PROGRAM, task).parameters
     real = CASE.problem.oracle.train(task, 4)
-    return (
-        stepwise_bounds(PROGRAM, task, history, HOW),
-        trajectory_bounds(PROGRAM, CASE.problem, task, real, HOW),
-    )
+    bounds = StackBounds(CASE.problem, PROGRAM, HOW).run(task, history, real)
+    return bounds.steps, bounds.trajectory
 
 
 def test_a_batch_gets_the_bounds_of_its_tasks():
@@ -41,7 +40,7 @@ def test_a_batch_gets_the_bounds_of_its_tasks():
 
 def test_steps_bounded_in_groups_equal_steps_bounded_at_once(monkeypatch):
     at_once, _ = bounds_of(CASE.task())
-    monkeypatch.setattr(run_bound, "NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr(stack_bounds, "NUMBERS_AT_ONCE", 1)
     in_groups, _ = bounds_of(CASE.task())
     assert at_once.shape == (4,)
     torch.testing.assert_close(in_groups, at_once, rtol=1e-9, atol=0)
@@ -57,11 +56,13 @@ def test_the_first_step_of_a_trajectory_is_a_single_step_and_later_ones_carry_it
 NARROW = make_case(MLP((2, 3, 2), "tanh"), "squared", box=0.5, domain=Domain(1.0, 2.0))
 SOFTMAX = build(construction_named("softmax-stack"), NARROW, n_steps=5)
 DENSE = Arithmetic.of(torch.float64, n_tokens=7, backend="dense")
+SOFTMAX_BOUNDS = StackBounds(NARROW.problem, SOFTMAX, DENSE)
 
 
 def bound_of_a_step(weights: torch.Tensor, drift: torch.Tensor):
     task, nothing = NARROW.task(), torch.zeros_like(weights)
-    return _after_block(SOFTMAX, task.x, task.y, weights, nothing, drift, inf, DENSE)
+    x, y, start = (Interval.point(part) for part in (task.x, task.y, weights))
+    return SOFTMAX_BOUNDS.after_block(x, y, start, nothing, drift, inf)
 
 
 def grid_copies(stream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -107,7 +108,10 @@ def test_copies_drift_apart_by_no_more_than_is_proved():
 def test_only_bounds_of_the_dense_transformer_grow_with_the_drift_of_earlier_steps():
     task = NARROW.task()
     standing_still = task.initial.expand(4, -1)
-    dense, fused = (stepwise_bounds(SOFTMAX, task, standing_still, how) for how in (DENSE, HOW))
+    dense, fused = (
+        StackBounds(NARROW.problem, SOFTMAX, how).steps(task, standing_still)
+        for how in (DENSE, HOW)
+    )
     assert (dense[1:] > dense[:-1]).all()
     assert fused.unique().numel() == 1
 
@@ -115,15 +119,15 @@ def test_only_bounds_of_the_dense_transformer_grow_with_the_drift_of_earlier_ste
 def test_the_trajectory_of_a_dense_transformer_is_bounded_with_the_drift_of_its_copies(monkeypatch):
     task = NARROW.task()
     real = NARROW.problem.oracle.train(task, 5)
-    bounds = trajectory_bounds(SOFTMAX, NARROW.problem, task, real, DENSE)
+    bounds = SOFTMAX_BOUNDS.run(task, real, real).trajectory
     run = DenseBackend().run(SOFTMAX, task)
     errors = (run.parameters - real).abs().amax(-1)[1:]
     assert (errors <= bounds).all()
-    stepwise = stepwise_bounds(SOFTMAX, task, run.parameters, DENSE)
+    stepwise = SOFTMAX_BOUNDS.steps(task, run.parameters)
     torch.testing.assert_close(bounds[0], stepwise[0], rtol=1e-9, atol=0)
     assert (bounds[1:] > stepwise[1:]).all()
     assert bounds.max() <= 1e-10
-    monkeypatch.setattr(run_bound, "apart_by", lambda distance: apart_by(0 * distance))
-    without_drift = trajectory_bounds(SOFTMAX, NARROW.problem, task, real, DENSE)
+    monkeypatch.setattr(stack_bounds, "apart_by", lambda distance: apart_by(0 * distance))
+    without_drift = SOFTMAX_BOUNDS.run(task, real, real).trajectory
     assert bounds[0] == without_drift[0]
     assert (bounds[1:] > without_drift[1:]).all()
