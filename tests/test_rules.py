@@ -18,7 +18,7 @@ from icgd.certificates.intervals import Interval
 from icgd.program import chain_check, chain_instructions, check, render, shape_rules
 from icgd.program.chain_instructions import LookUpProduct
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
-from icgd.program.grid_instructions import DescendExamples, PredictMean, ShrinkSlot
+from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.ridge import RidgeSum, RidgeUnit
@@ -49,6 +49,7 @@ BY_GRID = of_kind(OF_STACKS, LayerKind.GRID)
 BOUNDED_ELSEWHERE = {
     DescendFunction: "functional_bound.py bounds a whole run in function space",
     DescendExamples: "linear_bound.py bounds a whole run of a linear model",
+    DecaySlot: "linear_bound.py, likewise",
     ShrinkSlot: "linear_bound.py, likewise",
     PredictMean: "it predicts, and bounds are of weights",
     CopyToQueries: "it predicts, and bounds are of weights",

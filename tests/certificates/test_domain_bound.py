@@ -114,7 +114,9 @@ def test_weights_that_grow_a_little_with_their_reach_have_one():
     """A soft clip overshoots by its error, and its rounding by a share of what it clips."""
 
     def after_block(reach: float, error: float, drift: float) -> Weights:
-        return Weights(torch.tensor(error), torch.tensor(drift), size=1.04 + 0.05 * (reach - 1.0))
+        return Weights(
+            torch.tensor([error]), torch.tensor([drift]), size=1.04 + 0.05 * (reach - 1.0)
+        )
 
     reach, _ = _reach_and_drift(after_block, box=1.0, n_steps=1)
     assert 1.04 + 0.05 * (reach - 1.0) <= reach < 1.05

@@ -195,10 +195,8 @@ def _where_open(value: Row, closed_by: tuple[str, ...], stream: Rows) -> Row:
 def _clipped(value: Row, bound: float | None) -> Row:
     if bound is None:
         return value
-    return value.clamp(-bound, bound) if isinstance(value, Tensor) else _clip(value, bound)
-
-
-def _clip(value: float, bound: float) -> float:
+    if isinstance(value, Tensor):
+        return value.clamp(-bound, bound)
     return min(max(value, -bound), bound)
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar, final
 import torch
 from torch import nn
 
-from icgd.backends.backend import AbstractBackend, Kind, MakeExecutor
+from icgd.backends.backend import AbstractBackend, MakeExecutor
 from icgd.backends.chain import Chain, make_chain
 from icgd.backends.dense_stack import DenseStack
 from icgd.backends.memory import usable_memory
@@ -73,10 +73,9 @@ class DenseBackend(AbstractBackend):
 
     name: ClassVar[str] = "dense"
     sums_terms: ClassVar[bool] = True
-    executors: ClassVar[Mapping[Kind, MakeExecutor]] = {
-        Kind.STACK: _stack,
-        Kind.FUNCTION: _stack,
-        Kind.CHAIN: _chain,
+    executors: ClassVar[Mapping[type[AbstractProgram], MakeExecutor]] = {
+        StackProgram: _stack,
+        ChainProgram: _chain,
     }
 
     def tasks_at_once(self, program: AbstractProgram, task: Task) -> int:

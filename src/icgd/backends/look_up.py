@@ -200,9 +200,8 @@ def _cells_of(function: LatticeFunction) -> tuple[float, int]:
     4 M r^-n / (r - 1) with r = 4 strip / d, where M bounds the head in the strip.
     """
     end = function.reach * (1 + 2.0**-10)
-    ratio = (4 * _largest(function) / max(map(abs, function.values)) / TABLE_ACCURACY) ** (
-        1 / (DEGREE + 1)
-    )
+    relative = 4 * _largest(function) / max(map(abs, function.values))
+    ratio = (relative / TABLE_ACCURACY) ** (1 / (DEGREE + 1))
     return end, 2 ** ceil(log2(2 * end * (ratio + 1) / (4 * _strip(function))))
 
 

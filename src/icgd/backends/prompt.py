@@ -73,25 +73,21 @@ def encode(program: StackProgram, task: Task) -> Stream:
 def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
     """Every constant slot as a column with an entry for each token."""
     first, n_tokens = program.n_registers, program.n_registers + task.n_tokens
-    examples, queries = slice(first, first + task.n_examples), slice(first + task.n_examples, None)
+    end, all_tokens = first + task.n_examples, slice(None)
+    known: dict[str, tuple[slice, float]] = {
+        instructions.ONE: (all_tokens, 1.0),
+        instructions.IS_EXAMPLE: (slice(first, end), 1.0),
+        instructions.IS_QUERY: (slice(end, None), 1.0),
+        instructions.TOKENS_PER_EXAMPLE: (all_tokens, n_tokens / task.n_examples),
+        instructions.N_TOKENS: (all_tokens, n_tokens),
+        unit_instructions.EXAMPLE_SHARE: (slice(first, end), n_tokens / task.n_examples),
+        registers.LOG_EXAMPLES: (all_tokens, log(task.n_examples)),
+    }
     columns = {}
     for slot in program.layout.having(Role.CONSTANT):
         columns[slot.name] = column = task.x.new_zeros(n_tokens, 1)
-        match slot.name:
-            case instructions.ONE:
-                column += 1.0
-            case instructions.IS_EXAMPLE:
-                column[examples] = 1.0
-            case instructions.IS_QUERY:
-                column[queries] = 1.0
-            case instructions.TOKENS_PER_EXAMPLE:
-                column += n_tokens / task.n_examples
-            case instructions.N_TOKENS:
-                column += n_tokens
-            case unit_instructions.EXAMPLE_SHARE:
-                column[examples] = n_tokens / task.n_examples
-            case registers.LOG_EXAMPLES:
-                column += log(task.n_examples)
+        tokens, value = known.get(slot.name, (all_tokens, 0.0))
+        column[tokens] = value
     for name, values in program.registers().items():
         columns[name][:first, 0] = torch.tensor(values, dtype=torch.float64).to(task.x)
     return columns

@@ -118,12 +118,8 @@ def _forward_reach(
 def _constants(program: StackProgram, function: ScalarFunction, reach: float) -> _Constants:
     end = torch.tensor(reach, dtype=torch.float64)
     low, high = function.bounds(-end, end)
-    fit = program.relu_sum(function.name)
-    return _Constants(
-        size=float(torch.maximum(-low, high)),
-        lipschitz=float(function.lipschitz(-end, end)),
-        error=fit.error,
-    )
+    size, lipschitz = torch.maximum(-low, high), function.lipschitz(-end, end)
+    return _Constants(float(size), float(lipschitz), program.relu_sum(function.name).error)
 
 
 def _loss_constants(

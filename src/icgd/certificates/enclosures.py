@@ -15,6 +15,7 @@ from math import ceil, inf
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from icgd.approximation.lattice import lattice_of
 from icgd.backends.look_up import DEGREE, table_error
@@ -220,9 +221,7 @@ def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
         levels.append(torch.maximum(levels[-1][:-shift], levels[-1][shift:]))
     length = last - first + 1
     level = torch.log2(length.double()).floor().long()
-    padded = torch.stack(
-        [torch.nn.functional.pad(row, (0, len(values) - len(row))) for row in levels]
-    )
+    padded = torch.stack([functional.pad(row, (0, len(values) - len(row))) for row in levels])
     return torch.maximum(padded[level, first], padded[level, last + 1 - 2**level])
 
 

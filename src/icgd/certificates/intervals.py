@@ -75,8 +75,8 @@ class Interval:
 
     def __matmul__(self, other: Interval) -> Interval:
         """The matrix product, by midpoints and radii."""
-        middle, radius = self._middle, self._radius
-        other_middle, other_radius = other._middle, other._radius
+        middle, radius = (self.low + self.high) / 2, (self.high - self.low) / 2
+        other_middle, other_radius = (other.low + other.high) / 2, (other.high - other.low) / 2
         centre = middle @ other_middle
         spread = middle.abs() @ other_radius + radius @ (other_middle.abs() + other_radius)
         return Interval(centre - spread, centre + spread)
@@ -85,14 +85,6 @@ class Interval:
     def mT(self) -> Interval:  # noqa: N802 - torch's name
         """The transposed interval."""
         return Interval(self.low.mT, self.high.mT)
-
-    @property
-    def _middle(self) -> Tensor:
-        return (self.low + self.high) / 2
-
-    @property
-    def _radius(self) -> Tensor:
-        return (self.high - self.low) / 2
 
     def distance_to(self, other: Interval) -> Tensor:
         """The largest distance between a value here and a value there."""

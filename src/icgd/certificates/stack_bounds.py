@@ -58,7 +58,7 @@ class StackBounds(AbstractBounds):
         """
         before = history[..., :-1, :].double()
         if self._has_copies:
-            return one_by_one(self._with_drift(task, before), history)
+            return one_by_one(self._with_drift(task, history), history)
         numbers = task.x.shape[-2] * max(slot.width for slot in self.program.layout.slots)
         group = max(1, NUMBERS_AT_ONCE // (numbers * max(1, *task.batch, 1)))
         parts = before.split(group, dim=-2) if before.numel() else ()
@@ -73,10 +73,10 @@ class StackBounds(AbstractBounds):
         )
         return self._after_step(x, y, before, torch.zeros_like(before)).error.amax(-1)
 
-    def _with_drift(self, task: Task, before: History) -> Iterator[Tensor]:
+    def _with_drift(self, task: Task, history: History) -> Iterator[Tensor]:
         """What each step adds, if the steps before it moved the weights' copies apart."""
         x, y, drift = task.x.double(), task.y.double(), torch.zeros_like(task.initial).double()
-        for parameters in before.unbind(-2):
+        for parameters in history[..., :-1, :].double().unbind(-2):
             weights = self._after_step(x, y, parameters, drift)
             yield weights.error.amax(-1)
             drift = weights.drift
