@@ -61,12 +61,12 @@ STAGES = {
     "size in a stack": (writing.instruction_size, OF_STACKS - BY_GRID),
     "heads or units in a stack": (writing.fill, OF_STACKS - BY_GRID),
     "heads and size of a grid": (grid_heads.grid_head, BY_GRID),
-    "kernel in a stack": (running.kernel, OF_STACKS - RUN_ELSEWHERE.keys()),
+    "operation in a stack": (running.operation, OF_STACKS - RUN_ELSEWHERE.keys()),
     "bound in a stack": (proving.rule, OF_STACKS - BOUNDED_ELSEWHERE.keys()),
     "shape in a chain": (chain_check._shape_problem, OF_CHAINS),
     "units in a chain": (chain_lowering.relus_of, of_kind(OF_CHAINS, LayerKind.MLP)),
     "heads in a chain": (chain_lowering.heads_of, of_kind(OF_CHAINS, LayerKind.SOFTMAX)),
-    "kernel in a chain": (chain_fused.result, OF_CHAINS - LOOKED_UP_ELSEWHERE.keys()),
+    "operation in a chain": (chain_fused.result, OF_CHAINS - LOOKED_UP_ELSEWHERE.keys()),
     "bound in a chain": (chain_bound.rule, OF_CHAINS),
 }
 
@@ -114,7 +114,7 @@ def test_every_kind_of_function_has_its_rule_in_every_stage(function):
 
 
 STAGE_FILES = {
-    "backends": (running, {"kernel"}),
+    "backends": (running, {"operation"}),
     "weights": (writing, {"fill", "instruction_size"}),
     "certificates": (proving, {"rule", "propagate"}),
 }

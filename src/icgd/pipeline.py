@@ -10,6 +10,7 @@ import torch
 from icgd.backends.run import OnProgress
 from icgd.certificates.certificate import Report
 from icgd.certificates.guarantee import Guarantee, check_guarantee
+from icgd.certificates.linear_bound import LinearBounds
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
 from icgd.choice import choose
@@ -17,7 +18,6 @@ from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import construction_for
 from icgd.errors import SettingError
-from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, instance
 from icgd.problems.task import Task
@@ -116,12 +116,12 @@ def guarantee(
     Raises `SettingError` if a step is longer than they allow, and `SeparableDataError` if there is
     no minimiser to come close to.
     """
-    if not isinstance(compiled.problem.oracle, LinearOracle):
-        raise SettingError.only_linear_models(compiled.program.construction)
     task = compiled.task(X, y, initial=initial)
-    run = compiled.run_task(task, backend=backend, on_progress=on_progress, stop_below=stop_below)
     bounds = compiled.bounds_for(task, backend)
-    return check_guarantee(compiled.problem, compiled.stack, task, run.parameters, bounds.how)
+    if not isinstance(bounds, LinearBounds):
+        raise SettingError.only_linear_models(compiled.program.construction)
+    run = compiled.run_task(task, backend=backend, on_progress=on_progress, stop_below=stop_below)
+    return check_guarantee(bounds, task, run.parameters)
 
 
 def load(path: str | os.PathLike[str]) -> Compiled:

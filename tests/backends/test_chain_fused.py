@@ -94,6 +94,6 @@ def test_work_that_nothing_kept_depends_on_is_left_out():
     assert done == {"linear": ["sigmoid of z"], "tanh": ["tanh of z", "tanh' of z"]}
 
 
-def test_an_instruction_without_a_kernel_is_named():
-    with pytest.raises(ProgramError, match=r"Juggle: has no kernel in backends/chain_fused.py"):
+def test_an_instruction_without_an_operation_is_named():
+    with pytest.raises(ProgramError, match=r"Juggle: has no operation in backends/chain_fused.py"):
         result(Juggle(), {})

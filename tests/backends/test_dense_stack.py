@@ -9,6 +9,7 @@ from tests.backends.test_fused_stack import CASE
 from tests.cases import build
 from tests.contracts.backend import RELU_STACK
 from tests.contracts.executor import ExecutorContract
+from tests.linear_cases import PROBLEMS, compiled_of, task_of
 
 
 @cache
@@ -27,3 +28,20 @@ class TestDenseStack(ExecutorContract):
     def make(self, n_steps: int, task: Task, options: RunOptions) -> DenseStack:
         program = build(RELU_STACK, CASE, n_steps, pieces=16)
         return DenseStack(program, task, transformer(), self.traced)
+
+
+class TestDenseStackOfALinearModel(ExecutorContract):
+    """What becomes of scores out of range is tested in test_grid_operations.py."""
+
+    traced = ("w", "y")
+    per_step = 3
+
+    def task(self) -> Task:
+        return task_of(PROBLEMS["logistic"])
+
+    def overflowing(self) -> None:
+        return None
+
+    def make(self, n_steps: int, task: Task, options: RunOptions) -> DenseStack:
+        program = compiled_of(PROBLEMS["logistic"], n_steps).program
+        return DenseStack(program, task, lower_program(program), self.traced)

@@ -12,7 +12,7 @@ from icgd.backends.look_up import (
     HeadTable,
     Table,
     is_simple,
-    simple_kernel,
+    simple_operation,
     table_error,
 )
 from icgd.errors import ProgramError
@@ -49,10 +49,10 @@ def assert_close(ours: torch.Tensor, theirs: torch.Tensor, size: float) -> None:
 def looked_up(functions: list[ReluSum], z: torch.Tensor) -> list[torch.Tensor]:
     cells = Cells(functions, z)
     writes = [torch.full_like(z, float("nan")) for _ in functions]
-    kernels = [cells.evaluate(f, write) for f, write in zip(functions, writes, strict=True)]
+    operations = [cells.evaluate(f, write) for f, write in zip(functions, writes, strict=True)]
     cells.find()
-    for kernel in kernels:
-        kernel()
+    for operation in operations:
+        operation()
     return writes
 
 
@@ -87,7 +87,7 @@ def test_float32_tables_are_right_to_float32(monkeypatch, most_cells):
     assert_close(values, truth(function, z.double()), 1e-5)
 
 
-def test_a_kernel_follows_later_changes_of_its_argument():
+def test_an_operation_follows_later_changes_of_its_argument():
     function = fitted("tanh")
     z = torch.zeros(3, 2, dtype=torch.float64)
     cells, write = Cells([function], z), torch.empty_like(z)
@@ -100,11 +100,11 @@ def test_a_kernel_follows_later_changes_of_its_argument():
 
 
 @pytest.mark.parametrize("name", SIMPLE)
-def test_a_simple_kernel_gives_the_values_of_the_sum(name):
+def test_a_simple_operation_gives_the_values_of_the_sum(name):
     function = fitted(name)
     z = arguments(function)
     write = torch.full_like(z, float("nan"))
-    simple_kernel(function, z, write)()
+    simple_operation(function, z, write)()
     assert_close(write, truth(function, z), 1e-12)
 
 
@@ -121,7 +121,7 @@ def test_lines_kinks_and_ramps_of_every_kind_are_simple(knots, slopes, anchor, v
     function = ReluSum("f", -9.0, 9.0, 1.0, knots, slopes, anchor, value, (0.0,) * len(slopes))
     z = arguments(function)
     write = torch.full_like(z, float("nan"))
-    simple_kernel(function, z, write)()
+    simple_operation(function, z, write)()
     assert_close(write, truth(function, z), 1e-12)
 
 
@@ -160,10 +160,12 @@ def test_exactly_the_exact_functions_are_simple():
 def evaluated(functions: list[Function], z: torch.Tensor) -> list[torch.Tensor]:
     evaluation = Evaluation(functions, z)
     writes = [torch.full_like(z, float("nan")) for _ in functions]
-    kernels = [evaluation.kernel(f, write) for f, write in zip(functions, writes, strict=True)]
+    operations = [
+        evaluation.operation(f, write) for f, write in zip(functions, writes, strict=True)
+    ]
     evaluation.prepare()
-    for kernel in kernels:
-        kernel()
+    for operation in operations:
+        operation()
     return writes
 
 
@@ -260,6 +262,8 @@ def test_sums_of_relus_and_heads_are_evaluated_side_by_side():
 
 def test_a_head_that_was_not_prepared_is_refused():
     z = sample(3.0, 4)
-    kernel = Evaluation([fitted("clip")], z).kernel(looked_up_by_heads()[0], torch.empty_like(z))
+    operation = Evaluation([fitted("clip")], z).operation(
+        looked_up_by_heads()[0], torch.empty_like(z)
+    )
     with pytest.raises(ProgramError, match=r"^look-up: was not prepared for this argument$"):
-        kernel()
+        operation()

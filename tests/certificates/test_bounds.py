@@ -9,6 +9,7 @@ from icgd.approximation.lattice import identity, line_lattice
 from icgd.backends.prompt import split_parameters
 from icgd.backends.registry import BACKENDS
 from icgd.backends.run import RunOptions
+from icgd.certificates.bounds import Moment
 from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
 from icgd.certificates.rules import propagate, rule
@@ -40,7 +41,7 @@ def test_every_slot_lies_in_its_enclosure_after_a_block(
     from_backend = _slots_before_the_wipe(program, task, backend)
     state = _numbers(program, task)
     how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
-    state = propagate(program, program.block[:-1], state, how)
+    state = propagate(Moment(program, state, how), program.block[:-1])
     examples = slice(program.n_registers, program.n_registers + task.n_examples)
     for slot in program.layout.having(Role.SCRATCH):
         actual = from_backend[slot.name][..., examples, :].double()
@@ -82,7 +83,7 @@ def test_a_projection_errs_by_its_reach_times_the_line_and_only_in_the_dense_tra
     project = Project(Argument(Combination.of("a")), reach=8.0, write="b")
     state = {"a": point(numbers([7.0, -2.0]))}
     exactly, dense, fused = (
-        rule(project, program, state, how)["b"] for how in (EXACTLY, FLOAT64, FUSED)
+        rule(project, Moment(program, state, how))["b"] for how in (EXACTLY, FLOAT64, FUSED)
     )
     assert fused.error.tolist() == [[0.0, 0.0]]
     assert exactly.error.tolist() == [[8 * line.error] * 2]
@@ -94,7 +95,7 @@ def test_a_projection_errs_by_its_reach_times_the_line_and_only_in_the_dense_tra
 def test_a_line_beyond_its_reach_is_only_known_to_stay_between_its_values():
     program = replace(PRODUCTS, functions=(identity(line_lattice(1.0, 16)),))
     project = Project(Argument(Combination.of("a")), reach=2.0, write="b")
-    written = rule(project, program, {"a": point(numbers([2.0, 2.1]))}, FLOAT64)["b"]
+    written = rule(project, Moment(program, {"a": point(numbers([2.0, 2.1]))}, FLOAT64))["b"]
     inside, outside = written.error[0].tolist()
     largest = max(program.look_up("identity").values)
     assert inside < 1e-13
@@ -111,7 +112,7 @@ def test_a_product_is_added_to_what_the_transformer_holds_even_where_the_exact_v
         (FLOAT64, 0.25 + 1.01 * off, 0.25 + off + 1e-12),
         (FUSED, 0.25, 0.25 + 1e-13),
     ):
-        written = rule(product, PRODUCTS, state, how)["b"]
+        written = rule(product, Moment(PRODUCTS, state, how))["b"]
         assert written.exact.low.item() == written.exact.high.item() == -6.0
         assert least <= written.error.item() <= most
         assert written.actual.low <= -6.25
@@ -148,7 +149,7 @@ def test_probing_loses_no_more_than_is_proved(probe, left, right):
     gradient = AddGradient(Combination.of("l"), "r", scale=-2.0, probe=probe, write="w")
     columns = {"l": numbers(left).T, "r": numbers(right).T}
     state = {name: point(column) for name, column in columns.items()} | {"w": point(numbers([0.0]))}
-    bound = rule(gradient, PRODUCTS, state, EXACTLY)["w"].error.item()
+    bound = rule(gradient, Moment(PRODUCTS, state, EXACTLY))["w"].error.item()
     exact = sum(Decimal(a) * Decimal(b) for a, b in zip(left, right, strict=True)) / len(left)
     missed = 2 * abs(float(probed_mean(probe, left, right) - exact))
     assert missed <= bound + 1e-16
@@ -157,4 +158,4 @@ def test_probing_loses_no_more_than_is_proved(probe, left, right):
 
 def test_an_instruction_without_a_rule_is_named():
     with pytest.raises(ProgramError, match=r"Juggle: has no rule in certificates/bounds\.py"):
-        rule(Juggle(), PROGRAM, {}, FLOAT64)
+        rule(Juggle(), Moment(PROGRAM, {}, FLOAT64))

@@ -7,7 +7,7 @@ import torch
 
 import icgd
 from icgd.backends.chain import GENERATORS, run_chain
-from icgd.certificates.chain_bound import ChainBounds, next_block, rule
+from icgd.certificates.chain_bound import ChainBounds, Moment, rule
 from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
@@ -128,7 +128,7 @@ def test_what_attention_reads_is_enclosed_closely(backend):
     z = torch.tensor(0.1, dtype=torch.float64)
     expected = {"z": z, "delta": torch.tensor(1.5), "sigmoid of z": torch.sigmoid(z)}
     for part in program.layers[1].instructions:
-        value = rule(part, program, stream, how)
+        value = rule(part, Moment(program, stream, how))
         assert value.exact.size.isfinite().all()
         if part.write in expected:
             truth = float(expected[part.write])
@@ -143,7 +143,8 @@ def test_closed_units_are_known_to_be_0():
     flags = {"padding": known([0.0], [0.0], [1.0]), "softplus": 1.0, "is_backward": 1.0}
     weights = known(*[[1.0] * 3] * 3)
     data = {"first": known(*[[1.0] * 2] * 3), "is_data": 1.0}
-    first = next_block(program, {**flags, "weights": weights}, data, how)["first"]
+    bounds = ChainBounds(PROBLEMS["softplus, logistic"], program, how)
+    first = bounds.next_block({**flags, "weights": weights}, data)["first"]
     assert first.exact.low[:2].min() > 3
     assert not any(part[2].any() for part in (first.actual.low, first.actual.high, first.error))
 
@@ -161,7 +162,7 @@ def test_a_wrong_step_exceeds_its_bound():
 def test_an_instruction_without_a_rule_is_named():
     how = Arithmetic.of(torch.float64, 1, "fused")
     with pytest.raises(ProgramError, match=r"Juggle: has no rule in certificates/chain_bound.py"):
-        rule(Juggle(), program_of(PROBLEMS["relu"]), {}, how)
+        rule(Juggle(), Moment(program_of(PROBLEMS["relu"]), {}, how))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import icgd
-from icgd.certificates.closed_form import closed_form_bound, closed_form_step
-from icgd.certificates.domain_bound import domain_bound
+from icgd.certificates.closed_form import closed_form_step
 from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.stack_bounds import StackBounds
 
 HOW = Arithmetic.of(torch.float64, n_tokens=8, backend="fused")
 
@@ -50,18 +50,18 @@ def test_depth_two_by_hand():
 @pytest.mark.parametrize("activation", ["tanh", "sigmoid", "softplus"])
 def test_it_is_never_below_the_propagated_bound(widths, activation):
     run = compiled(widths, activation)
-    propagated = domain_bound(run.program, run.problem, HOW).step
-    assert closed_form_bound(run.program, run.problem, HOW) >= propagated
+    propagated = StackBounds(run.problem, run.program, HOW).domain().step
+    assert StackBounds(run.problem, run.program, HOW).paper_step() >= propagated
 
 
 def test_rounding_is_part_of_it():
     run = compiled(activation="identity")
     assert closed_form_step(run.program, run.problem) == 0.0
-    assert 0 < closed_form_bound(run.program, run.problem, HOW) < 1e-12
+    assert 0 < StackBounds(run.problem, run.program, HOW).paper_step() < 1e-12
 
 
 def test_there_is_none_for_look_ups():
     problem = compiled().problem
     run = icgd.compile(problem, n_steps=1, construction="softmax-stack", registers=40)
-    assert closed_form_bound(run.program, run.problem, HOW) is None
+    assert StackBounds(run.problem, run.program, HOW).paper_step() is None
     assert run.certificate().paper_step is None

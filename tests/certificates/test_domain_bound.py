@@ -5,13 +5,9 @@ import pytest
 import torch
 
 import icgd
-from icgd.certificates.domain_bound import (
-    _after_steps,
-    _reach_and_drift,
-    _Weights,
-    domain_bound,
-)
+from icgd.certificates.domain_bound import Weights, _after_steps, _reach_and_drift
 from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.stack_bounds import StackBounds
 
 HOW = Arithmetic.of(torch.float64, n_tokens=8, backend="fused")
 DENSE = Arithmetic.of(torch.float64, n_tokens=8, backend="dense")
@@ -29,7 +25,7 @@ def compiled(pieces: int = 64, activation: str = "tanh", n_steps: int = 3) -> ic
 
 def bound(**settings):
     run = compiled(**settings)
-    return domain_bound(run.program, run.problem, HOW)
+    return StackBounds(run.problem, run.program, HOW).domain()
 
 
 def test_it_falls_with_the_square_of_the_number_of_pieces():
@@ -51,7 +47,7 @@ def test_a_step_function_makes_it_as_large_as_the_gradient_itself():
 
 def test_weights_at_the_corners_of_the_box_stay_within_it():
     run = compiled(pieces=8)
-    limit = domain_bound(run.program, run.problem, HOW).step
+    limit = StackBounds(run.problem, run.program, HOW).domain().step
     x, y, initial = corners(n_tasks=50)
     report = icgd.verify(run, x, y, initial=initial)
     assert report.step_errors.shape == (50, 3)
@@ -78,7 +74,7 @@ def softmax_stack(registers: int | None = None, n_steps: int = 3, step_size: flo
 
 def test_it_falls_exponentially_with_the_number_of_registers():
     steps = [
-        domain_bound(run.program, run.problem, HOW).step
+        StackBounds(run.problem, run.program, HOW).domain().step
         for run in map(softmax_stack, (32, 36, 40, 44))
     ]
     for more, fewer in zip(steps[1:], steps[:-1], strict=True):
@@ -100,7 +96,7 @@ def test_weights_at_the_corners_of_the_box_stay_within_it_in_softmax_stack(backe
 def test_only_the_dense_transformer_drifts_with_the_number_of_steps():
     short, long = softmax_stack(n_steps=1), softmax_stack(n_steps=50)
     in_dense, in_fused = (
-        [domain_bound(run.program, run.problem, how).step for run in (short, long)]
+        [StackBounds(run.problem, run.program, how).domain().step for run in (short, long)]
         for how in (DENSE, HOW)
     )
     assert in_fused[0] == in_fused[1]
@@ -111,14 +107,16 @@ def test_a_drift_that_feeds_itself_has_no_bound():
     """Float32 and far steps: nothing but the box would be known, and not even that."""
     run = softmax_stack(n_steps=10, step_size=1e6)
     how = Arithmetic.of(torch.float32, n_tokens=8, backend="dense")
-    assert domain_bound(run.program, run.problem, how).step == inf
+    assert StackBounds(run.problem, run.program, how).domain().step == inf
 
 
 def test_weights_that_grow_a_little_with_their_reach_have_one():
     """A soft clip overshoots by its error, and its rounding by a share of what it clips."""
 
-    def after_block(reach: float, error: float, drift: float) -> _Weights:
-        return _Weights(error, drift, size=1.04 + 0.05 * (reach - 1.0))
+    def after_block(reach: float, error: float, drift: float) -> Weights:
+        return Weights(
+            torch.tensor([error]), torch.tensor([drift]), size=1.04 + 0.05 * (reach - 1.0)
+        )
 
     reach, _ = _reach_and_drift(after_block, box=1.0, n_steps=1)
     assert 1.04 + 0.05 * (reach - 1.0) <= reach < 1.05
@@ -126,13 +124,13 @@ def test_weights_that_grow_a_little_with_their_reach_have_one():
 
 def test_no_steps_no_trajectory_error():
     program = replace(compiled().program, n_steps=0)
-    assert domain_bound(program, compiled().problem, HOW).trajectory == 0.0
+    assert StackBounds(compiled().problem, program, HOW).domain().trajectory == 0.0
 
 
 @pytest.mark.parametrize(("dtype", "n_tokens"), [(torch.float32, 10**9), (torch.float64, 10**18)])
 def test_a_prompt_too_long_for_any_rounding_bound_has_no_bound(dtype, n_tokens):
     how = Arithmetic.of(dtype, n_tokens, backend="dense")
-    assert domain_bound(compiled().program, compiled().problem, how).step == inf
+    assert StackBounds(compiled().problem, compiled().program, how).domain().step == inf
 
 
 def test_many_slow_steps_are_bounded_quickly_and_never_below_step_by_step():

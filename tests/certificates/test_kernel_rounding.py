@@ -58,6 +58,13 @@ def test_no_kernel_in_the_domain_is_larger_or_rounds_more_than_the_worst(head):
     assert kernel_error(head, found, found, SINGLE).max() <= worst_kernel_error(head, worst, SINGLE)
 
 
+@pytest.mark.parametrize("kernel", ["exp", "polynomial"])
+def test_the_largest_kernel_is_not_rounded_below_the_kernel_itself(kernel):
+    """In float32, 0.01 would be a little less."""
+    head, x = KernelHead(kernel), torch.tensor([[0.1]], dtype=torch.float64)
+    assert largest_kernel(head, x) >= float(head.matrix(x, x))
+
+
 def test_nothing_is_known_about_a_kernel_of_the_users_own():
     KERNELS["secret"] = KERNELS["rbf"]
     try:

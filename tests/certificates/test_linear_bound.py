@@ -9,10 +9,7 @@ import torch
 import icgd
 from icgd.backends.registry import BACKENDS
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.linear_bound import (
-    LinearBounds,
-    lipschitz,
-)
+from icgd.certificates.linear_bound import LinearBounds
 from icgd.errors import ProgramError
 from icgd.problems.links import LINKS
 from icgd.problems.mlp import MLP
@@ -89,10 +86,11 @@ def test_where_steps_expand_the_trajectory_bound_grows_by_their_lipschitz_consta
     problem = replace(problem, update=replace(problem.proximal_step, step_size=3 / float(beta[-1])))
     compiled = compiled_of(problem, n_steps=5)
     real = problem.oracle.train(task, 5)
-    assert lipschitz(problem, task, real) == pytest.approx(2, rel=1e-8)
     how = Arithmetic.of(torch.float64, task.n_tokens, "fused")
+    rules = LinearBounds(problem, compiled.stack, how)
+    assert rules.lipschitz(task, real) == pytest.approx(2, rel=1e-8)
     history = compiled.run_task(task).parameters
-    bounds = LinearBounds(problem, compiled.stack, how).run(task, history, real)
+    bounds = rules.run(task, history, real)
     added = torch.diff(bounds.paper, prepend=torch.zeros(1))
     expected = sum(2 ** (4 - step) * float(part) for step, part in enumerate(added))
     assert float(bounds.trajectory[-1]) == pytest.approx(expected, rel=1e-7)
@@ -102,7 +100,9 @@ def test_where_steps_expand_the_trajectory_bound_grows_by_their_lipschitz_consta
 def test_short_steps_never_expand():
     problem = problem_of("logistic", l2=0.2)
     task = task_of(problem)
-    factor = lipschitz(problem, task, problem.oracle.train(task, 4))
+    how = Arithmetic.of(torch.float64, task.n_tokens, "fused")
+    rules = LinearBounds(problem, compiled_of(problem).stack, how)
+    factor = rules.lipschitz(task, problem.oracle.train(task, 4))
     assert 0.9 < factor <= 1 + 1e-8
 
 

@@ -8,6 +8,7 @@ import torch
 
 import icgd
 from icgd.approximation.ridge_sum import fit_product, fit_ridge_sum, fit_slope_product
+from icgd.certificates.bounds import Moment
 from icgd.certificates.enclosures import Arithmetic, Enclosure, is_ramp, ridge_error
 from icgd.certificates.intervals import Interval
 from icgd.certificates.rules import rule
@@ -60,7 +61,7 @@ COARSE = replace(fit_ridge_sum(TANH, 4.0, "relu", 24), error=0.125)
 def test_units_err_as_proved_and_add_to_what_was_left():
     state = {"a": point(0.5, -3.0), "b": Enclosure.around(EMPTY.exact, EMPTY.error + 0.25)}
     activate = ActivateUnits(OF_A, "tanh", 1.0, "b")
-    value = rule(activate, program_with(COARSE), state, EXACTLY)["b"]
+    value = rule(activate, Moment(program_with(COARSE), state, EXACTLY))["b"]
     torch.testing.assert_close(value.exact.low, torch.tanh(state["a"].exact.low))
     torch.testing.assert_close(value.error, torch.full_like(value.error, 0.375))
 
@@ -69,7 +70,7 @@ def test_a_reach_scales_argument_and_error():
     line = replace(fit_ridge_sum(IDENTITY_FUNCTION, 1.0, "sigmoid", 16), error=0.01)
     activate = ActivateUnits(OF_A, "identity", 8.0, "b")
     state = {"a": point(0.5, -8.5), "b": EMPTY}
-    value = rule(activate, program_with(line), state, EXACTLY)["b"]
+    value = rule(activate, Moment(program_with(line), state, EXACTLY))["b"]
     torch.testing.assert_close(value.error[0], torch.tensor([0.08, inf]).double())
 
 
@@ -79,7 +80,7 @@ def test_fine_fits_have_no_error_in_the_fused_backend_and_coarse_ones_have():
     for fit, dense, fused in ((COARSE, 0.125, 0.125), (fine, fine.error, 0.0)):
         activate = ActivateUnits(OF_A, "tanh", 1.0, "b")
         for how, expected in ((EXACTLY, dense), (FUSED, fused)):
-            error = rule(activate, program_with(fit), state, how)["b"].error
+            error = rule(activate, Moment(program_with(fit), state, how))["b"].error
             assert error.tolist() == [[expected, expected]]
 
 
@@ -91,7 +92,7 @@ def test_a_jacobian_errs_near_a_kink_by_its_own_size_times_the_jump():
     expected = {(1.0, -1.0): 0.0, (1e-5, -1.0): 6.0, (1.0, -1e-5): 35.0}
     for z, error in expected.items():
         now = state | {"a": point(*z)}
-        pushed = rule(push, program_with(fit), now, EXACTLY)["pushed"]
+        pushed = rule(push, Moment(program_with(fit), now, EXACTLY))["pushed"]
         assert pushed.exact.low.item() == 6.0
         assert pushed.error.item() == pytest.approx(error)
         assert pushed.actual.low.item() >= -1e-9, "a product stays between 0 and s"
@@ -102,7 +103,7 @@ def test_products_err_by_both_reaches():
     state = {"a": point(1.5, -1.0), "b": point(0.25, 0.5)}
     state["V"] = Enclosure.common(Interval.point(torch.zeros(2, 2).double()))
     add = AddOuterProduct("a", "b", (2.0, 3.0), "a b", -0.5, "V")
-    added = rule(add, program_with(fit), state, EXACTLY)["V"]
+    added = rule(add, Moment(program_with(fit), state, EXACTLY))["V"]
     torch.testing.assert_close(added.error, torch.full((2, 2), 0.5 * 6 * 0.001).double())
 
 
@@ -111,7 +112,7 @@ def test_gated_products_err_only_where_units_are_no_relus():
     state["V"] = Enclosure.common(Interval.point(torch.zeros(2, 2).double()))
     for sharpness, error in ((1.0, 0.0), (64.0, 2 / 64 * 3.0 * 0.5)):
         add = AddGatedProduct("a", "b", 3.0, 8.0, sharpness, -0.5, "V")
-        added = rule(add, program_with(), state, EXACTLY)["V"].error
+        added = rule(add, Moment(program_with(), state, EXACTLY))["V"].error
         torch.testing.assert_close(added, torch.full((2, 2), error).double())
 
 
@@ -119,8 +120,8 @@ def test_a_factor_beyond_the_gate_would_let_queries_in():
     state = {"a": point(1.5, -8.5), "b": point(0.25, 0.5)}
     state["V"] = Enclosure.common(Interval.point(torch.zeros(2, 2).double()))
     add = AddGatedProduct("a", "b", 3.0, 8.0, 1.0, -0.5, "V")
-    assert (rule(add, program_with(), state, EXACTLY)["V"].error == inf).all()
-    assert (rule(add, program_with(), state, FUSED)["V"].error == 0.0).all()
+    assert (rule(add, Moment(program_with(), state, EXACTLY))["V"].error == inf).all()
+    assert (rule(add, Moment(program_with(), state, FUSED))["V"].error == 0.0).all()
 
 
 def test_sums_over_many_inputs_and_many_rows_are_rounded_more():
@@ -134,21 +135,21 @@ def test_sums_over_many_inputs_and_many_rows_are_rounded_more():
         state = {"x": inputs, "U": weights, "s": point(1.0), "T": point(1.0), "J": point(0.0)}
         argument = Argument(Combination.of("x"), "U")
         start = StartJacobian("T", "s", argument, "relu", fit.name, 1.0, "J")
-        errors.append(float(rule(start, program_with(fit), state, rounded)["J"].error))
+        errors.append(float(rule(start, Moment(program_with(fit), state, rounded))["J"].error))
     assert 20 * 2.0**-40 < errors[0] < 200 * 2.0**-40
     assert errors[1] > 30 * errors[0]
     both = {"a": point(1.0, 1.0), "b": point(1.0, 1.0), "V": point(0.0, 0.0), "W": point(0.0)}
     product = AddGatedProduct("a", "b", 3.0, 8.0, 1.0, 1.0, "V")
     rows = AddGatedJacobian("a", "b", 3.0, 8.0, 1.0, 1.0, "W")
-    one = float(rule(product, program_with(), both, rounded)["V"].error.max())
-    assert float(rule(rows, program_with(), both, rounded)["W"].error) > 2.5 * one
+    one = float(rule(product, Moment(program_with(), both, rounded))["V"].error.max())
+    assert float(rule(rows, Moment(program_with(), both, rounded))["W"].error) > 2.5 * one
 
 
 def test_a_clip_errs_more_near_the_box_and_by_anything_beyond_its_reach():
     fit = fit_ridge_sum(IDENTITY_FUNCTION, 4.0, "sigmoid", 16)
     clip = replace(fit, name="clip", error=0.01, bands=(Band(0.5, 1.5, 0.25),))
     state = {"a": point(0.25, -3.0), "b": point(0.75, 5.0)}
-    clipped = rule(ClipByUnits(("a", "b"), 1.0, "clip"), program_with(clip), state, EXACTLY)
+    clipped = rule(ClipByUnits(("a", "b"), 1.0, "clip"), Moment(program_with(clip), state, EXACTLY))
     assert clipped["a"].exact.low.tolist() == [[0.25, -1.0]]
     assert clipped["a"].error.tolist() == [[0.01, 0.01]]
     assert clipped["b"].error.tolist() == [[0.25, inf]]
@@ -158,7 +159,7 @@ def test_what_a_wipe_misses_is_what_the_next_step_finds():
     line = replace(fit_ridge_sum(IDENTITY_FUNCTION, 1.0, "sigmoid", 16), error=0.01)
     wipe = WipeByUnits(("a",), "identity", 8.0)
     program = replace(program_with(line), block=(Layer("wipe", (wipe,)),))
-    wiped = rule(wipe, program, {"a": point(0.25, 9.0)}, EXACTLY)["a"]
+    wiped = rule(wipe, Moment(program, {"a": point(0.25, 9.0)}, EXACTLY))["a"]
     assert wiped.exact.low.tolist() == [[0.0, 0.0]]
     assert wiped.error.tolist() == [[0.08, inf]]
     assert left_over(program, EXACTLY)["a"] == 0.08

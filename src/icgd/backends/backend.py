@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from enum import Enum, auto
-from functools import partial, singledispatch
+from functools import partial
 from typing import Any, ClassVar, final
 
 from icgd.backends.driver import drive
@@ -15,41 +14,10 @@ from icgd.backends.prompt import require_entry
 from icgd.backends.run import PLAIN, Run, RunOptions
 from icgd.errors import ProgramError
 from icgd.problems.task import Task
-from icgd.program.chain import ChainProgram
 from icgd.program.program import AbstractProgram
-from icgd.program.stack import StackProgram
 
 MakeExecutor = Callable[[Any, Task, RunOptions], AbstractExecutor[Any]]
 """Makes the executor of a program of one kind on a task."""
-
-
-class Kind(Enum):
-    """What a program is to a backend; no other place of this folder asks for it."""
-
-    NETWORK = auto()
-    LINEAR_MODEL = auto()
-    FUNCTION = auto()
-    CHAIN = auto()
-
-
-@singledispatch
-def kind_of(program: object) -> Kind:
-    """What a program is."""
-    raise ProgramError.broken("program", f"is a {type(program).__name__}, which no backend runs")
-
-
-@kind_of.register
-def kind_of_stack(program: StackProgram) -> Kind:
-    """What a stack trains."""
-    if program.trains_function:
-        return Kind.FUNCTION
-    return Kind.NETWORK if program.descent is None else Kind.LINEAR_MODEL
-
-
-@kind_of.register
-def kind_of_chain(program: ChainProgram) -> Kind:
-    """A chain trains the weights of a network."""
-    return Kind.CHAIN
 
 
 class AbstractBackend(ABC):
@@ -58,7 +26,7 @@ class AbstractBackend(ABC):
     name: ClassVar[str]
     sums_terms: ClassVar[bool]
     """Whether functions are evaluated ReLU by ReLU, which rounds more; bounds ask for it."""
-    executors: ClassVar[Mapping[Kind, MakeExecutor]]
+    executors: ClassVar[Mapping[type[AbstractProgram], MakeExecutor]]
 
     @abstractmethod
     def tasks_at_once(self, program: AbstractProgram, task: Task) -> int:
@@ -72,7 +40,10 @@ class AbstractBackend(ABC):
         step, with predictions if they can be made.
         """
         require_entry(program, task)
-        make = self.executors[kind_of(program)]
+        make = self.executors.get(type(program))
+        if make is None:
+            missing = f"has no executor in the {self.name} backend"
+            raise ProgramError.broken(type(program).__name__, missing)
         n_at_once = len(task.x) if options.stop_below else self.tasks_at_once(program, task)
 
         def run(group: Task, options: RunOptions) -> Run:

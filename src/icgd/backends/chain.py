@@ -100,8 +100,8 @@ class Chain(AbstractExecutor[Parameters]):
         self.program, self.task, self.generator = program, task, generator
         self.keeps_all, self.start = memory == "whole", task.initial
         self.still_steps = ceil(task.n_examples / program.batch_size)  # a pass over the examples
-        self.recorded = {name: [] for name in trace}
-        self.first_entries, self.step_entries = program.mask.depth, program.mask.blocks_per_round
+        self.recorded: dict[str, list[Tensor]] = {name: [] for name in trace}
+        self.n_of_prompt, self.n_per_step = program.mask.depth, program.mask.blocks_per_round
         self.blocks: dict[int, Any] = {}
         for number, block in self.initial(task.initial).items():
             self.keep(number, block)
@@ -135,12 +135,13 @@ class Chain(AbstractExecutor[Parameters]):
 
     def inputs(self, values: Inputs) -> Any:
         """The block of up to `batch_size` inputs, a column each."""
-        columns = input_columns(self.program, values)
-        return self.generator.encode({"first": columns, IS_DATA: 1.0})
+        return self._data(input_columns(self.program, values))
 
     def labels(self, values: Labels) -> Any:
         """The block of `batch_size` labels, a column each."""
-        columns = padded(self.program, values.mT, self.program.batch_size)
+        return self._data(padded(self.program, values.mT, self.program.batch_size))
+
+    def _data(self, columns: Tensor) -> Any:
         return self.generator.encode({"first": columns, IS_DATA: 1.0})
 
     def rounds(self) -> Iterator[Parameters]:

@@ -20,17 +20,9 @@ from torch.nn import functional
 from icgd.backends.chain_generator import AbstractGenerator, Row
 from icgd.backends.look_up import HeadTable
 from icgd.errors import ProgramError
+from icgd.program import chain_instructions as verbs
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
-from icgd.program.chain_instructions import (
-    ActivateWhere,
-    CopyWhere,
-    LookUpProduct,
-    MarkFlat,
-    MultiplyEntries,
-    MultiplyMatrices,
-    PassBack,
-    Product,
-)
+from icgd.program.chain_instructions import LookUpProduct, Product
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
 
 Rows = Mapping[str, Row]
@@ -203,22 +195,20 @@ def _where_open(value: Row, closed_by: tuple[str, ...], stream: Rows) -> Row:
 def _clipped(value: Row, bound: float | None) -> Row:
     if bound is None:
         return value
-    return value.clamp(-bound, bound) if isinstance(value, Tensor) else _clip(value, bound)
-
-
-def _clip(value: float, bound: float) -> float:
+    if isinstance(value, Tensor):
+        return value.clamp(-bound, bound)
     return min(max(value, -bound), bound)
 
 
 @singledispatch
 def result(instruction: Instruction, stream: Rows) -> Row:
     """What the instruction adds to the slot that it writes."""
-    rule = "has no kernel in backends/chain_fused.py"
+    rule = "has no operation in backends/chain_fused.py"
     raise ProgramError.broken(type(instruction).__name__, rule)
 
 
 @result.register
-def _result_of_copy_where(instruction: CopyWhere, stream: Rows) -> Row:
+def _result_of_copy_where(instruction: verbs.CopyWhere, stream: Rows) -> Row:
     if _is_closed(instruction.closed_by, stream):
         return 0.0
     source = _clipped(_combined(instruction.source, stream), instruction.bound)
@@ -226,7 +216,7 @@ def _result_of_copy_where(instruction: CopyWhere, stream: Rows) -> Row:
 
 
 @result.register
-def _result_of_pass_back(instruction: PassBack, stream: Rows) -> Row:
+def _result_of_pass_back(instruction: verbs.PassBack, stream: Rows) -> Row:
     """relu(up - B flat) - relu(-up - B flat) is up, drawn towards 0 by B flat."""
     if _is_closed(instruction.closed_by, stream):
         return 0.0
@@ -241,7 +231,7 @@ def _result_of_pass_back(instruction: PassBack, stream: Rows) -> Row:
 
 
 @result.register
-def _result_of_activate_where(instruction: ActivateWhere, stream: Rows) -> Row:
+def _result_of_activate_where(instruction: verbs.ActivateWhere, stream: Rows) -> Row:
     z, closed_by = stream[instruction.argument], instruction.closed_by
     if isinstance(z, float) or _is_closed(closed_by, stream):
         return 0.0
@@ -252,7 +242,7 @@ def _result_of_activate_where(instruction: ActivateWhere, stream: Rows) -> Row:
 
 
 @result.register
-def _result_of_mark_flat(instruction: MarkFlat, stream: Rows) -> Row:
+def _result_of_mark_flat(instruction: verbs.MarkFlat, stream: Rows) -> Row:
     z = stream[instruction.argument]
     if isinstance(z, float) or _is_closed((instruction.linear, *instruction.closed_by), stream):
         return 0.0
@@ -260,7 +250,7 @@ def _result_of_mark_flat(instruction: MarkFlat, stream: Rows) -> Row:
 
 
 @result.register
-def _result_of_multiply_matrices(instruction: MultiplyMatrices, stream: Rows) -> Row:
+def _result_of_multiply_matrices(instruction: verbs.MultiplyMatrices, stream: Rows) -> Row:
     left, right = stream[instruction.left], stream[instruction.right]
     if isinstance(left, float) or isinstance(right, float):
         return 0.0
@@ -269,7 +259,7 @@ def _result_of_multiply_matrices(instruction: MultiplyMatrices, stream: Rows) ->
 
 
 @result.register
-def _result_of_multiply_entries(instruction: MultiplyEntries, stream: Rows) -> Row:
+def _result_of_multiply_entries(instruction: verbs.MultiplyEntries, stream: Rows) -> Row:
     left, right = stream[instruction.left], stream[instruction.right]
     if isinstance(right, float) and right == 1.0:
         return left

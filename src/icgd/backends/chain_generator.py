@@ -48,21 +48,19 @@ class AbstractGenerator(ABC, Generic[Block]):
     ) -> None:
         """Raise `OverflowedRunError` if a product leaves the grid that its heads read."""
         largest = float(torch.linalg.vector_norm(value, inf))
-        if largest <= product.reach or _is_unread(
-            product, self.program.mask.place(number), largest
-        ):
+        if largest <= product.reach:
             return
-        title = self.program.mask.place(number).title(at_queries=at_queries)
-        raise OverflowedRunError.beyond_grid(product.write, number, title, largest, product.reach)
+        place, reach = self.program.mask.place(number), product.reach
+        if not _is_unread(product, place, largest):
+            title = place.title(at_queries=at_queries)
+            raise OverflowedRunError.beyond_grid(product.write, number, title, largest, reach)
 
     def expanded(self, row: Row, name: str) -> Tensor:
         """A row as a tensor."""
+        if isinstance(row, Tensor):
+            return row
         shape = (*self.like.shape[:-2], *self.program.rows.slot(name).shape)
-        return (
-            row
-            if isinstance(row, Tensor)
-            else torch.full(shape, row, dtype=self.like.dtype, device=self.like.device)
-        )
+        return self.like.new_full(shape, row)
 
 
 def _is_unread(product: Product, place: Place, largest: float) -> bool:

@@ -10,12 +10,11 @@ from typing import ClassVar, final
 import torch
 from torch import nn
 
-from icgd.backends.backend import AbstractBackend, Kind, MakeExecutor
+from icgd.backends.backend import AbstractBackend, MakeExecutor
 from icgd.backends.chain import Chain, make_chain
 from icgd.backends.dense_stack import DenseStack
 from icgd.backends.memory import usable_memory
 from icgd.backends.run import RunOptions
-from icgd.backends.scored_stack import ScoredStack
 from icgd.errors import DenseSizeError, PrecisionWarning, ProgramError
 from icgd.layers.transformer import Transformer
 from icgd.problems.task import Task
@@ -63,10 +62,6 @@ def _stack(program: StackProgram, task: Task, options: RunOptions) -> DenseStack
     return DenseStack(program, task, transformer, options.trace)
 
 
-def _linear_model(program: StackProgram, task: Task, options: RunOptions) -> ScoredStack:
-    return ScoredStack(program, task, _stack(program, task, options))
-
-
 def _chain(program: ChainProgram, task: Task, options: RunOptions) -> Chain:
     require_memory(program, task.x.dtype)
     return make_chain(program, task, options, backend=DenseBackend.name)
@@ -78,11 +73,9 @@ class DenseBackend(AbstractBackend):
 
     name: ClassVar[str] = "dense"
     sums_terms: ClassVar[bool] = True
-    executors: ClassVar[Mapping[Kind, MakeExecutor]] = {
-        Kind.NETWORK: _stack,
-        Kind.LINEAR_MODEL: _linear_model,
-        Kind.FUNCTION: _stack,
-        Kind.CHAIN: _chain,
+    executors: ClassVar[Mapping[type[AbstractProgram], MakeExecutor]] = {
+        StackProgram: _stack,
+        ChainProgram: _chain,
     }
 
     def tasks_at_once(self, program: AbstractProgram, task: Task) -> int:

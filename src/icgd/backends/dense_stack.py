@@ -8,36 +8,45 @@ from typing import final
 from torch import nn
 
 from icgd.backends.executor import AbstractExecutor
-from icgd.backends.prompt import encode, read_learnt, read_predictions
+from icgd.backends.prompt import encode, read_learnt, read_parameters, read_predictions
+from icgd.backends.scores import linear_scores, require_scores
 from icgd.layers.transformer import Transformer
 from icgd.problems.task import Task
 from icgd.program.stack import StackProgram
-from icgd.shapes import Parameters, Predictions, Stream
+from icgd.shapes import Inputs, Parameters, Predictions, Stream
 
 
 @final
 class DenseStack(AbstractExecutor[Stream]):
-    """One forward pass, and what was recorded of it."""
+    """One forward pass, and what was recorded of it.
+
+    In a linear model no layer reads a score that its heads are not made for: before one would, the
+    run ends with an `OverflowedRunError`. Operations of the fused backend do the same.
+    """
 
     def __init__(
         self, program: StackProgram, task: Task, transformer: Transformer, trace: tuple[str, ...]
     ) -> None:
         self._places = {name: program.layout.range_of(name) for name in trace}
         self._program, self._task, self._transformer = program, task, transformer
-        self._n_done, self._stream = 0, encode(program, task)
-        self.start, self.step_entries = self._stream, program.layers_per_step
+        self._n_done, self._reach = 0, program.score_reach
+        self.start = self._stream = encode(program, task)
         self.recorded = {name: [self.start[..., place]] for name, place in self._places.items()}
+        self.n_per_step = program.layers_per_step
 
     def step(self, write: Parameters) -> Stream:
-        first = self._n_done % self._program.steps_per_block * self.step_entries
-        layers = self._transformer.block[first : first + self.step_entries]
-        self._stream, self._n_done = self._after(layers, self._stream), self._n_done + 1
+        self._require_scores(self._stream, self._task.x, f"step {self._n_done + 1}, example")
+        first = self._n_done % self._program.steps_per_block * self.n_per_step
+        layers = self._transformer.block[first : first + self.n_per_step]
+        self._stream = self._after(layers, self._stream)
+        self._n_done += 1
         return self._stream
 
     def read(self, reached: Stream, write: Parameters) -> None:
         write.copy_(read_learnt(self._program, self._task, reached))
 
     def predictions(self, reached: Stream) -> Predictions:
+        self._require_scores(reached, self._task.queries, "query")
         after = self._after(self._transformer.final, reached)
         return read_predictions(self._program, after, self._task.n_examples)
 
@@ -48,3 +57,8 @@ class DenseStack(AbstractExecutor[Stream]):
             for name, place in self._places.items():
                 self.recorded[name].append(stream[..., place])
         return stream
+
+    def _require_scores(self, reached: Stream, inputs: Inputs, where: str) -> None:
+        if self._reach is not None:
+            weights = read_parameters(self._program.layout, reached)
+            require_scores(linear_scores(weights, inputs), self._reach, where)

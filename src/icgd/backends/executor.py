@@ -30,10 +30,11 @@ class AbstractExecutor(ABC, Generic[Reached]):
     """How many steps in a row must move no weight until all further ones will not either."""
 
     recorded: Mapping[str, list[Tensor]] = MappingProxyType({})
-    """The traced slots: entries of the prompt, then those of each step, then of predictions."""
+    """What was recorded of each name: of the prompt, of every step, then of the predictions."""
 
-    first_entries: int = 1
-    step_entries: int = 1
+    n_of_prompt: int = 1
+    n_per_step: int = 1
+    """How many records the prompt has, and how many a step adds."""
 
     @abstractmethod
     def step(self, write: Parameters) -> Reached:
@@ -54,7 +55,7 @@ class AbstractExecutor(ABC, Generic[Reached]):
     @final
     def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
         """What was recorded of the first `n_steps`; by default of all steps and the predictions."""
-        end = None if n_steps is None else self.first_entries + n_steps * self.step_entries
+        end = None if n_steps is None else self.n_of_prompt + n_steps * self.n_per_step
         return {name: torch.stack(parts[:end], dim=-3) for name, parts in self.recorded.items()}
 
     def next_example(self, n_steps: int) -> int | None:

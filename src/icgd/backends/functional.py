@@ -38,7 +38,9 @@ class FunctionDescent(AbstractExecutor[State]):
     def __init__(self, program: StackProgram, task: Task, options: RunOptions) -> None:
         self._task, self._labels = task, known_labels(task).flatten(-2)
         self._constants = constants_of(program, task)
-        self.recorded = {program.layout.slot(name).name: [] for name in options.trace}
+        self.recorded: dict[str, list[Tensor]] = {
+            program.layout.slot(name).name: [] for name in options.trace
+        }
         self._states = states(program, task)
         self.start = self._next()
 

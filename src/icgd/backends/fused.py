@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, final
 
-from icgd.backends.backend import AbstractBackend, Kind, MakeExecutor, kind_of
+from icgd.backends.backend import AbstractBackend, MakeExecutor
 from icgd.backends.chain import make_chain
 from icgd.backends.executor import AbstractExecutor
 from icgd.backends.functional import FunctionDescent
@@ -19,36 +19,32 @@ from icgd.backends.fused_stack import FusedStack
 from icgd.backends.run import RunOptions
 from icgd.backends.traced_stack import TracedStack
 from icgd.problems.task import Task
+from icgd.program.chain import ChainProgram
 from icgd.program.layout import Role
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
-from icgd.shapes import Parameters
 
 NUMBERS_AT_ONCE = 2**18
-"""Size of the widest slot over the tasks that run together: large enough to keep the threads
+"""The size of the widest slot over the tasks that run together: large enough to keep the threads
 busy, small enough to stay in the cache and to bound the memory of any batch."""
 
 
-def _stack(program: StackProgram, task: Task, options: RunOptions) -> AbstractExecutor[Parameters]:
+def _stack(program: StackProgram, task: Task, options: RunOptions) -> AbstractExecutor[Any]:
+    if program.trains_function:
+        return FunctionDescent(program, task, options)
     if options.trace:
         return TracedStack(program, task, options.trace)
     return FusedStack(program, task)
 
 
-def _widest_slot(program: StackProgram, task: Task) -> int:
-    return max((slot.width for slot in program.layout.having(Role.SCRATCH)), default=1)
+def _width(program: StackProgram, task: Task) -> int:
+    """The widest slot; a function has no scratch, but a row of its kernel for each token."""
+    scratch = program.layout.having(Role.SCRATCH)
+    return max((slot.width for slot in scratch), default=task.n_examples)
 
 
-def _kernel_width(program: StackProgram, task: Task) -> int:
-    return task.n_examples
-
-
-WIDTHS: dict[Kind, Callable[[Any, Task], int]] = {
-    Kind.NETWORK: _widest_slot,
-    Kind.LINEAR_MODEL: _widest_slot,
-    Kind.FUNCTION: _kernel_width,
-}
-"""How many numbers a step works on for each token; tasks of other kinds all run together."""
+WIDTHS: Mapping[type[AbstractProgram], Callable[[Any, Task], int]] = {StackProgram: _width}
+"""How many numbers a step works on for each token; tasks of a chain all run together."""
 
 
 @final
@@ -57,15 +53,13 @@ class FusedBackend(AbstractBackend):
 
     name: ClassVar[str] = "fused"
     sums_terms: ClassVar[bool] = False
-    executors: ClassVar[Mapping[Kind, MakeExecutor]] = {
-        Kind.NETWORK: _stack,
-        Kind.LINEAR_MODEL: _stack,
-        Kind.FUNCTION: FunctionDescent,
-        Kind.CHAIN: partial(make_chain, backend=name),
+    executors: ClassVar[Mapping[type[AbstractProgram], MakeExecutor]] = {
+        StackProgram: _stack,
+        ChainProgram: partial(make_chain, backend=name),
     }
 
     def tasks_at_once(self, program: AbstractProgram, task: Task) -> int:
         """How many tasks fit in the cache."""
-        if (width := WIDTHS.get(kind_of(program))) is None:
+        if (width := WIDTHS.get(type(program))) is None:
             return len(task.x)
         return max(1, NUMBERS_AT_ONCE // (width(program, task) * task.n_tokens))

@@ -18,11 +18,11 @@ class FusedStack(AbstractExecutor[Parameters]):
     def __init__(self, program: StackProgram, task: Task) -> None:
         self._program, self._task, self.start = program, task, task.initial
         self._machine = Machine(program, task.initial, task.x, task.y, task.queries[..., :0, :])
-        self._kernels = self._machine.kernels(program.block)
+        self._operations = self._machine.operations(program.block)
 
     def step(self, write: Parameters) -> Parameters:
-        for kernel in self._kernels:
-            kernel()
+        for operation in self._operations:
+            operation()
         self._machine.read_parameters(write)
         return write
 
@@ -32,6 +32,6 @@ class FusedStack(AbstractExecutor[Parameters]):
         if task.n_queries == 0:
             return none.clone()
         machine = Machine(program, reached, task.x[..., :0, :], none, task.queries)
-        for kernel in machine.kernels(program.prediction):
-            kernel()
+        for operation in machine.operations(program.prediction):
+            operation()
         return machine.slots["y"]

@@ -3,9 +3,9 @@ r"""Evaluating a program's functions fast: one table look-up, whatever their res
 Sums of ReLUs. All functions that are applied to the same argument share one division of the line
 into cells, in each of which every one of them is straight: f(z) = slope[cell] * z +
 intercept[cell]. Knots are multiples of a power of two, so the cell is found by one multiplication
-and a truncation instead of a search; a search remains for grids too fine to tabulate.
+and a truncation instead of a search; a search remains for cells too small to tabulate.
 
-Softmax look-ups. What a head over the grid returns is one fixed analytic function of its argument;
+Softmax look-ups. What a head over a lattice returns is one fixed analytic function of its argument;
 it is tabulated as polynomials of degree 4 on equal cells, with a proved error (`table_error`).
 """
 
@@ -24,13 +24,14 @@ from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.shapes import Values
 
 MOST_CELLS = 2**20
-"""Largest table, 8 MiB in float64; beyond it the cell is found by a search among the knots."""
+"""The largest table, 8 MiB in float64; beyond it the cell is found by a search among the knots."""
 
-Kernel = Callable[[], object]
+Operation = Callable[[], object]
+"""What performs one instruction on buffers that are allocated once."""
 
 
 class Evaluation:
-    """Some functions at one argument: what is prepared once, and a kernel for each function."""
+    """Some functions at one argument: what is prepared once, and an operation for each function."""
 
     def __init__(self, functions: Sequence[Function], argument: Tensor) -> None:
         self.argument = argument
@@ -47,15 +48,15 @@ class Evaluation:
         if self._table:
             self._table.find()
 
-    def kernel(self, function: Function, write: Tensor) -> Kernel:
-        """Kernel: write = function(argument), once the argument is prepared."""
+    def operation(self, function: Function, write: Tensor) -> Operation:
+        """The operation write = function(argument), once the argument is prepared."""
         if isinstance(function, LatticeFunction):
             return self._table.evaluate(function, write) if self._table else _unprepared
         if not isinstance(function, ReluSum):
             return _unprepared
         if self._cells and function in self._looked_up:
             return self._cells.evaluate(function, write)
-        return simple_kernel(function, self.argument, write)
+        return simple_operation(function, self.argument, write)
 
 
 def _unprepared() -> None:
@@ -74,12 +75,12 @@ class Cells:
         n_cells = round((knots[-1] - knots[0]) / grid) + 2
         if n_cells <= MOST_CELLS:
             self.starts = knots[0] + grid * torch.arange(-1, n_cells - 1, dtype=torch.float64)
-            self.find = self._by_grid(grid, knots[0], n_cells)
+            self.find = self._by_position(grid, knots[0], n_cells)
         else:
             self.starts = torch.tensor([knots[0] - 1.0, *knots], dtype=torch.float64)
             self.find = self._by_search(knots)
 
-    def _by_grid(self, grid: float, low: float, n_cells: int) -> Kernel:
+    def _by_position(self, grid: float, low: float, n_cells: int) -> Operation:
         argument, cell = self.argument, self.cell
         position = torch.empty_like(argument)
         flat, first = position.view(-1), 1.0 - low / grid
@@ -90,7 +91,7 @@ class Cells:
 
         return find
 
-    def _by_search(self, knots: list[float]) -> Kernel:
+    def _by_search(self, knots: list[float]) -> Operation:
         argument, cell = self.argument.view(-1), self.cell
         edges = argument.new_tensor(knots)
 
@@ -99,8 +100,8 @@ class Cells:
 
         return find
 
-    def evaluate(self, function: ReluSum, write: Tensor) -> Kernel:
-        """Kernel: write = function(argument), once the cells are found."""
+    def evaluate(self, function: ReluSum, write: Tensor) -> Operation:
+        """The operation write = function(argument), once the cells are found."""
         knots = torch.tensor(function.knots, dtype=torch.float64)
         piece = torch.searchsorted(knots, self.starts, right=True)
         slope = torch.tensor(function.slopes, dtype=torch.float64)[piece].to(write)
@@ -118,14 +119,14 @@ class Cells:
 
 
 DEGREE = 4
-"""Of the polynomials in a table."""
+"""The degree of the polynomials in a table."""
 
 TABLE_ACCURACY = 2.0**-40
-"""Proved error of a table, relative to the largest value of a grid token: 1e-12."""
+"""The proved error of a table, relative to the largest value of a lattice point: 1e-12."""
 
 
 class Table:
-    """What some heads return, all on the same grid, as polynomials on equal cells."""
+    """What some heads return, all on the same lattice, as polynomials on equal cells."""
 
     def __init__(self, functions: Sequence[LatticeFunction], argument: Tensor) -> None:
         self.argument = argument
@@ -134,7 +135,7 @@ class Table:
         end, n_cells = _cells_of(functions[0])
         self.find = self._finder(end, n_cells)
 
-    def _finder(self, end: float, n_cells: int) -> Kernel:
+    def _finder(self, end: float, n_cells: int) -> Operation:
         argument, position, cell = self.argument, self.position, self.cell
         flat, per_unit = position.view(-1), n_cells / (2 * end)
         last = n_cells * (1 - torch.finfo(argument.dtype).eps)
@@ -146,8 +147,8 @@ class Table:
 
         return find
 
-    def evaluate(self, function: LatticeFunction, write: Tensor) -> Kernel:
-        """Kernel: write = function(argument), once the cells are found; Horner's rule."""
+    def evaluate(self, function: LatticeFunction, write: Tensor) -> Operation:
+        """The operation write = function(argument), once the cells are found; Horner's rule."""
         columns = _polynomials(function).to(write).unbind()
         part = torch.empty_like(write)
         cell, position = self.cell, self.position
@@ -193,20 +194,19 @@ def _largest(function: LatticeFunction) -> float:
 
 
 def _cells_of(function: LatticeFunction) -> tuple[float, int]:
-    """End of the table and number of its cells, so that its error is small enough.
+    """The end of a table and the number of its cells, so that its error is small enough.
 
     A polynomial of degree n through n + 1 Chebyshev points of a cell of width d is off by at most
     4 M r^-n / (r - 1) with r = 4 strip / d, where M bounds the head in the strip.
     """
     end = function.reach * (1 + 2.0**-10)
-    ratio = (4 * _largest(function) / max(map(abs, function.values)) / TABLE_ACCURACY) ** (
-        1 / (DEGREE + 1)
-    )
+    relative = 4 * _largest(function) / max(map(abs, function.values))
+    ratio = (relative / TABLE_ACCURACY) ** (1 / (DEGREE + 1))
     return end, 2 ** ceil(log2(2 * end * (ratio + 1) / (4 * _strip(function))))
 
 
 def table_error(function: LatticeFunction) -> float:
-    """Proved distance between a table and what the head returns, for arguments of any size."""
+    """The proved distance between a table and what the head returns, for arguments of any size."""
     end, n_cells = _cells_of(function)
     ratio = 4 * _strip(function) * n_cells / (2 * end)
     inside = 4 * _largest(function) * ratio**-DEGREE / (ratio - 1)
@@ -215,7 +215,7 @@ def table_error(function: LatticeFunction) -> float:
 
 @lru_cache(maxsize=64)  # up to a megabyte each
 def _polynomials(function: LatticeFunction) -> Tensor:
-    """Coefficients in the position within a cell, a row for each power."""
+    """The coefficients in the position within a cell, a row for each power."""
     end, n_cells = _cells_of(function)
     nodes = (1 + chebyshev_points(DEGREE + 1)) / 2
     starts = torch.arange(n_cells, dtype=torch.float64)[:, None]
@@ -245,8 +245,8 @@ def _is_ramp(function: ReluSum) -> bool:
     return len(function.knots) == 2 and function.slopes[0] == function.slopes[2] == 0.0
 
 
-def simple_kernel(function: ReluSum, argument: Tensor, write: Tensor) -> Kernel:
-    """Kernel of a function that needs no table."""
+def simple_operation(function: ReluSum, argument: Tensor, write: Tensor) -> Operation:
+    """The operation of a function that needs no table."""
     if _is_line(function):
         return _line(function.slopes[0], function.intercepts()[0], argument, write)
     if _is_kink(function):
@@ -254,7 +254,7 @@ def simple_kernel(function: ReluSum, argument: Tensor, write: Tensor) -> Kernel:
     return _ramp(function, argument, write)
 
 
-def _line(slope: float, intercept: float, argument: Tensor, write: Tensor) -> Kernel:
+def _line(slope: float, intercept: float, argument: Tensor, write: Tensor) -> Operation:
     def constant() -> None:
         write.fill_(intercept)
 
@@ -266,7 +266,7 @@ def _line(slope: float, intercept: float, argument: Tensor, write: Tensor) -> Ke
     return line if slope else constant
 
 
-def _kink(left: float, argument: Tensor, write: Tensor) -> Kernel:
+def _kink(left: float, argument: Tensor, write: Tensor) -> Operation:
     def relu() -> None:
         torch.clamp_min(argument, 0.0, out=write)
 
@@ -277,7 +277,7 @@ def _kink(left: float, argument: Tensor, write: Tensor) -> Kernel:
     return leaky if left else relu
 
 
-def _ramp(function: ReluSum, argument: Tensor, write: Tensor) -> Kernel:
+def _ramp(function: ReluSum, argument: Tensor, write: Tensor) -> Operation:
     start, end = function.knots
     slope, foot = function.slopes[1], function(start)
     low, high = sorted((0.0, slope * (end - start)))

@@ -17,12 +17,11 @@ from icgd.shapes import Labels, Parameters, Predictions, Stream
 
 
 def split_parameters(layout: Layout, parameters: Parameters) -> dict[str, Tensor]:
-    """Views of the parameter vector as the layout's matrix slots."""
+    """Views of the parameter vector as the layout's matrix slots, if it has any."""
     slots = layout.having(Role.PARAMETER)
-    parts = parameters.split([slot.width for slot in slots], dim=-1)
-    return {
-        slot.name: part.unflatten(-1, slot.shape) for slot, part in zip(slots, parts, strict=True)
-    }
+    parts = parameters.split([slot.width for slot in slots], dim=-1) if slots else ()
+    pairs = zip(slots, parts, strict=True)
+    return {slot.name: part.unflatten(-1, slot.shape) for slot, part in pairs}
 
 
 @singledispatch
@@ -53,7 +52,10 @@ def require_entry_of_stack(program: StackProgram, task: Task) -> None:
 
 
 def encode(program: StackProgram, task: Task) -> Stream:
-    """The prompt: registers, examples, then queries, a token each; all scratch is zero."""
+    """The prompt: registers, examples, then queries, a token each; all scratch is zero.
+
+    A function starts from 0: at every example its whole label is left to learn.
+    """
     require_entry(program, task)
     layout, first = program.layout, program.n_registers
     examples = slice(first, first + task.n_examples)
@@ -62,8 +64,6 @@ def encode(program: StackProgram, task: Task) -> Stream:
     stream[..., examples, layout.range_of("y")] = task.y
     for name, column in constants_of(program, task).items():
         stream[..., layout.range_of(name)] = column
-    if program.trains_function:  # it starts from 0: all is left to learn
-        return stream
     scales = weight_scales(program, task)
     for name, matrix in split_parameters(layout, task.initial).items():
         stream[..., layout.range_of(name)] = matrix.flatten(-2).unsqueeze(-2) * scales
@@ -73,39 +73,35 @@ def encode(program: StackProgram, task: Task) -> Stream:
 def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
     """Every constant slot as a column with an entry for each token."""
     first, n_tokens = program.n_registers, program.n_registers + task.n_tokens
-    examples, queries = slice(first, first + task.n_examples), slice(first + task.n_examples, None)
+    end, all_tokens = first + task.n_examples, slice(None)
+    known: dict[str, tuple[slice, float]] = {
+        instructions.ONE: (all_tokens, 1.0),
+        instructions.IS_EXAMPLE: (slice(first, end), 1.0),
+        instructions.IS_QUERY: (slice(end, None), 1.0),
+        instructions.TOKENS_PER_EXAMPLE: (all_tokens, n_tokens / task.n_examples),
+        instructions.N_TOKENS: (all_tokens, n_tokens),
+        unit_instructions.EXAMPLE_SHARE: (slice(first, end), n_tokens / task.n_examples),
+        registers.LOG_EXAMPLES: (all_tokens, log(task.n_examples)),
+    }
     columns = {}
     for slot in program.layout.having(Role.CONSTANT):
         columns[slot.name] = column = task.x.new_zeros(n_tokens, 1)
-        match slot.name:
-            case instructions.ONE:
-                column += 1.0
-            case instructions.IS_EXAMPLE:
-                column[examples] = 1.0
-            case instructions.IS_QUERY:
-                column[queries] = 1.0
-            case instructions.TOKENS_PER_EXAMPLE:
-                column += n_tokens / task.n_examples
-            case instructions.N_TOKENS:
-                column += n_tokens
-            case unit_instructions.EXAMPLE_SHARE:
-                column[examples] = n_tokens / task.n_examples
-            case registers.LOG_EXAMPLES:
-                column += log(task.n_examples)
+        tokens, value = known.get(slot.name, (all_tokens, 0.0))
+        column[tokens] = value
     for name, values in program.registers().items():
         columns[name][:first, 0] = torch.tensor(values, dtype=torch.float64).to(task.x)
     return columns
 
 
 def weight_scales(program: StackProgram, task: Task) -> Tensor:
-    """What every token's copy of the weights is multiplied by: 1, or a register's scale."""
+    """The factor of every token's copy of the weights: 1, or a register's scale."""
     if program.n_registers:
         return constants_of(program, task)[registers.SCALE]
     return task.x.new_ones(task.n_tokens, 1)
 
 
 def read_learnt(program: StackProgram, task: Task, stream: Stream) -> Parameters:
-    """The weights; or the function's values at all tokens: labels, less what is left to learn."""
+    """The weights, or a function's values at all tokens: labels less what is left to learn."""
     if not program.trains_function:
         return read_parameters(program.layout, stream)
     return (known_labels(task) - stream[..., program.layout.range_of("y")]).flatten(-2)

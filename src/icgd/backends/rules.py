@@ -1,13 +1,13 @@
-"""The kernels of all instructions of stacks: here stand the files that register them.
+"""The operations of all instructions of stacks: here stand the files that register them.
 
-Whoever needs a kernel imports it from here, so that no rule is missing.
+Whoever needs an operation imports it from here, so that no rule is missing.
 """
 
 from __future__ import annotations
 
-from icgd.backends import grid_kernels, kernels, unit_kernels
+from icgd.backends import grid_operations, operations, unit_operations
 
-RULE_FILES = (kernels, unit_kernels, grid_kernels)
+RULE_FILES = (operations, unit_operations, grid_operations)
 
-Machine = kernels.Machine
-kernel = kernels.kernel
+Machine = operations.Machine
+operation = operations.operation

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import final
 
 from icgd.backends.executor import AbstractExecutor
-from icgd.backends.look_up import Kernel
+from icgd.backends.look_up import Operation
 from icgd.backends.prompt import constants_of, weight_scales
 from icgd.backends.rules import Machine
 from icgd.problems.task import Task
@@ -29,7 +29,8 @@ class TracedStack(AbstractExecutor[Parameters]):
         self._block = _by_layer(self._machine, program.block)
         self._stands_at: Parameters | None = task.initial
         """The weights that the machine holds, between two steps."""
-        self.recorded, self.step_entries = {name: [] for name in trace}, len(program.block)
+        self.recorded: dict[str, list[Stream]] = {name: [] for name in trace}
+        self.n_per_step = len(program.block)
         self._record(self._machine)
 
     def _machine_at(self, weights: Parameters) -> Machine:
@@ -50,10 +51,10 @@ class TracedStack(AbstractExecutor[Parameters]):
         self._run(machine, _by_layer(machine, self._program.prediction))
         return machine.slots["y"][..., machine.queries, :].clone()
 
-    def _run(self, machine: Machine, layers: Iterable[list[Kernel]]) -> None:
-        for kernels in layers:
-            for kernel in kernels:
-                kernel()
+    def _run(self, machine: Machine, layers: Iterable[list[Operation]]) -> None:
+        for operations in layers:
+            for operation in operations:
+                operation()
             self._record(machine)
 
     def _record(self, machine: Machine) -> None:
@@ -70,5 +71,5 @@ class TracedStack(AbstractExecutor[Parameters]):
         return machine.slots[name].clone()
 
 
-def _by_layer(machine: Machine, layers: Iterable[Layer]) -> list[list[Kernel]]:
-    return [machine.kernels((layer,)) for layer in layers]
+def _by_layer(machine: Machine, layers: Iterable[Layer]) -> list[list[Operation]]:
+    return [machine.operations((layer,)) for layer in layers]

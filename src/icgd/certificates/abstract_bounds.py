@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from icgd.backends.run import OnProgress
@@ -17,7 +19,7 @@ from icgd.shapes import History
 
 @dataclass(frozen=True)
 class DomainBound:
-    """Largest error of any weight: of one step, and of the whole run after its last step."""
+    """The largest error of any weight: of one step, and of the whole run after its last step."""
 
     step: float
     trajectory: float
@@ -61,3 +63,15 @@ class AbstractBounds(ABC):
     def paper_step(self) -> float | None:
         """Bound (c): the paper's closed form for one step, repaired, if there is one."""
         return None
+
+
+def one_by_one(
+    bounds: Iterable[Tensor], history: History, on_progress: OnProgress | None = None
+) -> Tensor:
+    """The bounds of all steps of a history, which are found one after the other."""
+    found, n_steps = list[Tensor](), history.shape[-2] - 1
+    for bound in bounds:
+        found.append(bound)
+        if on_progress:
+            on_progress(len(found), n_steps)
+    return torch.stack(found, dim=-1) if found else history[..., 0, :0].double()

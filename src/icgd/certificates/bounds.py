@@ -14,45 +14,21 @@ enclosures that it reads into those that it writes. The same rules serve three b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import singledispatch
+from functools import reduce, singledispatch
+from operator import add as plus
 
 import torch
 from torch import Tensor
 
-from icgd.certificates.enclosures import (
-    Arithmetic,
-    Enclosure,
-    add,
-    fitted_at,
-    function_at,
-    grid_error,
-    matrix_product,
-    moved,
-    multiply,
-)
+from icgd.certificates import enclosures
+from icgd.certificates.enclosures import Arithmetic, Enclosure, add, moved, multiply
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
 from icgd.problems.losses import loss_named
-from icgd.program.instructions import (
-    IDENTITY,
-    SQUARE,
-    AccumulateOuterProduct,
-    AddGradient,
-    AddProduct,
-    ApplyUnits,
-    Argument,
-    ClipSlots,
-    Combination,
-    Instruction,
-    LookUp,
-    MapSlots,
-    MultiplySlots,
-    Project,
-    PullBack,
-    WipeSlots,
-)
+from icgd.program import instructions as verbs
+from icgd.program.instructions import Argument, Combination, Instruction
 from icgd.program.program import Layer
 from icgd.program.registers import SHARE
 from icgd.program.stack import StackProgram
@@ -61,29 +37,37 @@ from icgd.shapes import Values
 State = dict[str, Enclosure]
 
 
-def propagate(
-    program: StackProgram, layers: Iterable[Layer], state: Mapping[str, Enclosure], how: Arithmetic
-) -> State:
-    """The enclosures of all slots after `layers`, from those before."""
-    after = dict(state)
+@dataclass(frozen=True)
+class Moment:
+    """What an instruction finds: the program, the enclosures of all slots, and the arithmetic."""
+
+    program: StackProgram
+    slots: State
+    how: Arithmetic
+
+
+def propagate(now: Moment, layers: Iterable[Layer]) -> State:
+    """The enclosures of all slots after `layers`."""
+    after = dict(now.slots)
     for layer in layers:
-        before = dict(after)
+        before = replace(now, slots=dict(after))
         for instruction in layer.instructions:
-            written = rule(instruction, program, before, how)
+            written = rule(instruction, before)
             after.update({name: slot.without_nan() for name, slot in written.items()})
     return after
 
 
 @singledispatch
-def rule(instruction: Instruction, program: StackProgram, state: State, how: Arithmetic) -> State:
+def rule(instruction: Instruction, now: Moment) -> State:
     """The enclosures of the slots that the instruction writes."""
     raise ProgramError.broken(type(instruction).__name__, "has no rule in certificates/bounds.py")
 
 
 @dataclass(frozen=True)
 class _Argument:
-    """An argument, the total size of its terms, how many there are, and how far the registers'
-    copies of it may lie from the memory's.
+    """An argument, the total size of its terms, and how many there are.
+
+    The registers' copies of it may lie `apart` from the memory's.
     """
 
     value: Enclosure
@@ -96,18 +80,17 @@ def _argument(weights: Enclosure, inputs: _Argument, how: Arithmetic) -> _Argume
     """`weights @ inputs`."""
     sizes = inputs.sizes @ weights.actual.size.mT
     n_terms = weights.error.shape[-1] + inputs.n_terms - 1
-    return _Argument(
-        matrix_product(weights, inputs.value, how), sizes, n_terms, torch.zeros_like(sizes)
-    )
+    value = enclosures.matrix_product(weights, inputs.value, how)
+    return _Argument(value, sizes, n_terms, torch.zeros_like(sizes))
 
 
-def combination_at(combination: Combination, state: State, how: Arithmetic) -> _Argument:
+def combination_at(combination: Combination, slots: State, how: Arithmetic) -> _Argument:
     """A combination of slots; a slot itself is not rounded."""
-    parts = [(state[slot], factor) for slot, factor in combination.terms()]
+    parts = [(slots[slot], factor) for slot, factor in combination.terms()]
     sizes = torch.stack([abs(f) * part.size for part, f in parts]).sum(0)
     error = torch.stack([abs(f) * part.error for part, f in parts]).sum(0)
-    exact = _sum([part.exact.times(f) for part, f in parts])
-    actual = _sum([part.actual.times(f) for part, f in parts])
+    exact = reduce(plus, [part.exact.times(f) for part, f in parts])
+    actual = reduce(plus, [part.actual.times(f) for part, f in parts])
     if len(parts) > 1:
         rounding = how.sum_of(len(parts), sizes)
         error, actual = error + rounding, actual.widened(rounding)
@@ -115,45 +98,37 @@ def combination_at(combination: Combination, state: State, how: Arithmetic) -> _
     return _Argument(value, sizes, len(parts), torch.zeros_like(sizes))
 
 
-def _sum(intervals: list[Interval]) -> Interval:
-    total = intervals[0]
-    for interval in intervals[1:]:
-        total = total + interval
-    return total
+@rule.register
+def _bound_of_apply_units(instruction: verbs.ApplyUnits, now: Moment) -> State:
+    inputs = combination_at(Combination.of(instruction.inputs), now.slots, now.how)
+    argument = _argument(now.slots[instruction.weights], inputs, now.how)
+    fit = now.program.relu_sum(instruction.function)
+    rounding = now.how.function(fit, argument.n_terms, argument.sizes, now.how.n_tokens)
+    return {instruction.write: enclosures.fitted_at(fit, argument.value, rounding)}
 
 
 @rule.register
-def _bound_of_apply_units(
-    instruction: ApplyUnits, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    inputs = combination_at(Combination.of(instruction.inputs), state, how)
-    argument = _argument(state[instruction.weights], inputs, how)
-    fit = program.relu_sum(instruction.function)
-    rounding = how.function(fit, argument.n_terms, argument.sizes, how.n_tokens)
-    return {instruction.write: fitted_at(fit, argument.value, rounding)}
-
-
-@rule.register
-def _bound_of_map_slots(
-    instruction: MapSlots, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    total: Enclosure | None = None
+def _bound_of_map_slots(instruction: verbs.MapSlots, now: Moment) -> State:
+    values = []
     for summand in instruction.summands:
-        argument = combination_at(summand.argument, state, how)
-        fit = program.relu_sum(summand.function)
-        rounding = how.function(fit, argument.n_terms, argument.sizes, n_copies=1)
-        value = fitted_at(fit, argument.value, rounding)
-        total = value if total is None else add(total, value, how)
-    return {} if total is None else {instruction.write: total}
+        argument = combination_at(summand.argument, now.slots, now.how)
+        fit = now.program.relu_sum(summand.function)
+        rounding = now.how.function(fit, argument.n_terms, argument.sizes, n_copies=1)
+        values.append(enclosures.fitted_at(fit, argument.value, rounding))
+    return {instruction.write: _sum(values, now.how)} if values else {}
 
 
-def argument_at(argument: Argument, state: State, how: Arithmetic) -> _Argument:
+def _sum(values: list[Enclosure], how: Arithmetic) -> Enclosure:
+    return reduce(lambda left, right: add(left, right, how), values)
+
+
+def argument_at(argument: Argument, now: Moment) -> _Argument:
     """An argument of heads, with how far the registers' copies of its weights may lie apart."""
-    inputs = combination_at(argument.inputs, state, how)
+    inputs = combination_at(argument.inputs, now.slots, now.how)
     if argument.weights is None:
         return inputs
-    weights, drift = state[argument.weights], state.get(drift_of(argument.weights))
-    product = _argument(weights.mT if argument.transposed else weights, inputs, how)
+    weights, drift = now.slots[argument.weights], now.slots.get(drift_of(argument.weights))
+    product = _argument(weights.mT if argument.transposed else weights, inputs, now.how)
     if drift is None:
         return product
     apart = inputs.sizes @ (drift if argument.transposed else drift.mT).error
@@ -161,64 +136,64 @@ def argument_at(argument: Argument, state: State, how: Arithmetic) -> _Argument:
 
 
 @rule.register
-def _bound_of_look_up(
-    instruction: LookUp, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    argument = argument_at(instruction.argument, state, how)
+def _bound_of_look_up(instruction: verbs.LookUp, now: Moment) -> State:
+    argument = argument_at(instruction.argument, now)
     written = {}
     for name, write in zip(instruction.lookups, instruction.into, strict=True):
-        fit = program.look_up(name)
-        rounding = how.head(fit, argument.n_terms, argument.sizes, argument.apart)
-        written[write] = fitted_at(fit, argument.value, rounding)
+        fit = now.program.look_up(name)
+        rounding = now.how.head(fit, argument.n_terms, argument.sizes, argument.apart)
+        written[write] = enclosures.fitted_at(fit, argument.value, rounding)
     return written
 
 
 @rule.register
-def _bound_of_project(
-    instruction: Project, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    argument = argument_at(instruction.argument, state, how)
-    fit, reach = program.look_up(IDENTITY), instruction.reach
+def _bound_of_project(instruction: verbs.Project, now: Moment) -> State:
+    argument = argument_at(instruction.argument, now)
+    fit, reach = now.program.look_up(verbs.IDENTITY), instruction.reach
     sizes, apart = argument.sizes / reach, argument.apart / reach
-    off = reach * grid_error(fit, argument.n_terms, sizes, apart, how)
+    off = reach * enclosures.lattice_error(fit, argument.n_terms, sizes, apart, now.how)
     return {instruction.write: moved(argument.value, off)}
 
 
 @rule.register
-def _bound_of_add_product(
-    instruction: AddProduct, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    argument = argument_at(instruction.argument, state, how)
-    factor, before = state[instruction.factor], state[instruction.write]
+def _bound_of_add_product(instruction: verbs.AddProduct, now: Moment) -> State:
+    argument = argument_at(instruction.argument, now)
+    factor, before = now.slots[instruction.factor], now.slots[instruction.write]
     reach, factor_reach = instruction.reach, instruction.factor_reach
     sizes = argument.sizes / reach + factor.actual.size / factor_reach
-    apart = argument.apart / reach
-    off = grid_error(program.look_up(SQUARE), argument.n_terms + 1, sizes, apart, how)
-    product = moved(multiply(argument.value, factor, how), reach * factor_reach / 2 * off)
-    return {instruction.write: add(before, product, how) if before.actual.size.any() else product}
+    fit, apart = now.program.look_up(verbs.SQUARE), argument.apart / reach
+    off = enclosures.lattice_error(fit, argument.n_terms + 1, sizes, apart, now.how)
+    product = moved(multiply(argument.value, factor, now.how), reach * factor_reach / 2 * off)
+    is_first = not before.actual.size.any()
+    return {instruction.write: product if is_first else add(before, product, now.how)}
 
 
 @rule.register
-def _bound_of_add_gradient(
-    instruction: AddGradient, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    left, right = combination_at(instruction.left, state, how).value, state[instruction.right]
-    off = _probing(instruction, left, right, how) if how.sums_terms else None
-    return add_outer_product(instruction.write, left, right, instruction.scale, off, state, how)
+def _bound_of_add_gradient(instruction: verbs.AddGradient, now: Moment) -> State:
+    left = combination_at(instruction.left, now.slots, now.how).value
+    right = now.slots[instruction.right]
+    off = _probing(instruction, left, right, now.how) if now.how.sums_terms else None
+    return add_outer_product(now, instruction.write, left, right, instruction.scale, off)
 
 
 @dataclass(frozen=True)
 class Missed:
-    """How far the heads' mean(left right^T) is from the exact one, before it is scaled: by the
-    same amount in all registers, and by amounts of their own.
+    """How far the heads' mean(left right^T) is from the exact one, before it is scaled.
+
+    All registers miss it `alike` by the one amount, and each by an `uneven` amount of its own.
     """
 
     alike: Tensor
     uneven: Tensor
 
+    @classmethod
+    def by_all(cls, amount: Tensor) -> Missed:
+        """What all registers miss in the same way."""
+        return cls(amount, torch.zeros_like(amount))
+
 
 def _probing(
-    instruction: AddGradient, left: Enclosure, right: Enclosure, how: Arithmetic
+    instruction: verbs.AddGradient, left: Enclosure, right: Enclosure, how: Arithmetic
 ) -> Missed:
     """What probing loses.
 
@@ -238,43 +213,37 @@ def _probing(
 
 
 @rule.register
-def _bound_of_multiply_slots(
-    instruction: MultiplySlots, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    return {instruction.write: multiply(state[instruction.left], state[instruction.right], how)}
+def _bound_of_multiply_slots(instruction: verbs.MultiplySlots, now: Moment) -> State:
+    left, right = now.slots[instruction.left], now.slots[instruction.right]
+    return {instruction.write: multiply(left, right, now.how)}
 
 
 @rule.register
-def _bound_of_pull_back(
-    instruction: PullBack, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    weights, upstream = state[instruction.weights], state[instruction.upstream]
-    pulled_back = matrix_product(weights.mT, upstream, how)
-    return {instruction.write: multiply(state[instruction.slope], pulled_back, how)}
+def _bound_of_pull_back(instruction: verbs.PullBack, now: Moment) -> State:
+    weights, upstream = now.slots[instruction.weights], now.slots[instruction.upstream]
+    pulled_back = enclosures.matrix_product(weights.mT, upstream, now.how)
+    return {instruction.write: multiply(now.slots[instruction.slope], pulled_back, now.how)}
 
 
 @rule.register
-def _bound_of_accumulate_outer_product(
-    instruction: AccumulateOuterProduct, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    left, right = state[instruction.left], state[instruction.right]
-    return add_outer_product(instruction.write, left, right, instruction.scale, None, state, how)
+def _bound_of_accumulate(instruction: verbs.AccumulateOuterProduct, now: Moment) -> State:
+    left, right = now.slots[instruction.left], now.slots[instruction.right]
+    return add_outer_product(now, instruction.write, left, right, instruction.scale)
 
 
 def add_outer_product(
+    now: Moment,
     write: str,
     left: Enclosure,
     right: Enclosure,
     scale: float,
-    off: Missed | None,
-    state: State,
-    how: Arithmetic,
+    off: Missed | None = None,
 ) -> State:
     """`write` plus scale * mean(left right^T), which the layer itself gets wrong by `off`.
 
     Then the registers' copies of the weights, which are not rounded alike, may also drift apart.
     """
-    weights = state[write]
+    weights, how = now.slots[write], now.how
     share = abs(scale) / left.error.shape[-2]
     size = share * left.actual.size.mT @ right.actual.size
     error = share * (left.error.mT @ right.exact.size + left.actual.size.mT @ right.error)
@@ -283,7 +252,7 @@ def add_outer_product(
     drift: State = {}
     if off is not None:
         rounding = rounding + abs(scale) * off.uneven
-        drift = _drifted(write, rounding, state)
+        drift = _drifted(write, rounding, now.slots)
         rounding = rounding + abs(scale) * off.alike
     error = weights.error + error + rounding
     after = Enclosure.around(exact, error, weights.actual.widened(size + rounding))
@@ -295,13 +264,13 @@ def drift_of(weights: str) -> str:
     return f"drift of {weights}"
 
 
-def _drifted(weights: str, rounding: Tensor, state: State) -> State:
+def _drifted(weights: str, rounding: Tensor, slots: State) -> State:
     """The entry for the drift of `weights`, if one is kept, after more rounding.
 
     `rounding` counts that of the transformer and that of the oracle: as much as two copies differ.
     """
     name = drift_of(weights)
-    return {name: apart_by(state[name].error + rounding)} if name in state else {}
+    return {name: apart_by(slots[name].error + rounding)} if name in slots else {}
 
 
 def apart_by(distance: Values) -> Enclosure:
@@ -310,41 +279,26 @@ def apart_by(distance: Values) -> Enclosure:
 
 
 @rule.register
-def _bound_of_clip_slots(
-    instruction: ClipSlots, program: StackProgram, state: State, how: Arithmetic
-) -> State:
+def _bound_of_clip_slots(instruction: verbs.ClipSlots, now: Moment) -> State:
     clipped = {}
     for name in instruction.slots:
-        slot = state[name]
-        rounding = how.sum_of(2, slot.actual.size)
-        exact = slot.exact.clipped(instruction.bound)
-        actual = slot.actual.clipped(instruction.bound).widened(rounding)
-        clipped[name] = Enclosure.around(exact, slot.error + rounding, actual)
-        clipped |= _drifted(name, rounding, state)
+        rounding = now.how.sum_of(2, now.slots[name].actual.size)
+        clipped[name] = enclosures.clipped(now.slots[name], instruction.bound, rounding)
+        clipped |= _drifted(name, rounding, now.slots)
     return clipped
 
 
 @rule.register
-def _bound_of_wipe_slots(
-    instruction: WipeSlots, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    return {
-        name: Enclosure.common(Interval.point(torch.zeros_like(state[name].error)))
-        for name in instruction.slots
-    }
+def _bound_of_wipe_slots(instruction: verbs.WipeSlots, now: Moment) -> State:
+    return {name: apart_by(torch.zeros_like(now.slots[name].error)) for name in instruction.slots}
 
 
 def loss_slope_at(loss: str, prediction: Enclosure, label: Enclosure, how: Arithmetic) -> Enclosure:
     """The slope of the loss itself at enclosed predictions and labels."""
-    now = {"p": prediction, "y": label}
-    parts = [
-        function_at(
-            part.function,
-            combination_at(Combination(("p", "y"), (part.prediction, part.label)), now, how).value,
-        )
-        for part in loss_named(loss).slope_parts or ()
-    ]
-    slope = parts[0]
-    for part in parts[1:]:
-        slope = add(slope, part, how)
-    return slope
+    slots = {"p": prediction, "y": label}
+    parts = []
+    for part in loss_named(loss).slope_parts or ():
+        argument = Combination(("p", "y"), (part.prediction, part.label))
+        value = combination_at(argument, slots, how).value
+        parts.append(enclosures.function_at(part.function, value))
+    return _sum(parts, how)

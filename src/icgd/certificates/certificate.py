@@ -72,10 +72,10 @@ class Report:
     @property
     def verdict(self) -> Verdict:
         """A NaN anywhere counts as broken."""
-        holds = (
-            bool((self.step_errors <= self.step_bounds).all())
-            and bool((self.step_errors <= self.certificate.domain_step).all())
-            and bool((self.trajectory_errors <= self.trajectory_bounds).all())
-            and bool((self.trajectory_errors <= self.certificate.domain_trajectory).all())
+        within = (
+            self.step_errors <= self.step_bounds,
+            self.step_errors <= self.certificate.domain_step,
+            self.trajectory_errors <= self.trajectory_bounds,
+            self.trajectory_errors <= self.certificate.domain_trajectory,
         )
-        return Verdict.HOLDS if holds else Verdict.BROKEN
+        return Verdict.HOLDS if all(bool(part.all()) for part in within) else Verdict.BROKEN

@@ -12,7 +12,7 @@ c on; only between, on a kink, is the slope anything else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, singledispatch
 
@@ -22,36 +22,15 @@ from torch.nn import functional
 
 from icgd.backends.chain import input_columns, padded, travelling_rows
 from icgd.backends.run import OnProgress
-from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds
-from icgd.certificates.bounds import combination_at
-from icgd.certificates.enclosures import (
-    Arithmetic,
-    Enclosure,
-    add,
-    fitted_at,
-    function_at,
-    grid_error,
-    matrix_product,
-    moved,
-    multiply,
-)
+from icgd.certificates import bounds, enclosures
+from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
+from icgd.certificates.enclosures import Arithmetic, Enclosure, matrix_product, moved, multiply
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
 from icgd.problems.functions import KinkedFunction
-from icgd.problems.problem import Problem
 from icgd.problems.task import Task
+from icgd.program import chain_instructions as verbs
 from icgd.program.chain import FAR, IS_BACKWARD, IS_DATA, NEAR, OUT, ChainProgram, row_of
-from icgd.program.chain_instructions import (
-    ActivateWhere,
-    CopyWhere,
-    Gated,
-    LookUpProduct,
-    MarkFlat,
-    MultiplyEntries,
-    MultiplyMatrices,
-    PassBack,
-    Product,
-)
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
 from icgd.shapes import History
 
@@ -66,217 +45,183 @@ class ChainBounds(AbstractBounds):
     program: ChainProgram
 
     def domain(self) -> DomainBound:
-        return _domain_bound(self.program, self.problem, self.how)
+        """By intervals, for runs that are not stopped. Clipped weights are at most 2 box apart.
+
+        Some data fall on a kink: only of linear networks is more known than that.
+        """
+        program, box, domain = self.program, self.problem.gradient_step.box, self.problem.domain
+        x = Interval.symmetric(domain.x, program.batch_size, self.problem.network.input_width)
+        y = Interval.symmetric(domain.y, program.batch_size, self.problem.network.output_width)
+        exact = [Interval.symmetric(box, *shape).mapped(self._padded) for shape in program.shapes]
+        weights, errors = [Enclosure.common(interval) for interval in exact], []
+        for _ in range(max(program.n_steps, 1)):
+            after = self.round_after(weights, x, y)
+            errors.append(max(float(layer.error.max()) for layer in after))
+            if errors[-1] >= 2 * box:  # and so are all that follow
+                break
+            pairs = zip(exact, after, strict=True)
+            weights = [Enclosure.around(interval, layer.error) for interval, layer in pairs]
+        return DomainBound(errors[0], max(errors) if program.n_steps else 0.0)
 
     def steps(self, task: Task, history: History) -> Tensor:
-        return _rounds(self.program, task, history.double(), self.how, torch.tensor(False))
+        return one_by_one(self._rounds(task, history.double(), torch.tensor(False)), history)
 
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
         both = torch.stack([history.double(), real])
         carries = torch.tensor([False, True]).reshape(2, *[1] * len(task.batch), 1, 1)
-        steps, trajectory = _rounds(self.program, task, both, self.how, carries, on_progress)
+        steps, trajectory = one_by_one(self._rounds(task, both, carries), both, on_progress)
         return RunBounds(steps, trajectory, steps.cumsum(-1))
 
+    def _rounds(self, task: Task, history: History, carries: Tensor) -> Iterator[Tensor]:
+        """A bound for each round; what rounding leaves in padded entries is carried in any case.
 
-def _rounds(
-    program: ChainProgram,
-    task: Task,
-    history: History,
-    how: Arithmetic,
-    carries: Tensor,
-    on_progress: OnProgress | None = None,
-) -> Tensor:
-    """Round by round; what rounding leaves in padded entries is carried in any case.
-
-    `history` may have one more axis in front, and `carries` says where along it errors of weights
-    are carried to the next round: rounds of all are bounded together.
-    """
-    batch, n_rounds = history.shape[:-2], history.shape[-2] - 1
-    errors: list[Tensor] = [torch.zeros(())] * len(program.shapes)
-    bounds = []
-    for number in range(n_rounds):
-        before = [
-            Enclosure.around(Interval.point(matrix), error.expand_as(matrix))
-            for matrix, error in zip(
-                _matrices(program, history[..., number, :]), errors, strict=True
+        `history` may have one more axis in front, and `carries` says where along it errors of
+        weights are carried to the next round: rounds of all are bounded together.
+        """
+        errors: list[Tensor] = [torch.zeros(())] * len(self.program.shapes)
+        for number, start in enumerate(history[..., :-1, :].unbind(-2)):
+            pairs = zip(self._matrices(start), errors, strict=True)
+            before = [
+                Enclosure.around(Interval.point(matrix), error.expand_as(matrix))
+                for matrix, error in pairs
+            ]
+            rows = list(self.program.examples_of(number, task.n_examples))
+            data = (part[..., rows, :].double() for part in (task.x, task.y))
+            x, y = (
+                Interval.point(part.expand(*start.shape[:-1], *part.shape[-2:])) for part in data
             )
-        ]
-        rows = list(program.examples_of(number, task.n_examples))
-        data = (part[..., rows, :].double() for part in (task.x, task.y))
-        x, y = (Interval.point(part.expand(*batch, *part.shape[-2:])) for part in data)
-        after = round_after(program, before, x, y, how)
-        own = [_own(layer.error, shape) for layer, shape in zip(after, program.shapes, strict=True)]
-        bounds.append(torch.stack([part.flatten(-2).amax(-1) for part in own]).amax(0))
-        errors = [
-            torch.where(carries, layer.error, layer.error - padded(program, part))
-            for layer, part in zip(after, own, strict=True)
-        ]
-        if on_progress:
-            on_progress(number + 1, n_rounds)
-    return torch.stack(bounds, dim=-1) if bounds else history.new_zeros(*batch, 0)
+            after = [layer.error for layer in self.round_after(before, x, y)]
+            shapes = self.program.shapes
+            own = [error[..., :m, :n] for error, (m, n) in zip(after, shapes, strict=True)]
+            yield torch.stack([part.flatten(-2).amax(-1) for part in own]).amax(0)
+            errors = [
+                torch.where(carries, error, error - self._padded(part))
+                for error, part in zip(after, own, strict=True)
+            ]
+
+    def _padded(self, matrix: Tensor) -> Tensor:
+        return padded(self.program, matrix)
+
+    def _matrices(self, parameters: Tensor) -> list[Tensor]:
+        shapes = self.program.shapes
+        parts = parameters.split([rows * columns for rows, columns in shapes], dim=-1)
+        pairs = zip(parts, shapes, strict=True)
+        return [self._padded(part.unflatten(-1, shape)) for part, shape in pairs]
+
+    def round_after(self, weights: list[Enclosure], x: Interval, y: Interval) -> list[Enclosure]:
+        """The weights of every layer after a round on these examples, from those before."""
+        program, mask = self.program, self.program.mask
+        blocks: dict[int, Rows] = {}
+        for layer, matrix in enumerate(weights):
+            travelling = travelling_rows(program, layer).items()
+            rows: dict[str, Row] = {name: _known(row) for name, row in travelling}
+            blocks[-layer] = {**rows, IS_BACKWARD: 1.0, "weights": matrix}
+        inputs = _data(x.mapped(partial(input_columns, program)))
+        labels = _data(y.mapped(lambda part: padded(program, part.mT, program.batch_size)))
+        for step in mask.walk_round(0):
+            near, far = step.blocks(blocks, inputs, labels)
+            blocks[step.number] = self.next_block(near, far)
+        last = [blocks[mask.blocks_per_round - layer]["weights"] for layer in range(len(weights))]
+        return [layer for layer in last if isinstance(layer, Enclosure)]
+
+    def next_block(self, near: Rows, far: Rows) -> Rows:
+        """The enclosures of the block that a step writes."""
+        names = self.program.rows.names
+        rows: dict[str, Row] = {row_of(OUT, name): 0.0 for name in names}
+        rows[ONE] = 1.0
+        for prefix, block in ((NEAR, near), (FAR, far)):
+            rows |= {row_of(prefix, name): block.get(name, 0.0) for name in names}
+        now = Moment(self.program, rows, self.how)
+        for part in (part for layer in self.program.layers for part in layer.instructions):
+            is_closed = isinstance(part, verbs.Gated) and now.is_closed(part.closed_by)
+            value = 0.0 if is_closed else rule(part, now)
+            (write,) = part.writes()
+            before = rows.get(write, 0.0)
+            if isinstance(value, Enclosure) and not isinstance(part, verbs.CopyWhere):
+                value = value.without_nan()
+            if isinstance(value, Enclosure) and isinstance(before, Enclosure):
+                value = enclosures.add(before, value, self.how)
+            if value != 0.0 or write not in rows:
+                rows[write] = value
+        return {name: rows[row_of(OUT, name)] for name in names}
 
 
-def _own(matrix: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Without the padding."""
-    return matrix[..., : shape[0], : shape[1]]
-
-
-def _matrices(program: ChainProgram, parameters: Tensor) -> list[Tensor]:
-    parts = parameters.split([rows * columns for rows, columns in program.shapes], dim=-1)
-    return [
-        padded(program, part.unflatten(-1, shape))
-        for part, shape in zip(parts, program.shapes, strict=True)
-    ]
-
-
-def _domain_bound(program: ChainProgram, problem: Problem, how: Arithmetic) -> DomainBound:
-    """By intervals, for runs that are not stopped. Weights are clipped, so that 2 box is the most.
-
-    Some data fall on a kink: only of linear networks is more known than that.
-    """
-    box, size = problem.gradient_step.box, program.batch_size
-    x = Interval.symmetric(problem.domain.x, size, problem.network.input_width)
-    y = Interval.symmetric(problem.domain.y, size, problem.network.output_width)
-    exact = [
-        Interval.symmetric(box, *shape).mapped(partial(padded, program)) for shape in program.shapes
-    ]
-    weights, errors = [Enclosure.common(interval) for interval in exact], []
-    for _ in range(max(program.n_steps, 1)):
-        after = round_after(program, weights, x, y, how)
-        errors.append(max(float(layer.error.max()) for layer in after))
-        if errors[-1] >= 2 * box:  # and so are all that follow
-            break
-        weights = [
-            Enclosure.around(interval, layer.error)
-            for interval, layer in zip(exact, after, strict=True)
-        ]
-    return DomainBound(errors[0], max(errors) if program.n_steps else 0.0)
-
-
-def round_after(
-    program: ChainProgram, weights: list[Enclosure], x: Interval, y: Interval, how: Arithmetic
-) -> list[Enclosure]:
-    """The weights of every layer after a round on these examples, from those before."""
-    mask = program.mask
-    blocks: dict[int, Rows] = {}
-    for layer, matrix in enumerate(weights):
-        blocks[-layer] = {**_travelling(program, layer), IS_BACKWARD: 1.0, "weights": matrix}
-    inputs, labels = _data(x.mapped(partial(input_columns, program))), _data(_labels(program, y))
-    for step in mask.walk_round(0):
-        near, far = step.blocks(blocks, inputs, labels)
-        blocks[step.number] = next_block(program, near, far, how)
-    last = [blocks[mask.blocks_per_round - layer]["weights"] for layer in range(len(weights))]
-    return [layer for layer in last if isinstance(layer, Enclosure)]
-
-
-def _travelling(program: ChainProgram, layer: int) -> dict[str, Row]:
-    rows = travelling_rows(program, layer)
-    return {
-        name: Enclosure.common(Interval.point(row)) if isinstance(row, Tensor) else row
-        for name, row in rows.items()
-    }
-
-
-def _labels(program: ChainProgram, values: Interval) -> Interval:
-    return values.mT.mapped(lambda part: padded(program, part, program.batch_size))
+def _known(row: Tensor | float) -> Row:
+    return Enclosure.common(Interval.point(row)) if isinstance(row, Tensor) else row
 
 
 def _data(columns: Interval) -> Rows:
     return {"first": Enclosure.common(columns), IS_DATA: 1.0}
 
 
-def next_block(program: ChainProgram, near: Rows, far: Rows, how: Arithmetic) -> Rows:
-    """The enclosures of the block that a step writes."""
-    names = program.rows.names
-    stream: dict[str, Row] = {row_of(OUT, name): 0.0 for name in names}
-    stream[ONE] = 1.0
-    for prefix, block in ((NEAR, near), (FAR, far)):
-        stream |= {row_of(prefix, name): block.get(name, 0.0) for name in names}
-    for instruction in (part for layer in program.layers for part in layer.instructions):
-        is_closed = isinstance(instruction, Gated) and _is_closed(instruction.closed_by, stream)
-        value = 0.0 if is_closed else rule(instruction, program, stream, how)
-        (write,) = instruction.writes()
-        before = stream.get(write, 0.0)
-        if isinstance(value, Enclosure) and not isinstance(instruction, CopyWhere):
-            value = value.without_nan()
-        if isinstance(value, Enclosure) and isinstance(before, Enclosure):
-            value = add(before, value, how)
-        if value != 0.0 or write not in stream:
-            stream[write] = value
-    return {name: stream[row_of(OUT, name)] for name in names}
+@dataclass(frozen=True)
+class Moment:
+    """What an instruction finds: the program, the rows of the stream, and the arithmetic."""
+
+    program: ChainProgram
+    rows: Rows
+    how: Arithmetic
+
+    def is_closed(self, closed_by: tuple[str, ...]) -> bool:
+        """Whether a flag closes all entries."""
+        flags = (self.rows[flag] for flag in closed_by)
+        return any(flag != 0.0 for flag in flags if isinstance(flag, float))
+
+    def where_open(self, value: Row, closed_by: tuple[str, ...]) -> Row:
+        """The value, exactly 0 at the units that a flag closes."""
+        for flag in (self.rows[name] for name in closed_by):
+            if isinstance(flag, Enclosure) and isinstance(value, Enclosure):
+                closed = flag.exact.low != 0
+                value = value.mapped(partial(torch.masked_fill, mask=closed, value=0.0))
+        return value
+
+    def combined(self, combination: Combination, bound: float | None) -> Row:
+        """A combination, clipped if there is a bound; rows that are 0 add nothing."""
+        total = self._combined(combination)
+        if bound is None or isinstance(total, float):
+            return total
+        return enclosures.clipped(total, bound, self.how.sum_of(4, total.actual.size))  # four ReLUs
+
+    def _combined(self, combination: Combination) -> Row:
+        if combination.coefficients == (1.0,):
+            return self.rows[combination.slots[0]]
+        enclosed: dict[str, Enclosure] = {}
+        factors, number = [], 0.0
+        for slot, factor in combination.terms():
+            row = self.rows[slot]
+            if isinstance(row, float):
+                number += factor * row
+            else:
+                enclosed[slot] = row
+                factors.append(factor)
+        if not enclosed:
+            return number
+        parts = Combination(tuple(enclosed), tuple(factors))
+        return bounds.combination_at(parts, enclosed, self.how).value.without_nan()
 
 
 @singledispatch
-def rule(instruction: Instruction, program: ChainProgram, stream: Rows, how: Arithmetic) -> Row:
+def rule(instruction: Instruction, now: Moment) -> Row:
     """What an instruction that is not closed adds; it is the only one of its slot if a number."""
     missing = "has no rule in certificates/chain_bound.py"
     raise ProgramError.broken(type(instruction).__name__, missing)
 
 
-def _is_closed(closed_by: tuple[str, ...], stream: Rows) -> bool:
-    """Whether a flag closes all entries."""
-    flags = (stream[flag] for flag in closed_by)
-    return any(flag != 0.0 for flag in flags if isinstance(flag, float))
-
-
-def _where_open(value: Row, closed_by: tuple[str, ...], stream: Rows) -> Row:
-    """The value, exactly 0 at the units that a flag closes."""
-    for flag in (stream[name] for name in closed_by):
-        if isinstance(flag, Enclosure) and isinstance(value, Enclosure):
-            value = value.mapped(partial(_cleared, flag.exact.low != 0))
-    return value
-
-
-def _cleared(closed: Tensor, part: Tensor) -> Tensor:
-    return part.masked_fill(closed, 0.0)
-
-
-def _clipped(source: Row, bound: float | None, how: Arithmetic) -> Row:
-    if bound is None or isinstance(source, float):
-        return source
-    rounding = how.sum_of(4, source.actual.size)  # four ReLUs
-    actual = source.actual.clipped(bound).widened(rounding)
-    return Enclosure.around(source.exact.clipped(bound), source.error + rounding, actual)
-
-
-def _combined(combination: Combination, stream: Rows, how: Arithmetic) -> Row:
-    """A combination of enclosures, or of numbers; rows that are 0 add nothing."""
-    if combination.coefficients == (1.0,):
-        return stream[combination.slots[0]]
-    enclosed: dict[str, Enclosure] = {}
-    factors, number = [], 0.0
-    for slot, factor in combination.terms():
-        row = stream[slot]
-        if isinstance(row, float):
-            number += factor * row
-        else:
-            enclosed[slot] = row
-            factors.append(factor)
-    if not enclosed:
-        return number
-    total = combination_at(Combination(tuple(enclosed), tuple(factors)), enclosed, how).value
-    return total.without_nan()
+@rule.register
+def _bound_of_copy_where(instruction: verbs.CopyWhere, now: Moment) -> Row:
+    source = now.combined(instruction.source, instruction.bound)
+    return now.where_open(source, instruction.closed_by)
 
 
 @rule.register
-def _bound_of_copy_where(
-    instruction: CopyWhere, program: ChainProgram, stream: Rows, how: Arithmetic
-) -> Row:
-    source = _clipped(_combined(instruction.source, stream, how), instruction.bound, how)
-    return _where_open(source, instruction.closed_by, stream)
-
-
-@rule.register
-def _bound_of_pass_back(
-    instruction: PassBack, program: ChainProgram, stream: Rows, how: Arithmetic
-) -> Row:
-    upstream = _clipped(_combined(instruction.upstream, stream, how), instruction.bound, how)
-    upstream, z = _where_open(upstream, instruction.closed_by, stream), stream[instruction.flat]
+def _bound_of_pass_back(instruction: verbs.PassBack, now: Moment) -> Row:
+    upstream = now.combined(instruction.upstream, instruction.bound)
+    upstream, z = now.where_open(upstream, instruction.closed_by), now.rows[instruction.flat]
     if isinstance(upstream, float) or isinstance(z, float):
         return upstream
-    return multiply(upstream, _slope(instruction.leak, program.kink_width, z), how)
+    return multiply(upstream, _slope(instruction.leak, now.program.kink_width, z), now.how)
 
 
 def _slope(leak: float, width: float, z: Enclosure) -> Enclosure:
@@ -297,79 +242,69 @@ def _kinked(leak: float) -> KinkedFunction:
 
 
 @rule.register
-def _bound_of_activate_where(
-    instruction: ActivateWhere, program: ChainProgram, stream: Rows, how: Arithmetic
-) -> Row:
-    z = stream[instruction.argument]
+def _bound_of_activate_where(instruction: verbs.ActivateWhere, now: Moment) -> Row:
+    z = now.rows[instruction.argument]
     if isinstance(z, float):
         return 0.0
-    value = function_at(_kinked(instruction.leak), z) if stream[instruction.kinked] else z
-    value = moved(value, how.sum_of(3, z.actual.size))  # three ReLUs
-    return _where_open(value, instruction.closed_by, stream)
+    is_kinked = bool(now.rows[instruction.kinked])
+    value = enclosures.function_at(_kinked(instruction.leak), z) if is_kinked else z
+    value = moved(value, now.how.sum_of(3, z.actual.size))  # three ReLUs
+    return now.where_open(value, instruction.closed_by)
 
 
 @rule.register
-def _bound_of_mark_flat(
-    instruction: MarkFlat, program: ChainProgram, stream: Rows, how: Arithmetic
-) -> Row:
-    return 0.0 if stream[instruction.linear] else stream[instruction.argument]
+def _bound_of_mark_flat(instruction: verbs.MarkFlat, now: Moment) -> Row:
+    return 0.0 if now.rows[instruction.linear] else now.rows[instruction.argument]
 
 
 @rule.register
-def _bound_of_multiply_matrices(
-    instruction: MultiplyMatrices, program: ChainProgram, stream: Rows, how: Arithmetic
-) -> Row:
-    left, right = stream[instruction.left], stream[instruction.right]
+def _bound_of_multiply_matrices(instruction: verbs.MultiplyMatrices, now: Moment) -> Row:
+    left, right = now.rows[instruction.left], now.rows[instruction.right]
     if isinstance(left, float) or isinstance(right, float):
         return 0.0
     left = left.mT if instruction.left_transposed else left
     right = right.mT if instruction.right_transposed else right
-    value = matrix_product(left, right.mT, how).mT
+    value = matrix_product(left, right.mT, now.how).mT
     sizes = left.actual.size @ right.actual.size
-    return _read(instruction, value, left.error.shape[-1], sizes, program, how)
+    return _read(instruction, value, left.error.shape[-1], sizes, now)
 
 
 @rule.register
-def _bound_of_multiply_entries(
-    instruction: MultiplyEntries, program: ChainProgram, stream: Rows, how: Arithmetic
-) -> Row:
-    left, right = stream[instruction.left], stream[instruction.right]
+def _bound_of_multiply_entries(instruction: verbs.MultiplyEntries, now: Moment) -> Row:
+    left, right = now.rows[instruction.left], now.rows[instruction.right]
     if isinstance(left, float):
         return 0.0
     if isinstance(right, float):  # the slope of a linear layer
         right = Enclosure.common(Interval.point(torch.full_like(left.error, right)))
     sizes = left.actual.size * right.actual.size
-    return _read(instruction, multiply(left, right, how), 1, sizes, program, how)
+    return _read(instruction, multiply(left, right, now.how), 1, sizes, now)
 
 
 def _read(
-    instruction: Product,
-    value: Enclosure,
-    n_terms: int,
-    sizes: Tensor,
-    program: ChainProgram,
-    how: Arithmetic,
+    instruction: verbs.Product, value: Enclosure, n_terms: int, sizes: Tensor, now: Moment
 ) -> Enclosure:
-    """A product of `n_terms` terms, of these sizes in all, as heads read it from the grid."""
-    grid, reach = program.look_up(IDENTITY), instruction.reach
-    off = grid_error(grid, n_terms, sizes / reach, torch.zeros_like(sizes), how)
-    value = moved(value, reach * off)
+    """A product of `n_terms` terms, of these sizes in all, as heads read it from the lattice."""
+    value = moved(value, _lattice_error(n_terms, sizes, instruction.reach, now))
     # Or the run is stopped; only what B_1 passes back may be larger, and nobody reads that.
-    known = Interval.symmetric(reach, 1, 1)
+    known = Interval.symmetric(instruction.reach, 1, 1)
     return Enclosure.around(value.exact, value.error, value.actual.within(known))
 
 
+def _lattice_error(n_terms: int, sizes: Tensor, reach: float, now: Moment) -> Tensor:
+    fit, apart = now.program.look_up(IDENTITY), torch.zeros_like(sizes)
+    return reach * enclosures.lattice_error(fit, n_terms, sizes / reach, apart, now.how)
+
+
 @rule.register
-def _bound_of_look_up_product(
-    instruction: LookUpProduct, program: ChainProgram, stream: Rows, how: Arithmetic
-) -> Row:
-    left, right = stream[instruction.left], stream[instruction.right]
+def _bound_of_look_up_product(instruction: verbs.LookUpProduct, now: Moment) -> Row:
+    left, right = now.rows[instruction.left], now.rows[instruction.right]
     if isinstance(left, float) or isinstance(right, float):
         return 0.0
-    value, sizes = matrix_product(left, right.mT, how).mT, left.actual.size @ right.actual.size
-    n_terms, apart, reach = left.error.shape[-1], torch.zeros_like(sizes), instruction.reach
-    off = grid_error(program.look_up(IDENTITY), n_terms, sizes / reach, apart, how)
-    known = Interval.symmetric(reach, 1, 1).widened(reach * off)  # of the product, or it is stopped
+    value, n_terms = matrix_product(left, right.mT, now.how).mT, left.error.shape[-1]
+    sizes, reach = left.actual.size @ right.actual.size, instruction.reach
+    off = _lattice_error(n_terms, sizes, reach, now)
+    known = Interval.symmetric(reach, 1, 1).widened(off)  # of the product, or the run is stopped
     argument = Enclosure.around(value.exact, value.error, value.actual.within(known))
-    fit = program.look_up(instruction.function)
-    return fitted_at(fit, argument, how.head(fit, n_terms, sizes, apart))
+    fit = now.program.look_up(instruction.function)
+    rounding = now.how.head(fit, n_terms, sizes, torch.zeros_like(sizes))
+    return enclosures.fitted_at(fit, argument, rounding)

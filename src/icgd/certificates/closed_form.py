@@ -12,19 +12,17 @@ With K the largest width, P = sqrt(K) and B_v = box P, which bounds rows and col
 
 Repairs to the printed chain: B_r^j lacks sqrt(K), because it bounds entries and not the norm;
 r' is evaluated at v . p, not at its own bound; V^T s needs column norms; r' and u enter with
-their approximations' bounds; the last line has sqrt(P) for P. To this the rounding that bound
-(a) finds is added.
+their approximations' bounds; the last line has sqrt(P) for P. The rounding that bound (a) finds is
+added to this.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, sqrt
 
 import torch
 
-from icgd.certificates.domain_bound import domain_bound
-from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.table_bound import table_step
 from icgd.problems.activations import Activation
 from icgd.problems.functions import ScalarFunction
@@ -35,15 +33,15 @@ from icgd.program.stack import StackProgram
 
 @dataclass(frozen=True)
 class _Constants:
-    """Largest size, Lipschitz constant and fitting error of a function on an interval."""
+    """The largest size, Lipschitz constant and fitting error of a function on an interval."""
 
     size: float
     lipschitz: float
     error: float
 
 
-def closed_form_bound(program: StackProgram, problem: Problem, how: Arithmetic) -> float | None:
-    """The paper's bound on the error of one step, and rounding; infinite beyond float64.
+def closed_form(program: StackProgram, problem: Problem) -> float | None:
+    """The paper's bound on the error of one step in exact arithmetic; infinite beyond float64.
 
     None for a program with look-ups or any activation, or one that lacks a function of the paper's
     backward pass: no paper gives one. A table of steps has its own.
@@ -52,11 +50,9 @@ def closed_form_bound(program: StackProgram, problem: Problem, how: Arithmetic) 
         return None
     if program.step_table is None and not _has_backward_pass(program, problem):
         return None
-    in_exact_arithmetic = closed_form_step if program.step_table is None else table_step
-    functions = [function.without_error() for function in program.functions]
-    rounding = domain_bound(replace(program, functions=tuple(functions), n_steps=0), problem, how)
+    step = closed_form_step if program.step_table is None else table_step
     try:
-        return in_exact_arithmetic(program, problem) + rounding.step
+        return step(program, problem)
     except OverflowError:
         return inf
 
@@ -85,9 +81,8 @@ def closed_form_step(program: StackProgram, problem: Problem) -> float:
     growth = norm * vector * max(value.lipschitz for value in values)
     forward = norm * sum(growth**power for power in range(depth))  # E_r
     slope_lipschitz = max(s.lipschitz for s in slopes)
-    slope_error = max(s.error for s in slopes) + _times(
-        slope_lipschitz, vector * forward * value_error
-    )
+    carried = _times(slope_lipschitz, vector * forward * value_error)
+    slope_error = max(s.error for s in slopes) + carried
     loss, loss_lipschitz, loss_fit = _loss_constants(program, problem, output_bounds[-1])
     loss_error = loss_fit + loss_lipschitz * forward * value_error
     ratio = slope * vector * norm  # b
@@ -110,7 +105,7 @@ def _times(left: float, right: float) -> float:
 def _forward_reach(
     program: StackProgram, problem: Problem, activations: list[Activation]
 ) -> tuple[float, list[float]]:
-    """Largest argument of any activation, and bounds B_0 .. B_N, with the widest layer's K."""
+    """The largest argument of any activation, and bounds B_0 .. B_N, with the widest layer's K."""
     outputs, reach = [problem.domain.x], 0.0
     for activation in activations:
         argument = problem.gradient_step.box * max(problem.network.widths) * outputs[-1]
@@ -123,18 +118,14 @@ def _forward_reach(
 def _constants(program: StackProgram, function: ScalarFunction, reach: float) -> _Constants:
     end = torch.tensor(reach, dtype=torch.float64)
     low, high = function.bounds(-end, end)
-    fit = program.relu_sum(function.name)
-    return _Constants(
-        size=float(torch.maximum(-low, high)),
-        lipschitz=float(function.lipschitz(-end, end)),
-        error=fit.error,
-    )
+    size, lipschitz = torch.maximum(-low, high), function.lipschitz(-end, end)
+    return _Constants(float(size), float(lipschitz), program.relu_sum(function.name).error)
 
 
 def _loss_constants(
     program: StackProgram, problem: Problem, prediction: float
 ) -> tuple[float, float, float]:
-    """Bound, Lipschitz constant in the prediction and fitting error of the loss's slope."""
+    """The bound, Lipschitz constant in the prediction and fitting error of the loss's slope."""
     size, lipschitz, error = 0.0, 0.0, 0.0
     for part in problem.loss_function.slope_parts or ():
         reach = abs(part.prediction) * prediction + abs(part.label) * problem.domain.y

@@ -15,6 +15,7 @@ from math import ceil, inf
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from icgd.approximation.lattice import lattice_of
 from icgd.backends.look_up import DEGREE, table_error
@@ -51,20 +52,20 @@ class Enclosure:
 
     @property
     def size(self) -> Tensor:
-        """Of the exact and of the transformer's value: what rounds in one of the two."""
+        """The larger size of the exact and the transformer's value: either of them rounds."""
         return torch.maximum(self.exact.size, self.actual.size)
 
     @property
     def mT(self) -> Enclosure:  # noqa: N802 - torch's name
-        """Transposed."""
+        """The transposed enclosure."""
         return Enclosure(self.exact.mT, self.actual.mT, self.error.mT)
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Enclosure:
-        """With all numbers arranged in another way."""
+        """The enclosure with all numbers arranged in another way."""
         return Enclosure(self.exact.mapped(change), self.actual.mapped(change), change(self.error))
 
     def without_nan(self) -> Enclosure:
-        """With an infinite error where infinities cancelled: nothing is known there."""
+        """The enclosure with an infinite error where infinities cancelled."""
         error = torch.where(self.error.isnan(), inf, self.error)
         return Enclosure(self.exact.without_nan(), self.actual.without_nan(), error)
 
@@ -73,9 +74,9 @@ class Enclosure:
 class Arithmetic:
     """How the transformer computes: its unit roundoff, its sums, the length of its prompt.
 
-    `sums_terms` says that functions are evaluated ReLU by ReLU or token by token, and averaged
-    over all tokens, as the dense transformer does; otherwise they are looked up in tables, and
-    lines and products are computed as such.
+    With `sums_terms` functions are evaluated ReLU by ReLU or token by token, and averaged over all
+    tokens, as the dense transformer does. Otherwise they are looked up in tables, and lines and
+    products are computed as such.
     """
 
     roundoff: float
@@ -88,14 +89,14 @@ class Arithmetic:
         return cls(torch.finfo(dtype).eps / 2, n_tokens, backend_named(backend).sums_terms)
 
     def sum_of(self, n_terms: int, sizes: Tensor) -> Tensor:
-        """Rounding of a sum of `n_terms` products whose sizes add up to `sizes`."""
+        """The rounding of a sum of `n_terms` products whose sizes add up to `sizes`."""
         # + 8: rounded weights and constants, the product itself, the residual addition.
         product = (n_terms + 8) * self.roundoff
         gamma = product / (1 - product) if product < 1 else inf
         return 2 * gamma * sizes
 
     def head(self, fit: LatticeFunction, fan_in: int, argument: Tensor, apart: Tensor) -> Tensor:
-        """Rounding of a look-up where the terms of its argument have this total size.
+        """The rounding of a look-up where the terms of its argument have this total size.
 
         The registers' copies of the argument may lie `apart`, each by another amount, which moves
         a score by up to |g| apart / (spacing ratio^2). A mean stays between the values.
@@ -111,7 +112,7 @@ class Arithmetic:
         return tabulated + table_error(fit)
 
     def function(self, fit: ReluSum, fan_in: int, argument: Tensor, n_copies: int) -> Tensor:
-        """Rounding of evaluating `fit` where the terms of its argument have this total size."""
+        """The rounding of `fit` where the terms of its argument have this total size."""
         if self.sums_terms:
             terms = fit.terms()
             slope = sum(abs(term.coefficient * term.scale) for term in terms)
@@ -128,10 +129,10 @@ class Arithmetic:
 
 @lru_cache(maxsize=256)
 def uneven_response(fit: LatticeFunction) -> float:
-    """What a head changes, at most, if each token of the grid sees the argument off by up to 1.
+    """What a head changes, at most, if each register sees the argument off by up to 1.
 
     That is the largest sum_g weight_g |value_g - mean| |g| / (spacing ratio^2). Weights are
-    `ratio` cells wide, so that samples an eighth of a cell apart miss less than 2%.
+    `ratio` spacings wide, so that samples an eighth of a spacing apart miss less than 2%.
     """
     lattice = lattice_of(fit)
     n_samples = 2 * ceil(8 * fit.reach / fit.spacing) + 1
@@ -143,7 +144,7 @@ def uneven_response(fit: LatticeFunction) -> float:
 
 
 def is_ramp(fit: Function) -> bool:
-    """Whether the fit stands in for a step function, or for one times a number."""
+    """Whether the fit stands in for a step function, or for a step function times a number."""
     if isinstance(fit, RidgeSum):
         return bool(fit.bands) and fit.name.endswith("'(t)")
     return isinstance(fit, ReluSum) and isinstance(FUNCTIONS.get(fit.name), StepFunction)
@@ -179,9 +180,9 @@ def function_at(function: ScalarFunction, argument: Enclosure) -> Enclosure:
 
 
 def fit_error(fit: Fit, argument: Interval) -> Tensor:
-    """Largest certified error on the pieces that the argument can touch.
+    """The largest certified error on the pieces that the argument can touch.
 
-    Infinite outside the interval on which the fit was proved; exact fits, ramps and look-ups
+    It is infinite outside the interval on which the fit was proved. Exact fits, ramps and look-ups
     that saturate continue as the function itself does.
     """
     if fit.is_exact:
@@ -203,7 +204,7 @@ def fit_error(fit: Fit, argument: Interval) -> Tensor:
 
 
 def ridge_error(fit: RidgeSum, *arguments: Interval) -> Tensor:
-    """Certified error of a sum of units, infinite outside its box."""
+    """The certified error of a sum of units, which is infinite outside its box."""
     last, shape = arguments[-1], torch.broadcast_tensors(*(part.low for part in arguments))[0].shape
     error = last.low.new_full(shape, fit.error)
     for band in fit.bands:
@@ -222,9 +223,7 @@ def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
         levels.append(torch.maximum(levels[-1][:-shift], levels[-1][shift:]))
     length = last - first + 1
     level = torch.log2(length.double()).floor().long()
-    padded = torch.stack(
-        [torch.nn.functional.pad(row, (0, len(values) - len(row))) for row in levels]
-    )
+    padded = torch.stack([functional.pad(row, (0, len(values) - len(row))) for row in levels])
     return torch.maximum(padded[level, first], padded[level, last + 1 - 2**level])
 
 
@@ -241,10 +240,16 @@ def moved(value: Enclosure, off: Tensor) -> Enclosure:
     return Enclosure.around(value.exact, value.error + off, value.actual.widened(off))
 
 
-def grid_error(
+def clipped(value: Enclosure, bound: float, off: Tensor) -> Enclosure:
+    """The value clipped to [-bound, bound] by a layer that is itself wrong by `off`."""
+    actual = value.actual.clipped(bound).widened(off)
+    return Enclosure.around(value.exact.clipped(bound), value.error + off, actual)
+
+
+def lattice_error(
     fit: LatticeFunction, n_terms: int, sizes: Tensor, apart: Tensor, how: Arithmetic
 ) -> Tensor:
-    """How far a line or a square is off; only the dense transformer reads it from the grid.
+    """How far a line or a square is off; only the dense transformer reads it from a lattice.
 
     Beyond the reach, which is at least 1, all that is known is that a mean stays between the
     values, and that the line or the square is at most the size's square.

@@ -11,6 +11,7 @@ largest possible eigenvalue exceeds 2.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, isnan, sqrt
 
@@ -19,14 +20,10 @@ from torch import Tensor
 
 from icgd.backends.prompt import known_labels
 from icgd.backends.run import OnProgress
-from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds
+from icgd.certificates import kernel_rounding
+from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.kernel_rounding import (
-    Rounded,
-    kernel_error,
-    largest_kernel,
-    worst_kernel_error,
-)
+from icgd.certificates.kernel_rounding import Rounded, kernel_error, worst_kernel_error
 from icgd.problems.kernel_machine import as_matrix
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
@@ -59,41 +56,18 @@ class _Step:
         wrong[..., :n_examples, :] += own
         return off + self.size * wrong + how.sum_of(4, size + self.size * sums)
 
-
-def _steps(problem: Problem, task: Task, n_steps: int, how: Arithmetic) -> list[_Step]:
-    """Every step, with inputs that move and carry their own rounding."""
-    update, machine = problem.functional_step, problem.machine
-    tokens = Rounded(points := task.points, torch.zeros_like(points))
-    steps: list[_Step] = []
-    for step in range(n_steps):
-        if step == 0 or update.transforms:
-            examples = Rounded(*(part[..., : task.n_examples, :] for part in _parts(tokens)))
-            kernel = machine.matrix(tokens.points, examples.points)
-            errors = [kernel_error(head, tokens, examples, how) for head in machine.heads]
-            error = torch.stack(errors).sum(0) + how.sum_of(len(errors), kernel.abs())
-        steps.append(_Step(update.size_of(step), update.noise, kernel, error))
-        transform = update.transform_of(step, machine.input_width)
-        if transform is not None:
-            tokens = _moved(tokens, examples, steps[-1], as_matrix(transform, points), how)
-    return steps
-
-
-def _parts(rounded: Rounded) -> tuple[Tensor, Tensor]:
-    return rounded.points, rounded.error
-
-
-def _moved(
-    tokens: Rounded, examples: Rounded, step: _Step, transform: Tensor, how: Arithmetic
-) -> Rounded:
-    """The inputs after x <- x + A sum_j K x_j."""
-    points = tokens.points + step.kernel @ examples.points @ transform.mT
-    size = examples.points.abs() + examples.error
-    largest = step.kernel.abs() + step.error
-    wrong = step.error @ size + step.kernel.abs() @ examples.error
-    wrong = wrong + how.sum_of(examples.points.shape[-2], largest @ size)
-    added = wrong @ transform.abs().mT
-    added = added + how.sum_of(len(transform), largest @ size @ transform.abs().mT)
-    return Rounded(points, tokens.error + added + how.sum_of(4, tokens.points.abs()))
+    def moved(
+        self, tokens: Rounded, examples: Rounded, transform: Tensor, how: Arithmetic
+    ) -> Rounded:
+        """The inputs after x <- x + A sum_j K x_j."""
+        points = tokens.points + self.kernel @ examples.points @ transform.mT
+        size = examples.points.abs() + examples.error
+        largest = self.kernel.abs() + self.error
+        wrong = self.error @ size + self.kernel.abs() @ examples.error
+        wrong = wrong + how.sum_of(examples.points.shape[-2], largest @ size)
+        added = wrong @ transform.abs().mT
+        added = added + how.sum_of(len(transform), largest @ size @ transform.abs().mT)
+        return Rounded(points, tokens.error + added + how.sum_of(4, tokens.points.abs()))
 
 
 @dataclass(frozen=True)
@@ -107,71 +81,71 @@ class FunctionBounds(AbstractBounds):
         return DomainBound(_known(worst.step_error), _known(worst.error + worst.query_error))
 
     def steps(self, task: Task, history: History) -> Tensor:
-        return _step_bounds(self.problem, task, history, self.how)
+        labels = known_labels(task).double()
+        before = history[..., :-1, :].double().unflatten(-1, labels.shape[-2:]).unbind(-3)
+        none, steps = torch.zeros_like(labels), self._steps(task, len(before))
+        bounds = (
+            step.rounding(labels, values, none, self.how).flatten(-2).amax(-1)
+            for step, values in zip(steps, before, strict=True)
+        )
+        return one_by_one(bounds, history)
 
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
-        trajectory = _trajectory_bounds(self.problem, task, real, self.how, on_progress)
+        trajectory = one_by_one(self._trajectory(task, real), real, on_progress)
         return RunBounds(self.steps(task, history), trajectory)
 
+    def _trajectory(self, task: Task, real: History) -> Iterator[Tensor]:
+        """Errors on examples are in the Euclidean norm: a step that converges lets none grow."""
+        n, labels = task.n_examples, known_labels(task).double()
+        values = real[..., :-1, :].unflatten(-1, labels.shape[-2:]).unbind(-3)
+        error = torch.zeros_like(labels)
+        norm = error[..., :1, :]
+        steps = self._steps(task, len(values))
+        factors = self._contractions(steps, n)
+        for step, factor, before in zip(steps, factors, values, strict=True):
+            added = step.rounding(labels, before, error, self.how)
+            reading = step.size * (step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * norm)
+            norm = factor * norm + added[..., :n, :].norm(dim=-2, keepdim=True)
+            queries = error[..., n:, :] + reading + added[..., n:, :]
+            error = torch.cat([norm.expand_as(labels[..., :n, :]), queries], dim=-2)
+            yield error.flatten(-2).amax(-1)
 
-def _step_bounds(problem: Problem, task: Task, history: History, how: Arithmetic) -> Tensor:
-    labels = known_labels(task).double()
-    before = history[..., :-1, :].double().unflatten(-1, labels.shape[-2:])
-    steps = _steps(problem, task, before.shape[-3], how)
-    none = torch.zeros_like(labels)
-    bounds = [
-        step.rounding(labels, values, none, how).flatten(-2).amax(-1)
-        for step, values in zip(steps, before.unbind(-3), strict=True)
-    ]
-    return torch.stack(bounds, dim=-1) if bounds else labels.new_zeros(*task.batch, 0)
+    def _steps(self, task: Task, n_steps: int) -> list[_Step]:
+        """Every step, with inputs that move and carry their own rounding."""
+        update, machine, how = self.problem.functional_step, self.problem.machine, self.how
+        tokens = Rounded(points := task.points, torch.zeros_like(points))
+        steps: list[_Step] = []
+        for step in range(n_steps):
+            if step == 0 or update.transforms:
+                examples = Rounded(
+                    tokens.points[..., : task.n_examples, :],
+                    tokens.error[..., : task.n_examples, :],
+                )
+                kernel = machine.matrix(tokens.points, examples.points)
+                errors = [kernel_error(head, tokens, examples, how) for head in machine.heads]
+                error = torch.stack(errors).sum(0) + how.sum_of(len(errors), kernel.abs())
+            steps.append(_Step(update.size_of(step), update.noise, kernel, error))
+            transform = update.transform_of(step, machine.input_width)
+            if transform is not None:
+                tokens = steps[-1].moved(tokens, examples, as_matrix(transform, points), how)
+        return steps
 
-
-def _trajectory_bounds(
-    problem: Problem,
-    task: Task,
-    real: History,
-    how: Arithmetic,
-    on_progress: OnProgress | None,
-) -> Tensor:
-    """On the examples in the Euclidean norm, in which a step that converges lets nothing grow."""
-    n = task.n_examples
-    labels = known_labels(task).double()
-    values = real.unflatten(-1, labels.shape[-2:])
-    error = torch.zeros_like(labels)
-    norm = error[..., :1, :]
-    bounds = []
-    steps = _steps(problem, task, values.shape[-3] - 1, how)
-    factors = _contractions(problem, steps, n)
-    for number, (step, factor) in enumerate(zip(steps, factors, strict=True)):
-        added = step.rounding(labels, values[..., number, :, :], error, how)
-        reading = step.size * (step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * norm)
-        norm = factor * norm + added[..., :n, :].norm(dim=-2, keepdim=True)
-        queries = error[..., n:, :] + reading + added[..., n:, :]
-        error = torch.cat([norm.expand_as(labels[..., :n, :]), queries], dim=-2)
-        bounds.append(error.flatten(-2).amax(-1))
-        if on_progress:
-            on_progress(number + 1, len(steps))
-    return torch.stack(bounds, dim=-1) if bounds else labels.new_zeros(*task.batch, 0)
-
-
-def _contractions(problem: Problem, steps: list[_Step], n: int) -> list[Tensor]:
-    """The norm of I - step_size (K + noise I) on the examples, for each step."""
-    factors: list[Tensor] = []
-    eigenvalues: Tensor | None = None
-    for step in steps:
-        kernel = step.kernel[..., :n, :]
-        if not problem.machine.is_symmetric:
-            whole = (1 - step.size * step.noise) * torch.eye(n).to(kernel) - step.size * kernel
-            factor: Tensor = torch.linalg.matrix_norm(whole, ord=2)
-        else:
-            if eigenvalues is None or problem.functional_step.transforms:
-                eigenvalues = torch.linalg.eigvalsh(kernel) + step.noise
-            factor = (1 - step.size * eigenvalues).abs().amax(-1)
-        # Room for the rounding of the norm itself.
-        factors.append((factor * (1 + 1e-9) + 1e-12)[..., None, None])
-    return factors
+    def _contractions(self, steps: list[_Step], n: int) -> Iterator[Tensor]:
+        """The norm of I - step_size (K + noise I) on the examples, for each step."""
+        eigenvalues: Tensor | None = None
+        for step in steps:
+            kernel = step.kernel[..., :n, :]
+            if not self.problem.machine.is_symmetric:
+                whole = (1 - step.size * step.noise) * torch.eye(n).to(kernel) - step.size * kernel
+                factor: Tensor = torch.linalg.matrix_norm(whole, ord=2)
+            else:
+                if eigenvalues is None or self.problem.functional_step.transforms:
+                    eigenvalues = torch.linalg.eigvalsh(kernel) + step.noise
+                factor = (1 - step.size * eigenvalues).abs().amax(-1)
+            # Room for the rounding of the norm itself.
+            yield (factor * (1 + 1e-9) + 1e-12)[..., None, None]
 
 
 def _known(bound: float) -> float:
@@ -217,9 +191,9 @@ class _Worst:
 
     def _kernel(self) -> tuple[float, float]:
         heads = self._problem.machine.heads
-        kernel = sum(largest_kernel(head, self._inputs.points) for head in heads)
-        wrong = sum(worst_kernel_error(head, self._inputs, self._how) for head in heads)
-        return kernel, wrong + self._sum(len(heads), kernel)
+        kernel = sum(kernel_rounding.largest_kernel(head, self._inputs.points) for head in heads)
+        errors = (worst_kernel_error(head, self._inputs, self._how) for head in heads)
+        return kernel, sum(errors) + self._sum(len(heads), kernel)
 
     def _sum(self, n_terms: int, size: float) -> float:
         return float(self._how.sum_of(n_terms, torch.tensor(size, dtype=torch.float64)))

@@ -13,15 +13,12 @@ from math import inf
 
 from torch import Tensor
 
-from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.linear_bound import linear_step_errors, norm
+from icgd.certificates.linear_bound import LinearBounds, norm
 from icgd.errors import DataError
 from icgd.problems.curvature import curvature, over_ball
 from icgd.problems.guarantees import InexactDescent, distance_to_minimiser
 from icgd.problems.oracles.linear import LinearOracle
-from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.program.stack import StackProgram
 from icgd.shapes import History
 
 STILL = 1e-14
@@ -31,7 +28,7 @@ MOST_STEPS = 100_000
 """Exact steps from the end of the run to the minimiser; after these it is known less well."""
 
 RADII = (1.0, 1e-2, 1e-4, 1e-6, 1e-8)
-"""Of the balls, relatively, in which a fixed point of the exact step is looked for."""
+"""Radii, relatively, of the balls in which a fixed point of the exact step is looked for."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +75,7 @@ class _Minimiser:
     excess: float
 
 
-def check_guarantee(
-    problem: Problem, program: StackProgram, task: Task, history: History, how: Arithmetic
-) -> Guarantee:
+def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guarantee:
     """Compare a run on one task with the theorems.
 
     Raises `SettingError` if its step is longer than they allow, 1 / beta, and `SeparableDataError`
@@ -89,10 +84,10 @@ def check_guarantee(
     if task.batch:
         expected = "(n, d_x): one task at a time"
         raise DataError.wrong_shape("X", task.x.shape, expected)
-    model, update = problem.model, problem.proximal_step
-    history, x, oracle = history.double(), task.x.double(), problem.linear_oracle
+    oracle = bounds.problem.linear_oracle
+    model, update, history, x = oracle.target, oracle.update, history.double(), task.x.double()
     found = _minimiser(oracle, replace(task, initial=history[-1]))
-    added = norm(linear_step_errors(problem, program, task, history, how))
+    added = norm(bounds.errors(task, history))
     step_error = float(added.max()) if added.numel() else 0.0
     known = found.distance if found.distance < inf else 0.0
     start = float((history[0] - found.parameters).norm()) + known

@@ -21,26 +21,26 @@ class Interval:
 
     @classmethod
     def point(cls, value: Values) -> Interval:
-        """Exactly `value`."""
+        """The interval that holds `value` alone."""
         return cls(value, value)
 
     @classmethod
     def symmetric(cls, bound: float, *shape: int) -> Interval:
-        """[-bound, bound] in every entry."""
+        """The interval [-bound, bound] in every entry."""
         size = torch.full(shape, bound, dtype=torch.float64)
         return cls(-size, size)
 
     @property
     def size(self) -> Tensor:
-        """Largest absolute value."""
+        """The largest absolute value."""
         return torch.maximum(-self.low, self.high)
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Interval:
-        """With all numbers arranged in another way."""
+        """The interval with all numbers arranged in another way."""
         return Interval(change(self.low), change(self.high))
 
     def widened(self, margin: Values) -> Interval:
-        """Moved outwards by `margin` on both sides."""
+        """The interval with both ends moved outwards by `margin`."""
         return Interval(self.low - margin, self.high + margin)
 
     def within(self, other: Interval) -> Interval:
@@ -53,7 +53,7 @@ class Interval:
         return Interval(torch.minimum(low, high), torch.maximum(low, high))
 
     def without_nan(self) -> Interval:
-        """With no bound where infinities cancelled."""
+        """The interval without a bound where infinities cancelled."""
         return Interval(_nan_to(-inf, self.low), _nan_to(inf, self.high))
 
     def clipped(self, bound: float) -> Interval:
@@ -69,39 +69,25 @@ class Interval:
         return Interval(*ends) if factor >= 0 else Interval(*ends[::-1])
 
     def __mul__(self, other: Interval) -> Interval:
-        corners = torch.stack(
-            torch.broadcast_tensors(
-                self.low * other.low,
-                self.low * other.high,
-                self.high * other.low,
-                self.high * other.high,
-            )
-        )
-        return Interval(corners.amin(0), corners.amax(0))
+        corners = [a * b for a in (self.low, self.high) for b in (other.low, other.high)]
+        products = torch.stack(torch.broadcast_tensors(*corners))
+        return Interval(products.amin(0), products.amax(0))
 
     def __matmul__(self, other: Interval) -> Interval:
-        """Matrix product, by midpoints and radii."""
-        middle, radius = self._middle, self._radius
-        other_middle, other_radius = other._middle, other._radius
+        """The matrix product, by midpoints and radii."""
+        middle, radius = (self.low + self.high) / 2, (self.high - self.low) / 2
+        other_middle, other_radius = (other.low + other.high) / 2, (other.high - other.low) / 2
         centre = middle @ other_middle
         spread = middle.abs() @ other_radius + radius @ (other_middle.abs() + other_radius)
         return Interval(centre - spread, centre + spread)
 
     @property
     def mT(self) -> Interval:  # noqa: N802 - torch's name
-        """Transposed."""
+        """The transposed interval."""
         return Interval(self.low.mT, self.high.mT)
 
-    @property
-    def _middle(self) -> Tensor:
-        return (self.low + self.high) / 2
-
-    @property
-    def _radius(self) -> Tensor:
-        return (self.high - self.low) / 2
-
     def distance_to(self, other: Interval) -> Tensor:
-        """Largest distance between a value here and a value there."""
+        """The largest distance between a value here and a value there."""
         return torch.maximum(self.high - other.low, other.high - self.low)
 
 

@@ -36,7 +36,7 @@ class Rounded:
 def kernel_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
     """A bound on the error of `head.matrix(left, right)`, entry by entry.
 
-    Infinite for a kernel of the user's own, about which nothing is known.
+    It is infinite for a kernel of the user's own, about which nothing is known.
     """
     if head.kernel in PRODUCT_KERNELS:
         scores = head.moved(left.points) @ head.moved(right.points).mT
@@ -50,7 +50,7 @@ def kernel_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmeti
 
 
 def _sizes(head: KernelHead, points: Tensor) -> Tensor:
-    """|G| |u|: what the terms of G u add up to."""
+    """What the sizes of the terms of G u add up to, |G| |u|."""
     if head.transform is None:
         return points.abs()
     return points.abs() @ as_matrix(head.transform, points).abs().mT
@@ -71,7 +71,7 @@ def _product_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithme
 
 
 def _distance_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
-    """In the sum norm, of which the Euclidean one is no more."""
+    """The error of a distance in the sum norm, which is no less than in the Euclidean one."""
     off = _moved_error(head, left, how).sum(-1)[..., :, None]
     off = off + _moved_error(head, right, how).sum(-1)[..., None, :]
     distance = torch.cdist(head.moved(left.points), head.moved(right.points), p=1.0)
@@ -110,19 +110,16 @@ def _of_softmax(scores: Tensor, tau: Tensor, how: Arithmetic) -> Tensor:
 
 def largest_kernel(head: KernelHead, points: Tensor) -> float:
     """The largest |K| of two points whose coordinates are at most those of the one in `points`."""
-    sizes = _sizes(head, points)
-    score = float((sizes * sizes).sum())
     if head.kernel in DISTANCE_KERNELS or head.kernel == "softmax":
         return head.weight
-    rules: dict[str, Callable[[], float]] = {
+    score, degree = _sizes(head, points).square().sum(), head.shape or SHAPES["polynomial"]
+    rules: dict[str, Callable[[], Tensor]] = {
         "linear": lambda: score,
         "relu": lambda: score,
-        "exp": lambda: float(torch.tensor(score).double().exp()),
-        "polynomial": lambda: float(
-            (1 + torch.tensor(score).double()) ** (head.shape or SHAPES["polynomial"])
-        ),
+        "exp": score.exp,
+        "polynomial": lambda: (1 + score) ** degree,
     }
-    return head.weight * rules[head.kernel]() if head.kernel in rules else inf
+    return head.weight * float(rules[head.kernel]()) if head.kernel in rules else inf
 
 
 def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> float:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
 
+import torch
 from torch import Tensor
 
+from icgd.backends.prompt import split_parameters
 from icgd.backends.run import OnProgress
-from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds
-from icgd.certificates.closed_form import closed_form_bound
-from icgd.certificates.domain_bound import domain_bound
-from icgd.certificates.run_bound import stepwise_bounds, trajectory_bounds
+from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
+from icgd.certificates.bounds import Moment, State, apart_by, drift_of
+from icgd.certificates.closed_form import closed_form
+from icgd.certificates.domain_bound import Weights, domain_bound
+from icgd.certificates.enclosures import Enclosure
+from icgd.certificates.intervals import Interval
+from icgd.certificates.rules import propagate
+from icgd.certificates.unit_bounds import left_over
+from icgd.problems.arrays import FLOAT32_ROUNDING
 from icgd.problems.task import Task
+from icgd.program.layout import Role
 from icgd.program.stack import StackProgram
-from icgd.shapes import History
+from icgd.shapes import History, Parameters
+
+NUMBERS_AT_ONCE = 2**22
+"""Numbers in the largest slot over the steps that are bounded together."""
 
 
 @dataclass(frozen=True)
@@ -23,18 +36,123 @@ class StackBounds(AbstractBounds):
     program: StackProgram
 
     def domain(self) -> DomainBound:
-        return domain_bound(self.program, self.problem, self.how)
+        """One token stands for all, since a mean over examples is no larger than the largest."""
+        domain, layout = self.problem.domain, self.program.layout
+        x, y = (
+            Interval.symmetric(bound * (1 + FLOAT32_ROUNDING), 1, layout.slot(name).width)
+            for name, bound in (("x", domain.x), ("y", domain.y))
+        )
+        n_weights = sum(slot.width for slot in layout.having(Role.PARAMETER))
+
+        def after_block(reach: float, error: float, drift: float) -> Weights:
+            exact = Interval.symmetric(reach, n_weights)
+            off, apart = (torch.full_like(exact.low, size) for size in (error, drift))
+            return self.after_block(x, y, exact, off, apart, reach)
+
+        return domain_bound(after_block, self.problem.gradient_step.box, self.program.n_steps)
 
     def steps(self, task: Task, history: History) -> Tensor:
-        return stepwise_bounds(self.program, task, history, self.how)
+        """The steps are independent of each other, so they are bounded many at a time.
+
+        Only where the weights have copies, which drift apart, does a step depend on earlier ones.
+        """
+        before = history[..., :-1, :].double()
+        if self._has_copies:
+            return one_by_one(self._with_drift(task, history), history)
+        numbers = task.x.shape[-2] * max(slot.width for slot in self.program.layout.slots)
+        group = max(1, NUMBERS_AT_ONCE // (numbers * max(1, *task.batch, 1)))
+        parts = before.split(group, dim=-2) if before.numel() else ()
+        errors = [self._of_all_steps(task, part) for part in parts]
+        return torch.cat([before[..., :0, 0], *errors], dim=-1)
+
+    def _of_all_steps(self, task: Task, before: History) -> Tensor:
+        """What one step adds to the error of any weight, from each of these weights."""
+        x, y = (
+            data.double().unsqueeze(-3).expand(*before.shape[:-1], *data.shape[-2:])
+            for data in (task.x, task.y)
+        )
+        return self._after_step(x, y, before, torch.zeros_like(before)).error.amax(-1)
+
+    def _with_drift(self, task: Task, history: History) -> Iterator[Tensor]:
+        """What each step adds, if the steps before it moved the weights' copies apart."""
+        x, y, drift = task.x.double(), task.y.double(), torch.zeros_like(task.initial).double()
+        for parameters in history[..., :-1, :].double().unbind(-2):
+            weights = self._after_step(x, y, parameters, drift)
+            yield weights.error.amax(-1)
+            drift = weights.drift
+
+    def _after_step(self, x: Tensor, y: Tensor, start: Parameters, drift: Parameters) -> Weights:
+        """What a block leaves that starts from weights which are known exactly."""
+        inputs, labels, weights = (Interval.point(part) for part in (x, y, start))
+        return self.after_block(inputs, labels, weights, torch.zeros_like(start), drift, inf)
 
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
-        trajectory = trajectory_bounds(
-            self.program, self.problem, task, real, self.how, on_progress
-        )
+        trajectory = one_by_one(self._trajectory(task, real), real, on_progress)
         return RunBounds(self.steps(task, history), trajectory)
 
+    def _trajectory(self, task: Task, real: History) -> Iterator[Tensor]:
+        """For each step, a bound on the distance of any weight from real gradient descent.
+
+        `real` is the exact run. The weights' error is carried from step to step, so the bound grows
+        with the step's own expansion, as the theory's (1 + step_size L)^l does.
+        """
+        x, y = Interval.point(task.x.double()), Interval.point(task.y.double())
+        error = drift = torch.zeros_like(real[..., 0, :])
+        reach = max(self.problem.gradient_step.box, float(real[..., 0, :].abs().max()))
+        for step, before in enumerate(real[..., :-1, :].unbind(-2)):
+            if bool((error >= reach + before.abs()).all()):  # nothing is known but the box
+                error = reach + real[..., step + 1, :].abs()
+            else:
+                weights = self.after_block(x, y, Interval.point(before), error, drift, reach)
+                error, drift, reach = weights.error, weights.drift, max(reach, weights.size)
+            yield error.amax(-1)
+
     def paper_step(self) -> float | None:
-        return closed_form_bound(self.program, self.problem, self.how)
+        """The closed form holds in exact arithmetic; bound (a) of exact functions is rounding."""
+        in_exact_arithmetic = closed_form(self.program, self.problem)
+        if in_exact_arithmetic is None:
+            return None
+        exact = tuple(function.without_error() for function in self.program.functions)
+        rounded = replace(self, program=replace(self.program, functions=exact, n_steps=0))
+        return in_exact_arithmetic + rounded.domain().step
+
+    @property
+    def _has_copies(self) -> bool:
+        """Whether registers hold copies of the weights, each of which is rounded on its own."""
+        return self.how.sums_terms and self.program.n_registers > 0
+
+    def after_block(
+        self,
+        x: Interval,
+        y: Interval,
+        weights: Interval,
+        error: Parameters,
+        drift: Parameters,
+        reach: float,
+    ) -> Weights:
+        """What a block leaves that starts from `weights`, off by `error` and at most `reach`.
+
+        Their copies in the registers, if it has any, may lie `drift` apart.
+        """
+        layout, known = self.program.layout, Interval.symmetric(reach, 1, 1)
+        low, high, off, apart = (
+            split_parameters(layout, part) for part in (weights.low, weights.high, error, drift)
+        )
+        slots: State = {"x": Enclosure.common(x), "y": Enclosure.common(y)}
+        for name in off:
+            slots[name] = Enclosure.around(Interval(low[name], high[name]), off[name], known)
+            if self._has_copies:
+                slots[drift_of(name)] = apart_by(apart[name])
+        left = left_over(self.program, self.how)
+        for slot in layout.having(Role.SCRATCH):
+            zeros = x.low.new_zeros(*x.low.shape[:-1], slot.width)
+            slots[slot.name] = apart_by(zeros + left[slot.name])
+        after = propagate(Moment(self.program, slots, self.how), self.program.block)
+        drifts = [after[drift_of(name)] for name in off] if self._has_copies else []
+        return Weights(
+            error=torch.cat([after[name].error.flatten(-2) for name in off], dim=-1),
+            drift=torch.cat([slot.error.flatten(-2) for slot in drifts] or [drift], dim=-1),
+            size=max(float(after[name].actual.size.max()) for name in off),
+        )

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 
 import torch
 from torch import Tensor
 
-from icgd.certificates.bounds import State, add_outer_product, combination_at, loss_slope_at, rule
-from icgd.certificates.enclosures import (
-    Arithmetic,
-    Enclosure,
-    function_at,
-    matrix_product,
-    multiply,
-)
+from icgd.certificates import bounds, enclosures
+from icgd.certificates.bounds import Moment, State, rule
+from icgd.certificates.enclosures import Arithmetic, Enclosure, function_at
 from icgd.certificates.intervals import Interval
 from icgd.problems.activations import activation_named
 from icgd.program.functions import ReluSum
-from icgd.program.instructions import (
-    IDENTITY,
-)
+from icgd.program.instructions import IDENTITY
 from icgd.program.stack import StackProgram
 from icgd.program.table_instructions import AverageExamples, LookUpStep
 
@@ -31,48 +24,45 @@ FLAT = 7 / 32
 
 
 @rule.register
-def _bound_of_average_examples(
-    instruction: AverageExamples, program: StackProgram, state: State, how: Arithmetic
-) -> State:
+def _bound_of_average_examples(instruction: AverageExamples, now: Moment) -> State:
     """Any mean lies between the least and the largest value."""
-    value = combination_at(instruction.value, state, how).value
+    value = bounds.combination_at(instruction.value, now.slots, now.how).value
     exact, actual = (
         Interval(part.low.amin(-2, keepdim=True), part.high.amax(-2, keepdim=True))
         for part in (value.exact, value.actual)
     )
-    actual = actual.widened(how.sum_of(how.n_tokens, actual.size))
+    actual = actual.widened(now.how.sum_of(now.how.n_tokens, actual.size))
     return {instruction.write: Enclosure(exact, actual, exact.distance_to(actual))}
 
 
 @rule.register
-def _bound_of_look_up_step(
-    instruction: LookUpStep, program: StackProgram, state: State, how: Arithmetic
-) -> State:
+def _bound_of_look_up_step(instruction: LookUpStep, now: Moment) -> State:
     """The exact step, from the levels instead of the entries themselves.
 
     If keys could be rounded beyond the flat parts of the table, only its range is known.
     """
-    step, table = _step(instruction, state, how), program.relu_sum(instruction.table)
-    reading = _reading(table, how)
-    rounding = reading.rounding + how.sum_of(reading.n_terms, state[instruction.write].actual.size)
-    is_found = key_error(instruction, program, how) <= FLAT
+    step, table = _step(instruction, now), now.program.relu_sum(instruction.table)
+    reading, size = _reading(table, now.how), now.slots[instruction.write].actual.size
+    rounding = reading.rounding + now.how.sum_of(reading.n_terms, size)
+    is_found = key_error(instruction, now.program, now.how) <= FLAT
     off = table.error + rounding if is_found else torch.full_like(step.error, inf)
     known = Interval(reading.least - rounding, reading.largest + rounding)
     return {instruction.write: Enclosure.around(step.exact, step.error + off, known)}
 
 
-def _step(instruction: LookUpStep, state: State, how: Arithmetic) -> Enclosure:
+def _step(instruction: LookUpStep, now: Moment) -> Enclosure:
     """w + scale * mean(s x), clipped, by the rules of instructions that compute it elsewhere."""
     x, y, w = (
-        _times(state[slot], size)
+        _scaled(now.slots[slot], size)
         for slot, size in zip(instruction.levels, instruction.ranges, strict=True)
     )
-    argument = matrix_product(w, x, how)
+    argument = enclosures.matrix_product(w, x, now.how)
     activation = activation_named(instruction.activation)
-    now = {"p": function_at(activation.value, argument), "y": y, "w": w}
-    slope = loss_slope_at(instruction.loss, now["p"], y, how)
-    delta = multiply(function_at(activation.derivative, argument), slope, how)
-    step = add_outer_product("w", delta, x, instruction.scale, None, now, how)["w"]
+    prediction = function_at(activation.value, argument)
+    slope = bounds.loss_slope_at(instruction.loss, prediction, y, now.how)
+    delta = enclosures.multiply(function_at(activation.derivative, argument), slope, now.how)
+    before = replace(now, slots={"w": w})
+    step = bounds.add_outer_product(before, "w", delta, x, instruction.scale)["w"]
     exact, actual = step.exact.clipped(instruction.bound), step.actual.clipped(instruction.bound)
     return Enclosure.around(exact, step.error, actual)
 
@@ -133,7 +123,7 @@ def _mean_error(mean: AverageExamples, level: Tensor, how: Arithmetic) -> Tensor
     return value * (level + 2 * off + how.sum_of(how.n_tokens + 3, one))
 
 
-def _times(value: Enclosure, factor: float) -> Enclosure:
+def _scaled(value: Enclosure, factor: float) -> Enclosure:
     return Enclosure(
         value.exact.times(factor), value.actual.times(factor), abs(factor) * value.error
     )

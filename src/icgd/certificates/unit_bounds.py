@@ -18,43 +18,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from icgd.backends.unit_kernels import is_computed_as_such
-from icgd.certificates.bounds import (
-    Missed,
-    State,
-    add_outer_product,
-    argument_at,
-    loss_slope_at,
-    rule,
-)
-from icgd.certificates.enclosures import (
-    Arithmetic,
-    Enclosure,
-    function_at,
-    matrix_product,
-    moved,
-    multiply,
-    ridge_error,
-)
+from icgd.backends.unit_operations import is_computed_as_such
+from icgd.certificates import bounds, enclosures
+from icgd.certificates.bounds import Missed, Moment, State, add_outer_product, rule
+from icgd.certificates.enclosures import Arithmetic, Enclosure, matrix_product, moved, multiply
 from icgd.certificates.intervals import Interval
 from icgd.problems.activations import activation_named
 from icgd.problems.catalog import function_named
+from icgd.program import unit_instructions as verbs
 from icgd.program.instructions import Argument
 from icgd.program.ridge import RidgeSum
 from icgd.program.stack import StackProgram
-from icgd.program.unit_instructions import (
-    ActivateUnits,
-    AddGatedJacobian,
-    AddGatedProduct,
-    AddJacobian,
-    AddOuterProduct,
-    ClipByUnits,
-    PassOn,
-    PushJacobian,
-    SlopeOfLoss,
-    StartJacobian,
-    WipeByUnits,
-)
 
 OFF_RELU = 1.0
 """No unit activation that bends like relu is farther from it: elu is that far, relu not at all."""
@@ -66,7 +40,7 @@ STEEPEST = 1.2
 def _rounding(
     fit: RidgeSum, how: Arithmetic, n_sums: int, real: Enclosure, *sizes: Tensor
 ) -> Tensor:
-    """Rounding of a fit that is `n_sums` such sums together, at arguments of these sizes."""
+    """The rounding of `n_sums` sums like this fit together, at arguments of these sizes."""
     if not how.sums_terms and is_computed_as_such(fit):
         return how.sum_of(0, real.actual.size)
     total = torch.zeros_like(real.error)
@@ -80,18 +54,18 @@ def _rounding(
 
 
 def _error(fit: RidgeSum, how: Arithmetic, *arguments: Interval) -> Tensor:
-    """Certified error of what the backend computes for a fit."""
+    """The certified error of what the backend computes for a fit."""
     as_such = fit.is_exact or (not how.sums_terms and is_computed_as_such(fit))
-    return ridge_error(replace(fit, error=0.0) if as_such else fit, *arguments)
+    return enclosures.ridge_error(replace(fit, error=0.0) if as_such else fit, *arguments)
 
 
 def _shrunk(value: Interval, reach: float) -> Interval:
     return value.times(1 / reach)
 
 
-def _into(write: str, value: Enclosure, state: State) -> State:
+def _into(write: str, value: Enclosure, now: Moment) -> State:
     """The slot with the value and what was left in it."""
-    left = state[write].actual.size
+    left = now.slots[write].actual.size
     actual = value.actual.widened(left)
     return {write: Enclosure.around(value.exact, value.error + left, actual)}
 
@@ -100,78 +74,65 @@ def left_over(program: StackProgram, how: Arithmetic) -> Mapping[str, float]:
     """What the units of a wipe may leave in every slot; nothing where it is wiped exactly."""
     left: dict[str, float] = defaultdict(float)
     for part in (part for layer in program.block for part in layer.instructions):
-        if isinstance(part, WipeByUnits) and how.sums_terms:
+        if isinstance(part, verbs.WipeByUnits) and how.sums_terms:
             left |= dict.fromkeys(part.slots, _missed_by_wipe(part, program, how))
     return left
 
 
-def _missed_by_wipe(wipe: WipeByUnits, program: StackProgram, how: Arithmetic) -> float:
+def _missed_by_wipe(wipe: verbs.WipeByUnits, program: StackProgram, how: Arithmetic) -> float:
     fit = program.ridge_sum(wipe.function)
     one = torch.ones((), dtype=torch.float64)
     whole = Enclosure.common(Interval.point(one))
-    missed = ridge_error(fit, whole.actual) + _rounding(fit, how, 1, whole, one)
+    missed = enclosures.ridge_error(fit, whole.actual) + _rounding(fit, how, 1, whole, one)
     return wipe.reach * float(missed)
 
 
-def _value(
-    function: str,
-    reach: float,
-    argument: Argument,
-    n_sums: int,
-    program: StackProgram,
-    state: State,
-    how: Arithmetic,
-) -> Enclosure:
+def _value(function: str, reach: float, argument: Argument, n_sums: int, now: Moment) -> Enclosure:
     """reach * function(argument / reach)."""
-    z, fit = argument_at(argument, state, how), program.ridge_sum(function)
-    real = function_at(function_named(function), z.value)
-    off = reach * _error(fit, how, _shrunk(z.value.actual, reach))
+    z, fit = bounds.argument_at(argument, now), now.program.ridge_sum(function)
+    real = enclosures.function_at(function_named(function), z.value)
+    off = reach * _error(fit, now.how, _shrunk(z.value.actual, reach))
     shrunk = real.mapped(lambda part: part / reach)
-    off = off + reach * _rounding(fit, how, n_sums + z.n_terms, shrunk, z.sizes / reach)
+    off = off + reach * _rounding(fit, now.how, n_sums + z.n_terms, shrunk, z.sizes / reach)
     return moved(real, off)
 
 
 @rule.register
-def _bound_of_activate_units(
-    instruction: ActivateUnits, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    function, reach, argument = instruction.function, instruction.reach, instruction.argument
-    value = _value(function, reach, argument, 1, program, state, how)
-    return _into(instruction.write, value, state)
+def _bound_of_activate_units(instruction: verbs.ActivateUnits, now: Moment) -> State:
+    value = _value(instruction.function, instruction.reach, instruction.argument, 1, now)
+    return _into(instruction.write, value, now)
 
 
 @rule.register
-def _bound_of_pass_on(
-    instruction: PassOn, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    width = instruction.argument.width(program.layout)
-    value = _value(instruction.function, 1.0, instruction.argument, width, program, state, how)
-    return _into(instruction.write, matrix_product(state[instruction.weights], value, how), state)
+def _bound_of_pass_on(instruction: verbs.PassOn, now: Moment) -> State:
+    width = instruction.argument.width(now.program.layout)
+    value = _value(instruction.function, 1.0, instruction.argument, width, now)
+    passed_on = matrix_product(now.slots[instruction.weights], value, now.how)
+    return _into(instruction.write, passed_on, now)
 
 
 def _times_slope(
-    instruction: StartJacobian | PushJacobian,
-    s: Enclosure,
-    program: StackProgram,
-    state: State,
-    how: Arithmetic,
+    instruction: verbs.StartJacobian | verbs.PushJacobian, s: Enclosure, now: Moment
 ) -> Enclosure:
     """s r'(argument[k]), where row k of `s` belongs to argument k.
 
     Near a kink the units give something between s times the one slope and s times the other.
     """
-    z = argument_at(instruction.argument, state, how)
+    z, how = bounds.argument_at(instruction.argument, now), now.how
     t, sizes = z.value.mapped(lambda part: part.unsqueeze(-1)), z.sizes.unsqueeze(-1)
-    fit, reach = program.ridge_sum(instruction.function), instruction.reach
+    fit, reach = now.program.ridge_sum(instruction.function), instruction.reach
     derivative = activation_named(instruction.activation).derivative
-    real = multiply(s, function_at(derivative, t), how)
-    smooth = reach * _error(replace(fit, bands=()), how, _shrunk(s.actual, reach), t.actual)
+    real, s_shrunk = (
+        multiply(s, enclosures.function_at(derivative, t), how),
+        _shrunk(s.actual, reach),
+    )
+    smooth = reach * _error(replace(fit, bands=()), how, s_shrunk, t.actual)
     n_sums, shrunk = t.error.shape[-2] + z.n_terms, real.mapped(lambda part: part / reach)
     rounding = _rounding(fit, how, n_sums, shrunk, s.actual.size / reach, sizes)
     off = smooth + reach * rounding
     if not fit.bands:
         return moved(real, off)
-    jumps = ridge_error(replace(fit, error=0.0), _shrunk(s.actual, reach), t.actual)
+    jumps = enclosures.ridge_error(replace(fit, error=0.0), s_shrunk, t.actual)
     slopes = Interval(*derivative.bounds(*_whole_line(t.actual)))
     near = s.actual * slopes
     actual = Interval(
@@ -186,111 +147,96 @@ def _whole_line(like: Interval) -> tuple[Tensor, Tensor]:
 
 
 @rule.register
-def _bound_of_start_jacobian(
-    instruction: StartJacobian, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    inputs = state[instruction.inputs].mapped(lambda part: part.unsqueeze(-2))
-    products = _times_slope(instruction, inputs, program, state, how)
-    weights = state[instruction.weights].mapped(lambda part: part.unsqueeze(-3).unsqueeze(-1))
-    entries = multiply(weights, products.mapped(lambda part: part.unsqueeze(-3)), how)
-    return _into(instruction.write, entries.mapped(lambda part: part.flatten(-3)), state)
+def _bound_of_start_jacobian(instruction: verbs.StartJacobian, now: Moment) -> State:
+    inputs = now.slots[instruction.inputs].mapped(lambda part: part.unsqueeze(-2))
+    products = _times_slope(instruction, inputs, now).mapped(lambda part: part.unsqueeze(-3))
+    weights = now.slots[instruction.weights].mapped(lambda part: part.unsqueeze(-3).unsqueeze(-1))
+    entries = multiply(weights, products, now.how).mapped(lambda part: part.flatten(-3))
+    return _into(instruction.write, entries, now)
 
 
 @rule.register
-def _bound_of_push_jacobian(
-    instruction: PushJacobian, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    _, columns = program.layout.slot(instruction.weights).shape
-    below = state[instruction.jacobian].mapped(lambda part: part.unflatten(-1, (columns, -1)))
-    products = _times_slope(instruction, below, program, state, how)
-    weights = state[instruction.weights].mapped(lambda part: part.unsqueeze(-3))
-    pushed = matrix_product(weights, products.mT, how).mT
-    return _into(instruction.write, pushed.mapped(lambda part: part.flatten(-2)), state)
+def _bound_of_push_jacobian(instruction: verbs.PushJacobian, now: Moment) -> State:
+    _, columns = now.program.layout.slot(instruction.weights).shape
+    below = now.slots[instruction.jacobian].mapped(lambda part: part.unflatten(-1, (columns, -1)))
+    products = _times_slope(instruction, below, now)
+    weights = now.slots[instruction.weights].mapped(lambda part: part.unsqueeze(-3))
+    pushed = matrix_product(weights, products.mT, now.how).mT
+    return _into(instruction.write, pushed.mapped(lambda part: part.flatten(-2)), now)
 
 
 @rule.register
-def _bound_of_add_outer_product(
-    instruction: AddOuterProduct, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    left, right = state[instruction.left], state[instruction.right]
+def _bound_of_add_outer_product(instruction: verbs.AddOuterProduct, now: Moment) -> State:
+    left, right = now.slots[instruction.left], now.slots[instruction.right]
     pairs = (
         left.actual.mapped(lambda part: part.unsqueeze(-1)),
         right.actual.mapped(lambda part: part.unsqueeze(-2)),
     )
-    missed = _missed(instruction, pairs, program, how).mean(-3)
-    off = Missed(missed, torch.zeros_like(missed))
-    return add_outer_product(instruction.write, left, right, instruction.scale, off, state, how)
+    off = Missed.by_all(_missed(instruction, pairs, now).mean(-3))
+    return add_outer_product(now, instruction.write, left, right, instruction.scale, off)
 
 
 @rule.register
-def _bound_of_add_gated_product(
-    instruction: AddGatedProduct, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    left, right = state[instruction.left], state[instruction.right]
-    off = _missed_by_bends(instruction, left, right, how)
-    missed = torch.full_like(state[instruction.write].error, off)
-    both = Missed(missed, torch.zeros_like(missed))
-    return add_outer_product(instruction.write, left, right, instruction.scale, both, state, how)
+def _bound_of_add_gated_product(instruction: verbs.AddGatedProduct, now: Moment) -> State:
+    left, right = now.slots[instruction.left], now.slots[instruction.right]
+    missed = _missed_by_bends(instruction, left, right, now.how)
+    off = Missed.by_all(torch.full_like(now.slots[instruction.write].error, missed))
+    return add_outer_product(now, instruction.write, left, right, instruction.scale, off)
 
 
 @rule.register
-def _bound_of_add_jacobian(
-    instruction: AddJacobian, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    left, jacobian = state[instruction.left], _rows(instruction, state)
+def _bound_of_add_jacobian(instruction: verbs.AddJacobian, now: Moment) -> State:
+    left, jacobian = now.slots[instruction.left], _rows(instruction, now)
     pairs = (left.actual.mapped(lambda part: part.unsqueeze(-1)), jacobian.actual)
-    missed = _missed(instruction, pairs, program, how).mean((-3, -2)).unsqueeze(-2)
-    return _add_jacobian(instruction, jacobian, missed, state, how)
+    missed = _missed(instruction, pairs, now).mean((-3, -2)).unsqueeze(-2)
+    return _add_jacobian(instruction, jacobian, missed, now)
 
 
 @rule.register
-def _bound_of_add_gated_jacobian(
-    instruction: AddGatedJacobian, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    left, jacobian = state[instruction.left], _rows(instruction, state)
-    off = _missed_by_bends(instruction, left, jacobian, how)
+def _bound_of_add_gated_jacobian(instruction: verbs.AddGatedJacobian, now: Moment) -> State:
+    left, jacobian = now.slots[instruction.left], _rows(instruction, now)
+    off = _missed_by_bends(instruction, left, jacobian, now.how)
     missed = torch.full_like(jacobian.error[..., 0, :1, :], off)
-    return _add_jacobian(instruction, jacobian, missed, state, how)
+    return _add_jacobian(instruction, jacobian, missed, now)
 
 
-def _rows(instruction: AddJacobian | AddGatedJacobian, state: State) -> Enclosure:
-    rows = state[instruction.left].error.shape[-1]
-    return state[instruction.jacobian].mapped(lambda part: part.unflatten(-1, (rows, -1)))
+def _rows(instruction: verbs.AddJacobian | verbs.AddGatedJacobian, now: Moment) -> Enclosure:
+    rows = now.slots[instruction.left].error.shape[-1]
+    return now.slots[instruction.jacobian].mapped(lambda part: part.unflatten(-1, (rows, -1)))
 
 
 def _add_jacobian(
-    instruction: AddJacobian | AddGatedJacobian,
+    instruction: verbs.AddJacobian | verbs.AddGatedJacobian,
     jacobian: Enclosure,
     missed: Tensor,
-    state: State,
-    how: Arithmetic,
+    now: Moment,
 ) -> State:
     """All rows of the Jacobian, those of one token after those of another, as one outer product.
 
     Each of its products is off by `missed`.
     """
-    left, weights, name = state[instruction.left], state[instruction.write], instruction.write
-    rows = left.error.shape[-1]
+    name, left = instruction.write, now.slots[instruction.left]
+    weights, rows = now.slots[name], left.error.shape[-1]
+    row = {name: weights.mapped(lambda part: part.flatten(-2).unsqueeze(-2))}
     added = add_outer_product(
+        replace(now, slots=row, how=replace(now.how, n_tokens=rows * now.how.n_tokens)),
         name,
         left.mapped(lambda part: part.flatten(-2).unsqueeze(-1)),
         jacobian.mapped(lambda part: part.flatten(-3, -2)),
         rows * instruction.scale,
-        Missed(missed, torch.zeros_like(missed)),
-        {name: weights.mapped(lambda part: part.flatten(-2).unsqueeze(-2))},
-        replace(how, n_tokens=rows * how.n_tokens),
+        Missed.by_all(missed),
     )
     shape = weights.error.shape[-2:]
     return {name: added[name].mapped(lambda part: part.squeeze(-2).unflatten(-1, shape))}
 
 
 def _missed_by_bends(
-    instruction: AddGatedProduct | AddGatedJacobian,
+    instruction: verbs.AddGatedProduct | verbs.AddGatedJacobian,
     left: Enclosure,
     right: Enclosure,
     how: Arithmetic,
 ) -> float:
-    """Two heads a product, each off by the distance of the activation to relu.
+    """What the two heads of a product miss: each is as far off as the activation is from relu.
 
     A left factor beyond the gate would let queries in.
     """
@@ -303,57 +249,46 @@ def _missed_by_bends(
 
 
 def _missed(
-    instruction: AddOuterProduct | AddJacobian,
+    instruction: verbs.AddOuterProduct | verbs.AddJacobian,
     factors: tuple[Interval, Interval],
-    program: StackProgram,
-    how: Arithmetic,
+    now: Moment,
 ) -> Tensor:
     """How far each product is off."""
-    fit, (reach, other) = program.ridge_sum(instruction.function), instruction.reaches
+    fit, (reach, other) = now.program.ridge_sum(instruction.function), instruction.reaches
     shrunk = (_shrunk(factors[0], reach), _shrunk(factors[1], other))
-    off = _error(fit, how, *shrunk)
+    off = _error(fit, now.how, *shrunk)
     product = Enclosure.common(Interval.point((shrunk[0].size * shrunk[1].size).expand_as(off)))
-    rounding = _rounding(fit, how, off.shape[-2], product, shrunk[0].size, shrunk[1].size)
+    rounding = _rounding(fit, now.how, off.shape[-2], product, shrunk[0].size, shrunk[1].size)
     return reach * other * (off + rounding)
 
 
 @rule.register
-def _bound_of_slope_of_loss(
-    instruction: SlopeOfLoss, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    prediction, label = state[instruction.prediction], state[instruction.label]
-    fit, real = (
-        program.ridge_sum(instruction.function),
-        loss_slope_at(instruction.loss, prediction, label, how),
-    )
+def _bound_of_slope_of_loss(instruction: verbs.SlopeOfLoss, now: Moment) -> State:
+    prediction, label = now.slots[instruction.prediction], now.slots[instruction.label]
+    fit, how = now.program.ridge_sum(instruction.function), now.how
+    real = bounds.loss_slope_at(instruction.loss, prediction, label, how)
     sizes = (prediction.actual.size, label.actual.size)
     off = _error(fit, how, prediction.actual, label.actual) + _rounding(fit, how, 1, real, *sizes)
-    return _into(instruction.write, moved(real, off), state)
+    return _into(instruction.write, moved(real, off), now)
 
 
 @rule.register
-def _bound_of_clip_by_units(
-    instruction: ClipByUnits, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    fit, bound = program.ridge_sum(instruction.function), instruction.bound
-    clipped = {}
+def _bound_of_clip_by_units(instruction: verbs.ClipByUnits, now: Moment) -> State:
+    fit, how, clipped = now.program.ridge_sum(instruction.function), now.how, {}
     for name in instruction.slots:
-        slot = state[name]
+        slot = now.slots[name]
         off = _error(fit, how, slot.actual) + _rounding(fit, how, 1, slot, slot.actual.size)
-        exact, actual = slot.exact.clipped(bound), slot.actual.clipped(bound).widened(off)
-        clipped[name] = Enclosure.around(exact, slot.error + off, actual)
+        clipped[name] = enclosures.clipped(slot, instruction.bound, off)
     return clipped
 
 
 @rule.register
-def _bound_of_wipe_by_units(
-    instruction: WipeByUnits, program: StackProgram, state: State, how: Arithmetic
-) -> State:
-    left = _missed_by_wipe(instruction, program, how) if how.sums_terms else 0.0
+def _bound_of_wipe_by_units(instruction: verbs.WipeByUnits, now: Moment) -> State:
+    left = _missed_by_wipe(instruction, now.program, now.how) if now.how.sums_terms else 0.0
     wiped = {}
     for name in instruction.slots:
-        slot = state[name]
+        slot = now.slots[name]
         error = torch.full_like(slot.error, left)
         error[slot.actual.size > instruction.reach] = torch.inf
-        wiped[name] = Enclosure.around(Interval.point(torch.zeros_like(error)), error)
+        wiped[name] = bounds.apart_by(error)
     return wiped

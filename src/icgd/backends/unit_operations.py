@@ -1,4 +1,4 @@
-"""Kernels of instructions by units.
+"""Operations of instructions by units.
 
 A function whose sum of units is proved so close that nobody could tell them apart is computed as
 such; a coarser one is summed unit by unit, near kinks and the corners of the box only. Jacobians
@@ -13,27 +13,14 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from icgd.backends.kernels import Machine, add_outer_product, kernel
-from icgd.backends.look_up import Kernel
+from icgd.backends.look_up import Operation
+from icgd.backends.operations import Machine, add_outer_product, operation
 from icgd.problems.activations import activation_named
 from icgd.problems.catalog import function_named
 from icgd.problems.losses import loss_named
 from icgd.problems.unit_activations import unit_activation_named
+from icgd.program import unit_instructions as verbs
 from icgd.program.ridge import RidgeSum
-from icgd.program.unit_instructions import (
-    ActivateUnits,
-    AddGatedJacobian,
-    AddGatedProduct,
-    AddJacobian,
-    AddOuterProduct,
-    ClipByUnits,
-    CopyToQueries,
-    PassOn,
-    PushJacobian,
-    SlopeOfLoss,
-    StartJacobian,
-    WipeByUnits,
-)
 
 AS_SUCH = 1e-8
 """Fits with a smaller error than this are computed as the functions that they stand for."""
@@ -81,25 +68,23 @@ def _values(function: str, reach: float, machine: Machine) -> Callable[[Tensor],
     return lambda z: reach * units(z / reach)
 
 
-@kernel.register
-def _kernel_of_activate_units(instruction: ActivateUnits, machine: Machine) -> Kernel:
+@operation.register
+def _to_activate_units(instruction: verbs.ActivateUnits, machine: Machine) -> Operation:
     z, write = machine.argument(instruction.argument).value, machine.slots[instruction.write]
     function = _values(instruction.function, instruction.reach, machine)
     return lambda: write.copy_(function(z))
 
 
-@kernel.register
-def _kernel_of_pass_on(instruction: PassOn, machine: Machine) -> Kernel:
+@operation.register
+def _to_pass_on(instruction: verbs.PassOn, machine: Machine) -> Operation:
     z, write = machine.argument(instruction.argument).value, machine.slots[instruction.write]
-    function, weights = (
-        _values(instruction.function, 1.0, machine),
-        machine.slots[instruction.weights].mT,
-    )
+    function = _values(instruction.function, 1.0, machine)
+    weights = machine.slots[instruction.weights].mT
     return lambda: torch.matmul(function(z), weights, out=write)
 
 
-@kernel.register
-def _kernel_of_start_jacobian(instruction: StartJacobian, machine: Machine) -> Kernel:
+@operation.register
+def _to_start_jacobian(instruction: verbs.StartJacobian, machine: Machine) -> Operation:
     slopes = _SlopeProducts(instruction, machine)
     inputs, weights = machine.slots[instruction.inputs], slopes.weights.unsqueeze(-3)
     shape = (*weights.shape[-2:], inputs.shape[-1])
@@ -119,8 +104,8 @@ def _kernel_of_start_jacobian(instruction: StartJacobian, machine: Machine) -> K
     return start
 
 
-@kernel.register
-def _kernel_of_push_jacobian(instruction: PushJacobian, machine: Machine) -> Kernel:
+@operation.register
+def _to_push_jacobian(instruction: verbs.PushJacobian, machine: Machine) -> Operation:
     slopes = _SlopeProducts(instruction, machine)
     weights = slopes.weights.unsqueeze(-3)
     below = machine.slots[instruction.jacobian].unflatten(-1, (weights.shape[-1], -1))
@@ -142,9 +127,11 @@ def _kernel_of_push_jacobian(instruction: PushJacobian, machine: Machine) -> Ker
 
 
 class _SlopeProducts:
-    """s r'(z): as such but for the few z near a kink, or by units if the fit is coarse."""
+    """s r'(z), computed as such but for the few z near a kink, or by units if the fit is coarse."""
 
-    def __init__(self, instruction: StartJacobian | PushJacobian, machine: Machine) -> None:
+    def __init__(
+        self, instruction: verbs.StartJacobian | verbs.PushJacobian, machine: Machine
+    ) -> None:
         fit = machine.program.ridge_sum(instruction.function)
         self.z = machine.argument(instruction.argument).value
         self.weights = machine.slots[instruction.weights]
@@ -164,10 +151,10 @@ class _SlopeProducts:
             yield where, self.weights.mT[(*tasks, unit)]
 
 
-@kernel.register
-def _kernel_of_add_outer_product(instruction: AddOuterProduct, machine: Machine) -> Kernel:
-    left, right = machine.slots[instruction.left], machine.slots[instruction.right]
-    write, scale = machine.slots[instruction.write], instruction.scale
+@operation.register
+def _to_add_outer_product(instruction: verbs.AddOuterProduct, machine: Machine) -> Operation:
+    left, right, write = machine.at(instruction.left, instruction.right, instruction.write)
+    scale = instruction.scale
     if is_computed_as_such(machine.program.ridge_sum(instruction.function)):
         return add_outer_product(left, right, scale, write, machine)
     left, right = left[..., machine.examples, :, None], right[..., machine.examples, None, :]
@@ -175,15 +162,8 @@ def _kernel_of_add_outer_product(instruction: AddOuterProduct, machine: Machine)
     return lambda: write.add_(products(left, right).mean(-3), alpha=scale)
 
 
-@kernel.register
-def _kernel_of_add_gated_product(instruction: AddGatedProduct, machine: Machine) -> Kernel:
-    left, right = machine.slots[instruction.left], machine.slots[instruction.right]
-    write = machine.slots[instruction.write]
-    return add_outer_product(left, right, instruction.scale, write, machine)
-
-
-@kernel.register
-def _kernel_of_add_jacobian(instruction: AddJacobian, machine: Machine) -> Kernel:
+@operation.register
+def _to_add_jacobian(instruction: verbs.AddJacobian, machine: Machine) -> Operation:
     left, jacobian = _rows_of_examples(instruction, machine)
     if is_computed_as_such(machine.program.ridge_sum(instruction.function)):
         return _add_rows(instruction, machine)
@@ -192,13 +172,8 @@ def _kernel_of_add_jacobian(instruction: AddJacobian, machine: Machine) -> Kerne
     return lambda: write.add_(products(left.unsqueeze(-1), jacobian).sum((-3, -2)), alpha=share)
 
 
-@kernel.register
-def _kernel_of_add_gated_jacobian(instruction: AddGatedJacobian, machine: Machine) -> Kernel:
-    return _add_rows(instruction, machine)
-
-
 def _rows_of_examples(
-    instruction: AddJacobian | AddGatedJacobian, machine: Machine
+    instruction: verbs.AddJacobian | verbs.AddGatedJacobian, machine: Machine
 ) -> tuple[Tensor, Tensor]:
     """What multiplies the rows of the examples' Jacobians, and the rows."""
     left = machine.slots[instruction.left][..., machine.examples, :]
@@ -206,8 +181,11 @@ def _rows_of_examples(
     return left, jacobian.unflatten(-1, (left.shape[-1], -1))
 
 
-def _add_rows(instruction: AddJacobian | AddGatedJacobian, machine: Machine) -> Kernel:
-    """Kernel: write += scale * the mean over the examples of left^T jacobian."""
+@operation.register(verbs.AddGatedJacobian)
+def _add_rows(
+    instruction: verbs.AddJacobian | verbs.AddGatedJacobian, machine: Machine
+) -> Operation:
+    """The operation write += scale * the mean over the examples of left^T jacobian."""
     left, jacobian = _rows_of_examples(instruction, machine)
     total = machine.slots[instruction.write].flatten(-2).unsqueeze(-2)
     add, share = total.baddbmm_ if machine.batch else total.addmm_, instruction.scale
@@ -216,28 +194,26 @@ def _add_rows(instruction: AddJacobian | AddGatedJacobian, machine: Machine) -> 
 
 
 def _products(
-    instruction: AddOuterProduct | AddJacobian, machine: Machine
+    instruction: verbs.AddOuterProduct | verbs.AddJacobian, machine: Machine
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """a b by units."""
+    """The function that multiplies two tensors by units."""
     units = UnitSum(machine.program.ridge_sum(instruction.function), machine.slots["x"])
     reach, other = instruction.reaches
     return lambda a, b: reach * other * units(a / reach, b / other)
 
 
-@kernel.register
-def _kernel_of_slope_of_loss(instruction: SlopeOfLoss, machine: Machine) -> Kernel:
-    prediction, label, write = (
-        machine.slots[name]
-        for name in (instruction.prediction, instruction.label, instruction.write)
-    )
+@operation.register
+def _to_slope_of_loss(instruction: verbs.SlopeOfLoss, machine: Machine) -> Operation:
+    prediction, label = machine.at(instruction.prediction, instruction.label)
+    write = machine.slots[instruction.write]
     fit = machine.program.ridge_sum(instruction.function)
     as_such = is_computed_as_such(fit)
     slope = loss_named(instruction.loss).slope if as_such else UnitSum(fit, write)
     return lambda: write.copy_(slope(prediction, label))
 
 
-@kernel.register
-def _kernel_of_copy_to_queries(instruction: CopyToQueries, machine: Machine) -> Kernel:
+@operation.register
+def _to_copy_to_queries(instruction: verbs.CopyToQueries, machine: Machine) -> Operation:
     source = machine.slots[instruction.source][..., machine.queries, :]
     write = machine.slots[instruction.write][..., machine.queries, :]
     fit = machine.program.ridge_sum(instruction.function)
@@ -247,10 +223,10 @@ def _kernel_of_copy_to_queries(instruction: CopyToQueries, machine: Machine) -> 
     return lambda: write.copy_(gate(source, flag))
 
 
-@kernel.register
-def _kernel_of_clip_by_units(instruction: ClipByUnits, machine: Machine) -> Kernel:
-    """Units at the weights that lie where they are coarse: near the corners, or everywhere."""
-    targets = [machine.slots[name] for name in instruction.slots]
+@operation.register
+def _to_clip_by_units(instruction: verbs.ClipByUnits, machine: Machine) -> Operation:
+    """Only the weights that lie where units are coarse need them: near the corners, or all."""
+    targets = machine.at(*instruction.slots)
     fit, bound = machine.program.ridge_sum(instruction.function), instruction.bound
     units, near = UnitSum(fit, targets[0]), _coarse(fit)
 
@@ -283,14 +259,3 @@ def _coarse(fit: RidgeSum) -> Callable[[Tensor], Tensor]:
         return found
 
     return near
-
-
-@kernel.register
-def _kernel_of_wipe_by_units(instruction: WipeByUnits, machine: Machine) -> Kernel:
-    targets = [machine.slots[name] for name in instruction.slots] if machine.traced else []
-
-    def wipe() -> None:
-        for target in targets:
-            target.zero_()
-
-    return wipe

@@ -1,4 +1,4 @@
-"""Kernels by units: fine fits as the functions themselves, coarse ones unit by unit."""
+"""Operations by units: fine fits as the functions themselves, coarse ones unit by unit."""
 
 from dataclasses import replace
 
@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from icgd.approximation.ridge_sum import evaluate, fit_product, fit_ridge_sum
-from icgd.backends import unit_kernels
+from icgd.backends import unit_operations
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
-from icgd.backends.rules import Machine, kernel
-from icgd.backends.unit_kernels import UnitSum, is_computed_as_such
+from icgd.backends.rules import Machine, operation
+from icgd.backends.unit_operations import UnitSum, is_computed_as_such
 from icgd.constructions.recursion import Recursion
 from icgd.problems.activations import TANH
 from icgd.problems.domain import Domain
@@ -40,12 +40,12 @@ def test_coarse_fits_are_those_of_the_dense_transformer(activation, n_tasks):
 
 
 def test_every_fit_summed_by_units_gives_what_the_functions_themselves_give(monkeypatch):
-    """All kernels have two ways; here both are nearly exact."""
+    """All operations have two ways; here both are nearly exact."""
     case = make_case(MLP((2, 3, 3, 2), "tanh"), "squared", box=2.0, seed=3)
     program = Recursion(unit_activation="sigmoid").build(case.problem, n_steps=2)
     task = batch_of(case, 2).task()
     as_such = FusedBackend().run(program, task)
-    monkeypatch.setattr(unit_kernels, "AS_SUCH", -1.0)
+    monkeypatch.setattr(unit_operations, "AS_SUCH", -1.0)
     by_units = FusedBackend().run(program, task)
     assert not torch.equal(by_units.parameters, as_such.parameters)
     assert distance(by_units.parameters, as_such.parameters) <= 1e-9
@@ -54,7 +54,7 @@ def test_every_fit_summed_by_units_gives_what_the_functions_themselves_give(monk
 
 @pytest.mark.parametrize("at_once", [1, 50, 2**20])
 def test_a_sum_of_units_is_that_of_its_fit_in_groups_of_any_size(monkeypatch, at_once):
-    monkeypatch.setattr(unit_kernels, "NUMBERS_AT_ONCE", at_once)
+    monkeypatch.setattr(unit_operations, "NUMBERS_AT_ONCE", at_once)
     a, b = torch.linspace(-1, 1, 7).double(), torch.linspace(-1, 1, 5).double().unsqueeze(-1)
     fit = fit_product((1.0, 1.0), "relu", 24)
     pairs = torch.stack(torch.broadcast_tensors(a, b), dim=-1)
@@ -77,7 +77,7 @@ def test_a_clip_sums_units_near_the_corners_and_is_exact_elsewhere():
     data = torch.zeros(1, 2).double()
     machine = Machine(program, weights, data, data[:, :1], data)
     (clip, *_) = program.block[-1].instructions
-    kernel(clip, machine)()
+    operation(clip, machine)()
     clipped = torch.cat([machine.slots[f"weights_{j}"].flatten() for j in (1, 2)])
     far = (weights.abs() - 2.0).abs() > 0.5
     assert torch.equal(clipped[far], weights[far].clamp(-2, 2))

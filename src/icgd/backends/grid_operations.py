@@ -1,4 +1,4 @@
-"""Kernels of grid attention: the mean of a link is computed as such, not token by token.
+"""Operations of grid attention: the mean of a link is computed as such, not token by token.
 
 The head is proved to be as close to it as the program's functions say. A step costs O(n d).
 """
@@ -8,15 +8,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from icgd.backends.kernels import Machine, kernel
-from icgd.backends.look_up import Kernel
+from icgd.backends.look_up import Operation
+from icgd.backends.operations import Machine, operation
 from icgd.backends.scores import require_scores
 from icgd.problems.links import link_named
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import IS_EXAMPLE, ONE
 
 
-def _scores(instruction: PredictMean, machine: Machine) -> tuple[Tensor, Kernel]:
+def _scores(instruction: PredictMean, machine: Machine) -> tuple[Tensor, Operation]:
     """<weights, inputs> at every token, in a buffer that is used again, and how to fill it."""
     pairs = dict(zip(instruction.weights, instruction.inputs, strict=True))
     (matrix, inputs), *rest = ((machine.slots[w], x) for w, x in pairs.items())
@@ -32,8 +32,8 @@ def _scores(instruction: PredictMean, machine: Machine) -> tuple[Tensor, Kernel]
     return buffer, compute
 
 
-@kernel.register
-def _kernel_of_predict_mean(instruction: PredictMean, machine: Machine) -> Kernel:
+@operation.register
+def _to_predict_mean(instruction: PredictMean, machine: Machine) -> Operation:
     (scores, compute), mean = _scores(instruction, machine), link_named(instruction.mean).mean
     checked = scores[..., machine.tokens_where(instruction.checked), :]
     write = machine.slots[instruction.write]
@@ -49,14 +49,14 @@ def _kernel_of_predict_mean(instruction: PredictMean, machine: Machine) -> Kerne
     return predict
 
 
-@kernel.register
-def _kernel_of_decay_slot(instruction: DecaySlot, machine: Machine) -> Kernel:
+@operation.register
+def _to_decay_slot(instruction: DecaySlot, machine: Machine) -> Operation:
     target, factor = machine.slots[instruction.slot], 1 + instruction.decay
     return lambda: target.mul_(factor)
 
 
-@kernel.register
-def _kernel_of_descend_examples(instruction: DescendExamples, machine: Machine) -> Kernel:
+@operation.register
+def _to_descend_examples(instruction: DescendExamples, machine: Machine) -> Operation:
     slots = {name: machine.slots[name] for name in instruction.reads() if name in machine.slots}
     examples = {name: slot[..., machine.examples, :] for name, slot in slots.items()}
     means, labels = examples[instruction.mean], examples[instruction.label]
@@ -72,8 +72,8 @@ def _kernel_of_descend_examples(instruction: DescendExamples, machine: Machine) 
     return descend
 
 
-@kernel.register
-def _kernel_of_shrink_slot(instruction: ShrinkSlot, machine: Machine) -> Kernel:
+@operation.register
+def _to_shrink_slot(instruction: ShrinkSlot, machine: Machine) -> Operation:
     target, bound = machine.slots[instruction.slot], instruction.bound
     threshold = instruction.threshold
 

@@ -1,9 +1,9 @@
-"""Kernels one by one; what they compute together is held by the backends' contract."""
+"""Operations one by one; what they compute together is held by the backends' contract."""
 
 import pytest
 
-from icgd.backends.kernels import argument_of
-from icgd.backends.rules import Machine, kernel
+from icgd.backends.operations import argument_of
+from icgd.backends.rules import Machine, operation
 from icgd.errors import ProgramError
 from icgd.program.instructions import ONE, ApplyUnits, Argument, ClipSlots, Combination, WipeSlots
 from tests import cases
@@ -19,14 +19,16 @@ def machine_for(case: Case, times: float = 1.0) -> Machine:
 
 def test_clipping_some_of_the_weights_leaves_the_others_alone():
     machine = machine_for(cases.FEW[1], times=100)
-    kernel(ClipSlots(("weights_1",), 0.5, ONE), machine)()
+    operation(ClipSlots(("weights_1",), 0.5, ONE), machine)()
     assert machine.slots["weights_1"].abs().max() == 0.5
     assert machine.slots["weights_2"].abs().max() > 10
 
 
-def test_an_instruction_without_a_kernel_is_named():
-    with pytest.raises(ProgramError, match=r"^Juggle: has no kernel in backends/kernels\.py$"):
-        kernel(Juggle(), machine_for(cases.FEW[0]))
+def test_an_instruction_without_an_operation_is_named():
+    with pytest.raises(
+        ProgramError, match=r"^Juggle: has no operation in backends/operations\.py$"
+    ):
+        operation(Juggle(), machine_for(cases.FEW[0]))
 
 
 def test_an_argument_is_known_from_its_instruction():

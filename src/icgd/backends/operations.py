@@ -1,7 +1,7 @@
-"""Kernels: each instruction as a closure over buffers that are allocated once and reused.
+"""Operations: each instruction as a closure over buffers that are allocated once and reused.
 
-Scratch is overwritten rather than added to, so it is wiped only for a trace. Kernels of
-instructions by units of any activation are in `unit_kernels.py`.
+Scratch is overwritten rather than added to, so it is wiped only for a trace. Operations of
+instructions by units of any activation are in `unit_operations.py`.
 """
 
 from __future__ import annotations
@@ -12,34 +12,17 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
-from icgd.backends.look_up import Evaluation, Kernel
+from icgd.backends.look_up import Evaluation, Operation
 from icgd.backends.prompt import split_parameters
 from icgd.errors import ProgramError
+from icgd.program import instructions as verbs
 from icgd.program.functions import Function
-from icgd.program.instructions import (
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
-    AccumulateOuterProduct,
-    AddGradient,
-    AddProduct,
-    ApplyUnits,
-    Argument,
-    ClipSlots,
-    Combination,
-    Instruction,
-    LookUp,
-    MapSlots,
-    MultiplySlots,
-    Project,
-    PullBack,
-    Summand,
-    WipeSlots,
-)
+from icgd.program.instructions import Argument, Combination, Instruction, Summand
 from icgd.program.layout import Role
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.program.table_instructions import AverageExamples, LookUpStep
+from icgd.program.unit_instructions import AddGatedProduct, WipeByUnits
 from icgd.shapes import Inputs, Labels, Parameters, Queries
 
 
@@ -49,14 +32,14 @@ class ArgumentBuffer:
     def __init__(self, argument: Argument, machine: Machine, functions: Sequence[Function]) -> None:
         inputs, self._combine = _combined(argument.inputs, machine.slots)
         self.value = inputs
-        self._product: Kernel | None = None
+        self._product: Operation | None = None
         if argument.weights is not None:
             matrix = machine.slots[argument.weights]
             factor = matrix if argument.transposed else matrix.mT
             self.value = value = machine.buffer(machine.n_tokens, factor.shape[-1])
             self._product = lambda: torch.matmul(inputs, factor, out=value)
         evaluation = Evaluation(functions, self.value)
-        self._prepare, self.kernel = evaluation.prepare, evaluation.kernel
+        self._prepare, self.operation = evaluation.prepare, evaluation.operation
 
     def compute(self) -> None:
         """Compute the argument, and what its functions share."""
@@ -66,8 +49,8 @@ class ArgumentBuffer:
         self._prepare()
 
 
-def _combined(combination: Combination, slots: Mapping[str, Tensor]) -> tuple[Tensor, Kernel]:
-    """A buffer for the combination, and the kernel that fills it; a single slot is used itself."""
+def _combined(combination: Combination, slots: Mapping[str, Tensor]) -> tuple[Tensor, Operation]:
+    """A buffer for the combination, and what fills it; a single slot is its own buffer."""
     (name, factor), *others = combination.terms()
     if not others and factor == 1.0 and slots[name].is_contiguous():
         return slots[name], lambda: None
@@ -83,7 +66,7 @@ def _combined(combination: Combination, slots: Mapping[str, Tensor]) -> tuple[Te
 
 
 class Machine:
-    """The slots of some tasks as buffers, and the kernels that run on them.
+    """The slots of some tasks as buffers, and the operations that run on them.
 
     Registers are tokens only of a traced run: otherwise nobody reads what happens in them, and
     the weights are kept once.
@@ -130,25 +113,29 @@ class Machine:
 
     def tokens_where(self, flag: str) -> slice:
         """The tokens at which a flag is 1."""
-        everywhere = slice(0, self.n_tokens)
-        return {IS_EXAMPLE: self.examples, IS_QUERY: self.queries, ONE: everywhere}[flag]
+        places = {verbs.IS_EXAMPLE: self.examples, verbs.IS_QUERY: self.queries}
+        return (places | {verbs.ONE: slice(0, self.n_tokens)})[flag]
 
-    def kernels(self, layers: Iterable[Layer]) -> list[Kernel]:
-        """The layers' instructions as kernels, in order.
+    def at(self, *names: str) -> list[Tensor]:
+        """The slots of these names."""
+        return [self.slots[name] for name in names]
+
+    def operations(self, layers: Iterable[Layer]) -> list[Operation]:
+        """The layers' instructions as operations, in order.
 
         An argument is computed once for all its functions, and again only after its weights or
         its inputs were written.
         """
-        kernels: list[Kernel] = []
+        operations: list[Operation] = []
         fresh: set[Argument] = set()
         for instruction in (part for layer in layers for part in layer.instructions):
             argument = argument_of(instruction)
             if argument is not None and argument not in fresh:
-                kernels.append(self.argument(argument).compute)
+                operations.append(self.argument(argument).compute)
                 fresh.add(argument)
-            kernels.append(kernel(instruction, self))
+            operations.append(operation(instruction, self))
             fresh = {old for old in fresh if not set(old.slots()) & set(instruction.writes())}
-        return kernels
+        return operations
 
     def argument(self, argument: Argument) -> ArgumentBuffer:
         """The buffer of an argument, prepared for all functions that the program applies to it."""
@@ -163,7 +150,7 @@ class Machine:
             self._arguments[argument] = ArgumentBuffer(argument, self, list(functions))
         return self._arguments[argument]
 
-    def is_written_before(self, instruction: AddProduct) -> bool:
+    def is_written_before(self, instruction: verbs.AddProduct) -> bool:
         """Whether there is something to add to: scratch is overwritten, not wiped, in a run."""
         for part in (part for layer in self.program.block for part in layer.instructions):
             if instruction.write in part.writes():
@@ -173,40 +160,42 @@ class Machine:
     def functions(self, instruction: Instruction) -> list[Function]:
         """What an instruction evaluates by table: lines and squares it does by arithmetic."""
         match instruction:
-            case ApplyUnits(function=name):
+            case verbs.ApplyUnits(function=name):
                 return [self.program.relu_sum(name)]
-            case LookUp(lookups=names):
+            case verbs.LookUp(lookups=names):
                 return [self.program.look_up(name) for name in names]
         return []
 
 
 def argument_of(instruction: Instruction) -> Argument | None:
     """What the instruction first computes from weights and inputs, if anything."""
-    if isinstance(instruction, ApplyUnits):
+    if isinstance(instruction, verbs.ApplyUnits):
         return Argument(Combination.of(instruction.inputs), instruction.weights)
     argument = getattr(instruction, "argument", None)
     return argument if isinstance(argument, Argument) else None
 
 
 @singledispatch
-def kernel(instruction: Instruction, machine: Machine) -> Kernel:
+def operation(instruction: Instruction, machine: Machine) -> Operation:
     """The instruction as a closure over the machine's buffers."""
-    raise ProgramError.broken(type(instruction).__name__, "has no kernel in backends/kernels.py")
+    raise ProgramError.broken(
+        type(instruction).__name__, "has no operation in backends/operations.py"
+    )
 
 
-@kernel.register
-def _kernel_of_apply_units(instruction: ApplyUnits, machine: Machine) -> Kernel:
+@operation.register
+def _to_apply_units(instruction: verbs.ApplyUnits, machine: Machine) -> Operation:
     buffer = machine.argument(Argument(Combination.of(instruction.inputs), instruction.weights))
     function = machine.program.relu_sum(instruction.function)
-    return buffer.kernel(function, machine.slots[instruction.write])
+    return buffer.operation(function, machine.slots[instruction.write])
 
 
-@kernel.register
-def _kernel_of_look_up(instruction: LookUp, machine: Machine) -> Kernel:
+@operation.register
+def _to_look_up(instruction: verbs.LookUp, machine: Machine) -> Operation:
     buffer = machine.argument(instruction.argument)
-    writes = [machine.slots[name] for name in instruction.into]
+    writes = machine.at(*instruction.into)
     functions = [machine.program.look_up(name) for name in instruction.lookups]
-    parts = [buffer.kernel(f, write) for f, write in zip(functions, writes, strict=True)]
+    parts = [buffer.operation(f, write) for f, write in zip(functions, writes, strict=True)]
     memories = [write[..., :1, :] for write in writes] if machine.traced else []
 
     def run() -> None:
@@ -218,28 +207,25 @@ def _kernel_of_look_up(instruction: LookUp, machine: Machine) -> Kernel:
     return run
 
 
-@kernel.register
-def _kernel_of_project(instruction: Project, machine: Machine) -> Kernel:
+@operation.register
+def _to_project(instruction: verbs.Project, machine: Machine) -> Operation:
     value, write = machine.argument(instruction.argument).value, machine.slots[instruction.write]
     return lambda: write.copy_(value)
 
 
-@kernel.register
-def _kernel_of_add_product(instruction: AddProduct, machine: Machine) -> Kernel:
-    value, factor = (
-        machine.argument(instruction.argument).value,
-        machine.slots[instruction.factor],
-    )
-    write = machine.slots[instruction.write]
+@operation.register
+def _to_add_product(instruction: verbs.AddProduct, machine: Machine) -> Operation:
+    value = machine.argument(instruction.argument).value
+    factor, write = machine.at(instruction.factor, instruction.write)
     if machine.is_written_before(instruction):
         return lambda: write.addcmul_(value, factor)
     return lambda: torch.mul(value, factor, out=write)
 
 
-@kernel.register
-def _kernel_of_add_gradient(instruction: AddGradient, machine: Machine) -> Kernel:
+@operation.register
+def _to_add_gradient(instruction: verbs.AddGradient, machine: Machine) -> Operation:
     left, combine = _combined(instruction.left, machine.slots)
-    right, write = machine.slots[instruction.right], machine.slots[instruction.write]
+    right, write = machine.at(instruction.right, instruction.write)
     add = add_outer_product(left, right, instruction.scale, write, machine)
 
     def run() -> None:
@@ -251,40 +237,37 @@ def _kernel_of_add_gradient(instruction: AddGradient, machine: Machine) -> Kerne
 
 def add_outer_product(
     left: Tensor, right: Tensor, scale: float, write: Tensor, machine: Machine
-) -> Kernel:
-    """Kernel: write += scale * the mean over the examples of left right^T."""
+) -> Operation:
+    """The operation write += scale * the mean over the examples of left right^T."""
     transposed, right = left[..., machine.examples, :].mT, right[..., machine.examples, :]
     add = write.baddbmm_ if machine.batch else write.addmm_
     share = scale / right.shape[-2]
     return lambda: add(transposed, right, alpha=share)
 
 
-@kernel.register
-def _kernel_of_multiply_slots(instruction: MultiplySlots, machine: Machine) -> Kernel:
-    left, right = machine.slots[instruction.left], machine.slots[instruction.right]
-    write = machine.slots[instruction.write]
+@operation.register
+def _to_multiply_slots(instruction: verbs.MultiplySlots, machine: Machine) -> Operation:
+    left, right, write = machine.at(instruction.left, instruction.right, instruction.write)
     return lambda: torch.mul(left, right, out=write)
 
 
-@kernel.register
-def _kernel_of_pull_back(instruction: PullBack, machine: Machine) -> Kernel:
-    upstream, weights = machine.slots[instruction.upstream], machine.slots[instruction.weights]
-    slope, write = machine.slots[instruction.slope], machine.slots[instruction.write]
+@operation.register
+def _to_pull_back(instruction: verbs.PullBack, machine: Machine) -> Operation:
+    upstream, weights = machine.at(instruction.upstream, instruction.weights)
+    slope, write = machine.at(instruction.slope, instruction.write)
     return lambda: torch.matmul(upstream, weights, out=write).mul_(slope)
 
 
-@kernel.register
-def _kernel_of_accumulate_outer_product(
-    instruction: AccumulateOuterProduct, machine: Machine
-) -> Kernel:
-    left, right, write = (
-        machine.slots[name] for name in (instruction.left, instruction.right, instruction.write)
-    )
+@operation.register
+def _to_accumulate(
+    instruction: verbs.AccumulateOuterProduct | AddGatedProduct, machine: Machine
+) -> Operation:
+    left, right, write = machine.at(instruction.left, instruction.right, instruction.write)
     return add_outer_product(left, right, instruction.scale, write, machine)
 
 
-@kernel.register
-def _kernel_of_map_slots(instruction: MapSlots, machine: Machine) -> Kernel:
+@operation.register
+def _to_map_slots(instruction: verbs.MapSlots, machine: Machine) -> Operation:
     tokens = machine.tokens_where(instruction.only_where)
     target = machine.slots[instruction.write][..., tokens, :]
     parts = [_summand(summand, machine, tokens) for summand in instruction.summands]
@@ -299,16 +282,14 @@ def _kernel_of_map_slots(instruction: MapSlots, machine: Machine) -> Kernel:
     return run
 
 
-def _summand(summand: Summand, machine: Machine, tokens: slice) -> tuple[Kernel, Tensor]:
-    """The kernel that evaluates one summand, and the buffer that it fills."""
+def _summand(summand: Summand, machine: Machine, tokens: slice) -> tuple[Operation, Tensor]:
+    """The operation that evaluates one summand, and the buffer that it fills."""
     function = machine.program.relu_sum(summand.function)
-    names = summand.argument.slots
-    argument, combine = _combined(
-        summand.argument, {name: machine.slots[name][..., tokens, :] for name in names}
-    )
+    read = {name: machine.slots[name][..., tokens, :] for name in summand.argument.slots}
+    argument, combine = _combined(summand.argument, read)
     value = torch.empty_like(argument, memory_format=torch.contiguous_format)
     evaluation = Evaluation([function], argument)
-    apply = evaluation.kernel(function, value)
+    apply = evaluation.operation(function, value)
 
     def run() -> None:
         combine()
@@ -318,10 +299,9 @@ def _summand(summand: Summand, machine: Machine, tokens: slice) -> tuple[Kernel,
     return run, value
 
 
-@kernel.register
-def _kernel_of_clip_slots(instruction: ClipSlots, machine: Machine) -> Kernel:
-    targets = [machine.slots[name] for name in instruction.slots]
-    bound = instruction.bound
+@operation.register
+def _to_clip_slots(instruction: verbs.ClipSlots, machine: Machine) -> Operation:
+    targets, bound = machine.at(*instruction.slots), instruction.bound
 
     def clip() -> None:
         for target in targets:
@@ -330,9 +310,9 @@ def _kernel_of_clip_slots(instruction: ClipSlots, machine: Machine) -> Kernel:
     return clip
 
 
-@kernel.register
-def _kernel_of_wipe_slots(instruction: WipeSlots, machine: Machine) -> Kernel:
-    targets = [machine.slots[name] for name in instruction.slots] if machine.traced else []
+@operation.register
+def _to_wipe(instruction: verbs.WipeSlots | WipeByUnits, machine: Machine) -> Operation:
+    targets = machine.at(*instruction.slots) if machine.traced else []
 
     def wipe() -> None:
         for target in targets:
@@ -341,8 +321,8 @@ def _kernel_of_wipe_slots(instruction: WipeSlots, machine: Machine) -> Kernel:
     return wipe
 
 
-@kernel.register
-def _kernel_of_average_examples(instruction: AverageExamples, machine: Machine) -> Kernel:
+@operation.register
+def _to_average_examples(instruction: AverageExamples, machine: Machine) -> Operation:
     examples = {name: machine.slots[name][..., machine.examples, :] for name in instruction.reads()}
     score, combine_score = _combined(instruction.score, examples)
     value, combine_value = _combined(instruction.value, examples)
@@ -356,8 +336,8 @@ def _kernel_of_average_examples(instruction: AverageExamples, machine: Machine) 
     return average
 
 
-@kernel.register
-def _kernel_of_look_up_step(instruction: LookUpStep, machine: Machine) -> Kernel:
+@operation.register
+def _to_look_up_step(instruction: LookUpStep, machine: Machine) -> Operation:
     """The key is equal in all tokens, and the weight is kept once: the first token has it."""
     (summand,) = instruction.addition.summands
     look_up, value = _summand(summand, machine, slice(0, 1))
