@@ -32,7 +32,6 @@ def test_json_has_every_digit_of_a_huge_transformer(command):
         "width": 1001,
         "nonzeros": summary.layers[0].nonzeros,
         "n_grid": 0,
-        "n_columns": 0,
     }
 
 
