@@ -2,7 +2,6 @@ from math import exp
 
 import torch
 
-from icgd.layers import attention, sequence_attention
 from icgd.layers.sequence_attention import SequenceAttention
 from tests.layers.test_activation_attention import heads, stream
 
@@ -41,11 +40,3 @@ def test_a_batch_is_each_of_its_tasks():
     together = SequenceAttention(*parts)(x)
     for task, result in zip(x, together, strict=True):
         torch.testing.assert_close(result, by_loops(task, *parts))
-
-
-def test_heads_may_be_taken_in_groups(monkeypatch):
-    parts, x = weights(n_columns=2), stream(4, 5)
-    whole = SequenceAttention(*parts)(x)
-    monkeypatch.setattr(sequence_attention, "SCORES_AT_ONCE", 1)
-    torch.testing.assert_close(SequenceAttention(*parts)(x), whole)
-    assert attention.SCORES_AT_ONCE > 1

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from icgd.layers.attention import SCORES_AT_ONCE, Headed
+from icgd.layers.attention import Headed
 from icgd.shapes import Stream
 
 
@@ -33,19 +33,9 @@ class SequenceAttention(Headed):
         self.P = nn.Parameter(positions)
 
     def forward(self, x: Stream) -> Stream:
-        n_heads, n_grid, _ = self.A_K.shape
-        group = max(1, SCORES_AT_ONCE // (x[..., 0].numel() * n_grid))
-        update = torch.zeros_like(x)
-        for start in range(0, n_heads, group):
-            update += self._heads(x, slice(start, start + group))
-        return x + update
-
-    def _heads(self, x: Stream, heads: slice) -> Stream:
         columns = x[..., : self.A_K.shape[-1], :]
-        query = torch.einsum("...tm,hmd->...htd", x, self.W_Q[heads])
-        key = torch.einsum("...tm,hmd->...htd", columns, self.W_K[heads])
-        value = torch.einsum("...tm,hmd->...htd", columns, self.W_V[heads])
-        pattern = torch.softmax(query @ (self.A_K[heads] @ key + self.P[heads]).mT, dim=-1)
-        return torch.einsum(
-            "...htd,hdm->...tm", pattern @ (self.A_V[heads] @ value), self.W_O[heads]
-        )
+        query = torch.einsum("...tm,hmd->...htd", x, self.W_Q)
+        key = torch.einsum("...tm,hmd->...htd", columns, self.W_K)
+        value = torch.einsum("...tm,hmd->...htd", columns, self.W_V)
+        pattern = torch.softmax(query @ (self.A_K @ key + self.P).mT, dim=-1)
+        return x + torch.einsum("...htd,hdm->...tm", pattern @ (self.A_V @ value), self.W_O)

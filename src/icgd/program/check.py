@@ -16,7 +16,9 @@ from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMe
 from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
+    N_TOKENS,
     ONE,
+    TOKENS_PER_EXAMPLE,
     AccumulateOuterProduct,
     AddGradient,
     AddProduct,
@@ -424,8 +426,9 @@ def _(instruction: ClipSlots, layout: Layout) -> str | None:
     return f"its unit is {instruction.unit!r}, expected {ONE} or {SCALE_SIZE}"
 
 
-@shape_problem.register
-def _(instruction: WipeSlots, layout: Layout) -> str | None:
+@shape_problem.register(WipeSlots)
+@shape_problem.register(DecaySlot)
+def _(instruction: WipeSlots | DecaySlot, layout: Layout) -> str | None:
     return None
 
 
@@ -448,8 +451,8 @@ def _(instruction: DescendFunction, layout: Layout) -> str | None:
 @shape_problem.register
 def _(instruction: DescendExamples, layout: Layout) -> str | None:
     problems = [_expect_shape(layout, name, (1,)) for name in (instruction.label, instruction.mean)]
-    if layout.slot(instruction.tokens).role is not Role.CONSTANT:
-        problems.append(f"has the share of an example in {instruction.tokens!r}, no constant slot")
+    if instruction.tokens not in (TOKENS_PER_EXAMPLE, N_TOKENS):
+        problems.append(f"reads the share of an example in {instruction.tokens!r}, which has none")
     pairs = _pairs_problem(instruction.weights, instruction.inputs, layout)
     return next((problem for problem in (pairs, *problems) if problem), None)
 
@@ -469,11 +472,6 @@ def _(instruction: PredictMean, layout: Layout) -> str | None:
     return _pairs_problem(instruction.weights, instruction.inputs, layout) or _expect_shape(
         layout, instruction.write, (1,)
     )
-
-
-@shape_problem.register
-def _(instruction: DecaySlot, layout: Layout) -> str | None:
-    return None
 
 
 @shape_problem.register
