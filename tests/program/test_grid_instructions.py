@@ -51,7 +51,7 @@ def broken(program: StackProgram, **change: object) -> StackProgram:
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"tokens": "b"}, "has the share of an example in 'b', no constant slot"),
+        ({"tokens": "one"}, "reads the share of an example in 'one', which has none"),
         ({"inputs": ("x",)}, "has 2 weights for 1 inputs"),
         ({"inputs": ("one", "x")}, "widths differ: w 3, one 1"),
         ({"label": "x"}, r"'x' has shape \(3,\), expected \(1,\)"),

@@ -148,8 +148,8 @@ def _shape_of_descend_function(instruction: DescendFunction, layout: Layout) -> 
 def _shape_of_descend_examples(instruction: grid.DescendExamples, layout: Layout) -> str | None:
     if problem := _pairs_problem(instruction, layout):
         return problem
-    if layout.slot(instruction.tokens).role is not Role.CONSTANT:
-        return f"has the share of an example in {instruction.tokens!r}, no constant slot"
+    if instruction.tokens not in (basic.TOKENS_PER_EXAMPLE, basic.N_TOKENS):
+        return f"reads the share of an example in {instruction.tokens!r}, which has none"
     return _shape_unlike((1,), layout, instruction.label, instruction.mean)
 
 
