@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from icgd.approximation.ridge_sum import (
-    evaluate,
     fit_loss_slope,
     fit_product,
     fit_ridge_sum,
@@ -14,6 +13,7 @@ from icgd.errors import SettingError, UnknownNameError, UnsupportedActivationErr
 from icgd.problems.activations import IDENTITY, RELU, TANH
 from icgd.problems.losses import LOSSES
 from icgd.program.ridge import RidgeSum
+from tests.approximation.yardsticks import evaluate
 
 
 def points(fit: RidgeSum) -> torch.Tensor:

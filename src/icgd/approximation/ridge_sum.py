@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
 from icgd.approximation.bends import kinked_slope
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.approximation.ridge_line import DOUBLE_ROUNDOFF, LARGEST_COEFFICIENT, fit_line
-from icgd.approximation.ridge_proof import Profile, joined, units_of
+from icgd.approximation.ridge_proof import Profile, joined
 from icgd.approximation.slope_product import by_quotient
 from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.activations import IDENTITY
@@ -121,11 +120,6 @@ def fit_loss_slope(
     return _accurate(
         lambda n: _loss_slope(loss, half_widths, activation, n, roundoff=roundoff), units, accuracy
     )
-
-
-def evaluate(fit: RidgeSum, z: Tensor) -> Tensor:
-    """The sum at points along the last axis of `z`, in the arithmetic of `z`."""
-    return units_of(fit, z.dtype)(z)
 
 
 def check_box(half_widths: Sequence[float], activation: str, units: int) -> None:
