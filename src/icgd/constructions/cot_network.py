@@ -46,7 +46,7 @@ from icgd.approximation.lattice import (
     identity,
     line_lattice,
 )
-from icgd.constructions.base import AbstractConstruction, kink_width_within
+from icgd.constructions.base import AbstractConstruction, kink_width_within, name_dtype
 from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
 from icgd.constructions.parts.look_ups import largest_output, looked_up
 from icgd.constructions.parts.ranges import (
@@ -56,7 +56,6 @@ from icgd.constructions.parts.ranges import (
     ranges_on_domain,
 )
 from icgd.problems.activations import IDENTITY, Activation
-from icgd.problems.arrays import dtype_named
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import Loss
 from icgd.problems.mlp import MLP
@@ -96,7 +95,7 @@ class CotNetwork(AbstractConstruction):
 
     def __post_init__(self) -> None:
         kink_width_within(self.kink_width)
-        dtype_named(self.dtype)
+        name_dtype(self)
 
     def objection(self, problem: Problem) -> str | None:
         if problem.gradient_step.batch_size is None:

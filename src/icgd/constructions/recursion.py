@@ -30,12 +30,11 @@ from typing import ClassVar
 from icgd.approximation.bends import SHARPNESS
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.approximation.ridge_sum import FEWEST_UNITS, MOST_UNITS
-from icgd.constructions.base import AbstractConstruction, kink_width_within
+from icgd.constructions.base import AbstractConstruction, kink_width_within, name_dtype
 from icgd.constructions.parts.forward_pass import units_slot
 from icgd.constructions.parts.ranges import without_digits
 from icgd.constructions.parts.unit_fits import Fits, fit_all, jacobian, preactivation
 from icgd.problems.activations import IDENTITY
-from icgd.problems.arrays import dtype_named
 from icgd.problems.domain import Domain
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.mlp import MLP
@@ -95,7 +94,7 @@ class Recursion(AbstractConstruction):
         if self.unit_activation is not None:
             unit_activation_named(self.unit_activation)
         kink_width_within(self.kink_width)
-        dtype_named(self.dtype)
+        name_dtype(self)
 
     def finer(self, setting: int, excess: float) -> int:
         # relu fits fall like units^-1.5; smooth ones so fast that twice as many are always enough.

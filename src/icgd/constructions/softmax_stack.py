@@ -39,7 +39,7 @@ from icgd.approximation.lattice import (
     square,
 )
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
-from icgd.constructions.base import AbstractConstruction, kink_width_within
+from icgd.constructions.base import AbstractConstruction, kink_width_within, name_dtype
 from icgd.constructions.parts.backward_pass import loss_argument
 from icgd.constructions.parts.forward_pass import units_slot
 from icgd.constructions.parts.look_ups import largest_output, looked_up, overshoot
@@ -56,7 +56,6 @@ from icgd.constructions.parts.ranges import (
 from icgd.errors import SettingError
 from icgd.problems import activations
 from icgd.problems.activations import Activation
-from icgd.problems.arrays import dtype_named
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import SlopePart
 from icgd.problems.problem import Problem
@@ -120,7 +119,7 @@ class SoftmaxStack(AbstractConstruction):
             least, most = float(FEWEST_REGISTERS), float(MOST_TOKENS)
             within("registers", count("registers", self.registers), least, most)
         kink_width_within(self.kink_width)
-        dtype_named(self.dtype)
+        name_dtype(self)
 
     def finer(self, setting: int, excess: float) -> int:
         return ceil(setting * (1 + 0.05 * log(excess)))  # the error falls exponentially

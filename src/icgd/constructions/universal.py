@@ -95,6 +95,7 @@ class Universal(AbstractConstruction):
     setting: ClassVar[str] = "levels"
     coarsest: ClassVar[int] = 2
     finest: ClassVar[int] = 6
+    limit: ClassVar[str] = "The error falls like 1 / levels, and larger tables do not fit."
     is_last_resort: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
