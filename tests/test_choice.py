@@ -187,10 +187,11 @@ def test_settings_that_nobody_has_are_refused():
     with pytest.raises(SettingError) as refused:
         icgd.compile(problem, n_steps=1, peices=9)
     assert str(refused.value) == (
-        "relu-stack has no setting 'peices'; its settings are pieces, kink_width. Did you mean "
-        "'pieces'?"
+        "No construction that serves this problem has all of the given settings (peices): "
+        "relu-stack has pieces, kink_width; softmax-stack has registers, kink_width, dtype; "
+        "recursion has units, unit_activation, kink_width, dtype. Did you mean 'pieces'?"
     )
-    with pytest.raises(SettingError, match=r"has no setting 'registers'.* of softmax-stack"):
+    with pytest.raises(SettingError, match=r"settings \(pieces, registers\): relu-stack has"):
         icgd.compile(problem, n_steps=1, pieces=9, registers=40)
     with pytest.raises(SettingError, match="Give either pieces or tolerance, not both"):
         icgd.compile(problem, n_steps=1, pieces=9, tolerance=0.1)

@@ -30,6 +30,7 @@ from icgd.problems.activations import IDENTITY
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
+from icgd.program import instructions as verbs
 from icgd.program.functions import GridMean
 from icgd.program.grid_instructions import (
     DecaySlot,
@@ -43,12 +44,8 @@ from icgd.program.instructions import (
     N_TOKENS,
     ONE,
     TOKENS_PER_EXAMPLE,
-    ClipSlots,
     Combination,
-    Instruction,
-    MapSlots,
     Summand,
-    WipeSlots,
 )
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
@@ -203,21 +200,21 @@ class _Builder:
             scale=-self.step_size,
         )
 
-    def decay(self) -> tuple[Instruction, ...]:
+    def decay(self) -> tuple[verbs.Instruction, ...]:
         return (DecaySlot(COEFFICIENTS, -self.step_size * self.l2),) if self.l2 else ()
 
-    def shrink(self) -> tuple[Instruction, ...]:
-        wipe = WipeSlots((MEAN,))
+    def shrink(self) -> tuple[verbs.Instruction, ...]:
+        wipe = verbs.WipeSlots((MEAN,))
         if not self.l1:
-            return (ClipSlots(self.weights, self.box, ONE), wipe)
+            return (verbs.ClipSlots(self.weights, self.box, ONE), wipe)
         shrink = ShrinkSlot(COEFFICIENTS, self.step_size * self.l1, self.box)
         others = self.weights[1:]
-        return (shrink, ClipSlots(others, self.box, ONE), wipe) if others else (shrink, wipe)
+        return (shrink, verbs.ClipSlots(others, self.box, ONE), wipe) if others else (shrink, wipe)
 
     def predict(self, checked: str) -> PredictMean:
         return PredictMean(self.model.link, self.weights, self.inputs, self.reach, checked, MEAN)
 
-    def copy_prediction(self) -> tuple[Instruction, ...]:
+    def copy_prediction(self) -> tuple[verbs.Instruction, ...]:
         copied = Summand(Combination.of(MEAN), IDENTITY.name)
-        copy = MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), self.gate, "y")
-        return (copy, WipeSlots((MEAN,)))
+        copy = verbs.MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), self.gate, "y")
+        return (copy, verbs.WipeSlots((MEAN,)))

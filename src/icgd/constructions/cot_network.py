@@ -39,13 +39,7 @@ from dataclasses import dataclass
 from math import ceil, log2
 from typing import ClassVar
 
-from icgd.approximation.lattice import (
-    ACCURACY,
-    Lattice,
-    fit_to_accuracy,
-    identity,
-    line_lattice,
-)
+from icgd.approximation import lattice
 from icgd.constructions.base import AbstractConstruction, kink_width_within, name_dtype
 from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
 from icgd.constructions.parts.look_ups import largest_output, looked_up
@@ -111,7 +105,7 @@ class CotNetwork(AbstractConstruction):
             construction=self.name,
             rows=block.rows(),
             layout=block.layout(),
-            functions=(identity(_line(block.look_ups)), *block.look_ups),
+            functions=(lattice.identity(_line(block.look_ups)), *block.look_ups),
             layers=block.layers(),
             shapes=problem.network.matrix_shapes,
             kinds=tuple(_kind(activation) for activation in _activations(problem.network)),
@@ -120,9 +114,9 @@ class CotNetwork(AbstractConstruction):
         )
 
 
-def _line(look_ups: tuple[LatticeFunction, ...]) -> Lattice:
+def _line(look_ups: tuple[LatticeFunction, ...]) -> lattice.Lattice:
     """The grid of products, with as many tokens as that of the look-ups."""
-    return line_lattice(1.0, look_ups[0].half if look_ups else GRID_HALF)
+    return lattice.line_lattice(1.0, look_ups[0].half if look_ups else GRID_HALF)
 
 
 def _activations(target: MLP) -> list[Activation]:
@@ -245,11 +239,11 @@ def _tables(problem: Problem, reach: float, dtype: str) -> tuple[LatticeFunction
     """What is looked up, with as many tokens for all as the worst needs, each as far apart as it
     likes; all of it is bounded, so that few tokens serve any reach.
     """
-    functions, accuracy = looked_up(problem), ACCURACY[dtype]
+    functions, accuracy = looked_up(problem), lattice.ACCURACY[dtype]
     roomy = ROUNDING_ROOM * reach  # heads of the product are off by less than that
     halves = [GRID_HALF]
     while True:
-        fits = [fit_to_accuracy((f,), roomy, accuracy, max(halves))[0] for f in functions]
+        fits = [lattice.fit_to_accuracy((f,), roomy, accuracy, max(halves))[0] for f in functions]
         halves = [fit.half for fit in fits]
         if len(set(halves)) <= 1:
             return tuple(fits)

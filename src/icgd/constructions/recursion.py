@@ -42,6 +42,7 @@ from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS, unit_activation_named
 from icgd.problems.updates import GradientStep
+from icgd.program import unit_instructions as verbs
 from icgd.program.instructions import (
     IS_QUERY,
     ONE,
@@ -53,21 +54,7 @@ from icgd.program.instructions import (
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
-from icgd.program.unit_instructions import (
-    EXAMPLE_SHARE,
-    ActivateUnits,
-    AddGatedJacobian,
-    AddGatedProduct,
-    AddJacobian,
-    AddOuterProduct,
-    ClipByUnits,
-    CopyToQueries,
-    PassOn,
-    PushJacobian,
-    SlopeOfLoss,
-    StartJacobian,
-    WipeByUnits,
-)
+from icgd.program.unit_instructions import EXAMPLE_SHARE
 
 
 @dataclass(frozen=True)
@@ -220,30 +207,30 @@ def forward_and_jacobians(target: MLP, reaches: dict[str, float]) -> list[Layer]
 
 def _linear_output(reaches: dict[str, float]) -> Instruction:
     reach = reaches[preactivation(1)]
-    return ActivateUnits(_argument(1), IDENTITY.name, reach, preactivation(1))
+    return verbs.ActivateUnits(_argument(1), IDENTITY.name, reach, preactivation(1))
 
 
 def _forward(target: MLP, m: int) -> Instruction:
-    return PassOn(f"weights_{m}", _argument(m - 1), target.activation, preactivation(m))
+    return verbs.PassOn(f"weights_{m}", _argument(m - 1), target.activation, preactivation(m))
 
 
 def _derivatives(target: MLP, m: int, reaches: dict[str, float]) -> list[Instruction]:
     """r(z_{m-1}), and how z_m depends on the weights below it."""
     weights, argument, r = f"weights_{m}", _argument(m - 1), target.activation
     product, inputs = f"s {r}'(t)", units_slot(m - 2)
-    start = StartJacobian(
+    start = verbs.StartJacobian(
         weights, inputs, argument, r, product, reaches[inputs], jacobian(m, m - 1)
     )
     earlier = [jacobian(m - 1, j) for j in range(1, m - 1)]
     pushed = [
-        PushJacobian(weights, below, argument, r, product, reaches[below], jacobian(m, j))
+        verbs.PushJacobian(weights, below, argument, r, product, reaches[below], jacobian(m, j))
         for j, below in enumerate(earlier, start=1)
     ]
-    return [ActivateUnits(argument, r, 1.0, units_slot(m - 1)), start, *pushed]
+    return [verbs.ActivateUnits(argument, r, 1.0, units_slot(m - 1)), start, *pushed]
 
 
 def _loss_slope(problem: Problem) -> Layer:
-    slope = SlopeOfLoss(
+    slope = verbs.SlopeOfLoss(
         prediction=preactivation(problem.network.depth),
         label="y",
         loss=problem.loss,
@@ -263,11 +250,13 @@ def _gradient_step(problem: Problem, fits: Fits) -> Layer:
         return Layer("gradient step", _gated_step(jacobians, last, scale, fits))
     left = fits.reaches["loss_slope"]
     others = [
-        AddJacobian("loss_slope", slot, (left, fits.reaches[slot]), "a b", scale, write)
+        verbs.AddJacobian("loss_slope", slot, (left, fits.reaches[slot]), "a b", scale, write)
         for write, slot in jacobians.items()
     ]
     write, slot = last
-    outer = AddOuterProduct("loss_slope", slot, (left, fits.reaches[slot]), "a b", scale, write)
+    outer = verbs.AddOuterProduct(
+        "loss_slope", slot, (left, fits.reaches[slot]), "a b", scale, write
+    )
     return Layer("gradient step", (*others, outer))
 
 
@@ -278,27 +267,29 @@ def _gated_step(
     gate = 2.0 ** (1 + ceil(log2(fits.reaches["loss_slope"])))
     sharpness = SHARPNESS if UNIT_ACTIVATIONS[fits.activation].off_relu else 1.0
 
-    def add(verb: type[AddGatedProduct | AddGatedJacobian], write: str, slot: str) -> Instruction:
+    def add(
+        verb: type[verbs.AddGatedProduct | verbs.AddGatedJacobian], write: str, slot: str
+    ) -> Instruction:
         return verb("loss_slope", slot, fits.reaches[slot], gate, sharpness, scale, write)
 
-    others = [add(AddGatedJacobian, write, slot) for write, slot in jacobians.items()]
-    return (*others, add(AddGatedProduct, *last))
+    others = [add(verbs.AddGatedJacobian, write, slot) for write, slot in jacobians.items()]
+    return (*others, add(verbs.AddGatedProduct, *last))
 
 
 def _clip_and_wipe(problem: Problem, reaches: dict[str, float]) -> Layer:
     layout = _layout(problem.network)
     weights = tuple(slot.name for slot in layout.having(Role.PARAMETER))
     scratch = [slot.name for slot in layout.having(Role.SCRATCH)]
-    clip = ClipByUnits(weights, problem.gradient_step.box, "clip")
+    clip = verbs.ClipByUnits(weights, problem.gradient_step.box, "clip")
     return Layer("clip and wipe", (clip, *_wipe(scratch, reaches)))
 
 
 def _wipe(slots: list[str], reaches: dict[str, float]) -> list[Instruction]:
     """Each slot by a line as long as it can get, and twice that, for what is left in it."""
-    return [WipeByUnits((name,), IDENTITY.name, 2 * reaches[name]) for name in slots]
+    return [verbs.WipeByUnits((name,), IDENTITY.name, 2 * reaches[name]) for name in slots]
 
 
 def _copy_prediction(target: MLP, reaches: dict[str, float]) -> Layer:
     slots = [preactivation(m) for m in range(min(2, target.depth), target.depth + 1)]
-    copy = CopyToQueries(slots[-1], "z where flagged", "y")
+    copy = verbs.CopyToQueries(slots[-1], "z where flagged", "y")
     return Layer("copy prediction", (copy, *_wipe(slots, reaches)))

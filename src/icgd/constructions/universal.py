@@ -41,18 +41,9 @@ from icgd.problems.mlp import MLP
 from icgd.problems.oracles.network import gradient, predict
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
+from icgd.program import instructions as verbs
 from icgd.program.functions import ReluSum
-from icgd.program.instructions import (
-    IDENTITY,
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
-    ClipSlots,
-    Combination,
-    MapSlots,
-    Summand,
-    WipeSlots,
-)
+from icgd.program.instructions import IDENTITY, IS_EXAMPLE, IS_QUERY, ONE, Combination, Summand
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
@@ -344,9 +335,9 @@ def _predictions(problem: Problem, levels: int) -> ReluSum:
     return _table(PREDICTION_TABLE, keys, predict(problem.network, w, x).flatten())
 
 
-def _quantise(read: str, write: str, size: float) -> MapSlots:
+def _quantise(read: str, write: str, size: float) -> verbs.MapSlots:
     summand = Summand(Combination((read,), (1 / size,)), IDENTITY)
-    return MapSlots((summand,), ONE, (), 0.0, write)
+    return verbs.MapSlots((summand,), ONE, (), 0.0, write)
 
 
 def _look_up(problem: Problem, head: ContextHead, ranges: tuple[float, float, float]) -> LookUpStep:
@@ -364,8 +355,10 @@ def _look_up(problem: Problem, head: ContextHead, ranges: tuple[float, float, fl
     )
 
 
-def _project(problem: Problem) -> tuple[ClipSlots, WipeSlots]:
-    return ClipSlots((WEIGHT,), problem.gradient_step.box, ONE), WipeSlots((*LEVEL_SLOTS, CONTEXT))
+def _project(problem: Problem) -> tuple[verbs.ClipSlots, verbs.WipeSlots]:
+    return verbs.ClipSlots((WEIGHT,), problem.gradient_step.box, ONE), verbs.WipeSlots(
+        (*LEVEL_SLOTS, CONTEXT)
+    )
 
 
 def _prediction(levels: int, ranges: tuple[float, float, float]) -> tuple[Layer, ...]:
@@ -374,8 +367,8 @@ def _prediction(levels: int, ranges: tuple[float, float, float]) -> tuple[Layer,
     quantise = (_quantise("x", level_x, ranges[0]), _quantise(WEIGHT, level_w, ranges[2]))
     key = Combination((level_x, level_w), (levels / 2, levels**2 / 2))
     gate = 2.0 ** ceil(log2(levels**2 + 2))
-    look_up = MapSlots((Summand(key, PREDICTION_TABLE),), IS_QUERY, (IS_EXAMPLE,), gate, "y")
+    look_up = verbs.MapSlots((Summand(key, PREDICTION_TABLE),), IS_QUERY, (IS_EXAMPLE,), gate, "y")
     return (
         Layer("quantise", quantise),
-        Layer("look up prediction", (look_up, WipeSlots((level_x, level_w)))),
+        Layer("look up prediction", (look_up, verbs.WipeSlots((level_x, level_w)))),
     )

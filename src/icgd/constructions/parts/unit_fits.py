@@ -12,7 +12,7 @@ from icgd.approximation.clipping import fit_clip
 from icgd.approximation.gate import fit_gate
 from icgd.approximation.ridge_line import CLOSE_ENOUGH
 from icgd.approximation.ridge_sum import (
-    MOST_UNITS,
+    accurate,
     fit_loss_slope,
     fit_product,
     fit_ridge_sum,
@@ -26,7 +26,6 @@ from icgd.constructions.parts.ranges import (
     largest_size,
     ranges_on_domain,
 )
-from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY
 from icgd.problems.arrays import dtype_named
 from icgd.problems.functions import ScalarFunction
@@ -142,14 +141,11 @@ class _Fitting:
         """r and s r'(t) on all preactivations but those of the output."""
         function = self.target.layer_activation(1).value
         reach = self._roomy(max(ranges.preactivations[:-1], default=1.0))
-        slope = fit_slope_product(
-            function,
-            (1.0, reach),
-            self.activation,
+        how = {"roundoff": self.roundoff, "kink_width": self.kink_width}
+        slope = accurate(
+            lambda n: fit_slope_product(function, (1.0, reach), self.activation, n, **how),
             self.units,
-            roundoff=self.roundoff,
-            accuracy=LARGEST_FIT_ERROR,
-            kink_width=self.kink_width,
+            LARGEST_FIT_ERROR,
         )
         # Lines wipe numbers up to 1, so that r has to reach as far if it is one.
         value = self._value(function, max(reach, 1.0) if function == IDENTITY else reach)
@@ -175,21 +171,12 @@ class _Fitting:
         )
 
     def _clip(self, reaches: dict[str, float]) -> RidgeSum:
-        box, reach, units = self.problem.gradient_step.box, reaches["weights"], self.units
-        clip = fit_clip(box, reach, self.activation, units, roundoff=self.roundoff)
-        limit = LARGEST_FIT_ERROR * box
-        if clip.largest_error <= limit:
-            return clip
-        more = sorted({min(2**n * units, MOST_UNITS) for n in range(1, 10)})
-        errors = ((n, fit_clip(box, reach, self.activation, n).largest_error) for n in more)
-        raise SettingError.box_too_large(
-            "the clip",
-            (reach,),
-            f"{units} {self.activation} units",
-            clip.largest_error,
-            limit,
-            next((n for n, error in errors if error <= limit), None),
-            most=MOST_UNITS,
+        box, reach = self.problem.gradient_step.box, reaches["weights"]
+        return accurate(
+            lambda n: fit_clip(box, reach, self.activation, n, roundoff=self.roundoff),
+            self.units,
+            LARGEST_FIT_ERROR * box,
+            lambda clip: clip.largest_error,
         )
 
     def _reaches(
