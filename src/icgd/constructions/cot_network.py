@@ -41,14 +41,10 @@ from typing import ClassVar
 
 from icgd.approximation import lattice
 from icgd.constructions.base import AbstractConstruction, kink_width_within, name_dtype
+from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
 from icgd.constructions.parts.look_ups import largest_output, looked_up
-from icgd.constructions.parts.ranges import (
-    LARGEST_ARGUMENT,
-    ROUNDING_ROOM,
-    backward_ranges,
-    ranges_on_domain,
-)
+from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.problems.activations import IDENTITY, Activation
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import Loss
@@ -214,8 +210,8 @@ def _block(problem: Problem, settings: CotNetwork) -> ChainBlock:
 def _reaches(problem: Problem) -> Reaches:
     """What a grid must cover on the domain, or the largest that it can."""
     update, target = problem.gradient_step, problem.network
-    ranges = ranges_on_domain(problem, 0.0, largest_output)
-    backward = backward_ranges(problem, ranges, 0.0)
+    ranges = sizes.ranges_on_domain(problem, 0.0, largest_output)
+    backward = sizes.backward_ranges(problem, ranges, 0.0)
     pulled_back = max(
         width * update.box * delta
         for width, delta in zip(target.widths[1:], backward.deltas, strict=True)

@@ -32,7 +32,8 @@ from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.approximation.ridge_sum import FEWEST_UNITS, MOST_UNITS
 from icgd.constructions.base import AbstractConstruction, kink_width_within, name_dtype
 from icgd.constructions.parts.forward_pass import units_slot
-from icgd.constructions.parts.ranges import without_digits
+from icgd.constructions.parts.layouts import network_layout
+from icgd.constructions.parts.ranges import coupled_outputs, loss_parts, without_digits
 from icgd.constructions.parts.unit_fits import Fits, fit_all, jacobian, preactivation
 from icgd.problems.activations import IDENTITY
 from icgd.problems.domain import Domain
@@ -51,7 +52,7 @@ from icgd.program.instructions import (
     Combination,
     Instruction,
 )
-from icgd.program.layout import Layout, Role, Slot
+from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import EXAMPLE_SHARE
@@ -93,17 +94,12 @@ class Recursion(AbstractConstruction):
                 f"its target has a linear output, not {problem.network.output_activation}: the "
                 "recursion starts from the derivatives of z_n itself."
             )
-        if problem.loss_function.slope_parts is None:
-            return (
-                f"the slope of the {problem.loss} loss couples all outputs, and is not a function "
-                "of one prediction and one label, which is what its MLP layer evaluates; the "
-                "logistic loss (one output a class) is."
-            )
-        return without_digits(problem)
+        expected = "a function of one prediction and one label, which its MLP layer evaluates"
+        return coupled_outputs(problem, expected) or without_digits(problem)
 
     def may_be_accurate(self, problem: Problem) -> bool:
         units = UNIT_ACTIVATIONS[self.unit_activation or default_activation(problem.network)]
-        loss = (part.function for part in problem.loss_function.slope_parts or ())
+        loss = (part.function for part in loss_parts(problem))
         has_curves = any(isinstance(function, SmoothFunction) for function in loss)
         return units.bends and not (units.kinked and has_curves)  # the others have no sharp clip
 
@@ -165,27 +161,18 @@ def _argument(layer: int) -> Argument:
 
 def _layout(target: MLP) -> Layout:
     layers, widths = range(1, target.depth + 1), target.widths
-    shapes = {j: (widths[j], widths[j - 1]) for j in layers}
-    jacobians = [(m, j) for m in layers for j in range(1, m)]
     stored = layers[1:] or layers
-    return Layout(
-        (
-            Slot("x", (target.input_width,), Role.INPUT),
-            Slot("y", (target.output_width,), Role.LABEL),
-            *(Slot(f"weights_{j}", shapes[j], Role.PARAMETER) for j in layers),
-            *(Slot(units_slot(m), (widths[m],), Role.SCRATCH) for m in layers[:-1]),
-            *(Slot(preactivation(m), (widths[m],), Role.SCRATCH) for m in stored),
-            *(
-                Slot(jacobian(m, j), (widths[m], widths[j] * widths[j - 1]), Role.SCRATCH)
-                for m, j in jacobians
-            ),
-            Slot("loss_slope", (target.output_width,), Role.SCRATCH),
-            Slot(ONE, (1,), Role.CONSTANT),
-            Slot(IS_QUERY, (1,), Role.CONSTANT),
-            Slot(TOKENS_PER_EXAMPLE, (1,), Role.CONSTANT),
-            Slot(EXAMPLE_SHARE, (1,), Role.CONSTANT),
-        )
-    )
+    scratch = [
+        *((units_slot(m), (widths[m],)) for m in layers[:-1]),
+        *((preactivation(m), (widths[m],)) for m in stored),
+        *(
+            (jacobian(m, j), (widths[m], widths[j] * widths[j - 1]))
+            for m in layers
+            for j in range(1, m)
+        ),
+        ("loss_slope", (target.output_width,)),
+    ]
+    return network_layout(target, scratch, (ONE, IS_QUERY, TOKENS_PER_EXAMPLE, EXAMPLE_SHARE))
 
 
 def forward_pass(target: MLP, reaches: dict[str, float]) -> list[Layer]:
@@ -230,13 +217,8 @@ def _derivatives(target: MLP, m: int, reaches: dict[str, float]) -> list[Instruc
 
 
 def _loss_slope(problem: Problem) -> Layer:
-    slope = verbs.SlopeOfLoss(
-        prediction=preactivation(problem.network.depth),
-        label="y",
-        loss=problem.loss,
-        function=f"slope of {problem.loss}",
-        write="loss_slope",
-    )
+    prediction, function = preactivation(problem.network.depth), f"slope of {problem.loss}"
+    slope = verbs.SlopeOfLoss(prediction, "y", problem.loss, function, write="loss_slope")
     return Layer("loss slope", (slope,))
 
 

@@ -23,19 +23,12 @@ from typing import ClassVar
 
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, kink_width_within
+from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.backward_pass import backward_pass, loss_argument
 from icgd.constructions.parts.forward_pass import forward_pass, slopes, units_slot
 from icgd.constructions.parts.layouts import layer_slots, network_layout
 from icgd.constructions.parts.look_ups import needed_functions
-from icgd.constructions.parts.ranges import (
-    LARGEST_ARGUMENT,
-    ROUNDING_ROOM,
-    coupled_outputs,
-    largest_argument,
-    loss_parts,
-    ranges_on_domain,
-    without_digits,
-)
+from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY
 from icgd.problems.functions import SmoothFunction
@@ -81,7 +74,7 @@ class ReluStack(AbstractConstruction):
 
     def objection(self, problem: Problem) -> str | None:
         expected = "a sum of functions of one variable, which is what its MLP layer evaluates"
-        return coupled_outputs(problem, expected) or without_digits(problem)
+        return sizes.coupled_outputs(problem, expected) or sizes.without_digits(problem)
 
     def may_be_accurate(self, problem: Problem) -> bool:
         needed = needed_functions(problem).values()
@@ -126,7 +119,9 @@ def _fitted_functions(problem: Problem, pieces: int, kink_width: float) -> tuple
     needed = needed_functions(problem)
     margin = 0.0
     while True:
-        reach = ROUNDING_ROOM * largest_argument(problem, ranges_on_domain(problem, margin))
+        reach = ROUNDING_ROOM * sizes.largest_argument(
+            problem, sizes.ranges_on_domain(problem, margin)
+        )
         functions = tuple(
             fit_relu_sum(function, -reach, reach, pieces, kink_width)
             for function in needed.values()
@@ -156,7 +151,8 @@ def _gate(functions: tuple[ReluSum, ...]) -> float:
 def _loss_slope(problem: Problem, gate: float) -> Layer:
     prediction = units_slot(problem.network.depth)
     summands = tuple(
-        Summand(loss_argument(part, prediction), part.function.name) for part in loss_parts(problem)
+        Summand(loss_argument(part, prediction), part.function.name)
+        for part in sizes.loss_parts(problem)
     )
     slope = verbs.MapSlots(summands, IS_EXAMPLE, (IS_QUERY,), gate, "loss_slope")
     return Layer("loss slope", (slope,))

@@ -32,22 +32,12 @@ from typing import ClassVar
 from icgd.approximation import lattice
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, kink_width_within, name_dtype
+from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.backward_pass import loss_argument
 from icgd.constructions.parts.forward_pass import units_slot
 from icgd.constructions.parts.layouts import layer_slots, network_layout
 from icgd.constructions.parts.look_ups import largest_output, looked_up, needed_functions, overshoot
-from icgd.constructions.parts.ranges import (
-    LARGEST_ARGUMENT,
-    ROUNDING_ROOM,
-    BackwardRanges,
-    Ranges,
-    backward_ranges,
-    coupled_outputs,
-    largest_argument,
-    largest_loss_argument,
-    loss_parts,
-    ranges_on_domain,
-)
+from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.errors import SettingError
 from icgd.problems import activations
 from icgd.problems.activations import Activation
@@ -107,10 +97,10 @@ class SoftmaxStack(AbstractConstruction):
 
     def objection(self, problem: Problem) -> str | None:
         expected = "a sum of functions of one variable, which is what its heads look up"
-        if reason := coupled_outputs(problem, expected):
+        if reason := sizes.coupled_outputs(problem, expected):
             return reason
-        ranges = ranges_on_domain(problem, 0.0, largest_output)
-        largest = max(*ranges.preactivations, *backward_ranges(problem, ranges, 0.0).deltas)
+        ranges = sizes.ranges_on_domain(problem, 0.0, largest_output)
+        largest = max(*ranges.preactivations, *sizes.backward_ranges(problem, ranges, 0.0).deltas)
         if not largest <= LARGEST_ARGUMENT:
             return (
                 f"its preactivations or slopes can reach {largest:.3g} on the domain, where "
@@ -137,19 +127,19 @@ class _Builder:
     problem: Problem
     settings: SoftmaxStack
     look_ups: tuple[LatticeFunction, ...]
-    forward: Ranges
-    backward: BackwardRanges
+    forward: sizes.Ranges
+    backward: sizes.BackwardRanges
 
     @classmethod
     def of(cls, problem: Problem, settings: SoftmaxStack) -> _Builder:
         """Fit the look-ups on ranges that allow for their own errors, which they widen."""
         margin = 0.0
         while True:
-            forward = _roomy(ranges_on_domain(problem, margin, largest_output))
+            forward = _roomy(sizes.ranges_on_domain(problem, margin, largest_output))
             look_ups = _fitted(problem, forward, settings)
             excess = overshoot(problem, forward, look_ups)
             if excess <= margin:
-                backward = backward_ranges(problem, forward, margin)
+                backward = sizes.backward_ranges(problem, forward, margin)
                 return cls(problem, settings, look_ups, forward, backward)
             margin = 1.25 * excess
             if not margin <= LARGEST_ARGUMENT:
@@ -228,7 +218,7 @@ class _Builder:
 
     @property
     def loss_parts(self) -> tuple[SlopePart, ...]:
-        return loss_parts(self.problem)
+        return sizes.loss_parts(self.problem)
 
     def loss_argument(self, part: SlopePart) -> Combination:
         return loss_argument(part, units_slot(self.depth))
@@ -343,7 +333,7 @@ class _Builder:
     def relu_sum(self, name: str) -> ReluSum:
         """A function that an MLP evaluates: piecewise linear, or a step."""
         function = needed_functions(self.problem)[name]
-        reach = ROUNDING_ROOM * largest_argument(self.problem, self.forward)
+        reach = ROUNDING_ROOM * sizes.largest_argument(self.problem, self.forward)
         return fit_relu_sum(function, -reach, reach, kink_width=self.settings.kink_width)
 
     def layout(self, layers: Iterable[Layer], functions: Iterable[Function]) -> Layout:
@@ -368,15 +358,15 @@ def _written(layers: Iterable[Layer]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for part in instructions for name in part.writes()))
 
 
-def _roomy(ranges: Ranges) -> Ranges:
-    return Ranges(
+def _roomy(ranges: sizes.Ranges) -> sizes.Ranges:
+    return sizes.Ranges(
         tuple(ROUNDING_ROOM * size for size in ranges.preactivations),
         tuple(ROUNDING_ROOM * size for size in ranges.outputs),
     )
 
 
 def _fitted(
-    problem: Problem, forward: Ranges, settings: SoftmaxStack
+    problem: Problem, forward: sizes.Ranges, settings: SoftmaxStack
 ) -> tuple[LatticeFunction, ...]:
     functions = looked_up(problem)
     registers = settings.registers
@@ -385,8 +375,8 @@ def _fitted(
     reach = max(
         *forward.preactivations,
         *(
-            largest_loss_argument(problem, part, forward.outputs[-1])
-            for part in loss_parts(problem)
+            sizes.largest_loss_argument(problem, part, forward.outputs[-1])
+            for part in sizes.loss_parts(problem)
         ),
     )
     if registers is not None:

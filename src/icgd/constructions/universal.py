@@ -32,6 +32,7 @@ from torch import Tensor
 
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.constructions.base import AbstractConstruction, kink_width_within
+from icgd.constructions.parts.layouts import network_layout
 from icgd.constructions.parts.ranges import ROUNDING_ROOM, backward_ranges, ranges_on_domain
 from icgd.constructions.table_size import table_size
 from icgd.errors import SettingError
@@ -44,7 +45,7 @@ from icgd.problems.settings import count
 from icgd.program import instructions as verbs
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import IDENTITY, IS_EXAMPLE, IS_QUERY, ONE, Combination, Summand
-from icgd.program.layout import Layout, Role, Slot
+from icgd.program.layout import Layout
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.program.table_instructions import AverageExamples, LookUpStep
@@ -134,7 +135,7 @@ class Universal(AbstractConstruction):
         staircase = levels_of(levels, self.kink_width)
         return StackProgram(
             construction=self.name,
-            layout=_layout(),
+            layout=_layout(problem.network),
             functions=(staircase, _steps(problem, head), _predictions(problem, levels)),
             block=(
                 Layer("quantise", tuple(map(_quantise, ("x", "y", WEIGHT), LEVEL_SLOTS, ranges))),
@@ -166,18 +167,9 @@ def _require_size(problem: Problem, n_examples: int, levels: int) -> None:
         raise SettingError.keys_too_close(levels, n_examples)
 
 
-def _layout() -> Layout:
-    scratch = [Slot(name, (1,), Role.SCRATCH) for name in (*LEVEL_SLOTS, CONTEXT)]
-    constants = [Slot(name, (1,), Role.CONSTANT) for name in (ONE, IS_EXAMPLE, IS_QUERY)]
-    return Layout(
-        (
-            Slot("x", (1,), Role.INPUT),
-            Slot("y", (1,), Role.LABEL),
-            Slot(WEIGHT, (1, 1), Role.PARAMETER),
-            *scratch,
-            *constants,
-        )
-    )
+def _layout(target: MLP) -> Layout:
+    scratch = [(name, (1,)) for name in (*LEVEL_SLOTS, CONTEXT)]
+    return network_layout(target, scratch, (ONE, IS_EXAMPLE, IS_QUERY))
 
 
 def level_values(levels: int) -> Tensor:
