@@ -50,13 +50,7 @@ from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Argument, Combination, Summand
 from icgd.program.layout import Layout
 from icgd.program.program import Layer
-from icgd.program.registers import (
-    IS_REGISTER,
-    LOG_EXAMPLES,
-    REGISTER_SLOTS,
-    SCALE_SIZE,
-    value_slot,
-)
+from icgd.program.registers import IS_REGISTER, LOG_EXAMPLES, REGISTER_SLOTS, SCALE_SIZE, value_slot
 from icgd.program.stack import StackProgram
 
 FEWEST_REGISTERS = 32
