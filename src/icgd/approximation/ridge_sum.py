@@ -19,7 +19,7 @@ import torch
 from icgd.approximation.bends import kinked_slope
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.approximation.ridge_line import DOUBLE_ROUNDOFF, LARGEST_COEFFICIENT, fit_line
-from icgd.approximation.ridge_proof import Profile, joined
+from icgd.approximation.ridge_proof import Box, Profile, joined
 from icgd.approximation.slope_product import by_quotient
 from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.activations import IDENTITY
@@ -60,11 +60,7 @@ def fit_ridge_sum(
 
 
 def fit_product(
-    half_widths: tuple[float, float],
-    activation: str,
-    units: int,
-    *,
-    roundoff: float = DOUBLE_ROUNDOFF,
+    half_widths: Box, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
     """The product a b on |a| <= half_widths[0], |b| <= half_widths[1].
 
@@ -81,7 +77,7 @@ def fit_product(
 
 def fit_slope_product(
     function: ScalarFunction,
-    half_widths: tuple[float, float],
+    half_widths: Box,
     activation: str,
     units: int,
     *,
@@ -111,12 +107,7 @@ def fit_slope_product(
 
 
 def fit_loss_slope(
-    loss: Loss,
-    half_widths: tuple[float, float],
-    activation: str,
-    units: int,
-    *,
-    roundoff: float = DOUBLE_ROUNDOFF,
+    loss: Loss, half_widths: Box, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
     """u(p, y) = d loss / d p on |p| <= half_widths[0], |y| <= half_widths[1]."""
     check_box(half_widths, activation, units)

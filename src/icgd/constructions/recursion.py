@@ -224,38 +224,29 @@ def _loss_slope(problem: Problem) -> Layer:
 
 def _gradient_step(problem: Problem, fits: Fits) -> Layer:
     """The last layer's weights depend on r(z_{n-1}) alone, the others on their Jacobians."""
-    depth = problem.network.depth
-    jacobians = {f"weights_{j}": jacobian(depth, j) for j in range(1, depth)}
-    last = (f"weights_{depth}", units_slot(depth - 1))
-    scale = -problem.gradient_step.step_size / 2
-    if UNIT_ACTIVATIONS[fits.activation].bends:
-        return Layer("gradient step", _gated_step(jacobians, last, scale, fits))
-    left = fits.reaches["loss_slope"]
-    others = [
-        verbs.AddJacobian("loss_slope", slot, (left, fits.reaches[slot]), "a b", scale, write)
-        for write, slot in jacobians.items()
-    ]
-    write, slot = last
-    outer = verbs.AddOuterProduct(
-        "loss_slope", slot, (left, fits.reaches[slot]), "a b", scale, write
-    )
-    return Layer("gradient step", (*others, outer))
+    depth, scale = problem.network.depth, -problem.gradient_step.step_size / 2
+    add = _add_gated if UNIT_ACTIVATIONS[fits.activation].bends else _add_fitted
+    others = [add(fits, jacobian(depth, j), scale, f"weights_{j}") for j in range(1, depth)]
+    last = add(fits, units_slot(depth - 1), scale, f"weights_{depth}", is_last=True)
+    return Layer("gradient step", (*others, last))
 
 
-def _gated_step(
-    jacobians: dict[str, str], last: tuple[str, str], scale: float, fits: Fits
-) -> tuple[Instruction, ...]:
+def _add_fitted(
+    fits: Fits, slot: str, scale: float, write: str, is_last: bool = False
+) -> Instruction:
+    reaches = (fits.reaches["loss_slope"], fits.reaches[slot])
+    verb = verbs.AddOuterProduct if is_last else verbs.AddJacobian
+    return verb("loss_slope", slot, reaches, "a b", scale, write)
+
+
+def _add_gated(
+    fits: Fits, slot: str, scale: float, write: str, is_last: bool = False
+) -> Instruction:
     """Activations that bend like relu multiply by what they are: nothing is fitted."""
     gate = 2.0 ** (1 + ceil(log2(fits.reaches["loss_slope"])))
     sharpness = SHARPNESS if UNIT_ACTIVATIONS[fits.activation].off_relu else 1.0
-
-    def add(
-        verb: type[verbs.AddGatedProduct | verbs.AddGatedJacobian], write: str, slot: str
-    ) -> Instruction:
-        return verb("loss_slope", slot, fits.reaches[slot], gate, sharpness, scale, write)
-
-    others = [add(verbs.AddGatedJacobian, write, slot) for write, slot in jacobians.items()]
-    return (*others, add(verbs.AddGatedProduct, *last))
+    verb = verbs.AddGatedProduct if is_last else verbs.AddGatedJacobian
+    return verb("loss_slope", slot, fits.reaches[slot], gate, sharpness, scale, write)
 
 
 def _clip_and_wipe(problem: Problem, reaches: dict[str, float]) -> Layer:

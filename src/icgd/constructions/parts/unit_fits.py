@@ -94,7 +94,7 @@ class _Fitting:
             reaches = self._reaches(wide, ranges, slope, loss)
             clip = self._clip(reaches)
             if value.largest_error <= margin and clip.largest_error <= overshoot:
-                return self._all(value, slope, loss, clip, reaches)
+                return self._all([value, slope, loss, clip], reaches)
             margin = max(margin, SLACK * value.largest_error)
             overshoot = max(overshoot, SLACK * clip.largest_error)
 
@@ -103,16 +103,9 @@ class _Fitting:
         box = self.problem.gradient_step.box
         return HARDLY + SLACK * self._with(fit_clip, box, 2 * box)(self.units).largest_error
 
-    def _all(
-        self,
-        value: RidgeSum,
-        slope: RidgeSum,
-        loss: RidgeSum,
-        clip: RidgeSum,
-        reaches: dict[str, float],
-    ) -> Fits:
-        functions = [value, slope] if self.target.depth > 1 else []
-        functions += [loss, clip]
+    def _all(self, fitted: list[RidgeSum], reaches: dict[str, float]) -> Fits:
+        """With r and s r'(t) first, which a network of one layer does not need."""
+        functions = fitted if self.target.depth > 1 else fitted[2:]
         if IDENTITY.name not in (function.name for function in functions):
             functions.append(self._thrifty(ridge_sum.fit_ridge_sum, IDENTITY, 1.0))
         functions.append(self._thrifty(fit_gate, reaches[preactivation(self.target.depth)]))
