@@ -6,10 +6,9 @@ from time import perf_counter
 import torch
 
 import icgd
-from icgd.approximation.lattice import choose_lattice, fit_lattice, identity
-from icgd.approximation.relu_sum import asymptotic_optimum, fit_relu_sum
+from icgd.approximation.lattice import fit_to_accuracy, identity
+from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.approximation.ridge_sum import (
-    evaluate,
     fit_loss_slope,
     fit_product,
     fit_ridge_sum,
@@ -20,6 +19,7 @@ from icgd.problems.functions import SmoothFunction
 from icgd.problems.losses import LOGISTIC
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.program.ridge import RidgeSum
+from tests.approximation.yardsticks import asymptotic_optimum, choose_lattice, evaluate
 
 
 def fits() -> list[dict[str, object]]:
@@ -43,7 +43,7 @@ def _fit(function: SmoothFunction) -> dict[str, object]:
 def lattices() -> list[dict[str, object]]:
     """Tokens of a softmax lattice for an accuracy: the identity on [-1, 1], tanh on [-6, 6]."""
     line = identity(choose_lattice(1.0, 1e-13))
-    tanh = [fit_lattice(TANH, 6.0, accuracy=accuracy) for accuracy in (1e-6, 1e-9, 1e-11)]
+    tanh = [fit_to_accuracy((TANH,), 6.0, accuracy)[0] for accuracy in (1e-6, 1e-9, 1e-11)]
     return [
         {
             "function": head.name,

@@ -6,11 +6,12 @@ import pytest
 
 import icgd
 from icgd import choice
-from icgd.choice import is_accurate
+from icgd.choice import FULL_ACCURACY
 from icgd.constructions.recursion import Recursion
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, ToleranceError, UnsupportedProblemError
 from icgd.problems.activations import ACTIVATIONS
+from icgd.tolerance import function_error
 from icgd.weights.summary import summarise
 from tests.cases import BATCHED, KERNEL_CASES
 
@@ -51,13 +52,13 @@ LINEAR = {
 }
 
 
-def exhaustive(problem: icgd.Problem, **settings) -> str:
+def exhaustive(problem: icgd.Problem) -> str:
     """Build all that serve; of the accurate ones the fewest weights, then the least arithmetic."""
     costs = {}
     for name, construction in CONSTRUCTIONS.items():
         if construction.why_not(problem) is None and not construction.is_last_resort:
-            run = icgd.compile(problem, name, n_steps=2, **settings)
-            if is_accurate(run.program):
+            run = icgd.compile(problem, name, n_steps=2)
+            if function_error(run.program) <= FULL_ACCURACY["float64"]:
                 costs[name] = (run.summary().parameters, run.summary().flops)
     return min(costs, key=costs.__getitem__)
 
@@ -71,8 +72,8 @@ def test_the_choice_is_that_of_a_search_through_all(problem):
 
 @pytest.mark.parametrize("problem", LINEAR.values(), ids=LINEAR)
 def test_the_choice_for_a_linear_model_is_that_of_a_search_through_all(problem):
-    compiled = icgd.compile(problem, n_steps=2, n_examples=5)
-    assert compiled.program.construction == exhaustive(problem, n_examples=5)
+    compiled = icgd.compile(problem, n_steps=2)
+    assert compiled.program.construction == exhaustive(problem)
 
 
 def test_the_choices_are_these():
@@ -171,15 +172,26 @@ def test_settings_leave_those_that_have_them():
         assert compiled == icgd.compile(problem, expected, n_steps=1, **settings)
 
 
+@pytest.mark.parametrize("name", [None, "softmax-stack", "recursion"])
+def test_a_dtype_may_be_called_as_torch_calls_it(name):
+    problem = problem_of((2, 3, 1))
+    by_name, by_torch = (
+        icgd.compile(problem, name, n_steps=1, dtype=dtype)
+        for dtype in ("float32", "torch.float32")
+    )
+    assert by_name == by_torch
+
+
 def test_settings_that_nobody_has_are_refused():
     problem = problem_of((2, 3, 1))
     with pytest.raises(SettingError) as refused:
         icgd.compile(problem, n_steps=1, peices=9)
     assert str(refused.value) == (
-        "relu-stack has no setting 'peices'; its settings are pieces, kink_width. Did you mean "
-        "'pieces'?"
+        "No construction that serves this problem has all of the given settings (peices): "
+        "relu-stack has pieces, kink_width; softmax-stack has registers, kink_width, dtype; "
+        "recursion has units, unit_activation, kink_width, dtype. Did you mean 'pieces'?"
     )
-    with pytest.raises(SettingError, match=r"has no setting 'registers'.* of softmax-stack"):
+    with pytest.raises(SettingError, match=r"settings \(pieces, registers\): relu-stack has"):
         icgd.compile(problem, n_steps=1, pieces=9, registers=40)
     with pytest.raises(SettingError, match="Give either pieces or tolerance, not both"):
         icgd.compile(problem, n_steps=1, pieces=9, tolerance=0.1)

@@ -12,10 +12,11 @@ from icgd.errors import SettingError, ToleranceError
 from icgd.problems.problem import Problem
 from icgd.problems.settings import positive
 from icgd.problems.task import Task
-from icgd.program.functions import Function, LatticeFunction
 from icgd.program.instructions import IDENTITY, SQUARE
 from icgd.program.program import AbstractProgram
-from icgd.program.stack import StackProgram
+
+LARGEST_EXCESS = 1e6
+"""A bound that is further above the tolerance says little about the setting that is needed."""
 
 
 @dataclass(frozen=True)
@@ -38,48 +39,127 @@ class Tolerance:
     ) -> Compiled:
         """The compiled run with about the coarsest setting whose proved step error is small enough.
 
-        Gives up at the finest setting, or if twice the best one so far is no better. That tells
-        nothing while a bound is not below the box, to which all weights are clipped. It also gives
-        up where a run has more weights than there is `room` for. Raises `ToleranceError`.
+        The search gives up at the finest setting, where twice the best setting is no better, and
+        where a run has more weights than there is `room` for. It raises `ToleranceError` then.
         """
         if construction.setting is None:
             return self._exact_within(Compiled(problem, construction.program(problem, n_steps)))
         _require_default(construction)
-        setting = best_setting = construction.coarsest
-        best = inf
-        while True:
-            setting, compiled = _first_buildable(construction, problem, n_steps, setting)
-            if compiled.summary().parameters > room:
-                raise ToleranceError.no_room(self.size, construction.name, room)
-            bound = _step_bound(compiled, self.task)
-            if bound <= self.size:
-                return compiled
-            if bound < best:
-                best, best_setting = bound, setting
-            stuck = setting >= 2 * best_setting and best < problem.gradient_step.box
-            if stuck or setting == construction.finest or not _has_smooth_functions(compiled):
-                reason = _why_unreachable(compiled.program, self.task)
-                finest = f"{best_setting} {construction.setting}"
-                raise ToleranceError.unreachable(self.size, best, finest, reason)
-            predicted = construction.finer(setting, min(bound / self.size, 1e6))
-            setting = min(max(predicted, setting + 1), construction.finest)
+        return _Search(self, construction, problem, n_steps, room).coarsest()
+
+    def bound(self, compiled: Compiled) -> float:
+        """The largest error of a step that is proved for this run."""
+        if self.task is None:
+            return compiled.certificate().domain_step
+        run = compiled.run_task(self.task)
+        bounds = compiled.bounds_for(self.task, "fused").steps(self.task, run.parameters)
+        return float(bounds.max()) if bounds.numel() else 0.0
 
     def _exact_within(self, compiled: Compiled) -> Compiled:
         """A run that cannot be finer, if its rounding and what it looks up are exact enough."""
-        bound = _step_bound(compiled, self.task)
-        if not bound <= self.size:
-            looks_up = _has_smooth_functions(compiled)
-            fine = "rounding, and look-ups as fine as they can be, err"
-            errs = fine if looks_up else "rounding errs"
-            helps = (
-                "a smaller box or domain helps"
-                if self.task
-                else "prove it for one run with task=..."
+        bound = self.bound(compiled)
+        if bound <= self.size:
+            return compiled
+        finest, errs = "exact arithmetic", "rounding errs"
+        if can_be_finer(compiled.program):
+            finest = "look-ups of full accuracy"
+            errs = "rounding, and look-ups as fine as they can be, err"
+        helps = (
+            "a smaller box or domain helps" if self.task else "prove it for one run with task=..."
+        )
+        reason = self.kink_reason(compiled.program) or f"Only {errs}: {helps}."
+        raise ToleranceError.unreachable(self.size, bound, finest, reason)
+
+    def kink_reason(self, program: AbstractProgram) -> str | None:
+        """How a kink of the activation stands in the way, or None if there is no kink."""
+        if not program.has_kinks:
+            return None
+        if self.task is not None:
+            return "The run comes too close to a kink of the activation; see report.near_kinks."
+        return (
+            "On the whole domain some data fall on a kink of the activation. Prove it for one "
+            "run with task=..., or use a smooth activation."
+        )
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A run with one setting, and the step error that is proved for it."""
+
+    setting: int
+    compiled: Compiled
+    bound: float
+
+
+@dataclass(frozen=True)
+class _Search:
+    """A search through the settings of one construction, from coarse to fine."""
+
+    goal: Tolerance
+    construction: AbstractConstruction
+    problem: Problem
+    n_steps: int
+    room: float
+
+    def coarsest(self) -> Compiled:
+        """The first run that proves the tolerance."""
+        trial = best = self.trial(self.construction.coarsest)
+        while not trial.bound <= self.goal.size:  # also if it is not a number
+            best = min(best, trial, key=self.progress)
+            if self.is_over(trial, best):
+                raise self.refusal(best)
+            trial = self.trial(self.finer(trial))
+        return trial.compiled
+
+    def trial(self, setting: int) -> _Trial:
+        """The run with this setting, or with a finer one if this is too coarse for the problem."""
+        own, finest = str(self.construction.setting), self.construction.finest
+        try:
+            program = replace(self.construction, **{own: setting}).program(
+                self.problem, self.n_steps
             )
-            reason = _kink_reason(compiled.program, self.task) or f"Only {errs}: {helps}."
-            finest = "look-ups of full accuracy" if looks_up else "exact arithmetic"
-            raise ToleranceError.unreachable(self.size, bound, finest, reason)
-        return compiled
+        except SettingError:
+            if setting == finest:
+                raise
+            return self.trial(min(2 * setting, finest))
+        compiled = Compiled(self.problem, program)
+        if compiled.summary().parameters > self.room:
+            raise ToleranceError.no_room(self.goal.size, self.construction.name, self.room)
+        return _Trial(setting, compiled, self.goal.bound(compiled))
+
+    def progress(self, trial: _Trial) -> tuple[float, float]:
+        """The bound, and beyond the box, where all bounds are alike, the error of the functions."""
+        return min(self.problem.box or inf, trial.bound), function_error(trial.compiled.program)
+
+    def is_over(self, trial: _Trial, best: _Trial) -> bool:
+        """Whether finer settings are no better, or there are none."""
+        no_better = trial.setting >= 2 * best.setting
+        at_end = trial.setting == self.construction.finest
+        return no_better or at_end or not can_be_finer(trial.compiled.program)
+
+    def finer(self, trial: _Trial) -> int:
+        """The setting that is expected to prove the tolerance."""
+        excess = min(LARGEST_EXCESS, trial.bound / self.goal.size)
+        expected = self.construction.finer(trial.setting, excess)
+        return min(max(expected, trial.setting + 1), self.construction.finest)
+
+    def refusal(self, best: _Trial) -> ToleranceError:
+        """Why the tolerance cannot be proved, with the best that can be."""
+        finest = f"{best.setting} {self.construction.setting}"
+        reason = self.goal.kink_reason(best.compiled.program) or self.construction.limit
+        return ToleranceError.unreachable(self.goal.size, best.bound, finest, reason)
+
+
+def function_error(program: AbstractProgram) -> float:
+    """The largest certified error of a function, but for jumps, which no program can have."""
+    functions = (function for function in program.functions if not is_ramp(function))
+    return max((function.largest_error for function in functions), default=0.0)
+
+
+def can_be_finer(program: AbstractProgram) -> bool:
+    """Whether a function errs that is not a line or a square, which are accurate at any setting."""
+    curves = (f for f in program.functions if f.name not in (IDENTITY, SQUARE))
+    return any(not (curve.is_exact or is_ramp(curve)) for curve in curves)
 
 
 def _require_default(construction: AbstractConstruction) -> None:
@@ -88,55 +168,3 @@ def _require_default(construction: AbstractConstruction) -> None:
     default = next(field.default for field in fields(construction) if field.name == name)
     if getattr(construction, name) != default:
         raise SettingError.both(name, "tolerance")
-
-
-def _first_buildable(
-    construction: AbstractConstruction, problem: Problem, n_steps: int, setting: int
-) -> tuple[int, Compiled]:
-    """The run with this setting, or, if that is too coarse for the problem, with a finer one."""
-    while True:
-        finer = replace(construction, **{str(construction.setting): setting})
-        try:
-            return setting, Compiled(problem, finer.program(problem, n_steps))
-        except SettingError:
-            if setting == construction.finest:
-                raise
-            setting = min(2 * setting, construction.finest)
-
-
-def _step_bound(compiled: Compiled, task: Task | None) -> float:
-    if task is None:
-        return compiled.certificate().domain_step
-    run = compiled.run_task(task)
-    bounds = compiled.bounds_for(task, "fused").steps(task, run.parameters)
-    return float(bounds.max()) if bounds.numel() else 0.0
-
-
-def _has_smooth_functions(compiled: Compiled) -> bool:
-    functions = compiled.program.functions
-    return any(not (fit.is_exact or is_ramp(fit) or _is_line(fit)) for fit in functions)
-
-
-def _is_line(fit: Function) -> bool:
-    """Whether it is as good with few registers as with many."""
-    return isinstance(fit, LatticeFunction) and fit.name in {IDENTITY, SQUARE}
-
-
-def _why_unreachable(program: AbstractProgram, task: Task | None) -> str:
-    if reason := _kink_reason(program, task):
-        return reason
-    if isinstance(program, StackProgram) and program.step_table is not None:
-        return "The error falls like 1 / levels, and larger tables do not fit."
-    return "Rounding or the size of the domain stands in the way; a smaller box or domain helps."
-
-
-def _kink_reason(program: AbstractProgram, task: Task | None) -> str | None:
-    """What a kink of the activation has to do with it, or None."""
-    if not program.has_kinks:
-        return None
-    if task is not None:
-        return "The run comes too close to a kink of the activation; see report.near_kinks."
-    return (
-        "On the whole domain some data fall on a kink of the activation. Prove it for one "
-        "run with task=..., or use a smooth activation."
-    )

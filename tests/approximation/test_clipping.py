@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from icgd.approximation.clipping import BANDS, SMALLEST_BOUND, fit_clip
-from icgd.approximation.ridge_sum import evaluate
 from icgd.errors import SettingError, UnsupportedActivationError
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.program.ridge import RidgeSum
+from tests.approximation.yardsticks import evaluate
 
 SINGLE = 2.0**-24
 

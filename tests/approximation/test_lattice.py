@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from icgd.approximation import lattice
 from icgd.approximation.lattice import (
     LARGEST_VALUE,
-    choose_lattice,
-    fit_lattice,
     fit_on_grid,
     fit_to_accuracy,
     head,
@@ -24,11 +22,16 @@ from icgd.errors import SettingError
 from icgd.problems.catalog import FUNCTIONS, function_named
 from icgd.problems.functions import SmoothFunction
 from icgd.program.functions import LatticeFunction
+from tests.approximation.yardsticks import choose_lattice
 
 SMOOTH = [name for name, f in FUNCTIONS.items() if isinstance(f, SmoothFunction)]
 GROWING = ["gelu", "silu", "softplus"]
 BOUNDED = [name for name in SMOOTH if name not in GROWING]
 TANH = (function_named("tanh"), function_named("tanh'"))
+
+
+def fit_lattice(function: SmoothFunction, reach: float, accuracy: float) -> LatticeFunction:
+    return fit_to_accuracy((function,), reach, accuracy)[0]
 
 
 def gap(fit: LatticeFunction, function, s: torch.Tensor) -> float:
@@ -243,12 +246,6 @@ def test_float32_heads_err_by_less_than_1e_6(name, reach):
     fit = fit_lattice(function_named(name), reach, accuracy=1e-6)
     error = gap(fit, function_named(name), torch.linspace(-reach, reach, 10_001))
     assert 1e-8 < error <= 6e-7
-
-
-@pytest.mark.parametrize("accuracy", [0.0, 1e-16, 1.0, float("nan")])
-def test_an_accuracy_out_of_range_is_refused(accuracy):
-    with pytest.raises(SettingError, match="accuracy must"):
-        choose_lattice(1.0, accuracy)
 
 
 def test_an_accuracy_below_rounding_is_refused_with_the_best_error():

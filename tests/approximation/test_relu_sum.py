@@ -7,11 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, asymptotic_optimum, fit_relu_sum
+from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
 from icgd.errors import SettingError
 from icgd.problems.catalog import FUNCTIONS, function_named
 from icgd.problems.functions import KinkedFunction, SmoothFunction, StepFunction
 from icgd.program.functions import ReluSum
+from tests.approximation.yardsticks import asymptotic_optimum
 
 SMOOTH = [name for name, f in FUNCTIONS.items() if isinstance(f, SmoothFunction)]
 KINKED = [name for name, f in FUNCTIONS.items() if isinstance(f, KinkedFunction)]

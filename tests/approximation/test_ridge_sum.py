@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from icgd.approximation.ridge_sum import (
-    evaluate,
+    accurate,
     fit_loss_slope,
     fit_product,
     fit_ridge_sum,
@@ -14,6 +14,7 @@ from icgd.errors import SettingError, UnknownNameError, UnsupportedActivationErr
 from icgd.problems.activations import IDENTITY_FUNCTION, RELU, TANH
 from icgd.problems.losses import LOSSES
 from icgd.program.ridge import RidgeSum
+from tests.approximation.yardsticks import evaluate
 
 
 def points(fit: RidgeSum) -> torch.Tensor:
@@ -88,7 +89,9 @@ def test_what_is_a_line_is_exact(activation):
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_a_slope_that_jumps_is_met_off_its_bands(activation):
-    fit = fit_slope_product(RELU, (3.0, 2.0), activation, 8, accuracy=1e-11, kink_width=2.0**-4)
+    fit = accurate(
+        lambda n: fit_slope_product(RELU, (3.0, 2.0), activation, n, kink_width=2.0**-4), 8, 1e-11
+    )
     s, t = points(fit).T
     gap = (evaluate(fit, points(fit)) - s * (t > 0)).abs()
     on_band = t.abs() < 2.0**-4
@@ -124,18 +127,18 @@ def test_a_loss_that_couples_outputs_is_refused():
 def test_a_box_too_large_says_what_would_result_and_what_would_do():
     fit = fit_ridge_sum(TANH, 20.0, "relu", 8)
     with pytest.raises(SettingError) as caught:
-        fit_ridge_sum(TANH, 20.0, "relu", 8, accuracy=1e-3)
+        accurate(lambda n: fit_ridge_sum(TANH, 20.0, "relu", n), 8, 1e-3)
     assert str(caught.value) == (
         "The box [-20, 20] is too large for 8 relu units: the error of tanh would be "
         f"{fit.error:.3g}, above accuracy=0.001. About 32 would do; or use a smaller box."
     )
-    assert fit_ridge_sum(TANH, 20.0, "relu", 32, accuracy=1e-3).error <= 1e-3
+    assert accurate(lambda n: fit_ridge_sum(TANH, 20.0, "relu", n), 32, 1e-3).error <= 1e-3
     assert fit_ridge_sum(TANH, 20.0, "relu", 16).error > 1e-3
 
 
 def test_a_box_too_large_for_any_number_of_units_says_so():
     with pytest.raises(SettingError, match=r"\. Even 3200 would not do: use a smaller box\.$"):
-        fit_product((100.0, 100.0), "relu", 800, accuracy=1e-6)
+        accurate(lambda n: fit_product((100.0, 100.0), "relu", n), 800, 1e-6)
 
 
 @pytest.mark.parametrize("half_widths", [(0.0, 1.0), (1.0, float("inf")), (1.0, -2.0)])

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from icgd.approximation.ridge_sum import evaluate, fit_product, fit_ridge_sum
-from icgd.backends import unit_operations
+from icgd.approximation.ridge_sum import fit_product, fit_ridge_sum
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.rules import Machine, operation
@@ -18,6 +17,7 @@ from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.task import Task
 from icgd.program.ridge import Band
+from tests.approximation.yardsticks import evaluate
 from tests.cases import batch_of, make_case
 from tests.contracts.backend import RECURSION, distance
 

@@ -67,7 +67,7 @@ def test_without_a_step_size_the_construction_for_the_model_says_so():
 
 
 def test_prompts_have_any_length_and_their_number_of_examples_is_no_setting():
-    with pytest.raises(SettingError, match="cot-glm takes prompts of any length; leave n_examples"):
+    with pytest.raises(SettingError, match="cot-glm has no setting 'n_examples'; it has no"):
         icgd.compile(problem_of("logistic"), n_steps=1, n_examples=6)
 
 

@@ -153,7 +153,7 @@ def test_a_box_too_large_for_the_units_is_refused_with_its_error_and_what_would_
     box, rest = str(caught.value).split(" is too large for ")
     error, advice = rest.split(", above accuracy=0.5. ")
     assert box.startswith("The box [-30.")
-    assert error.startswith("32 cos units: the error of the clip would be 0.5")
+    assert error.startswith("32 cos units: the error of clip would be 0.5")
     assert advice == "About 64 would do; or use a smaller box."
     assert built(wide, "cos", units=64).activation == "cos"
 
@@ -178,7 +178,7 @@ def test_a_box_next_to_nothing_is_refused_unless_units_have_corners():
 
 def test_a_step_too_long_for_waves_to_clip_is_refused_with_its_error():
     """cos has to meet the corners of the box on all that a step can reach."""
-    with pytest.raises(SettingError, match=r"too large for 200 cos units: the error of the clip"):
+    with pytest.raises(SettingError, match=r"too large for 200 cos units: the error of clip"):
         built(problem_of((2, 3, 1), step_size=50.0), "cos")
 
 

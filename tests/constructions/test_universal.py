@@ -268,7 +268,7 @@ def test_other_constructions_take_no_number_of_examples():
         icgd.compile(PROBLEM, "relu-stack", n_steps=1, n_examples=2)
     assert str(caught.value) == (
         "relu-stack has no setting 'n_examples'; its settings are pieces, kink_width. n_examples "
-        "is a setting of universal, cot-ridge, cot-lasso, cot-glm."
+        "is a setting of universal."
     )
 
 

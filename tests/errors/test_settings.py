@@ -16,6 +16,12 @@ MESSAGES = [
         "'pieces'?",
     ),
     (
+        made(SettingError.no_owner, ["peices"], {"relu-stack": ("pieces",), "functional": ()}),
+        "No construction that serves this problem has all of the given settings (peices): "
+        "relu-stack has pieces; "
+        "functional has none. Did you mean 'pieces'?",
+    ),
+    (
         made(SettingError.beside_construction, "ReluStack", {"pieces": 8, "kink_width": 0.5}),
         "pieces=8, kink_width=0.5 was given beside a construction object, which has its own "
         "settings. Put it into the object: ReluStack(pieces=8, kink_width=0.5).",

@@ -6,7 +6,6 @@ The sums of units are random ones: heads have to evaluate them, not to approxima
 import pytest
 import torch
 
-from icgd.approximation.ridge_sum import evaluate
 from icgd.program.check import shape_problem
 from icgd.program.instructions import Argument, Combination, Instruction
 from icgd.program.layout import Layout, Role, Slot
@@ -29,6 +28,7 @@ from icgd.program.unit_instructions import (
 )
 from icgd.weights.lowering import lower_layer
 from icgd.weights.sizes import layer_size
+from tests.approximation.yardsticks import evaluate
 
 N_EXAMPLES, N_TOKENS = 3, 5
 

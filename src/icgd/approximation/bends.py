@@ -50,10 +50,7 @@ def kinked_line(function: KinkedFunction, half_width: float, activation: str) ->
 
 
 def kinked_slope(
-    function: KinkedFunction,
-    half_widths: tuple[float, float],
-    activation: str,
-    kink_width: float,
+    function: KinkedFunction, half_widths: tuple[float, float], activation: str, kink_width: float
 ) -> RidgeSum:
     """s r'(t), where r is `function`, with a band of `kink_width` on either side of every knot.
 

@@ -16,13 +16,7 @@ from dataclasses import dataclass
 from math import exp, floor, log
 
 from icgd.approximation.corner_halving import Halving, halving_of, periodic_error, step_distance
-from icgd.approximation.soft_clip import (
-    FAR,
-    SAFE,
-    SoftClip,
-    logistic_corner,
-    moved_by_rounding,
-)
+from icgd.approximation.soft_clip import FAR, SAFE, SoftClip, logistic_corner, moved_by_rounding
 from icgd.program.ridge import RidgeUnit
 
 BUMPS = 6

@@ -35,12 +35,7 @@ BANDS = 10
 
 
 def fit_clip(
-    bound: float,
-    reach: float,
-    activation: str,
-    units: int,
-    *,
-    roundoff: float = DOUBLE_ROUNDOFF,
+    bound: float, reach: float, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
     """clip(w) - w for |w| <= reach by at most `units` units.
 

@@ -34,22 +34,13 @@ def fit_gate(
     half_widths = (reach, 1.0)
     check_box(half_widths, activation, units)
     if unit_activation_named(activation).bends:
-        return by_bends(NAME, activation, half_widths, _relus(reach))
-    return _product(reach, activation, units, roundoff)
-
-
-def _relus(reach: float) -> list[RidgeUnit]:
-    off = 2.0 ** (1 + ceil(log2(reach)))
-    return [RidgeUnit((sign, off), -off, sign) for sign in (1.0, -1.0)]
-
-
-def _product(reach: float, activation: str, units: int, roundoff: float) -> RidgeSum:
+        off = 2.0 ** (1 + ceil(log2(reach)))
+        relus = [RidgeUnit((sign, off), -off, sign) for sign in (1.0, -1.0)]
+        return by_bends(NAME, activation, half_widths, relus)
     product = fit_product((1.0, 1.0), activation, units, roundoff=roundoff)
     scaled = tuple(_scaled(unit, reach) for unit in product.units)
-    fit = RidgeSum(NAME, activation, (reach, 1.0), scaled, reach * product.error)
-    return replace(
-        fit, error=fit.error + rounding(Profile(IDENTITY_FUNCTION, fit.half_widths), fit)
-    )
+    fit = RidgeSum(NAME, activation, half_widths, scaled, reach * product.error)
+    return replace(fit, error=fit.error + rounding(Profile(IDENTITY_FUNCTION, half_widths), fit))
 
 
 def _scaled(unit: RidgeUnit, reach: float) -> RidgeUnit:

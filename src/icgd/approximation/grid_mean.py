@@ -15,6 +15,7 @@ probit and softplus are means of no such family; their values are fitted on a la
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from math import exp, lgamma, log
 
@@ -60,15 +61,13 @@ def mean_of_link(link: str, reach: float) -> GridMean:
 def line(name: str, reach: float) -> GridMean:
     """s itself on [-reach, reach]: that of s / reach, times the reach."""
     unit = _from_lattice(name, 1.0, identity(line_lattice(1.0, LINE_HALF)))
-    return GridMean(
-        name=name,
+    return replace(
+        unit,
         reach=reach,
         points=tuple(point / reach for point in unit.points),
-        offsets=unit.offsets,
         values=tuple(reach * value for value in unit.values),
         error=reach * unit.error,
         size=reach * unit.size,
-        per_argument=unit.per_argument,
         per_offset=reach * unit.per_offset,
     )
 

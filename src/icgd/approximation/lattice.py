@@ -25,7 +25,6 @@ from torch import Tensor
 
 from icgd.errors import SettingError
 from icgd.problems.functions import SmoothFunction
-from icgd.problems.settings import positive
 from icgd.program.functions import LatticeFunction
 from icgd.shapes import Values
 
@@ -96,23 +95,6 @@ def head(function: LatticeFunction, s: Values) -> Values:
     return lattice_of(function).weights(s) @ torch.tensor(function.values, dtype=s.dtype)
 
 
-def choose_lattice(reach: float, accuracy: float) -> Lattice:
-    """The lattice with the fewest tokens that gives lines on [-reach, reach] this accuracy.
-
-    One cell on either side is enough for any reach; the rest is margin. Raises `SettingError`
-    below what float64 holds.
-    """
-    positive("reach", reach)
-    if not 1e-15 <= positive("accuracy", accuracy) < 1:
-        raise SettingError.out_of_range("accuracy", accuracy, least=1e-15, most=1.0)
-    relative = accuracy / reach
-    ratio = 0.5
-    while 4 * pi * ratio**2 * exp(-2 * pi**2 * ratio**2) > relative / 4:
-        ratio += 0.01
-    margin = ceil(ratio * sqrt(2 * log(8 / relative)))
-    return Lattice(reach, reach, ratio, 1 + margin)
-
-
 def line_lattice(reach: float, half: int) -> Lattice:
     """The lattice over given tokens for lines and squares; coarse, so that little is rounded."""
     return Lattice(reach, reach / min(2, half - LINE_MARGIN), RATIO, half)
@@ -131,11 +113,6 @@ def square(lattice: Lattice) -> LatticeFunction:
     """s^2: the second moment of the weights is s^2 + (rho h)^2."""
     variance = (lattice.ratio * lattice.spacing) ** 2
     return _certified("square", lattice, lattice.points() ** 2 - variance, torch.square)
-
-
-def fit_lattice(function: SmoothFunction, reach: float, *, accuracy: float) -> LatticeFunction:
-    """`function` on [-reach, reach] with about the fewest tokens whose proved error suffices."""
-    return fit_to_accuracy((function,), reach, accuracy)[0]
 
 
 @cache

@@ -74,13 +74,6 @@ def _fit(
     raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
 
 
-def asymptotic_optimum(function: SmoothFunction, low: float, high: float, pieces: int) -> float:
-    """(integral sqrt|f''|)^2 / (16 pieces^2): no continuous fit beats it for many pieces."""
-    z = torch.linspace(low, high, 200_001, dtype=torch.float64)
-    integral = torch.trapezoid(function.tower[2](z).abs().sqrt(), z)
-    return float(integral) ** 2 / (16 * pieces**2)
-
-
 def _exact(function: KinkedFunction, low: float, high: float) -> ReluSum:
     anchor = min(function.knots, key=abs, default=0.0)
     return ReluSum(

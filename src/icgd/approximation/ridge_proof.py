@@ -59,6 +59,10 @@ _LINE_STRIP = Strip(2.0, lambda reach: reach + 2.0)
 _SQUARE_STRIP = Strip(2.0, lambda reach: reach**2 + 4.0)
 
 
+Box = tuple[float, float]
+"""Half-widths of a box in two variables."""
+
+
 @dataclass(frozen=True)
 class Profile:
     """A function of t, or s times it, whose distance to a sum is to be proved on a box."""

@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
 from icgd.approximation.bends import kinked_slope
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.approximation.ridge_line import DOUBLE_ROUNDOFF, LARGEST_COEFFICIENT, fit_line
-from icgd.approximation.ridge_proof import Profile, joined, units_of
+from icgd.approximation.ridge_proof import Box, Profile, joined
 from icgd.approximation.slope_product import by_quotient
 from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.activations import IDENTITY_FUNCTION
@@ -49,83 +48,81 @@ def fit_ridge_sum(
     activation: str,
     units: int,
     *,
-    accuracy: float | None = None,
     roundoff: float = DOUBLE_ROUNDOFF,
 ) -> RidgeSum:
     """`function` on [-half_width, half_width] by at most `units` units.
 
     `roundoff` is the unit roundoff of the arithmetic that will evaluate the sum: in a coarse one,
-    small coefficients are worth some error. Raises `SettingError` if the proved error exceeds
-    `accuracy`. Both hold for all fits below.
+    small coefficients are worth some error. That holds for all fits below.
     """
     check_box((half_width,), activation, units)
-    return _accurate(
-        lambda n: fit_line(function, half_width, activation, n, roundoff=roundoff), units, accuracy
-    )
+    return fit_line(function, half_width, activation, units, roundoff=roundoff)
 
 
 def fit_product(
-    half_widths: tuple[float, float],
-    activation: str,
-    units: int,
-    *,
-    accuracy: float | None = None,
-    roundoff: float = DOUBLE_ROUNDOFF,
+    half_widths: Box, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
-    """The product a b on |a| <= half_widths[0], |b| <= half_widths[1]."""
+    """The product a b on |a| <= half_widths[0], |b| <= half_widths[1].
+
+    With u = a / A + b / B and v = a / A - b / B, a b = A B (u^2 - v^2) / 4.
+    """
     check_box(half_widths, activation, units)
-    return _accurate(
-        lambda n: _product(half_widths, activation, n, roundoff=roundoff), units, accuracy
-    )
+    first, second = half_widths
+    factor = first * second / 4
+    largest = LARGEST_COEFFICIENT / max(factor, 1.0)
+    line = fit_line(SQUARE, 2.0, activation, units // 2, largest, roundoff)
+    parts = [line.along((1 / first, sign / second), sign * factor) for sign in (1.0, -1.0)]
+    return joined("a b", half_widths, parts, Profile(IDENTITY_FUNCTION, half_widths))
 
 
 def fit_slope_product(
     function: ScalarFunction,
-    half_widths: tuple[float, float],
+    half_widths: Box,
     activation: str,
     units: int,
     *,
-    accuracy: float | None = None,
     roundoff: float = DOUBLE_ROUNDOFF,
     kink_width: float = DEFAULT_KINK_WIDTH,
 ) -> RidgeSum:
     """s r'(t) on |s| <= half_widths[0], |t| <= half_widths[1], where r is `function`.
 
     If r has kinks, the fit has a band of `kink_width` on either side of each, where its error is
-    as large as the jump of the slope; `accuracy` is asked of the rest.
+    as large as the jump of the slope.
     """
     check_box(half_widths, activation, units)
     power_of_two("kink_width", kink_width)
-    return _accurate(
-        lambda n: _slope_product(
-            function, half_widths, activation, n, kink_width, roundoff=roundoff
-        ),
-        units,
-        accuracy,
-    )
+    if isinstance(function, SmoothFunction):
+        return by_quotient(function, half_widths, activation, units, roundoff=roundoff)
+    if not isinstance(function, KinkedFunction):
+        known = [kind.__name__ for kind in (KinkedFunction, SmoothFunction)]
+        raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
+    if not function.knots:  # s times a constant
+        line = fit_line(IDENTITY_FUNCTION, half_widths[0], activation, units, roundoff=roundoff)
+        parts = [line.along((1.0, 0.0), function.slopes[0])]
+        target = Profile(function.derivative(), half_widths)
+        return joined(f"s {function.name}'(t)", half_widths, parts, target)
+    if not unit_activation_named(activation).bends:
+        raise SettingError.slope_jumps(function.name, activation, able=bending_activations())
+    return kinked_slope(function, half_widths, activation, kink_width)
 
 
 def fit_loss_slope(
-    loss: Loss,
-    half_widths: tuple[float, float],
-    activation: str,
-    units: int,
-    *,
-    accuracy: float | None = None,
-    roundoff: float = DOUBLE_ROUNDOFF,
+    loss: Loss, half_widths: Box, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
     """u(p, y) = d loss / d p on |p| <= half_widths[0], |y| <= half_widths[1]."""
     check_box(half_widths, activation, units)
     if loss.slope_parts is None:
         raise SettingError.no_slope_parts(loss.name)
-    return _accurate(
-        lambda n: _loss_slope(loss, half_widths, activation, n, roundoff=roundoff), units, accuracy
+    each, parts = units // len(loss.slope_parts), []
+    for part in loss.slope_parts:
+        axis = (part.prediction, part.label)
+        sides = zip(axis, half_widths, strict=True)
+        reach = sum((abs(entry) * width for entry, width in sides), 0.0)
+        line = fit_line(part.function, reach, activation, each, roundoff=roundoff)
+        parts.append(line.along(axis, 1.0))
+    return joined(
+        f"slope of {loss.name}", half_widths, parts, Profile(IDENTITY_FUNCTION, half_widths)
     )
-
-
-def evaluate(fit: RidgeSum, z: Tensor) -> Tensor:
-    """The sum at points along the last axis of `z`, in the arithmetic of `z`."""
-    return units_of(fit, z.dtype)(z)
 
 
 def check_box(half_widths: Sequence[float], activation: str, units: int) -> None:
@@ -136,84 +133,24 @@ def check_box(half_widths: Sequence[float], activation: str, units: int) -> None
     count("units", units, least=FEWEST_UNITS, most=MOST_UNITS)
 
 
-def _accurate(fit_with: Callable[[int], RidgeSum], units: int, accuracy: float | None) -> RidgeSum:
+def accurate(
+    fit_with: Callable[[int], RidgeSum],
+    units: int,
+    accuracy: float,
+    error_of: Callable[[RidgeSum], float] = lambda fit: fit.error,
+) -> RidgeSum:
+    """The fit with so many units; raise `SettingError` if its proved error exceeds `accuracy`."""
     fit = fit_with(units)
-    if accuracy is None or fit.error <= positive("accuracy", accuracy):
+    if error_of(fit) <= positive("accuracy", accuracy):
         return fit
     tried = sorted({min(2**doublings * units, MOST_UNITS) for doublings in range(1, 10)})
-    enough = (more for more in tried if fit_with(more).error <= accuracy)
+    enough = (more for more in tried if error_of(fit_with(more)) <= accuracy)
     raise SettingError.box_too_large(
         fit.name,
         fit.half_widths,
         f"{units} {fit.activation} units",
-        fit.error,
+        error_of(fit),
         accuracy,
         next(enough, None),
         most=MOST_UNITS,
     )
-
-
-def _product(
-    half_widths: tuple[float, float], activation: str, units: int, *, roundoff: float
-) -> RidgeSum:
-    """With u = a / A + b / B and v = a / A - b / B, a b = A B (u^2 - v^2) / 4."""
-    first, second = half_widths
-    factor = first * second / 4
-    line = fit_line(
-        SQUARE, 2.0, activation, units // 2, LARGEST_COEFFICIENT / max(factor, 1.0), roundoff
-    )
-    parts = [line.along((1 / first, sign / second), sign * factor) for sign in (1.0, -1.0)]
-    return joined("a b", half_widths, parts, Profile(IDENTITY_FUNCTION, half_widths))
-
-
-def _slope_product(
-    function: ScalarFunction,
-    half_widths: tuple[float, float],
-    activation: str,
-    units: int,
-    kink_width: float,
-    *,
-    roundoff: float,
-) -> RidgeSum:
-    if isinstance(function, SmoothFunction):
-        return by_quotient(function, half_widths, activation, units, roundoff=roundoff)
-    if not isinstance(function, KinkedFunction):
-        known = [kind.__name__ for kind in (KinkedFunction, SmoothFunction)]
-        raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
-    if not function.knots:
-        return _scaled_argument(function, half_widths, activation, units, roundoff=roundoff)
-    if not unit_activation_named(activation).bends:
-        raise SettingError.slope_jumps(function.name, activation, able=bending_activations())
-    return kinked_slope(function, half_widths, activation, kink_width)
-
-
-def _scaled_argument(
-    function: KinkedFunction,
-    half_widths: tuple[float, float],
-    activation: str,
-    units: int,
-    *,
-    roundoff: float,
-) -> RidgeSum:
-    """s r'(t) where r is a line: a multiple of s."""
-    (slope,) = function.slopes
-    line = fit_line(IDENTITY_FUNCTION, half_widths[0], activation, units, roundoff=roundoff)
-    target = Profile(function.derivative(), half_widths)
-    return joined(f"s {function.name}'(t)", half_widths, [line.along((1.0, 0.0), slope)], target)
-
-
-def _loss_slope(
-    loss: Loss, half_widths: tuple[float, float], activation: str, units: int, *, roundoff: float
-) -> RidgeSum:
-    slope_parts = loss.slope_parts or ()
-    parts = []
-    for part in slope_parts:
-        axis = (part.prediction, part.label)
-        sides = zip(axis, half_widths, strict=True)
-        reach = sum((abs(entry) * width for entry, width in sides), 0.0)
-        line = fit_line(
-            part.function, reach, activation, units // len(slope_parts), roundoff=roundoff
-        )
-        parts.append(line.along(axis, 1.0))
-    target = Profile(IDENTITY_FUNCTION, half_widths)
-    return joined(f"slope of {loss.name}", half_widths, parts, target)

@@ -20,7 +20,7 @@ import torch
 
 from icgd.approximation.lattice import chebyshev_points
 from icgd.approximation.ridge_line import LARGEST_COEFFICIENT, LIKELY_ROUNDING, fit_line
-from icgd.approximation.ridge_proof import Profile, joined, proved_error, rounding
+from icgd.approximation.ridge_proof import Box, Profile, joined, proved_error, rounding
 from icgd.problems.functions import SmoothFunction
 from icgd.program.ridge import RidgeSum
 
@@ -94,12 +94,7 @@ def _best_quotient(
 
 
 def by_quotient(
-    function: SmoothFunction,
-    half_widths: tuple[float, float],
-    activation: str,
-    units: int,
-    *,
-    roundoff: float,
+    function: SmoothFunction, half_widths: Box, activation: str, units: int, *, roundoff: float
 ) -> RidgeSum:
     """s r'(t) by the best quotient, with r by units; proved as a whole if that is affordable."""
     size, half_width = half_widths

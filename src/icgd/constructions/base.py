@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
+from icgd.problems.arrays import dtype_named
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
@@ -39,6 +40,10 @@ class AbstractConstruction(ABC):
     coarsest: ClassVar[int] = 1
     finest: ClassVar[int] = 1
     """Values of that field between which a tolerance chooses."""
+    limit: ClassVar[str] = (
+        "Rounding or the size of the domain stands in the way; a smaller box or domain helps."
+    )
+    """Why a tolerance may not be proved even with the finest value."""
     takes_batches: ClassVar[bool] = False
     """Whether a step may use some of the examples only."""
     takes_biases: ClassVar[bool] = False
@@ -93,6 +98,12 @@ class AbstractConstruction(ABC):
         program = self.build(problem, n_steps)
         check_program(program)
         return program
+
+
+def name_dtype(construction: AbstractConstruction) -> None:
+    """Turn the setting `dtype` of a construction into a name, or raise `UnknownNameError`."""
+    dtype = dtype_named(getattr(construction, "dtype"))  # noqa: B009 - some have none
+    object.__setattr__(construction, "dtype", str(dtype).removeprefix("torch."))
 
 
 def kink_width_within(width: float, least: float = 2.0**-60, most: float = 1.0) -> None:

@@ -30,25 +30,17 @@ from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
+from icgd.program import instructions as verbs
 from icgd.program.functions import GridMean
-from icgd.program.grid_instructions import (
-    DecaySlot,
-    DescendExamples,
-    PredictMean,
-    ShrinkSlot,
-)
+from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
     N_TOKENS,
     ONE,
     TOKENS_PER_EXAMPLE,
-    ClipSlots,
     Combination,
-    Instruction,
-    MapSlots,
     Summand,
-    WipeSlots,
 )
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
@@ -83,7 +75,7 @@ class AbstractCotLinear(AbstractConstruction):
         return None
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
-        builder = _Builder.of(problem)
+        builder = _Builder(problem)
         return StackProgram(
             construction=self.name,
             layout=builder.layout(),
@@ -136,28 +128,25 @@ def score_reach(problem: Problem) -> float:
 
 @dataclass(frozen=True)
 class _Builder:
-    """The numbers that the layers are made from."""
+    """The layers of one problem, whose step size and box are given."""
 
-    model: LinearModel
-    step_size: float
-    l2: float
-    l1: float
-    box: float
-    reach: float
-    label_reach: float
+    problem: Problem
 
-    @classmethod
-    def of(cls, problem: Problem) -> _Builder:
-        update = problem.proximal_step
-        return cls(
-            model=problem.model,
-            step_size=update.step_size or 1.0,
-            l2=update.l2,
-            l1=update.l1,
-            box=update.box or inf,
-            reach=score_reach(problem),
-            label_reach=ROUNDING_ROOM * problem.domain.y,
-        )
+    @property
+    def model(self) -> LinearModel:
+        return self.problem.model
+
+    @property
+    def step_size(self) -> float:
+        return self.problem.proximal_step.step_size or 1.0
+
+    @property
+    def box(self) -> float:
+        return self.problem.box or inf
+
+    @property
+    def reach(self) -> float:
+        return score_reach(self.problem)
 
     @property
     def weights(self) -> tuple[str, ...]:
@@ -175,7 +164,7 @@ class _Builder:
     @property
     def gate(self) -> float:
         """A power of two, larger than any mean of the head's values and any label together."""
-        largest = max(map(abs, self.mean.values)) + self.label_reach
+        largest = max(map(abs, self.mean.values)) + ROUNDING_ROOM * self.problem.domain.y
         return 2.0 ** (1 + max(0, ceil(log2(1 + largest))))
 
     def layout(self) -> Layout:
@@ -193,31 +182,29 @@ class _Builder:
         )
 
     def descend(self) -> DescendExamples:
-        return DescendExamples(
-            mean=MEAN,
-            label="y",
-            inputs=self.inputs,
-            weights=self.weights,
-            tokens=TOKENS[self.model.reduction],
-            gate=self.gate,
-            scale=-self.step_size,
-        )
+        tokens, scale = TOKENS[self.model.reduction], -self.step_size
+        return DescendExamples(MEAN, "y", self.inputs, self.weights, tokens, self.gate, scale)
 
-    def decay(self) -> tuple[Instruction, ...]:
-        return (DecaySlot(COEFFICIENTS, -self.step_size * self.l2),) if self.l2 else ()
+    def decay(self) -> tuple[verbs.Instruction, ...]:
+        rate = self.step_size * self.problem.proximal_step.l2
+        return (DecaySlot(COEFFICIENTS, -rate),) if rate else ()
 
-    def shrink(self) -> tuple[Instruction, ...]:
-        wipe = WipeSlots((MEAN,))
-        if not self.l1:
-            return (ClipSlots(self.weights, self.box, ONE), wipe)
-        shrink = ShrinkSlot(COEFFICIENTS, self.step_size * self.l1, self.box)
-        others = self.weights[1:]
-        return (shrink, ClipSlots(others, self.box, ONE), wipe) if others else (shrink, wipe)
+    def shrink(self) -> tuple[verbs.Instruction, ...]:
+        """The soft threshold of the coefficients, if there is one, and the box for all others."""
+        l1, clipped = self.problem.proximal_step.l1, self.weights[1:]
+        steps: list[verbs.Instruction] = []
+        if l1:
+            steps.append(ShrinkSlot(COEFFICIENTS, self.step_size * l1, self.box))
+        else:
+            clipped = self.weights
+        if clipped:
+            steps.append(verbs.ClipSlots(clipped, self.box, ONE))
+        return (*steps, verbs.WipeSlots((MEAN,)))
 
     def predict(self, checked: str) -> PredictMean:
         return PredictMean(self.model.link, self.weights, self.inputs, self.reach, checked, MEAN)
 
-    def copy_prediction(self) -> tuple[Instruction, ...]:
+    def copy_prediction(self) -> tuple[verbs.Instruction, ...]:
         copied = Summand(Combination.of(MEAN), IDENTITY_FUNCTION.name)
-        copy = MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), self.gate, "y")
-        return (copy, WipeSlots((MEAN,)))
+        copy = verbs.MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), self.gate, "y")
+        return (copy, verbs.WipeSlots((MEAN,)))

@@ -39,24 +39,13 @@ from dataclasses import dataclass
 from math import ceil, log2
 from typing import ClassVar
 
-from icgd.approximation.lattice import (
-    ACCURACY,
-    Lattice,
-    fit_to_accuracy,
-    identity,
-    line_lattice,
-)
-from icgd.constructions.base import AbstractConstruction, kink_width_within
+from icgd.approximation import lattice
+from icgd.constructions.base import AbstractConstruction, kink_width_within, name_dtype
+from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
 from icgd.constructions.parts.look_ups import largest_output, looked_up
-from icgd.constructions.parts.ranges import (
-    LARGEST_ARGUMENT,
-    ROUNDING_ROOM,
-    backward_ranges,
-    ranges_on_domain,
-)
+from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.problems.activations import IDENTITY_FUNCTION, Activation
-from icgd.problems.arrays import dtype_named
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import Loss
 from icgd.problems.mlp import MLP
@@ -96,7 +85,7 @@ class CotNetwork(AbstractConstruction):
 
     def __post_init__(self) -> None:
         kink_width_within(self.kink_width)
-        dtype_named(self.dtype)
+        name_dtype(self)
 
     def objection(self, problem: Problem) -> str | None:
         if problem.gradient_step.batch_size is None:
@@ -112,7 +101,7 @@ class CotNetwork(AbstractConstruction):
             construction=self.name,
             rows=block.rows(),
             layout=block.layout(),
-            functions=(identity(_line(block.look_ups)), *block.look_ups),
+            functions=(lattice.identity(_line(block.look_ups)), *block.look_ups),
             layers=block.layers(),
             shapes=problem.network.matrix_shapes,
             kinds=tuple(_kind(activation) for activation in _activations(problem.network)),
@@ -121,9 +110,9 @@ class CotNetwork(AbstractConstruction):
         )
 
 
-def _line(look_ups: tuple[LatticeFunction, ...]) -> Lattice:
+def _line(look_ups: tuple[LatticeFunction, ...]) -> lattice.Lattice:
     """The grid of products, with as many tokens as that of the look-ups."""
-    return line_lattice(1.0, look_ups[0].half if look_ups else GRID_HALF)
+    return lattice.line_lattice(1.0, look_ups[0].half if look_ups else GRID_HALF)
 
 
 def _activations(target: MLP) -> list[Activation]:
@@ -221,8 +210,8 @@ def _block(problem: Problem, settings: CotNetwork) -> ChainBlock:
 def _reaches(problem: Problem) -> Reaches:
     """What a grid must cover on the domain, or the largest that it can."""
     update, target = problem.gradient_step, problem.network
-    ranges = ranges_on_domain(problem, 0.0, largest_output)
-    backward = backward_ranges(problem, ranges, 0.0)
+    ranges = sizes.ranges_on_domain(problem, 0.0, largest_output)
+    backward = sizes.backward_ranges(problem, ranges, 0.0)
     pulled_back = max(
         width * update.box * delta
         for width, delta in zip(target.widths[1:], backward.deltas, strict=True)
@@ -246,11 +235,11 @@ def _tables(problem: Problem, reach: float, dtype: str) -> tuple[LatticeFunction
     """What is looked up, with as many tokens for all as the worst needs, each as far apart as it
     likes; all of it is bounded, so that few tokens serve any reach.
     """
-    functions, accuracy = looked_up(problem), ACCURACY[dtype]
+    functions, accuracy = looked_up(problem), lattice.ACCURACY[dtype]
     roomy = ROUNDING_ROOM * reach  # heads of the product are off by less than that
     halves = [GRID_HALF]
     while True:
-        fits = [fit_to_accuracy((f,), roomy, accuracy, max(halves))[0] for f in functions]
+        fits = [lattice.fit_to_accuracy((f,), roomy, accuracy, max(halves))[0] for f in functions]
         halves = [fit.half for fit in fits]
         if len(set(halves)) <= 1:
             return tuple(fits)

@@ -30,12 +30,12 @@ from typing import ClassVar
 from icgd.approximation.bends import SHARPNESS
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.approximation.ridge_sum import FEWEST_UNITS, MOST_UNITS
-from icgd.constructions.base import AbstractConstruction, kink_width_within
+from icgd.constructions.base import AbstractConstruction, kink_width_within, name_dtype
 from icgd.constructions.parts.forward_pass import units_slot
-from icgd.constructions.parts.ranges import without_digits
+from icgd.constructions.parts.layouts import network_layout
+from icgd.constructions.parts.ranges import coupled_outputs, loss_parts, without_digits
 from icgd.constructions.parts.unit_fits import Fits, fit_all, jacobian, preactivation
 from icgd.problems.activations import IDENTITY_FUNCTION
-from icgd.problems.arrays import dtype_named
 from icgd.problems.domain import Domain
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.mlp import MLP
@@ -43,6 +43,7 @@ from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS, unit_activation_named
 from icgd.problems.updates import GradientStep
+from icgd.program import unit_instructions as verbs
 from icgd.program.instructions import (
     IS_QUERY,
     ONE,
@@ -51,24 +52,10 @@ from icgd.program.instructions import (
     Combination,
     Instruction,
 )
-from icgd.program.layout import Layout, Role, Slot
+from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
-from icgd.program.unit_instructions import (
-    EXAMPLE_SHARE,
-    ActivateUnits,
-    AddGatedJacobian,
-    AddGatedProduct,
-    AddJacobian,
-    AddOuterProduct,
-    ClipByUnits,
-    CopyToQueries,
-    PassOn,
-    PushJacobian,
-    SlopeOfLoss,
-    StartJacobian,
-    WipeByUnits,
-)
+from icgd.program.unit_instructions import EXAMPLE_SHARE
 
 
 @dataclass(frozen=True)
@@ -95,7 +82,7 @@ class Recursion(AbstractConstruction):
         if self.unit_activation is not None:
             unit_activation_named(self.unit_activation)
         kink_width_within(self.kink_width)
-        dtype_named(self.dtype)
+        name_dtype(self)
 
     def finer(self, setting: int, excess: float) -> int:
         # relu fits fall like units^-1.5; smooth ones so fast that twice as many are always enough.
@@ -107,17 +94,12 @@ class Recursion(AbstractConstruction):
                 f"its target has a linear output, not {problem.network.output_activation}: the "
                 "recursion starts from the derivatives of z_n itself."
             )
-        if problem.loss_function.slope_parts is None:
-            return (
-                f"the slope of the {problem.loss} loss couples all outputs, and is not a function "
-                "of one prediction and one label, which is what its MLP layer evaluates; the "
-                "logistic loss (one output a class) is."
-            )
-        return without_digits(problem)
+        expected = "a function of one prediction and one label, which its MLP layer evaluates"
+        return coupled_outputs(problem, expected) or without_digits(problem)
 
     def may_be_accurate(self, problem: Problem) -> bool:
         units = UNIT_ACTIVATIONS[self.unit_activation or default_activation(problem.network)]
-        loss = (part.function for part in problem.loss_function.slope_parts or ())
+        loss = (part.function for part in loss_parts(problem))
         has_curves = any(isinstance(function, SmoothFunction) for function in loss)
         return units.bends and not (units.kinked and has_curves)  # the others have no sharp clip
 
@@ -179,27 +161,18 @@ def _argument(layer: int) -> Argument:
 
 def _layout(target: MLP) -> Layout:
     layers, widths = range(1, target.depth + 1), target.widths
-    shapes = {j: (widths[j], widths[j - 1]) for j in layers}
-    jacobians = [(m, j) for m in layers for j in range(1, m)]
     stored = layers[1:] or layers
-    return Layout(
-        (
-            Slot("x", (target.input_width,), Role.INPUT),
-            Slot("y", (target.output_width,), Role.LABEL),
-            *(Slot(f"weights_{j}", shapes[j], Role.PARAMETER) for j in layers),
-            *(Slot(units_slot(m), (widths[m],), Role.SCRATCH) for m in layers[:-1]),
-            *(Slot(preactivation(m), (widths[m],), Role.SCRATCH) for m in stored),
-            *(
-                Slot(jacobian(m, j), (widths[m], widths[j] * widths[j - 1]), Role.SCRATCH)
-                for m, j in jacobians
-            ),
-            Slot("loss_slope", (target.output_width,), Role.SCRATCH),
-            Slot(ONE, (1,), Role.CONSTANT),
-            Slot(IS_QUERY, (1,), Role.CONSTANT),
-            Slot(TOKENS_PER_EXAMPLE, (1,), Role.CONSTANT),
-            Slot(EXAMPLE_SHARE, (1,), Role.CONSTANT),
-        )
-    )
+    scratch = [
+        *((units_slot(m), (widths[m],)) for m in layers[:-1]),
+        *((preactivation(m), (widths[m],)) for m in stored),
+        *(
+            (jacobian(m, j), (widths[m], widths[j] * widths[j - 1]))
+            for m in layers
+            for j in range(1, m)
+        ),
+        ("loss_slope", (target.output_width,)),
+    ]
+    return network_layout(target, scratch, (ONE, IS_QUERY, TOKENS_PER_EXAMPLE, EXAMPLE_SHARE))
 
 
 def forward_pass(target: MLP, reaches: dict[str, float]) -> list[Layer]:
@@ -221,85 +194,75 @@ def forward_and_jacobians(target: MLP, reaches: dict[str, float]) -> list[Layer]
 
 def _linear_output(reaches: dict[str, float]) -> Instruction:
     reach = reaches[preactivation(1)]
-    return ActivateUnits(_argument(1), IDENTITY_FUNCTION.name, reach, preactivation(1))
+    return verbs.ActivateUnits(_argument(1), IDENTITY_FUNCTION.name, reach, preactivation(1))
 
 
 def _forward(target: MLP, m: int) -> Instruction:
-    return PassOn(f"weights_{m}", _argument(m - 1), target.activation, preactivation(m))
+    return verbs.PassOn(f"weights_{m}", _argument(m - 1), target.activation, preactivation(m))
 
 
 def _derivatives(target: MLP, m: int, reaches: dict[str, float]) -> list[Instruction]:
     """r(z_{m-1}), and how z_m depends on the weights below it."""
     weights, argument, r = f"weights_{m}", _argument(m - 1), target.activation
     product, inputs = f"s {r}'(t)", units_slot(m - 2)
-    start = StartJacobian(
+    start = verbs.StartJacobian(
         weights, inputs, argument, r, product, reaches[inputs], jacobian(m, m - 1)
     )
     earlier = [jacobian(m - 1, j) for j in range(1, m - 1)]
     pushed = [
-        PushJacobian(weights, below, argument, r, product, reaches[below], jacobian(m, j))
+        verbs.PushJacobian(weights, below, argument, r, product, reaches[below], jacobian(m, j))
         for j, below in enumerate(earlier, start=1)
     ]
-    return [ActivateUnits(argument, r, 1.0, units_slot(m - 1)), start, *pushed]
+    return [verbs.ActivateUnits(argument, r, 1.0, units_slot(m - 1)), start, *pushed]
 
 
 def _loss_slope(problem: Problem) -> Layer:
-    slope = SlopeOfLoss(
-        prediction=preactivation(problem.network.depth),
-        label="y",
-        loss=problem.loss,
-        function=f"slope of {problem.loss}",
-        write="loss_slope",
-    )
+    prediction, function = preactivation(problem.network.depth), f"slope of {problem.loss}"
+    slope = verbs.SlopeOfLoss(prediction, "y", problem.loss, function, write="loss_slope")
     return Layer("loss slope", (slope,))
 
 
 def _gradient_step(problem: Problem, fits: Fits) -> Layer:
     """The last layer's weights depend on r(z_{n-1}) alone, the others on their Jacobians."""
-    depth = problem.network.depth
-    jacobians = {f"weights_{j}": jacobian(depth, j) for j in range(1, depth)}
-    last = (f"weights_{depth}", units_slot(depth - 1))
-    scale = -problem.gradient_step.step_size / 2
-    if UNIT_ACTIVATIONS[fits.activation].bends:
-        return Layer("gradient step", _gated_step(jacobians, last, scale, fits))
-    left = fits.reaches["loss_slope"]
-    others = [
-        AddJacobian("loss_slope", slot, (left, fits.reaches[slot]), "a b", scale, write)
-        for write, slot in jacobians.items()
-    ]
-    write, slot = last
-    outer = AddOuterProduct("loss_slope", slot, (left, fits.reaches[slot]), "a b", scale, write)
-    return Layer("gradient step", (*others, outer))
+    depth, scale = problem.network.depth, -problem.gradient_step.step_size / 2
+    add = _add_gated if UNIT_ACTIVATIONS[fits.activation].bends else _add_fitted
+    others = [add(fits, jacobian(depth, j), scale, f"weights_{j}") for j in range(1, depth)]
+    last = add(fits, units_slot(depth - 1), scale, f"weights_{depth}", is_last=True)
+    return Layer("gradient step", (*others, last))
 
 
-def _gated_step(
-    jacobians: dict[str, str], last: tuple[str, str], scale: float, fits: Fits
-) -> tuple[Instruction, ...]:
+def _add_fitted(
+    fits: Fits, slot: str, scale: float, write: str, is_last: bool = False
+) -> Instruction:
+    reaches = (fits.reaches["loss_slope"], fits.reaches[slot])
+    verb = verbs.AddOuterProduct if is_last else verbs.AddJacobian
+    return verb("loss_slope", slot, reaches, "a b", scale, write)
+
+
+def _add_gated(
+    fits: Fits, slot: str, scale: float, write: str, is_last: bool = False
+) -> Instruction:
     """Activations that bend like relu multiply by what they are: nothing is fitted."""
     gate = 2.0 ** (1 + ceil(log2(fits.reaches["loss_slope"])))
     sharpness = SHARPNESS if UNIT_ACTIVATIONS[fits.activation].off_relu else 1.0
-
-    def add(verb: type[AddGatedProduct | AddGatedJacobian], write: str, slot: str) -> Instruction:
-        return verb("loss_slope", slot, fits.reaches[slot], gate, sharpness, scale, write)
-
-    others = [add(AddGatedJacobian, write, slot) for write, slot in jacobians.items()]
-    return (*others, add(AddGatedProduct, *last))
+    verb = verbs.AddGatedProduct if is_last else verbs.AddGatedJacobian
+    return verb("loss_slope", slot, fits.reaches[slot], gate, sharpness, scale, write)
 
 
 def _clip_and_wipe(problem: Problem, reaches: dict[str, float]) -> Layer:
     layout = _layout(problem.network)
     weights = tuple(slot.name for slot in layout.having(Role.PARAMETER))
     scratch = [slot.name for slot in layout.having(Role.SCRATCH)]
-    clip = ClipByUnits(weights, problem.gradient_step.box, "clip")
+    clip = verbs.ClipByUnits(weights, problem.gradient_step.box, "clip")
     return Layer("clip and wipe", (clip, *_wipe(scratch, reaches)))
 
 
 def _wipe(slots: list[str], reaches: dict[str, float]) -> list[Instruction]:
     """Each slot by a line as long as it can get, and twice that, for what is left in it."""
-    return [WipeByUnits((name,), IDENTITY_FUNCTION.name, 2 * reaches[name]) for name in slots]
+    return [verbs.WipeByUnits((name,), IDENTITY_FUNCTION.name, 2 * reaches[name]) for name in slots]
 
 
 def _copy_prediction(target: MLP, reaches: dict[str, float]) -> Layer:
     slots = [preactivation(m) for m in range(min(2, target.depth), target.depth + 1)]
-    copy = CopyToQueries(slots[-1], "z where flagged", "y")
+    copy = verbs.CopyToQueries(slots[-1], "z where flagged", "y")
     return Layer("copy prediction", (copy, *_wipe(slots, reaches)))

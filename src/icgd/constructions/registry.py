@@ -76,6 +76,8 @@ def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[Abstrac
     if not able:
         raise UnsupportedProblemError.by_all(_relevant(problem, reasons))
     owners = [c for c in able if set(settings) <= set(c.settings())] or able[:1]
+    if len(able) > 1 and not set(settings) <= set(owners[0].settings()):
+        raise SettingError.no_owner(tuple(settings), {c.name: c.settings() for c in able})
     first_choices = [c for c in owners if not c.is_last_resort] or owners
     return [with_settings(construction, settings) for construction in first_choices]
 

@@ -23,35 +23,29 @@ from typing import ClassVar
 
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, kink_width_within
+from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.backward_pass import backward_pass, loss_argument
 from icgd.constructions.parts.forward_pass import forward_pass, slopes, units_slot
-from icgd.constructions.parts.ranges import (
-    LARGEST_ARGUMENT,
-    ROUNDING_ROOM,
-    largest_argument,
-    ranges_on_domain,
-    without_digits,
-)
+from icgd.constructions.parts.layouts import layer_slots, network_layout
+from icgd.constructions.parts.look_ups import needed_functions
+from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY_FUNCTION
-from icgd.problems.functions import ScalarFunction, SmoothFunction
+from icgd.problems.functions import SmoothFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
+from icgd.program import instructions as verbs
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
     ONE,
     TOKENS_PER_EXAMPLE,
-    AccumulateOuterProduct,
-    ClipSlots,
     Combination,
-    MapSlots,
     Summand,
-    WipeSlots,
 )
-from icgd.program.layout import Layout, Role, Slot
+from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
@@ -79,16 +73,11 @@ class ReluStack(AbstractConstruction):
         return ceil(1.01 * setting * sqrt(excess))  # the error falls with the square
 
     def objection(self, problem: Problem) -> str | None:
-        if problem.loss_function.slope_parts is None:
-            return (
-                f"the slope of the {problem.loss} loss couples all outputs, and is not a sum of "
-                "functions of one variable, which is what its MLP layer evaluates; "
-                "the logistic loss (one output a class) is."
-            )
-        return without_digits(problem)
+        expected = "a sum of functions of one variable, which is what its MLP layer evaluates"
+        return sizes.coupled_outputs(problem, expected) or sizes.without_digits(problem)
 
     def may_be_accurate(self, problem: Problem) -> bool:
-        needed = _needed_functions(problem).values()
+        needed = needed_functions(problem).values()
         return not any(isinstance(function, SmoothFunction) for function in needed)
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
@@ -114,33 +103,10 @@ class ReluStack(AbstractConstruction):
 
 
 def _layout(target: MLP) -> Layout:
-    layers = range(1, target.depth + 1)
-    widths = target.widths
-    return Layout(
-        (
-            Slot("x", (target.input_width,), Role.INPUT),
-            Slot("y", (target.output_width,), Role.LABEL),
-            *(Slot(f"weights_{j}", (widths[j], widths[j - 1]), Role.PARAMETER) for j in layers),
-            *(Slot(f"units_{j}", (widths[j],), Role.SCRATCH) for j in layers),
-            *(Slot(f"slope_{j}", (widths[j],), Role.SCRATCH) for j in layers),
-            Slot("loss_slope", (target.output_width,), Role.SCRATCH),
-            *(Slot(f"delta_{j}", (widths[j],), Role.SCRATCH) for j in reversed(layers)),
-            Slot(ONE, (1,), Role.CONSTANT),
-            Slot(IS_EXAMPLE, (1,), Role.CONSTANT),
-            Slot(IS_QUERY, (1,), Role.CONSTANT),
-            Slot(TOKENS_PER_EXAMPLE, (1,), Role.CONSTANT),
-        )
-    )
-
-
-def _needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
-    target = problem.network
-    activations = [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
-    functions = [activation.value for activation in activations]
-    functions += [activation.derivative for activation in activations]
-    functions += [part.function for part in problem.loss_function.slope_parts or ()]
-    functions.append(IDENTITY_FUNCTION)  # copies the prediction
-    return {function.name: function for function in functions}
+    loss_slope = ("loss_slope", (target.output_width,))
+    units, slopes, deltas = (layer_slots(target, kind) for kind in ("units", "slope", "delta"))
+    scratch = [*units, *slopes, loss_slope, *reversed(deltas)]
+    return network_layout(target, scratch, (ONE, IS_EXAMPLE, IS_QUERY, TOKENS_PER_EXAMPLE))
 
 
 def _fitted_functions(problem: Problem, pieces: int, kink_width: float) -> tuple[ReluSum, ...]:
@@ -150,10 +116,12 @@ def _fitted_functions(problem: Problem, pieces: int, kink_width: float) -> tuple
     the interval by it and fit again until it is covered. Free knots make this harmless, since
     a wider interval hardly changes the error.
     """
-    needed = _needed_functions(problem)
+    needed = needed_functions(problem)
     margin = 0.0
     while True:
-        reach = ROUNDING_ROOM * largest_argument(problem, ranges_on_domain(problem, margin))
+        reach = ROUNDING_ROOM * sizes.largest_argument(
+            problem, sizes.ranges_on_domain(problem, margin)
+        )
         functions = tuple(
             fit_relu_sum(function, -reach, reach, pieces, kink_width)
             for function in needed.values()
@@ -182,29 +150,19 @@ def _gate(functions: tuple[ReluSum, ...]) -> float:
 
 def _loss_slope(problem: Problem, gate: float) -> Layer:
     prediction = units_slot(problem.network.depth)
-    summands = [
+    summands = tuple(
         Summand(loss_argument(part, prediction), part.function.name)
-        for part in problem.loss_function.slope_parts or ()
-    ]
-    instruction = MapSlots(
-        summands=tuple(summands),
-        only_where=IS_EXAMPLE,
-        never_where=(IS_QUERY,),
-        gate=gate,
-        write="loss_slope",
+        for part in sizes.loss_parts(problem)
     )
-    return Layer("loss slope", (instruction,))
+    slope = verbs.MapSlots(summands, IS_EXAMPLE, (IS_QUERY,), gate, "loss_slope")
+    return Layer("loss slope", (slope,))
 
 
 def _gradient_step(problem: Problem) -> Layer:
+    scale = -problem.gradient_step.step_size / 2
     instructions = [
-        AccumulateOuterProduct(
-            left=f"delta_{layer}",
-            right=units_slot(layer - 1),
-            scale=-problem.gradient_step.step_size / 2,
-            write=f"weights_{layer}",
-        )
-        for layer in range(1, problem.network.depth + 1)
+        verbs.AccumulateOuterProduct(f"delta_{j}", units_slot(j - 1), scale, f"weights_{j}")
+        for j in range(1, problem.network.depth + 1)
     ]
     return Layer("gradient step", tuple(instructions))
 
@@ -213,19 +171,12 @@ def _clip_and_wipe(problem: Problem) -> Layer:
     layout = _layout(problem.network)
     weights = tuple(slot.name for slot in layout.having(Role.PARAMETER))
     scratch = tuple(slot.name for slot in layout.having(Role.SCRATCH))
-    return Layer(
-        "clip and wipe", (ClipSlots(weights, problem.gradient_step.box, ONE), WipeSlots(scratch))
-    )
+    clip = verbs.ClipSlots(weights, problem.gradient_step.box, ONE)
+    return Layer("clip and wipe", (clip, verbs.WipeSlots(scratch)))
 
 
 def _copy_prediction(target: MLP, gate: float) -> Layer:
-    prediction = units_slot(target.depth)
-    copy = MapSlots(
-        summands=(Summand(Combination.of(prediction), IDENTITY_FUNCTION.name),),
-        only_where=IS_QUERY,
-        never_where=(IS_EXAMPLE,),
-        gate=gate,
-        write="y",
-    )
-    wipe = WipeSlots(tuple(units_slot(layer) for layer in range(1, target.depth + 1)))
+    copied = Summand(Combination.of(units_slot(target.depth)), IDENTITY_FUNCTION.name)
+    copy = verbs.MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), gate, "y")
+    wipe = verbs.WipeSlots(tuple(name for name, _ in layer_slots(target, "units")))
     return Layer("copy prediction", (copy, wipe))

@@ -29,64 +29,28 @@ from functools import cached_property
 from math import ceil, log, log2
 from typing import ClassVar
 
-from icgd.approximation.lattice import (
-    ACCURACY,
-    MOST_TOKENS,
-    fit_on_grid,
-    fit_to_accuracy,
-    identity,
-    line_lattice,
-    square,
-)
+from icgd.approximation import lattice
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
-from icgd.constructions.base import AbstractConstruction, kink_width_within
+from icgd.constructions.base import AbstractConstruction, kink_width_within, name_dtype
+from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.backward_pass import loss_argument
 from icgd.constructions.parts.forward_pass import units_slot
-from icgd.constructions.parts.look_ups import largest_output, looked_up, overshoot
-from icgd.constructions.parts.ranges import (
-    LARGEST_ARGUMENT,
-    ROUNDING_ROOM,
-    BackwardRanges,
-    Ranges,
-    backward_ranges,
-    largest_argument,
-    largest_loss_argument,
-    ranges_on_domain,
-)
+from icgd.constructions.parts.layouts import layer_slots, network_layout
+from icgd.constructions.parts.look_ups import largest_output, looked_up, needed_functions, overshoot
+from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.errors import SettingError
 from icgd.problems import activations
 from icgd.problems.activations import Activation
-from icgd.problems.arrays import dtype_named
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import SlopePart
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, within
+from icgd.program import instructions as verbs
 from icgd.program.functions import Function, LatticeFunction, ReluSum
-from icgd.program.instructions import (
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
-    AddGradient,
-    AddProduct,
-    Argument,
-    ClipSlots,
-    Combination,
-    Instruction,
-    LookUp,
-    MapSlots,
-    Project,
-    Summand,
-    WipeSlots,
-)
-from icgd.program.layout import Layout, Role, Slot
+from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Argument, Combination, Summand
+from icgd.program.layout import Layout
 from icgd.program.program import Layer
-from icgd.program.registers import (
-    IS_REGISTER,
-    LOG_EXAMPLES,
-    REGISTER_SLOTS,
-    SCALE_SIZE,
-    value_slot,
-)
+from icgd.program.registers import IS_REGISTER, LOG_EXAMPLES, REGISTER_SLOTS, SCALE_SIZE, value_slot
 from icgd.program.stack import StackProgram
 
 FEWEST_REGISTERS = 32
@@ -113,27 +77,24 @@ class SoftmaxStack(AbstractConstruction):
     name: ClassVar[str] = "softmax-stack"
     setting: ClassVar[str] = "registers"
     coarsest: ClassVar[int] = FEWEST_REGISTERS
-    finest: ClassVar[int] = MOST_TOKENS
+    finest: ClassVar[int] = lattice.MOST_TOKENS
 
     def __post_init__(self) -> None:
         if self.registers is not None:
-            least, most = float(FEWEST_REGISTERS), float(MOST_TOKENS)
+            least, most = float(FEWEST_REGISTERS), float(lattice.MOST_TOKENS)
             within("registers", count("registers", self.registers), least, most)
         kink_width_within(self.kink_width)
-        dtype_named(self.dtype)
+        name_dtype(self)
 
     def finer(self, setting: int, excess: float) -> int:
         return ceil(setting * (1 + 0.05 * log(excess)))  # the error falls exponentially
 
     def objection(self, problem: Problem) -> str | None:
-        if problem.loss_function.slope_parts is None:
-            return (
-                f"the slope of the {problem.loss} loss couples all outputs, and is not a sum of "
-                "functions of one variable, which is what its heads look up; "
-                "the logistic loss (one output a class) is."
-            )
-        ranges = ranges_on_domain(problem, 0.0, largest_output)
-        largest = max(*ranges.preactivations, *backward_ranges(problem, ranges, 0.0).deltas)
+        expected = "a sum of functions of one variable, which is what its heads look up"
+        if reason := sizes.coupled_outputs(problem, expected):
+            return reason
+        ranges = sizes.ranges_on_domain(problem, 0.0, largest_output)
+        largest = max(*ranges.preactivations, *sizes.backward_ranges(problem, ranges, 0.0).deltas)
         if not largest <= LARGEST_ARGUMENT:
             return (
                 f"its preactivations or slopes can reach {largest:.3g} on the domain, where "
@@ -160,19 +121,19 @@ class _Builder:
     problem: Problem
     settings: SoftmaxStack
     look_ups: tuple[LatticeFunction, ...]
-    forward: Ranges
-    backward: BackwardRanges
+    forward: sizes.Ranges
+    backward: sizes.BackwardRanges
 
     @classmethod
     def of(cls, problem: Problem, settings: SoftmaxStack) -> _Builder:
         """Fit the look-ups on ranges that allow for their own errors, which they widen."""
         margin = 0.0
         while True:
-            forward = _roomy(ranges_on_domain(problem, margin, largest_output))
+            forward = _roomy(sizes.ranges_on_domain(problem, margin, largest_output))
             look_ups = _fitted(problem, forward, settings)
             excess = overshoot(problem, forward, look_ups)
             if excess <= margin:
-                backward = backward_ranges(problem, forward, margin)
+                backward = sizes.backward_ranges(problem, forward, margin)
                 return cls(problem, settings, look_ups, forward, backward)
             margin = 1.25 * excess
             if not margin <= LARGEST_ARGUMENT:
@@ -221,49 +182,51 @@ class _Builder:
             layers += [Layer(f"forward {layer}", instructions) for instructions in (first, *others)]
         return layers
 
-    def units(self, layer: int) -> list[tuple[Instruction, ...]]:
+    def units(self, layer: int) -> list[tuple[verbs.Instruction, ...]]:
         """The layers that compute p_j = r(z) and r'(z) from z = V_j p_{j-1}."""
         activation, z = self.activation(layer), self.preactivation(layer)
         value, derivative = activation.value.name, activation.derivative.name
         units, slope = units_slot(layer), f"slope_{layer}"
         reach = self.forward.preactivations[layer - 1]
         if _is_linear(activation):
-            return [(Project(z, reach, units),)]
+            return [(verbs.Project(z, reach, units),)]
         if _is_kinked(activation):
             preactivation = f"preactivation_{layer}"
             argument = Combination.of(preactivation)
             maps = [
-                MapSlots((Summand(argument, function),), ONE, (), 0.0, write)
+                _map_everywhere(argument, function, write)
                 for function, write in ((value, units), (derivative, slope))
             ]
-            return [(Project(z, reach, preactivation),), tuple(maps)]
+            return [(verbs.Project(z, reach, preactivation),), tuple(maps)]
         if activation.gate is None:
-            return [(LookUp(z, (value, derivative), (units, slope)),)]
+            return [(verbs.LookUp(z, (value, derivative), (units, slope)),)]
         gate, bound = f"gate_{layer}", ROUNDING_ROOM + self.look_up(activation.gate.name).error
         looked_up = {gate: activation.gate.name, slope: derivative}
         if activation.rest is not None:
             looked_up[units] = activation.rest.name
-        look_up = LookUp(z, tuple(looked_up.values()), tuple(looked_up))
-        return [(look_up,), (AddProduct(z, reach, gate, bound, units),)]
+        look_up = verbs.LookUp(z, tuple(looked_up.values()), tuple(looked_up))
+        return [(look_up,), (verbs.AddProduct(z, reach, gate, bound, units),)]
 
     def look_up(self, name: str) -> LatticeFunction:
         return next(function for function in self.look_ups if function.name == name)
 
     @property
     def loss_parts(self) -> tuple[SlopePart, ...]:
-        return self.problem.loss_function.slope_parts or ()
+        return sizes.loss_parts(self.problem)
 
     def loss_argument(self, part: SlopePart) -> Combination:
         return loss_argument(part, units_slot(self.depth))
 
-    def loss_look_ups(self, z: Argument, *, on_weights: bool) -> tuple[LookUp, ...]:
+    def loss_look_ups(self, z: Argument, *, on_weights: bool) -> tuple[verbs.LookUp, ...]:
         """Smooth parts of the loss slope: of the linear output z itself, or of p_N and y."""
         look_ups = []
         for number, part in enumerate(self.loss_parts, start=1):
             of_prediction = part.prediction == 1.0 and part.label == 0.0
             if isinstance(part.function, SmoothFunction) and of_prediction is on_weights:
                 argument = z if on_weights else Argument(self.loss_argument(part))
-                look_ups.append(LookUp(argument, (part.function.name,), (f"loss_part_{number}",)))
+                look_ups.append(
+                    verbs.LookUp(argument, (part.function.name,), (f"loss_part_{number}",))
+                )
         return tuple(look_ups)
 
     def loss_slope_layers(self) -> list[Layer]:
@@ -277,13 +240,7 @@ class _Builder:
         if look_ups:
             layers.append(Layer("loss slope", look_ups))
         maps = tuple(
-            MapSlots(
-                (Summand(self.loss_argument(part), part.function.name),),
-                ONE,
-                (),
-                0.0,
-                f"loss_part_{number}",
-            )
+            _map_everywhere(self.loss_argument(part), part.function.name, f"loss_part_{number}")
             for number, part in enumerate(self.loss_parts, start=1)
             if isinstance(part.function, KinkedFunction) and part.function.knots
         )
@@ -323,15 +280,15 @@ class _Builder:
         reach = ROUNDING_ROOM * self.backward.pulled_back[layer - 1]
         write = f"delta_{layer}"
         if _is_linear(self.activation(layer)):
-            return Layer(f"backward {layer}", (Project(pulled_back, reach, write),))
+            return Layer(f"backward {layer}", (verbs.Project(pulled_back, reach, write),))
         slope = ROUNDING_ROOM * self.backward.slopes[layer - 1]
-        product = AddProduct(pulled_back, reach, f"slope_{layer}", slope, write)
+        product = verbs.AddProduct(pulled_back, reach, f"slope_{layer}", slope, write)
         return Layer(f"backward {layer}", (product,))
 
     def gradient_step(self) -> Layer:
         probe = PROBE[self.settings.dtype]
         instructions = [
-            AddGradient(
+            verbs.AddGradient(
                 left=self.delta(layer),
                 right=units_slot(layer - 1),
                 scale=-self.problem.gradient_step.step_size / 2,
@@ -344,73 +301,49 @@ class _Builder:
 
     def clip_and_wipe(self, layers: Iterable[Layer]) -> Layer:
         weights = tuple(f"weights_{layer}" for layer in range(1, self.depth + 1))
-        clip = ClipSlots(weights, self.problem.gradient_step.box, SCALE_SIZE)
+        clip = verbs.ClipSlots(weights, self.problem.gradient_step.box, SCALE_SIZE)
         scratch = tuple(name for name in _written(layers) if name not in weights)
-        return Layer("clip and wipe", (clip, WipeSlots(scratch)))
+        return Layer("clip and wipe", (clip, verbs.WipeSlots(scratch)))
 
     def copy_prediction(self, forward: Iterable[Layer]) -> Layer:
         copied = Summand(Combination.of(units_slot(self.depth)), activations.IDENTITY_FUNCTION.name)
         gate = 2.0 ** (1 + ceil(log2(self.forward.outputs[-1])))
         others = (IS_EXAMPLE, IS_REGISTER)
-        copy = MapSlots((copied,), IS_QUERY, others, gate, "y")
-        return Layer("copy prediction", (copy, WipeSlots(_written(forward))))
+        copy = verbs.MapSlots((copied,), IS_QUERY, others, gate, "y")
+        return Layer("copy prediction", (copy, verbs.WipeSlots(_written(forward))))
 
     def functions(self, layers: Iterable[Layer]) -> tuple[Function, ...]:
         """Lines and squares over the registers, look-ups, and what MLPs evaluate."""
         instructions = [part for layer in layers for part in layer.instructions]
         lines: list[LatticeFunction] = []
-        if any(isinstance(part, Project) for part in instructions):
-            lines.append(identity(line_lattice(1.0, self.half)))
-        if any(isinstance(part, AddProduct) for part in instructions):
-            lines.append(square(line_lattice(2.0, self.half)))
-        maps = [part for part in instructions if isinstance(part, MapSlots)]
+        if any(isinstance(part, verbs.Project) for part in instructions):
+            lines.append(lattice.identity(lattice.line_lattice(1.0, self.half)))
+        if any(isinstance(part, verbs.AddProduct) for part in instructions):
+            lines.append(lattice.square(lattice.line_lattice(2.0, self.half)))
+        maps = [part for part in instructions if isinstance(part, verbs.MapSlots)]
         names = dict.fromkeys(name for part in maps for name in part.functions())
         return (*lines, *self.look_ups, *(self.relu_sum(name) for name in names))
 
     def relu_sum(self, name: str) -> ReluSum:
         """A function that an MLP evaluates: piecewise linear, or a step."""
-        candidates = [
-            activations.IDENTITY_FUNCTION,
-            *(self.activation(layer).value for layer in range(1, self.depth + 1)),
-            *(self.activation(layer).derivative for layer in range(1, self.depth + 1)),
-            *(part.function for part in self.loss_parts),
-        ]
-        function = next(candidate for candidate in candidates if candidate.name == name)
-        reach = ROUNDING_ROOM * largest_argument(self.problem, self.forward)
+        function = needed_functions(self.problem)[name]
+        reach = ROUNDING_ROOM * sizes.largest_argument(self.problem, self.forward)
         return fit_relu_sum(function, -reach, reach, kink_width=self.settings.kink_width)
 
     def layout(self, layers: Iterable[Layer], functions: Iterable[Function]) -> Layout:
-        target = self.problem.network
-        widths = target.widths
-        layer_numbers = range(1, self.depth + 1)
-        written = _written(layers)
-        scratch = [
-            Slot(name, (width,), Role.SCRATCH)
-            for name, width in self._scratch_widths()
-            if name in written
-        ]
+        """The slots that the layers write, and what registers and MLPs need."""
+        target, written = self.problem.network, _written(layers)
+        kinds = ("preactivation", "gate", "units", "slope", "delta")
+        scratch = [slot for kind in kinds for slot in layer_slots(target, kind)]
+        for number in range(1, len(self.loss_parts) + 1):
+            scratch.append((f"loss_part_{number}", (target.output_width,)))
         values = [value_slot(f.name) for f in functions if isinstance(f, LatticeFunction)]
         constants = (ONE, IS_EXAMPLE, IS_QUERY, LOG_EXAMPLES, *REGISTER_SLOTS, *values)
-        return Layout(
-            (
-                Slot("x", (target.input_width,), Role.INPUT),
-                Slot("y", (target.output_width,), Role.LABEL),
-                *(
-                    Slot(f"weights_{j}", (widths[j], widths[j - 1]), Role.PARAMETER)
-                    for j in layer_numbers
-                ),
-                *scratch,
-                *(Slot(name, (1,), Role.CONSTANT) for name in constants),
-            )
-        )
+        return network_layout(target, [slot for slot in scratch if slot[0] in written], constants)
 
-    def _scratch_widths(self) -> list[tuple[str, int]]:
-        """Every scratch slot that a program may use, in order."""
-        layers = range(1, self.depth + 1)
-        kinds = ("preactivation", "gate", "units", "slope", "delta")
-        names = [(f"{kind}_{j}", self.problem.network.widths[j]) for kind in kinds for j in layers]
-        parts = range(1, len(self.loss_parts) + 1)
-        return names + [(f"loss_part_{i}", self.problem.network.output_width) for i in parts]
+
+def _map_everywhere(argument: Combination, function: str, write: str) -> verbs.MapSlots:
+    return verbs.MapSlots((Summand(argument, function),), ONE, (), 0.0, write)
 
 
 def _written(layers: Iterable[Layer]) -> tuple[str, ...]:
@@ -419,26 +352,28 @@ def _written(layers: Iterable[Layer]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for part in instructions for name in part.writes()))
 
 
-def _roomy(ranges: Ranges) -> Ranges:
-    return Ranges(
+def _roomy(ranges: sizes.Ranges) -> sizes.Ranges:
+    return sizes.Ranges(
         tuple(ROUNDING_ROOM * size for size in ranges.preactivations),
         tuple(ROUNDING_ROOM * size for size in ranges.outputs),
     )
 
 
 def _fitted(
-    problem: Problem, forward: Ranges, settings: SoftmaxStack
+    problem: Problem, forward: sizes.Ranges, settings: SoftmaxStack
 ) -> tuple[LatticeFunction, ...]:
     functions = looked_up(problem)
     registers = settings.registers
     if not functions:
         return ()
-    parts = problem.loss_function.slope_parts or ()
     reach = max(
         *forward.preactivations,
-        *(largest_loss_argument(problem, part, forward.outputs[-1]) for part in parts),
+        *(
+            sizes.largest_loss_argument(problem, part, forward.outputs[-1])
+            for part in sizes.loss_parts(problem)
+        ),
     )
     if registers is not None:
-        return fit_on_grid(functions, reach, registers // 2 - 1)
+        return lattice.fit_on_grid(functions, reach, registers // 2 - 1)
     fewest = FEWEST_REGISTERS // 2 - 1
-    return fit_to_accuracy(functions, reach, ACCURACY[settings.dtype], fewest)
+    return lattice.fit_to_accuracy(functions, reach, lattice.ACCURACY[settings.dtype], fewest)

@@ -23,16 +23,21 @@ EXACT_DIGITS = 12
 
 @dataclass(frozen=True)
 class TableSize:
-    """Decimal logarithms of counts, which are astronomic for all but the smallest problems."""
+    """Counts of one table, astronomic for all but the smallest problems, so given as logarithms."""
 
     levels: int
     n_examples: int
     numbers: int
     """d, the numbers in a token."""
-    log10_paper_entries: float
     log10_entries: float
-    log10_hidden_units: float
-    log10_bytes: float
+
+    @property
+    def log10_paper_entries(self) -> float:
+        return self.numbers * self.n_examples * log10(self.levels)
+
+    @property
+    def log10_hidden_units(self) -> float:
+        return log10(2) + self.log10_entries
 
     @property
     def paper_entries(self) -> str:
@@ -52,7 +57,8 @@ class TableSize:
     @property
     def bytes(self) -> str:
         """Memory of its float64 weights, in words."""
-        return in_words(self.log10_bytes)
+        d_model = 2 * self.numbers + 4  # the token, its levels, the context, three constants
+        return in_words(self.log10_hidden_units + log10(8 * (2 * d_model + 1)))
 
 
 def in_words(log10_count: float) -> str:
@@ -68,19 +74,8 @@ def table_size(problem: Problem, n_examples: int, levels: int) -> TableSize:
     count("levels", levels, least=2)
     target = problem.network
     n_data, n_weights = target.input_width + target.output_width, target.n_parameters
-    numbers = n_data + n_weights
     entries = n_weights * log10(levels) + _log10_multisets(levels, n_data, n_examples)
-    d_model = 2 * numbers + 4  # the token, its levels, the context, three constants
-    hidden_units = log10(2) + entries
-    return TableSize(
-        levels=levels,
-        n_examples=n_examples,
-        numbers=numbers,
-        log10_paper_entries=numbers * n_examples * log10(levels),
-        log10_entries=entries,
-        log10_hidden_units=hidden_units,
-        log10_bytes=hidden_units + log10(8 * (2 * d_model + 1)),
-    )
+    return TableSize(levels, n_examples, n_data + n_weights, entries)
 
 
 def _log10_multisets(levels: int, n_data: int, n_examples: int) -> float:

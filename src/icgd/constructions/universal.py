@@ -32,6 +32,7 @@ from torch import Tensor
 
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.constructions.base import AbstractConstruction, kink_width_within
+from icgd.constructions.parts.layouts import network_layout
 from icgd.constructions.parts.ranges import ROUNDING_ROOM, backward_ranges, ranges_on_domain
 from icgd.constructions.table_size import table_size
 from icgd.errors import SettingError
@@ -41,19 +42,10 @@ from icgd.problems.mlp import MLP
 from icgd.problems.oracles.network import gradient, predict
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
+from icgd.program import instructions as verbs
 from icgd.program.functions import ReluSum
-from icgd.program.instructions import (
-    IDENTITY,
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
-    ClipSlots,
-    Combination,
-    MapSlots,
-    Summand,
-    WipeSlots,
-)
-from icgd.program.layout import Layout, Role, Slot
+from icgd.program.instructions import IDENTITY, IS_EXAMPLE, IS_QUERY, ONE, Combination, Summand
+from icgd.program.layout import Layout
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.program.table_instructions import AverageExamples, LookUpStep
@@ -95,6 +87,7 @@ class Universal(AbstractConstruction):
     setting: ClassVar[str] = "levels"
     coarsest: ClassVar[int] = 2
     finest: ClassVar[int] = 6
+    limit: ClassVar[str] = "The error falls like 1 / levels, and larger tables do not fit."
     is_last_resort: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -142,7 +135,7 @@ class Universal(AbstractConstruction):
         staircase = levels_of(levels, self.kink_width)
         return StackProgram(
             construction=self.name,
-            layout=_layout(),
+            layout=_layout(problem.network),
             functions=(staircase, _steps(problem, head), _predictions(problem, levels)),
             block=(
                 Layer("quantise", tuple(map(_quantise, ("x", "y", WEIGHT), LEVEL_SLOTS, ranges))),
@@ -174,18 +167,9 @@ def _require_size(problem: Problem, n_examples: int, levels: int) -> None:
         raise SettingError.keys_too_close(levels, n_examples)
 
 
-def _layout() -> Layout:
-    scratch = [Slot(name, (1,), Role.SCRATCH) for name in (*LEVEL_SLOTS, CONTEXT)]
-    constants = [Slot(name, (1,), Role.CONSTANT) for name in (ONE, IS_EXAMPLE, IS_QUERY)]
-    return Layout(
-        (
-            Slot("x", (1,), Role.INPUT),
-            Slot("y", (1,), Role.LABEL),
-            Slot(WEIGHT, (1, 1), Role.PARAMETER),
-            *scratch,
-            *constants,
-        )
-    )
+def _layout(target: MLP) -> Layout:
+    scratch = [(name, (1,)) for name in (*LEVEL_SLOTS, CONTEXT)]
+    return network_layout(target, scratch, (ONE, IS_EXAMPLE, IS_QUERY))
 
 
 def level_values(levels: int) -> Tensor:
@@ -343,9 +327,9 @@ def _predictions(problem: Problem, levels: int) -> ReluSum:
     return _table(PREDICTION_TABLE, keys, predict(problem.network, w, x).flatten())
 
 
-def _quantise(read: str, write: str, size: float) -> MapSlots:
+def _quantise(read: str, write: str, size: float) -> verbs.MapSlots:
     summand = Summand(Combination((read,), (1 / size,)), IDENTITY)
-    return MapSlots((summand,), ONE, (), 0.0, write)
+    return verbs.MapSlots((summand,), ONE, (), 0.0, write)
 
 
 def _look_up(problem: Problem, head: ContextHead, ranges: tuple[float, float, float]) -> LookUpStep:
@@ -363,8 +347,10 @@ def _look_up(problem: Problem, head: ContextHead, ranges: tuple[float, float, fl
     )
 
 
-def _project(problem: Problem) -> tuple[ClipSlots, WipeSlots]:
-    return ClipSlots((WEIGHT,), problem.gradient_step.box, ONE), WipeSlots((*LEVEL_SLOTS, CONTEXT))
+def _project(problem: Problem) -> tuple[verbs.ClipSlots, verbs.WipeSlots]:
+    return verbs.ClipSlots((WEIGHT,), problem.gradient_step.box, ONE), verbs.WipeSlots(
+        (*LEVEL_SLOTS, CONTEXT)
+    )
 
 
 def _prediction(levels: int, ranges: tuple[float, float, float]) -> tuple[Layer, ...]:
@@ -373,8 +359,8 @@ def _prediction(levels: int, ranges: tuple[float, float, float]) -> tuple[Layer,
     quantise = (_quantise("x", level_x, ranges[0]), _quantise(WEIGHT, level_w, ranges[2]))
     key = Combination((level_x, level_w), (levels / 2, levels**2 / 2))
     gate = 2.0 ** ceil(log2(levels**2 + 2))
-    look_up = MapSlots((Summand(key, PREDICTION_TABLE),), IS_QUERY, (IS_EXAMPLE,), gate, "y")
+    look_up = verbs.MapSlots((Summand(key, PREDICTION_TABLE),), IS_QUERY, (IS_EXAMPLE,), gate, "y")
     return (
         Layer("quantise", quantise),
-        Layer("look up prediction", (look_up, WipeSlots((level_x, level_w)))),
+        Layer("look up prediction", (look_up, verbs.WipeSlots((level_x, level_w)))),
     )

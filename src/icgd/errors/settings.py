@@ -106,6 +106,16 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{text}{did_you_mean(setting, own)}")
 
     @classmethod
+    def no_owner(cls, settings: Sequence[str], owned: Mapping[str, Sequence[str]]) -> SettingError:
+        known = [name for own in owned.values() for name in own]
+        hints = (did_you_mean(name, known) for name in settings if name not in known)
+        has = "; ".join(f"{name} has {', '.join(own) or 'none'}" for name, own in owned.items())
+        return cls(
+            f"No construction that serves this problem has all of the given settings "
+            f"({', '.join(settings)}): {has}.{''.join(hints)}"
+        )
+
+    @classmethod
     def beside_construction(cls, construction: str, settings: Mapping[str, object]) -> SettingError:
         given = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         return cls(

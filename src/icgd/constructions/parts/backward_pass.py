@@ -25,11 +25,9 @@ def backward_pass(target: MLP) -> list[Layer]:
     first = MultiplySlots(f"slope_{last}", "loss_slope", write=f"delta_{last}")
     layers = [Layer(f"backward {last}", (first,))]
     for layer in range(last - 1, 0, -1):
+        above = layer + 1
         pull_back = PullBack(
-            weights=f"weights_{layer + 1}",
-            upstream=f"delta_{layer + 1}",
-            slope=f"slope_{layer}",
-            write=f"delta_{layer}",
+            f"weights_{above}", f"delta_{above}", f"slope_{layer}", f"delta_{layer}"
         )
         layers.append(Layer(f"backward {layer}", (pull_back,)))
     return layers

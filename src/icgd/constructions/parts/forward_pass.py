@@ -15,30 +15,19 @@ def units_slot(layer: int) -> str:
 def forward_pass(target: MLP) -> list[Layer]:
     """p_j = r(V_j p_{j-1}) for j = 1 .. N, into slots `units_1 .. units_N`."""
     return [
-        Layer(
-            title=f"forward {layer}",
-            instructions=(
-                ApplyUnits(
-                    weights=f"weights_{layer}",
-                    inputs=units_slot(layer - 1),
-                    function=target.layer_activation(layer).value.name,
-                    write=units_slot(layer),
-                ),
-            ),
-        )
-        for layer in range(1, target.depth + 1)
+        Layer(f"forward {j}", (_apply(j, target.layer_activation(j).value.name, units_slot(j)),))
+        for j in range(1, target.depth + 1)
     ]
 
 
 def slopes(target: MLP) -> Layer:
     """r'(V_j p_{j-1}) for all layers at once, into slots `slope_1 .. slope_N`."""
     instructions = [
-        ApplyUnits(
-            weights=f"weights_{layer}",
-            inputs=units_slot(layer - 1),
-            function=target.layer_activation(layer).derivative.name,
-            write=f"slope_{layer}",
-        )
-        for layer in range(1, target.depth + 1)
+        _apply(j, target.layer_activation(j).derivative.name, f"slope_{j}")
+        for j in range(1, target.depth + 1)
     ]
     return Layer("slopes", tuple(instructions))
+
+
+def _apply(layer: int, function: str, write: str) -> ApplyUnits:
+    return ApplyUnits(f"weights_{layer}", units_slot(layer - 1), function, write)

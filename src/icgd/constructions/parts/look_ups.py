@@ -1,12 +1,22 @@
-"""What a softmax construction looks up in its grid."""
+"""The functions that a construction evaluates or looks up."""
 
 from __future__ import annotations
 
-from icgd.constructions.parts.ranges import Ranges, largest_size
-from icgd.problems.activations import Activation
+from icgd.constructions.parts.ranges import Ranges, largest_size, loss_parts
+from icgd.problems.activations import IDENTITY_FUNCTION, Activation
 from icgd.problems.functions import ScalarFunction, SmoothFunction
 from icgd.problems.problem import Problem
 from icgd.program.functions import LatticeFunction
+
+
+def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
+    """Activations, their slopes, the parts of the loss slope, and what copies the prediction."""
+    target = problem.network
+    activations = [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
+    functions = [activation.value for activation in activations]
+    functions += [activation.derivative for activation in activations]
+    functions += [part.function for part in loss_parts(problem)]
+    return {function.name: function for function in (*functions, IDENTITY_FUNCTION)}
 
 
 def looked_up(problem: Problem) -> tuple[SmoothFunction, ...]:
@@ -22,7 +32,7 @@ def looked_up(problem: Problem) -> tuple[SmoothFunction, ...]:
         for function in (value, activation.rest, activation.derivative):
             if function is not None:
                 functions[function.name] = function
-    for part in problem.loss_function.slope_parts or ():
+    for part in loss_parts(problem):
         functions[part.function.name] = part.function
     return tuple(f for f in functions.values() if isinstance(f, SmoothFunction))
 
@@ -47,5 +57,5 @@ def overshoot(problem: Problem, forward: Ranges, look_ups: tuple[LatticeFunction
             value = errors[gate.name] * reach if gate else errors[activation.value.name]
             value += errors[rest.name] if rest else 0.0
             largest = max(largest, value, errors[activation.derivative.name])
-    parts = problem.loss_function.slope_parts or ()
-    return max(largest, sum(errors.get(part.function.name, 0.0) for part in parts))
+    in_loss = (errors.get(part.function.name, 0.0) for part in loss_parts(problem))
+    return max(largest, sum(in_loss))

@@ -82,11 +82,26 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
     return BackwardRanges(tuple(slopes), tuple(pulled_back), tuple(deltas))
 
 
+def loss_parts(problem: Problem) -> tuple[SlopePart, ...]:
+    """The summands of the loss slope; none if it is no sum of functions of one variable."""
+    return problem.loss_function.slope_parts or ()
+
+
+def coupled_outputs(problem: Problem, expected: str) -> str | None:
+    """Why a construction cannot serve a loss whose slope is not what it expects, or None."""
+    if problem.loss_function.slope_parts is not None:
+        return None
+    return (
+        f"the slope of the {problem.loss} loss couples all outputs, and is not {expected}; the "
+        "logistic loss (one output a class) is."
+    )
+
+
 def largest_loss_slope(problem: Problem, prediction: float) -> float:
     """max |u| for predictions up to this size."""
     return sum(
         largest_size(part.function, largest_loss_argument(problem, part, prediction))
-        for part in problem.loss_function.slope_parts or ()
+        for part in loss_parts(problem)
     )
 
 
@@ -98,8 +113,7 @@ def largest_loss_argument(problem: Problem, part: SlopePart, prediction: float) 
 def largest_argument(problem: Problem, ranges: Ranges) -> float:
     """Largest argument of any function: of an activation, of the loss slope, or a prediction."""
     prediction = ranges.outputs[-1]
-    parts = problem.loss_function.slope_parts or ()
-    in_loss = (largest_loss_argument(problem, part, prediction) for part in parts)
+    in_loss = (largest_loss_argument(problem, part, prediction) for part in loss_parts(problem))
     return max(*ranges.preactivations, prediction, *in_loss)
 
 

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 
+from icgd.approximation import ridge_sum
 from icgd.approximation.clipping import fit_clip
 from icgd.approximation.gate import fit_gate
 from icgd.approximation.ridge_line import CLOSE_ENOUGH
-from icgd.approximation.ridge_sum import (
-    MOST_UNITS,
-    fit_loss_slope,
-    fit_product,
-    fit_ridge_sum,
-    fit_slope_product,
-)
+from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.forward_pass import units_slot
-from icgd.constructions.parts.ranges import (
-    ROUNDING_ROOM,
-    Ranges,
-    largest_loss_slope,
-    largest_size,
-    ranges_on_domain,
-)
-from icgd.errors import SettingError
+from icgd.constructions.parts.ranges import ROUNDING_ROOM
 from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.arrays import dtype_named
-from icgd.problems.functions import ScalarFunction
 from icgd.problems.problem import Problem
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.program.ridge import RidgeSum
@@ -101,104 +88,71 @@ class _Fitting:
         margin, overshoot = HARDLY, self._usual_overshoot()
         while True:
             wide = _in_wider_box(self.problem, overshoot)
-            ranges = ranges_on_domain(wide, margin)
+            ranges = sizes.ranges_on_domain(wide, margin)
             value, slope = self._activation(ranges)
             loss = self._loss(ranges)
             reaches = self._reaches(wide, ranges, slope, loss)
             clip = self._clip(reaches)
             if value.largest_error <= margin and clip.largest_error <= overshoot:
-                return self._all(value, slope, loss, clip, reaches)
+                return self._all([value, slope, loss, clip], reaches)
             margin = max(margin, SLACK * value.largest_error)
             overshoot = max(overshoot, SLACK * clip.largest_error)
 
     def _usual_overshoot(self) -> float:
         """What a clip misses that has little to clip; one that has more seldom misses more."""
-        box, units = self.problem.gradient_step.box, self.units
-        clip = fit_clip(box, 2 * box, self.activation, units, roundoff=self.roundoff)
-        return HARDLY + SLACK * clip.largest_error
+        box = self.problem.gradient_step.box
+        return HARDLY + SLACK * self._with(fit_clip, box, 2 * box)(self.units).largest_error
 
-    def _all(
-        self,
-        value: RidgeSum,
-        slope: RidgeSum,
-        loss: RidgeSum,
-        clip: RidgeSum,
-        reaches: dict[str, float],
-    ) -> Fits:
-        activation, roundoff = self.activation, self.roundoff
-        last = reaches[preactivation(self.target.depth)]
-        functions = [value, slope] if self.target.depth > 1 else []
-        functions += [loss, clip]
+    def _all(self, fitted: list[RidgeSum], reaches: dict[str, float]) -> Fits:
+        """With r and s r'(t) first, which a network of one layer does not need."""
+        functions = fitted if self.target.depth > 1 else fitted[2:]
         if IDENTITY_FUNCTION.name not in (function.name for function in functions):
-            functions.append(self._value(IDENTITY_FUNCTION, 1.0))
-        functions.append(self._thrifty(lambda n: fit_gate(last, activation, n, roundoff=roundoff)))
-        if not UNIT_ACTIVATIONS[activation].bends:
-            functions.append(
-                self._thrifty(lambda n: fit_product((1.0, 1.0), activation, n, roundoff=roundoff))
-            )
-        return Fits(tuple(functions), activation, reaches)
+            functions.append(self._thrifty(ridge_sum.fit_ridge_sum, IDENTITY_FUNCTION, 1.0))
+        functions.append(self._thrifty(fit_gate, reaches[preactivation(self.target.depth)]))
+        if not UNIT_ACTIVATIONS[self.activation].bends:
+            functions.append(self._thrifty(ridge_sum.fit_product, (1.0, 1.0)))
+        return Fits(tuple(functions), self.activation, reaches)
 
-    def _activation(self, ranges: Ranges) -> tuple[RidgeSum, RidgeSum]:
+    def _activation(self, ranges: sizes.Ranges) -> tuple[RidgeSum, RidgeSum]:
         """r and s r'(t) on all preactivations but those of the output."""
         function = self.target.layer_activation(1).value
         reach = self._roomy(max(ranges.preactivations[:-1], default=1.0))
-        slope = fit_slope_product(
-            function,
-            (1.0, reach),
-            self.activation,
-            self.units,
-            roundoff=self.roundoff,
-            accuracy=LARGEST_FIT_ERROR,
-            kink_width=self.kink_width,
-        )
+        fit_slope = partial(ridge_sum.fit_slope_product, kink_width=self.kink_width)
+        fit_with = self._with(fit_slope, function, (1.0, reach))
+        slope = ridge_sum.accurate(fit_with, self.units, LARGEST_FIT_ERROR)
         # Lines wipe numbers up to 1, so that r has to reach as far if it is one.
-        value = self._value(function, max(reach, 1.0) if function == IDENTITY_FUNCTION else reach)
-        return value, slope
+        wide = max(reach, 1.0) if function == IDENTITY_FUNCTION else reach
+        return self._thrifty(ridge_sum.fit_ridge_sum, function, wide), slope
 
-    def _value(self, function: ScalarFunction, reach: float) -> RidgeSum:
-        return self._thrifty(
-            lambda n: fit_ridge_sum(function, reach, self.activation, n, roundoff=self.roundoff)
-        )
+    def _with(self, fit: Callable[..., RidgeSum], *what: object) -> Callable[[int], RidgeSum]:
+        """From a number of units to the fit of `what` by that many."""
+        return lambda n: fit(*what, self.activation, n, roundoff=self.roundoff)
 
-    def _thrifty(self, fit_with: Callable[[int], RidgeSum]) -> RidgeSum:
-        """As few units as leave no more than rounding does, or all."""
+    def _thrifty(self, fit: Callable[..., RidgeSum], *what: object) -> RidgeSum:
+        """The fit with as few units as leave no more than rounding does, or with all."""
+        fit_with = self._with(fit, *what)
         for few in (number for number in FEW if number < self.units):
-            if (fit := fit_with(few)).largest_error <= CLOSE_ENOUGH:
-                return fit
+            if (found := fit_with(few)).largest_error <= CLOSE_ENOUGH:
+                return found
         return fit_with(self.units)
 
-    def _loss(self, ranges: Ranges) -> RidgeSum:
+    def _loss(self, ranges: sizes.Ranges) -> RidgeSum:
         box = (self._roomy(ranges.outputs[-1]), self._roomy(self.problem.domain.y))
-        loss = self.problem.loss_function
-        return self._thrifty(
-            lambda n: fit_loss_slope(loss, box, self.activation, n, roundoff=self.roundoff)
-        )
+        return self._thrifty(ridge_sum.fit_loss_slope, self.problem.loss_function, box)
 
     def _clip(self, reaches: dict[str, float]) -> RidgeSum:
-        box, reach, units = self.problem.gradient_step.box, reaches["weights"], self.units
-        clip = fit_clip(box, reach, self.activation, units, roundoff=self.roundoff)
+        box = self.problem.gradient_step.box
+        fit_with = self._with(fit_clip, box, reaches["weights"])
         limit = LARGEST_FIT_ERROR * box
-        if clip.largest_error <= limit:
-            return clip
-        more = sorted({min(2**n * units, MOST_UNITS) for n in range(1, 10)})
-        errors = ((n, fit_clip(box, reach, self.activation, n).largest_error) for n in more)
-        raise SettingError.box_too_large(
-            "the clip",
-            (reach,),
-            f"{units} {self.activation} units",
-            clip.largest_error,
-            limit,
-            next((n for n, error in errors if error <= limit), None),
-            most=MOST_UNITS,
-        )
+        return ridge_sum.accurate(fit_with, self.units, limit, lambda clip: clip.largest_error)
 
     def _reaches(
-        self, problem: Problem, ranges: Ranges, slope: RidgeSum, loss: RidgeSum
+        self, problem: Problem, ranges: sizes.Ranges, slope: RidgeSum, loss: RidgeSum
     ) -> dict[str, float]:
         """Largest sizes of all slots, and of the weights before they are clipped."""
         widths, depth, box = self.target.widths, self.target.depth, problem.gradient_step.box
         steepest = (
-            largest_size(self.target.layer_activation(1).derivative, slope.half_widths[-1])
+            sizes.largest_size(self.target.layer_activation(1).derivative, slope.half_widths[-1])
             + slope.error
             + ROUNDINGS * self.roundoff * slope.size
         )
@@ -212,7 +166,7 @@ class _Fitting:
             for j in range(1, m - 1):
                 passed_on = widths[m - 1] * box * steepest
                 reach[jacobian(m, j)] = passed_on * reach[jacobian(m - 1, j)]
-        reach["loss_slope"] = largest_loss_slope(problem, ranges.outputs[-1]) + loss.error
+        reach["loss_slope"] = sizes.largest_loss_slope(problem, ranges.outputs[-1]) + loss.error
         dependence = [widths[-1] * reach[jacobian(depth, j)] for j in range(1, depth)]
         dependence.append(reach[units_slot(depth - 1)])
         step = problem.gradient_step.step_size / 2 * reach["loss_slope"] * max(dependence)
