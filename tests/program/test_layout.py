@@ -22,6 +22,12 @@ def test_the_stream_is_as_wide_as_all_slots_together():
     assert LAYOUT.width == 14
 
 
+def test_widths_of_several_slots_add_up():
+    assert LAYOUT.width_of("weights_1") == 6
+    assert LAYOUT.width_of("x", "weights_2", "one") == 6
+    assert LAYOUT.width_of() == 0
+
+
 def test_slots_lie_one_after_the_other_in_their_order():
     ranges = [LAYOUT.range_of(name) for name in LAYOUT.names]
     assert LAYOUT.names == ("x", "weights_1", "units_1", "weights_2", "one")
@@ -34,7 +40,7 @@ def test_slots_are_found_by_name_and_by_role():
     assert LAYOUT.having(Role.LABEL) == ()
 
 
-@pytest.mark.parametrize("look_up", [LAYOUT.slot, LAYOUT.range_of])
+@pytest.mark.parametrize("look_up", [LAYOUT.slot, LAYOUT.range_of, LAYOUT.width_of])
 def test_an_unknown_name_lists_the_known_ones_and_suggests_the_nearest(look_up):
     with pytest.raises(LayoutError) as caught:
         look_up("weight_1")

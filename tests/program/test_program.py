@@ -5,11 +5,18 @@ from dataclasses import is_dataclass
 import pytest
 
 from icgd.certificates.enclosures import is_ramp
-from icgd.program.instructions import ClipSlots, LayerKind, MultiplySlots
+from icgd.program.instructions import (
+    ApplyUnits,
+    ClipSlots,
+    LayerKind,
+    LookUp,
+    MultiplySlots,
+)
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.registry import PROGRAMS
 from tests import cases
 from tests.cases import build, every_construction_on
+from tests.contracts.backend import RELU_STACK
 
 
 def test_a_layer_is_of_the_kind_of_its_instructions():
@@ -24,6 +31,13 @@ def test_programs_are_of_two_kinds_both_final_and_frozen():
         assert is_dataclass(kind)
         assert kind.__final__
         assert kind.__dataclass_params__.frozen
+
+
+def test_the_first_instruction_of_a_kind_is_found_in_the_order_of_the_layers():
+    program = build(RELU_STACK, cases.FEW[0])
+    first = program.block[0].instructions[0]
+    assert program.first(ApplyUnits) is first
+    assert program.first(LookUp) is None
 
 
 def test_the_abstract_program_is_not_made():

@@ -129,3 +129,19 @@ def test_data_of_older_files_do_not_say_what_arithmetic_they_are_made_for():
     data = build(SOFTMAX_STACK, LOOKING_UP).to_data()
     assert data.pop("made_for") == "float64"
     assert from_data(data).made_for is None
+
+
+def test_data_with_a_function_of_another_kind_than_the_field_s_are_refused():
+    """A chain has look-ups only."""
+    data = program_of(problem_of(MLP((2, 3, 1), "relu"))).to_data()
+    relu_sum = build(RELU_STACK, cases.FEW[0]).to_data()["functions"][0]
+    with pytest.raises(KeyError, match="ReluSum"):
+        from_data({**data, "functions": [relu_sum]})
+
+
+@pytest.mark.parametrize(("part", "error"), [("verb", KeyError), ("weights", TypeError)])
+def test_data_that_lack_a_part_of_an_instruction_are_refused(part, error):
+    data = build(RELU_STACK, cases.FEW[0]).to_data()
+    del data["block"][0]["instructions"][0][part]
+    with pytest.raises(error, match=part):
+        from_data(data)
