@@ -25,7 +25,7 @@ DOUBLE = Arithmetic.of(torch.float64, 64, "dense")
 
 
 def test_every_target_has_bounds_and_every_shape_of_program():
-    assert {oracle for oracle, _ in BOUNDS} == set(ORACLES.values())
+    assert {oracle for oracle, _ in BOUNDS} == {oracle for oracle, _ in ORACLES.values()}
     assert {shape for _, shape in BOUNDS} == {StackProgram, ChainProgram}
 
 

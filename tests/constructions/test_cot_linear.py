@@ -63,7 +63,7 @@ def test_without_a_step_size_the_construction_for_the_model_says_so():
         r"^No construction can compile this problem. cot-ridge, cot-lasso, cot-glm: its .*siz"
     )
     with pytest.raises(UnsupportedProblemError, match=expected):
-        icgd.compile(problem_of("logistic", step_size=None), n_steps=1, n_examples=6)
+        icgd.compile(problem_of("logistic", step_size=None), n_steps=1)
 
 
 def test_prompts_have_any_length_and_their_number_of_examples_is_no_setting():
