@@ -1,4 +1,4 @@
-"""What a backend is: which executor it has for each kind of program."""
+"""A backend says which executor runs each kind of program."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from icgd.problems.task import Task
 from icgd.program.program import AbstractProgram
 
 MakeExecutor = Callable[[Any, Task, RunOptions], AbstractExecutor[Any]]
-"""Makes the executor of a program of one kind on a task."""
+"""A function that makes the executor of a program on a task."""
 
 
 class AbstractBackend(ABC):
-    """Runs a program on a task. Subclasses are final."""
+    """A backend runs a program on a task. Subclasses are final."""
 
     name: ClassVar[str]
     sums_terms: ClassVar[bool]

@@ -1,10 +1,10 @@
 r"""Softmax programs under the masks of decoder-only transformers, with the same weights.
 
-Prefix mask: registers and examples read each other, queries come last and nobody reads them. The
-program never does otherwise, so nothing changes, and no function is needed.
+Under a prefix mask registers and examples read each other; queries come last, and nobody reads
+them. The program never does otherwise, so nothing changes, and no function is needed.
 
-Causal: no token reads a later one. Then a step cannot use the same examples as the step before:
-what the first example computes would have to depend on the last one. But the prompt can be
+Under a causal mask no token reads a later one. Then a step cannot use the same examples as the step
+before: what the first example computes would have to depend on the last one. But the prompt can be
 repeated, once for each step:
 
     registers 0, examples, registers 1, examples, ..., registers L, queries

@@ -1,4 +1,4 @@
-"""Running a chain: block by block, each from the two earlier ones that the mask shows."""
+"""The run of a chain makes each block from the two earlier ones that the mask shows."""
 
 from __future__ import annotations
 
@@ -59,14 +59,17 @@ def make_chain(
 
 
 def padded(program: ChainProgram, matrix: Tensor, n_columns: int | None = None) -> Tensor:
-    """With zeros below, and on the right, up to the width that all layers have."""
+    """A matrix with zeros below and on the right, up to the width that all layers have."""
     rows, columns = matrix.shape[-2:]
     width = program.width
     return functional.pad(matrix, (0, (n_columns or width) - columns, 0, width - rows))
 
 
 def travelling_rows(program: ChainProgram, layer: int) -> dict[str, Row]:
-    """What travels with the weights of a layer, counted from 0: its kind, and its padded units."""
+    """The rows that travel with the weights of a layer: its kind, and its padded units.
+
+    Layers are counted from 0.
+    """
     rows: dict[str, Row] = {program.kinds[layer]: 1.0}
     unit, n_units = torch.arange(program.width)[:, None], program.shapes[layer][0]
     if PADDING in program.rows.names:
@@ -85,7 +88,7 @@ def input_columns(program: ChainProgram, inputs: Tensor) -> Tensor:
 
 @final
 class Chain(AbstractExecutor[Parameters]):
-    """The blocks that are kept, by number, and what was recorded of all. A step is a round."""
+    """A chain at work: the blocks that are kept, by number. A step is a round."""
 
     def __init__(
         self,
@@ -164,7 +167,7 @@ class Chain(AbstractExecutor[Parameters]):
             rows.append(self.generator.row(block, name).reshape(*self.task.batch, 1, -1))
 
     def weights(self, last: int) -> Parameters:
-        """The weights in B_N .. B_1, which end with block `last`."""
+        """The weights that blocks B_N .. B_1 hold, of which `last` is the last."""
         parts = [
             self.generator.row(self.blocks[last - layer], "weights")[..., :rows, :columns]
             for layer, (rows, columns) in enumerate(self.program.shapes)

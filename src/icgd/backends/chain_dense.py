@@ -1,4 +1,4 @@
-"""The dense generator: literally the block of layers, every head and every hidden unit."""
+"""The dense generator runs the block of layers itself, every head and every hidden unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""The fused generator: runs a chain program without weights, with the same numbers.
+r"""The fused generator runs a chain program without weights, with the same numbers.
 
 A block is its rows by name. A row that is the same number everywhere, such as a flag or zeros, is
 kept as that number. So for two blocks of given kinds most instructions have a result that is known
@@ -56,7 +56,7 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is done for two blocks of given kinds: what is known, what is read, what is run."""
+    """The plan for two blocks of given kinds: what is known, what is read, and what is run."""
 
     known: Rows
     near: tuple[tuple[str, str], ...]
@@ -67,7 +67,10 @@ class _Plan:
 
 
 class FusedGenerator(AbstractGenerator[FusedBlock]):
-    """Plans the work for each kind of step once: there are four, two of them in linear layers."""
+    """A generator that plans the work for each kind of step once.
+
+    There are four kinds, two of them in linear layers.
+    """
 
     name: ClassVar[str] = "fused"
 
@@ -128,7 +131,7 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
         )
 
     def _evaluate(self, instruction: Instruction) -> Evaluate:
-        """What runs an instruction; a look-up reads its table at the product."""
+        """The function that runs an instruction; a look-up reads its table at the product."""
         if not isinstance(instruction, LookUpProduct):
             return result.dispatch(type(instruction))
         table = self._tables[instruction.function]
@@ -141,7 +144,7 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
 
 
 def _used(work: list[_Work], kept: set[str]) -> tuple[_Work, ...]:
-    """The work that something which is kept depends on, in order."""
+    """The work on which a slot that is kept depends, in order."""
     used: list[_Work] = []
     for each in reversed(work):
         if each.write in kept:
@@ -185,7 +188,7 @@ def _is_closed(closed_by: tuple[str, ...], stream: Rows) -> bool:
 
 
 def _where_open(value: Row, closed_by: tuple[str, ...], stream: Rows) -> Row:
-    """The value, 0 at the units that a flag closes."""
+    """The value, which is 0 at the units that a flag closes."""
     for flag in (stream[name] for name in closed_by):
         if isinstance(flag, Tensor):
             value = value * (flag == 0)

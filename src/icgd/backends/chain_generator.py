@@ -1,4 +1,4 @@
-"""What makes the next block of a chain from two that it is shown."""
+"""A generator makes the next block of a chain from two that it is shown."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AbstractGenerator(ABC, Generic[Block]):
     def require_reach(
         self, product: Product, value: Tensor, number: int, *, at_queries: bool
     ) -> None:
-        """Raise `OverflowedRunError` if a product leaves the grid that its heads read."""
+        """Raise `OverflowedRunError` if a product leaves the lattice that its heads read."""
         largest = float(torch.linalg.vector_norm(value, inf))
         if largest <= product.reach:
             return
@@ -66,7 +66,7 @@ class AbstractGenerator(ABC, Generic[Block]):
 def _is_unread(product: Product, place: Place, largest: float) -> bool:
     """Whether no later block reads the product: B_1 has no layer below to pass back to.
 
-    The flags close its row at once where it is a number at all: dense heads return at most what
-    their grid ends with, whatever they read, and that is below the gate.
+    The flags close its row at once where it is a number at all. Dense heads return at most the last
+    value of their lattice, whatever they read, and that is below the gate.
     """
     return product.write == BACK and place.layer == 1 and not place.is_forward and isfinite(largest)

@@ -1,4 +1,4 @@
-"""The dense backend: literally the transformer, every head of every layer."""
+"""The dense backend runs the transformer itself, every head of every layer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64)
 
 @singledispatch
 def build_block(program: AbstractProgram, dtype: torch.dtype = torch.float64) -> nn.Module:
-    """What exists as weights, if it fits in memory: all of a stack, or the block of a chain."""
+    """The layers that exist as weights, if they fit in memory: a stack, or a chain's block."""
     raise ProgramError.broken(type(program).__name__, "has no rule in backends/dense.py")
 
 
@@ -69,7 +69,7 @@ def _chain(program: ChainProgram, task: Task, options: RunOptions) -> Chain:
 
 @final
 class DenseBackend(AbstractBackend):
-    """Builds the weights and runs them, layer by layer."""
+    """The backend that builds the weights and runs them, layer by layer."""
 
     name: ClassVar[str] = "dense"
     sums_terms: ClassVar[bool] = True

@@ -19,7 +19,7 @@ from icgd.shapes import History, Parameters
 Result = TypeVar("Result")
 
 ROWS_AT_ONCE = 256
-"""Views of so many steps are made at once: one by one takes longer, all take memory."""
+"""The number of steps whose views are made at once: one by one takes longer, all take memory."""
 
 
 def drive(
@@ -47,7 +47,7 @@ class Last(NamedTuple):
 
 
 class _Drive:
-    """One run and how far it is."""
+    """A run, and how far it has come."""
 
     def __init__(self, n_steps: int, task: Task, options: RunOptions) -> None:
         self.n_steps, self.task, self.options = n_steps, task, options
@@ -71,19 +71,21 @@ class _Drive:
         return Run(history, predictions, executor.trace(), stopped_after)
 
     def take_steps(self, executor: AbstractExecutor[Any]) -> bool:
-        """Take all steps, or stop after enough of them that move nothing; says which."""
-        n_still, before, on_progress = 0, self.task.initial, self.options.on_progress
+        """Take all steps, or stop after enough that move nothing; return whether it stopped."""
+        n_still, before = 0, self.task.initial
+        on_progress, limit = self.options.on_progress, self.options.stop_below
         for step, row in enumerate(self.kept.rows(), start=1):
             reached = self.in_range(executor.step, row)
             if self.reads_all:
                 executor.read(reached, row)
             self.last = Last(step, reached, row)
-            n_still = n_still + 1 if self.is_still(before, row) else 0
-            before = row
             if on_progress:
                 on_progress(step, self.n_steps)
-            if n_still == executor.still_steps:
-                return True
+            if limit is not None:
+                n_still = n_still + 1 if float((row - before).abs().max()) <= limit else 0
+                before = row
+                if n_still == executor.still_steps:
+                    return True
         return False
 
     def history(self) -> History:
@@ -91,11 +93,6 @@ class _Drive:
         if self.executor and self.last.row is not None and not self.reads_all:
             self.executor.read(self.last.reached, self.last.row)
         return self.kept.until(self.last.n_steps)
-
-    def is_still(self, before: Parameters, after: Parameters) -> bool:
-        """Whether no weight of any task moved by more than `stop_below`, if that is asked."""
-        limit = self.options.stop_below
-        return limit is not None and float((after - before).abs().max()) <= limit
 
     def in_range(self, compute: Callable[[Any], Result], argument: object) -> Result:
         try:
@@ -140,7 +137,7 @@ class Kept:
         self._rows[..., 0, :] = initial
 
     def rows(self) -> Iterator[Parameters]:
-        """Where to write the weights after every step."""
+        """The rows to which the weights are written, one for every step."""
         steps = self._rows[..., 1:, :]
         if self._keeps_all:
             chunks = steps.split(ROWS_AT_ONCE, dim=-2)

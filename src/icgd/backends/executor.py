@@ -1,4 +1,4 @@
-"""What takes the training steps of a program on a task; `driver.py` has the loop over them."""
+"""An executor takes the training steps of a program on a task; `driver.py` loops over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""The fused backend: runs the program without materialising weights, with the same numbers.
+r"""The fused backend runs the program without materialising weights, with the same numbers.
 
 Weights that are equal in every token are kept once; an instruction over all tokens is one or
 two matrix products; functions are looked up in tables. A step costs what the training step
@@ -49,7 +49,7 @@ WIDTHS: Mapping[type[AbstractProgram], Callable[[Any, Task], int]] = {StackProgr
 
 @final
 class FusedBackend(AbstractBackend):
-    """Runs groups of tasks one after the other, each through all its steps."""
+    """The backend that runs groups of tasks one after the other, each through all its steps."""
 
     name: ClassVar[str] = "fused"
     sums_terms: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""The fused run of a stack: weights once, in buffers that are used again."""
+"""The fused run of a stack keeps weights once, in buffers that are used again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from icgd.shapes import Parameters, Predictions
 
 @final
 class FusedStack(AbstractExecutor[Parameters]):
-    """Trains on the examples alone; the queries see the weights that were reached."""
+    """A stack that trains on the examples alone; the queries see the weights that were reached."""
 
     def __init__(self, program: StackProgram, task: Task) -> None:
         self._program, self._task, self.start = program, task, task.initial

@@ -1,4 +1,4 @@
-"""Operations of grid attention: the mean of a link is computed as such, not token by token.
+"""Operations of grid attention compute the mean of a link as such, not token by token.
 
 The head is proved to be as close to it as the program's functions say. A step costs O(n d).
 """
@@ -17,7 +17,7 @@ from icgd.program.instructions import IS_EXAMPLE, ONE
 
 
 def _scores(instruction: PredictMean, machine: Machine) -> tuple[Tensor, Operation]:
-    """<weights, inputs> at every token, in a buffer that is used again, and how to fill it."""
+    """The buffer of <weights, inputs> at every token, and the operation that fills it."""
     pairs = dict(zip(instruction.weights, instruction.inputs, strict=True))
     (matrix, inputs), *rest = ((machine.slots[w], x) for w, x in pairs.items())
     read, factor = machine.slots[inputs], matrix.mT

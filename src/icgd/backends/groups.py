@@ -1,4 +1,4 @@
-"""A batch of tasks in groups that run one after the other."""
+"""A batch of tasks runs in groups, one after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ RunGroup = Callable[[Task, RunOptions], Run]
 
 
 def run_in_groups(run: RunGroup, task: Task, n_at_once: int, options: RunOptions) -> Run:
-    """Run so many tasks at once; on Ctrl-C the tasks that are done are known, or the first ones."""
+    """Run `n_at_once` tasks at a time.
+
+    On Ctrl-C the tasks that are done are known; if none is, the steps of the first group are.
+    """
     groups, runs = in_groups(task, n_at_once), list[Run]()
     if len(groups) == 1:
         return run(task, options)

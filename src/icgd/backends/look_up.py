@@ -1,11 +1,11 @@
-r"""Evaluating a program's functions fast: one table look-up, whatever their resolution.
+r"""A program's functions are evaluated by one table look-up, whatever their resolution.
 
-Sums of ReLUs. All functions that are applied to the same argument share one division of the line
+Sums of ReLUs: all functions that are applied to the same argument share one division of the line
 into cells, in each of which every one of them is straight: f(z) = slope[cell] * z +
 intercept[cell]. Knots are multiples of a power of two, so the cell is found by one multiplication
 and a truncation instead of a search; a search remains for cells too small to tabulate.
 
-Softmax look-ups. What a head over a lattice returns is one fixed analytic function of its argument;
+Softmax look-ups: what a head over a lattice returns is one fixed analytic function of its argument;
 it is tabulated as polynomials of degree 4 on equal cells, with a proved error (`table_error`).
 """
 
@@ -27,7 +27,7 @@ MOST_CELLS = 2**20
 """The largest table, 8 MiB in float64; beyond it the cell is found by a search among the knots."""
 
 Operation = Callable[[], object]
-"""What performs one instruction on buffers that are allocated once."""
+"""A closure that performs one instruction on buffers that are allocated once."""
 
 
 class Evaluation:
@@ -71,22 +71,22 @@ class Cells:
         self.argument = argument
         self.cell = torch.empty(argument.numel(), dtype=torch.int32, device=argument.device)
         knots = sorted({knot for function in functions for knot in function.knots})
-        grid = min(function.grid for function in functions)
-        n_cells = round((knots[-1] - knots[0]) / grid) + 2
+        width = min(function.grid for function in functions)
+        n_cells = round((knots[-1] - knots[0]) / width) + 2
         if n_cells <= MOST_CELLS:
-            self.starts = knots[0] + grid * torch.arange(-1, n_cells - 1, dtype=torch.float64)
-            self.find = self._by_position(grid, knots[0], n_cells)
+            self.starts = knots[0] + width * torch.arange(-1, n_cells - 1, dtype=torch.float64)
+            self.find = self._by_position(width, knots[0], n_cells)
         else:
             self.starts = torch.tensor([knots[0] - 1.0, *knots], dtype=torch.float64)
             self.find = self._by_search(knots)
 
-    def _by_position(self, grid: float, low: float, n_cells: int) -> Operation:
+    def _by_position(self, width: float, low: float, n_cells: int) -> Operation:
         argument, cell = self.argument, self.cell
         position = torch.empty_like(argument)
-        flat, first = position.view(-1), 1.0 - low / grid
+        flat, first = position.view(-1), 1.0 - low / width
 
         def find() -> None:
-            torch.mul(argument, 1.0 / grid, out=position).add_(first).clamp_(0, n_cells - 1)
+            torch.mul(argument, 1.0 / width, out=position).add_(first).clamp_(0, n_cells - 1)
             cell.copy_(flat)
 
         return find
@@ -148,7 +148,7 @@ class Table:
         return find
 
     def evaluate(self, function: LatticeFunction, write: Tensor) -> Operation:
-        """The operation write = function(argument), once the cells are found; Horner's rule."""
+        """The operation write = function(argument) by Horner's rule, once the cells are found."""
         columns = _polynomials(function).to(write).unbind()
         part = torch.empty_like(write)
         cell, position = self.cell, self.position
@@ -173,7 +173,7 @@ class HeadTable:
         self._rows = _polynomials(function).T.contiguous().to(like)
 
     def __call__(self, argument: Values) -> Values:
-        """The function at every entry; Horner's rule."""
+        """The function at every entry, by Horner's rule."""
         position = argument.mul(self._per_unit).add_(self._middle).clamp_(0.0, self._last)
         rows = self._rows.index_select(0, position.flatten().int())
         *lower, value = rows.view(*argument.shape, DEGREE + 1).unbind(-1)
@@ -227,7 +227,7 @@ def _polynomials(function: LatticeFunction) -> Tensor:
 
 
 def is_simple(function: ReluSum) -> bool:
-    """Whether it needs no table: a straight line, a kink at 0, or a single ramp."""
+    """Whether a function needs no table: a straight line, a kink at 0, or a single ramp."""
     return _is_line(function) or _is_kink(function) or _is_ramp(function)
 
 

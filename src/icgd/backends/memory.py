@@ -1,4 +1,4 @@
-"""How much memory dense weights may take: a share of the tightest limit that is known."""
+"""Dense weights may take a share of the tightest limit on memory that is known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MEMORY_SHARE = 0.6
-"""Part of the memory that dense weights may take; the rest is for the run."""
+"""The part of the memory that dense weights may take; the rest is for the run."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Memory:
 
 
 def usable_memory(root: Path = Path("/")) -> Memory:
-    """What dense weights may take; no bound where the system tells of no limit.
+    """The memory that dense weights may take; there is no bound if the system tells of no limit.
 
     `root` is the folder that holds `proc` and `sys`, which only Linux has.
     """
@@ -56,7 +56,7 @@ _VERSION_2 = ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ")
 
 
 def _left_in_container(root: Path) -> Iterator[Memory]:
-    """What is left to this process's control group and to all groups around it.
+    """The memory that is left to this process's control group and to all groups around it.
 
     Inactive pages of files count as left: they are given back when memory is short.
     """
@@ -75,7 +75,7 @@ def _left_in_container(root: Path) -> Iterator[Memory]:
 
 
 def _text(path: Path) -> str:
-    """What a file holds; nothing if it is not there, or not to be read."""
+    """The text of a file, which is empty if the file cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:

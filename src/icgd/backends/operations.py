@@ -1,4 +1,4 @@
-"""Operations: each instruction as a closure over buffers that are allocated once and reused.
+"""An operation is an instruction as a closure over buffers that are allocated once and reused.
 
 Scratch is overwritten rather than added to, so it is wiped only for a trace. Operations of
 instructions by units of any activation are in `unit_operations.py`.
@@ -27,7 +27,7 @@ from icgd.shapes import Inputs, Labels, Parameters, Queries
 
 
 class ArgumentBuffer:
-    """W p for one matrix and its inputs, or the inputs alone, ready for functions of it."""
+    """The product W p of a matrix and inputs, or the inputs alone, ready for functions of it."""
 
     def __init__(self, argument: Argument, machine: Machine, functions: Sequence[Function]) -> None:
         inputs, self._combine = _combined(argument.inputs, machine.slots)
@@ -108,7 +108,7 @@ class Machine:
         torch.cat(self._weights, dim=-1, out=write)
 
     def buffer(self, n_rows: int, width: int) -> Tensor:
-        """Zeros for every task."""
+        """A buffer of zeros for every task."""
         return self.slots["x"].new_zeros(*self.batch, n_rows, width)
 
     def tokens_where(self, flag: str) -> slice:
@@ -158,7 +158,7 @@ class Machine:
         return False
 
     def functions(self, instruction: Instruction) -> list[Function]:
-        """What an instruction evaluates by table: lines and squares it does by arithmetic."""
+        """The functions that an instruction looks up; lines and squares it does by arithmetic."""
         match instruction:
             case verbs.ApplyUnits(function=name):
                 return [self.program.relu_sum(name)]
@@ -168,7 +168,7 @@ class Machine:
 
 
 def argument_of(instruction: Instruction) -> Argument | None:
-    """What the instruction first computes from weights and inputs, if anything."""
+    """The argument that an instruction first computes from weights and inputs, if any."""
     if isinstance(instruction, verbs.ApplyUnits):
         return Argument(Combination.of(instruction.inputs), instruction.weights)
     argument = getattr(instruction, "argument", None)

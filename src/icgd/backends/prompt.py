@@ -1,4 +1,4 @@
-"""Prompt encoding: a task as slot values, and as the residual stream."""
+"""The prompt holds a task in the residual stream; weights and predictions are read from there."""
 
 from __future__ import annotations
 

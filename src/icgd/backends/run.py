@@ -11,7 +11,7 @@ from icgd.errors import OverflowedRunError
 from icgd.shapes import History, Predictions
 
 OnProgress = Callable[[int, int], None]
-"""Called with the number of training steps done and the number in all."""
+"""A function that is called with the number of training steps done and the number in all."""
 
 
 @dataclass(frozen=True)

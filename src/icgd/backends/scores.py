@@ -11,14 +11,14 @@ from icgd.shapes import Inputs, Labels, Parameters
 
 
 def linear_scores(parameters: Parameters, x: Inputs) -> Labels:
-    """<w, x>, and the intercept, if there is one coefficient more than inputs."""
+    """The scores <w, x>, with the intercept if there is one coefficient more than inputs."""
     width = x.shape[-1]
     intercept = parameters[..., width:].sum(-1)[..., None, None]
     return x @ parameters[..., :width].unsqueeze(-1) + intercept
 
 
 def require_scores(scores: Labels, reach: float, where: str) -> None:
-    """Raise `OverflowedRunError` if a score leaves the range; `where` is what has a row each."""
+    """Raise `OverflowedRunError` if a score leaves the range; `where` says what the rows are."""
     if not scores.numel() or float(torch.linalg.vector_norm(scores, inf)) <= reach:
         return
     outside = ~(scores.abs() <= reach)

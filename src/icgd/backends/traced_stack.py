@@ -18,7 +18,7 @@ from icgd.shapes import Parameters, Predictions, Stream
 
 @final
 class TracedStack(AbstractExecutor[Parameters]):
-    """All tokens through all layers, with a copy of the traced slots after each."""
+    """A stack that runs all tokens through all layers, and copies the traced slots after each."""
 
     def __init__(self, program: StackProgram, task: Task, trace: tuple[str, ...]) -> None:
         self._roles = {name: program.layout.slot(name).role for name in trace}

@@ -26,7 +26,7 @@ AS_SUCH = 1e-8
 """Fits with a smaller error than this are computed as the functions that they stand for."""
 
 NUMBERS_AT_ONCE = 2**20
-"""Units times arguments that are evaluated at once."""
+"""The number of units times arguments that are evaluated at once."""
 
 
 def is_computed_as_such(fit: RidgeSum) -> bool:
@@ -35,7 +35,7 @@ def is_computed_as_such(fit: RidgeSum) -> bool:
 
 
 class UnitSum:
-    """sum_m coefficient_m activation(direction_m . z + offset_m), for tensors z_1, z_2 ..."""
+    """The sum over m of coefficient_m activation(direction_m . z + offset_m), for tensors z_i."""
 
     def __init__(self, fit: RidgeSum, like: Tensor) -> None:
         self.activation = unit_activation_named(fit.activation).value
@@ -60,7 +60,7 @@ class UnitSum:
 
 
 def _values(function: str, reach: float, machine: Machine) -> Callable[[Tensor], Tensor]:
-    """z -> reach * f(z / reach) for a function of one variable of the program."""
+    """The map z -> reach * f(z / reach) for a function of one variable of the program."""
     fit = machine.program.ridge_sum(function)
     if is_computed_as_such(fit):
         return function_named(function)
@@ -127,7 +127,7 @@ def _to_push_jacobian(instruction: verbs.PushJacobian, machine: Machine) -> Oper
 
 
 class _SlopeProducts:
-    """s r'(z), computed as such but for the few z near a kink, or by units if the fit is coarse."""
+    """Products s r'(z), by units if the fit is coarse, else only at the few z near a kink."""
 
     def __init__(
         self, instruction: verbs.StartJacobian | verbs.PushJacobian, machine: Machine
@@ -175,7 +175,7 @@ def _to_add_jacobian(instruction: verbs.AddJacobian, machine: Machine) -> Operat
 def _rows_of_examples(
     instruction: verbs.AddJacobian | verbs.AddGatedJacobian, machine: Machine
 ) -> tuple[Tensor, Tensor]:
-    """What multiplies the rows of the examples' Jacobians, and the rows."""
+    """The factors of the rows of the examples' Jacobians, and the rows themselves."""
     left = machine.slots[instruction.left][..., machine.examples, :]
     jacobian = machine.slots[instruction.jacobian][..., machine.examples, :]
     return left, jacobian.unflatten(-1, (left.shape[-1], -1))

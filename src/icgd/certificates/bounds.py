@@ -1,4 +1,4 @@
-r"""Error bounds, propagated through a program instruction by instruction.
+r"""Error bounds are propagated through a program instruction by instruction.
 
 Each slot carries an enclosure: where the exact quantity lies, where the transformer's own
 quantity lies, and how far apart the two are at most. One rule for each instruction turns the
@@ -77,7 +77,7 @@ class _Argument:
 
 
 def _argument(weights: Enclosure, inputs: _Argument, how: Arithmetic) -> _Argument:
-    """`weights @ inputs`."""
+    """The argument `weights @ inputs`."""
     sizes = inputs.sizes @ weights.actual.size.mT
     n_terms = weights.error.shape[-1] + inputs.n_terms - 1
     value = enclosures.matrix_product(weights, inputs.value, how)
@@ -195,7 +195,7 @@ class Missed:
 def _probing(
     instruction: verbs.AddGradient, left: Enclosure, right: Enclosure, how: Arithmetic
 ) -> Missed:
-    """What probing loses.
+    """How far the gradient is off because heads probe it.
 
     With x = probe * left, sum_k c_k sinh(k x) / k = x + R(x) and |R(x)| <= 0.0224 |x|^7 cosh(3 x).
     All examples stand in the denominator, which changes the mean by at most 2.2 SHARE exp(6 x) of
@@ -239,7 +239,7 @@ def add_outer_product(
     scale: float,
     off: Missed | None = None,
 ) -> State:
-    """`write` plus scale * mean(left right^T), which the layer itself gets wrong by `off`.
+    """The slot `write` plus scale * mean(left right^T), which the layer gets wrong by `off`.
 
     Then the registers' copies of the weights, which are not rounded alike, may also drift apart.
     """

@@ -1,4 +1,4 @@
-"""What is promised and what was found, as data."""
+"""A certificate says what is promised, and a report what was found."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ class Certificate:
 
     All are bounds on the error of any single weight: `domain_step` (a) for one step and
     `domain_trajectory` for the whole run, by intervals through the program, with rounding for
-    prompts of up to `n_tokens` tokens; `paper_step` (c) by the paper's closed form, None if the
-    paper states none.
+    prompts of up to `n_tokens` tokens; `paper_step` (c) by the paper's closed form, if it has one.
     """
 
     domain_step: float
@@ -40,7 +39,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Report:
-    """Measured errors of a run beside their bounds; one entry a step, and a task in front.
+    """Measured errors of a run beside their bounds, with an entry for each task and step.
 
     `step_errors` are |w_l - step(w_{l-1})|, what the theorems bound; `trajectory_errors` the
     distance to real gradient descent. `step_bounds` and `trajectory_bounds` (b) are proved for

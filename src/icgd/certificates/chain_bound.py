@@ -1,4 +1,4 @@
-r"""Bounds for chains: enclosures carried through the blocks, as `bounds.py` does through layers.
+r"""Bounds for chains carry enclosures through the blocks, as `bounds.py` does through layers.
 
 A row is an enclosure, or a number that is known. Row `flat` carries z itself: the units that stand
 in for the slope r' are closed up to 3c/4, because the gate is 4 times what it closes, and open from
@@ -45,7 +45,7 @@ class ChainBounds(AbstractBounds):
     program: ChainProgram
 
     def domain(self) -> DomainBound:
-        """By intervals, for runs that are not stopped. Clipped weights are at most 2 box apart.
+        """The bounds hold for runs that are not stopped. Clipped weights are at most 2 box apart.
 
         Some data fall on a kink: only of linear networks is more known than that.
         """
@@ -170,7 +170,7 @@ class Moment:
         return any(flag != 0.0 for flag in flags if isinstance(flag, float))
 
     def where_open(self, value: Row, closed_by: tuple[str, ...]) -> Row:
-        """The value, exactly 0 at the units that a flag closes."""
+        """The value, which is exactly 0 at the units that a flag closes."""
         for flag in (self.rows[name] for name in closed_by):
             if isinstance(flag, Enclosure) and isinstance(value, Enclosure):
                 closed = flag.exact.low != 0
@@ -204,7 +204,7 @@ class Moment:
 
 @singledispatch
 def rule(instruction: Instruction, now: Moment) -> Row:
-    """What an instruction that is not closed adds; it is the only one of its slot if a number."""
+    """What an instruction that is not closed adds; if a number, no other writes to its slot."""
     missing = "has no rule in certificates/chain_bound.py"
     raise ProgramError.broken(type(instruction).__name__, missing)
 
@@ -225,7 +225,7 @@ def _bound_of_pass_back(instruction: verbs.PassBack, now: Moment) -> Row:
 
 
 def _slope(leak: float, width: float, z: Enclosure) -> Enclosure:
-    """r'(z): closed up to 3/4 of the kink's width, open from the whole of it on."""
+    """The slope r'(z), closed up to 3/4 of the kink's width and open from the whole of it on."""
     step = _kinked(leak).derivative()
     exact = Interval(*step.bounds(z.exact.low, z.exact.high))
     actual = Interval(*step.bounds(z.actual.low - width, z.actual.high - 0.75 * width))

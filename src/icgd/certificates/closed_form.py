@@ -43,8 +43,8 @@ class _Constants:
 def closed_form(program: StackProgram, problem: Problem) -> float | None:
     """The paper's bound on the error of one step in exact arithmetic; infinite beyond float64.
 
-    None for a program with look-ups or any activation, or one that lacks a function of the paper's
-    backward pass: no paper gives one. A table of steps has its own.
+    No paper gives a bound for a program with look-ups or units of any activation, or for one that
+    lacks a function of the paper's backward pass. A table of steps has a bound of its own.
     """
     if program.n_registers or any(isinstance(fit, RidgeSum) for fit in program.functions):
         return None

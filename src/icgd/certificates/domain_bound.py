@@ -1,4 +1,4 @@
-"""Bound (a): for every task in the domain, before any run.
+"""Bound (a) holds for every task in the domain, before any run.
 
 The trajectory bound repeats the block with the error that it left in the weights, and is never
 worse than the distance between two points of the box. It costs O(|w|) a propagation, and at most a
@@ -19,8 +19,8 @@ from icgd.shapes import Parameters
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights after a block: bounds on every weight's error, and on how far its copies in the
-    registers may lie from it, and the largest weight of the transformer.
+    """After a block: bounds on every weight's error and on how far its copies in the registers lie
+    from it, and the size of the transformer's largest weight.
     """
 
     error: Parameters

@@ -1,6 +1,6 @@
-r"""Enclosures: where a quantity lies, and how far the transformer's own may be from it.
+r"""An enclosure says where a quantity lies, and how far the transformer's own may be from it.
 
-Rounding. A sum of m terms in floating point is off by at most gamma(m) = m u / (1 - m u) times
+A sum of m terms in floating point is off by at most gamma(m) = m u / (1 - m u) times
 the sum of their sizes, in any order (u is the unit roundoff). Every rule adds that, twice: for
 the transformer, and for the float64 oracle that it is compared with. A softmax head is off by
 what the rounding of its scores changes, besides its sum.
@@ -45,7 +45,7 @@ class Enclosure:
 
     @classmethod
     def around(cls, exact: Interval, error: Values, actual: Interval | None = None) -> Enclosure:
-        """The transformer's value lies within `error` of the exact one, and in `actual`."""
+        """A quantity that the transformer has within `error` of the exact one, and in `actual`."""
         near = exact.widened(error)
         actual = near if actual is None else near.within(actual)
         return cls(exact, actual, torch.minimum(error, exact.distance_to(actual)))
@@ -216,7 +216,7 @@ def ridge_error(fit: RidgeSum, *arguments: Interval) -> Tensor:
 
 
 def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """max(values[first .. last]) for tensors of positions, from maxima over powers of two."""
+    """The largest of values[first .. last] at every position, from maxima over powers of two."""
     levels = [values]
     while 2 ** len(levels) <= len(values):
         shift = 2 ** (len(levels) - 1)
@@ -228,7 +228,7 @@ def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
 
 
 def matrix_product(weights: Enclosure, inputs: Enclosure, how: Arithmetic) -> Enclosure:
-    """`weights @ inputs` at every token."""
+    """The product `weights @ inputs` at every token."""
     rounding = how.sum_of(weights.error.shape[-1], inputs.size @ weights.size.mT)
     error = inputs.error @ weights.exact.size.mT + inputs.actual.size @ weights.error.mT + rounding
     actual = (inputs.actual @ weights.actual.mT).widened(rounding)

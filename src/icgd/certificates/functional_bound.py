@@ -72,7 +72,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class FunctionBounds(AbstractBounds):
-    """Bounds on any value of the function; the paper states that it is exact, no closed form."""
+    """Bounds on any value of the function. The paper has no closed form: its step is exact."""
 
     def domain(self) -> DomainBound:
         worst = _Worst(self.problem, self.how)
@@ -119,10 +119,7 @@ class FunctionBounds(AbstractBounds):
         steps: list[_Step] = []
         for step in range(n_steps):
             if step == 0 or update.transforms:
-                examples = Rounded(
-                    tokens.points[..., : task.n_examples, :],
-                    tokens.error[..., : task.n_examples, :],
-                )
+                examples = Rounded(*(part[..., : task.n_examples, :] for part in tokens))
                 kernel = machine.matrix(tokens.points, examples.points)
                 errors = [kernel_error(head, tokens, examples, how) for head in machine.heads]
                 error = torch.stack(errors).sum(0) + how.sum_of(len(errors), kernel.abs())
@@ -149,7 +146,7 @@ class FunctionBounds(AbstractBounds):
 
 
 def _known(bound: float) -> float:
-    """Infinite where infinities met: nothing is known there."""
+    """The bound, which is infinite where infinities met: nothing is known there."""
     return inf if isnan(bound) else bound
 
 
@@ -201,7 +198,7 @@ class _Worst:
     def _rounding(
         self, size: float, noise: float, kernel: float, wrong: float, left: float, value: float
     ) -> float:
-        """As `_Step.rounding`, with the largest quantities; sums by Cauchy's inequality."""
+        """What `_Step.rounding` is at most; Cauchy's inequality bounds the sums."""
         read = value + self.query_error + self._label
         off = self._sum(4, read)
         left = left + self._root * off

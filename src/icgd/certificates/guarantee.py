@@ -25,7 +25,7 @@ STILL = 1e-14
 """A step that moves no coefficient by more than this, relatively, has arrived."""
 
 MOST_STEPS = 100_000
-"""Exact steps from the end of the run to the minimiser; after these it is known less well."""
+"""The most exact steps from the end of the run to the minimiser; then it is known less well."""
 
 RADII = (1.0, 1e-2, 1e-4, 1e-6, 1e-8)
 """Radii, relatively, of the balls in which a fixed point of the exact step is looked for."""
@@ -36,7 +36,7 @@ class Guarantee:
     """A run of `n_steps` steps: how far it ends from the minimiser, and how far at most.
 
     `distance` is |w_L - w*| and `excess` F(w_L) - F(w*), each known up to its slack, which is
-    infinite if the risk is flat around the minimiser: there may then be others. Bounds:
+    infinite if the risk is flat around the minimiser: there may then be others. The bounds are
     `distance_bound` of Theorem 3.1 or 3.2, `excess_bound` of Theorem 3.3, and `contraction_bound`
     of the distance, which uses that an exact step is a contraction at every step.
     """
@@ -126,7 +126,7 @@ def _minimiser(oracle: LinearOracle, task: Task) -> _Minimiser:
 
 
 def _distance(oracle: LinearOracle, point: Tensor, change: float, x: Tensor) -> float:
-    """At most how far a point is from the minimiser if an exact step moves it by `change`.
+    """The largest distance of a point from the minimiser if an exact step moves it by `change`.
 
     A step that contracts a ball by q maps it into itself if `change` is at most 1 - q of its
     radius, and then has its fixed point there.

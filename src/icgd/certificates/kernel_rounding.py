@@ -8,8 +8,8 @@ function itself. Points may be off too (steps that move them round), which adds 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +25,7 @@ PRODUCT_KERNELS = {"linear", "relu", "exp", "polynomial", "softmax"}
 DISTANCE_KERNELS = {"rbf", "laplace", "matern"}
 
 
-@dataclass(frozen=True)
-class Rounded:
+class Rounded(NamedTuple):
     """Points as they are in exact arithmetic, and how far each coordinate may be off."""
 
     points: Tensor

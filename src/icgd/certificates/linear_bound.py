@@ -27,16 +27,15 @@ from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
 from icgd.problems.curvature import curvature
 from icgd.problems.task import Task
-from icgd.program.functions import GridMean
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, ShrinkSlot
 from icgd.program.stack import StackProgram
 from icgd.shapes import History
 
 NUMBERS_AT_ONCE = 2**22
-"""Scores that are bounded at once: long runs are taken in parts."""
+"""The number of scores that are bounded at once; long runs are taken in parts."""
 
 EIGENVALUE_ROUNDING = 1e-9
-"""Room for the rounding of eigenvalues, relatively."""
+"""The relative room for the rounding of eigenvalues."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ class LinearBounds(AbstractBounds):
 
     def _head(self, n_terms: int, terms: Tensor) -> Tensor:
         """The error of the head where the terms of its score add up to this size."""
-        fit = self._mean
+        fit = self.program.grid_mean(self.problem.model.link)
         moved = self.how.sum_of(n_terms + 2, fit.per_argument * terms + fit.per_offset)
         moved = moved.clamp(max=max(fit.values) - min(fit.values))
         summed = self.how.sum_of(len(fit.values), torch.full_like(terms, fit.size))
@@ -155,10 +154,6 @@ class LinearBounds(AbstractBounds):
         return self.program.score_reach or inf
 
     @property
-    def _mean(self) -> GridMean:
-        return self.program.grid_mean(self.problem.model.link)
-
-    @property
     def _decay(self) -> float:
         parts = (part for layer in self.program.block for part in layer.instructions)
         return sum((abs(part.decay) for part in parts if isinstance(part, DecaySlot)), 0.0)
@@ -178,7 +173,7 @@ def _carried(added: Tensor, factor: float) -> Iterator[Tensor]:
 
 
 def norm(errors: Tensor) -> Tensor:
-    """The 2-norm over coefficients; scaled, because squares of small errors would be 0."""
+    """The 2-norm over coefficients. It is scaled, because squares of small errors would be 0."""
     largest = errors.amax(-1, keepdim=True).clamp(min=torch.finfo(errors.dtype).tiny)
     length: Tensor = (errors / largest).norm(dim=-1)
     return length * largest.squeeze(-1)

@@ -1,4 +1,4 @@
-"""Measured errors against real training."""
+"""Measured errors are distances from real training."""
 
 from __future__ import annotations
 

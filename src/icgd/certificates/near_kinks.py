@@ -1,4 +1,4 @@
-"""Near-kink events: where a ramp stood in for a step, and gave neither of its levels."""
+"""Near-kink events are where a ramp stood in for a step and gave neither of its levels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from icgd.program.program import AbstractProgram
 from icgd.shapes import History
 
 MOST_EVENTS = 20
-"""Events that are listed one by one; all are counted."""
+"""The most events that are listed one by one; all are counted."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def near_kinks(
 
 
 def _inside_ramps(program: AbstractProgram, target: MLP, layer: int, z: Tensor) -> Tensor:
-    """Positions of the preactivations inside a ramp, one row each."""
+    """The positions of the preactivations inside a ramp, one row each."""
     derivative = target.layer_activation(layer).derivative
     if not isinstance(derivative, StepFunction) or not derivative.knots:
         return z.new_empty(0, z.dim()).long()

@@ -22,7 +22,7 @@ BOUNDS: dict[tuple[type, type], type[AbstractBounds]] = {
     (FunctionOracle, StackProgram): FunctionBounds,
     (LinearOracle, StackProgram): LinearBounds,
 }
-"""By what is trained, and by the shape of the program that trains it."""
+"""The bounds for what is trained and for the program that trains it, by their types."""
 
 
 def bounds_of(problem: Problem, program: AbstractProgram, how: Arithmetic) -> AbstractBounds:

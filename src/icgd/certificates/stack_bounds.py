@@ -26,7 +26,7 @@ from icgd.program.stack import StackProgram
 from icgd.shapes import History, Parameters
 
 NUMBERS_AT_ONCE = 2**22
-"""Numbers in the largest slot over the steps that are bounded together."""
+"""The numbers in the largest slot over the steps that are bounded together."""
 
 
 @dataclass(frozen=True)
@@ -136,21 +136,22 @@ class StackBounds(AbstractBounds):
 
         Their copies in the registers, if it has any, may lie `drift` apart.
         """
-        layout, known = self.program.layout, Interval.symmetric(reach, 1, 1)
+        layout, has_copies = self.program.layout, self._has_copies
+        known = Interval.symmetric(reach, 1, 1)
         low, high, off, apart = (
             split_parameters(layout, part) for part in (weights.low, weights.high, error, drift)
         )
         slots: State = {"x": Enclosure.common(x), "y": Enclosure.common(y)}
         for name in off:
             slots[name] = Enclosure.around(Interval(low[name], high[name]), off[name], known)
-            if self._has_copies:
+            if has_copies:
                 slots[drift_of(name)] = apart_by(apart[name])
         left = left_over(self.program, self.how)
         for slot in layout.having(Role.SCRATCH):
             zeros = x.low.new_zeros(*x.low.shape[:-1], slot.width)
             slots[slot.name] = apart_by(zeros + left[slot.name])
         after = propagate(Moment(self.program, slots, self.how), self.program.block)
-        drifts = [after[drift_of(name)] for name in off] if self._has_copies else []
+        drifts = [after[drift_of(name)] for name in off] if has_copies else []
         return Weights(
             error=torch.cat([after[name].error.flatten(-2) for name in off], dim=-1),
             drift=torch.cat([slot.error.flatten(-2) for slot in drifts] or [drift], dim=-1),

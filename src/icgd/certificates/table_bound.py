@@ -28,10 +28,10 @@ from icgd.program.instructions import IDENTITY
 from icgd.program.stack import StackProgram
 
 CELLS = 32
-"""Of every axis; an even number, so that no cell has a number and its negative inside."""
+"""The cells of every axis: an even number, so that no cell holds a number and its negative."""
 
 ROUNDING_ROOM = 1 + 2.0**-40
-"""For the rounding of this computation itself."""
+"""The room for the rounding of this computation itself."""
 
 
 def table_step(program: StackProgram, problem: Problem) -> float:
@@ -46,7 +46,7 @@ def table_step(program: StackProgram, problem: Problem) -> float:
 
 
 def step_lipschitz(problem: Problem, n_examples: int) -> float:
-    """Lipschitz constant of a step of one weight, as a function of the whole prompt."""
+    """The Lipschitz constant of a step of one weight, as a function of the whole prompt."""
     x = _cells(problem.domain.x, -1, 1, 1)
     y = _cells(problem.domain.y, -1, 1)
     w = _cells(problem.gradient_step.box, -1)
@@ -67,7 +67,7 @@ def step_lipschitz(problem: Problem, n_examples: int) -> float:
 
 
 def _cells(bound: float, *shape: int) -> Interval:
-    """The cells of [-bound, bound]."""
+    """The intervals between neighbouring sample points of [-bound, bound]."""
     edges = torch.linspace(-bound, bound, CELLS + 1, dtype=torch.float64)
     return Interval(edges[:-1].view(shape), edges[1:].view(shape))
 

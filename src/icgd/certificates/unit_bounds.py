@@ -64,14 +64,14 @@ def _shrunk(value: Interval, reach: float) -> Interval:
 
 
 def _into(write: str, value: Enclosure, now: Moment) -> State:
-    """The slot with the value and what was left in it."""
+    """The slot after the value is added to what was left in it."""
     left = now.slots[write].actual.size
     actual = value.actual.widened(left)
     return {write: Enclosure.around(value.exact, value.error + left, actual)}
 
 
 def left_over(program: StackProgram, how: Arithmetic) -> Mapping[str, float]:
-    """What the units of a wipe may leave in every slot; nothing where it is wiped exactly."""
+    """The most that the units of a wipe leave in every slot, 0 where it is wiped exactly."""
     left: dict[str, float] = defaultdict(float)
     for part in (part for layer in program.block for part in layer.instructions):
         if isinstance(part, verbs.WipeByUnits) and how.sums_terms:
@@ -88,7 +88,7 @@ def _missed_by_wipe(wipe: verbs.WipeByUnits, program: StackProgram, how: Arithme
 
 
 def _value(function: str, reach: float, argument: Argument, n_sums: int, now: Moment) -> Enclosure:
-    """reach * function(argument / reach)."""
+    """The enclosure of reach * function(argument / reach)."""
     z, fit = bounds.argument_at(argument, now), now.program.ridge_sum(function)
     real = enclosures.function_at(function_named(function), z.value)
     off = reach * _error(fit, now.how, _shrunk(z.value.actual, reach))
@@ -114,7 +114,7 @@ def _bound_of_pass_on(instruction: verbs.PassOn, now: Moment) -> State:
 def _times_slope(
     instruction: verbs.StartJacobian | verbs.PushJacobian, s: Enclosure, now: Moment
 ) -> Enclosure:
-    """s r'(argument[k]), where row k of `s` belongs to argument k.
+    """The enclosure of s r'(argument[k]), where row k of `s` belongs to argument k.
 
     Near a kink the units give something between s times the one slope and s times the other.
     """
@@ -122,10 +122,8 @@ def _times_slope(
     t, sizes = z.value.mapped(lambda part: part.unsqueeze(-1)), z.sizes.unsqueeze(-1)
     fit, reach = now.program.ridge_sum(instruction.function), instruction.reach
     derivative = activation_named(instruction.activation).derivative
-    real, s_shrunk = (
-        multiply(s, enclosures.function_at(derivative, t), how),
-        _shrunk(s.actual, reach),
-    )
+    real = multiply(s, enclosures.function_at(derivative, t), how)
+    s_shrunk = _shrunk(s.actual, reach)
     smooth = reach * _error(replace(fit, bands=()), how, s_shrunk, t.actual)
     n_sums, shrunk = t.error.shape[-2] + z.n_terms, real.mapped(lambda part: part / reach)
     rounding = _rounding(fit, how, n_sums, shrunk, s.actual.size / reach, sizes)
@@ -133,17 +131,13 @@ def _times_slope(
     if not fit.bands:
         return moved(real, off)
     jumps = enclosures.ridge_error(replace(fit, error=0.0), s_shrunk, t.actual)
-    slopes = Interval(*derivative.bounds(*_whole_line(t.actual)))
-    near = s.actual * slopes
+    end = torch.full_like(t.actual.low, torch.inf)
+    near = s.actual * Interval(*derivative.bounds(-end, end))
     actual = Interval(
         torch.where(jumps > 0, near.low, real.actual.low),
         torch.where(jumps > 0, near.high, real.actual.high),
     ).widened(off)
     return Enclosure.around(real.exact, real.error + jumps * s.actual.size + off, actual)
-
-
-def _whole_line(like: Interval) -> tuple[Tensor, Tensor]:
-    return torch.full_like(like.low, -torch.inf), torch.full_like(like.high, torch.inf)
 
 
 @rule.register
@@ -211,7 +205,7 @@ def _add_jacobian(
     missed: Tensor,
     now: Moment,
 ) -> State:
-    """All rows of the Jacobian, those of one token after those of another, as one outer product.
+    """The weights after all rows of the Jacobian, of one token after another, in one outer product.
 
     Each of its products is off by `missed`.
     """
