@@ -64,7 +64,7 @@ def read_examples(path: Path, target: Target, label_names: Sequence[str] | None 
 
 
 def read_queries(path: Path, examples: Examples) -> Numbers:
-    """The inputs in `path`: columns with the examples' names if both files have headers, else all."""
+    """The inputs in `path`: by the examples' names if both files have headers, else all."""
     table = read_table(path)
     if table.has_header and examples.has_header:
         return table.columns(examples.input_names)
