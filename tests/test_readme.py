@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from icgd.cli.show import count_text, error_text
+from icgd.cli.show import count_text, error_text, three_digits
 from icgd.reproductions.cost_lines import best_points, crossing
 from icgd.reproductions.reproduction import groups
 
@@ -162,7 +162,7 @@ def test_its_comparison_is_the_last_one_measured():
             row["backend"],
             *counts,
             *errors,
-            f"{row['over_descent']:.3g}",
+            three_digits(row["over_descent"]),
         )
         assert f"| {' | '.join(cells)} |" in README
 

@@ -63,7 +63,7 @@ def _print(result: Comparison) -> None:
     rows = [_error_cells(row) for row in result.rows]
     show.print_columns("Largest error of anything learnt, and its bounds", names, rows)
     times = [_time_cells(row) for row in result.rows]
-    title = "Time of a run; a dense run builds its weights first"
+    title = "Processor time of a run; a dense run builds its weights first"
     show.print_columns(title, ("", "backend", "time", "times real training"), times)
     for row in result.rows:
         if row.fused_because:
@@ -100,5 +100,5 @@ def _time_cells(row: Row) -> tuple[str, ...]:
         row.construction,
         row.backend,
         show.seconds_text(row.seconds),
-        f"{row.over_descent:.3g}",
+        show.three_digits(row.over_descent),
     )

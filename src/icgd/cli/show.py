@@ -86,18 +86,18 @@ def count_text(number: int) -> str:
         return f"{number:.2e}"
     words = ("thousand", "million", "billion", "trillion")
     power = (len(str(number)) - 1) // 3
-    return f"{_three_digits(number / 1000**power)} {words[power - 1]}"
+    return f"{three_digits(number / 1000**power)} {words[power - 1]}"
 
 
 def bytes_text(number: int) -> str:
     """A number of bytes in the largest binary unit that it fills."""
     units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
     power = min(max(number.bit_length() - 1, 0) // 10, len(units) - 1)
-    return f"{_three_digits(number / 1024**power)} {units[power]}"
+    return f"{three_digits(number / 1024**power)} {units[power]}"
 
 
-def _three_digits(number: float) -> str:
-    """The first three digits of a number of at least 1."""
+def three_digits(number: float) -> str:
+    """A number with its first three digits; below 1 with two digits after the point."""
     return f"{number:.{max(0, 3 - len(str(int(number))))}f}"
 
 
@@ -214,8 +214,13 @@ def print_report(report: Report) -> None:
             f"From step {report.beyond_paper:,} on the run is beyond the paper's line, which holds "
             "only where no step expands distances."
         )
-    style = "bold green" if report.verdict is Verdict.HOLDS else "bold red"
-    output.print(Text(f"{report.verdict.name}: {report.verdict.value}.", style=style))
+    verdict = report.verdict
+    print_verdict(f"{verdict.name}: {verdict.value}.", verdict is Verdict.HOLDS)
+
+
+def print_verdict(text: str, is_good: bool) -> None:
+    """Print a verdict in green if it is good, else in red."""
+    output.print(Text(text, style="bold green" if is_good else "bold red"))
 
 
 def _bounded(errors: Tensor, bounds: Tensor, domain: float) -> list[str]:

@@ -7,7 +7,6 @@ from itertools import groupby
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from icgd.cli import show
 from icgd.cli.options import AsJson
@@ -52,8 +51,7 @@ def _print(found: Sequence[Check]) -> None:
         ]
         show.print_columns(f"{statement} ({unit})", ("", "measured", "allowed", ""), rows)
     n_held = sum(check.holds for check in found)
-    style = "bold green" if n_held == len(found) else "bold red"
-    show.output.print(Text(f"{n_held} of {len(found)} hold.", style=style))
+    show.print_verdict(f"{n_held} of {len(found)} hold.", n_held == len(found))
 
 
 def _statement(check: Check) -> tuple[str, str]:

@@ -3,10 +3,10 @@
 Everything in a row comes from one backend. By default that is the dense backend where its weights
 fit in memory, and else the fused one, which builds no transformer: its rows have no sizes.
 
-Data are drawn over the domain from a seed. The time of a dense run includes that of building its
-weights. It is compared with real training done directly: torch.autograd for a network, kernel
-regression for a function, proximal steps for a linear model. A linear model without a step size
-gets one from the data.
+Data are drawn over the domain from a seed; a linear model without a step size gets one from them.
+Times are processor seconds of one thread; a dense run includes building its weights. They are
+compared with real training done directly: torch.autograd for a network, kernel regression for a
+function, proximal steps for a linear model.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, nan
+from statistics import median
+from time import process_time
 from typing import Any
 
 import torch
@@ -35,7 +37,7 @@ from icgd.problems.task import Task
 from icgd.reproductions import plotting
 from icgd.reproductions.descent import descend
 from icgd.reproductions.plotting import BLUE, FAINT, ORANGE, Axes, Figure
-from icgd.reproductions.timing import interleaved_medians
+from icgd.reproductions.timing import interleaved_seconds, one_thread
 
 SMALLEST_ERROR = 1e-17
 """Where an error of exactly 0 is drawn, which has no place on a logarithmic axis."""
@@ -110,7 +112,9 @@ def compare(settings: Settings) -> Comparison:
         for name, entry in entries.items()
     }
     jobs[""] = lambda: descend(settings.problem, task, settings.n_steps)
-    seconds = interleaved_medians(jobs, rounds=settings.n_timings)
+    with one_thread():
+        turns = interleaved_seconds(jobs, settings.n_timings, process_time)
+    seconds = {name: median(turn[name] for turn in turns) for name in jobs}
     rows = tuple(_row(entry, task, seconds[name], seconds[""]) for name, entry in entries.items())
     flops = [entry.compiled.summary(task.n_tokens).direct_flops for entry in entries.values()]
     return Comparison(settings, rows, refusals, flops[0], seconds[""])
@@ -243,8 +247,13 @@ def _dots(panel: Axes, values: Sequence[float | None], least: float = inf) -> No
     for place in range(len(values)):
         value = known.get(place)
         right_of_it = (value or low) * (high / low) ** 0.03
-        text = "no weights are built" if value is None else f"{value:,.3g}"
-        plotting.tag(panel, text, (right_of_it, float(place)))
+        plotting.tag(panel, _figures(value), (right_of_it, float(place)))
+
+
+def _figures(value: float | None) -> str:
+    if value is None:
+        return "no weights are built"
+    return f"{value:,.0f}" if value > 99 else f"{value:.3g}"
 
 
 def _errors(panel: Axes, rows: tuple[Row, ...]) -> None:
