@@ -142,7 +142,7 @@ MESSAGES = [
     ),
     (
         made(SettingError.unreachable_accuracy, 1e-15, 2e-13, 1024),
-        "accuracy=1e-15 cannot be proved with 1024 grid tokens; the smallest error is 2e-13. "
+        "accuracy=1e-15 cannot be proved with 1024 lattice points; the smallest error is 2e-13. "
         "Ask for less, or use a smaller range.",
     ),
     (

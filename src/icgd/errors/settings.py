@@ -122,9 +122,9 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
-    def unreachable_accuracy(cls, accuracy: float, best: float, n_tokens: int) -> SettingError:
+    def unreachable_accuracy(cls, accuracy: float, best: float, n_points: int) -> SettingError:
         return cls(
-            f"accuracy={accuracy:g} cannot be proved with {n_tokens} grid tokens; "
+            f"accuracy={accuracy:g} cannot be proved with {n_points} lattice points; "
             f"the smallest error is {best:.3g}. Ask for less, or use a smaller range."
         )
 
