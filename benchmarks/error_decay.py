@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from icgd.approximation.lattice import nearest_token
+from icgd.approximation.lattice import nearest_point
 from icgd.compiled import Compiled
 from icgd.pipeline import compile
 from icgd.problems.catalog import function_named
@@ -103,7 +103,7 @@ def _with_nearest_token(registers: int) -> Compiled:
     def published(function: Function) -> Function:
         real = function_named(function.name) if function.name != "square" else None
         if isinstance(function, LatticeFunction) and isinstance(real, SmoothFunction):
-            return nearest_token(real, function.reach, len(function.values))
+            return nearest_point(real, function.reach, len(function.values))
         return function
 
     functions = tuple(published(function) for function in compiled.stack.functions)

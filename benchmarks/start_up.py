@@ -48,7 +48,7 @@ def _dense_softmax_seconds() -> float:
     problem = problem_of((3, 4, 4, 2), "tanh")
 
     def compile_anew() -> None:
-        for cached in (lattice.fit_to_accuracy, lattice.fit_on_grid, lattice._fit_all):
+        for cached in (lattice.fit_to_accuracy, lattice.fit_on_lattice, lattice._fit_all):
             cached.cache_clear()
         icgd.compile(problem, n_steps=20, construction="softmax-stack").transformer()
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from icgd.approximation import lattice
 from icgd.approximation.lattice import (
     LARGEST_VALUE,
-    fit_on_grid,
+    fit_on_lattice,
     fit_to_accuracy,
     head,
     identity,
     line_lattice,
-    nearest_token,
+    nearest_point,
     square,
 )
 from icgd.errors import SettingError
@@ -54,7 +54,7 @@ def test_weights_are_a_softmax_of_scores_linear_in_s():
     width = grid.ratio * grid.spacing
     scores = (0.3 * points - points**2 / 2) / width**2
     torch.testing.assert_close(grid.weights(s)[0], torch.softmax(scores, 0))
-    assert len(points) == grid.n_tokens
+    assert len(points) == grid.n_points
     assert points[grid.half] == 0.0
 
 
@@ -142,7 +142,7 @@ def test_a_saturating_fit_keeps_its_error_far_beyond_its_grid(name, accuracy):
 @pytest.mark.parametrize("name", BOUNDED)
 def test_a_grid_that_ends_early_counts_what_it_misses_in_its_error(name, half):
     function = function_named(name)
-    (fit,) = fit_on_grid((function,), 1000.0, half)
+    (fit,) = fit_on_lattice((function,), 1000.0, half)
     assert fit.saturates
     assert gap(fit, function, torch.cat([-FAR, FAR])) <= fit.error
 
@@ -188,7 +188,7 @@ def test_functions_of_one_fit_share_their_grid_and_all_reach_the_accuracy():
 def test_a_fit_takes_at_least_the_tokens_it_is_given_and_about_the_fewest_that_suffice():
     assert fit_to_accuracy(TANH, 6.0, 1e-2, 15)[0].half == 15
     fewest = fit_to_accuracy(TANH, 6.0, 1e-9)
-    fewer = fit_on_grid(TANH, 6.0, fewest[0].half - 2)
+    fewer = fit_on_lattice(TANH, 6.0, fewest[0].half - 2)
     assert max(fit.error for fit in fewer) > 1e-9
 
 
@@ -197,7 +197,7 @@ def test_a_given_grid_is_used_as_well_as_it_can_be(reach):
     """Coarse grids end where the functions are flat, fine ones cover the whole reach."""
     errors = []
     for half in (15, 30, 60):
-        fits = fit_on_grid(TANH, reach, half)
+        fits = fit_on_lattice(TANH, reach, half)
         s = torch.linspace(-reach, reach, 4001, dtype=torch.float64)
         for fit, function in zip(fits, TANH, strict=True):
             assert len(fit.values) == 2 * half + 1
@@ -226,15 +226,15 @@ def test_size_and_sensitivity_bound_what_rounded_scores_change(name):
     assert float((weights @ values.abs()).max()) <= 1.001 * fit.size
 
 
-@pytest.mark.parametrize("n_tokens", [60, 120])
-def test_the_published_form_errs_by_the_slope_over_the_number_of_tokens(n_tokens):
-    fit = nearest_token(function_named("tanh"), 6.0, n_tokens)
-    assert fit.error == pytest.approx(6.0 / n_tokens)
+@pytest.mark.parametrize("n_points", [60, 120])
+def test_the_published_form_errs_by_the_slope_over_the_number_of_points(n_points):
+    fit = nearest_point(function_named("tanh"), 6.0, n_points)
+    assert fit.error == pytest.approx(6.0 / n_points)
     assert 0.95 * fit.error <= sampled_error(fit, torch.tanh) <= fit.error
 
 
-def test_the_published_form_answers_with_the_value_of_the_nearest_token():
-    fit = nearest_token(function_named("tanh"), 6.0, 60)
+def test_the_published_form_answers_with_the_value_of_the_nearest_point():
+    fit = nearest_point(function_named("tanh"), 6.0, 60)
     s = torch.tensor([0.05, 0.13, -3.97], dtype=torch.float64)
     nearest = torch.tensor([0.0, 0.2, -4.0], dtype=torch.float64)
     torch.testing.assert_close(head(fit, s), torch.tanh(nearest), rtol=1e-9, atol=1e-9)
@@ -249,5 +249,5 @@ def test_float32_heads_err_by_less_than_1e_6(name, reach):
 
 
 def test_an_accuracy_below_rounding_is_refused_with_the_best_error():
-    with pytest.raises(SettingError, match=r"^accuracy=1e-15 cannot be proved with 1024 grid tok"):
+    with pytest.raises(SettingError, match=r"^accuracy=1e-15 cannot be proved with 1024 lattice p"):
         fit_lattice(function_named("tanh"), 6.0, accuracy=1e-15)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from icgd.approximation.lattice import fit_on_grid, head
+from icgd.approximation.lattice import fit_on_lattice, head
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.backends import look_up
 from icgd.backends.look_up import (
@@ -186,7 +186,7 @@ def looked_up_by_heads(
     reach: float = 3.0, half: int = 30, names: tuple[str, ...] = LOOKED_UP
 ) -> tuple[LatticeFunction, ...]:
     """Functions over one grid, as a program has them."""
-    return fit_on_grid(tuple(function_named(name) for name in names), reach, half)
+    return fit_on_lattice(tuple(function_named(name) for name in names), reach, half)
 
 
 def sample(reach: float, n: int = 20_000, dtype: torch.dtype = torch.float64) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icgd.approximation.lattice import Lattice, fit_on_grid, fit_to_accuracy
+from icgd.approximation.lattice import Lattice, fit_on_lattice, fit_to_accuracy
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.certificates.enclosures import Arithmetic, fit_error, uneven_response
 from icgd.certificates.intervals import Interval
@@ -46,7 +46,7 @@ def test_nothing_is_promised_outside_the_interval_of_a_smooth_fit():
 
 
 def test_a_look_up_errs_as_proved_within_its_reach_and_by_anything_beyond():
-    (fit,) = fit_on_grid((function_named("tanh"),), 3.0, 20)
+    (fit,) = fit_on_lattice((function_named("tanh"),), 3.0, 20)
     high = torch.tensor([0.0, 3.0, 3.1, 0.0]).double()
     low = torch.tensor([-1.0, -3.0, 0.0, -3.1]).double()
     assert fit_error(fit, Interval(low, high)).tolist() == [fit.error, fit.error, inf, inf]
@@ -70,7 +70,7 @@ def shifted_head(fit: LatticeFunction, s: torch.Tensor, shifts: torch.Tensor) ->
 
 @pytest.mark.parametrize("name", ["tanh", "tanh'", "silu'"])
 def test_copies_that_differ_by_token_move_a_head_by_no_more_than_its_response(name):
-    (fit,) = fit_on_grid((function_named(name),), 3.0, 25)
+    (fit,) = fit_on_lattice((function_named(name),), 3.0, 25)
     s = torch.linspace(-3, 3, 501, dtype=torch.float64)
     values = torch.tensor(fit.values, dtype=torch.float64)
     grid = torch.arange(-fit.half, fit.half + 1, dtype=torch.float64)

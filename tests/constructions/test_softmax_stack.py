@@ -121,7 +121,7 @@ def unfitted(functions: tuple, reach: float, half: int) -> tuple[LatticeFunction
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("loss", cases.ONE_VARIABLE_LOSSES)
 def test_no_problem_takes_more_than_3n_plus_3_layers(loss, depth, monkeypatch):
-    monkeypatch.setattr("icgd.approximation.lattice.fit_on_grid", unfitted)
+    monkeypatch.setattr("icgd.approximation.lattice.fit_on_lattice", unfitted)
     hidden = list(ACTIVATIONS) if depth > 1 else ["tanh"]
     counts = []
     for activation, output in product(hidden, ACTIVATIONS):

@@ -6,7 +6,7 @@ from math import log
 import torch
 from torch import Tensor
 
-from icgd.approximation.lattice import fit_on_grid, identity, line_lattice, square
+from icgd.approximation.lattice import fit_on_lattice, identity, line_lattice, square
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.problems.catalog import function_named
 from icgd.program.layout import Layout, Role, Slot
@@ -44,7 +44,7 @@ def program(half: int = 15) -> StackProgram:
     """Lines, squares and look-ups over 2 half + 1 grid tokens, and sums of ReLUs."""
     lines = (identity(line_lattice(1.0, half)), square(line_lattice(2.0, half)))
     sums = [fit_relu_sum(function_named(name), -50.0, 50.0, 9, 0.25) for name in ("clip", "relu")]
-    functions = (*lines, *fit_on_grid(SMOOTH, REACH, half), *sums)
+    functions = (*lines, *fit_on_lattice(SMOOTH, REACH, half), *sums)
     return StackProgram("by hand", LAYOUT, functions, (), 0, ())
 
 

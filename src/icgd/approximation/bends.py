@@ -78,7 +78,7 @@ def _step(knot: float, jump: float, steep: float) -> tuple[RidgeUnit, RidgeUnit]
 
 
 def _jumps(function: KinkedFunction) -> list[tuple[float, float]]:
-    """Knots, with what is added to the slope there."""
+    """The knots, and what the slope jumps by at each."""
     sides = zip(function.knots, pairwise(function.slopes), strict=True)
     return [(knot, after - before) for knot, (before, after) in sides if after != before]
 
@@ -86,7 +86,7 @@ def _jumps(function: KinkedFunction) -> list[tuple[float, float]]:
 def _bands(
     function: KinkedFunction, size: float, kink_width: float, error: float
 ) -> tuple[Band, ...]:
-    """One around every knot; jumps that share a band may add up."""
+    """A band around every knot; jumps that share a band may add up."""
     jumps = _jumps(function)
     together = [
         sum((abs(jump) for other, jump in jumps if abs(other - knot) <= 2 * kink_width), 0.0)
@@ -99,7 +99,7 @@ def _bands(
 
 
 def _sharpness(unit: UnitActivation, size: float) -> float:
-    """A power of two, larger on a small box; relu is as sharp as can be."""
+    """A power of two that is larger on a small box; 1 for relu, which is as sharp as can be."""
     return SHARPNESS / min(1.0, 2.0 ** floor(log2(size))) if unit.off_relu else 1.0
 
 

@@ -20,13 +20,13 @@ from icgd.approximation.soft_clip import FAR, SAFE, SoftClip, logistic_corner, m
 from icgd.program.ridge import RidgeUnit
 
 BUMPS = 6
-"""Of either kind in F: its error is 1e-10."""
+"""How many bumps of either kind F has: its error is then 1e-10."""
 
 FEW_BUMPS = 4
-"""In coarse arithmetic: 4e-7."""
+"""How many it has in coarse arithmetic: its error is then 4e-7."""
 
 FEWEST_STEPS = 8
-"""The errors of F are shares of the width of the staircase's own corners: let these be narrow."""
+"""Errors of F are shares of the width of the staircase's own corners, which must be narrow."""
 
 ENOUGH_STEPS = 64
 """From 48 on another halving is worth more than its units as steps."""
@@ -86,7 +86,7 @@ def _staircase(bound: float, n_steps: int, slope: float) -> list[Step]:
 
 
 def _sharp_ends(bound: float, slope: float, halving: Halving, n_halvings: int) -> list[Step]:
-    """F at all scales, added at one end and taken away at the other."""
+    """The steps of F at all scales, added at one end and taken away at the other."""
     scales = range(n_halvings + 1) if n_halvings else ()
     return [
         Step(slope * 2**scale, end + side * place, -side * sign * height)
@@ -100,7 +100,7 @@ def _sharp_ends(bound: float, slope: float, halving: Halving, n_halvings: int) -
 def _bumps(
     halving: Halving, slope: float, scale: int, n_halvings: int
 ) -> list[tuple[float, float]]:
-    """Places and heights at one scale: F's units of slope 1, and those of slope 2 from before."""
+    """Places and heights of bumps: F's own of slope 1, and those of slope 2 from before."""
     own = 1.0 if scale < n_halvings else 0.0
     earlier = 2.0 if scale > 0 else 0.0
     numbers = zip(halving.places, halving.before, halving.after, strict=True)

@@ -25,13 +25,14 @@ from icgd.problems.unit_activations import unit_activation_named
 from icgd.program.ridge import Band, RidgeSum, RidgeUnit
 
 ENOUGH_FOR_A_LINE = 16
-"""Units: with these, sigmoid, tanh and cos are within 3e-13 of a line on [-1, 1]."""
+"""With so many units sigmoid, tanh and cos are within 3e-13 of a line on [-1, 1]."""
 
 SMALLEST_BOUND = 2.0**-400
-"""To clip to by all but relus: squares of 2^40 / bound, about their largest slope, are numbers."""
+"""The smallest bound for units other than relu: the square of their largest slope, about
+2^40 / bound, is still a number."""
 
 BANDS = 10
-"""Around either corner; from one to the next the error falls by a factor of about 15."""
+"""Bands around either corner; the error falls by a factor of about 15 from one to the next."""
 
 
 def fit_clip(
@@ -61,7 +62,7 @@ def fit_clip(
 
 
 def _together(bound: float, line: RidgeSum, soft: SoftClip) -> RidgeSum:
-    """Errors of both parts add up; that of a corner is stepwise constant in the distance."""
+    """The sum of line and clip; the error of a corner is bounded by steps in the distance to it."""
     farthest = min(bound, soft.fades * soft.width)
     distances = [farthest * number / BANDS for number in range(BANDS + 1)]
     everywhere = line.error + soft.error

@@ -31,13 +31,13 @@ from icgd.problems.functions import KinkedFunction
 from icgd.program.ridge import RidgeSum, RidgeUnit
 
 SPREAD = 2.0
-"""The last place; with these, coefficients stay below 40 while errors fall to 1e-11."""
+"""The last place of a bump: coefficients stay below 40 while errors fall to 1e-11."""
 
 EDGE = 40.0
 """Beyond it F and what it stands for are below 1e-15: exp(-40) is 4e-18."""
 
 _ZERO = KinkedFunction("zero", torch.zeros_like, (), (0.0,))
-_DAMPING = 1e-15  # of the singular values, relative to the largest
+_DAMPING = 1e-15  # damping of the singular values, relative to the largest
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _corner(x: Tensor, far: float) -> Tensor:
 
 
 def _proved(halving: Halving, far: float) -> float:
-    """Up to the edge by panels, with so many steps that those left out are below exp(-edge)."""
+    """The error of F: proved by panels up to the edge, and by its decay beyond."""
     units = [
         *_of_bumps(halving.places, halving.before, slope=1.0),
         *_of_bumps(halving.places, halving.after, slope=2.0),

@@ -5,7 +5,7 @@ at the score s. A head whose token g has the key g, the offset log base(g) and t
 weights for its softmax, so that it returns the expected label mu(s): softmax attention is the mean
 of an exponential family. What is left is rounding, and the labels that are left out:
 
-    identity  a grid of labels around 0 and a normal base, the lattice of `lattice.py`
+    identity  equally spaced labels around 0 and a normal base, the lattice of `lattice.py`
     logistic  the labels 0 and 1, with no offset: exact for every s
     poisson   0 .. K, base 1 / g!: the mean of the labels up to K is exp(s) (1 - P(K) / P(<= K))
 
@@ -22,7 +22,7 @@ from math import exp, lgamma, log
 import torch
 from torch import Tensor
 
-from icgd.approximation.lattice import MOST_TOKENS, fit_to_accuracy, identity, line_lattice
+from icgd.approximation.lattice import MOST_POINTS, fit_to_accuracy, identity, line_lattice
 from icgd.errors import SettingError
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.links import link_named
@@ -32,16 +32,17 @@ LINE_HALF = 15
 """31 tokens give a line full accuracy."""
 
 CUT_OFF = 1e-17
-"""What poisson labels beyond the last token may add to the mean, relatively."""
+"""What poisson labels beyond the last token may add to the mean, as a share of it."""
 
 ACCURACIES = (1e-12, 1e-11, 1e-10)
-"""Asked of a fitted mean, relative to its largest value: the first that can be proved."""
+"""Accuracies of a fitted mean, relative to its largest value: the first that can be proved."""
 
 WIDEST_FIT = 64.0
 """Largest score of a fitted mean that does not level off: it takes 4 tokens for a unit of score,
 and a search for them takes their number to the third power."""
 
 SATURATES = ("probit",)
+"""Links whose mean levels off, so that scores of any size are covered."""
 
 _SAMPLES, _MIDDLE = 2001, 16.0
 
@@ -59,7 +60,7 @@ def mean_of_link(link: str, reach: float) -> GridMean:
 
 
 def line(name: str, reach: float) -> GridMean:
-    """s itself on [-reach, reach]: that of s / reach, times the reach."""
+    """s itself on [-reach, reach]: a line on [-1, 1] at s / reach, times the reach."""
     unit = _from_lattice(name, 1.0, identity(line_lattice(1.0, LINE_HALF)))
     return replace(
         unit,
@@ -77,12 +78,12 @@ def _fitted(link: str, reach: float) -> LatticeFunction:
     if not isinstance(mean, SmoothFunction):
         raise SettingError.wrong_kind(f"mean of {link}", mean, "SmoothFunction")
     if reach > WIDEST_FIT and link not in SATURATES:
-        raise SettingError.scores_too_wide(link, reach, MOST_TOKENS)
+        raise SettingError.scores_too_wide(link, reach, MOST_POINTS)
     largest = max(1.0, float(mean(torch.tensor(reach, dtype=torch.float64))))
     for accuracy in ACCURACIES:
         with suppress(SettingError):
             return fit_to_accuracy((mean,), reach, accuracy * largest)[0]
-    raise SettingError.scores_too_wide(link, reach, MOST_TOKENS)
+    raise SettingError.scores_too_wide(link, reach, MOST_POINTS)
 
 
 def _from_lattice(name: str, reach: float, fit: LatticeFunction) -> GridMean:
@@ -102,11 +103,11 @@ def _poisson(reach: float) -> GridMean:
 
 
 def _last_label(reach: float) -> int:
-    if reach < log(MOST_TOKENS):
-        for last in range(1, MOST_TOKENS):
+    if reach < log(MOST_POINTS):
+        for last in range(1, MOST_POINTS):
             if _beyond(reach, last) <= CUT_OFF * exp(reach):
                 return last
-    raise SettingError.scores_too_wide("poisson", reach, MOST_TOKENS)
+    raise SettingError.scores_too_wide("poisson", reach, MOST_POINTS)
 
 
 def _beyond(reach: float, last: int) -> float:
@@ -125,7 +126,7 @@ def _certified(
     values: tuple[float, ...],
     error: float,
 ) -> GridMean:
-    """With what rounding does to it: sizes are largest on a dense sample of the range."""
+    """The mean with its sensitivity to rounding, which is the largest at dense sample points."""
     point, offset, value = (
         torch.tensor(numbers, dtype=torch.float64) for numbers in (points, offsets, values)
     )

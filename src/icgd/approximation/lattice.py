@@ -1,16 +1,16 @@
-r"""Functions of one variable by one softmax head over grid tokens, to machine precision.
+r"""Functions of one variable by one softmax head over a lattice, to machine precision.
 
-Grid tokens g = -half .. half stand for the points g h. A query with the scalar s meets them with
-the scores (g s / h - g^2 / 2) / rho^2, so its softmax weights are a discrete Gaussian of width
-rho h around s, and the head returns the mean of the tokens' values under it.
+The points of a lattice are g h for g = -half .. half, a token each. A query with the scalar s meets
+them with the scores (g s / h - g^2 / 2) / rho^2, so its softmax weights are a discrete Gaussian of
+width rho h around s, and the head returns the mean of the points' values under it.
 
 - Values g h give s itself. By Poisson summation the mean is off by 4 pi rho^2 h exp(-2 pi^2 rho^2)
-  sin(2 pi s / h) and smaller terms, and by what the grid cuts off.
+  sin(2 pi s / h) and smaller terms, and by what the lattice cuts off.
 - Values (g h)^2 - (rho h)^2 give s^2, and with two such heads the product of two features.
 - Values found by least squares give any smooth function.
 
-The error falls exponentially with the number of tokens. The published form picks the nearest
-token (`nearest_token`), whose error falls only like 1 / tokens.
+The error falls exponentially with the number of points. The published form picks the nearest
+point (`nearest_point`), whose error falls only like 1 / points.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ FIT_MARGIN = 5.5
 """Widths of the weights beyond the reach; least squares makes up for what is cut off there."""
 
 ACCURACY = {"float64": 1e-11, "float32": 1e-6}
-"""Certified error of the look-ups of a construction, unless the number of tokens is given."""
+"""Certified errors of the look-ups of a construction whose number of points is not given."""
 
-MOST_TOKENS = 1024
-"""Where a search for the number of tokens gives up."""
+MOST_POINTS = 1024
+"""Where a search for the number of points gives up."""
 
 _STRIP = 0.5
 _NODES = 32
@@ -50,7 +50,7 @@ _ROUNDOFF = 2.0**-53
 
 @dataclass(frozen=True)
 class Lattice:
-    """Tokens -half .. half, `spacing` apart, read with weights `ratio` cells wide."""
+    """Points -half .. half, `spacing` apart, read with weights `ratio` cells wide."""
 
     reach: float
     spacing: float
@@ -58,19 +58,19 @@ class Lattice:
     half: int
 
     @property
-    def n_tokens(self) -> int:
+    def n_points(self) -> int:
         return 2 * self.half + 1
 
     def numbers(self) -> Tensor:
-        """The tokens' numbers g."""
+        """The numbers g of the points."""
         return torch.arange(-self.half, self.half + 1, dtype=torch.float64)
 
     def points(self) -> Tensor:
-        """What the tokens stand for."""
+        """The points g h."""
         return self.spacing * self.numbers()
 
     def weights(self, s: Values) -> Values:
-        """The softmax weights over the tokens at every entry of `s`, along a new last axis."""
+        """The softmax weights of the points at every entry of `s`, along a new last axis."""
         g = self.numbers().to(s)
         scores = (s.unsqueeze(-1) / self.spacing * g - g**2 / 2) / self.ratio**2
         return torch.softmax(scores, dim=-1)
@@ -78,7 +78,7 @@ class Lattice:
     def function(
         self, name: str, values: Tensor, error: float, size: float, sensitivity: float
     ) -> LatticeFunction:
-        """The tokens with these values, as plain data."""
+        """The lattice with these values, as plain data."""
         listed = tuple(values.tolist())
         return LatticeFunction(
             name, self.reach, self.spacing, self.ratio, listed, error, size, sensitivity
@@ -86,7 +86,7 @@ class Lattice:
 
 
 def lattice_of(function: LatticeFunction) -> Lattice:
-    """The tokens that a function is looked up in."""
+    """The lattice that a function is looked up in."""
     return Lattice(function.reach, function.spacing, function.ratio, function.half)
 
 
@@ -96,12 +96,12 @@ def head(function: LatticeFunction, s: Values) -> Values:
 
 
 def line_lattice(reach: float, half: int) -> Lattice:
-    """The lattice over given tokens for lines and squares; coarse, so that little is rounded."""
+    """The lattice for lines and squares, which is coarse, so that little is rounded."""
     return Lattice(reach, reach / min(2, half - LINE_MARGIN), RATIO, half)
 
 
 LINE_MARGIN = 13
-"""Tokens beyond the reach of a line; what they cut off is below 1e-17."""
+"""Points beyond the reach of a line; what they cut off is below 1e-17."""
 
 
 def identity(lattice: Lattice) -> LatticeFunction:
@@ -119,9 +119,9 @@ def square(lattice: Lattice) -> LatticeFunction:
 def fit_to_accuracy(
     functions: tuple[SmoothFunction, ...], reach: float, accuracy: float, fewest: int = 4
 ) -> tuple[LatticeFunction, ...]:
-    """Several functions on one grid of about the fewest tokens whose proved errors suffice.
+    """Several functions on one lattice of about the fewest points whose proved errors suffice.
 
-    Doubles the number of tokens until they do, then bisects. A trial costs O(tokens^3).
+    The number of points is doubled until they do, then bisected. A trial costs O(points^3).
     """
     end = _where_flat(functions, accuracy / 128)
 
@@ -131,8 +131,8 @@ def fit_to_accuracy(
     too_few, enough, best = fewest - 1, fewest, inf
     while (error := _worst(trial(enough))) > accuracy:
         best = min(best, error)
-        if 4 * enough > MOST_TOKENS:
-            raise SettingError.unreachable_accuracy(accuracy, best, MOST_TOKENS)
+        if 4 * enough > MOST_POINTS:
+            raise SettingError.unreachable_accuracy(accuracy, best, MOST_POINTS)
         too_few, enough = enough, 2 * enough
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
@@ -146,10 +146,10 @@ def _worst(fits: Sequence[LatticeFunction]) -> float:
 
 
 @cache
-def fit_on_grid(
+def fit_on_lattice(
     functions: tuple[SmoothFunction, ...], reach: float, half: int
 ) -> tuple[LatticeFunction, ...]:
-    """Several functions over the same 2 half + 1 tokens, with one spacing, as well as possible."""
+    """Several functions on one lattice of 2 half + 1 points, as well as possible."""
     flat = {_where_flat(functions, 10.0**-digits) for digits in range(1, 14, 2)}
     ends = {end for end in flat if end < 2 * reach}
     if reach <= 2 * max(flat):  # covering the range may be better than ending
@@ -161,8 +161,10 @@ def fit_on_grid(
 def _fit_all(
     functions: tuple[SmoothFunction, ...], reach: float, half: int, end: float
 ) -> tuple[LatticeFunction, ...]:
-    """The functions over 2 half + 1 tokens that either cover [-reach, reach] with a margin, or
-    end at `end`, beyond which all functions are flat: whichever spacing is smaller.
+    """The functions on a lattice of 2 half + 1 points.
+
+    It covers [-reach, reach] with a margin, or ends at `end`, beyond which all functions are flat:
+    whichever spacing is smaller.
     """
     inside = max(half - ceil(FIT_MARGIN * RATIO), 1)
     saturates = end / half < reach / inside
@@ -197,7 +199,7 @@ _FAR = 128.0
 
 def _least_squares(functions: Sequence[SmoothFunction], lattice: Lattice) -> Tensor:
     """Values of moderate size that fit best at Chebyshev points, a row for each function."""
-    s = lattice.reach * chebyshev_points(3 * lattice.n_tokens)
+    s = lattice.reach * chebyshev_points(3 * lattice.n_points)
     weights = lattice.weights(s)
     target = torch.stack([function(s) for function in functions], dim=-1)
     largest = max(LARGEST_VALUE, 2 * float(target.abs().max()))
@@ -217,7 +219,7 @@ def chebyshev_points(n_points: int) -> Tensor:
 def _certified(
     name: str, lattice: Lattice, values: Tensor, function: Callable[[Tensor], Tensor]
 ) -> LatticeFunction:
-    """The function with a proved error.
+    """The values on the lattice with a proved error.
 
     The gap between head and function is analytic in the strip |Im s| <= y around the line: the
     weights' denominator is a theta function without zeros there, and no function used here has a
@@ -239,7 +241,7 @@ def _certified(
     real = 3 * (1 + reach) ** 2  # |f(s)| <= 3 (1 + |s|)^2 for every function used here
     r = 2 + sqrt(5)
     beyond = 4 * (in_strip + real) * r ** (1 - _NODES) / (r - 1)
-    rounding = _ROUNDOFF * (2 * sensitivity + lattice.n_tokens * size)
+    rounding = _ROUNDOFF * (2 * sensitivity + lattice.n_points * size)
     error = (1 + 2 / pi * log(_NODES)) * gap + beyond + rounding
     return lattice.function(name, values, error, size, sensitivity)
 
@@ -258,8 +260,8 @@ def _sensitivity(lattice: Lattice, weights: Tensor, values: Tensor, mean: Tensor
 def _tail_error(function: SmoothFunction, lattice: Lattice, fit: LatticeFunction) -> float:
     """Largest error beyond the lattice's reach, where the function is nearly at its limits.
 
-    The mass of the tokens below any g falls as s grows, so the head is at most the largest
-    distance of the tokens from g on, and that mass times the largest of all.
+    The mass of the points below any g falls as s grows, so the head is at most the largest
+    distance of the points from g on, and that mass times the largest of all.
     """
     worst = 0.0
     values = torch.tensor(fit.values, dtype=torch.float64)
@@ -279,16 +281,16 @@ def _tail_error(function: SmoothFunction, lattice: Lattice, fit: LatticeFunction
     return worst
 
 
-def nearest_token(function: SmoothFunction, reach: float, n_tokens: int) -> LatticeFunction:
-    """The published form: weights so narrow that the nearest token answers with its own value.
+def nearest_point(function: SmoothFunction, reach: float, n_points: int) -> LatticeFunction:
+    """The published form: weights so narrow that the nearest point answers with its own value.
 
-    A token is at most reach / n_tokens away, so the error is that times the steepest slope.
+    A point is at most reach / n_points away, so the error is that times the steepest slope.
     """
-    half = n_tokens // 2
-    lattice = Lattice(reach, 2 * reach / n_tokens, 0.02, half)
+    half = n_points // 2
+    lattice = Lattice(reach, 2 * reach / n_points, 0.02, half)
     end = torch.tensor(reach, dtype=torch.float64)
-    error = reach / n_tokens * float(function.lipschitz(-end, end))
+    error = reach / n_points * float(function.lipschitz(-end, end))
     values = function(lattice.points())
     size = float(values.abs().max())
-    sensitivity = 2 * size * lattice.n_tokens**2 / lattice.ratio**2
+    sensitivity = 2 * size * lattice.n_points**2 / lattice.ratio**2
     return lattice.function(function.name, values, error, size, sensitivity)

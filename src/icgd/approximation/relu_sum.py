@@ -6,7 +6,7 @@ The best continuous piecewise-linear approximation with K free knots has an erro
 
 reached when every piece carries the same error and is shifted off the chord by half its sag.
 `fit_relu_sum` spaces the knots by that integral, evens out what is left by a few corrections,
-puts the knots on a dyadic grid, and then proves the error from bounds on f''.
+rounds the knots to multiples of a power of two, and then proves the error from bounds on f''.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from icgd.program.functions import ReluSum
 CURVED_REACH = 40.0
 """Beyond this every smooth function here is a straight line to within float64."""
 
-GRID_FINENESS = 20
-"""Grid cells in the shortest piece: snapping a knot changes a piece by 1/20 at most."""
+KNOT_FINENESS = 20
+"""Multiples in the shortest piece: rounding a knot changes a piece by 1/20 at most."""
 
 DEFAULT_KINK_WIDTH = 2.0**-13
 """Width of the ramp that stands in for a step: as narrow as rounding in attention allows.
@@ -192,10 +192,10 @@ def _sampled_errors(function: SmoothFunction, nodes: Tensor) -> Tensor:
 
 
 def _snap(nodes: Tensor) -> tuple[Tensor, float]:
-    """Inner nodes moved to the coarsest dyadic grid that keeps the pieces nearly as they are."""
+    """Inner nodes, rounded to multiples of a power of two so small that pieces hardly change."""
     if len(nodes) == 2:
         return nodes, 1.0
-    grid = 2.0 ** floor(log2(float(nodes.diff().min()) / GRID_FINENESS))
+    grid = 2.0 ** floor(log2(float(nodes.diff().min()) / KNOT_FINENESS))
     snapped = torch.round(nodes / grid) * grid
     return torch.cat([nodes[:1], snapped[1:-1], nodes[-1:]]), grid
 

@@ -33,23 +33,30 @@ ENOUGH_UNITS = 96
 """More units on one interval are tried only if these leave more than `CLOSE_ENOUGH`."""
 
 MOST_ON_A_LINE = 400
-"""A fit costs the cube of this, and elu is the only activation that gains from so many."""
+"""The most units on one interval: a fit costs their cube, and only elu gains from so many."""
 
 DOUBLE_ROUNDOFF = 2.0**-53
-"""Of float64; that of float32 is 2^-24."""
+"""The unit roundoff of float64; that of float32 is 2^-24."""
 
 LIKELY_ROUNDING = 1 / 8
 """What is lost to rounding, as a share of what could be lost: its signs differ."""
 
 CLOSE_ENOUGH = 1e-11
-"""About what rounding in float64 leaves of a sum with coefficients of size 10."""
+"""An error that is about what rounding in float64 leaves of coefficients of size 10."""
 
 _ODD_PART_IS_A_LINE = ("softplus", "gelu", "silu")
 _DAMPING = tuple(10.0**-digits for digits in range(16, 3, -1))
-_WEIGHTS = (0.25, 0.5, 1.0, 2.0, 3.0, 4.5)  # of units about as wide as the functions' features
-_MARGINS = (0.0, 2.0, 4.0)  # of the outermost units' arguments at the ends of the interval
+_WEIGHTS = (
+    0.25,
+    0.5,
+    1.0,
+    2.0,
+    3.0,
+    4.5,
+)  # slopes; the units are as wide as the features
+_MARGINS = (0.0, 2.0, 4.0)  # arguments of the outermost units at the ends of the interval
 _TURNS = (0.5, 1.0, 2.0, 3.0)  # radians from the middle to the end: a period beyond the interval
-_ELU_BENDS = (0.25, 0.5, 1.0)  # likewise: nearly parabolas to the left of their kinks
+_ELU_BENDS = (0.25, 0.5, 1.0)  # slopes of elus: nearly parabolas to the left of their kinks
 
 
 @lru_cache(maxsize=512)
@@ -153,7 +160,7 @@ def _least_squares(
     largest: float,
     roundoff: float,
 ) -> RidgeSum:
-    """Of the fits about as close as the closest, the one with the smallest coefficients."""
+    """The fit with the smallest coefficients of those about as close as the closest."""
     trials = [
         trial
         for slopes, offsets in _layouts(activation, half_width, units)
@@ -171,7 +178,7 @@ def _least_squares(
 
 
 def _layouts(activation: str, half_width: float, units: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Slopes and offsets of the units."""
+    """The slopes and offsets of the units, in all layouts that are compared."""
     number = torch.arange(units, dtype=torch.float64)
     if activation == "cos":  # cosines and sines in turn
         for turn in _TURNS:

@@ -40,13 +40,13 @@ POINTS_PER_DEGREE = 3
 """N / n: points cost time, and 3 makes the factor 1 / cos(pi / 6) = 1.155."""
 
 MOST_PANELS = 1e6
-"""Along one argument; units as sharp as corners would need far more."""
+"""The most panels along one argument; units as sharp as corners would need far more."""
 
 LONGEST_PROOF = 2e9
-"""Evaluations of units, about 20 seconds; on a box that would need more, nothing is proved."""
+"""The most evaluations of units, about 20 seconds; where more are needed nothing is proved."""
 
 NUMBERS_AT_ONCE = 2**22
-"""Units times points that are evaluated at once."""
+"""The most units times points that are evaluated at once."""
 
 TAIL = 1e-18
 """r^-n: so far below rounding that coefficients of size 1e3 leave no trace of it."""

@@ -28,22 +28,22 @@ SHIFTS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
 """Largest shifts that are compared; the functions' features are about 1 wide."""
 
 TYPICAL_SHIFT = 0.3
-"""The error of r is estimated for this one."""
+"""The error of r is estimated for this shift."""
 
 MOST_PAIRS = 6
-"""Pairs of directions that are compared; with six the quotient's own error is below 1e-10."""
+"""The most pairs of directions; with six the quotient's own error is below 1e-10."""
 
 FEWEST_ON_A_LINE = 4
 """With fewer units than this, no layout of them is worth trying."""
 
 POINTS = 40
-"""Of the least squares, along s; along t they are at most 0.3 apart."""
+"""The points of the least squares along s; those along t are at most 0.3 apart."""
 
 MOST_POINTS = 4000
-"""Along t; on a wider box the quotient is worse, and its proof says so."""
+"""The most points along t; on a wider box the quotient is worse, and its proof says so."""
 
 MOST_EVALUATIONS = 1e8
-"""Of units in a proof, about a second; beyond it the errors of the parts are added up instead."""
+"""The most evaluations of units in a proof, about a second; beyond it errors of parts add up."""
 
 
 @dataclass(frozen=True)

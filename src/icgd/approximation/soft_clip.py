@@ -16,14 +16,14 @@ FAR = 1e-12
 """Away from corners the error is about this share of a corner's width."""
 
 BELOW_ROUNDOFF = 1 / 32
-"""In coarse arithmetic it is this multiple of the unit roundoff: bounds on it are loose."""
+"""In coarse arithmetic the share is this multiple of the unit roundoff, whose bounds are loose."""
 
 SAFE = 1.0 + 1e-9
 """Covers the rounding of the bounds themselves."""
 
 ROUNDOFF = 2.0**-53
 
-_ROUNDINGS = 4.0  # of every number of a unit, when it is computed
+_ROUNDINGS = 4.0  # roundings of every number of a unit, when it is computed
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.settings import power_of_two, within
-from icgd.problems.updates import GradientStep
 from icgd.program.check import check_program
 from icgd.program.program import AbstractProgram
 
@@ -21,7 +20,7 @@ TRAINED = {
     KernelMachine: "the function of a kernel",
     LinearModel: "the coefficients of a linear model",
 }
-"""What is trained of a target, in words."""
+"""What is trained of each kind of target, in words."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class AbstractConstruction(ABC):
 
     name: ClassVar[str]
     target: ClassVar[type] = MLP
-    """What it trains."""
+    """The kind of target that it trains."""
     setting: ClassVar[str | None] = None
     """The field that makes it finer, a whole number; None if it cannot be finer."""
     coarsest: ClassVar[int] = 1
@@ -58,20 +57,28 @@ class AbstractConstruction(ABC):
 
     def why_not(self, problem: Problem) -> str | None:
         """The reason why this construction cannot serve `problem`, or None if it can."""
-        if not isinstance(problem.target, self.target):
+        if not self.trains(problem):
             return f"it trains {TRAINED[self.target]}, not {TRAINED[type(problem.target)]}."
-        size = problem.update.batch_size if isinstance(problem.update, GradientStep) else None
+        of_network = self._network_objection(problem) if self.target is MLP else None
+        return of_network or self.objection(problem)
+
+    def trains(self, problem: Problem) -> bool:
+        """Whether it trains targets of this kind."""
+        return type(problem.target) is self.target
+
+    def _network_objection(self, problem: Problem) -> str | None:
+        size = problem.gradient_step.batch_size
         if size is not None and not self.takes_batches:
             return (
                 "its attention averages over all examples of the prompt in every step, and takes "
                 f"no batch_size, got {size}."
             )
-        if isinstance(problem.target, MLP) and problem.target.biases and not self.takes_biases:
+        if problem.network.biases and not self.takes_biases:
             return (
                 "its layers have no biases; give X a constant-1 feature, which is a bias of the "
                 "first layer, or use cot-network with a batch_size."
             )
-        return self.objection(problem)
+        return None
 
     @abstractmethod
     def objection(self, problem: Problem) -> str | None:
@@ -94,7 +101,7 @@ class AbstractConstruction(ABC):
         """The program that performs `n_steps` updates of `problem` and then predicts."""
 
     def program(self, problem: Problem, n_steps: int) -> AbstractProgram:
-        """The same program, after all rules on programs were checked."""
+        """What `build` returns, after all rules on programs were checked."""
         program = self.build(problem, n_steps)
         check_program(program)
         return program

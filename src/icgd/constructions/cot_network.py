@@ -66,7 +66,7 @@ KINK_WIDTH = 2.0**-30
 so that a unit at 0, behind units that are all flat, is flat too."""
 
 GRID_HALF = 15
-"""31 grid tokens: lines have full accuracy. What is looked up may need more."""
+"""With 31 grid tokens lines have full accuracy; what is looked up may need more."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def _block(problem: Problem, settings: CotNetwork) -> ChainBlock:
 
 
 def _reaches(problem: Problem) -> Reaches:
-    """What a grid must cover on the domain, or the largest that it can."""
+    """The sizes that grids must cover on the domain, or the largest that they can."""
     update, target = problem.gradient_step, problem.network
     ranges = sizes.ranges_on_domain(problem, 0.0, largest_output)
     backward = sizes.backward_ranges(problem, ranges, 0.0)
@@ -232,8 +232,9 @@ def _reach(size: float) -> float:
 
 
 def _tables(problem: Problem, reach: float, dtype: str) -> tuple[LatticeFunction, ...]:
-    """What is looked up, with as many tokens for all as the worst needs, each as far apart as it
-    likes; all of it is bounded, so that few tokens serve any reach.
+    """The look-ups, all with as many tokens as the worst needs, each with a spacing of its own.
+
+    What is looked up is bounded, so that few tokens serve any reach.
     """
     functions, accuracy = looked_up(problem), lattice.ACCURACY[dtype]
     roomy = ROUNDING_ROOM * reach  # heads of the product are off by less than that

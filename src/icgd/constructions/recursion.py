@@ -104,7 +104,7 @@ class Recursion(AbstractConstruction):
         return units.bends and not (units.kinked and has_curves)  # the others have no sharp clip
 
     def sketch(self, problem: Problem) -> StackProgram:
-        """The same widths with relu: no activation takes fewer units, and none are fitted.
+        """A relu network of these widths: no activation takes fewer units, and none are fitted.
 
         Units are counted alike in every box; in this one no layer outgrows its input.
         """
@@ -138,14 +138,14 @@ class Recursion(AbstractConstruction):
 def literal_layers(depth: int) -> int:
     """Layers of attention and MLP in the paper's own construction, for a network of n layers.
 
-    n - 1 for the forward pass, those of n - 1 layers for the gradients below, and 2 more; Theorem 1
-    needs 2 for n = 2. The construction here has n of them (2 for n = 1).
+    There are n - 1 for the forward pass, those of n - 1 layers for the gradients below, and 2 more;
+    Theorem 1 needs 2 for n = 2. The construction here has n of them (2 for n = 1).
     """
     return max(depth * (depth + 3) // 2 - 3, 2)
 
 
 def default_activation(target: MLP) -> str:
-    """The units to use unless told: the target's own, or relu for kinks, or sigmoid."""
+    """The default activation of units: the target's own, or relu for kinks, or sigmoid."""
     value = target.layer_activation(1).value
     if target.activation in UNIT_ACTIVATIONS:
         return target.activation
@@ -176,7 +176,7 @@ def _layout(target: MLP) -> Layout:
 
 
 def forward_pass(target: MLP, reaches: dict[str, float]) -> list[Layer]:
-    """z_2 .. z_n, a layer each; z_1 if it is the output itself."""
+    """A layer for each of z_2 .. z_n, or for z_1 if it is the output itself."""
     if target.depth == 1:
         return [Layer("forward 1", (_linear_output(reaches),))]
     return [Layer(f"forward {m}", (_forward(target, m),)) for m in range(2, target.depth + 1)]
@@ -258,7 +258,7 @@ def _clip_and_wipe(problem: Problem, reaches: dict[str, float]) -> Layer:
 
 
 def _wipe(slots: list[str], reaches: dict[str, float]) -> list[Instruction]:
-    """Each slot by a line as long as it can get, and twice that, for what is left in it."""
+    """Each slot is wiped by a line twice as long as its numbers get, for what is left in it."""
     return [verbs.WipeByUnits((name,), IDENTITY_FUNCTION.name, 2 * reaches[name]) for name in slots]
 
 

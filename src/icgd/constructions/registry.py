@@ -31,7 +31,7 @@ CONSTRUCTIONS: dict[str, AbstractConstruction] = {
         CotGlm(),
     )
 }
-"""Each with its default settings."""
+"""Each construction with its default settings, by its name."""
 
 
 def construction_named(name: str) -> AbstractConstruction:
@@ -83,9 +83,6 @@ def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[Abstrac
 
 
 def _relevant(problem: Problem, reasons: Mapping[str, str | None]) -> dict[str, str]:
-    """The reasons of those that train such a target."""
-    return {
-        name: reason
-        for name, reason in reasons.items()
-        if reason is not None and isinstance(problem.target, CONSTRUCTIONS[name].target)
-    }
+    """The reasons of the constructions that train targets of this kind."""
+    own = {name for name, construction in CONSTRUCTIONS.items() if construction.trains(problem)}
+    return {name: reason for name, reason in reasons.items() if reason and name in own}

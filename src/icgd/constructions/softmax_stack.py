@@ -54,7 +54,7 @@ from icgd.program.registers import IS_REGISTER, LOG_EXAMPLES, REGISTER_SLOTS, SC
 from icgd.program.stack import StackProgram
 
 FEWEST_REGISTERS = 32
-"""With 15 grid cells on either side lines and squares have full accuracy."""
+"""With 15 lattice points on either side lines and squares have full accuracy."""
 
 PROBE = {"float64": 2.0**-5, "float32": 2.0**-2}
 """Scores by which the gradient heads see a slope, for the largest slope on the domain. Its sixth
@@ -77,11 +77,11 @@ class SoftmaxStack(AbstractConstruction):
     name: ClassVar[str] = "softmax-stack"
     setting: ClassVar[str] = "registers"
     coarsest: ClassVar[int] = FEWEST_REGISTERS
-    finest: ClassVar[int] = lattice.MOST_TOKENS
+    finest: ClassVar[int] = lattice.MOST_POINTS
 
     def __post_init__(self) -> None:
         if self.registers is not None:
-            least, most = float(FEWEST_REGISTERS), float(lattice.MOST_TOKENS)
+            least, most = float(FEWEST_REGISTERS), float(lattice.MOST_POINTS)
             within("registers", count("registers", self.registers), least, most)
         kink_width_within(self.kink_width)
         name_dtype(self)
@@ -374,6 +374,6 @@ def _fitted(
         ),
     )
     if registers is not None:
-        return lattice.fit_on_grid(functions, reach, registers // 2 - 1)
+        return lattice.fit_on_lattice(functions, reach, registers // 2 - 1)
     fewest = FEWEST_REGISTERS // 2 - 1
     return lattice.fit_to_accuracy(functions, reach, lattice.ACCURACY[settings.dtype], fewest)

@@ -59,7 +59,7 @@ LARGEST_ANSWER = 1e12
 """Beyond this the rounding of the table is as large as the weights."""
 
 MOST_ENTRIES = 2**16
-"""Of a table: 10 levels with 2 examples, 6 with 3."""
+"""The most entries of a table: those of 10 levels with 2 examples, or of 6 with 3."""
 
 LARGEST_KEY = 2.0**27
 """Beyond this the rounding of keys is no longer small beside their distance."""
@@ -68,7 +68,7 @@ NARROWEST, WIDEST = 2.0**-30, 2.0**-6
 """Widths of the ramps between levels: rounding is divided by them, and levels are to be wider."""
 
 TRIED_HEADS = 256
-"""Weights of the head in layer 2 that are tried; more find little better ones."""
+"""How many weights of the head in layer 2 are tried; more find little better ones."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class ContextHead:
         return float(self.codes.abs().max()) + self.levels / 2
 
     def instruction(self) -> AverageExamples:
-        """Layer 2."""
+        """The attention of layer 2."""
         score, value = (Combination(LEVEL_SLOTS[:2], part) for part in (self.score, self.value))
         return AverageExamples(score, value, CONTEXT)
 

@@ -22,8 +22,8 @@ from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.program.ridge import RidgeSum
 
 LARGEST_FIT_ERROR = 0.25
-"""Of r and r' for arguments of size 1, and of the clip as a share of the box: steps with larger
-errors are steps in name only."""
+"""The largest error of r and r' for arguments of size 1, and of the clip as a share of the box: a
+step with larger errors is a step in name only."""
 
 FEW = (16, 32, 64)
 """Numbers of units to try first: lines and products by smooth units are as good with these."""
@@ -32,10 +32,10 @@ HARDLY = 2.0**-30
 """A margin that costs nothing and covers a fit that is as good as exact."""
 
 COARSE_ROOM = 1 + 2.0**-4
-"""In place of `ROUNDING_ROOM` in float32, where sums of hundreds of units lose a few percent."""
+"""`ROUNDING_ROOM` in float32, where sums of hundreds of units lose a few percent."""
 
 ROUNDINGS = 64
-"""Of s r'(t), in units of its `size`: near kinks in float32, these are more than the error."""
+"""The rounding of s r'(t) in units of its `size`; near kinks in float32 it exceeds the error."""
 
 SMALLEST_REACH = 2.0**-300
 """No range is taken for smaller: inverses and squares of this are still ordinary numbers."""
@@ -65,7 +65,7 @@ class Fits:
 
 @lru_cache(maxsize=64)
 def fit_all(problem: Problem, activation: str, units: int, kink_width: float, dtype: str) -> Fits:
-    """Everything fitted; the number of steps makes no difference to it."""
+    """All functions of a program; the number of steps makes no difference to them."""
     return _Fitting(problem, activation, units, kink_width, dtype).fits()
 
 
