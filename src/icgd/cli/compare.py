@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -42,7 +42,7 @@ def compare(
         plotting.require_matplotlib()
     with progress("compiling, running, timing"):
         result = measure(Settings(problem, steps, examples, seed, backend=backend))
-    data = _data(result)
+    data = {**show.plain(result), "problem": result.settings.problem.to_data()}
     if out:
         make_folder(out)
         write_file(out / "comparison.json", f"{show.json_text(data)}\n".encode())
@@ -51,10 +51,6 @@ def compare(
         show.print_json(data)
     else:
         _print(result)
-
-
-def _data(result: Comparison) -> dict[str, Any]:
-    return {**show.plain(result), "problem": result.settings.problem.to_data()}
 
 
 def _print(result: Comparison) -> None:

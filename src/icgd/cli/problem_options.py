@@ -36,14 +36,8 @@ DEFAULT_STEP_SIZE = 0.1
 
 _WIDTHS = "Widths from the input to the output, joined by commas."
 _ACTIVATION = f"Activation of the hidden layers: {', '.join(ACTIVATIONS)}. Default: tanh."
-_KERNEL = (
-    "Train the function of a kernel instead of a network (widths: inputs, outputs): "
-    f"{', '.join(KERNELS)}."
-)
-_LINK = (
-    "Train a linear model of this link instead of a network (widths: inputs, 1): "
-    f"{', '.join(LINKS)}."
-)
+_KERNEL = f"Train the function of a kernel instead (widths: inputs, outputs): {', '.join(KERNELS)}."
+_LINK = f"Train a linear model of this link instead (widths: inputs, 1): {', '.join(LINKS)}."
 _REDUCTION = f"What is made of the examples' losses: {' or '.join(REDUCTIONS)}. Default: mean."
 _SCORE = "Largest size of a score <w, x> (domain.score). Default: what box and inputs allow."
 _STEP_SIZE = "Learning rate. Default: 0.1; a linear model needs this or --step-from."
@@ -68,8 +62,7 @@ SETTINGS: dict[str, tuple[type, str]] = {
     ),
     "kink_width": (
         float,
-        "Width of the ramp that stands in for a jump, a power of two. Default: 2^-13, and 2^-30 "
-        "in cot-network.",
+        "Width of the ramp in place of a jump, a power of two. Default: 2^-13; cot-network 2^-30.",
     ),
     "dtype": (
         str,

@@ -96,21 +96,24 @@ def resources(
 
 @dataclass(frozen=True)
 class Theory:
-    """What a theorem says of some errors, and in `remark` what follows.
+    """What a theorem says of some errors.
 
-    Below an error of exp(-crossover) the deep network always costs less.
+    Below an error of exp(-crossover) the deep network always costs less; where it does not, or
+    nothing is known of it, `otherwise` says what holds.
     """
 
     title: str
     pairs: tuple[Pair, ...]
     crossover: float | None
-    remark: str = ""
+    otherwise: str = ""
 
-    def __post_init__(self) -> None:
-        if self.crossover is not None:
-            error = number_text(-self.crossover)
-            text = f"The deep network always costs less below an error of {error}."
-            object.__setattr__(self, "remark", text)
+    @property
+    def remark(self) -> str:
+        if self.crossover is None:
+            return self.otherwise
+        return (
+            f"The deep network always costs less below an error of {number_text(-self.crossover)}."
+        )
 
 
 def parse_errors(text: str) -> list[float]:

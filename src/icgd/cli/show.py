@@ -148,8 +148,12 @@ def print_summary(summary: Summary) -> None:
         *([("in the paper", _paper_layers(summary))] if summary.paper_layers else []),
         *([(_tokens_name(summary), f"{summary.n_registers:,}")] if summary.n_registers else []),
         ("d_model", count_text(summary.d_model)),
-        ("heads", f"{_at_most(summary.max_heads)} a layer, d_head {summary.d_head:,}"),
-        *([("hidden units of an MLP", _at_most(summary.d_mlp))] if summary.d_mlp else []),
+        ("heads", f"at most {count_text(summary.max_heads)} a layer, d_head {summary.d_head:,}"),
+        *(
+            [("hidden units of an MLP", f"at most {count_text(summary.d_mlp)}")]
+            if summary.d_mlp
+            else []
+        ),
         ("weights", f"{count_text(summary.parameters)} ({memory} dense; steps share them)"),
         ("non-zero weights", f"{count_text(summary.nonzeros)} ({nonzero_share:.2g} of all)"),
         (f"FLOPs, {summary.n_tokens} tokens", f"{count_text(summary.flops)} dense"),
@@ -168,10 +172,6 @@ def _paper_layers(summary: Summary) -> str:
 def _tokens_name(summary: Summary) -> str:
     """What the added tokens are: registers in the stream, or a grid that a layer makes."""
     return "grid tokens" if any(layer.n_grid for layer in summary.layers) else "registers"
-
-
-def _at_most(number: int) -> str:
-    return f"at most {count_text(number)}"
 
 
 def print_functions(functions: Iterable[Function]) -> None:

@@ -235,10 +235,7 @@ def draw(comparison: Comparison) -> Figure:
 
 
 def _dots(panel: Axes, values: Sequence[float | None], least: float = inf) -> None:
-    """A dot for each construction, and its value in figures; a fused run has no weights.
-
-    The axis begins at `least`, or at the smallest value.
-    """
+    """A dot for each construction and its value in figures, on an axis that shows `least` too."""
     known = {place: value for place, value in enumerate(values) if value is not None}
     shown = list(known.values()) or [1.0, 100.0]
     panel.plot(list(known.values()), list(known), "o", color=BLUE, markersize=8)
