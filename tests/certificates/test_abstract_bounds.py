@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import icgd
+from icgd.certificates.abstract_bounds import one_by_one
 from icgd.problems.mlp import MLP
 from tests import linear_cases
 from tests.backends import chain_cases
@@ -48,3 +49,17 @@ def test_a_run_has_the_bounds_of_its_steps_and_tells_how_far_it_is(kind):
 def test_the_papers_have_no_closed_form_for_these(kind):
     compiled, _ = compiled_and_task(kind)
     assert compiled.certificate().paper_step is None
+
+
+def test_bounds_found_one_by_one_are_a_row_with_progress_after_each():
+    history, calls = torch.zeros(2, 4, 5), []
+    found = (torch.full((2,), float(step)) for step in range(3))
+    rows = one_by_one(found, history, lambda *call: calls.append(call))
+    assert rows.tolist() == [[0.0, 1.0, 2.0]] * 2
+    assert calls == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_no_steps_have_no_bounds():
+    none = one_by_one((), torch.zeros(2, 1, 5))
+    assert none.shape == (2, 0)
+    assert none.dtype == torch.float64

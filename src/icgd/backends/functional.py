@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import cycle, islice
 from typing import NamedTuple, final
 
 import torch
@@ -66,18 +67,18 @@ def states(program: StackProgram, task: Task) -> Iterator[State]:
     """The prompt, and the stream after every step."""
     state = State(torch.cat([task.x, task.queries], dim=-2), known_labels(task))
     yield state
+    parts = [part for layer in program.block for part in layer.instructions]
+    steps = [part for part in parts if isinstance(part, DescendFunction)]
+    sizes = [task.x.new_tensor(step.step_size) for step in steps]  # a float takes longer
     kernel = None
-    for layer in program.unrolled():
-        for step in layer.instructions:
-            if not isinstance(step, DescendFunction):
-                continue
-            if kernel is None:
-                examples = state.points[..., : task.n_examples, :]
-                kernel = sum_of_heads(heads_of(step), state.points, examples)
-            state = _after(step, state, kernel)
-            if step.transform is not None:
-                kernel = None
-            yield state
+    for step, size in islice(cycle(zip(steps, sizes, strict=True)), program.n_steps):
+        if kernel is None:
+            examples = state.points[..., : task.n_examples, :]
+            kernel = sum_of_heads(heads_of(step), state.points, examples)
+        state = _after(step, size, state, kernel)
+        if step.transform is not None:
+            kernel = None
+        yield state
 
 
 def heads_of(step: DescendFunction) -> tuple[KernelHead, ...]:
@@ -85,7 +86,7 @@ def heads_of(step: DescendFunction) -> tuple[KernelHead, ...]:
     return tuple(KernelHead(**asdict(term)) for term in step.terms)
 
 
-def _after(step: DescendFunction, state: State, kernel: Tensor) -> State:
+def _after(step: DescendFunction, size: Tensor, state: State, kernel: Tensor) -> State:
     """The stream after one step, with the kernel of every token and example."""
     n_examples = kernel.shape[-1]
     left = state.residual.narrow(-2, 0, n_examples)  # faster than an index
@@ -96,4 +97,4 @@ def _after(step: DescendFunction, state: State, kernel: Tensor) -> State:
     if step.transform is not None:
         moved = kernel @ points[..., :n_examples, :]
         points = points + moved @ as_matrix(step.transform, points).mT
-    return State(points, torch.sub(state.residual, update, alpha=step.step_size))
+    return State(points, state.residual - update.mul_(size))
