@@ -30,12 +30,7 @@ class Tolerance:
         positive("tolerance", self.size)
 
     def within(
-        self,
-        construction: AbstractConstruction,
-        problem: Problem,
-        n_steps: int,
-        *,
-        room: float = inf,
+        self, construction: AbstractConstruction, problem: Problem, n_steps: int, room: float = inf
     ) -> Compiled:
         """The compiled run with about the coarsest setting whose proved step error is small enough.
 

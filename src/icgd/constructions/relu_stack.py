@@ -116,7 +116,7 @@ def _fitted_functions(problem: Problem, pieces: int, kink_width: float) -> tuple
     the interval by it and fit again until it is covered. Free knots make this harmless, since
     a wider interval hardly changes the error.
     """
-    needed = needed_functions(problem)
+    target, needed = problem.network, needed_functions(problem)
     margin = 0.0
     while True:
         reach = ROUNDING_ROOM * sizes.largest_argument(
@@ -126,16 +126,13 @@ def _fitted_functions(problem: Problem, pieces: int, kink_width: float) -> tuple
             fit_relu_sum(function, -reach, reach, pieces, kink_width)
             for function in needed.values()
         )
-        overshoot = max(f.error for f in functions if f.name in _value_names(problem.network))
+        outputs = (target.activation, target.output_activation)
+        overshoot = max(f.error for f in functions if f.name in outputs)
         if overshoot <= margin:
             return functions
         margin = 1.25 * overshoot
         if not margin <= LARGEST_ARGUMENT:  # the error of so few pieces grows with the interval
-            raise SettingError.too_few_pieces(pieces, problem.network.activation)
-
-
-def _value_names(target: MLP) -> set[str]:
-    return {target.activation, target.output_activation}
+            raise SettingError.too_few_pieces(pieces, target.activation)
 
 
 def _gate(functions: tuple[ReluSum, ...]) -> float:
