@@ -110,9 +110,8 @@ class _Search:
         """The run with this setting, or with a finer one if this is too coarse for the problem."""
         own, finest = str(self.construction.setting), self.construction.finest
         try:
-            program = replace(self.construction, **{own: setting}).program(
-                self.problem, self.n_steps
-            )
+            finer = replace(self.construction, **{own: setting})
+            program = finer.program(self.problem, self.n_steps)
         except SettingError:
             if setting == finest:
                 raise

@@ -145,9 +145,8 @@ def _loss_problem(problem: Problem) -> str | None:
 
 def _activation_problem(problem: Problem) -> str | None:
     names = list(_kinked(problem.network))
-    if len(names) > 1:
-        return f"all layers share a block with one kinked activation, not {' and '.join(names)}."
-    return None
+    reason = f"all layers share a block with one kinked activation, not {' and '.join(names)}."
+    return reason if len(names) > 1 else None
 
 
 def _size_problem(problem: Problem) -> str | None:

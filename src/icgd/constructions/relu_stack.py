@@ -37,14 +37,7 @@ from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 from icgd.program import instructions as verbs
 from icgd.program.functions import ReluSum
-from icgd.program.instructions import (
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
-    TOKENS_PER_EXAMPLE,
-    Combination,
-    Summand,
-)
+from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Summand
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
@@ -173,7 +166,7 @@ def _clip_and_wipe(problem: Problem) -> Layer:
 
 
 def _copy_prediction(target: MLP, gate: float) -> Layer:
-    copied = Summand(Combination.of(units_slot(target.depth)), IDENTITY.name)
+    copied = Summand(verbs.Combination.of(units_slot(target.depth)), IDENTITY.name)
     copy = verbs.MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), gate, "y")
     wipe = verbs.WipeSlots(tuple(name for name, _ in layer_slots(target, "units")))
     return Layer("copy prediction", (copy, wipe))

@@ -278,13 +278,12 @@ class _Builder:
         return Layer(f"backward {layer}", (product,))
 
     def gradient_step(self) -> Layer:
-        probe = PROBE[self.settings.dtype]
         instructions = [
             verbs.AddGradient(
                 left=self.delta(layer),
                 right=units_slot(layer - 1),
                 scale=-self.problem.gradient_step.step_size / 2,
-                probe=probe / self.backward.deltas[layer - 1],
+                probe=PROBE[self.settings.dtype] / self.backward.deltas[layer - 1],
                 write=f"weights_{layer}",
             )
             for layer in range(1, self.depth + 1)
