@@ -212,7 +212,7 @@ WIDE = icgd.Problem(
 """Beyond the reach of softmax-stack; of the others none is accurate to rounding."""
 
 
-def test_where_none_is_accurate_the_smallest_are_compared_by_what_they_prove():
+def test_where_none_is_accurate_the_smallest_are_compared_by_their_functions():
     assert icgd.SoftmaxStack().why_not(WIDE) is not None
     compiled = icgd.compile(WIDE, n_steps=1)
     assert compiled.program.construction == "relu-stack"

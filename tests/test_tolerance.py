@@ -10,6 +10,7 @@ from icgd.errors import (
     SettingError,
     ToleranceError,
 )
+from icgd.tolerance import Tolerance
 
 
 def problem_with(activation: str = "tanh", loss: str = "squared", box: float = 1.0) -> icgd.Problem:
@@ -109,6 +110,20 @@ def test_a_tolerance_below_rounding_is_refused_with_the_best_number_of_registers
     assert 60 < best < 120
     bound = by_softmax(registers=best).certificate().domain_step
     assert f"the smallest bound is {bound:.3g}, with {best} registers. Rounding" in text
+
+
+def test_where_the_bound_says_nothing_the_search_ends_with_the_accuracy_of_functions(monkeypatch):
+    """Weights are clipped to the box, so that a bound beyond it is the same for all settings."""
+    tried = []
+
+    def beyond_the_box(self, compiled: icgd.Compiled) -> float:
+        tried.append(compiled.program.n_registers)
+        return 2.0
+
+    monkeypatch.setattr(Tolerance, "bound", beyond_the_box)
+    with pytest.raises(ToleranceError, match=r"the smallest bound is 2, with \d\d registers"):
+        by_softmax(tolerance=1e-3)
+    assert max(tried) < 256
 
 
 def test_the_search_goes_past_settings_that_are_too_coarse_for_the_ranges(monkeypatch):

@@ -74,7 +74,7 @@ class _Choice:
         """The smallest run that proves the tolerance."""
         best = self.best(
             sorted(candidates, key=lambda c: not c.may_be_accurate(self.problem)),
-            lambda c, room: goal.within(c, self.problem, self.n_steps, room=room),
+            lambda c, room: goal.within(c, self.problem, self.n_steps, room),
         )
         if best is None and len(self.refusals) == 1:
             raise next(iter(self.refusals.values()))

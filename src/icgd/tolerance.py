@@ -30,12 +30,7 @@ class Tolerance:
         positive("tolerance", self.size)
 
     def within(
-        self,
-        construction: AbstractConstruction,
-        problem: Problem,
-        n_steps: int,
-        *,
-        room: float = inf,
+        self, construction: AbstractConstruction, problem: Problem, n_steps: int, room: float = inf
     ) -> Compiled:
         """The compiled run with about the coarsest setting whose proved step error is small enough.
 
@@ -115,9 +110,8 @@ class _Search:
         """The run with this setting, or with a finer one if this is too coarse for the problem."""
         own, finest = str(self.construction.setting), self.construction.finest
         try:
-            program = replace(self.construction, **{own: setting}).program(
-                self.problem, self.n_steps
-            )
+            finer = replace(self.construction, **{own: setting})
+            program = finer.program(self.problem, self.n_steps)
         except SettingError:
             if setting == finest:
                 raise

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from icgd.approximation.bends import by_bends, kinked_line, kinked_slope
+from icgd.approximation.bends import by_bends, fit_bends, kinked_slope
 from icgd.problems.activations import LEAKY_RELU
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.losses import CLIP
@@ -48,7 +48,7 @@ def test_small_boxes_get_sharper_units():
 
 
 def test_a_piecewise_linear_function_is_a_sum_of_relus():
-    fit = kinked_line(CLIP, 3.0, "silu")
+    fit = fit_bends(CLIP, 3.0, "silu")
     z = box(fit)
     assert (evaluate(fit, z) - CLIP(z.squeeze(-1))).abs().max() <= fit.error + 1e-15 <= 1e-12
     assert fit.n_units == 3

@@ -21,7 +21,7 @@ from itertools import pairwise
 from math import ceil, copysign, floor, log2
 
 from icgd.approximation.relu_sum import fit_relu_sum
-from icgd.problems.functions import KinkedFunction
+from icgd.problems.functions import KinkedFunction, ScalarFunction
 from icgd.problems.unit_activations import UnitActivation, unit_activation_named
 from icgd.program.ridge import Band, RidgeSum, RidgeUnit
 
@@ -42,11 +42,14 @@ def by_bends(
     )
 
 
-def kinked_line(function: KinkedFunction, half_width: float, activation: str) -> RidgeSum:
-    """A piecewise-linear function on [-half_width, half_width]."""
-    terms = fit_relu_sum(function, -half_width, half_width).terms()
-    relus = [RidgeUnit((term.scale,), term.shift, term.coefficient) for term in terms]
-    return by_bends(function.name, activation, (half_width,), relus)
+def fit_bends(
+    function: ScalarFunction, half_width: float, activation: str, pieces: int = 1
+) -> RidgeSum:
+    """A function on [-half_width, half_width] by `pieces` lines; exact if it is made of lines."""
+    fit = fit_relu_sum(function, -half_width, half_width, pieces)
+    relus = [RidgeUnit((term.scale,), term.shift, term.coefficient) for term in fit.terms()]
+    made = by_bends(function.name, activation, (half_width,), relus)
+    return replace(made, error=made.error + fit.error)
 
 
 def kinked_slope(

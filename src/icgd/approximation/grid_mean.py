@@ -46,6 +46,8 @@ SATURATES = ("probit",)
 
 _SAMPLES, _MIDDLE = 2001, 16.0
 
+Numbers = tuple[float, ...]
+
 
 @cache
 def mean_of_link(link: str, reach: float) -> GridMean:
@@ -119,12 +121,7 @@ def _beyond(reach: float, last: int) -> float:
 
 
 def _certified(
-    name: str,
-    reach: float,
-    points: tuple[float, ...],
-    offsets: tuple[float, ...],
-    values: tuple[float, ...],
-    error: float,
+    name: str, reach: float, points: Numbers, offsets: Numbers, values: Numbers, error: float
 ) -> GridMean:
     """The mean with its sensitivity to rounding, which is the largest at dense sample points."""
     point, offset, value = (

@@ -15,7 +15,7 @@ point (`nearest_point`), whose error falls only like 1 / points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, exp, inf, log, pi, sqrt
@@ -42,6 +42,9 @@ ACCURACY = {"float64": 1e-11, "float32": 1e-6}
 
 MOST_POINTS = 1024
 """Where a search for the number of points gives up."""
+
+Functions = tuple[SmoothFunction, ...]
+LookUps = tuple[LatticeFunction, ...]
 
 _STRIP = 0.5
 _NODES = 32
@@ -117,15 +120,15 @@ def square(lattice: Lattice) -> LatticeFunction:
 
 @cache
 def fit_to_accuracy(
-    functions: tuple[SmoothFunction, ...], reach: float, accuracy: float, fewest: int = 4
-) -> tuple[LatticeFunction, ...]:
+    functions: Functions, reach: float, accuracy: float, fewest: int = 4
+) -> LookUps:
     """Several functions on one lattice of about the fewest points whose proved errors suffice.
 
     The number of points is doubled until they do, then bisected. A trial costs O(points^3).
     """
     end = _where_flat(functions, accuracy / 128)
 
-    def trial(half: int) -> tuple[LatticeFunction, ...]:
+    def trial(half: int) -> LookUps:
         return _fit_all(functions, reach, half, end)
 
     too_few, enough, best = fewest - 1, fewest, inf
@@ -141,14 +144,12 @@ def fit_to_accuracy(
     return trial(enough)
 
 
-def _worst(fits: Sequence[LatticeFunction]) -> float:
+def _worst(fits: LookUps) -> float:
     return max(fit.error for fit in fits)
 
 
 @cache
-def fit_on_lattice(
-    functions: tuple[SmoothFunction, ...], reach: float, half: int
-) -> tuple[LatticeFunction, ...]:
+def fit_on_lattice(functions: Functions, reach: float, half: int) -> LookUps:
     """Several functions on one lattice of 2 half + 1 points, as well as possible."""
     flat = {_where_flat(functions, 10.0**-digits) for digits in range(1, 14, 2)}
     ends = {end for end in flat if end < 2 * reach}
@@ -158,9 +159,7 @@ def fit_on_lattice(
 
 
 @cache
-def _fit_all(
-    functions: tuple[SmoothFunction, ...], reach: float, half: int, end: float
-) -> tuple[LatticeFunction, ...]:
+def _fit_all(functions: Functions, reach: float, half: int, end: float) -> LookUps:
     """The functions on a lattice of 2 half + 1 points.
 
     It covers [-reach, reach] with a margin, or ends at `end`, beyond which all functions are flat:
@@ -184,7 +183,7 @@ def _fit_all(
 
 
 @cache
-def _where_flat(functions: tuple[SmoothFunction, ...], flatness: float) -> float:
+def _where_flat(functions: Functions, flatness: float) -> float:
     """Beyond this distance every function stays this close to its limit; inf if one has none."""
     s = torch.linspace(0, _FAR, 6401, dtype=torch.float64)
     gaps = [(f(side * s) - f(side * s[-1:])).abs() for f in functions for side in (1, -1)]
@@ -197,7 +196,7 @@ def _where_flat(functions: tuple[SmoothFunction, ...], flatness: float) -> float
 _FAR = 128.0
 
 
-def _least_squares(functions: Sequence[SmoothFunction], lattice: Lattice) -> Tensor:
+def _least_squares(functions: Functions, lattice: Lattice) -> Tensor:
     """Values of moderate size that fit best at Chebyshev points, a row for each function."""
     s = lattice.reach * chebyshev_points(3 * lattice.n_points)
     weights = lattice.weights(s)

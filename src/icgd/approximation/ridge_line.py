@@ -18,9 +18,8 @@ from math import inf, pi
 import torch
 from torch import Tensor
 
-from icgd.approximation.bends import by_bends, kinked_line
+from icgd.approximation.bends import fit_bends
 from icgd.approximation.lattice import chebyshev_points
-from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.approximation.ridge_proof import Profile, proved_error, rounding
 from icgd.problems.functions import KinkedFunction, ScalarFunction
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
@@ -46,14 +45,7 @@ CLOSE_ENOUGH = 1e-11
 
 _ODD_PART_IS_A_LINE = ("softplus", "gelu", "silu")
 _DAMPING = tuple(10.0**-digits for digits in range(16, 3, -1))
-_WEIGHTS = (
-    0.25,
-    0.5,
-    1.0,
-    2.0,
-    3.0,
-    4.5,
-)  # slopes; the units are as wide as the features
+_WEIGHTS = (0.25, 0.5, 1.0, 2.0, 3.0, 4.5)  # slopes; the units are as wide as the features
 _MARGINS = (0.0, 2.0, 4.0)  # arguments of the outermost units at the ends of the interval
 _TURNS = (0.5, 1.0, 2.0, 3.0)  # radians from the middle to the end: a period beyond the interval
 _ELU_BENDS = (0.25, 0.5, 1.0)  # slopes of elus: nearly parabolas to the left of their kinks
@@ -77,9 +69,9 @@ def fit_line(
     if exact:
         return RidgeSum(function.name, activation, (half_width,), exact, 0.0)
     if isinstance(function, KinkedFunction) and UNIT_ACTIVATIONS[activation].bends:
-        return kinked_line(function, half_width, activation)
+        return fit_bends(function, half_width, activation)
     if activation == "relu":
-        return _of_relus(function, half_width, activation, units)
+        return fit_bends(function, half_width, activation, units - 1)
     if half_width != 1.0 and _is_multiple_of_identity(function):
         line = fit_line(function, 1.0, activation, units, largest, roundoff)
         return _widened(function, half_width, line)
@@ -91,7 +83,7 @@ def fit_line(
         many = min(units, MOST_ON_A_LINE)
         fits.append(_least_squares(function, half_width, activation, many, largest, roundoff))
     if UNIT_ACTIVATIONS[activation].bends:  # better where the interval is wide
-        fits.append(_of_relus(function, half_width, activation, units))
+        fits.append(fit_bends(function, half_width, activation, units - 1))
     return min(fits, key=lambda fit: fit.error + roundoff * LIKELY_ROUNDING * fit.size)
 
 
@@ -124,14 +116,6 @@ def _widened(function: ScalarFunction, half_width: float, line: RidgeSum) -> Rid
     """A line on [-1, 1], scaled: laid out on a wide interval, units that saturate miss it."""
     wide = replace(line.along((1 / half_width,), half_width), half_widths=(half_width,))
     return replace(wide, error=wide.error + rounding(Profile(function, (half_width,)), wide))
-
-
-def _of_relus(function: ScalarFunction, half_width: float, activation: str, units: int) -> RidgeSum:
-    """A piecewise-linear stand-in, with knots where the function bends, by what bends like relu."""
-    fit = fit_relu_sum(function, -half_width, half_width, units - 1)
-    relus = [RidgeUnit((term.scale,), term.shift, term.coefficient) for term in fit.terms()]
-    made = by_bends(function.name, activation, (half_width,), relus)
-    return replace(made, error=made.error + fit.error)
 
 
 @dataclass(frozen=True)

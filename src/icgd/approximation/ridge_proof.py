@@ -28,12 +28,7 @@ from torch import Tensor
 from icgd.approximation.lattice import chebyshev_points
 from icgd.errors import UnknownNameError
 from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction
-from icgd.problems.unit_activations import (
-    UNIT_ACTIVATIONS,
-    Strip,
-    UnitActivation,
-    unit_activation_named,
-)
+from icgd.problems.unit_activations import UNIT_ACTIVATIONS, Strip, UnitActivation
 from icgd.program.ridge import RidgeSum
 
 POINTS_PER_DEGREE = 3
@@ -133,7 +128,7 @@ def units_of(fit: RidgeSum, dtype: torch.dtype = torch.float64) -> Units:
     """The units of `fit` as tensors, to be evaluated at points along the last axis."""
     width = len(fit.half_widths)
     return Units(
-        unit_activation_named(fit.activation),
+        UNIT_ACTIVATIONS[fit.activation],
         torch.tensor([unit.direction for unit in fit.units], dtype=dtype).reshape(-1, width),
         torch.tensor([unit.offset for unit in fit.units], dtype=dtype),
         torch.tensor([unit.coefficient for unit in fit.units], dtype=dtype),

@@ -33,15 +33,7 @@ from icgd.problems.proximal_step import ProximalStep
 from icgd.program import instructions as verbs
 from icgd.program.functions import GridMean
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
-from icgd.program.instructions import (
-    IS_EXAMPLE,
-    IS_QUERY,
-    N_TOKENS,
-    ONE,
-    TOKENS_PER_EXAMPLE,
-    Combination,
-    Summand,
-)
+from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, N_TOKENS, ONE, TOKENS_PER_EXAMPLE
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
@@ -205,6 +197,6 @@ class _Builder:
         return PredictMean(self.model.link, self.weights, self.inputs, self.reach, checked, MEAN)
 
     def copy_prediction(self) -> tuple[verbs.Instruction, ...]:
-        copied = Summand(Combination.of(MEAN), IDENTITY_FUNCTION.name)
+        copied = verbs.Summand(verbs.Combination.of(MEAN), IDENTITY_FUNCTION.name)
         copy = verbs.MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), self.gate, "y")
         return (copy, verbs.WipeSlots((MEAN,)))

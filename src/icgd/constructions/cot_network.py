@@ -43,7 +43,7 @@ from icgd.approximation import lattice
 from icgd.constructions.base import AbstractConstruction, kink_width_within, name_dtype
 from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
-from icgd.constructions.parts.look_ups import largest_output, looked_up
+from icgd.constructions.parts.look_ups import activations_of, largest_output, looked_up
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.problems.activations import IDENTITY_FUNCTION, Activation
 from icgd.problems.functions import KinkedFunction, SmoothFunction
@@ -104,7 +104,7 @@ class CotNetwork(AbstractConstruction):
             functions=(lattice.identity(_line(block.look_ups)), *block.look_ups),
             layers=block.layers(),
             shapes=problem.network.matrix_shapes,
-            kinds=tuple(_kind(activation) for activation in _activations(problem.network)),
+            kinds=tuple(_kind(activation) for activation in activations_of(problem.network)),
             batch_size=block.batch_size,
             n_steps=n_steps,
         )
@@ -113,10 +113,6 @@ class CotNetwork(AbstractConstruction):
 def _line(look_ups: tuple[LatticeFunction, ...]) -> lattice.Lattice:
     """The grid of products, with as many tokens as that of the look-ups."""
     return lattice.line_lattice(1.0, look_ups[0].half if look_ups else GRID_HALF)
-
-
-def _activations(target: MLP) -> list[Activation]:
-    return [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
 
 
 def _kind(activation: Activation) -> str:
@@ -128,7 +124,7 @@ def _kind(activation: Activation) -> str:
 
 def _kinked(target: MLP) -> dict[str, KinkedFunction]:
     """The activations with a kink, each once."""
-    values = (activation.value for activation in _activations(target))
+    values = (activation.value for activation in activations_of(target))
     return {v.name: v for v in values if isinstance(v, KinkedFunction) and v.knots}
 
 
@@ -138,7 +134,7 @@ def _loss_problem(problem: Problem) -> str | None:
             f"the slope of the {problem.loss} loss couples all outputs, and a block passes back "
             "what each output alone gives; the logistic loss (one output a class) is such a loss."
         )
-    output = _activations(problem.network)[-1]
+    output = activations_of(problem.network)[-1]
     if _loss_slope(problem.loss_function).function and _kind(output) != LINEAR:
         return (
             f"the slope of the {problem.loss} loss is looked up at z_N, which is the prediction "
@@ -149,9 +145,8 @@ def _loss_problem(problem: Problem) -> str | None:
 
 def _activation_problem(problem: Problem) -> str | None:
     names = list(_kinked(problem.network))
-    if len(names) > 1:
-        return f"all layers share a block with one kinked activation, not {' and '.join(names)}."
-    return None
+    reason = f"all layers share a block with one kinked activation, not {' and '.join(names)}."
+    return reason if len(names) > 1 else None
 
 
 def _size_problem(problem: Problem) -> str | None:
@@ -189,7 +184,7 @@ def _block(problem: Problem, settings: CotNetwork) -> ChainBlock:
     # B_1 may leave its grid (`backends/chain_generator.py`): heads return up to its last token.
     backward = line.half * line.spacing * reaches.backward
     largest = max(problem.domain.x, up, backward, moved, 1.0)
-    smooth = {a.name: a for a in _activations(target) if isinstance(a.value, SmoothFunction)}
+    smooth = {a.name: a for a in activations_of(target) if isinstance(a.value, SmoothFunction)}
     leaks = [value.slopes[0] for value in _kinked(target).values()]
     return ChainBlock(
         width=max(size for shape in target.matrix_shapes for size in shape),

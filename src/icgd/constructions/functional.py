@@ -42,28 +42,25 @@ class Functional(AbstractConstruction):
         return None
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
-        update = problem.functional_step
+        machine, update = problem.machine, problem.functional_step
         update.require_steps(n_steps)
         alike = update.is_constant or n_steps == 0
         steps = range(1) if alike else range(n_steps)
         return StackProgram(
             construction=self.name,
-            layout=_layout(problem.machine),
+            layout=Layout(
+                (
+                    Slot("x", (machine.input_width,), Role.INPUT),
+                    Slot("y", (machine.output_width,), Role.RESIDUAL),
+                    Slot(IS_EXAMPLE, (1,), Role.CONSTANT),
+                )
+            ),
             functions=(),
             block=tuple(_layer(problem, step) for step in steps),
             n_steps=n_steps,
             prediction=(),
             steps_per_block=1 if alike else n_steps,
         )
-
-
-def _layout(machine: KernelMachine) -> Layout:
-    slots = (
-        Slot("x", (machine.input_width,), Role.INPUT),
-        Slot("y", (machine.output_width,), Role.RESIDUAL),
-        Slot(IS_EXAMPLE, (1,), Role.CONSTANT),
-    )
-    return Layout(slots)
 
 
 def _layer(problem: Problem, step: int) -> Layer:

@@ -178,7 +178,9 @@ def _layout(target: MLP) -> Layout:
 def forward_pass(target: MLP, reaches: dict[str, float]) -> list[Layer]:
     """A layer for each of z_2 .. z_n, or for z_1 if it is the output itself."""
     if target.depth == 1:
-        return [Layer("forward 1", (_linear_output(reaches),))]
+        output = preactivation(1)
+        line = verbs.ActivateUnits(_argument(1), IDENTITY_FUNCTION.name, reaches[output], output)
+        return [Layer("forward 1", (line,))]
     return [Layer(f"forward {m}", (_forward(target, m),)) for m in range(2, target.depth + 1)]
 
 
@@ -190,11 +192,6 @@ def forward_and_jacobians(target: MLP, reaches: dict[str, float]) -> list[Layer]
         Layer(f"forward {m}", (_forward(target, m), *_derivatives(target, m, reaches)))
         for m in range(2, target.depth + 1)
     ]
-
-
-def _linear_output(reaches: dict[str, float]) -> Instruction:
-    reach = reaches[preactivation(1)]
-    return verbs.ActivateUnits(_argument(1), IDENTITY_FUNCTION.name, reach, preactivation(1))
 
 
 def _forward(target: MLP, m: int) -> Instruction:

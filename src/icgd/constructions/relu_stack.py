@@ -37,14 +37,7 @@ from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 from icgd.program import instructions as verbs
 from icgd.program.functions import ReluSum
-from icgd.program.instructions import (
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
-    TOKENS_PER_EXAMPLE,
-    Combination,
-    Summand,
-)
+from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Summand
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
@@ -116,7 +109,7 @@ def _fitted_functions(problem: Problem, pieces: int, kink_width: float) -> tuple
     the interval by it and fit again until it is covered. Free knots make this harmless, since
     a wider interval hardly changes the error.
     """
-    needed = needed_functions(problem)
+    target, needed = problem.network, needed_functions(problem)
     margin = 0.0
     while True:
         reach = ROUNDING_ROOM * sizes.largest_argument(
@@ -126,16 +119,13 @@ def _fitted_functions(problem: Problem, pieces: int, kink_width: float) -> tuple
             fit_relu_sum(function, -reach, reach, pieces, kink_width)
             for function in needed.values()
         )
-        overshoot = max(f.error for f in functions if f.name in _value_names(problem.network))
+        outputs = (target.activation, target.output_activation)
+        overshoot = max(f.error for f in functions if f.name in outputs)
         if overshoot <= margin:
             return functions
         margin = 1.25 * overshoot
         if not margin <= LARGEST_ARGUMENT:  # the error of so few pieces grows with the interval
-            raise SettingError.too_few_pieces(pieces, problem.network.activation)
-
-
-def _value_names(target: MLP) -> set[str]:
-    return {target.activation, target.output_activation}
+            raise SettingError.too_few_pieces(pieces, target.activation)
 
 
 def _gate(functions: tuple[ReluSum, ...]) -> float:
@@ -176,7 +166,7 @@ def _clip_and_wipe(problem: Problem) -> Layer:
 
 
 def _copy_prediction(target: MLP, gate: float) -> Layer:
-    copied = Summand(Combination.of(units_slot(target.depth)), IDENTITY_FUNCTION.name)
+    copied = Summand(verbs.Combination.of(units_slot(target.depth)), IDENTITY_FUNCTION.name)
     copy = verbs.MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), gate, "y")
     wipe = verbs.WipeSlots(tuple(name for name, _ in layer_slots(target, "units")))
     return Layer("copy prediction", (copy, wipe))

@@ -200,15 +200,13 @@ class _Builder:
             return [(verbs.Project(z, reach, preactivation),), tuple(maps)]
         if activation.gate is None:
             return [(verbs.LookUp(z, (value, derivative), (units, slope)),)]
-        gate, bound = f"gate_{layer}", ROUNDING_ROOM + self.look_up(activation.gate.name).error
+        errors = {function.name: function.error for function in self.look_ups}
+        gate, bound = f"gate_{layer}", ROUNDING_ROOM + errors[activation.gate.name]
         looked_up = {gate: activation.gate.name, slope: derivative}
         if activation.rest is not None:
             looked_up[units] = activation.rest.name
         look_up = verbs.LookUp(z, tuple(looked_up.values()), tuple(looked_up))
         return [(look_up,), (verbs.AddProduct(z, reach, gate, bound, units),)]
-
-    def look_up(self, name: str) -> LatticeFunction:
-        return next(function for function in self.look_ups if function.name == name)
 
     @property
     def loss_parts(self) -> tuple[SlopePart, ...]:
@@ -231,22 +229,16 @@ class _Builder:
 
     def loss_slope_layers(self) -> list[Layer]:
         """Layers that evaluate the parts of u which are not linear, unless the last unit did."""
-        layers = []
-        looked_up_before = _is_linear(self.activation(self.depth))
         z = Argument(Combination.of(units_slot(self.depth)))
         look_ups = self.loss_look_ups(z, on_weights=False)
-        if not looked_up_before:
+        if not _is_linear(self.activation(self.depth)):
             look_ups += self.loss_look_ups(z, on_weights=True)
-        if look_ups:
-            layers.append(Layer("loss slope", look_ups))
         maps = tuple(
             _map_everywhere(self.loss_argument(part), part.function.name, f"loss_part_{number}")
             for number, part in enumerate(self.loss_parts, start=1)
             if isinstance(part.function, KinkedFunction) and part.function.knots
         )
-        if maps:
-            layers.append(Layer("loss slope", maps))
-        return layers
+        return [Layer("loss slope", part) for part in (look_ups, maps) if part]
 
     @cached_property
     def loss_slope(self) -> Combination:
@@ -286,13 +278,12 @@ class _Builder:
         return Layer(f"backward {layer}", (product,))
 
     def gradient_step(self) -> Layer:
-        probe = PROBE[self.settings.dtype]
         instructions = [
             verbs.AddGradient(
                 left=self.delta(layer),
                 right=units_slot(layer - 1),
                 scale=-self.problem.gradient_step.step_size / 2,
-                probe=probe / self.backward.deltas[layer - 1],
+                probe=PROBE[self.settings.dtype] / self.backward.deltas[layer - 1],
                 write=f"weights_{layer}",
             )
             for layer in range(1, self.depth + 1)

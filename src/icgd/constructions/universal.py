@@ -36,7 +36,6 @@ from icgd.constructions.parts.layouts import network_layout
 from icgd.constructions.parts.ranges import ROUNDING_ROOM, backward_ranges, ranges_on_domain
 from icgd.constructions.table_size import table_size
 from icgd.errors import SettingError
-from icgd.problems import activations
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.oracles.network import gradient, predict
@@ -111,7 +110,8 @@ class Universal(AbstractConstruction):
             )
         if problem.loss_function.slope_parts is None:
             return f"the slope of the {problem.loss} loss of a single output is 0."
-        if isinstance(target.layer_activation(1).value, KinkedFunction) and not _is_linear(target):
+        activation = target.layer_activation(1).value
+        if isinstance(activation, KinkedFunction) and activation.knots:
             return (
                 f"the gradient of {target.output_activation} jumps, so it has no Lipschitz "
                 "constant, without which nothing is known between the levels of a table."
@@ -131,7 +131,8 @@ class Universal(AbstractConstruction):
         levels, n_examples = self.levels, self.n_examples
         _require_size(problem, n_examples, levels)
         head = context_head(levels, n_examples)
-        ranges = (problem.domain.x, problem.domain.y, problem.gradient_step.box)
+        box, wipe = problem.gradient_step.box, verbs.WipeSlots((*LEVEL_SLOTS, CONTEXT))
+        ranges = (problem.domain.x, problem.domain.y, box)
         staircase = levels_of(levels, self.kink_width)
         return StackProgram(
             construction=self.name,
@@ -141,15 +142,11 @@ class Universal(AbstractConstruction):
                 Layer("quantise", tuple(map(_quantise, ("x", "y", WEIGHT), LEVEL_SLOTS, ranges))),
                 Layer("context", (head.instruction(),)),
                 Layer("look up", (_look_up(problem, head, ranges),)),
-                Layer("project", _project(problem)),
+                Layer("project", (verbs.ClipSlots((WEIGHT,), box, ONE), wipe)),
             ),
             n_steps=n_steps,
             prediction=_prediction(levels, ranges),
         )
-
-
-def _is_linear(target: MLP) -> bool:
-    return target.layer_activation(1).value == activations.IDENTITY_FUNCTION
 
 
 def _largest_answer(problem: Problem) -> float:
@@ -344,12 +341,6 @@ def _look_up(problem: Problem, head: ContextHead, ranges: tuple[float, float, fl
         bound=2 * problem.gradient_step.box,
         n_examples=head.n_examples,
         write=WEIGHT,
-    )
-
-
-def _project(problem: Problem) -> tuple[verbs.ClipSlots, verbs.WipeSlots]:
-    return verbs.ClipSlots((WEIGHT,), problem.gradient_step.box, ONE), verbs.WipeSlots(
-        (*LEVEL_SLOTS, CONTEXT)
     )
 
 

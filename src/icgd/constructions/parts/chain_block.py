@@ -11,38 +11,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from icgd.problems.activations import Activation
-from icgd.program.chain import (
-    BACK,
-    CONSTANT,
-    FAR,
-    IS_BACKWARD,
-    IS_DATA,
-    IS_FORWARD,
-    KINKED,
-    LINEAR,
-    NEAR,
-    OUT,
-    PADDING,
-    row_of,
-)
-from icgd.program.chain_instructions import (
-    ActivateWhere,
-    CopyWhere,
-    LookUpProduct,
-    MarkFlat,
-    MultiplyEntries,
-    MultiplyMatrices,
-    PassBack,
-)
+from icgd.program import chain
+from icgd.program import chain_instructions as verbs
+from icgd.program.chain import FAR, KINKED, LINEAR, NEAR, OUT, row_of
+from icgd.program.chain_instructions import CopyWhere, MultiplyEntries, MultiplyMatrices
 from icgd.program.functions import LatticeFunction
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.registers import OFFSET, value_slot
 
-NEAR_FORWARD, NEAR_BACKWARD = row_of(NEAR, IS_FORWARD), row_of(NEAR, IS_BACKWARD)
-FAR_FORWARD, FAR_BACKWARD = row_of(FAR, IS_FORWARD), row_of(FAR, IS_BACKWARD)
-FAR_DATA = row_of(FAR, IS_DATA)
+NEAR_FORWARD, NEAR_BACKWARD = row_of(NEAR, chain.IS_FORWARD), row_of(NEAR, chain.IS_BACKWARD)
+FAR_FORWARD, FAR_BACKWARD = row_of(FAR, chain.IS_FORWARD), row_of(FAR, chain.IS_BACKWARD)
+FAR_DATA = row_of(FAR, chain.IS_DATA)
 
 FORWARD = (NEAR_BACKWARD, FAR_DATA)
 BACKWARD = (NEAR_FORWARD, FAR_DATA)
@@ -102,8 +83,8 @@ class ChainBlock:
     @cached_property
     def padding(self) -> tuple[str, ...]:
         """The rows that tell padded units from others, if those would not stay 0."""
-        constant = (CONSTANT,) * self.has_biases
-        return (PADDING, *constant) if self.look_ups or self.has_biases else ()
+        constant = (chain.CONSTANT,) * self.has_biases
+        return (chain.PADDING, *constant) if self.look_ups or self.has_biases else ()
 
     def rows(self) -> Layout:
         """The rows of every block."""
@@ -114,7 +95,7 @@ class ChainBlock:
         matrices = [("inputs", self._data), ("carried", self._data), ("weights", self._square)]
         if self.smooth:
             matrices += [("up", self._data), ("slope", self._data)]
-        matrices += [("delta", self._data), ("z", self._data), (BACK, self._data)]
+        matrices += [("delta", self._data), ("z", self._data), (chain.BACK, self._data)]
         matrices += [("outer", self._square)]
         matrices += [(name, self._data) for name in self._looked_up()]
         matrices += [(name, (self.width, 1)) for name in self.padding]
@@ -144,7 +125,7 @@ class ChainBlock:
         return dict.fromkeys([*(of_z(fit.name) for fit in self.look_ups), *gated])
 
     def _block(self, prefix: str) -> tuple[Slot, ...]:
-        flags = (*self.kinds, IS_FORWARD, IS_BACKWARD, IS_DATA)
+        flags = (*self.kinds, chain.IS_FORWARD, chain.IS_BACKWARD, chain.IS_DATA)
         data = ["first", "second", "flat"]
         data += ["slope"] * bool(self.smooth) + ["part"] * bool(self.loss.function)
         return (
@@ -206,7 +187,7 @@ class ChainBlock:
         reach = self.reaches.forward
         steps: list[Instruction] = [MultiplyMatrices("weights", "inputs", reach, "z")]
         steps += [
-            LookUpProduct("weights", "inputs", reach, "z", fit.name, of_z(fit.name))
+            verbs.LookUpProduct("weights", "inputs", reach, "z", fit.name, of_z(fit.name))
             for fit in self.look_ups
         ]
         if self.smooth:
@@ -223,7 +204,9 @@ class ChainBlock:
         ]
         return (
             MultiplyMatrices("delta", "carried", reaches.gradient, "outer", right_transposed=True),
-            MultiplyMatrices("weights", "delta", reaches.backward, BACK, left_transposed=True),
+            MultiplyMatrices(
+                "weights", "delta", reaches.backward, chain.BACK, left_transposed=True
+            ),
             *gated,
         )
 
@@ -235,7 +218,7 @@ class ChainBlock:
         no_forward, no_backward = ("forward",), ("backward",)
         smooth = self.others(LINEAR, KINKED)
         return (
-            ActivateWhere(
+            verbs.ActivateWhere(
                 "z",
                 KINKED,
                 (*no_backward, *smooth, *self.padding[:1]),
@@ -246,14 +229,16 @@ class ChainBlock:
             *self.smooth_values(out),
             self.copy("delta", no_forward, out["first"]),
             self.copy("inputs", no_backward, out["second"]),
-            self.copy(BACK, no_forward, out["second"]),
-            MarkFlat("z", LINEAR, (*no_backward, *smooth), self.kink_width, self.gate, out["flat"]),
+            self.copy(chain.BACK, no_forward, out["second"]),
+            verbs.MarkFlat(
+                "z", LINEAR, (*no_backward, *smooth), self.kink_width, self.gate, out["flat"]
+            ),
             *self.looked_up_rows(out),
             self.copy("weights", no_backward, out["weights"]),
             CopyWhere(moved, no_forward, self.gate, out["weights"], self.box),
             *(self.copy(name, (), out[name]) for name in (*self.padding, *self.kinds)),
-            self.copy("forward", (), out[IS_FORWARD]),
-            self.copy("backward", (), out[IS_BACKWARD]),
+            self.copy("forward", (), out[chain.IS_FORWARD]),
+            self.copy("backward", (), out[chain.IS_BACKWARD]),
         )
 
     def smooth_values(self, out: dict[str, str]) -> tuple[Instruction, ...]:
@@ -265,7 +250,7 @@ class ChainBlock:
             closed_by = ("backward", *self.others(activation.name), *self.padding[:1])
             steps.append(CopyWhere(source, closed_by, self.gate, out["first"]))
         if self.has_biases:
-            steps.append(self.copy(CONSTANT, ("backward",), out["first"]))
+            steps.append(self.copy(chain.CONSTANT, ("backward",), out["first"]))
         return tuple(steps)
 
     def looked_up_rows(self, out: dict[str, str]) -> tuple[Instruction, ...]:
@@ -294,10 +279,10 @@ class ChainBlock:
 
     def pass_back(
         self, upstream: Combination, block: str, closed_by: Sequence[str], bound: float | None
-    ) -> PassBack:
+    ) -> verbs.PassBack:
         flags = (*closed_by, *(row_of(block, name) for name in self.padding[:1]))
         write, flat = "up" if self.smooth else "delta", row_of(block, "flat")
-        return PassBack(upstream, flat, flags, self.leak, self.gate, write, bound)
+        return verbs.PassBack(upstream, flat, flags, self.leak, self.gate, write, bound)
 
 
 def of_z(function: str) -> str:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from icgd.constructions.parts.ranges import Ranges, largest_size, loss_parts
 from icgd.problems.activations import IDENTITY_FUNCTION, Activation
 from icgd.problems.functions import ScalarFunction, SmoothFunction
+from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.program.functions import LatticeFunction
 
 
+def activations_of(target: MLP) -> list[Activation]:
+    """The activation of every layer."""
+    return [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
+
+
 def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
     """Activations, their slopes, the parts of the loss slope, and what copies the prediction."""
-    target = problem.network
-    activations = [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
+    activations = activations_of(problem.network)
     functions = [activation.value for activation in activations]
     functions += [activation.derivative for activation in activations]
     functions += [part.function for part in loss_parts(problem)]
@@ -24,10 +29,8 @@ def looked_up(problem: Problem) -> tuple[SmoothFunction, ...]:
 
     An activation that grows like a line is z gate(z) + rest(z) instead.
     """
-    target = problem.network
     functions: dict[str, ScalarFunction] = {}
-    for layer in range(1, target.depth + 1):
-        activation = target.layer_activation(layer)
+    for activation in activations_of(problem.network):
         value = activation.gate or activation.value
         for function in (value, activation.rest, activation.derivative):
             if function is not None:
@@ -50,8 +53,8 @@ def overshoot(problem: Problem, forward: Ranges, look_ups: tuple[LatticeFunction
     """How far an activation or a slope can be off, by the errors of its look-ups."""
     errors = {function.name: function.error for function in look_ups}
     largest = 0.0
-    for layer, reach in enumerate(forward.preactivations, start=1):
-        activation = problem.network.layer_activation(layer)
+    layers = zip(activations_of(problem.network), forward.preactivations, strict=True)
+    for activation, reach in layers:
         if isinstance(activation.value, SmoothFunction):
             gate, rest = activation.gate, activation.rest
             value = errors[gate.name] * reach if gate else errors[activation.value.name]

@@ -87,7 +87,9 @@ class _Fitting:
     def fits(self) -> Fits:
         margin, overshoot = HARDLY, self._usual_overshoot()
         while True:
-            wide = _in_wider_box(self.problem, overshoot)
+            box = self.problem.gradient_step.box + overshoot  # what a clip may leave
+            update = replace(self.problem.gradient_step, box=box)
+            wide = replace(self.problem, update=update)
             ranges = sizes.ranges_on_domain(wide, margin)
             value, slope = self._activation(ranges)
             loss = self._loss(ranges)
@@ -176,9 +178,3 @@ class _Fitting:
     def _roomy(self, size: float) -> float:
         """A size with room for rounding, and for tiny ones more."""
         return max(self.room * size, SMALLEST_REACH)
-
-
-def _in_wider_box(problem: Problem, overshoot: float) -> Problem:
-    """The problem with weights as large as a clip may leave them."""
-    step = problem.gradient_step
-    return replace(problem, update=replace(step, box=step.box + overshoot))
