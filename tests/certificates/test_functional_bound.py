@@ -65,3 +65,14 @@ def test_a_wrong_layer_breaks_its_bound(part, monkeypatch):
         layer = "icgd.backends.functional.known_labels"
         monkeypatch.setattr(layer, lambda task: torch.cat([task.y[:-1], 0 * task.y[-1:]]))
     assert icgd.verify(compiled, case.x, case.y).verdict is icgd.Verdict.BROKEN
+
+
+def test_where_the_rounding_of_a_kernel_has_no_bound_the_bounds_of_a_run_are_infinite():
+    """The scores of softmax are as large as 1e12, and float32 knows none of their digits."""
+    update, domain = icgd.FunctionalStep(0.05), icgd.Domain(1e6, 0.01)
+    problem = icgd.Problem(icgd.KernelMachine(2, "softmax"), "squared", update, domain)
+    compiled = icgd.compile(problem, n_steps=2)
+    x = torch.tensor([[1e6, -9e5], [3e5, 7e5]], dtype=torch.float64)
+    report = icgd.verify(compiled, x, torch.full((2,), 0.01).double(), dtype="float32")
+    assert report.step_bounds.tolist() == report.trajectory_bounds.tolist() == [torch.inf] * 2
+    assert report.verdict is icgd.Verdict.HOLDS

@@ -18,6 +18,9 @@ from tests.cases import Juggle
 
 PROGRAM = program_of(problem_of(MLP((3, 4, 2), "relu"), batch_size=2))
 
+ROWS = PROGRAM.rows
+FIRST, *REST = ROWS.slots
+
 COARSE = replace(PROGRAM.functions[0], name="coarse", values=(0.0,))
 
 
@@ -77,6 +80,15 @@ def test_a_program_as_built_obeys_the_rules():
             "layer 1 (router): CopyWhere.gate is inf, expected a finite number",
         ),
         (replace(PROGRAM, n_steps=-1), "program: needs layers and a whole number of rounds"),
+        (replace(PROGRAM, batch_size=0), "program: has rounds on 0 examples"),
+        (
+            replace(PROGRAM, rows=replace(ROWS, slots=(replace(FIRST, shape=(9, 2)), *REST))),
+            f"row {FIRST.name!r}: has shape (9, 2) in a block, {FIRST.shape} in the stream",
+        ),
+        (
+            replace(PROGRAM, functions=(replace(PROGRAM.functions[0], spacing=-1.0),)),
+            "needs a positive reach, spacing and ratio, and errors of at least 0",
+        ),
         (replace(PROGRAM, kinds=()), "program: needs a flag for the kind of every layer"),
     ],
 )

@@ -497,3 +497,22 @@ def test_every_look_up_must_exist_and_sums_do_not_count(name):
     functions = tuple(f for f in LOOK_UPS if f.name != name)
     with pytest.raises(UnknownNameError, match=f"^Unknown function of the program {name!r}"):
         check_program(softmax_program(functions=(*functions, replace(RELU, name=name), RELU)))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (-1,), (2, 3, 4)])
+def test_a_slot_has_one_or_two_axes(shape):
+    layout = replace(LAYOUT, slots=(*LAYOUT.slots, Slot("odd", shape, Role.SCRATCH)))
+    with pytest.raises(ProgramError, match=r"slot 'odd': has .* expected one or two axes, each at"):
+        check_program(program(layout=layout))
+
+
+def test_a_constant_is_one_number():
+    layout = replace(LAYOUT, slots=(*LAYOUT.slots, Slot("odd", (2,), Role.CONSTANT)))
+    with pytest.raises(ProgramError, match=r"slot 'odd': has shape \(2,\); a constant is one"):
+        check_program(program(layout=layout))
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_a_block_performs_a_step_at_least(steps):
+    with pytest.raises(ProgramError, match=f"program: has blocks of {steps} steps"):
+        check_program(program(steps_per_block=steps))

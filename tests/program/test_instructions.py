@@ -1,5 +1,6 @@
 import pytest
 
+from icgd.errors import ProgramError
 from icgd.program.instructions import (
     AccumulateOuterProduct,
     AddGradient,
@@ -198,3 +199,10 @@ def test_an_argument_is_made_of_its_inputs_and_its_weights():
     inputs = Combination(("p", "y"), (1.0, -1.0))
     assert Argument(inputs).slots() == ("p", "y")
     assert Argument(inputs, "V").slots() == ("p", "y", "V")
+
+
+@pytest.mark.parametrize(("slots", "coefficients"), [(("p", "y"), (1.0,)), ((), ())])
+def test_a_combination_has_slots_and_a_coefficient_for_each(slots, coefficients):
+    found = f"{len(coefficients)} coefficients for {len(slots)} slots"
+    with pytest.raises(ProgramError, match=f"{found}, expected one for each of them"):
+        Combination(slots, coefficients)

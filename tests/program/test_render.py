@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from icgd.errors import ProgramError
 from icgd.problems.mlp import MLP
 from icgd.program.registry import from_data
 from tests import cases
@@ -145,3 +146,55 @@ def test_data_that_lack_a_part_of_an_instruction_are_refused(part, error):
     del data["block"][0]["instructions"][0][part]
     with pytest.raises(error, match=part):
         from_data(data)
+
+
+HERE = ("block", 0, "instructions", 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("n_steps",), True, "StackProgram.n_steps: is True, expected a whole number"),
+        (("n_steps",), 2.0, "StackProgram.n_steps: is 2.0, expected a whole number"),
+        (("activation",), None, "StackProgram.activation: is None, expected a text"),
+        (("paper_layers",), "4", "StackProgram.paper_layers: is '4', expected a whole number"),
+        (("slots", 0), "x", "StackProgram.layout[0]: is 'x', expected the fields of Slot"),
+        (("slots", 0, "shape"), 3, "Slot.shape: is 3, expected a list"),
+        (("slots", 0, "shape", 0), [3], "Slot.shape[0]: is [3], expected a whole number"),
+        (("slots", 0, "role"), 1, "Slot.role: is 1, expected the name of a role"),
+        (("block",), {}, "StackProgram.block: is {}, expected a list"),
+        (("block", 0), [], "StackProgram.block[0]: is [], expected the fields of Layer"),
+        (("block", 0, "kind"), "mlp", "is of kind 'mlp', its verbs of 'attention'"),
+        (HERE, 1.0, "Layer.instructions[0]: is 1.0, expected data with a verb"),
+        ((*HERE, "weights"), None, "ApplyUnits.weights: is None, expected a text"),
+        ((*HERE, "bias"), "b", "Layer.instructions[0]: has 'bias', which ApplyUnits has not"),
+        (("functions", 0, "low"), "-1", "ReluSum.low: is '-1', expected a number"),
+        (("functions", 0, "low"), False, "ReluSum.low: is False, expected a number"),
+        (("functions", 0, "low"), 10**400, "ReluSum.low: is a number too large for a float"),
+        (("functions", 0, "slopes", 0), None, "ReluSum.slopes[0]: is None, expected a number"),
+    ],
+)
+def test_data_of_another_type_than_the_field_s_are_refused(path, value, message):
+    data = json.loads(json.dumps(build(RELU_STACK, cases.FEW[0]).to_data()))
+    *parts, last = path
+    part = data
+    for key in parts:
+        part = part[key]
+    part[last] = value
+    with pytest.raises(ProgramError) as caught:
+        from_data(data)
+    assert message in str(caught.value)
+
+
+def test_data_of_a_tuple_of_another_length_than_the_field_s_are_refused():
+    data = program_of(problem_of(MLP((2, 3, 1), "relu"))).to_data()
+    shapes = [[3, 2, 1], *data["shapes"][1:]]
+    with pytest.raises(ProgramError, match=r"shapes\[0\]: has 3 entries, expected 2"):
+        from_data({**data, "shapes": shapes})
+
+
+def test_a_whole_number_stands_for_a_float():
+    program = build(RELU_STACK, cases.FEW[0])
+    data = json.loads(json.dumps(program.to_data()))
+    data["functions"][0]["low"] = -9
+    assert repr(from_data(data).functions[0].low) == "-9.0"

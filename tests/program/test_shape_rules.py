@@ -1,7 +1,9 @@
 import pytest
 
 from icgd.errors import ProgramError
+from icgd.program.grid_instructions import PredictMean
 from icgd.program.instructions import ApplyUnits, ClipSlots, WipeSlots
+from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.shape_rules import shape_problem
 from tests.cases import Juggle
@@ -31,3 +33,16 @@ def test_an_instruction_without_a_rule_is_named():
     with pytest.raises(ProgramError) as caught:
         shape_problem(Juggle(), LAYOUT)
     assert str(caught.value) == "Juggle: has no shape rule in program/shape_rules.py"
+
+
+def test_scores_are_checked_at_examples_or_at_queries():
+    predict = PredictMean("logistic", ("weights",), ("x",), 1.0, "somewhere", "units")
+    expected = "checks scores where 'somewhere', expected is_example or is_query"
+    assert shape_problem(predict, LAYOUT) == expected
+
+
+def test_a_transform_has_rows():
+    residual = Layout((*LAYOUT.slots, Slot("y", (1,), Role.RESIDUAL)))
+    term = KernelTerm("rbf", (), 1.0, None)
+    problem = shape_problem(DescendFunction((term,), 0.1, 0.0, None), residual)
+    assert problem == "transforms 'x' by a matrix without rows"

@@ -203,3 +203,20 @@ def test_a_kernel_that_is_not_registered_is_named(tmp_path):
     del KERNELS["forgotten"]
     with pytest.raises(FileError, match="needs what is not known here: Unknown kernel 'forgotten'"):
         icgd.load(tmp_path / "run.safetensors")
+
+
+@pytest.mark.parametrize(("slot", "width"), [(0, 3), (1, 2)])
+def test_a_program_for_data_of_other_widths_is_not_one_of_the_problem(tmp_path, slot, width):
+    """The steps of a function tie the widths of inputs and labels to nothing else."""
+    path, update = tmp_path / "run.safetensors", icgd.FunctionalStep(0.1)
+    problem = icgd.Problem(icgd.KernelMachine(2, "rbf"), "squared", update, icgd.Domain(1.0, 1.0))
+    icgd.compile(problem, n_steps=1).save(path, weights=False)
+    metadata = metadata_of(path)
+    program = json.loads(metadata["program"])
+    program["slots"][slot]["shape"] = [width]
+    texts = {"problem": metadata["problem"], "program": json.dumps(program)}
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    rewrite(path, **texts, digest=files.digest(texts, tensors))
+    with pytest.raises(FileError, match="its program is not one of its problem"):
+        icgd.load(path)

@@ -85,7 +85,7 @@ class FunctionBounds(AbstractBounds):
         before = history[..., :-1, :].double().unflatten(-1, labels.shape[-2:]).unbind(-3)
         none, steps = torch.zeros_like(labels), self._steps(task, len(before))
         bounds = (
-            step.rounding(labels, values, none, self.how).flatten(-2).amax(-1)
+            _largest(step.rounding(labels, values, none, self.how))
             for step, values in zip(steps, before, strict=True)
         )
         return one_by_one(bounds, history)
@@ -110,7 +110,7 @@ class FunctionBounds(AbstractBounds):
             norm = factor * norm + added[..., :n, :].norm(dim=-2, keepdim=True)
             queries = error[..., n:, :] + reading + added[..., n:, :]
             error = torch.cat([norm.expand_as(labels[..., :n, :]), queries], dim=-2)
-            yield error.flatten(-2).amax(-1)
+            yield _largest(error)
 
     def _steps(self, task: Task, n_steps: int) -> list[_Step]:
         """Every step, with inputs that move and carry their own rounding."""
@@ -143,6 +143,11 @@ class FunctionBounds(AbstractBounds):
                 factor = (1 - step.size * eigenvalues).abs().amax(-1)
             # Room for the rounding of the norm itself.
             yield (factor * (1 + 1e-9) + 1e-12)[..., None, None]
+
+
+def _largest(errors: Tensor) -> Tensor:
+    """The largest error at any token, which is infinite where nothing is known."""
+    return errors.flatten(-2).amax(-1).nan_to_num(nan=inf, posinf=inf)
 
 
 def _known(bound: float) -> float:

@@ -27,7 +27,7 @@ def as_rows(name: str, matrix: object) -> Rows:
     """`matrix` as plain data, if it is a rectangle of numbers."""
     try:
         tensor = torch.as_tensor(matrix, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise SettingError.wrong_kind(name, matrix, "a matrix of numbers") from None
     if tensor.ndim != 2 or not tensor.isfinite().all():
         raise SettingError.wrong_kind(name, matrix, "a matrix of finite numbers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import singledispatch
+from itertools import product
 
 from icgd.errors import ProgramError
 from icgd.program import chain_instructions as chain
@@ -26,9 +27,13 @@ def check_chain(program: ChainProgram) -> None:
     layout = program.layout
     if len(program.kinds) != len(program.shapes) or not set(program.kinds) <= set(layout.names):
         raise ProgramError.broken("program", "needs a flag for the kind of every layer")
+    if program.batch_size < 1:
+        raise ProgramError.broken("program", f"has rounds on {program.batch_size} examples")
     _check_grid(program)
-    for name in (row_of(block, row) for block in (NEAR, FAR, OUT) for row in program.rows.names):
-        layout.slot(name)
+    for slot, block in product(program.rows.slots, (NEAR, FAR, OUT)):
+        if (shape := layout.slot(row_of(block, slot.name)).shape) != slot.shape:
+            problem = f"has shape {slot.shape} in a block, {shape} in the stream"
+            raise ProgramError.broken(f"row {slot.name!r}", problem)
     shown = {row_of(block, row) for block in (NEAR, FAR) for row in program.rows.names}
     filled = shown | {slot.name for slot in layout.having(Role.CONSTANT)}
     for number, layer in enumerate(program.layers, start=1):

@@ -29,7 +29,18 @@ FIXED = (Role.INPUT, Role.CONSTANT, Role.RESIDUAL)
 def check_program(program: AbstractProgram) -> None:
     """Raise `ProgramError` or `LayoutError` unless every rule holds."""
     require_finite(program)
+    _check_slots(program.layout)
+    _check_all_functions(program)
     _check_rules(program)
+
+
+def _check_slots(layout: Layout) -> None:
+    for slot in layout.slots:
+        if len(slot.shape) not in (1, 2) or min(slot.shape) < 1:
+            expected = "one or two axes, each at least 1 long"
+            raise ProgramError.broken(
+                f"slot {slot.name!r}", f"has {slot.shape}, expected {expected}"
+            )
 
 
 @singledispatch
@@ -48,7 +59,8 @@ def _check_stack(program: StackProgram) -> None:
     are wiped when a block ends. What is accumulated is zero on queries.
     """
     _check_steps(program)
-    _check_all_functions(program)
+    _check_constants(program)
+    _check_units(program)
     _check_registers(program)
     for part, layers in (("block", program.block), ("prediction", program.prediction)):
         filled: set[str] = set()
@@ -65,17 +77,31 @@ def _check_stack(program: StackProgram) -> None:
 def _check_steps(program: StackProgram) -> None:
     if not isinstance(program.n_steps, int) or program.n_steps < 0 or not program.block:
         raise ProgramError.broken("program", "needs a block and a whole number of steps")
+    if program.steps_per_block < 1:
+        raise ProgramError.broken("program", f"has blocks of {program.steps_per_block} steps")
     if program.n_steps % program.steps_per_block or len(program.block) % program.steps_per_block:
         steps = f"{program.n_steps} steps and {len(program.block)} layers"
         raise ProgramError.broken("program", f"has {steps} in blocks of {program.steps_per_block}")
 
 
-def _check_all_functions(program: StackProgram) -> None:
+def _check_constants(program: StackProgram) -> None:
+    for slot in program.layout.having(Role.CONSTANT):
+        if slot.shape != (1,):
+            where = f"slot {slot.name!r}"
+            raise ProgramError.broken(where, f"has shape {slot.shape}; a constant is one number")
+
+
+def _check_units(program: StackProgram) -> None:
+    for function in program.functions:
+        if isinstance(function, RidgeSum) and function.activation != program.activation:
+            problem = f"has {function.activation} units in a program of {program.activation}"
+            raise ProgramError.broken(f"function {function.name!r}", problem)
+
+
+def _check_all_functions(program: AbstractProgram) -> None:
     times = Counter((type(function), function.name) for function in program.functions)
     for function in program.functions:
         problem = _function_problem(function)
-        if isinstance(function, RidgeSum) and function.activation != program.activation:
-            problem = f"has {function.activation} units in a program of {program.activation}"
         if (count := times[type(function), function.name]) > 1:
             problem = problem or f"is there {count} times, expected one"
         if problem:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from icgd.errors import ProgramError
 from icgd.program import uses
 from icgd.program.layout import Layout
 from icgd.program.uses import Accumulated, Added, Changed, Evaluated, Flag, Read, Use, Written
@@ -143,6 +144,11 @@ class Combination:
 
     slots: tuple[Read, ...]
     coefficients: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.slots) == len(self.coefficients) > 0:
+            found = f"{len(self.coefficients)} coefficients for {len(self.slots)} slots"
+            raise ProgramError.broken("Combination", f"has {found}, expected one for each of them")
 
     @classmethod
     def of(cls, slot: str) -> Combination:

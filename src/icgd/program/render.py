@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
 from inspect import isabstract, isclass
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from icgd.errors import ProgramError
 from icgd.program import chain_instructions as chain
 from icgd.program import grid_instructions as grid
 from icgd.program import instructions as basic
@@ -21,6 +22,8 @@ from icgd.program.program import AbstractProgram, Layer
 from icgd.program.ridge import RidgeSum
 
 Part = TypeVar("Part")
+Reader = Callable[[Any, str], Any]
+"""From data, and where they stand, to what they describe."""
 
 _hints = lru_cache(get_type_hints)
 
@@ -116,39 +119,98 @@ def _label(part: object) -> dict[str, str]:
 def read_program(kind: Callable[..., Part], data: Mapping[str, Any]) -> Part:
     """The program that `program_data` described; older files lack fields that have defaults."""
     keys = {name: KEYS.get(name, name) for name in _hints(kind)}
-    return _built(kind, {name: data[key] for name, key in keys.items() if key in data})
+    return _built(kind, {name: data[key] for name, key in keys.items() if key in data}, "program")
 
 
 def read(hint: Any, data: Any) -> Any:
     """What `data_of` described, in a field of type `hint`."""
-    kind = _class_in(hint)
-    if isinstance(data, list | tuple) and kind is not Layout:
-        return tuple(read(kind, entry) for entry in data)
-    if kind in READERS:
-        return READERS[kind](data)
-    return _built(kind, data) if isinstance(data, Mapping) else data
+    return _reader(hint)(data, "data")
 
 
 @lru_cache
-def _class_in(hint: Any) -> Any:
-    """The class of what a field has, has several of, or may have."""
-    return next((_class_in(part) for part in get_args(hint) if part is not ...), hint)
+def _reader(hint: Any) -> Reader:
+    """The function that reads what `data_of` described, in a field of type `hint`."""
+    kinds = get_args(hint)
+    if get_origin(hint) is tuple:
+        return partial(_list, _reader(kinds[0])) if kinds[-1] is ... else partial(_some, kinds)
+    if kinds:
+        return partial(_optional, _reader(kinds[0]))
+    return READERS[hint] if hint in READERS else partial(_built, hint)
 
 
-def _built(kind: Callable[..., Part], data: Mapping[str, Any]) -> Part:
-    return kind(**{name: read(_hints(kind).get(name), value) for name, value in data.items()})
+def _of_kind(kind: Any, expected: str, data: Any, where: str) -> Any:
+    """The data themselves; a flag is no number."""
+    if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
+        raise ProgramError.broken(where, f"is {data!r:.40}, expected {expected}")
+    return data
 
 
-def _labelled(kinds: Mapping[str, type], label: str, data: Mapping[str, Any]) -> Any:
+def _number(data: Any, where: str) -> float:
+    try:
+        return float(_of_kind(float | int, "a number", data, where))
+    except OverflowError:
+        raise ProgramError.broken(where, "is a number too large for a float") from None
+
+
+def _optional(read: Reader, data: Any, where: str) -> Any:
+    return None if data is None else read(data, where)
+
+
+def _list(read: Reader, data: Any, where: str) -> tuple[Any, ...]:
+    if read is _number and isinstance(data, list) and set(map(type, data)) == {float}:
+        return tuple(data)  # most of a program
+    entries = _of_kind(list | tuple, "a list", data, where)
+    return tuple(read(entry, f"{where}[{place}]") for place, entry in enumerate(entries))
+
+
+def _some(kinds: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
+    """A tuple of a certain length."""
+    if len(entries := _of_kind(list | tuple, "a list", data, where)) != len(kinds):
+        raise ProgramError.broken(where, f"has {len(entries)} entries, expected {len(kinds)}")
+    return tuple(_reader(kind)(entry, where) for kind, entry in zip(kinds, entries, strict=True))
+
+
+def _built(kind: Callable[..., Part], data: Any, where: str) -> Part:
+    """An object of a dataclass, which itself refuses data that lack one of its fields."""
+    hints, name_of_kind = _hints(kind), kind.__name__
+    parts = {}
+    for name, value in _of_kind(Mapping, f"the fields of {name_of_kind}", data, where).items():
+        if name not in hints:
+            raise ProgramError.broken(where, f"has {name!r}, which {name_of_kind} has not")
+        parts[name] = _reader(hints[name])(value, f"{name_of_kind}.{name}")
+    return kind(**parts)
+
+
+def _labelled(kinds: Mapping[str, type], label: str, data: Any, where: str) -> Any:
     """An object of the class that its data name."""
-    own = {name: value for name, value in data.items() if name != label}
-    return _built(kinds[data[label]], own)
+    own = dict(_of_kind(Mapping, f"data with a {label}", data, where))
+    return _built(kinds[own.pop(label)], own, where)
 
 
-READERS: dict[Any, Callable[[Any], Any]] = {
-    Layout: lambda data: Layout(read(Slot, data)),
-    Role: Role.__getitem__,
-    Layer: lambda data: Layer(data["title"], read(Instruction, data["instructions"])),
+def _layout(data: Any, where: str) -> Layout:
+    return Layout(_reader(tuple[Slot, ...])(data, where))
+
+
+def _role(data: Any, where: str) -> Role:
+    return Role[_of_kind(str, "the name of a role", data, where)]
+
+
+def _layer(data: Any, where: str) -> Layer:
+    own = dict(_of_kind(Mapping, "the fields of Layer", data, where))
+    kind, layer = own.pop("kind", None), _built(Layer, own, where)
+    if layer.instructions and kind != layer.kind.value:
+        raise ProgramError.broken(where, f"is of kind {kind!r}, its verbs of {layer.kind.value!r}")
+    return layer
+
+
+READERS: dict[Any, Reader] = {
+    float: _number,
+    int: partial(_of_kind, int, "a whole number"),
+    bool: partial(_of_kind, bool, "true or false"),
+    str: partial(_of_kind, str, "a text"),
+    Layout: _layout,
+    Role: _role,
+    Layer: _layer,
     Instruction: partial(_labelled, INSTRUCTIONS, "verb"),
     Function: partial(_labelled, FUNCTIONS, "kind"),
     LatticeFunction: partial(_labelled, {"LatticeFunction": LatticeFunction}, "kind"),

@@ -136,6 +136,8 @@ def _shape_of_descend_function(instruction: DescendFunction, layout: Layout) -> 
         return "needs at least one kernel"
     width = layout.width_of(instruction.inputs)
     matrices = [term.transform for term in instruction.terms]
+    if () in matrices:
+        return f"transforms {instruction.inputs!r} by a matrix without rows"
     if any(len(row) != width for matrix in matrices for row in matrix or ()):
         return f"transforms {instruction.inputs!r} by a matrix without {width} columns"
     moved = instruction.transform
@@ -166,6 +168,8 @@ def _pairs_problem(
 
 @shape_problem.register
 def _shape_of_predict_mean(instruction: grid.PredictMean, layout: Layout) -> str | None:
+    if instruction.checked not in (IS_EXAMPLE, IS_QUERY):
+        return f"checks scores where {instruction.checked!r}, expected {IS_EXAMPLE} or {IS_QUERY}"
     return _pairs_problem(instruction, layout) or _shape_unlike((1,), layout, instruction.write)
 
 

@@ -83,7 +83,7 @@ def _checked(
             raise FileError.one_length(source, data["construction"], "5", FORMAT)
         program = from_data(data)
         check_program(program)
-        if program.weight_shapes != problem.oracle.weight_shapes:
+        if not _trains(program, problem):
             raise FileError.damaged(source, "its program is not one of its problem")
     except FileError:
         raise
@@ -92,6 +92,14 @@ def _checked(
     except (IcgdError, KeyError, TypeError, ValueError) as error:
         raise FileError.damaged(source, f"its metadata does not hold a program: {error}") from None
     return problem, program
+
+
+def _trains(program: AbstractProgram, problem: Problem) -> bool:
+    """Whether inputs, labels and weights of the program have the sizes that the problem asks."""
+    widths = {"x": problem.target.input_width, "y": problem.target.output_width}
+    found = {slot.name: slot.width for slot in program.layout.slots if slot.name in widths}
+    fits = program.weight_shapes == problem.oracle.weight_shapes
+    return fits and all(widths[name] == width for name, width in found.items())
 
 
 def digest(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
