@@ -209,7 +209,7 @@ class BackendContract:
             one_by_one = torch.stack([run.trace[name] for run in alone])
             assert distance(together.trace[name], one_by_one) <= 1e-11, name
 
-    @every_construction_on(cases.SMALL)
+    @every_construction_on(cases.SMALL, cases.FEW)
     def test_float32_is_close_to_float64(self, construction, case):
         program = build(construction, case, pieces=32, dtype="float32")
         single = self.run(program, case.task("float32"))
