@@ -177,15 +177,56 @@ def over(cases: tuple[Case, ...]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
 
-def every_construction_on(cases: tuple[Case, ...]) -> pytest.MarkDecorator:
-    """Parametrise a test over every construction and the `cases` that it can serve."""
-    pairs = [
-        pytest.param(construction, suited(construction, case), id=f"{case.name}-{name}")
-        for case in cases
-        for name, construction in CONSTRUCTIONS.items()
-        if construction.why_not(case.problem) is None
-    ]
+def every_construction_on(
+    cases: tuple[Case, ...], fast: tuple[Case, ...] | None = None, *, whole: bool = False
+) -> pytest.MarkDecorator:
+    """Parametrise a test over every construction and the `cases` that it can serve.
+
+    Fast are as few as are `covering` them, or those of them that are given as `fast`; the others
+    are slow, unless the `whole` matrix is wanted at all times.
+    """
+    pairs = []
+    for name, construction in CONSTRUCTIONS.items():
+        served = tuple(case for case in cases if serves(construction, case))
+        telling = tuple(case for case in served if fast is None or case in fast)
+        at_all_times = served if whole else covering(telling)
+        pairs += [
+            pytest.param(
+                construction,
+                suited(construction, case),
+                id=f"{case.name}-{name}",
+                marks=[] if case in at_all_times else pytest.mark.slow,
+            )
+            for case in served
+        ]
     return pytest.mark.parametrize(("construction", "case"), pairs)
+
+
+@cache
+def serves(construction: AbstractConstruction, case: Case) -> bool:
+    return construction.why_not(case.problem) is None
+
+
+@cache
+def covering(cases: tuple[Case, ...]) -> tuple[Case, ...]:
+    """A few of the cases that show all that the cases show, the most telling ones first."""
+    missing, found = set().union(*map(traits, cases)), []
+    while missing:
+        found.append(max(cases, key=lambda case: len(missing & traits(case))))
+        missing -= traits(found[-1])
+    return tuple(found)
+
+
+def traits(case: Case) -> set[tuple[str, object]]:
+    """What a construction may depend on; where all functions are exact, the depth adds nothing."""
+    problem = case.problem
+    return {
+        ("activation", problem.target.activation),
+        ("output", problem.target.output_activation),
+        ("loss", problem.loss),
+        ("depth", None if case.is_exact else problem.target.depth),
+        ("batch", problem.gradient_step.batch_size),
+    }
 
 
 every_construction = pytest.mark.parametrize(

@@ -45,6 +45,9 @@ NETWORKS = {
     ),
     **{case.name: case.problem for case in KERNEL_CASES[:3]},
 }
+EVERY_OTHER = list(NETWORKS)[1:40:2]
+"""Every second one of activations and widths: the others have every activation and all widths."""
+
 LINEAR = {
     "ridge": linear_problem("identity"),
     "lasso": linear_problem("identity", l1=0.1),
@@ -63,7 +66,13 @@ def exhaustive(problem: icgd.Problem) -> str:
     return min(costs, key=costs.__getitem__)
 
 
-@pytest.mark.parametrize("problem", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        pytest.param(problem, id=name, marks=pytest.mark.slow if name in EVERY_OTHER else [])
+        for name, problem in NETWORKS.items()
+    ],
+)
 def test_the_choice_is_that_of_a_search_through_all(problem):
     compiled = icgd.compile(problem, n_steps=2)
     assert compiled.program.construction == exhaustive(problem)

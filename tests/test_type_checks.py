@@ -3,6 +3,8 @@
 import pytest
 import torch
 from beartype.roar import BeartypeCallHintViolation as WrongTypeError
+from jaxtyping import Float
+from torch import Tensor
 
 from icgd.problems.mlp import MLP
 from icgd.problems.oracles.network import Forward, predict
@@ -45,6 +47,31 @@ def test_what_a_function_takes_and_returns_is_checked_also_inside_of_another(pla
     for call in (lambda: ours(3), lambda: ours(number=3)):
         with refuses("3"):
             call()
+
+
+def test_a_call_like_one_that_passed_is_still_refused_for_a_new_result():
+    results = iter([torch.zeros(2), torch.zeros(2), torch.zeros(3), (torch.zeros(2),)])
+
+    def following(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        return next(results)
+
+    following.__qualname__ = "following"
+    ours = type_checks.jaxtyped(following)
+    assert [len(ours(torch.zeros(2))) for _ in "ab"] == [2, 2]
+    for _ in "cd":
+        with refuses("tensor"):
+            ours(torch.zeros(2))
+    with refuses("parameter x="):
+        ours(torch.zeros(2).long())
+
+
+def test_the_form_of_a_call_tells_apart_what_its_check_may_tell_apart():
+    same = [torch.zeros(2), torch.ones(2)]
+    other = [torch.zeros(2).double(), torch.zeros(3), torch.zeros(2, 1), 1, 2, True, "a", None, 0.5]
+    forms = [type_checks.form_of(value) for value in (same[1], *other, [same[0]], (same[0],))]
+    assert forms.count(type_checks.form_of(same[0])) == 1
+    assert len(set(forms)) == len(forms)
+    assert type_checks.form_of({"a": 1}) is type_checks.form_of((1, iter(()))) is None
 
 
 def test_fields_of_a_dataclass_are_checked():

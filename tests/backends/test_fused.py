@@ -17,6 +17,7 @@ from tests.contracts.backend import (
     BackendContract,
     distance,
     traced,
+    untraced,
 )
 from tests.contracts.functional import FunctionalContract
 
@@ -63,7 +64,7 @@ def test_every_slot_after_every_layer_is_that_of_dense(construction, case):
     assert_same_trace(case, ours, truth, ALLOWED.get(construction, 1e-11))
 
 
-@every_construction_on(cases.SMALL)
+@every_construction_on(cases.SMALL, cases.FEW)
 def test_every_slot_after_every_layer_is_that_of_dense_for_a_batch(construction, case):
     program, task = build(construction, case, pieces=16), batch_of(case, n_tasks=3).task()
     names = program.layout.names
@@ -75,8 +76,7 @@ def test_every_slot_after_every_layer_is_that_of_dense_for_a_batch(construction,
 
 @every_construction_on(cases.SMALL)
 def test_the_untraced_run_is_that_of_dense(construction, case):
-    program, task = build(construction, case), case.task()
-    ours, truth = FusedBackend().run(program, task), DenseBackend().run(program, task)
+    ours, truth = (untraced(b, construction, case) for b in (FusedBackend, DenseBackend))
     allowed = ALLOWED.get(construction, 1e-11)
     assert distance(ours.parameters, truth.parameters) <= allowed
     assert distance(ours.predictions, truth.predictions) <= allowed

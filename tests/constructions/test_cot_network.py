@@ -251,7 +251,7 @@ def test_other_constructions_point_here_for_batches():
     assert icgd.compile(PROBLEM, n_steps=1).program.construction == "cot-network"
 
 
-N_FAST = 25
+N_FAST = 12
 """Random cases of one round; the others have three, and are slow together."""
 
 SMOOTH = ("tanh", "sigmoid", "softplus", "gelu", "silu")

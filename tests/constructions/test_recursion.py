@@ -63,7 +63,7 @@ def test_the_stream_holds_a_jacobian_for_every_layer_and_every_one_below():
 
 @pytest.mark.parametrize("activation", UNIT_ACTIVATIONS)
 def test_every_activation_serves(activation):
-    program = built(problem_of((2, 3, 1)), activation, units=64)
+    program = built(problem_of((2, 3, 1)), activation, units=32)
     check_program(program)
     assert program.activation == activation
     assert {function.activation for function in program.functions} == {activation}
@@ -207,7 +207,7 @@ def test_reaches_leave_room_for_the_rounding_of_float32():
 def test_all_slots_stay_within_the_reach_of_their_wipe():
     """Weights at the corners of the box, inputs at those of the domain."""
     problem = problem_of((2, 3, 3, 1), "gelu")
-    program = built(problem, "softplus")
+    program = built(problem, "softplus", units=64)
     task = icgd.Compiled(problem, program).task(
         torch.ones(2, 2), torch.ones(2, 1), initial=torch.full((18,), 2.0)
     )

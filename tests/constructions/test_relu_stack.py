@@ -175,7 +175,7 @@ def corner(bound: float, signs: list[bool], shape: tuple[int, ...]) -> torch.Ten
 all_plus, signs = st.just([True]), st.lists(st.booleans(), min_size=1, max_size=40)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     name=st.sampled_from(list(ACTIVATIONS)),
     output=st.sampled_from(list(ACTIVATIONS)),

@@ -175,7 +175,7 @@ class BackendContract:
         truth = network.predict(case.problem.target, weights, queries)
         assert distance(run.predictions, truth) <= prediction_tolerance(construction, case, weights)
 
-    @every_construction_on(cases.FEW)
+    @every_construction_on(cases.SMALL)
     def test_the_first_weights_are_those_of_the_prompt(self, construction, case):
         run = self.untraced(construction, case)
         assert torch.equal(run.parameters[0], case.task().initial)
@@ -189,7 +189,7 @@ class BackendContract:
         truth = network.predict(case.problem.target, weights, queries)
         assert distance(run.predictions, truth) <= prediction_tolerance(construction, case, weights)
 
-    @every_construction_on(cases.SMALL)
+    @every_construction_on(cases.SMALL, cases.FEW)
     def test_a_batch_equals_its_tasks_one_by_one(self, construction, case):
         program = build(construction, case, pieces=32)
         batch = batch_of(case, n_tasks=3).task()
@@ -209,7 +209,7 @@ class BackendContract:
             one_by_one = torch.stack([run.trace[name] for run in alone])
             assert distance(together.trace[name], one_by_one) <= 1e-11, name
 
-    @every_construction_on(cases.SMALL)
+    @every_construction_on(cases.SMALL, cases.FEW)
     def test_float32_is_close_to_float64(self, construction, case):
         program = build(construction, case, pieces=32, dtype="float32")
         single = self.run(program, case.task("float32"))
@@ -235,7 +235,7 @@ class BackendContract:
         after_blocks = torch.cat(weights, dim=-1)[: 3 * layers + 1 : layers, 0]
         assert torch.equal(after_blocks, run.parameters)
 
-    @every_construction_on(cases.SMALL)
+    @every_construction_on(cases.SMALL, cases.FEW)
     def test_tracing_does_not_change_the_result(self, construction, case):
         plain = self.run(build(construction, case, pieces=32), case.task())
         traced = self.traced(construction, case)

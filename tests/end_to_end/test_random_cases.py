@@ -1,7 +1,8 @@
 """Bounds (a) and (b) in 500 random cases of relu-stack, 215 of softmax-stack and 200 of recursion,
 and how tight (b) is.
 
-Both backends and precisions; and cases whose steps jump far across the box.
+Both backends and precisions; and cases whose steps jump far across the box. One group of cases
+of each construction is run at all times, the others with the slow tests.
 """
 
 from dataclasses import dataclass, replace
@@ -21,8 +22,9 @@ from icgd.errors import SettingError
 from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 
-N_GROUPS, CASES_IN_GROUP = 10, 50
+N_GROUPS, CASES_IN_GROUP = 20, 25
 N_SOFTMAX_GROUPS, SOFTMAX_CASES_IN_GROUP = 8, 25
+N_FAST = 1
 FAR_JUMPS = 1e9  # steps that cross the box many times over
 
 names = st.sampled_from(sorted(ACTIVATIONS))
@@ -37,6 +39,15 @@ def _without_checks_of_shapes():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def groups(n_groups: int) -> pytest.MarkDecorator:
+    """Parametrise a test over groups of cases, of which the first `N_FAST` are run at all times."""
+    numbers = [
+        pytest.param(group, marks=[] if group < N_FAST else pytest.mark.slow)
+        for group in range(n_groups)
+    ]
+    return pytest.mark.parametrize("group", numbers)
 
 
 def descriptions(largest_step: float, largest_box: float) -> st.SearchStrategy:
@@ -123,18 +134,19 @@ def checked(compiled: icgd.Compiled, n: int, seed: int, backend: str, dtype: str
     return [float(report.step_bounds.max()) / measured] if measured > 0 else []
 
 
-@pytest.mark.parametrize("group", range(N_GROUPS))
+@groups(N_GROUPS)
 def test_bounds_hold_in_every_random_case_and_are_tight_in_the_median(group: int):
     ratios = bound_over_measured(group, CASES_IN_GROUP, largest_step=1.0)
     assert len(ratios) >= CASES_IN_GROUP // 2  # the others had no error at all
     assert median(ratios) <= 1000
 
 
-def test_bounds_hold_when_a_step_jumps_far_across_the_box():
-    assert bound_over_measured(N_GROUPS, CASES_IN_GROUP, largest_step=FAR_JUMPS)
+@groups(2)
+def test_bounds_hold_when_a_step_jumps_far_across_the_box(group: int):
+    assert bound_over_measured(N_GROUPS + group, CASES_IN_GROUP, largest_step=FAR_JUMPS)
 
 
-@pytest.mark.parametrize("group", range(N_SOFTMAX_GROUPS))
+@groups(N_SOFTMAX_GROUPS)
 def test_bounds_of_softmax_stack_hold_in_every_random_case_and_are_tight_in_the_median(group: int):
     ratios = bound_over_measured(
         100 + group, SOFTMAX_CASES_IN_GROUP, largest_step=1.0, kind=SOFTMAX_STACK
@@ -171,7 +183,7 @@ def random_recursion(random: Random, dtype: str) -> icgd.Compiled:
             continue
 
 
-@pytest.mark.parametrize("group", range(N_RECURSION_GROUPS))
+@groups(N_RECURSION_GROUPS)
 def test_bounds_of_recursion_hold_in_every_random_case_and_are_tight_in_the_median(group: int):
     """A fit takes longer than a run, so that every problem meets several data sets."""
     random, ratios = Random(group), []

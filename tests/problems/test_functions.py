@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -37,10 +37,12 @@ def steepest_chord(function: ScalarFunction, low: float, high: float) -> float:
 
 
 ends = st.floats(-8, 8).map(lambda z: round(z, 3))
+few_intervals = settings(max_examples=25)  # of each function
 intervals = st.tuples(ends, st.floats(0.01, 8)).map(lambda p: (p[0], round(p[0] + p[1], 3)))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@few_intervals
 @given(interval=intervals)
 def test_the_range_holds_every_value_and_is_reached(name, interval):
     function, (low, high) = FUNCTIONS[name], interval
@@ -52,6 +54,7 @@ def test_the_range_holds_every_value_and_is_reached(name, interval):
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
+@few_intervals
 @given(interval=intervals)
 @example(interval=(1.0, 2.0))  # from one kink of clip on
 @example(interval=(-1.0, 0.0))  # from one kink to another of relu
@@ -64,6 +67,7 @@ def test_the_lipschitz_constant_holds_for_every_chord_and_is_reached(name, inter
 
 
 @pytest.mark.parametrize("name", SMOOTH)
+@few_intervals
 @given(interval=intervals)
 def test_the_curvature_holds_for_the_slope_and_is_reached(name, interval):
     function, (low, high) = FUNCTIONS[name], interval
@@ -74,6 +78,7 @@ def test_the_curvature_holds_for_the_slope_and_is_reached(name, interval):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@few_intervals
 @given(interval=intervals, share=st.floats(0.0, 1.0), place=st.floats(0.0, 1.0))
 def test_the_variation_holds_for_every_pair_at_that_distance(name, interval, share, place):
     function, (low, high) = FUNCTIONS[name], interval

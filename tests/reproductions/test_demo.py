@@ -33,6 +33,7 @@ def result(watched):
     return watched.result
 
 
+@pytest.mark.slow
 def test_the_demo_as_it_is_shipped():
     result = numbers(Settings(n_timings=1))
     assert result.report.verdict is icgd.Verdict.HOLDS

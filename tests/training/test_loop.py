@@ -164,7 +164,8 @@ def train_until(n_events: int, folder: Path) -> None:
     train_toy(folder)
 
 
-def test_a_run_that_ends_at_any_point_goes_on_with_the_same_bits(tmp_path):
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_run_that_ends_at_any_point_goes_on_with_the_same_bits(tmp_path, every):
     """Before each batch, loss, update, and before each single operation on a file."""
     train_toy(tmp_path / "whole")
     whole = files_of(tmp_path / "whole")
@@ -174,7 +175,7 @@ def test_a_run_that_ends_at_any_point_goes_on_with_the_same_bits(tmp_path):
         "log.csv",
         "log.json",
     ]
-    for n_events in range(1, 200):
+    for n_events in range(1, 200, every):
         folder = tmp_path / str(n_events)
         process = forked(train_until, n_events, folder)
         process.join()
