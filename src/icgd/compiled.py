@@ -25,7 +25,7 @@ from icgd.problems.entry import as_task, checked_task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive
 from icgd.problems.task import Task
-from icgd.program.numbers import constants
+from icgd.program.numbers import beyond
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
 from icgd.weights import files
@@ -135,10 +135,8 @@ class Compiled:
 
     def _require_range(self, dtype: torch.dtype) -> None:
         """Raise `OverflowedRunError` if a constant of the program is too large for `dtype`."""
-        for constant, value in constants(self.program):
-            if not abs(value) <= torch.finfo(dtype).max:
-                name = str(dtype).removeprefix("torch.")
-                raise OverflowedRunError.constant(constant, value, name)
+        if found := beyond(self.program, torch.finfo(dtype).max):
+            raise OverflowedRunError.constant(*found, str(dtype).removeprefix("torch."))
 
     def certificate(
         self,

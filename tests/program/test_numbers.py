@@ -12,7 +12,7 @@ from icgd.program.check import check_program
 from icgd.program.instructions import Combination, MapSlots, Summand
 from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.numbers import constants, numbers_of, require_finite
+from icgd.program.numbers import beyond, constants, floats_of, numbers_of, require_finite
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from tests import cases
@@ -114,3 +114,18 @@ def test_constants_are_named_by_field_and_layer_or_function():
     assert f"CopyWhere.gate of layer 1 ({title})" in names
     assert "LatticeFunction.values of function 'identity'" in names
     assert {found.where for found in numbers_of(program)} >= {"function 'identity'"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_without_their_names_are_the_same_numbers(name):
+    program = program_with(name)
+    assert sorted(floats_of(program)) == sorted(value for _, value in constants(program))
+
+
+def test_the_first_number_beyond_a_limit_is_named():
+    program = program_with("relu-stack")
+    largest = max(map(abs, floats_of(program)))
+    assert beyond(program, largest) is None
+    name, value = beyond(program, largest / 2)
+    assert (name, value) in set(constants(program))
+    assert abs(value) > largest / 2

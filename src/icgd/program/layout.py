@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from math import prod
 
 from icgd.errors import LayoutError
@@ -57,10 +58,13 @@ class Layout:
 
     def slot(self, name: str) -> Slot:
         """The slot called `name`."""
-        for slot in self.slots:
-            if slot.name == name:
-                return slot
-        raise LayoutError.unknown_slot(name, known=self.names)
+        if (slot := self._by_name.get(name)) is None:
+            raise LayoutError.unknown_slot(name, known=self.names)
+        return slot
+
+    @cached_property
+    def _by_name(self) -> dict[str, Slot]:
+        return {slot.name: slot for slot in self.slots}
 
     def width_of(self, *names: str) -> int:
         """How many coordinates the slots have together."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, singledispatch
+from itertools import chain
 from math import isfinite
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from icgd.errors import ProgramError
 from icgd.program.functions import Function
@@ -27,6 +29,8 @@ class Numbers(NamedTuple):
 
 def require_finite(program: AbstractProgram) -> None:
     """Raise `ProgramError` that names the first number that is infinite or no number."""
+    if all(map(isfinite, floats_of(program))):
+        return
     for found in numbers_of(program):
         if not all(map(isfinite, found.values)):
             place, value = next(p for p in enumerate(found.values) if not isfinite(p[1]))
@@ -39,6 +43,35 @@ def constants(program: AbstractProgram) -> Iterator[tuple[str, float]]:
     for found in numbers_of(program):
         name = f"{found.path} of {found.where}"
         yield from ((name, value) for value in found.values)
+
+
+def beyond(program: AbstractProgram, most: float) -> tuple[str, float] | None:
+    """The first number that is larger than `most` or none, with the name of its field; or None."""
+    if all(abs(value) <= most for value in floats_of(program)):
+        return None
+    return next(found for found in constants(program) if not abs(found[1]) <= most)
+
+
+def floats_of(program: AbstractProgram) -> list[float]:
+    """The values of all numbers, without their names: that takes a tenth of the time."""
+    found: list[float] = []
+    _collect_floats((program,), found)
+    return found
+
+
+def _collect_floats(parts: Iterable[object], found: list[float]) -> None:
+    """Parts of the same type are opened together, field by field."""
+    by_type: dict[type, list[Any]] = {}
+    for part in parts:
+        by_type.setdefault(type(part), []).append(part)
+    for kind, group in by_type.items():
+        if issubclass(kind, float):
+            found += group
+        elif kind is tuple:
+            _collect_floats(chain.from_iterable(group), found)
+        elif kind not in PLAIN:
+            for name in _field_names(kind):  # type: ignore[arg-type]
+                _collect_floats(map(attrgetter(name), group), found)
 
 
 def numbers_of(program: AbstractProgram) -> list[Numbers]:
@@ -73,7 +106,16 @@ def _collect_entries(
 
 @lru_cache
 def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
+    """The fields that may hold a number; names of slots and functions are most of a program."""
+    if not is_dataclass(kind):
+        return ()
+    hints = get_type_hints(kind)
+    return tuple(field.name for field in fields(kind) if _may_hold_number(hints[field.name]))
+
+
+def _may_hold_number(hint: Any) -> bool:
+    parts = [part for part in get_args(hint) if part is not ...]
+    return any(map(_may_hold_number, parts)) if parts else hint not in PLAIN
 
 
 @singledispatch

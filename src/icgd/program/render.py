@@ -147,7 +147,7 @@ def _of_kind(kind: Any, expected: str, data: Any, where: str) -> Any:
 
 def _number(data: Any, where: str) -> float:
     try:
-        return float(_of_kind(float | int, "a number", data, where))
+        return float(_of_kind((float, int), "a number", data, where))
     except OverflowError:
         raise ProgramError.broken(where, "is a number too large for a float") from None
 
@@ -159,31 +159,37 @@ def _optional(read: Reader, data: Any, where: str) -> Any:
 def _list(read: Reader, data: Any, where: str) -> tuple[Any, ...]:
     if read is _number and isinstance(data, list) and set(map(type, data)) == {float}:
         return tuple(data)  # most of a program
-    entries = _of_kind(list | tuple, "a list", data, where)
+    entries = _of_kind((list, tuple), "a list", data, where)
     return tuple(read(entry, f"{where}[{place}]") for place, entry in enumerate(entries))
 
 
 def _some(kinds: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
     """A tuple of a certain length."""
-    if len(entries := _of_kind(list | tuple, "a list", data, where)) != len(kinds):
+    if len(entries := _of_kind((list, tuple), "a list", data, where)) != len(kinds):
         raise ProgramError.broken(where, f"has {len(entries)} entries, expected {len(kinds)}")
     return tuple(_reader(kind)(entry, where) for kind, entry in zip(kinds, entries, strict=True))
 
 
 def _built(kind: Callable[..., Part], data: Any, where: str) -> Part:
     """An object of a dataclass, which itself refuses data that lack one of its fields."""
-    hints, name_of_kind = _hints(kind), kind.__name__
-    parts = {}
-    for name, value in _of_kind(Mapping, f"the fields of {name_of_kind}", data, where).items():
-        if name not in hints:
-            raise ProgramError.broken(where, f"has {name!r}, which {name_of_kind} has not")
-        parts[name] = _reader(hints[name])(value, f"{name_of_kind}.{name}")
+    readers, parts = _readers(kind), {}
+    for name, value in _of_kind(dict, f"the fields of {kind.__name__}", data, where).items():
+        if name not in readers:
+            raise ProgramError.broken(where, f"has {name!r}, which {kind.__name__} has not")
+        read, field = readers[name]
+        parts[name] = read(value, field)
     return kind(**parts)
+
+
+@lru_cache
+def _readers(kind: Callable[..., Part]) -> dict[str, tuple[Reader, str]]:
+    """The reader of every field, and what the field is called in an error."""
+    return {name: (_reader(hint), f"{kind.__name__}.{name}") for name, hint in _hints(kind).items()}
 
 
 def _labelled(kinds: Mapping[str, type], label: str, data: Any, where: str) -> Any:
     """An object of the class that its data name."""
-    own = dict(_of_kind(Mapping, f"data with a {label}", data, where))
+    own = dict(_of_kind(dict, f"data with a {label}", data, where))
     return _built(kinds[own.pop(label)], own, where)
 
 
@@ -196,7 +202,7 @@ def _role(data: Any, where: str) -> Role:
 
 
 def _layer(data: Any, where: str) -> Layer:
-    own = dict(_of_kind(Mapping, "the fields of Layer", data, where))
+    own = dict(_of_kind(dict, "the fields of Layer", data, where))
     kind, layer = own.pop("kind", None), _built(Layer, own, where)
     if layer.instructions and kind != layer.kind.value:
         raise ProgramError.broken(where, f"is of kind {kind!r}, its verbs of {layer.kind.value!r}")

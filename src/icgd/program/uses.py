@@ -25,6 +25,8 @@ class Use(Enum):
     CHANGE = "reads the slot and replaces what it holds"
     EVALUATE = "evaluates the function"
 
+    __hash__ = object.__hash__  # that of an enum takes longer, and instructions are asked often
+
 
 Read = Annotated[str, Use.READ]
 Flag = Annotated[str, Use.FLAG]
@@ -38,28 +40,32 @@ Evaluated = Annotated[str, Use.EVALUATE]
 def names(part: Any, *uses: Use) -> tuple[str, ...]:
     """The names that the fields of a dataclass hold for these uses, in the order of the fields."""
     found: list[str] = []
-    for field, use in _uses_of_fields(part.__class__):
+    for field, is_name in _fields_for(part.__class__, uses):
         value = getattr(part, field)
         values = value if isinstance(value, tuple) else (value,)
-        if use is None:
-            found += [name for inner in values for name in names(inner, *uses)]
-        elif use in uses:
+        if is_name:
             found += [name for name in values if name is not None]
+        else:
+            found += [name for inner in values for name in names(inner, *uses)]
     return tuple(found)
 
 
 @lru_cache
-def _uses_of_fields(kind: Any) -> tuple[tuple[str, Use | None], ...]:
-    """The fields that name something, with their uses; a field that is a dataclass has None."""
+def _fields_for(kind: Any, uses: tuple[Use, ...]) -> tuple[tuple[str, bool], ...]:
+    """The fields with a name for these uses: one of their own, or in a dataclass that they hold."""
     hints = get_type_hints(kind, include_extras=True).items()
-    return tuple((name, use) for name, hint in hints for use in _uses_in(hint))
+    found = ((name, use) for name, hint in hints for use in _uses_in(hint))
+    return tuple(
+        (name, isinstance(use, Use))
+        for name, use in found
+        if (use in uses if isinstance(use, Use) else _fields_for(use, uses))
+    )
 
 
-def _uses_in(hint: Any) -> Iterator[Use | None]:
-    if isinstance(hint, Use):
+def _uses_in(hint: Any) -> Iterator[Any]:
+    """The uses in the type of a field, and the dataclasses in it."""
+    if isinstance(hint, Use) or is_dataclass(hint):
         yield hint
-    elif is_dataclass(hint):
-        yield None
     else:
         for part in get_args(hint):
             yield from _uses_in(part)
