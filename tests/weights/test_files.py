@@ -203,3 +203,8 @@ def test_a_kernel_that_is_not_registered_is_named(tmp_path):
     del KERNELS["forgotten"]
     with pytest.raises(FileError, match="needs what is not known here: Unknown kernel 'forgotten'"):
         icgd.load(tmp_path / "run.safetensors")
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(FileError, match=r" is a folder; a file that icgd wrote is expected\.$"):
+        icgd.load(tmp_path)
