@@ -23,7 +23,7 @@ from icgd.layers.transformer import Transformer
 from icgd.problems.arrays import dtype_named
 from icgd.problems.entry import as_task, checked_task
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, positive
+from icgd.problems.settings import count, is_sequence, positive
 from icgd.problems.task import Task
 from icgd.program.numbers import beyond
 from icgd.program.program import AbstractProgram
@@ -117,9 +117,6 @@ class Compiled:
         stop_below: float | None = None,
     ) -> Run:
         """One forward pass on a task, with the options of `run`."""
-        if isinstance(trace, bool):
-            trace = self.program.recordable if trace else ()
-        trace = (trace,) if isinstance(trace, str) else tuple(trace)
         runner = backend_named(backend)
         if stop_below is not None:
             positive("stop_below", stop_below)
@@ -128,10 +125,16 @@ class Compiled:
         self._require_range(task.x.dtype)
         oracle = self.problem.oracle
         _warn(oracle.doubts(task, self.program.n_steps))
-        options = RunOptions(trace, history, on_progress, stop_below, oracle.overflow)
+        options = RunOptions(self._slots(trace), history, on_progress, stop_below, oracle.overflow)
         run = runner.run(self.program, task, options)
         _warn(oracle.afterthoughts(run.parameters[..., -1, :]))
         return run
+
+    def _slots(self, trace: Any) -> tuple[str, ...]:
+        """The names of the slots to record."""
+        if isinstance(trace, bool):
+            return self.program.recordable if trace else ()
+        return tuple(trace) if is_sequence(trace) else (trace,)
 
     def _require_range(self, dtype: torch.dtype) -> None:
         """Raise `OverflowedRunError` if a constant of the program is too large for `dtype`."""

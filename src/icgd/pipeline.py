@@ -46,7 +46,7 @@ def compile(
     Raises `UnsupportedProblemError`, `SettingError` or `ToleranceError`.
     """
     instance("problem", problem, Problem)
-    count("n_steps", n_steps, least=0)
+    n_steps = count("n_steps", n_steps, least=0)
     goal = None if tolerance is None else Tolerance(tolerance, task)
     if goal is None and task is not None:
         raise SettingError.without("task", "tolerance")
@@ -78,6 +78,7 @@ def verify(
     of a kernel machine's function at `queries` are compared as well; the weights of a network do
     not depend on queries.
     """
+    instance("compiled", compiled, Compiled)
     task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
     problem, program = compiled.problem, compiled.program
     run = compiled.run_task(task, backend=backend, on_progress=_part(on_progress, 0))
@@ -116,6 +117,7 @@ def guarantee(
     Raises `SettingError` if a step is longer than they allow, and `SeparableDataError` if there is
     no minimiser to come close to.
     """
+    instance("compiled", compiled, Compiled)
     task = compiled.task(X, y, initial=initial)
     bounds = compiled.bounds_for(task, backend)
     if not isinstance(bounds, LinearBounds):

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from importlib import import_module
 
 import icgd
@@ -33,3 +35,9 @@ def test_an_interrupt_ends_with_code_130(command, monkeypatch):
     outcome = command("size", "--widths", "4,1")
     assert outcome.code == 130
     assert "Traceback" not in outcome.stderr
+
+
+def test_the_module_is_the_command():
+    called = [sys.executable, "-m", "icgd.cli.app", "--version"]
+    result = subprocess.run(called, capture_output=True, text=True, check=True)
+    assert result.stdout == f"icgd {icgd.__version__}\n"

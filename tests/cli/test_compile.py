@@ -160,7 +160,7 @@ def test_weights_are_stored_on_request(command, option, stored):
         (["--x-bound", "inf"], "domain.x must be a positive finite number, got inf."),
         (["--steps", "-1"], "n_steps must be a whole number of at least 0, got -1."),
         (["--pieces", "0"], "pieces must be a whole number of at least 1, got 0."),
-        (["--widths", "4,0,1"], "width must be a whole number of at least 1, got 0."),
+        (["--widths", "4,0,1"], "widths[1] must be a whole number of at least 1, got 0."),
         (["--pieces", "8", "--tolerance", "1"], "Give either pieces or tolerance, not both."),
         (["--tolerance", "0"], "tolerance must be a positive finite number, got 0.0."),
     ],

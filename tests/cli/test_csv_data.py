@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_an_unknown_label_suggests_the_nearest(path):
     with pytest.raises(UnknownNameError) as caught:
         examples_in(path, "weight,power,price\n1,2,3\n", ["prize"])
     assert str(caught.value) == (
-        "Unknown column 'prize'; known are weight, power, price. Did you mean 'price'?"
+        "Unknown column 'prize' in data.csv; known are weight, power, price. Did you mean 'price'?"
     )
 
 
@@ -135,7 +136,7 @@ def test_as_many_labels_as_outputs_are_needed(path, labels):
     with pytest.raises(DataError) as caught:
         examples_in(path, "a,b,c\n1,2,3\n", labels)
     assert str(caught.value) == (
-        f"The model has 1 outputs, but the label columns are {', '.join(labels)}. "
+        f"The model has 1 output, but the label columns are {', '.join(labels)}. "
         "Give --label once for each output."
     )
 
@@ -169,7 +170,9 @@ def test_queries_without_common_names_are_matched_by_place(path, data, queries):
 def test_queries_that_lack_an_input_are_refused(path):
     examples = examples_in(path, "alpha,beta,c\n1,2,3\n")
     path.write_text("alpha,betta\n1,2\n")
-    with pytest.raises(UnknownNameError, match=r"Unknown column 'beta'.*Did you mean 'betta'\?"):
+    with pytest.raises(
+        UnknownNameError, match=r"Unknown column 'beta' in data.csv; .*Did you mean 'betta'\?"
+    ):
         read_queries(path, examples)
 
 
@@ -190,3 +193,18 @@ def test_written_numbers_read_back_bit_for_bit(path):
     table = read_table(path)
     assert table.names == ("a", "b, c")
     assert table.numbers.tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,\n", "data.csv, line 2, column 'b' is empty; a number is expected."),
+        ("a;b\n1;2\n", "'1;2' is not a number. Put commas between the cells."),
+        ("a,2\n1,2\n", "line 1 holds numbers ('2') and text ('a')"),
+    ],
+    ids=["empty", "semicolons", "mixed"],
+)
+def test_what_is_wrong_with_a_file_is_said(path, text, message):
+    path.write_text(text)
+    with pytest.raises(DataError, match=re.escape(message)):
+        read_table(path)

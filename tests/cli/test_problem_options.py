@@ -128,3 +128,8 @@ def test_a_kernel_makes_it_functional_descent():
 def test_wrong_kernels_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         problem_from(**settings)
+
+
+def test_a_box_is_refused_beside_a_kernel_which_has_no_weights_to_clip():
+    with pytest.raises(SettingError, match="Give either --box or --kernel, not both"):
+        problem_from("4,1", kernel="rbf", box=1.0)

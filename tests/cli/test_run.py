@@ -142,7 +142,8 @@ def test_bad_data_are_refused_and_nothing_is_written(run, tmp_path, replaced, by
     [
         (
             ["--label", "prize"],
-            "Unknown column 'prize'; known are a, b, c, d, price. Did you mean 'price'?",
+            "Unknown column 'prize' in train.csv; known are a, b, c, d, price. "
+            "Did you mean 'price'?",
         ),
         (
             ["--label", "a", "--label", "b"],

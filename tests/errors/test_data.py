@@ -70,6 +70,20 @@ MESSAGES = [
         "Remove the column or encode it as numbers.",
     ),
     (
+        made(DataError.text_cell, "data.csv", 7, "age", ""),
+        "data.csv, line 7, column 'age' is empty; a number is expected. "
+        "Fill the cell, or remove the line.",
+    ),
+    (
+        made(DataError.text_cell, "data.csv", 2, "a;b", "1;2"),
+        "data.csv, line 2, column 'a;b': '1;2' is not a number. Put commas between the cells.",
+    ),
+    (
+        made(DataError.mixed_header, "data.csv", 1, "3", "age"),
+        "data.csv, line 1 holds numbers ('3') and text ('age'), so it is neither a header nor an "
+        "example. Give every column a name that is not a number.",
+    ),
+    (
         made(DataError.ragged_csv, "data.csv", 7, 3, 4),
         "data.csv, line 7 has 3 cells; the first line has 4.",
     ),

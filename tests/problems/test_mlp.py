@@ -88,8 +88,8 @@ def test_biases_start_at_0_beside_the_weights_of_the_network_without_them():
     [
         ((4,), "widths must name the input and at least one layer, such as (4, 16, 1), got (4,)."),
         ((), "widths must name the input and at least one layer, such as (4, 16, 1), got ()."),
-        ((4, 0, 1), "width must be a whole number of at least 1, got 0."),
-        ((4, -2, 1), "width must be a whole number of at least 1, got -2."),
+        ((4, 0, 1), "widths[1] must be a whole number of at least 1, got 0."),
+        ((4, -2, 1), "widths[1] must be a whole number of at least 1, got -2."),
     ],
 )
 def test_impossible_widths_are_refused(widths, message):
@@ -102,3 +102,8 @@ def test_impossible_widths_are_refused(widths, message):
 def test_unknown_activations_are_refused(setting):
     with pytest.raises(UnknownNameError, match=r"^Unknown activation 'geluu'.*Did you mean 'gelu'"):
         MLP((3, 1), **{setting: "geluu"})
+
+
+def test_an_array_without_axes_is_one_width():
+    with pytest.raises(SettingError, match=r"widths\[0\] must be a whole number"):
+        MLP(torch.tensor(0.5))  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from icgd.problems.settings import (
     count,
     finite,
     instance,
+    is_sequence,
     named,
     positive,
     power_of_two,
@@ -123,3 +124,13 @@ def test_settings_are_written_into_frozen_parts():
     thing = Thing("small")
     settle(thing, name="large", size=2)
     assert thing == Thing("large", 2)
+
+
+@pytest.mark.parametrize("value", [(), [1], np.zeros(2), range(3)])
+def test_what_has_entries_is_a_sequence(value):
+    assert is_sequence(value)
+
+
+@pytest.mark.parametrize("value", ["ab", b"ab", 3, None, np.array(1.0)])
+def test_texts_and_arrays_without_axes_are_no_sequences(value):
+    assert not is_sequence(value)

@@ -115,3 +115,9 @@ def test_a_batch_takes_the_next_examples_and_starts_over_at_the_end():
     update = GradientStep(0.1, 1.0, batch_size=2)
     assert [update.examples_of(step, 5) for step in range(3)] == [(0, 1), (2, 3), (4, 0)]
     assert GradientStep(0.1, 1.0).examples_of(7, 3) == (0, 1, 2)
+
+
+def test_an_array_without_axes_or_bytes_are_no_schedule():
+    for value in (torch.tensor(0.5), b"x"):
+        with pytest.raises(SettingError, match="step_size must be a positive finite number, got"):
+            icgd.FunctionalStep(value)  # type: ignore[arg-type]

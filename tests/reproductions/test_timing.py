@@ -21,3 +21,9 @@ def test_one_thread_is_one_thread_and_gives_back_what_there_was():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 2
     torch.set_num_threads(before)
+
+
+def test_no_further_round_starts_once_patience_is_over():
+    clock = iter([0.0, 3.0, 0.0, 3.0])
+    turns = timing.interleaved_seconds({"a": lambda: None}, 5, lambda: next(clock), patience=5.0)
+    assert turns == [{"a": 3.0}, {"a": 3.0}]

@@ -220,3 +220,8 @@ def test_a_program_for_data_of_other_widths_is_not_one_of_the_problem(tmp_path, 
     rewrite(path, **texts, digest=files.digest(texts, tensors))
     with pytest.raises(FileError, match="its program is not one of its problem"):
         icgd.load(path)
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(FileError, match=r" is a folder; a file that icgd wrote is expected\.$"):
+        icgd.load(tmp_path)

@@ -84,6 +84,8 @@ def run_causal(program: StackProgram, task: Task) -> Run:
     The run holds the initial and the final weights, and the predictions. The prompt has
     (n_steps + 1) n_registers + n_steps n_examples + n_queries tokens.
     """
+    if not isinstance(program, StackProgram):
+        raise ProgramError.not_a_stack(type(program).__name__)
     final = run_under(program, task, causal_prompt(program, task), causal_mask(program, task))
     last = final.shape[-2] - task.n_queries - program.n_registers
     weights = read_parameters(program.layout, final[..., last:, :])

@@ -66,3 +66,7 @@ def main() -> None:
     except IcgdError as error:
         typer.echo(f"icgd: error: {' '.join(str(error).split())}", err=True)
         raise SystemExit(WRONG_INPUT) from None
+
+
+if __name__ == "__main__":
+    main()

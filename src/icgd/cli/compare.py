@@ -40,11 +40,11 @@ def compare(
     """
     if out:
         plotting.require_matplotlib()
+        make_folder(out)
     with progress("compiling, running, timing"):
         result = measure(Settings(problem, steps, examples, seed, backend=backend))
     data = {**show.plain(result), "problem": result.settings.problem.to_data()}
     if out:
-        make_folder(out)
         write_file(out / "comparison.json", f"{show.json_text(data)}\n".encode())
         write_file(out / "comparison.png", plotting.png(draw(result)))
     if as_json:

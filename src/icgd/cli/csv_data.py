@@ -34,7 +34,9 @@ class Table:
         """The columns of these names, in this order."""
         for name in names:
             if name not in self.names:
-                raise UnknownNameError.of("column", name, known=self.names)
+                raise UnknownNameError.of(
+                    "column", name, known=self.names, where=f" in {self.path}"
+                )
         return self.numbers[:, [self.names.index(name) for name in names]]
 
 
@@ -88,7 +90,7 @@ def read_table(path: Path) -> Table:
     if not rows:
         raise DataError.unreadable(path, "it is empty")
     first = rows[0][1]
-    has_header = not any(_is_number(cell) for cell in first)
+    has_header = _is_header(path, *rows[0])
     names = tuple(first) if has_header else tuple(f"column_{i + 1}" for i in range(len(first)))
     if has_header:
         _check_header(path, rows.pop(0)[1])
@@ -113,6 +115,15 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError.unreadable(path, reason) from None
     except csv.Error as problem:
         raise DataError.unreadable(path, str(problem)) from None
+
+
+def _is_header(path: Path, line: int, cells: Sequence[str]) -> bool:
+    """Whether the first line has no number; one that has text too is refused."""
+    numbers = [cell for cell in cells if _is_number(cell)]
+    texts = [cell for cell in cells if cell and cell not in numbers]
+    if numbers and texts:
+        raise DataError.mixed_header(path, line, numbers[0], texts[0])
+    return not numbers
 
 
 def _check_header(path: Path, names: Sequence[str]) -> None:

@@ -30,11 +30,11 @@ def demo(
     Example: icgd demo --out icgd-demo
     """
     plotting.require_matplotlib()
+    make_folder(out)
     with progress("training, checking, timing") as on_progress:
         result = numbers(SETTINGS, on_progress)
         figure = plotting.png(picture(result))
     data = show.json_text(_data(result))
-    make_folder(out)
     write_file(out / "demo.png", figure)
     write_file(out / "demo.json", f"{data}\n".encode())
     if as_json:

@@ -34,6 +34,8 @@ _training, _building = in_panel("Its training"), in_panel("The transformer")
 DEFAULT_STEP_SIZE = 0.1
 """That of networks and kernels; a linear model has none, because its data decide what converges."""
 
+DEFAULT_BOX = 3.0
+
 _WIDTHS = "Widths from the input to the output, joined by commas."
 _ACTIVATION = f"Activation of the hidden layers: {', '.join(ACTIVATIONS)}. Default: tanh."
 _KERNEL = f"Train the function of a kernel instead (widths: inputs, outputs): {', '.join(KERNELS)}."
@@ -41,6 +43,7 @@ _LINK = f"Train a linear model of this link instead (widths: inputs, 1): {', '.j
 _REDUCTION = f"What is made of the examples' losses: {' or '.join(REDUCTIONS)}. Default: mean."
 _SCORE = "Largest size of a score <w, x> (domain.score). Default: what box and inputs allow."
 _STEP_SIZE = "Learning rate. Default: 0.1; a linear model needs this or --step-from."
+_BOX = "After every step each weight is clipped to ±box. Default: 3."
 _NOISE = "With --kernel: added to the kernel where an example meets itself (ridge)."
 _STEP_LABEL = "With --step-from: name of its label column. Default: the last one."
 _CONSTRUCTION = (
@@ -93,7 +96,7 @@ def problem_from(
     score_bound: Annotated[float | None, _linear(_SCORE)] = None,
     loss: Annotated[str | None, _training(f"One of {', '.join(LOSSES)}. Default: squared.")] = None,
     step_size: Annotated[float | None, _training(_STEP_SIZE)] = None,
-    box: Annotated[float, _training("After every step each weight is clipped to ±box.")] = 3.0,
+    box: Annotated[float | None, _training(_BOX)] = None,
     batch_size: Annotated[
         int | None, _training("Examples of a step, taken in turn. Default: all.")
     ] = None,
@@ -105,23 +108,24 @@ def problem_from(
     sizes, domain = parse_widths(widths), Domain(x_bound, y_bound)
     linear = LinearOptions(intercept, l2, l1, reduction, score_bound)
     if noise and kernel is None:
-        raise SettingError.without("noise", "--kernel")
+        raise SettingError.without("--noise", "--kernel")
     of_networks = {
         "--activation": activation,
         "--output-activation": output_activation,
         "--biases": biases or None,
         "--batch-size": batch_size,
     }
+    clip = DEFAULT_BOX if box is None else box
     if link is not None:
         refuse_beside("--link", {"--kernel": kernel, **of_networks, "--loss": loss})
-        return linear.problem(link, sizes, step_size, box, domain)
+        return linear.problem(link, sizes, step_size, clip, domain)
     linear.refuse()
     loss, step_size = loss or "squared", DEFAULT_STEP_SIZE if step_size is None else step_size
     if kernel is not None:
-        refuse_beside("--kernel", of_networks)
+        refuse_beside("--kernel", {**of_networks, "--box": box})
         return Problem(_machine(sizes, kernel), loss, FunctionalStep(step_size, noise), domain)
     target = MLP(sizes, activation or "tanh", output_activation or "identity", biases)
-    return Problem(target, loss, GradientStep(step_size, box, batch_size), domain)
+    return Problem(target, loss, GradientStep(step_size, clip, batch_size), domain)
 
 
 def compiled_from(

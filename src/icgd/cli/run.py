@@ -68,6 +68,8 @@ def run(
         show.print_json(outcome)
     else:
         _print(outcome, compiled)
+        if out:
+            typer.echo(f"Saved {out}")
     raise typer.Exit(INTERRUPTED if outcome.ending is Ending.INTERRUPTED else 0)
 
 

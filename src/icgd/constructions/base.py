@@ -113,7 +113,8 @@ def name_dtype(construction: AbstractConstruction) -> None:
     object.__setattr__(construction, "dtype", str(dtype).removeprefix("torch."))
 
 
-def kink_width_within(width: float, least: float = 2.0**-60, most: float = 1.0) -> None:
-    """Raise `SettingError` unless `width` is a power of two in this range."""
-    power_of_two("kink_width", width)
-    within("kink_width", width, least, most)
+def kink_width_within(width: object, least: float = 2.0**-60, most: float = 1.0) -> float:
+    """`width` as a float, if it is a power of two in this range."""
+    number = power_of_two("kink_width", width)
+    within("kink_width", number, least, most)
+    return number

@@ -50,6 +50,7 @@ from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import Loss
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
+from icgd.problems.settings import settle
 from icgd.program.chain import KINKED, LINEAR, ChainProgram
 from icgd.program.functions import LatticeFunction
 
@@ -84,7 +85,7 @@ class CotNetwork(AbstractConstruction):
     takes_biases: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        kink_width_within(self.kink_width)
+        settle(self, kink_width=kink_width_within(self.kink_width))
         name_dtype(self)
 
     def objection(self, problem: Problem) -> str | None:

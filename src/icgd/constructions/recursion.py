@@ -40,7 +40,7 @@ from icgd.problems.domain import Domain
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count
+from icgd.problems.settings import count, settle
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS, unit_activation_named
 from icgd.problems.updates import GradientStep
 from icgd.program import unit_instructions as verbs
@@ -78,10 +78,10 @@ class Recursion(AbstractConstruction):
     finest: ClassVar[int] = MOST_UNITS
 
     def __post_init__(self) -> None:
-        count("units", self.units, least=FEWEST_UNITS)
+        settle(self, units=count("units", self.units, least=FEWEST_UNITS))
         if self.unit_activation is not None:
             unit_activation_named(self.unit_activation)
-        kink_width_within(self.kink_width)
+        settle(self, kink_width=kink_width_within(self.kink_width))
         name_dtype(self)
 
     def finer(self, setting: int, excess: float) -> int:

@@ -36,6 +36,8 @@ CONSTRUCTIONS: dict[str, AbstractConstruction] = {
 
 def construction_named(name: str) -> AbstractConstruction:
     """The construction called `name`."""
+    if isinstance(name, type) and issubclass(name, AbstractConstruction):
+        raise SettingError.construction_class(name.__name__)
     if not isinstance(name, str) or name not in CONSTRUCTIONS:
         raise UnknownNameError.of("construction", name, known=list(CONSTRUCTIONS))
     return CONSTRUCTIONS[name]

@@ -34,13 +34,16 @@ from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count
+from icgd.problems.settings import count, settle
 from icgd.program import instructions as verbs
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Summand
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
+
+MOST_PIECES = 2**17
+"""More take minutes and gigabytes to fit."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,8 @@ class ReluStack(AbstractConstruction):
     finest: ClassVar[int] = 2**14
 
     def __post_init__(self) -> None:
-        count("pieces", self.pieces)
-        kink_width_within(self.kink_width)
+        pieces = count("pieces", self.pieces, most=MOST_PIECES)
+        settle(self, pieces=pieces, kink_width=kink_width_within(self.kink_width))
 
     def finer(self, setting: int, excess: float) -> int:
         return ceil(1.01 * setting * sqrt(excess))  # the error falls with the square

@@ -44,7 +44,7 @@ from icgd.problems.activations import Activation
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import SlopePart
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, within
+from icgd.problems.settings import count, settle, within
 from icgd.program import instructions as verbs
 from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Argument, Combination, Summand
@@ -82,8 +82,9 @@ class SoftmaxStack(AbstractConstruction):
     def __post_init__(self) -> None:
         if self.registers is not None:
             least, most = float(FEWEST_REGISTERS), float(lattice.MOST_POINTS)
-            within("registers", count("registers", self.registers), least, most)
-        kink_width_within(self.kink_width)
+            settle(self, registers=count("registers", self.registers))
+            within("registers", self.registers, least, most)
+        settle(self, kink_width=kink_width_within(self.kink_width))
         name_dtype(self)
 
     def finer(self, setting: int, excess: float) -> int:

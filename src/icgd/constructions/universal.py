@@ -40,7 +40,7 @@ from icgd.problems.functions import KinkedFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.oracles.network import gradient, predict
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count
+from icgd.problems.settings import count, settle
 from icgd.program import instructions as verbs
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import IDENTITY, IS_EXAMPLE, IS_QUERY, ONE, Combination, Summand
@@ -90,9 +90,12 @@ class Universal(AbstractConstruction):
     is_last_resort: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        count("levels", self.levels, least=2)
-        count("n_examples", self.n_examples)
-        kink_width_within(self.kink_width, NARROWEST, WIDEST)
+        settle(
+            self,
+            levels=count("levels", self.levels, least=2),
+            n_examples=count("n_examples", self.n_examples),
+            kink_width=kink_width_within(self.kink_width, NARROWEST, WIDEST),
+        )
 
     def finer(self, setting: int, excess: float) -> int:
         return ceil(setting * excess)  # the error falls with the first power

@@ -32,10 +32,12 @@ class UnknownNameError(IcgdError, ValueError):
     """A name (activation, loss, construction, backend, ...) is not in its registry."""
 
     @classmethod
-    def of(cls, kind: str, name: object, *, known: Sequence[str]) -> UnknownNameError:
-        """`kind` says what was looked up, such as "activation"."""
+    def of(
+        cls, kind: str, name: object, *, known: Sequence[str], where: str = ""
+    ) -> UnknownNameError:
+        """`kind` says what was looked up, such as "activation", and `where` such as " in a.csv"."""
         hint = did_you_mean(name, known) if isinstance(name, str) else ""
-        return cls(f"Unknown {kind} {name!r}; known are {', '.join(known)}.{hint}")
+        return cls(f"Unknown {kind} {name!r}{where}; known are {', '.join(known)}.{hint}")
 
 
 class MissingExtraError(IcgdError, ImportError):

@@ -83,9 +83,20 @@ class DataError(IcgdError, ValueError):
 
     @classmethod
     def text_cell(cls, path: object, line: int, column: str, cell: str) -> DataError:
+        where = f"{path}, line {line}, column {column!r}"
+        if not cell:
+            return cls(
+                f"{where} is empty; a number is expected. Fill the cell, or remove the line."
+            )
+        if ";" in cell or "\t" in cell:
+            return cls(f"{where}: {cell!r} is not a number. Put commas between the cells.")
+        return cls(f"{where}: {cell!r} is not a number. Remove the column or encode it as numbers.")
+
+    @classmethod
+    def mixed_header(cls, path: object, line: int, number: str, text: str) -> DataError:
         return cls(
-            f"{path}, line {line}, column {column!r}: {cell!r} is not a number. "
-            "Remove the column or encode it as numbers."
+            f"{path}, line {line} holds numbers ({number!r}) and text ({text!r}), so it is neither "
+            "a header nor an example. Give every column a name that is not a number."
         )
 
     @classmethod
@@ -110,8 +121,8 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def wrong_labels(cls, labels: Sequence[str], expected: int) -> DataError:
         return cls(
-            f"The model has {expected} outputs, but the label columns are {', '.join(labels)}. "
-            "Give --label once for each output."
+            f"The model has {expected} output{'s' * (expected > 1)}, but the label columns are "
+            f"{', '.join(labels)}. Give --label once for each output."
         )
 
     @classmethod

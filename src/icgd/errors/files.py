@@ -15,6 +15,10 @@ class FileError(IcgdError, ValueError):
         return cls(f"There is no file {path}.")
 
     @classmethod
+    def folder(cls, path: object) -> FileError:
+        return cls(f"{path} is a folder; a file that icgd wrote is expected.")
+
+    @classmethod
     def damaged(cls, path: object, problem: str) -> FileError:
         return cls(f"{path} is damaged or not a safetensors file ({problem}). Compile it again.")
 

@@ -11,8 +11,8 @@ class LayoutError(IcgdError, ValueError):
     """A slot is missing or duplicated."""
 
     @classmethod
-    def unknown_slot(cls, name: str, *, known: Sequence[str]) -> LayoutError:
-        hint = did_you_mean(name, known)
+    def unknown_slot(cls, name: object, *, known: Sequence[str]) -> LayoutError:
+        hint = did_you_mean(name, known) if isinstance(name, str) else ""
         return cls(f"Layout has no slot {name!r}; it has {', '.join(known)}.{hint}")
 
     @classmethod
@@ -30,6 +30,13 @@ class ProgramError(IcgdError, ValueError):
     @classmethod
     def broken(cls, where: str, rule: str) -> ProgramError:
         return cls(f"{where}: {rule}")
+
+    @classmethod
+    def not_a_stack(cls, kind: str) -> ProgramError:
+        return cls(
+            f"A causal mask needs a program of type StackProgram, got one of type {kind}. Give "
+            "compiled.stack of a run that was compiled with construction='softmax-stack'."
+        )
 
     @classmethod
     def not_masked(cls, construction: str) -> ProgramError:

@@ -124,6 +124,13 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def construction_class(cls, construction: str) -> SettingError:
+        return cls(
+            f"construction is the class {construction}; an object of it is expected, which has "
+            f"settings. Give {construction}()."
+        )
+
+    @classmethod
     def unreachable_accuracy(cls, accuracy: float, best: float, n_points: int) -> SettingError:
         return cls(
             f"accuracy={accuracy:g} cannot be proved with {n_points} lattice points; "

@@ -16,6 +16,7 @@ from icgd.problems.arrays import (
     require_within,
 )
 from icgd.problems.problem import Problem
+from icgd.problems.settings import instance
 from icgd.problems.task import Task
 
 
@@ -36,6 +37,7 @@ def as_task(
     (default 0). A linear model starts from the coefficients `initial` (default 0). A kernel machine
     starts from the function 0.
     """
+    instance("problem", problem, Problem)
     oracle, domain = problem.oracle, problem.domain
     x = checked_inputs(x, problem.target.input_width)
     y = _labels(problem, checked_array("y", y), x)
@@ -54,6 +56,7 @@ def as_task(
 
 def checked_task(problem: Problem, task: Task) -> Task:
     """`task`, if it is one of this problem."""
+    instance("task", task, Task)
     return as_task(
         problem,
         task.x,

@@ -13,7 +13,7 @@ from torch import Tensor
 from icgd.errors import KernelError, SettingError
 from icgd.problems.arrays import first_set
 from icgd.problems.kernels import Kernel, kernel_named
-from icgd.problems.settings import count, instance, positive, settle
+from icgd.problems.settings import count, instance, is_sequence, positive, settle
 from icgd.shapes import KernelMatrix, OtherPoints, Points
 
 Rows = tuple[tuple[float, ...], ...]
@@ -94,12 +94,15 @@ class KernelMachine:
     ) -> None:
         if isinstance(heads, str):
             heads = KernelHead(heads)
-        heads = (heads,) if isinstance(heads, KernelHead) else tuple(heads)
         widths = {"input_width": input_width, "output_width": output_width}
-        settle(self, heads=heads, **{name: count(name, width) for name, width in widths.items()})
-        if not heads:
+        settle(
+            self,
+            heads=tuple(heads) if is_sequence(heads) else (heads,),
+            **{name: count(name, width) for name, width in widths.items()},
+        )
+        if not self.heads:
             raise SettingError.wrong_length("heads", 0, "at least one")
-        for head in heads:
+        for head in self.heads:
             instance("head", head, KernelHead)
             self._require_width(head)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +10,7 @@ from torch.nn import functional
 
 from icgd.errors import SettingError
 from icgd.problems.activations import Activation, activation_named
-from icgd.problems.settings import count, instance, settle
+from icgd.problems.settings import count, instance, is_sequence, settle
 from icgd.shapes import Matrix, Parameters, Values
 
 
@@ -29,8 +28,8 @@ class MLP:
     biases: bool = False
 
     def __post_init__(self) -> None:
-        widths = self.widths if isinstance(self.widths, Iterable) else (self.widths,)
-        settle(self, widths=tuple(count("width", width) for width in widths))
+        widths = self.widths if is_sequence(self.widths) else (self.widths,)
+        settle(self, widths=tuple(count(f"widths[{i}]", width) for i, width in enumerate(widths)))
         if len(self.widths) < 2:
             raise SettingError.too_few_widths(self.widths)
         activation_named(self.activation)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import frexp, inf, nan
 from numbers import Real
 from operator import index
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from icgd.errors import SettingError, UnknownNameError
 
@@ -90,6 +90,15 @@ def count(name: str, value: object, *, least: int = 1, most: int | None = None) 
     if most is not None and whole > most:
         raise SettingError.too_large(name, value, most=most)
     return whole
+
+
+def is_sequence(value: object) -> TypeGuard[Iterable[Any]]:
+    """Whether `value` has entries; arrays without axes are iterables that have none."""
+    return (
+        isinstance(value, Iterable)
+        and not isinstance(value, str | bytes)
+        and getattr(value, "ndim", 1) > 0
+    )
 
 
 def within(name: str, value: float | int, least: float, most: float) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from icgd.problems.arrays import checked_inputs
 from icgd.problems.curvature import Scores, everywhere, over_box, sized
 from icgd.problems.problem import Problem
+from icgd.problems.settings import instance
 from icgd.shapes import Inputs
 
 
@@ -18,6 +19,7 @@ def sized_problem(problem: Problem, X: Any) -> Problem:
     beta is the largest curvature of the risk on these inputs, for all scores that the box and
     `domain.score` allow. Without these bounds poisson, whose mean has no steepest slope, has none.
     """
+    instance("problem", problem, Problem)
     x = checked_inputs(X, problem.model.input_width)
     update = sized(problem.model, problem.proximal_step, x, allowed_scores(problem, x))
     return replace(problem, update=update)

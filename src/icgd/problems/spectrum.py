@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.settings import instance
 from icgd.problems.updates import FunctionalStep
 from icgd.shapes import Inputs
 
@@ -39,6 +40,7 @@ class Spectrum:
 
 def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
     """The spectrum of a symmetric K + noise I on examples (n, d) or (tasks, n, d), in O(n^3)."""
+    instance("machine", machine, KernelMachine)
     machine.require_symmetric("The spectrum")
     x = torch.as_tensor(X, dtype=torch.float64)
     values = torch.linalg.eigvalsh(machine.gram(x)) + noise

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import Rows, as_rows
-from icgd.problems.settings import count, finite, positive, settle
+from icgd.problems.settings import count, finite, is_sequence, positive, settle
 
 LEAST_SHARE = 1e-14
 """Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
@@ -105,7 +105,7 @@ class FunctionalStep:
 
 
 def _as_step_size(value: object) -> float | tuple[float, ...]:
-    if not isinstance(value, Iterable) or isinstance(value, str):
+    if not is_sequence(value):
         return positive("step_size", value)
     sizes = tuple(positive("step_size", size) for size in _listed(value))
     if not sizes:
@@ -117,7 +117,7 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
     """Numbers and matrices: one for all steps, or one for each step."""
     if isinstance(value, Real):
         return (finite("transforms", value),)
-    parts = _listed(value) if isinstance(value, Iterable) else [value]
+    parts = _listed(value) if is_sequence(value) else [value]
     if parts and all(_is_row(part) for part in parts):  # one matrix
         parts = [parts]
     return tuple(
@@ -134,7 +134,7 @@ def _listed(values: Iterable[object]) -> list[Any]:
 
 def _is_row(part: object) -> bool:
     """Whether it is a sequence of numbers."""
-    return isinstance(part, Iterable) and all(isinstance(entry, Real) for entry in _listed(part))
+    return is_sequence(part) and all(isinstance(entry, Real) for entry in _listed(part))
 
 
 def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:

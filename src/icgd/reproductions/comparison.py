@@ -45,6 +45,9 @@ SMALLEST_ERROR = 1e-17
 SIZES = ("max_heads", "d_model", "n_registers", "parameters", "flops")
 """Numbers of a summary that only a dense transformer has."""
 
+PATIENCE = 20.0
+"""Seconds after which no further round is timed: the noise of long runs is small."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -113,7 +116,7 @@ def compare(settings: Settings) -> Comparison:
     }
     jobs[""] = lambda: descend(settings.problem, task, settings.n_steps)
     with one_thread():
-        turns = interleaved_seconds(jobs, settings.n_timings, process_time)
+        turns = interleaved_seconds(jobs, settings.n_timings, process_time, patience=PATIENCE)
     seconds = {name: median(turn[name] for turn in turns) for name in jobs}
     rows = tuple(_row(entry, task, seconds[name], seconds[""]) for name, entry in entries.items())
     flops = [entry.compiled.summary(task.n_tokens).direct_flops for entry in entries.values()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from math import inf
 from statistics import median
 from time import perf_counter
 from typing import TypeVar
@@ -22,12 +23,18 @@ def interleaved_medians(jobs: Mapping[Name, Job], *, rounds: int = 15) -> dict[N
 
 
 def interleaved_seconds(
-    jobs: Mapping[Name, Job], rounds: int, clock: Clock
+    jobs: Mapping[Name, Job], rounds: int, clock: Clock, *, patience: float = inf
 ) -> list[dict[Name, float]]:
-    """The seconds of every job in every round; each round runs the jobs in their order."""
+    """The seconds of every job in every round; each round runs the jobs in their order.
+
+    No further round starts once rounds have taken more than `patience` seconds.
+    """
     for job in jobs.values():
         job()  # the first time pays for caches
-    return [{name: _seconds(job, clock) for name, job in jobs.items()} for _ in range(rounds)]
+    turns: list[dict[Name, float]] = []
+    while len(turns) < rounds and sum(sum(turn.values()) for turn in turns) <= patience:
+        turns.append({name: _seconds(job, clock) for name, job in jobs.items()})
+    return turns
 
 
 def _seconds(job: Job, clock: Clock) -> float:

@@ -55,6 +55,8 @@ def save(
 def load(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
     """Read a file that `save` wrote; its checksum and its program are checked."""
     source = Path(path)
+    if source.is_dir():
+        raise FileError.folder(source)
     if not source.is_file():
         raise FileError.missing(source)
     try:
