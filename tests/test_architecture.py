@@ -38,16 +38,19 @@ KINDS = {
     "MLP", "KernelMachine", "LinearModel",
     "NetworkOracle", "FunctionOracle", "LinearOracle",
     "GradientStep", "FunctionalStep", "ProximalStep",
+    "StackBounds", "ChainBounds", "FunctionBounds", "LinearBounds",
 }  # fmt: skip
 
 # Where the library still asks which kind of problem or program it has, with the reason.
 KIND_QUESTIONS = {
+    "backends/causal.py:run_causal": "only a stack has a prompt that a causal mask can run along",
     "backends/fused.py:_stack": "the one place where the fused backend asks what a stack trains",
     "backends/prompt.py:read_learnt": "what was learnt of a function is at the tokens",
     "backends/prompt.py:read_predictions": "slot y holds the negative of a function",
     "cli/linear_options.py:sized_by": "--step-from makes sense for linear models only",
     "compiled.py:stack": "what only a stack has is refused for a chain, by name",
     "constructions/base.py:why_not": "batches and biases are of networks; two questions",
+    "pipeline.py:guarantee": "the theorems promise something of linear models only",
     "reproductions/cost_steps.py:chain_of": "the figure is about chains",
     "weights/summary.py:_direct_flops": "direct training of a function multiplies kernels",
 }

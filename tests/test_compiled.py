@@ -246,9 +246,3 @@ def test_an_overflow_of_inputs_that_move_blames_the_transforms(backend):
     X = torch.tensor([[1.0, 2.0], [-1.5, 0.5], [2.0, -2.0]], dtype=torch.float64)
     with pytest.raises(OverflowedRunError, match="float64: transforms with entries of up to 7 are"):
         icgd.compile(problem, n_steps=200).run(X, X[:, 0], backend=backend)
-
-
-@pytest.mark.parametrize("trace", [3, None, [1]])
-def test_a_trace_that_names_no_slot_is_refused(trace):
-    with pytest.raises(LayoutError, match=r"Layout has no slot (3|None|1); it has x, y"):
-        COMPILED.run(X, Y, trace=trace)

@@ -180,22 +180,3 @@ def test_progress_of_a_chain_goes_on_while_its_bounds_are_proved():
         on_progress=lambda done, total: calls.append((done, total)),
     )
     assert calls == [(done, 6) for done in range(1, 7)]
-
-
-def test_a_number_of_steps_may_be_a_numpy_scalar():
-    for construction in ("relu-stack", "softmax-stack", "recursion"):
-        compiled = icgd.compile(problem_with(), construction, n_steps=np.int64(2))
-        assert (type(compiled.program.n_steps), compiled.program.n_steps) == (int, 2)
-
-
-def test_what_is_no_compiled_run_or_task_is_refused():
-    for function in (icgd.verify, icgd.guarantee):
-        with pytest.raises(SettingError, match="compiled must be of type Compiled, got 'run'"):
-            function("run", [[0.0]], [0.0])  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="task must be of type Task, got 'mine'"):
-        icgd.compile(problem_with(), n_steps=1, tolerance=1.0, task="mine")  # type: ignore[arg-type]
-
-
-def test_a_class_in_place_of_a_construction_is_refused():
-    with pytest.raises(SettingError, match=r"the class ReluStack.*Give ReluStack\(\)\."):
-        icgd.compile(problem_with(), icgd.ReluStack, n_steps=1)  # type: ignore[arg-type]

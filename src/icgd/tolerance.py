@@ -10,7 +10,7 @@ from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.errors import SettingError, ToleranceError
 from icgd.problems.problem import Problem
-from icgd.problems.settings import positive
+from icgd.problems.settings import instance, positive
 from icgd.problems.task import Task
 from icgd.program.instructions import IDENTITY, SQUARE
 from icgd.program.program import AbstractProgram
@@ -28,6 +28,8 @@ class Tolerance:
 
     def __post_init__(self) -> None:
         positive("tolerance", self.size)
+        if self.task is not None:
+            instance("task", self.task, Task)
 
     def within(
         self, construction: AbstractConstruction, problem: Problem, n_steps: int, room: float = inf

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import icgd
 from icgd.backends.causal import (
     causal_mask,
     causal_prompt,
@@ -95,9 +94,3 @@ def test_the_example_of_its_page_trains_left_to_right(capsys):
     torch.testing.assert_close(causal.parameters[-1], run.parameters[-1], rtol=0, atol=1e-9)
     torch.testing.assert_close(causal.predictions, run.predictions, rtol=0, atol=1e-9)
     assert float(capsys.readouterr().out) <= 1e-9
-
-
-def test_what_is_no_stack_is_refused_with_what_to_give():
-    compiled = icgd.compile(CASE.problem, "softmax-stack", n_steps=1)
-    with pytest.raises(ProgramError, match=r"got one of type Compiled\. Give compiled\.stack"):
-        run_causal(compiled, CASE.task())  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from icgd.approximation.ridge_sum import fit_product, fit_ridge_sum
+from icgd.backends import unit_operations
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.rules import Machine, operation

@@ -65,13 +65,13 @@ def test_files_as_spreadsheets_write_them(path, content):
         (b"x,y\n1\n", "data.csv, line 2 has 1 cells; the first line has 2."),
         (
             b"x,y\n\n1,\n",
-            "data.csv, line 3, column 'y': '' is not a number. "
-            "Remove the column or encode it as numbers.",
+            "data.csv, line 3, column 'y' is empty; a number is expected. "
+            "Fill the cell, or remove the line.",
         ),
         (
             b"1,two\n3,4\n",
-            "data.csv, line 1, column 'column_2': 'two' is not a number. "
-            "Remove the column or encode it as numbers.",
+            "data.csv, line 1 holds numbers ('1') and text ('two'), so it is neither a header nor "
+            "an example. Give every column a name that is not a number.",
         ),
         (
             b"x,y\n1,1_000\n",

@@ -147,7 +147,7 @@ def test_bad_data_are_refused_and_nothing_is_written(run, tmp_path, replaced, by
         ),
         (
             ["--label", "a", "--label", "b"],
-            "The model has 1 outputs, but the label columns are a, b. "
+            "The model has 1 output, but the label columns are a, b. "
             "Give --label once for each output.",
         ),
         (["--queries", "old.csv"], "Cannot read old.csv: No such file or directory."),

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -307,7 +306,3 @@ def test_tiny_boxes_and_domains_are_trained_in(activation, size, dtype, backend)
     report = icgd.verify(compiled, x, y, backend=backend, dtype=dtype, seed=0)
     assert report.verdict is icgd.Verdict.HOLDS
     assert report.step_errors.max() <= 2 * size
-
-
-def test_its_width_may_be_a_numpy_scalar_and_becomes_a_plain_number():
-    assert type(CotNetwork(kink_width=np.float32(2.0**-30)).kink_width) is float

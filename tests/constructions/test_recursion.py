@@ -3,7 +3,6 @@ import re
 from math import inf
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -229,8 +228,3 @@ def test_the_example_of_its_page_runs(capsys):
     assert names["report"].verdict is icgd.Verdict.HOLDS
     assert float(names["report"].trajectory_errors.max()) < 1e-9
     assert "program recursion, 22 layers, d_model 33, sigmoid units" in capsys.readouterr().out
-
-
-def test_settings_may_be_numpy_scalars_and_become_plain_numbers():
-    given = Recursion(units=np.int64(64), kink_width=np.float32(0.5))
-    assert (type(given.units), type(given.kink_width)) == (int, float)

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -253,11 +252,6 @@ def test_one_piece_is_too_few_for_an_activation_without_bounds(activation):
     with pytest.raises(SettingError, match=f"^pieces=1 is too few for {activation}"):
         build(RELU_STACK, case, pieces=1)
     assert build(RELU_STACK, case, pieces=2).relu_sum(activation).n_pieces == 2
-
-
-def test_settings_may_be_numpy_scalars_and_become_plain_numbers():
-    given = ReluStack(pieces=np.int64(8), kink_width=np.float32(0.5))
-    assert repr(given) == "ReluStack(pieces=8, kink_width=0.5)"
 
 
 def test_more_pieces_than_can_be_fitted_are_refused():

@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -357,8 +356,3 @@ def test_the_error_falls_exponentially_with_the_registers():
     errors = [max(weight_error(seed, n) for seed in range(2)) for n in (32, 64, 96)]
     assert errors[0] >= 1000 * errors[1]
     assert errors[1] >= 1000 * errors[2]
-
-
-def test_settings_may_be_numpy_scalars_and_become_plain_numbers():
-    given = SoftmaxStack(registers=np.int64(64), kink_width=np.float32(0.5))
-    assert repr(given) == "SoftmaxStack(registers=64, kink_width=0.5, dtype='float64')"

@@ -6,6 +6,10 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(FileError.folder, "runs"),
+        "runs is a folder; a file that icgd wrote is expected.",
+    ),
+    (
         made(ExportError.activation, "ONNX", "gelu", ["relu", "tanh"]),
         "ONNX cannot hold gelu units. Compile with unit_activation=... one of relu, tanh, or use "
         "compiled.transformer(), a torch module.",

@@ -6,6 +6,11 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(ProgramError.not_a_stack, "ChainProgram"),
+        "A causal mask needs a program of type StackProgram, got one of type ChainProgram. Give "
+        "compiled.stack of a run that was compiled with construction='softmax-stack'.",
+    ),
+    (
         made(LayoutError.unknown_slot, "gradeint", known=["input", "gradient"]),
         "Layout has no slot 'gradeint'; it has input, gradient. Did you mean 'gradient'?",
     ),

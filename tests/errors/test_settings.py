@@ -6,6 +6,11 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(SettingError.construction_class, "ReluStack"),
+        "construction is the class ReluStack; an object of it is expected, which has settings. "
+        "Give ReluStack().",
+    ),
+    (
         made(SettingError.no_setting, "functional", "pieces", (), ["relu-stack"]),
         "functional has no setting 'pieces'; it has no settings. pieces is a setting of "
         "relu-stack.",

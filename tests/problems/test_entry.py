@@ -270,8 +270,3 @@ def test_a_batch_needs_as_many_examples():
     assert refusal(problem).startswith(f"X has {len(X)} examples, fewer than batch_size=")
     exact = replace(PROBLEM, update=GradientStep(0.1, 3.0, batch_size=len(X)))
     assert as_task(exact, X, Y).n_examples == len(X)
-
-
-def test_what_is_no_problem_is_refused():
-    with pytest.raises(SettingError, match="problem must be of type Problem, got 'mine'"):
-        as_task("mine", X, Y)  # type: ignore[arg-type]

@@ -82,10 +82,3 @@ def test_wrong_heads_are_refused(settings, message):
 def test_a_number_too_large_for_a_float_is_no_entry_of_a_transform():
     with pytest.raises(SettingError, match="transform must be a matrix of numbers"):
         KernelHead(transform=[[10**400]])
-
-
-def test_what_is_no_head_is_refused():
-    with pytest.raises(SettingError, match="head must be of type KernelHead, got 1"):
-        KernelMachine(3, 1)  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="transform must be a matrix of numbers, got 1000"):
-        KernelHead(transform=10**400)

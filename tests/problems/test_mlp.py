@@ -102,8 +102,3 @@ def test_impossible_widths_are_refused(widths, message):
 def test_unknown_activations_are_refused(setting):
     with pytest.raises(UnknownNameError, match=r"^Unknown activation 'geluu'.*Did you mean 'gelu'"):
         MLP((3, 1), **{setting: "geluu"})
-
-
-def test_an_array_without_axes_is_one_width():
-    with pytest.raises(SettingError, match=r"widths\[0\] must be a whole number"):
-        MLP(torch.tensor(0.5))  # type: ignore[arg-type]

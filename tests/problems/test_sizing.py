@@ -76,8 +76,3 @@ def test_a_network_has_no_step_to_size():
     problem = Problem(MLP((1, 1)), "squared", GradientStep(0.1, 1.0), Domain(1.0, 1.0))
     with pytest.raises(SettingError, match=r"^target must be of type LinearModel, got MLP"):
         sized_problem(problem, X)
-
-
-def test_what_is_no_problem_is_refused():
-    with pytest.raises(SettingError, match="problem must be of type Problem, got 'mine'"):
-        sized_problem("mine", X)  # type: ignore[arg-type]

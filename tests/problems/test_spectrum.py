@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.errors import DivergenceWarning, KernelError, SettingError
+from icgd.errors import DivergenceWarning, KernelError
 from icgd.problems import spectrum as module
 from icgd.problems.spectrum import Divergence, Spectrum, divergence, growth, spectrum
 
@@ -135,8 +135,3 @@ def test_many_examples_of_a_softmax_kernel_are_judged_by_the_largest_eigenvalue(
     worst = divergence_of(*task_of("softmax", icgd.FunctionalStep(2.5), x), n_steps=4)
     assert worst is not None
     assert worst.eigenvalue == pytest.approx(1.0)
-
-
-def test_what_is_no_machine_is_refused():
-    with pytest.raises(SettingError, match="machine must be of type KernelMachine, got 'rbf'"):
-        spectrum("rbf", LINE)  # type: ignore[arg-type]

@@ -1,0 +1,75 @@
+"""Values of the wrong kind, in a process of its own, because the tests' type checker stops them."""
+
+import json
+import subprocess
+import sys
+
+SCRIPT = """
+import json, numpy as np, torch, icgd
+from icgd.problems.kernel_machine import KernelHead
+
+target, update = icgd.MLP((2, 1)), icgd.GradientStep(0.1, 1.0)
+problem = icgd.Problem(target, "squared", update, icgd.Domain(1.0, 1.0))
+compiled = icgd.compile(problem, "relu-stack", n_steps=1)
+X, y = np.ones((3, 2)), np.ones(3)
+calls = {
+    "class": lambda: icgd.compile(problem, icgd.ReluStack, n_steps=1),
+    "verify": lambda: icgd.verify("run", X, y),
+    "guarantee": lambda: icgd.guarantee("run", X, y),
+    "task": lambda: icgd.compile(problem, n_steps=1, tolerance=1.0, task="mine"),
+    "trace": lambda: compiled.run(X, y, trace=[1]),
+    "trace none": lambda: compiled.run(X, y, trace=None),
+    "causal": lambda: icgd.run_causal(compiled, compiled.task(X, y)),
+    "problem": lambda: icgd.as_task("mine", X, y),
+    "sized": lambda: icgd.sized_problem("mine", X),
+    "spectrum": lambda: icgd.spectrum("rbf", X),
+    "head": lambda: icgd.KernelMachine(3, 1),
+    "transform": lambda: KernelHead(transform=10**400),
+    "widths": lambda: icgd.MLP(torch.tensor(0.5)),
+}
+found = {}
+for name, call in calls.items():
+    try:
+        call()
+        found[name] = "no error"
+    except Exception as error:
+        found[name] = f"{type(error).__name__}: {error}"
+numpy_scalars = [
+    icgd.ReluStack(pieces=np.int64(8), kink_width=np.float32(0.5)),
+    icgd.SoftmaxStack(registers=np.int64(64), kink_width=np.float32(0.5)),
+    icgd.Recursion(units=np.int64(64), kink_width=np.float32(0.5)),
+    icgd.Universal(np.int64(3), np.int64(2), np.float32(2.0**-10)),
+    icgd.CotNetwork(kink_width=np.float32(2.0**-10)),
+]
+steps = icgd.compile(problem, "relu-stack", n_steps=np.int64(2)).program.n_steps
+found["numpy"] = [repr(construction) for construction in numpy_scalars] + [type(steps).__name__]
+print(json.dumps(found))
+"""
+
+
+def test_values_of_the_wrong_kind_are_named_and_numpy_scalars_become_plain_numbers():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    scalars = found.pop("numpy")
+    starts = {
+        "class": "SettingError: construction is the class ReluStack; an object of it is expected",
+        "verify": "SettingError: compiled must be of type Compiled, got 'run'",
+        "guarantee": "SettingError: compiled must be of type Compiled, got 'run'",
+        "task": "SettingError: task must be of type Task, got 'mine'",
+        "trace": "LayoutError: Layout has no slot 1; it has x, y",
+        "trace none": "LayoutError: Layout has no slot None; it has x, y",
+        "causal": "ProgramError: A causal mask needs a program of type StackProgram, got one of",
+        "problem": "SettingError: problem must be of type Problem, got 'mine'",
+        "sized": "SettingError: problem must be of type Problem, got 'mine'",
+        "spectrum": "SettingError: machine must be of type KernelMachine, got 'rbf'",
+        "head": "SettingError: head must be of type KernelHead, got 1",
+        "transform": "SettingError: transform must be a matrix of numbers, got 1000",
+        "widths": "SettingError: width",
+    }
+    assert found.keys() == starts.keys()
+    for name, start in starts.items():
+        assert found[name].startswith(start), found[name]
+    assert not any("np." in text for text in scalars)
+    assert scalars[0] == "ReluStack(pieces=8, kink_width=0.5)"
+    assert scalars[-1] == "int"
