@@ -1,1 +1,1 @@
-"""The theorem book: every numbered statement of the papers, with a check that computes its verdict."""
+"""The theorem book: the numbered statements of the papers, each with a check and a verdict."""
