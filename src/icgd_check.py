@@ -1,0 +1,299 @@
+"""icgd-check: accept or refuse a certificate of a training run, without trusting who wrote it.
+
+A certificate says: these numbers, which a transformer computed, are after every step within the
+stated distance of what exact descent, in real numbers, makes of the same data and start. This
+program encloses exact descent by balls of rigorous radius (Arb, through python-flint) and compares.
+It imports nothing of icgd. docs/certificates.md describes the format.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from flint import arb, arb_mat, ctx
+
+VERSION, MOST_BITS, ZERO, ONE, FLAGS = 1, 2**16, arb(0), arb(1), {False: 0, True: 1}
+CLAIM = (
+    "After each of {} steps every number of the run lies within its stated distance of exact"
+    " descent on the same data from the same start; at the end, within {}."
+)
+Row = list[arb]
+Rows = list[Row]
+Data = dict[str, Any]
+zipped = partial(zip, strict=True)
+
+
+class RefusedError(Exception):
+    """Why a certificate is not accepted, in one sentence."""
+
+
+def sigmoid(z: arb) -> arb:
+    return (1 + (z / 2).tanh()) / 2
+
+
+def normal(z: arb) -> arb:
+    return (-z / arb(2).sqrt()).erfc() / 2
+
+
+def kinked(leak: arb, z: arb) -> tuple[arb, arb]:  # a ball that holds the kink keeps both sides
+    return z.max(leak * z), ONE if z > 0 else leak if z <= 0 else leak.union(ONE)
+
+
+ACTIVATIONS: dict[str, Callable[[arb], tuple[arb, arb]]] = {
+    "identity": lambda z: (z, ONE),
+    "relu": partial(kinked, ZERO),
+    "leaky_relu": partial(kinked, arb(0.01)),
+    "tanh": lambda z: (t := z.tanh(), 1 - t * t),
+    "sigmoid": lambda z: (s := sigmoid(z), s * (1 - s)),
+    "silu": lambda z: (z * (s := sigmoid(z)), s + z * s * (1 - s)),
+    "gelu": lambda z: (z * (p := normal(z)), p + z * (-z * z / 2).exp() / (2 * arb.pi()).sqrt()),
+    "softplus": lambda z: (z.exp().log1p(), sigmoid(z)),
+}
+LINKS: dict[str, Callable[[arb], arb]] = {
+    "identity": lambda z: z,
+    "poisson": lambda z: z.exp(),
+    "softplus": lambda z: z.exp().log1p(),
+    "logistic": sigmoid,
+    "probit": normal,
+}
+
+
+def softmax(row: Row) -> Row:
+    powers = [(z - row[0]).exp() for z in row]
+    total = sum(powers, ZERO)
+    return [power / total for power in powers]
+
+
+def shrink(z: arb, threshold: arb) -> arb:
+    return (z - threshold).max(ZERO) - (-z - threshold).max(ZERO)
+
+
+def clip(bound: arb | None, z: arb) -> arb:
+    return z if bound is None else z.min(bound).max(-bound)
+
+
+LOSS_SLOPES: dict[str, Callable[[Row, Row], Row]] = {
+    "squared": lambda p, y: [2 * (a - b) for a, b in zipped(p, y)],
+    "huber": lambda p, y: [clip(ONE, a - b) for a, b in zipped(p, y)],
+    "logistic": lambda p, y: [sigmoid(a) - b for a, b in zipped(p, y)],
+    "cross_entropy": lambda p, y: [sum(y, ZERO) * a - b for a, b in zipped(softmax(p), y)],
+}
+
+
+class Network:
+    """w <- clip(w - step_size * gradient, -box, box), risk (1 / 2n) sum_i loss(p_i, y_i)."""
+
+    fields = "widths activation output_activation biases loss step_size box batch_size"
+
+    def __init__(self, x: Rows, y: Rows, queries: Rows, of: Data) -> None:
+        widths, self.x, self.y = [count(width) for width in of["widths"]], x, y
+        self.bias = [ONE] * FLAGS[of["biases"]]
+        self.shapes = [(high, wide + len(self.bias)) for wide, high in pairwise(widths)]
+        names = [of["activation"]] * (len(widths) - 2) + [of["output_activation"]]
+        self.functions, self.slope = [ACTIVATIONS[n] for n in names], LOSS_SLOPES[of["loss"]]
+        self.step_size, self.box = number(of["step_size"]), number(of["box"])
+        self.batch = len(x) if of["batch_size"] is None else count(of["batch_size"])
+        require(self.batch <= len(x), "a batch has more examples than there are")
+        require((len(x[0]), len(y[0])) == (widths[0], widths[-1]), "its data do not fit its widths")
+        self.n_numbers = sum(high * wide for high, wide in self.shapes)
+
+    def step(self, weights: Row, number: int) -> Row:
+        rows = [(number * self.batch + place) % len(self.x) for place in range(self.batch)]
+        matrices, inputs, slopes = list[arb_mat](), list[arb_mat](), list[Row]()
+        outputs = [self.x[row] for row in rows]
+        for (high, wide), function in zipped(self.shapes, self.functions):
+            start = sum(matrix.nrows() * matrix.ncols() for matrix in matrices)
+            matrices.append(arb_mat(high, wide, weights[start : start + high * wide]))
+            inputs.append(arb_mat([row + self.bias for row in outputs]))
+            z = inputs[-1] * matrices[-1].transpose()
+            pairs = [[function(entry) for entry in row] for row in z.tolist()]
+            outputs = [[value for value, _ in row] for row in pairs]
+            slopes.append([slope for row in pairs for _, slope in row])
+        back = [slope for p, row in zipped(outputs, rows) for slope in self.slope(p, self.y[row])]
+        gradient: Row = []
+        for matrix, below, slope in list(zipped(matrices, inputs, slopes))[::-1]:
+            delta = arb_mat(self.batch, matrix.nrows(), [a * b for a, b in zipped(slope, back)])
+            gradient = (delta.transpose() * below).entries() + gradient
+            pulled = (delta * matrix).tolist()
+            back = [entry for row in pulled for entry in row[: len(row) - len(self.bias)]]
+        share = self.step_size / (2 * self.batch)
+        return [clip(self.box, w - share * g) for w, g in zipped(weights, gradient)]
+
+
+class Linear:
+    """w <- clip(S(w - step_size * (gradient + l2 * w))), S the soft threshold by step_size * l1."""
+
+    fields = "link intercept reduction step_size l2 l1 box"
+
+    def __init__(self, x: Rows, y: Rows, queries: Rows, of: Data) -> None:
+        one = [ONE] * FLAGS[of["intercept"]]  # no penalty applies to its coefficient
+        self.x, self.y = arb_mat([row + one for row in x]), arb_mat(y)
+        self.mean, self.n_numbers = LINKS[of["link"]], len(x[0]) + len(one)
+        self.share = {"mean": ONE / len(x), "sum": ONE}[of["reduction"]]
+        self.size, l1 = number(of["step_size"]), number(of["l1"])
+        self.l2 = [number(of["l2"])] * len(x[0]) + [ZERO] * len(one)
+        self.thresholds = [self.size * l1] * len(x[0]) + [ZERO] * len(one)
+        self.box = None if of["box"] is None else number(of["box"])
+        require(len(y[0]) == 1 and self.size * l1 >= 0, "its labels or its l1 are wrong")
+
+    def step(self, weights: Row, number: int) -> Row:
+        z = self.x * arb_mat(self.n_numbers, 1, weights)
+        means = arb_mat(z.nrows(), 1, [self.mean(score) for score in z.entries()])
+        slopes = (self.x.transpose() * (means - self.y) * self.share).entries()
+        moved = [w - self.size * (g + l2 * w) for w, g, l2 in zipped(weights, slopes, self.l2)]
+        return [clip(self.box, shrink(v, by)) for v, by in zipped(moved, self.thresholds)]
+
+
+def inner(u: Row, w: Row) -> arb:
+    return sum((a * b for a, b in zipped(u, w)), ZERO)
+
+
+def square(u: Row, w: Row) -> arb:
+    return sum(((a - b) ** 2 for a, b in zipped(u, w)), ZERO).nonnegative_part()
+
+
+def matern(u: Row, w: Row, shape: float) -> arb:
+    scaled = (2 * arb(shape) * square(u, w)).sqrt()
+    factors = {0.5: ONE, 1.5: 1 + scaled, 2.5: 1 + scaled + scaled**2 / 3}
+    return factors[shape] * (-scaled).exp()
+
+
+KERNELS: dict[str, Callable[[Row, Row, float], arb]] = {
+    "linear": lambda u, w, shape: inner(u, w),
+    "relu": lambda u, w, shape: inner(u, w).max(ZERO),
+    "exp": lambda u, w, shape: inner(u, w).exp(),
+    "softmax": lambda u, w, shape: inner(u, w),  # `head` takes the softmax of each row
+    "polynomial": lambda u, w, shape: (1 + inner(u, w)) ** int(shape),
+    "rbf": lambda u, w, shape: (-square(u, w) / 2).exp(),
+    "laplace": lambda u, w, shape: (-sum((abs(a - b) for a, b in zipped(u, w)), ZERO)).exp(),
+    "matern": matern,
+}
+
+
+class Function:
+    """f <- f + step_size * (K + noise I) (y - f), its values at all examples and queries."""
+
+    fields = "heads step_sizes noise transforms"
+
+    def __init__(self, x: Rows, y: Rows, queries: Rows, of: Data) -> None:
+        self.heads, self.y, self.n = of["heads"], arb_mat(y), len(x)
+        self.points, self.n_numbers = arb_mat(x + queries), (len(x) + len(queries)) * len(y[0])
+        self.sizes, self.noise = [number(size) for size in of["step_sizes"]], number(of["noise"])
+        self.moves = [arb_mat(rows_of(matrix)).transpose() for matrix in of["transforms"]]
+        self.kernel = self.matrix()
+
+    def head(self, kernel: str, transform: Any, weight: str, shape: str) -> arb_mat:
+        rows = (self.points * arb_mat(rows_of(transform)).transpose()).tolist()
+        of, form = KERNELS[kernel], float.fromhex(shape)
+        values = [[of(u, w, form) for w in rows[: self.n]] for u in rows]
+        values = [softmax(row) for row in values] if kernel == "softmax" else values
+        return arb_mat(values) * number(weight)
+
+    def matrix(self) -> arb_mat:
+        empty = arb_mat(self.points.nrows(), self.n)
+        return sum((self.head(**head) for head in self.heads), empty)
+
+    def step(self, values: Row, step: int) -> Row:
+        left = self.y - arb_mat(self.n, self.y.ncols(), values[: self.n * self.y.ncols()])
+        learnt, own = (self.kernel * left).entries(), (left * self.noise).entries()
+        own += [ZERO] * (len(learnt) - len(own))
+        if self.moves:
+            move = self.moves[step if len(self.moves) > 1 else 0]
+            examples = arb_mat(self.points.tolist()[: self.n])
+            self.points = self.points + self.kernel * examples * move
+            self.kernel = self.matrix()
+        return [v + self.sizes[step] * (a + b) for v, a, b in zipped(values, learnt, own)]
+
+
+def require(condition: bool, what: str) -> None:
+    if not condition:
+        raise RefusedError(what)
+
+
+def number(text: str) -> arb:
+    value = float.fromhex(text)  # such as "0x1.8p+1", an exact binary fraction
+    require(arb(value).is_finite() and value.hex() == text, "a number is not a finite double")
+    return arb(value)
+
+
+def count(value: int) -> int:
+    require(type(value) is int and value > 0, "a count is not a positive whole number")
+    return value
+
+
+def rows_of(data: Any) -> Rows:
+    rows = [[number(entry) for entry in row] for row in data]
+    require(len({len(row) for row in rows}) <= 1, "a matrix has rows of different lengths")
+    return rows
+
+
+def once(pairs: list[tuple[str, Any]]) -> Data:
+    require(len(dict(pairs)) == len(pairs), "a name occurs twice")
+    return dict(pairs)
+
+
+ROWS = ("x", "y", "queries")
+KINDS: dict[str, Any] = {"network": Network, "linear": Linear, "function": Function}
+
+
+def enclosures(problem: Data, data: Data, n_steps: int, bits: int) -> Iterator[Row]:
+    """What exact descent makes of the data after every step, as balls of `bits` bits."""
+    with ctx.workprec(bits):
+        kind, (x, y, queries) = KINDS[problem["kind"]], (rows_of(data[name]) for name in ROWS)
+        fields = {"kind", *kind.fields.split()} | {"initial", *ROWS}
+        require({*problem, *data} == fields, "it has other fields than it should")
+        require(len(x) == len(y) > 0, "it has not as many labels as examples")
+        trained, numbers = kind(x, y, queries, problem), [number(n) for n in data["initial"]]
+        require(len(numbers) == trained.n_numbers, "its start does not fit its problem")
+        for step in range(n_steps):
+            numbers = trained.step(numbers, step)
+            yield numbers
+
+
+def check(text: bytes) -> Data:
+    """The certificate that `text` is, if all that it claims is true."""
+    certificate: Data = json.loads(text, object_pairs_hook=once)
+    require(certificate["version"] == VERSION, f"this program reads version {VERSION} only")
+    seal = certificate["sha256"].encode()
+    unsealed = text.replace(b'"sha256": "' + seal, b'"sha256": "', 1)
+    require(hashlib.sha256(unsealed).hexdigest().encode() == seal, "it does not match its own seal")
+    steps, allowed, bits = (certificate[name] for name in ("steps", "distances", "bits"))
+    sentence = CLAIM.format(len(steps), float.fromhex(allowed[-1]))
+    require(count(bits) <= MOST_BITS, f"it asks for more than {MOST_BITS} bits")
+    require(certificate["claim"] == sentence, f"it claims more or less than this: {sentence}")
+    exact = enclosures(certificate["problem"], certificate["data"], len(steps), bits)
+    for step, (balls, given, distance) in enumerate(zipped(exact, steps, allowed), start=1):
+        limit = number(distance)
+        near = [(ball - number(entry)).abs_upper() <= limit for ball, entry in zipped(balls, given)]
+        require(all(near), f"step {step} is not as close to exact descent as it claims")
+    return certificate
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="icgd-check", description="Check a certificate of icgd.")
+    parser.add_argument("certificate", type=Path, help="the certificate, a JSON file")
+    for name in ("file", "data"):
+        parser.add_argument(f"--{name}", type=Path, help=f"the {name} that it must be about")
+    options = parser.parse_args(arguments)
+    try:
+        certificate = check(options.certificate.read_bytes())
+        for name, path in (("file", options.file), ("data", options.data)):
+            found = None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+            require(found in (None, certificate[f"{name}_sha256"]), f"{path} is another {name}")
+    except Exception as error:  # whatever is wrong with it, it is not accepted
+        why = str(error) if isinstance(error, RefusedError) else f"{type(error).__name__}: {error}"
+        print(f"Refused: {options.certificate}: {why}.")
+        return 1
+    print(f"Accepted: {certificate['claim']}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
