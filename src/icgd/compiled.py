@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from icgd.backends.run import OnProgress, Run, RunOptions
 from icgd.certificates.abstract_bounds import AbstractBounds
 from icgd.certificates.certificate import Certificate
 from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.proof import Proof, Sources, prove
 from icgd.certificates.registry import bounds_of
 from icgd.errors import OverflowedRunError, SettingError
 from icgd.layers.transformer import Transformer
@@ -161,6 +163,39 @@ class Compiled:
     def _bounds(self, dtype: torch.dtype, n_tokens: int, backend: str) -> AbstractBounds:
         how = Arithmetic.of(dtype, n_tokens, backend_named(backend).name)
         return bounds_of(self.problem, self.program, how)
+
+    def certify(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        queries: Any = None,
+        initial: Any = None,
+        seed: int | None = None,
+        backend: str = "fused",
+        dtype: str | torch.dtype = "float64",
+        files: tuple[Path | None, Path | None] = (None, None),
+        on_progress: OnProgress | None = None,
+    ) -> Proof:
+        """Run on one task, and prove its distance from exact descent in real numbers.
+
+        The certificate is written to `path`, if there is one. `icgd-check` accepts or refuses it
+        without icgd. `files` are those that the transformer and the data were read from; the
+        certificate then names their SHA-256. It needs the extra `proofs`.
+        """
+        task = self.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
+        history = self.run_task(task, backend=backend).parameters
+        transformer = {
+            "construction": self.program.construction,
+            "backend": backend,
+            "dtype": str(task.x.dtype).removeprefix("torch."),
+        }
+        sources = Sources(transformer, *files)
+        proof = prove(self.problem, task, history, sources, on_progress)
+        if path is not None:
+            proof.save(path)
+        return proof
 
     def summary(self, n_tokens: int | None = None) -> Summary:
         """The numbers of layers, heads, weights and FLOPs, counted without building a weight.

@@ -13,6 +13,7 @@ from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.linear_bound import LinearBounds
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
+from icgd.certificates.rigorous import rigorous_trajectory
 from icgd.choice import choose
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
@@ -70,20 +71,24 @@ def verify(
     seed: int | None = None,
     backend: str = "fused",
     dtype: str | torch.dtype = "float64",
+    rigorous: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Report:
     """Run `compiled`, and compare every step with the real algorithm and with what was proved.
 
     The real algorithm runs in float64 on the same data from the same initial weights. The values
     of a kernel machine's function at `queries` are compared as well; the weights of a network do
-    not depend on queries.
+    not depend on queries. With `rigorous` (and the extra `proofs`) exact descent in real numbers is
+    enclosed too, and the distance of the whole run from it is proved.
     """
     instance("compiled", compiled, Compiled)
     task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
     problem, program = compiled.problem, compiled.program
-    run = compiled.run_task(task, backend=backend, on_progress=_part(on_progress, 0))
+    running, bounding, enclosing = (_part(on_progress, part, 2 + rigorous) for part in range(3))
+    run = compiled.run_task(task, backend=backend, on_progress=running)
     history, real = run.parameters, problem.oracle.train(task, program.n_steps)
-    bounds = compiled.bounds_for(task, backend).run(task, history, real, _part(on_progress, 1))
+    bounds = compiled.bounds_for(task, backend).run(task, history, real, bounding)
+    exact = rigorous_trajectory(problem, task, history, enclosing) if rigorous else None
     return Report(
         certificate=compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype),
         step_errors=stepwise_errors(problem, task, history),
@@ -94,12 +99,13 @@ def verify(
         backend=backend,
         dtype=str(task.x.dtype).removeprefix("torch."),
         paper_trajectory=bounds.paper,
+        rigorous=exact,
     )
 
 
-def _part(on_progress: OnProgress | None, part: int) -> OnProgress | None:
-    """The callback for the first (0) or the second (1) of two parts of the same length."""
-    return on_progress and (lambda done, total: on_progress(part * total + done, 2 * total))
+def _part(on_progress: OnProgress | None, part: int, n_parts: int) -> OnProgress | None:
+    """The callback for one of several parts of the same length, counted from 0."""
+    return on_progress and (lambda done, total: on_progress(part * total + done, n_parts * total))
 
 
 def guarantee(

@@ -8,6 +8,7 @@ from enum import Enum
 from torch import Tensor
 
 from icgd.certificates.near_kinks import NearKinks
+from icgd.certificates.rigorous import Trajectory
 
 
 class Verdict(Enum):
@@ -46,7 +47,7 @@ class Report:
     this run, those of `certificate` (a) for every run. Each is the largest over all weights.
     `paper_trajectory` (c) is the paper's line for the whole run, if it has one. It takes for
     granted that no step expands distances, so that a run may exceed it, and no verdict depends on
-    it.
+    it. `rigorous` is the proved distance of the whole run from exact descent, if it was asked for.
     """
 
     certificate: Certificate
@@ -58,6 +59,7 @@ class Report:
     backend: str
     dtype: str
     paper_trajectory: Tensor | None = None
+    rigorous: Trajectory | None = None
 
     @property
     def beyond_paper(self) -> int | None:
@@ -76,5 +78,6 @@ class Report:
             self.step_errors <= self.certificate.domain_step,
             self.trajectory_errors <= self.trajectory_bounds,
             self.trajectory_errors <= self.certificate.domain_trajectory,
+            *((self.rigorous.least <= self.trajectory_bounds,) if self.rigorous else ()),
         )
         return Verdict.HOLDS if all(bool(part.all()) for part in within) else Verdict.BROKEN

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from icgd import __version__
+from icgd.cli.certify import certify
 from icgd.cli.compare import compare
 from icgd.cli.compile import compile
 from icgd.cli.demo import demo
@@ -30,7 +31,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for each in (demo, compile, run, verify, guarantee, size, compare, theorems, resources, reproduce):
+COMMANDS = (
+    demo,
+    compile,
+    run,
+    verify,
+    certify,
+    guarantee,
+    size,
+    compare,
+    theorems,
+    resources,
+    reproduce,
+)
+for each in COMMANDS:
     app.command()(each)
 
 

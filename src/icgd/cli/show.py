@@ -206,6 +206,9 @@ def print_report(report: Report) -> None:
         ("the whole run", *_bounded(*run), *paper[1:]),
     ]
     names = ("", "measured", "(b) this run", "(a) any data", *(["(c) paper"] if paper else []))
+    if report.rigorous:
+        names = (*names, "rigorous")
+        rows = [(*rows[0], ""), (*rows[1], error_text(largest(report.rigorous.distances)))]
     how = f"{report.backend} backend, {report.dtype}"
     print_columns(f"Largest error of anything learnt, and its proved bounds ({how})", names, rows)
     output.print(f"Near-kink events: {report.near_kinks.count:,}")

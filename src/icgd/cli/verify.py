@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from icgd.certificates.certificate import Verdict
@@ -20,9 +22,15 @@ def verify(
     seed: Seed = 0,
     backend: BackendName = "fused",
     dtype: DtypeName = "float64",
+    rigorous: Annotated[
+        bool, typer.Option("--rigorous", help="Prove the distance of the whole run by balls.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare every step with real gradient descent, and with what was proved.
+
+    With --rigorous exact descent in real numbers is enclosed as well, which takes about 60 times as
+    long as the run.
 
     The exit code is 0 if every bound holds and 1 if one is broken.
 
@@ -38,6 +46,7 @@ def verify(
             seed=seed,
             backend=backend,
             dtype=dtype,
+            rigorous=rigorous,
             on_progress=on_progress,
         )
     if as_json:

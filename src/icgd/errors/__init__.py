@@ -8,7 +8,12 @@ from icgd.errors.data import DataError, DomainError, SeparableDataError
 from icgd.errors.files import ExportError, FileError
 from icgd.errors.problems import KernelError, UnsupportedActivationError, UnsupportedProblemError
 from icgd.errors.program import LayoutError, ProgramError
-from icgd.errors.runs import DenseSizeError, InterruptedRunError, OverflowedRunError
+from icgd.errors.runs import (
+    DenseSizeError,
+    InterruptedRunError,
+    OverflowedRunError,
+    ProofError,
+)
 from icgd.errors.settings import SettingError, ToleranceError
 from icgd.errors.training import CheckpointError, DistributionError, SweepError, TrainingError
 from icgd.errors.warnings import BoxWarning, DivergenceWarning, PrecisionWarning
@@ -31,6 +36,7 @@ __all__ = [
     "OverflowedRunError",
     "PrecisionWarning",
     "ProgramError",
+    "ProofError",
     "SeparableDataError",
     "SettingError",
     "SweepError",

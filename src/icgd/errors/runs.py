@@ -97,3 +97,20 @@ class DenseSizeError(IcgdError, MemoryError):
             f"{available / 2**30:.1f} GiB may be used, {limit}. "
             "Run with backend='fused', which needs no weights."
         )
+
+
+class ProofError(IcgdError, ArithmeticError):
+    """A run cannot be certified."""
+
+    @classmethod
+    def no_steps(cls) -> ProofError:
+        return cls(
+            "The run has no steps, so there is nothing to certify. Compile at least one step."
+        )
+
+    @classmethod
+    def unbounded(cls, step: int, bits: int) -> ProofError:
+        return cls(
+            f"Nothing can be proved of step {step}: {bits} bits enclose exact descent by no finite "
+            "interval. Certify fewer steps, or take a smaller step size."
+        )

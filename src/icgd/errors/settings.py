@@ -82,6 +82,13 @@ class SettingError(IcgdError, ValueError):
         return cls("A kernel machine starts from the function 0; leave `initial` out.")
 
     @classmethod
+    def own_kernel(cls, name: str) -> SettingError:
+        return cls(
+            f"The kernel {name!r} is a function of your own, which no rigorous proof can enclose. "
+            "Use one of icgd's kernels, or leave the rigorous proof out."
+        )
+
+    @classmethod
     def only_linear_models(cls, construction: str) -> SettingError:
         return cls(
             "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, "

@@ -34,6 +34,11 @@ def as_rows(name: str, matrix: object) -> Rows:
     return tuple(tuple(row) for row in tensor.tolist())
 
 
+def unit_rows(factor: float, width: int) -> Rows:
+    """The matrix factor * I as plain data."""
+    return tuple(tuple(factor * (i == j) for j in range(width)) for i in range(width))
+
+
 def as_matrix(rows: Rows, like: Tensor) -> Tensor:
     """Plain data as a tensor, rounded once to the precision of `like`."""
     return torch.tensor(rows, dtype=torch.float64).to(like)

@@ -19,7 +19,7 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from icgd.errors import SettingError
-from icgd.problems.kernel_machine import Rows, as_rows
+from icgd.problems.kernel_machine import Rows, as_rows, unit_rows
 from icgd.problems.settings import count, finite, is_sequence, positive, settle
 
 LEAST_SHARE = 1e-14
@@ -101,7 +101,7 @@ class FunctionalStep:
         part = self.transforms[step if len(self.transforms) > 1 else 0]
         if not isinstance(part, float):
             return part
-        return tuple(tuple(part * (i == j) for j in range(width)) for i in range(width))
+        return unit_rows(part, width)
 
 
 def _as_step_size(value: object) -> float | tuple[float, ...]:

@@ -21,12 +21,30 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError
-from icgd.problems.kernel_machine import KernelMachine, as_matrix
+from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_matrix, unit_rows
+from icgd.problems.kernels import SHAPES
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
 from icgd.problems.spectrum import divergence
 from icgd.problems.task import Task
 from icgd.problems.updates import FunctionalStep
 from icgd.shapes import History, Inputs, KernelMatrix, Labels, Parameters, Predictions, Queries
+
+
+def _hex(rows: Rows | None) -> list[list[str]]:
+    return [[entry.hex() for entry in row] for row in rows or ()]
+
+
+def _described(head: KernelHead, width: int) -> dict[str, Any]:
+    """A head in the words of a certificate: nothing is left to a default."""
+    if head.function.is_own:
+        raise SettingError.own_kernel(head.kernel)
+    shape = SHAPES.get(head.kernel, 0.0) if head.shape is None else head.shape
+    return {
+        "kernel": head.kernel,
+        "transform": _hex(head.transform or unit_rows(1.0, width)),
+        "weight": head.weight.hex(),
+        "shape": float(shape).hex(),
+    }
 
 
 @dataclass(frozen=True)
@@ -90,6 +108,17 @@ class FunctionOracle(AbstractOracle):
             return after.flatten(-2)
 
         return step
+
+    def described(self, task: Task, n_steps: int) -> dict[str, Any]:
+        update, width = self.update, self.target.input_width
+        n_transforms = len(update.transforms)
+        return {
+            "kind": "function",
+            "heads": [_described(head, width) for head in self.target.heads],
+            "step_sizes": [update.size_of(step).hex() for step in range(n_steps)],
+            "noise": update.noise.hex(),
+            "transforms": [_hex(update.transform_of(step, width)) for step in range(n_transforms)],
+        }
 
     def train(self, task: Task, n_steps: int) -> History:
         """The function's values at all tokens before the first step and after every step."""

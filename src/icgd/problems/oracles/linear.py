@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -113,6 +114,19 @@ class LinearOracle(AbstractOracle):
             return moved if update.box is None else moved.clamp(-update.box, update.box)
 
         return step
+
+    def described(self, task: Task, n_steps: int) -> dict[str, Any]:
+        update, box = self.update, self.update.box
+        return {
+            "kind": "linear",
+            "link": self.target.link,
+            "intercept": self.target.intercept,
+            "reduction": self.target.reduction,
+            "step_size": step_size(self.target, update, task.x).hex(),
+            "l2": update.l2.hex(),
+            "l1": update.l1.hex(),
+            "box": None if box is None else box.hex(),
+        }
 
     def descend(self, task: Task, *, tolerance: float, most_steps: int) -> Descent:
         """Exact updates until none changes a coefficient of any task by more than `tolerance`.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -118,6 +119,20 @@ class NetworkOracle(AbstractOracle):
             return moved.clamp(-self.update.box, self.update.box)
 
         return step
+
+    def described(self, task: Task, n_steps: int) -> dict[str, Any]:
+        target, update = self.target, self.update
+        return {
+            "kind": "network",
+            "widths": list(target.widths),
+            "activation": target.activation,
+            "output_activation": target.output_activation,
+            "biases": target.biases,
+            "loss": self.loss,
+            "step_size": update.step_size.hex(),
+            "box": update.box.hex(),
+            "batch_size": update.batch_size,
+        }
 
     def gradient(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:
         """The gradient of the risk on the examples of a step."""

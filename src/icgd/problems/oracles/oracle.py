@@ -96,6 +96,14 @@ class AbstractOracle(ABC):
         return torch.stack(after, dim=-2) if after else before
 
     @abstractmethod
+    def described(self, task: Task, n_steps: int) -> dict[str, Any]:
+        """The problem in the words of a certificate, which docs/certificates.md lists.
+
+        All numbers are exact binary fractions such as "0x1.8p+1". Raises `SettingError` if
+        something about it is a function of the user's.
+        """
+
+    @abstractmethod
     def predict(self, task: Task, weights: Parameters) -> Predictions:
         """What the trained target says at the queries."""
 

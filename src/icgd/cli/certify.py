@@ -1,0 +1,52 @@
+"""`icgd certify`: a run that carries the proof of how close it is to exact descent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icgd.cli import show
+from icgd.cli.csv_data import read_examples
+from icgd.cli.options import AsJson, BackendName, CompiledFile, Data, DtypeName, Labels, Seed
+from icgd.cli.progress import progress
+from icgd.pipeline import load
+
+
+def certify(
+    file: CompiledFile,
+    data: Data,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The certificate to write, a JSON file.")
+    ] = Path("run.cert.json"),
+    label: Labels = None,
+    seed: Seed = 0,
+    backend: BackendName = "fused",
+    dtype: DtypeName = "float64",
+    as_json: AsJson = False,
+) -> None:
+    """Run on a table, and write a certificate that icgd-check accepts without icgd.
+
+    It proves how far the weights are from exact gradient descent in real numbers after every step.
+
+    Example: icgd certify run.safetensors train.csv -o run.cert.json
+    """
+    compiled = load(file)
+    examples = read_examples(data, compiled.problem.target, label)
+    with progress("proving") as on_progress:
+        proof = compiled.certify(
+            examples.inputs,
+            examples.labels,
+            path=out,
+            seed=seed,
+            backend=backend,
+            dtype=dtype,
+            files=(file, data),
+            on_progress=on_progress,
+        )
+    if as_json:
+        facts = {"claim": proof.claim, "distances": proof.distances, "bits": proof.bits}
+        show.print_json({**facts, "file": str(out)})
+    else:
+        show.output.print(f"{proof.claim}\nWritten to {out}. Check it with: icgd-check {out}")
