@@ -14,12 +14,14 @@ import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from flint import arb, arb_mat, ctx
 
 VERSION, MOST_BITS, ZERO, ONE, FLAGS = 1, 2**16, arb(0), arb(1), {False: 0, True: 1}
+ROWS, DEGREES = ("x", "y", "queries"), {float(degree): degree for degree in range(1, 33)}
 CLAIM = (
     "After each of {} steps every number of the run lies within its stated distance of exact"
     " descent on the same data from the same start; at the end, within {}."
@@ -34,18 +36,18 @@ class RefusedError(Exception):
     """Why a certificate is not accepted, in one sentence."""
 
 
-def sigmoid(z: arb) -> arb:
-    return (1 + (z / 2).tanh()) / 2
-
-
-def normal(z: arb) -> arb:
-    return (-z / arb(2).sqrt()).erfc() / 2
-
-
 def kinked(leak: arb, z: arb) -> tuple[arb, arb]:  # a ball that holds the kink keeps both sides
     return z.max(leak * z), ONE if z > 0 else leak if z <= 0 else leak.union(ONE)
 
 
+LINKS: dict[str, Callable[[arb], arb]] = {
+    "identity": lambda z: z,
+    "logistic": lambda z: (1 + (z / 2).tanh()) / 2,
+    "probit": lambda z: (-z / arb(2).sqrt()).erfc() / 2,
+    "poisson": lambda z: z.exp(),
+    "softplus": lambda z: z.exp().log1p(),
+}
+sigmoid, normal = LINKS["logistic"], LINKS["probit"]
 ACTIVATIONS: dict[str, Callable[[arb], tuple[arb, arb]]] = {
     "identity": lambda z: (z, ONE),
     "relu": partial(kinked, ZERO),
@@ -55,13 +57,6 @@ ACTIVATIONS: dict[str, Callable[[arb], tuple[arb, arb]]] = {
     "silu": lambda z: (z * (s := sigmoid(z)), s + z * s * (1 - s)),
     "gelu": lambda z: (z * (p := normal(z)), p + z * (-z * z / 2).exp() / (2 * arb.pi()).sqrt()),
     "softplus": lambda z: (z.exp().log1p(), sigmoid(z)),
-}
-LINKS: dict[str, Callable[[arb], arb]] = {
-    "identity": lambda z: z,
-    "poisson": lambda z: z.exp(),
-    "softplus": lambda z: z.exp().log1p(),
-    "logistic": sigmoid,
-    "probit": normal,
 }
 
 
@@ -89,8 +84,6 @@ LOSS_SLOPES: dict[str, Callable[[Row, Row], Row]] = {
 
 class Network:
     """w <- clip(w - step_size * gradient, -box, box), risk (1 / 2n) sum_i loss(p_i, y_i)."""
-
-    fields = "widths activation output_activation biases loss step_size box batch_size"
 
     def __init__(self, x: Rows, y: Rows, queries: Rows, of: Data) -> None:
         widths, self.x, self.y = [count(width) for width in of["widths"]], x, y
@@ -130,8 +123,6 @@ class Network:
 class Linear:
     """w <- clip(S(w - step_size * (gradient + l2 * w))), S the soft threshold by step_size * l1."""
 
-    fields = "link intercept reduction step_size l2 l1 box"
-
     def __init__(self, x: Rows, y: Rows, queries: Rows, of: Data) -> None:
         one = [ONE] * FLAGS[of["intercept"]]  # no penalty applies to its coefficient
         self.x, self.y = arb_mat([row + one for row in x]), arb_mat(y)
@@ -156,12 +147,13 @@ def inner(u: Row, w: Row) -> arb:
 
 
 def square(u: Row, w: Row) -> arb:
-    return sum(((a - b) ** 2 for a, b in zipped(u, w)), ZERO).nonnegative_part()
+    return sum(((a - b) * (a - b) for a, b in zipped(u, w)), ZERO)
 
 
 def matern(u: Row, w: Row, shape: float) -> arb:
-    scaled = (2 * arb(shape) * square(u, w)).sqrt()
-    factors = {0.5: ONE, 1.5: 1 + scaled, 2.5: 1 + scaled + scaled**2 / 3}
+    z = 2 * arb(shape) * square(u, w)
+    scaled = z.sqrt() if z >= 0 else ZERO.union(z.upper().sqrt())
+    factors = {0.5: ONE, 1.5: 1 + scaled, 2.5: 1 + scaled + scaled * scaled / 3}
     return factors[shape] * (-scaled).exp()
 
 
@@ -170,7 +162,7 @@ KERNELS: dict[str, Callable[[Row, Row, float], arb]] = {
     "relu": lambda u, w, shape: inner(u, w).max(ZERO),
     "exp": lambda u, w, shape: inner(u, w).exp(),
     "softmax": lambda u, w, shape: inner(u, w),  # `head` takes the softmax of each row
-    "polynomial": lambda u, w, shape: (1 + inner(u, w)) ** int(shape),
+    "polynomial": lambda u, w, shape: prod([1 + inner(u, w)] * DEGREES[shape], start=ONE),
     "rbf": lambda u, w, shape: (-square(u, w) / 2).exp(),
     "laplace": lambda u, w, shape: (-sum((abs(a - b) for a, b in zipped(u, w)), ZERO)).exp(),
     "matern": matern,
@@ -179,8 +171,6 @@ KERNELS: dict[str, Callable[[Row, Row, float], arb]] = {
 
 class Function:
     """f <- f + step_size * (K + noise I) (y - f), its values at all examples and queries."""
-
-    fields = "heads step_sizes noise transforms"
 
     def __init__(self, x: Rows, y: Rows, queries: Rows, of: Data) -> None:
         self.heads, self.y, self.n = of["heads"], arb_mat(y), len(x)
@@ -239,16 +229,22 @@ def once(pairs: list[tuple[str, Any]]) -> Data:
     return dict(pairs)
 
 
-ROWS = ("x", "y", "queries")
-KINDS: dict[str, Any] = {"network": Network, "linear": Linear, "function": Function}
+KINDS: dict[str, tuple[Any, str]] = {
+    "network": (
+        Network,
+        "widths activation output_activation biases loss step_size box batch_size",
+    ),
+    "linear": (Linear, "link intercept reduction step_size l2 l1 box"),
+    "function": (Function, "heads step_sizes noise transforms"),
+}
 
 
 def enclosures(problem: Data, data: Data, n_steps: int, bits: int) -> Iterator[Row]:
     """What exact descent makes of the data after every step, as balls of `bits` bits."""
     with ctx.workprec(bits):
-        kind, (x, y, queries) = KINDS[problem["kind"]], (rows_of(data[name]) for name in ROWS)
-        fields = {"kind", *kind.fields.split()} | {"initial", *ROWS}
-        require({*problem, *data} == fields, "it has other fields than it should")
+        (kind, fields), (x, y, queries) = KINDS[problem["kind"]], [rows_of(data[n]) for n in ROWS]
+        known = {"kind", *fields.split(), "initial", *ROWS}
+        require({*problem, *data} == known, "it has other fields than it should")
         require(len(x) == len(y) > 0, "it has not as many labels as examples")
         trained, numbers = kind(x, y, queries, problem), [number(n) for n in data["initial"]]
         require(len(numbers) == trained.n_numbers, "its start does not fit its problem")
