@@ -1,0 +1,327 @@
+"""The checker by itself: what it accepts, and everything that it must refuse."""
+
+import ast
+import hashlib
+import json
+import random
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+import icgd
+import icgd_check
+from icgd.certificates.proof import Sources, rounded_up
+from icgd.errors import DataError, FileError, ProofError
+from tests.cases import make_case
+from tests.linear_cases import compiled_of, data, problem_of
+
+SOURCE = Path(icgd_check.__file__)
+
+
+@cache
+def certificate():
+    """A certificate of 5 steps of a small network."""
+    case = make_case(icgd.MLP((2, 3, 1), "tanh"), "squared", n_examples=4)
+    compiled = icgd.compile(case.problem, "softmax-stack", n_steps=5)
+    return compiled.certify(case.x, case.y, seed=1).text
+
+
+@pytest.fixture
+def check(tmp_path, capsys):
+    """Check a text or fields: the exit code and what is printed."""
+
+    def run(content, *options):
+        path = tmp_path / "run.cert.json"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        code = icgd_check.main([str(path), *options])
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def sealed(fields):
+    """The fields as a text whose seal is right."""
+    body = {"sha256": "", **{name: part for name, part in fields.items() if name != "sha256"}}
+    text = json.dumps(body)
+    seal = hashlib.sha256(text.encode()).hexdigest()
+    return text.replace('"sha256": ""', f'"sha256": "{seal}"', 1)
+
+
+def changed(**parts):
+    return sealed({**json.loads(certificate()), **parts})
+
+
+def test_it_is_one_short_file_without_icgd():
+    lines = SOURCE.read_text().splitlines()
+    assert len(lines) <= 300
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(SOURCE.read_text()))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert imported - set(sys.stdlib_module_names) == {"flint"}
+
+
+def test_it_runs_alone_and_never_imports_icgd(tmp_path):
+    path = tmp_path / "run.cert.json"
+    path.write_text(certificate())
+    copy = tmp_path / "checker.py"
+    copy.write_bytes(SOURCE.read_bytes())
+    program = (
+        "import runpy, sys\n"
+        f"sys.argv = ['checker.py', {str(path)!r}]\n"
+        "try: runpy.run_path('checker.py', run_name='__main__')\n"
+        "finally: print(sorted({'icgd', 'torch', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    accepted, loaded = done.stdout.splitlines()
+    assert accepted.startswith("Accepted: After each of 5 steps every number of the run lies")
+    assert loaded == "[]"
+    assert done.stderr == ""
+
+
+def certify_function():
+    machine = icgd.KernelMachine(2, (icgd.KernelHead("rbf"), icgd.KernelHead("linear", weight=0.2)))
+    update = icgd.FunctionalStep((0.2, 0.1, 0.3), noise=0.1, transforms=0.01)
+    problem = icgd.Problem(machine, "squared", update, icgd.Domain(1.0, 1.0))
+    x, y = torch.rand(4, 2, dtype=torch.float64), torch.rand(4, 1, dtype=torch.float64)
+    return icgd.compile(problem, n_steps=3).certify(x, y, queries=x[:2] / 2)
+
+
+def certify_linear():
+    x, y, _ = data()
+    return compiled_of(problem_of("logistic")).certify(x, y)
+
+
+def certify_chain():
+    update = icgd.GradientStep(0.3, 1.0, batch_size=2)
+    problem = icgd.Problem(
+        icgd.MLP((2, 3, 1), "relu", biases=True), "squared", update, icgd.Domain(1.0, 1.0)
+    )
+    x, y = torch.rand(5, 2, dtype=torch.float64), torch.rand(5, 1, dtype=torch.float64)
+    return icgd.compile(problem, "cot-network", n_steps=4).certify(x, y, seed=1)
+
+
+@pytest.mark.parametrize("make", [certify_function, certify_linear, certify_chain])
+def test_runs_of_every_kind_are_accepted(check, make):
+    code, printed = check(make().text)
+    assert (code, printed.split(":")[0]) == (0, "Accepted")
+
+
+def test_a_thousand_changed_digits_are_all_refused(check):
+    text, chooser = certificate(), random.Random(0)
+    places = [place for place, mark in enumerate(text) if mark in "0123456789abcdef"]
+    for place in chooser.sample(places, 1000):
+        other = chooser.choice([mark for mark in "0123456789abcdef" if mark != text[place]])
+        code, printed = check(text[:place] + other + text[place + 1 :])
+        assert (code, printed[:8]) == (1, "Refused:"), (place, other)
+
+
+def test_a_smaller_distance_is_refused_and_its_step_is_named(check):
+    distances = json.loads(certificate())["distances"]
+    for step in range(1, 5):
+        smaller = list(distances)
+        smaller[step - 1] = (0.9 * float.fromhex(distances[step - 1])).hex()
+        code, printed = check(changed(distances=smaller))
+        assert code == 1
+        assert f"step {step} is not as close to exact descent as it claims" in printed
+
+
+@pytest.mark.parametrize("name", ["x", "y", "initial"])
+def test_altered_data_are_refused_at_the_first_step(check, name):
+    data = json.loads(certificate())["data"]
+    rows = data[name] if name == "initial" else data[name][0]
+    rows[0] = (float.fromhex(rows[0]) + 1e-6).hex()
+    code, printed = check(changed(data=data))
+    assert code == 1
+    assert "step 1 is not as close" in printed
+
+
+def test_altered_weights_are_refused_at_their_step(check):
+    steps = json.loads(certificate())["steps"]
+    steps[2][4] = (float.fromhex(steps[2][4]) + 1e-9).hex()
+    assert "step 3 is not as close" in check(changed(steps=steps))[1]
+
+
+def test_another_problem_is_refused(check):
+    problem = json.loads(certificate())["problem"]
+    for part in (
+        {"step_size": (0.25).hex()},
+        {"activation": "sigmoid"},
+        {"loss": "huber"},
+        {"box": (0.1).hex()},
+        {"batch_size": 2},
+        {"biases": True},
+        {"widths": [2, 1, 3]},
+        {"momentum": "0x0.0p+0"},
+        {"kind": "linear"},
+        {"kind": "quantum"},
+    ):
+        assert check(changed(problem={**problem, **part}))[0] == 1, part
+
+
+def test_a_claim_that_says_more_is_refused(check):
+    claim = json.loads(certificate())["claim"]
+    for other in (claim.replace("5 steps", "9 steps"), claim + " It is optimal.", ""):
+        code, printed = check(changed(claim=other))
+        assert code == 1
+        assert "it claims more or less than this" in printed
+
+
+BAD = {
+    "empty": b"",
+    "not utf-8": b"\xff\xfe\x00",
+    "no object": b"[]",
+    "a number": b"3",
+    "deep": b"[" * 100_000,
+    "NaN": b'{"version": NaN}',
+    "twice": b'{"version": 1, "version": 1}',
+    "future": b'{"version": 2}',
+    "no seal": b'{"version": 1}',
+    "huge integer": b'{"version": 1' + b"0" * 5000 + b"}",
+}
+
+
+@pytest.mark.parametrize("content", BAD.values(), ids=BAD)
+def test_what_is_no_certificate_is_refused_in_one_line(check, content):
+    code, printed = check(content)
+    assert code == 1
+    assert printed.startswith("Refused: ")
+    assert printed.count("\n") == 1
+
+
+def test_a_version_of_the_future_says_what_is_read(check):
+    assert "this program reads version 1 only" in check(changed(version=2))[1]
+
+
+def test_truncated_files_are_refused(check):
+    text = certificate()
+    for length in (1, 10, 100, len(text) // 2, len(text) - 3):
+        assert check(text[:length])[0] == 1
+
+
+def with_number(text):
+    """The certificate with a number of the first step replaced."""
+    steps = json.loads(certificate())["steps"]
+    steps[0][0] = text
+    return changed(steps=steps)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nan",
+        "inf",
+        "-inf",
+        "0x1p+99999",
+        "0x1p+1023999999999999",
+        "1.5",
+        "",
+        "x",
+        None,
+        1.0,
+        [],
+        True,
+    ],
+)
+def test_numbers_that_are_no_finite_doubles_are_refused(check, text):
+    code, printed = check(with_number(text))
+    assert code == 1
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("bits", [0, -1, 2**16 + 1, 10**30, 1.5, "128", None, True])
+def test_impossible_precisions_are_refused(check, bits):
+    assert check(changed(bits=bits))[0] == 1
+
+
+def test_too_few_bits_prove_nothing(check):
+    assert "step" in check(changed(bits=8))[1]
+
+
+def test_missing_and_foreign_fields_are_refused(check):
+    fields = json.loads(certificate())
+    for name in ("version", "claim", "problem", "data", "bits", "distances", "steps"):
+        assert check(sealed({k: v for k, v in fields.items() if k != name}))[0] == 1, name
+    assert check(changed(data={**fields["data"], "weights": []}))[0] == 1
+    assert check(changed(steps=fields["steps"][:-1]))[0] == 1
+    assert check(changed(steps=[], distances=[]))[0] == 1
+
+
+def test_a_negative_or_infinite_distance_is_refused(check):
+    distances = json.loads(certificate())["distances"]
+    for text in ("-0x1.0p+0", "inf", "nan"):
+        assert check(changed(distances=[text, *distances[1:]]))[0] == 1
+
+
+def test_the_files_of_a_run_are_recognised(check, tmp_path):
+    case = make_case(icgd.MLP((2, 3, 1), "tanh"), "squared", n_examples=4)
+    compiled, file, data = (
+        icgd.compile(case.problem, "relu-stack", n_steps=2),
+        tmp_path / "run.safetensors",
+        tmp_path / "train.csv",
+    )
+    compiled.save(file, weights=False)
+    data.write_text("a,b,y\n")
+    proof = compiled.certify(case.x, case.y, files=(file, data))
+    assert check(proof.text, "--file", str(file), "--data", str(data))[0] == 0
+    code, printed = check(proof.text, "--file", str(data))
+    assert code == 1
+    assert "train.csv is another file" in printed
+    assert check(proof.text, "--data", str(file))[0] == 1
+    assert check(proof.text, "--data", str(tmp_path / "none.csv"))[0] == 1
+    assert check(certificate(), "--file", str(file))[0] == 1
+
+
+def test_a_missing_certificate_is_refused(capsys, tmp_path):
+    assert icgd_check.main([str(tmp_path / "none")]) == 1
+    assert icgd_check.main([str(tmp_path)]) == 1
+    assert capsys.readouterr().out.count("Refused: ") == 2
+
+
+def test_distances_are_rounded_up_to_three_digits():
+    assert rounded_up(1.2341e-13) == 1.24e-13
+    assert rounded_up(0.0) == 0.0
+    for number in (1.23e-13, 0.1, 7.0, 1 / 3, 5e-324, 1.7976931348623157e308):
+        short = rounded_up(number)
+        assert number <= short <= 1.011 * number or short == 5e-324
+
+
+def test_certify_writes_what_it_returns(tmp_path):
+    case = make_case(icgd.MLP((2, 3, 1), "tanh"), "squared")
+    compiled = icgd.compile(case.problem, "relu-stack", n_steps=2)
+    path = tmp_path / "run.cert.json"
+    proof = compiled.certify(case.x, case.y, path=path, seed=3)
+    fields = json.loads(path.read_text())
+    run = compiled.run(case.x, case.y, seed=3).parameters
+    assert path.read_text() == proof.text
+    assert fields["steps"] == [[value.hex() for value in row] for row in run[1:].tolist()]
+    assert tuple(map(float.fromhex, fields["distances"])) == proof.distances
+    assert fields["transformer"] == {
+        "construction": "relu-stack", "backend": "fused", "dtype": "float64"
+    }  # fmt: skip
+
+
+def test_batches_no_steps_and_missing_files_are_refused(tmp_path):
+    case = make_case(icgd.MLP((2, 3, 1), "tanh"), "squared", tasks=(2,))
+    compiled = icgd.compile(case.problem, "relu-stack", n_steps=2)
+    with pytest.raises(DataError, match="one task at a time"):
+        compiled.certify(case.x, case.y)
+    with pytest.raises(ProofError, match="no steps"):
+        icgd.compile(case.problem, "relu-stack", n_steps=0).certify(case.x[0], case.y[0])
+    with pytest.raises(FileError, match="none"):
+        compiled.certify(case.x[0], case.y[0], files=(tmp_path / "none", None))
+    assert Sources({}).file is None
