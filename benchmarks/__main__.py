@@ -22,6 +22,7 @@ from benchmarks import (
     linear,
     memory,
     recursion,
+    rigorous,
     scaling,
     speed,
     start_up,
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "lattices": ("Softmax lattices: identity on [-1, 1], tanh on [-6, 6]", accuracy.lattices),
     "ridge_sums": ("Ridge sums: certified errors on [-2, 2]^2, r = tanh", accuracy.ridge_sums),
     "bounds": ("Bound (b) over the measured step error, random problems", accuracy.bounds),
+    "rigorous": ("Rigorous distance of a run from exact descent, tanh, one thread", rigorous.rows),
     "weights": ("Trained weights, 3-4-4-2 tanh, n = 6, 5 steps, dense backend", accuracy.weights),
     "softmax_weights": (
         "Trained weights of softmax-stack, 3-4-4-2, n = 6, 5 steps, dense backend",

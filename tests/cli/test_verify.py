@@ -44,6 +44,16 @@ def test_the_table_shows_errors_beside_their_bounds(verify):
     assert "HOLDS: every measured error is within its proved bounds." in text
 
 
+def test_the_rigorous_distance_stands_in_the_table_and_in_json(verify):
+    text, data = verify("--rigorous").stdout, json.loads(verify("--rigorous", "--json").stdout)
+    report = icgd.verify(compiled_run(), X, Y, seed=0, rigorous=True)
+    assert "rigorous" in text
+    assert f"{float(report.rigorous.distances.max()):.1e}" in text
+    assert data["rigorous"]["distances"] == report.rigorous.distances.tolist()
+    assert data["rigorous"]["bits"] == report.rigorous.bits
+    assert "rigorous" not in verify().stdout
+
+
 def test_dense_and_float32_reach_the_library(verify):
     data = json.loads(verify("--backend", "dense", "--dtype", "float32", "--json").stdout)
     assert (data["backend"], data["dtype"]) == ("dense", "float32")

@@ -1,7 +1,7 @@
 import pytest
 
 from icgd.errors import runs
-from icgd.errors.runs import DenseSizeError, InterruptedRunError, OverflowedRunError
+from icgd.errors.runs import DenseSizeError, InterruptedRunError, OverflowedRunError, ProofError
 from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
 
 MESSAGES = [
@@ -31,6 +31,15 @@ MESSAGES = [
         "The score <w, x> at step 3, example 4 (counted from 0) is -7.25, but the heads are made "
         "for scores up to 6.5. Compile with a larger Domain(score=...), or use a smaller step size "
         "or box.",
+    ),
+    (
+        made(ProofError.no_steps),
+        "The run has no steps, so there is nothing to certify. Compile at least one step.",
+    ),
+    (
+        made(ProofError.unbounded, 7, 65536),
+        "Nothing can be proved of step 7: 65536 bits enclose exact descent by no finite interval. "
+        "Certify fewer steps, or take a smaller step size.",
     ),
     (
         made(OverflowedRunError.of, "float32", 0.5),

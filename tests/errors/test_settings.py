@@ -51,6 +51,11 @@ MESSAGES = [
         "bound with Domain(score=...), or a smaller box.",
     ),
     (
+        made(SettingError.own_kernel, "mine"),
+        "The kernel 'mine' is a function of your own, which no rigorous proof can enclose. Use one "
+        "of icgd's kernels, or leave the rigorous proof out.",
+    ),
+    (
         made(SettingError.only_linear_models, "relu-stack"),
         "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, cot-glm), "
         "and this is relu-stack. Use verify for its bounds.",
