@@ -1,0 +1,42 @@
+"""The verdict on every statement of cot, and that none of them hangs on the seed."""
+
+import time
+
+import pytest
+
+from icgd.theorems.cot.registry import STATEMENTS
+from icgd.theorems.statement import Verdict
+
+HOLDS = {"Lemma A.1", "Remark 4.1", "Appendix C.1"}
+FAILS = {"Appendix D"}
+
+ASKED = {
+    *(f"Lemma A.{number}" for number in range(1, 6)),
+    "Lemma 3.1",
+    *(f"Theorem 3.{number}" for number in range(1, 4)),
+    *(f"Theorem 4.{number}" for number in range(1, 3)),
+    *(f"Proposition 4.{number}" for number in range(1, 5)),
+    "Remark 4.1",
+}
+
+
+def expected(label: str) -> Verdict:
+    if label in HOLDS:
+        return Verdict.HOLDS
+    return Verdict.FAILS if label in FAILS else Verdict.CORRECTED
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda statement: statement.key)
+def test_the_verdict_comes_in_seconds_and_does_not_hang_on_the_seed_of_the_errata(statement):
+    assert statement.check is not None
+    start = time.process_time()
+    finding = statement.check(3)
+    assert time.process_time() - start < 10
+    assert statement.verdict(finding) is expected(statement.label)
+
+
+def test_all_numbered_statements_are_there_once():
+    labels = [statement.label for statement in STATEMENTS]
+    assert set(labels) >= ASKED
+    assert len({statement.key for statement in STATEMENTS}) == len(labels)
+    assert {statement.paper for statement in STATEMENTS} == {"cot"}
