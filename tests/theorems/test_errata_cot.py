@@ -3,9 +3,8 @@
 import pytest
 
 from icgd.theorems.cot.registry import STATEMENTS
-from icgd.theorems.statement import Finding, Verdict
-
-BY_KEY = {statement.key: statement for statement in STATEMENTS}
+from icgd.theorems.statement import Verdict
+from tests.theorems.cot.findings import BY_KEY, finding_of
 
 # Where the paper is misprinted -> the statements that show it.
 ERRATA = {
@@ -39,12 +38,6 @@ ERRATA = {
 
 # w^(0) = 0 is misprinted for networks; cot has it for linear models alone, where it is right.
 RIGHT_AS_PRINTED = {"w^(0) = 0": "cot-appendix-c.1"}
-
-
-def finding_of(key: str, seed: int = 0) -> Finding:
-    check = BY_KEY[key].check
-    assert check is not None, f"{key} has no check"
-    return check(seed)
 
 
 @pytest.mark.parametrize("row", ERRATA)
