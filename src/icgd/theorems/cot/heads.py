@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from icgd.approximation.lattice import head, identity, line_lattice
-from icgd.theorems.cot.descent import drawn
+from icgd.theorems.cot.descent import Map, drawn
 from icgd.theorems.statement import Comparison, Finding, Statement
 
 SHARPNESS = 40.0
@@ -105,23 +105,42 @@ REACH = 5.0
 """Largest residual of the data below: 3 inputs and weights up to 1, and labels up to 1."""
 
 
-def softmax_step(x: Tensor, y: Tensor, w: Tensor, n_tokens: int, step: float) -> Tensor:
-    """w - step * gradient by n heads: head i reads `n_tokens` tokens made from column i.
+def grid_heads(query: Tensor, columns: Tensor, values: Tensor, points: Tensor) -> Tensor:
+    """One head for each column: token k has the key [L_k column; -L_k^2/2] and its value.
 
-    The query is [w; -1; 1], token k has the key [L_k x_i; L_k y_i; -L_k^2/2] and the value
-    slope(L_k) x_i; the skip connection adds w.
+    The query is [query; 1], over the squared spacing, so that the weights are as wide as the grid.
     """
-    points = torch.linspace(-REACH, REACH, n_tokens, dtype=torch.float64)
-    one = torch.ones(1, dtype=torch.float64)
-    query = torch.cat([w, -one, one])
-    column = torch.cat([x, y[:, None]], dim=-1)
-    keys = points[None, :, None] * column[:, None, :]
-    offsets = (-(points**2) / 2).expand(len(x), -1).unsqueeze(-1)
-    spacing = 2 * REACH / (n_tokens - 1)
-    scores = torch.cat([keys, offsets], dim=-1) @ query / spacing**2
-    values = huber_slope(points)[None, :, None] * x[:, None, :]
-    heads = (torch.softmax(scores, dim=-1).unsqueeze(-1) * values).sum(1)
-    return w - step * heads.sum(0)
+    spacing = points[1] - points[0]
+    keys = points[None, :, None] * columns[:, None, :]
+    offsets = (-(points**2) / 2).expand(len(columns), -1).unsqueeze(-1)
+    lifted = torch.cat([query, torch.ones(1, dtype=torch.float64)])
+    scores = torch.cat([keys, offsets], dim=-1) @ lifted / spacing**2
+    return torch.softmax(scores, dim=-1) @ values
+
+
+def grid(reach: float, n_tokens: int) -> Tensor:
+    """The numbers L_k of the tokens."""
+    return torch.linspace(-reach, reach, n_tokens, dtype=torch.float64)
+
+
+def softmax_step(x: Tensor, y: Tensor, w: Tensor, n_tokens: int, step: float) -> Tensor:
+    """w - step * gradient of the huber loss by n heads: their values are slope(L_k) x_i."""
+    points, one = grid(REACH, n_tokens), torch.ones(1, dtype=torch.float64)
+    columns = torch.cat([x, y[:, None]], dim=-1)
+    slopes = grid_heads(torch.cat([w, -one]), columns, huber_slope(points), points)
+    return w - step * slopes @ x
+
+
+def mean_minus_label(x: Tensor, y: Tensor, w: Tensor, mean: Map, points: Tensor) -> Tensor:
+    """The sum over i of (mean(<w, x_i>) - y_i) x_i by 2n heads.
+
+    The values of one head are mean(L_k) x_i, its query is w. Those of the other are L_k x_i, its
+    query is -1 and its keys hold y_i.
+    """
+    minus_one = -torch.ones(1, dtype=torch.float64)
+    means = grid_heads(w, x, mean(points), points)
+    labels = grid_heads(minus_one, y[:, None], points, points)
+    return (means + labels) @ x
 
 
 def _softmax_error(n_tokens: int, seed: int, n_tasks: int = 200) -> float:
