@@ -38,6 +38,12 @@ def test_the_weights_of_the_block_are_bit_equal_for_all_depths(name):
         assert all(torch.equal(other[key], weights[key]) for key in weights)
 
 
+def test_compiling_at_another_depth_fits_other_grids_and_so_gives_other_weights():
+    shallow, deep = (compiled_of(icgd.MLP((3, *[4] * n, 2), "relu")) for n in (1, 3))
+    pairs = zip(shallow.block().parameters(), deep.block().parameters(), strict=True)
+    assert not all(torch.equal(first, second) for first, second in pairs)
+
+
 @pytest.mark.parametrize("backend", ["fused", "dense"])
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_run_agrees_with_real_descent_on_a_network_of_that_depth(name, backend):
