@@ -186,7 +186,7 @@ def _overshot(penalty: float) -> Comparison:
 
 
 PILING_CLAIM = (
-    "runs from the same convex function, one exact and one off by at most eps at every step, stay "
+    "runs on one convex function, one exact and one off by at most eps at every step, stay "
     "within L eps of each other for steps up to 2/beta, and the second stays within R/2 + L eps of "
     "0, if R >= 2 |w*| and L <= R/(2 eps)."
 )
