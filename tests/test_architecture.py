@@ -48,6 +48,7 @@ KIND_QUESTIONS = {
     "backends/prompt.py:read_learnt": "what was learnt of a function is at the tokens",
     "backends/prompt.py:read_predictions": "slot y holds the negative of a function",
     "cli/linear_options.py:sized_by": "--step-from makes sense for linear models only",
+    "compiled.py:for_depth": "only a chain's block trains networks of every depth",
     "compiled.py:stack": "what only a stack has is refused for a chain, by name",
     "constructions/base.py:why_not": "batches and biases are of networks; two questions",
     "pipeline.py:guarantee": "the theorems promise something of linear models only",

@@ -20,6 +20,7 @@ from icgd.certificates.certificate import Certificate
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.proof import Proof, Sources, prove
 from icgd.certificates.registry import bounds_of
+from icgd.constructions.cot_network import for_depth
 from icgd.errors import OverflowedRunError, SettingError
 from icgd.layers.transformer import Transformer
 from icgd.problems.arrays import dtype_named
@@ -27,6 +28,7 @@ from icgd.problems.entry import as_task, checked_task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, is_sequence, positive
 from icgd.problems.task import Task
+from icgd.program.chain import ChainProgram
 from icgd.program.numbers import beyond
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
@@ -215,6 +217,18 @@ class Compiled:
     def block(self, dtype: str | torch.dtype = "float64") -> nn.Module:
         """The layers that exist as weights: those of a chain's block, or all of a stack."""
         return build_block(self.program, dtype_named(dtype))
+
+    def for_depth(self, depth: int) -> Compiled:
+        """The same block of cot-network at work on a target of `depth` layers.
+
+        Not a weight of the block changes: only the mask, which is no part of it, and what the
+        prompt says of each layer. Hidden layers are as wide as before. Grids cover what they
+        covered; a run that leaves them raises `OverflowedRunError`, so compile the deepest target
+        to have the widest grids.
+        """
+        if not isinstance(self.program, ChainProgram):
+            raise SettingError.not_a_chain(self.program.construction)
+        return Compiled(*for_depth(self.problem, self.program, count("depth", depth)))
 
     def listing(self) -> str:
         """The program as readable text."""

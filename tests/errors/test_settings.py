@@ -6,6 +6,22 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(SettingError.not_a_chain, "relu-stack"),
+        "Only the block of cot-network trains networks of every depth, and this is relu-stack, "
+        "whose layers belong to one depth. Compile with cot-network, or compile the deeper "
+        "problem itself.",
+    ),
+    (
+        made(SettingError.unlike_layers, (2, 3, 4, 1), 5),
+        "depth=5 leaves open how wide the hidden layers are, because those of "
+        "widths=(2, 3, 4, 1) differ. Compile a target whose hidden layers all have one width.",
+    ),
+    (
+        made(SettingError.not_in_block, 3, "tanh"),
+        "A network of depth=3 has layers with the activation tanh, which the block was not "
+        "compiled for. Compile a target that has a hidden layer.",
+    ),
+    (
         made(SettingError.construction_class, "ReluStack"),
         "construction is the class ReluStack; an object of it is expected, which has settings. "
         "Give ReluStack().",

@@ -79,6 +79,10 @@ def test_a_program_as_built_obeys_the_rules():
             changed(1, copy("near.first", "inputs", gate=float("inf"))),
             "layer 1 (router): CopyWhere.gate is inf, expected a finite number",
         ),
+        (
+            replace(PROGRAM, shapes=((9, 3), *PROGRAM.shapes[1:])),
+            f"program: pads to width {PROGRAM.width}, and a layer has 9 units",
+        ),
         (replace(PROGRAM, n_steps=-1), "program: needs layers and a whole number of rounds"),
         (replace(PROGRAM, batch_size=0), "program: has rounds on 0 examples"),
         (

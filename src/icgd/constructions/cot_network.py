@@ -35,7 +35,7 @@ the grid errs, by rounding and by 1e-11 in what is looked up, and a unit on a ki
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import ClassVar
 
@@ -45,6 +45,7 @@ from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
 from icgd.constructions.parts.look_ups import activations_of, largest_output, looked_up
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
+from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY_FUNCTION, Activation
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import Loss
@@ -109,6 +110,33 @@ class CotNetwork(AbstractConstruction):
             batch_size=block.batch_size,
             n_steps=n_steps,
         )
+
+
+def for_depth(problem: Problem, program: ChainProgram, depth: int) -> tuple[Problem, ChainProgram]:
+    """The problem with a target of `depth` layers, and the program that trains it by this block.
+
+    Input, output and hidden layers keep their widths; without a hidden layer, hidden layers get
+    the input's. The mask, the widths and the kinds of layers belong to the depth; the layers of
+    the block, their grids and their gates stay as they are. A run that leaves a grid is stopped.
+    """
+    target = problem.network
+    deeper = replace(target, widths=_widths_at(target.widths, depth))
+    known = {activation.name for activation in activations_of(target)}
+    if missing := [a.name for a in activations_of(deeper) if a.name not in known]:
+        raise SettingError.not_in_block(depth, missing[0])
+    kinds = tuple(_kind(activation) for activation in activations_of(deeper))
+    program = replace(program, shapes=deeper.matrix_shapes, kinds=kinds)
+    return replace(problem, target=deeper), program
+
+
+def _widths_at(widths: tuple[int, ...], depth: int) -> tuple[int, ...]:
+    """The widths of a target of `depth` layers, whose hidden layers are all alike."""
+    if depth == len(widths) - 1:
+        return widths
+    hidden = widths[1:-1] or widths[:1]
+    if len(set(hidden)) > 1:
+        raise SettingError.unlike_layers(widths, depth)
+    return (widths[0], *hidden[:1] * (depth - 1), widths[-1])
 
 
 def _line(look_ups: tuple[LatticeFunction, ...]) -> lattice.Lattice:

@@ -189,6 +189,28 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def not_a_chain(cls, construction: str) -> SettingError:
+        return cls(
+            "Only the block of cot-network trains networks of every depth, and this is "
+            f"{construction}, whose layers belong to one depth. Compile with cot-network, or "
+            "compile the deeper problem itself."
+        )
+
+    @classmethod
+    def unlike_layers(cls, widths: Sequence[int], depth: int) -> SettingError:
+        return cls(
+            f"depth={depth} leaves open how wide the hidden layers are, because those of widths="
+            f"{tuple(widths)} differ. Compile a target whose hidden layers all have one width."
+        )
+
+    @classmethod
+    def not_in_block(cls, depth: int, activation: str) -> SettingError:
+        return cls(
+            f"A network of depth={depth} has layers with the activation {activation}, which the "
+            "block was not compiled for. Compile a target that has a hidden layer."
+        )
+
+    @classmethod
     def bad_interval(cls, low: float, high: float) -> SettingError:
         return cls(f"An interval needs finite ends low < high, got [{low}, {high}].")
 

@@ -167,8 +167,8 @@ class ChainProgram(AbstractProgram):
 
     @property
     def width(self) -> int:
-        """The width that all layers of the target are padded to."""
-        return max(size for shape in self.shapes for size in shape)
+        """The width of the block, to which all layers of the target are padded."""
+        return self.rows.slot("weights").shape[0]
 
     def examples_of(self, number: int, n_examples: int) -> tuple[int, ...]:
         """The examples of round `number`, out of `n_examples`; rounds and examples start at 0."""

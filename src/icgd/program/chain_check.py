@@ -29,6 +29,9 @@ def check_chain(program: ChainProgram) -> None:
         raise ProgramError.broken("program", "needs a flag for the kind of every layer")
     if program.batch_size < 1:
         raise ProgramError.broken("program", f"has rounds on {program.batch_size} examples")
+    if (largest := max(size for shape in program.shapes for size in shape)) > program.width:
+        problem = f"pads to width {program.width}, and a layer has {largest} units"
+        raise ProgramError.broken("program", problem)
     _check_grid(program)
     for slot, block in product(program.rows.slots, (NEAR, FAR, OUT)):
         if (shape := layout.slot(row_of(block, slot.name)).shape) != slot.shape:
