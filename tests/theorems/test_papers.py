@@ -14,4 +14,4 @@ def test_what_is_known_of_them_and_nothing_else():
         "cot": None,
     }
     assert PAPERS["cot"].authors is None
-    assert PAPERS["cot"].venue is None
+    assert PAPERS["cot"].venue == "Anonymous submission"

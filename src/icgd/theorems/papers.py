@@ -46,7 +46,11 @@ CHENG = Paper(
     arxiv="2312.06528",
 )
 COT = Paper(
-    key="cot", title="Chain-of-Thought Gradient Descent", authors=None, venue=None, arxiv=None
+    key="cot",
+    title="Chain-of-Thought Gradient Descent",
+    authors=None,
+    venue="Anonymous submission",
+    arxiv=None,
 )
 
 PAPERS = {paper.key: paper for paper in (WU, WANG, CHENG, COT)}
