@@ -87,6 +87,23 @@ def proposition_3_4(seed: int) -> Finding:
     return Finding(right=(rate(seed), bayes(machine, inputs, N_EXAMPLES, 300, seed)))
 
 
+def equation_13(seed: int) -> Finding:
+    """Compare (13) with kernel regression for a positive kernel, and count the rows it needs."""
+    n_examples = 8
+    machine = KernelMachine(WIDTH, "rbf")
+    task = InContextTask(Gaussian(identity()), KernelProcess(machine), n_examples)
+    batch = task.sample(N_TASKS, seed=seed, index=0)
+    gram, nu = (machine.matrix(batch.x, batch.x)[:, :-1, part] for part in (slice(-1), -1))
+    regression = (nu[:, None] @ torch.linalg.solve(gram, batch.y[:, :-1, None]))[:, 0, 0]
+    same = "rbf: (13) beside kernel regression (25) on 16 tasks"
+    case = f"K_hat of {{}} rows with d = {WIDTH}, n = {n_examples}: labels that have no row"
+    missing = {"n": 0.0, "d": float(n_examples - WIDTH)}
+    rows = [Comparison(case.format(name), count, 0.0, "labels") for name, count in missing.items()]
+    mean = task.labels.bayes(batch.x, batch.y)
+    off = torch.full_like(regression, torch.nan) if mean is None else mean
+    return Finding(right=(agreement(same, off, regression, 1e-9), rows[0]), printed=(rows[1],))
+
+
 def definition_3_3(seed: int) -> Finding:
     """Compare the covariance of drawn labels with U |D| U^T, for a kernel that is not positive."""
     x = sphere_points(6, seed)
@@ -179,6 +196,16 @@ DEFINITION_3_3 = Statement(
     " of its negative eigenvalues changed.",
     "Y | X ~ N(0, U |D| U^T), K = U D U^T",
     definition_3_3,
+)
+
+EQUATION_13 = Statement(
+    "cheng",
+    "Equation (13)",
+    "Bayes' estimator is kernel regression with the covariance of the labels, which is the kernel"
+    " itself if the kernel is positive.",
+    "f(x_q) = nu^T K_hat^-1 y, [K_hat, nu; nu^T, mu] = K_+, K_hat of shape n x n",
+    equation_13,
+    correction="K_hat is n x n and nu has n entries; both are printed with d.",
 )
 
 PROPOSITION_3_4 = Statement(

@@ -174,25 +174,24 @@ def _infimum(label: str, family: str, informal: str) -> Statement:
     )
 
 
-THEOREMS = (
-    Statement(
-        "cheng",
-        "Theorem 4.5",
-        "With A = 0 there are stationary points of the in-context loss at which attention is"
-        " functional gradient descent on whitened inputs.",
-        "B_l = b_l Sigma^(-1/2), C_l = c_l Sigma^(-1/2): the gradient off the family is 0",
-        theorem_4_5,
-    ),
-    Statement(
-        "cheng",
-        "Theorem 4.6",
-        "With A free there are such points too, and there A is a multiple of I.",
-        "A_l = a_l I, B_l = b_l Sigma^(-1/2), C_l = c_l Sigma^(-1/2): the gradient off it is 0",
-        theorem_4_6,
-    ),
+THEOREM_4_5 = Statement(
+    "cheng",
+    "Theorem 4.5",
+    "With A = 0 there are stationary points of the in-context loss at which attention is functional"
+    " gradient descent on whitened inputs.",
+    "B_l = b_l Sigma^(-1/2), C_l = c_l Sigma^(-1/2): the gradient off the family is 0",
+    theorem_4_5,
 )
 
-PROOFS = (
+THEOREM_4_6 = Statement(
+    "cheng",
+    "Theorem 4.6",
+    "With A free there are such points too, and there A is a multiple of I.",
+    "A_l = a_l I, B_l = b_l Sigma^(-1/2), C_l = c_l Sigma^(-1/2): the gradient off it is 0",
+    theorem_4_6,
+)
+
+PROOF_OF_4_5 = (
     _infimum("Theorem E.1", "of Theorem 4.5", "Theorem 4.5"),
     Statement(
         "cheng",
@@ -209,6 +208,9 @@ PROOFS = (
         "d/dt f(B + t R) = d/dt f(B + t R~), R~ = tr(R Sigma^(1/2)) Sigma^(-1/2) / d",
         proposition_e_3,
     ),
+)
+
+PROOF_OF_4_6 = (
     _infimum("Theorem F.1", "of Theorem 4.6", "Theorem 4.6"),
     Statement(
         "cheng",

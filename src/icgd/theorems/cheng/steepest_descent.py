@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from icgd.problems.kernels import kernel_named
-from icgd.theorems.cheng.written_out import sphere_points, wave
+from icgd.theorems.cheng.written_out import agreement, sphere_points, wave
 from icgd.theorems.statement import Comparison, Finding, Statement
 from icgd.training.covariates import normal
 from icgd.training.tasks import generator_of
@@ -69,6 +69,36 @@ def lemma_g_3_constant(seed: int) -> Finding:
         for name, c in constants.items()
     )
     return Finding(right=(right,), printed=(printed,))
+
+
+def lemma_g_3_lagrangian(seed: int) -> Finding:
+    """Compare the slopes along the minimisers of both forms, of norm 1, with the steepest."""
+    gram, e = _situation(seed)
+    y = wave(sphere_points(N_EXAMPLES, seed))
+    best = (e @ gram @ e).sqrt()  # the largest e^T K a with a^T K a = 1, by Cauchy and Schwarz
+    case = "rbf: the steepest slope over that along the minimiser with {}, both of norm 1"
+    right, printed = (
+        Comparison(
+            case.format(name), float(best / (e @ gram @ _steepest(gram, a))), 1 + 1e-12, "times"
+        )
+        for name, a in (("y - f(x)", e), ("y", y * torch.sign(e @ gram @ y)))
+    )
+    return Finding(right=(right,), printed=(printed,))
+
+
+def linear_regression(seed: int) -> Finding:
+    """Compare the speed of f at a point, by autograd, with the sum of kernels of either sign."""
+    x = sphere_points(N_EXAMPLES + 1, seed)
+    examples, y = x[:-1], wave(x)[:-1]
+    theta = normal(generator_of(seed, 1), x.shape[1]).requires_grad_()
+    loss = (examples @ theta - y).square().sum()
+    speed = -torch.autograd.grad(loss, theta)[0] @ x[-1]
+    sum_of_kernels = (y - examples @ theta.detach()) @ (examples @ x[-1])
+    case = "linear: df/dt at a new point beside {} sum_i (y_i - f(x_i)) <x_i, x>"
+    return Finding(
+        right=(agreement(case.format("2"), speed, 2 * sum_of_kernels),),
+        printed=(agreement(case.format("-2"), speed, -2 * sum_of_kernels),),
+    )
 
 
 def theorem_g_2(seed: int, n_steps: int = 4000) -> Finding:
@@ -136,5 +166,23 @@ STATEMENTS = (
         "c = 1 / sqrt(e^T K e), e = y - f(x)",
         lemma_g_3_constant,
         correction="The constant has a square root, which the proof leaves out.",
+    ),
+    Statement(
+        "cheng",
+        "Lemma G.3, Lagrangian",
+        "The steepest direction minimises the slope of the loss plus a multiple of its own squared"
+        " norm.",
+        "g* = argmin_g sum_i -2 (y_i - f(x_i)) g(x_i) + lambda |g|^2",
+        lemma_g_3_lagrangian,
+        correction="The slope has the errors y_i - f(x_i); the proof's second line prints y_i.",
+    ),
+    Statement(
+        "cheng",
+        "Appendix G, linear regression",
+        "Gradient flow on the coefficients of a linear function moves the function along the"
+        " direction of Lemma G.3.",
+        "d/dt f_t(x) = 2 sum_i (y_i - f_t(x_i)) <x_i, x>",
+        linear_regression,
+        correction="The factor is 2; the last line of Appendix G prints -2.",
     ),
 )
