@@ -10,7 +10,7 @@ They print "at most". Since -R is a matrix too, the two derivatives are equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -67,20 +67,28 @@ def theorem_4_6(seed: int, n_batches: int = 20, batch_size: int = 2000) -> Findi
 
 
 def derivatives(
-    matrix: str, task: InContextTask, seed: int, *, moves: bool, n_batches: int, batch_size: int
+    matrices: Sequence[str],
+    task: InContextTask,
+    seed: int,
+    *,
+    moves: bool,
+    n_batches: int,
+    batch_size: int,
 ) -> Iterator[Comparison]:
     """Compare the derivatives along random R and along R~ in every layer, over many batches."""
     directions = normal(generator_of(seed, 0, shard=1), N_DIRECTIONS, WIDTH, WIDTH)
-    off = directions - _on_family(matrix, directions, task)
+    off = {name: directions - _on_family(name, directions, task) for name in matrices}
     for attention in ATTENTIONS:
         model = family_point(attention, task, 3, moves)
-        slopes = []
+        rows = []
         for index in range(n_batches):
             model.zero_grad()
             task.loss(model, task.sample(batch_size, seed=seed, index=index)).backward()
-            slopes.append(torch.einsum("lij,rij->lr", _gradient(model, matrix), off).flatten())
-        case = f"{attention} attention: derivatives by {matrix} along R beside those along R~"
-        yield Comparison(case, _deviation(slopes), SAMPLING_ERRORS, "sampling errors")
+            rows.append({name: _slopes(model, name, part) for name, part in off.items()})
+        for name in matrices:
+            case = f"{attention} attention: derivatives by {name} along R beside those along R~"
+            found = _deviation(torch.stack([row[name] for row in rows]))
+            yield Comparison(case, found, SAMPLING_ERRORS, "sampling errors")
 
 
 def _on_family(matrix: str, directions: Tensor, task: InContextTask) -> Tensor:
@@ -92,17 +100,17 @@ def _on_family(matrix: str, directions: Tensor, task: InContextTask) -> Tensor:
     return traces[:, None, None] * whitening
 
 
-def _gradient(model: KernelTransformer, matrix: str) -> Tensor:
-    """The gradient of the one head of each layer; the last A never reaches the query's label."""
+def _slopes(model: KernelTransformer, matrix: str, directions: Tensor) -> Tensor:
+    """The derivatives in every layer; the last A never reaches the query's label."""
     gradient: Tensor = getattr(model, matrix).grad[:, 0]
-    return gradient[:-1] if matrix == "A" else gradient
+    gradient = gradient[:-1] if matrix == "A" else gradient
+    return torch.einsum("lij,rij->lr", gradient, directions).flatten()
 
 
-def _deviation(slopes: list[Tensor]) -> float:
-    """The largest mean, in units of its sampling error."""
-    stacked = torch.stack(slopes)
-    error = stacked.std(0) / len(stacked) ** 0.5
-    return float((stacked.mean(0).abs() / error).max())
+def _deviation(slopes: Tensor) -> float:
+    """The largest mean of a column, in units of its sampling error."""
+    error = slopes.std(0) / len(slopes) ** 0.5
+    return float((slopes.mean(0).abs() / error).max())
 
 
 def proposition_e_3(seed: int, n_batches: int = 60, batch_size: int = 200) -> Finding:
@@ -121,16 +129,10 @@ def proposition_f_4(seed: int, n_batches: int = 60, batch_size: int = 200) -> Fi
 
 
 def _along(
-    matrices: tuple[str, ...], seed: int, *, moves: bool, n_batches: int, batch_size: int
+    matrices: Sequence[str], seed: int, *, moves: bool, n_batches: int, batch_size: int
 ) -> Finding:
     sizes = {"n_batches": n_batches, "batch_size": batch_size}
-    return Finding(
-        right=tuple(
-            comparison
-            for matrix in matrices
-            for comparison in derivatives(matrix, _task(seed), seed, moves=moves, **sizes)
-        )
-    )
+    return Finding(right=tuple(derivatives(matrices, _task(seed), seed, moves=moves, **sizes)))
 
 
 def _gauge(seed: int, *, moves: bool) -> Finding:
