@@ -109,7 +109,7 @@ def test_the_list_runs_nothing(command, toys):
     toys(Statement("wu", "Theorem 1", "It is so.", "a = b", never))
     assert "wu-theorem-1" in command("theorems", "--list").stdout
     assert json.loads(command("theorems", "wu", "--list", "--json").stdout) == [
-        {"key": "wu-theorem-1", "statement": "Theorem 1", "claim": "It is so."}
+        {"key": "wu-theorem-1", "label": "Theorem 1", "claim": "It is so."}
     ]
 
 

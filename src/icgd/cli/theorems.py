@@ -74,12 +74,13 @@ def _tried(statements: Sequence[Statement], seed: int) -> list[Entry]:
 
 
 def _print_list(statements: Sequence[Statement], *, as_json: bool) -> None:
-    names = ("key", "statement", "claim")
-    rows = [(item.key, item.label, item.claim) for item in statements]
     if as_json:
-        show.print_json([dict(zip(names, row, strict=True)) for row in rows])
+        show.print_json(
+            [{"key": each.key, "label": each.label, "claim": each.claim} for each in statements]
+        )
     else:
-        show.print_columns("Statements that can be tried", names, rows)
+        rows = [(each.key, each.claim) for each in statements]
+        show.print_columns("Statements of the theorem book", ("key", "claim"), rows)
 
 
 def _print_book(entries: Sequence[Entry]) -> None:
