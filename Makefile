@@ -3,7 +3,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-exports check fmt bench figures clean
+.PHONY: help demo test test-slow test-exports check fmt bench figures theorems clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench: $(INSTALLED) ## Run the benchmarks
 
 figures: $(INSTALLED) ## Measure and draw the figures of the documentation
 	$(BIN)/python -m benchmarks.figures
+
+theorems: $(INSTALLED) ## Try every statement of the theorem book, and write docs/theorems.md
+	$(BIN)/python -m benchmarks.theorem_book
 
 clean: ## Remove the environment, caches and build products
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

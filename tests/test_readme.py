@@ -7,6 +7,7 @@ from pathlib import Path
 from icgd.cli.show import count_text, error_text, three_digits
 from icgd.reproductions.cost_lines import best_points, crossing
 from icgd.reproductions.reproduction import groups
+from icgd.theorems.papers import PAPERS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -34,8 +35,16 @@ def test_the_example_runs_and_its_verdict_holds(capsys):
 def test_files_that_it_points_to_exist():
     targets = re.findall(r"\]\(([^)]+)\)", README)
     assert "docs/images/demo.png" in targets
-    missing = [target for target in targets if not (ROOT / target).exists()]
+    files = [target for target in targets if not target.startswith("https://")]
+    missing = [target for target in files if not (ROOT / target).exists()]
     assert missing == []
+
+
+def test_the_papers_are_those_of_the_theorem_book():
+    for paper in PAPERS.values():
+        link = f" [arXiv:{paper.arxiv}](https://arxiv.org/abs/{paper.arxiv})."
+        words = f"{paper.authors or 'Authors unknown'}. *{paper.title}*. {paper.venue}."
+        assert f"- **{paper.key}**: {words}{link if paper.arxiv else ''}\n" in README
 
 
 def test_its_figures_are_those_of_the_last_benchmark():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Annotated
 
 import typer
@@ -11,49 +11,138 @@ import typer
 from icgd.cli import show
 from icgd.cli.options import AsJson
 from icgd.cli.progress import progress
-from icgd.reproductions.cheng_theory import N_STATEMENTS, Sizes, checks
-from icgd.training.assumptions import Check
+from icgd.errors import SettingError
+from icgd.problems.settings import count
+from icgd.theorems.book import Entry, paper_named, statement_named, statements_of, tried
+from icgd.theorems.papers import PAPERS
+from icgd.theorems.registry import STATEMENTS
+from icgd.theorems.statement import Comparison, Statement, Verdict
+from icgd.training.tasks import LARGEST_SEED
 
 
 def theorems(
+    paper: Annotated[
+        str | None, typer.Argument(help=f"{', '.join(PAPERS)}. Default: all of them.")
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Try one statement, such as cheng-theorem-4.5, in full.")
+    ] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List the statements.")] = False,
     seed: Annotated[int, typer.Option(help="The seed of the data.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure every statement of the paper on functional gradient descent, in about ten seconds.
+    """Try the statements of the papers, and print what was measured beside what is allowed.
 
-    The exit code is 0 if all of them hold, else 1.
+    The whole book takes some minutes. The exit code is 1 if a check does not confirm a statement
+    or its correction, else 0.
 
-    Example: icgd theorems --seed 1
+    Example: icgd theorems --run cheng-proposition-3.1
     """
-    found: list[Check] = []
-    with progress("measuring") as on_progress:
-        for check in checks(Sizes(), seed):
-            found.append(check)
-            on_progress(len(found), N_STATEMENTS)
+    chosen = _chosen(paper, run, list_all=list_all)
+    count("seed", seed, least=0, most=LARGEST_SEED)
+    if list_all:
+        _print_list(chosen, as_json=as_json)
+        return
+    entries = _tried(chosen, seed)
     if as_json:
-        show.print_json([{**show.plain(check), "holds": check.holds} for check in found])
+        show.print_json([entry.to_data() for entry in entries])
+    elif run is not None:
+        _print_whole(entries[0])
     else:
-        _print(found)
-    raise typer.Exit(0 if all(check.holds for check in found) else 1)
+        _print_book(entries)
+    raise typer.Exit(int(any(entry.verdict is Verdict.UNCONFIRMED for entry in entries)))
 
 
-def _print(found: Sequence[Check]) -> None:
-    """A table for each statement, with a row for each of its cases."""
-    for (statement, unit), group in groupby(found, _statement):
-        rows = [
-            (
-                check.claim.partition(": ")[0],
-                show.error_text(check.measured),
-                show.error_text(check.tolerance),
-                "holds" if check.holds else "FAILS",
-            )
-            for check in group
-        ]
-        show.print_columns(f"{statement} ({unit})", ("", "measured", "allowed", ""), rows)
-    n_held = sum(check.holds for check in found)
-    show.print_verdict(f"{n_held} of {len(found)} hold.", n_held == len(found))
+def _chosen(paper: str | None, run: str | None, *, list_all: bool) -> list[Statement]:
+    """The one statement to run, or those of a paper, or all."""
+    if run is not None and paper is not None:
+        raise SettingError.both("a paper", "--run")
+    if run is not None and list_all:
+        raise SettingError.both("--list", "--run")
+    if run is not None:
+        return [statement_named(run)]
+    return list(STATEMENTS.values()) if paper is None else statements_of(paper_named(paper))
 
 
-def _statement(check: Check) -> tuple[str, str]:
-    """The claim without its case, which stands before the colon, and the unit of its numbers."""
-    return check.claim.partition(": ")[2], check.unit
+def _tried(statements: Sequence[Statement], seed: int) -> list[Entry]:
+    entries = []
+    with progress("trying") as on_progress:
+        for statement in statements:
+            entries.append(tried(statement, seed))
+            on_progress(len(entries), len(statements))
+    return entries
+
+
+def _print_list(statements: Sequence[Statement], *, as_json: bool) -> None:
+    if as_json:
+        show.print_json(
+            [{"key": each.key, "label": each.label, "claim": each.claim} for each in statements]
+        )
+    else:
+        rows = [(each.key, each.claim) for each in statements]
+        show.print_columns("Statements of the theorem book", ("key", "claim"), rows)
+
+
+def _print_book(entries: Sequence[Entry]) -> None:
+    """A table for each paper, its corrections below, and a count of the verdicts at the end."""
+    for paper in PAPERS.values():
+        own = [entry for entry in entries if entry.statement.paper == paper.key]
+        if own:
+            names = ("statement", "verdict", "measured", "allowed", "as printed")
+            show.print_columns(f"{paper.key}: {paper.title}", names, map(_cells, own))
+            _print_corrections(own)
+    verdicts = Counter(entry.verdict for entry in entries)
+    listed = "; ".join(f"{each.value}: {verdicts[each]}" for each in Verdict if verdicts[each])
+    is_good = not verdicts[Verdict.UNCONFIRMED]
+    show.print_verdict(f"{len(entries)} statements. {listed}.", is_good)
+
+
+def _cells(entry: Entry) -> tuple[str, ...]:
+    """The comparison that comes nearest to its limit, and the printed form's worst failure."""
+    right, printed = entry.telling, entry.counterexample
+    numbers = ("", "") if right is None else _numbers(right)
+    failure = "" if printed is None else " > ".join(_numbers(printed))
+    return entry.statement.label, _word(entry.verdict), *numbers, failure
+
+
+def _word(verdict: Verdict) -> str:
+    """The verdict in a word or two."""
+    return verdict.name.lower().replace("_", " ")
+
+
+def _numbers(part: Comparison) -> tuple[str, str]:
+    return show.error_text(part.measured), show.error_text(part.allowed)
+
+
+def _print_corrections(entries: Sequence[Entry]) -> None:
+    rows = [
+        (entry.statement.label, entry.statement.correction)
+        for entry in entries
+        if entry.statement.correction is not None
+    ]
+    if rows:
+        show.print_rows("What has to be corrected", rows)
+
+
+def _print_whole(entry: Entry) -> None:
+    """A statement in words and symbols, its verdict, and every comparison."""
+    statement = entry.statement
+    notes = {"correction": statement.correction, "reason": statement.reason}
+    rows = [("claim", statement.claim), ("formula", statement.formula)]
+    rows += [(name, text) for name, text in notes.items() if text is not None]
+    show.print_rows(f"{statement.label} of {PAPERS[statement.paper].title}", rows)
+    if entry.finding is not None:
+        _print_comparisons("As it is right", entry.finding.right)
+        _print_comparisons("As it is printed", entry.finding.printed)
+    is_good = entry.verdict is not Verdict.UNCONFIRMED
+    show.print_verdict(f"{entry.verdict.name}: {entry.verdict.value}.", is_good)
+
+
+def _print_comparisons(title: str, parts: Sequence[Comparison]) -> None:
+    names = ("", "measured", "allowed", "unit", "what was measured")
+    rows = [
+        ("holds" if part.holds else "FAILS", *_numbers(part), part.unit, part.case)
+        for part in parts
+    ]
+    if rows:
+        show.print_columns(title, names, rows)
