@@ -405,8 +405,8 @@ FROM_ZERO = Statement(
     paper="cot",
     label="Appendix C.1",
     claim=(
-        "Descent on a linear model starts at w = 0 and still comes to the minimiser. (Networks, "
-        "which would never leave 0, start from the weights that the prompt holds in B_1 .. B_N.)"
+        "Descent on a linear model starts at w = 0 and still comes to the minimiser; networks, "
+        "which would never leave 0, start from the weights that the prompt holds in B_1 .. B_N."
     ),
     formula="w^(0) = 0",
     check=_from_zero,
