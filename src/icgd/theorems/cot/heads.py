@@ -241,6 +241,6 @@ OUTER_PRODUCTS = Statement(
     correction=(
         "d heads suffice for the outer product, as each returns a vector. But E takes the first d "
         "rows of A*(Z), which hold delta_{i+1}; o_{i-1} is the third block of d rows. And Step 5 "
-        "needs column h of W_i, not row h. (E also has d columns too many, and A* one too few.)"
+        "needs column h of W_i, not row h. E also has d columns too many, and A* one too few."
     ),
 )
