@@ -1,4 +1,4 @@
-r"""The backward pass: Lemma 5, whose layers are exact, and Lemma 6, which bounds what they carry."""
+"""The backward pass: Lemma 5, whose layers are exact, and Lemma 6, which bounds s and its error."""
 
 from __future__ import annotations
 

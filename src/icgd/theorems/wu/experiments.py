@@ -2,6 +2,8 @@ r"""Appendix G: what its two yardsticks measure, on its own law.
 
 Inputs are N(-2, I) in 20 dimensions, labels a ReLU network with standard normal weights (scaled by
 its width, which changes no R^2), 50 examples and one query a prompt. R^2 is over all queries.
+Hidden layers have 64 units, for teachers, whose width the paper does not give, and for the networks
+trained on a prompt, which have 200 in the paper.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from torch import Tensor
 
 from icgd.theorems.statement import Comparison, Finding, Statement
 
-WIDTH_OF_X, N_EXAMPLES, HIDDEN = 20, 50, 200
+WIDTH_OF_X, N_EXAMPLES, HIDDEN = 20, 50, 64
 
-EPOCHS, LEARNING_RATE = 100, 3e-3
+EPOCHS, LEARNING_RATE = 100, 1e-2
 
 
 def _normal(source: torch.Generator, *shape: int) -> Tensor:
@@ -82,9 +84,11 @@ def best_epoch(seed: int) -> Finding:
     best = left(errors.min(0).values, labels)
     fixed = left(errors[int(errors.sum(1).argmin())], labels)
     last = left(errors[-1], labels)
-    case = "3 layers of width 200, 100 epochs of Adam on 50 examples, 16 prompts"
+    case = "3 layers of width 64, 100 epochs of Adam on 50 examples, 16 prompts"
     return Finding(
-        right=(Comparison(f"{case}: last epoch", last, 2 * fixed, "1 - R^2; best common epoch, x2"),),
+        right=(
+            Comparison(f"{case}: last epoch", last, 2 * fixed, "1 - R^2; best common epoch, x2"),
+        ),
         printed=(Comparison(f"{case}: last epoch", last, 2 * best, "1 - R^2; best epoch, x2"),),
     )
 
@@ -122,9 +126,7 @@ BEST_EPOCH = Statement(
 SIMPLE_LINES = Statement(
     paper="wu",
     label="Appendix G, R^2",
-    claim=(
-        "An R^2 near 0.95 after 50 examples shows that the transformer descends on a network."
-    ),
+    claim=("An R^2 near 0.95 after 50 examples shows that the transformer descends on a network."),
     formula="R^2 about 0.95 only by descent on an N-layer network",
     check=simple_lines,
     correction=(

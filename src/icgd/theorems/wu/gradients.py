@@ -1,4 +1,4 @@
-r"""The gradient of an N-layer network: Lemmas 1 and 15, the start (3.5), the last attention (D.16)."""
+"""The gradient of a network: Lemmas 1 and 15, the start (3.5) and the last attention (D.16)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def _product_form(
         blocks, product = [], torch.diag(bends[-1][i])  # R_i(N-1)
         for j in range(len(matrices), 0, -1):
             row = values[j - 1][i][None, :]
-            blocks.append((product @ torch.kron(torch.eye(product.shape[1]).to(row), row)).mT @ u[i])
+            blocks.append(
+                (product @ torch.kron(torch.eye(product.shape[1]).to(row), row)).mT @ u[i]
+            )
             if j > 1:
                 product = product @ matrices[j - 1] @ torch.diag(bends[j - 2][i])
         total += torch.cat(blocks[::-1])

@@ -35,13 +35,17 @@ def random_matrices(widths: Sequence[int], seed: int, row_norm: float = 1.0) -> 
     """V_1 .. V_N, every row of which has the norm B_v."""
     source = draw(seed)
     drawn = [normal(source, *shape) for shape in zip(widths[1:], widths[:-1], strict=True)]
-    return [row_norm * matrix / matrix.norm(dim=1, keepdim=True) for matrix in drawn]
+    return [row_norm * _unit_rows(matrix) for matrix in drawn]
 
 
 def random_inputs(n: int, width: int, seed: int, norm: float = 1.0) -> Tensor:
     """Inputs x_i on the sphere of radius B_x."""
-    x = normal(draw(seed + 1), n, width)
-    return norm * x / x.norm(dim=1, keepdim=True)
+    return norm * _unit_rows(normal(draw(seed + 1), n, width))
+
+
+def _unit_rows(matrix: Tensor) -> Tensor:
+    scaled: Tensor = matrix / torch.linalg.vector_norm(matrix, dim=1, keepdim=True)
+    return scaled
 
 
 def outputs(matrices: Matrices, x: Tensor, r: Curve) -> list[Tensor]:

@@ -6,6 +6,8 @@ Definition 4, and its value takes over what was divided out.
 
 from __future__ import annotations
 
+from math import nan
+
 import torch
 from torch import Tensor, nn
 
@@ -39,10 +41,12 @@ def mlp_norm(layer: MLPLayer) -> float:
 
 
 def layer_norm(layer: nn.Module) -> float:
-    """The norm of a compiled layer, by its kind."""
+    """The norm of a compiled layer, by its kind; not a number for a kind that has none."""
     if isinstance(layer, MLPLayer):
         return mlp_norm(layer)
-    return product_norm(layer) if isinstance(layer, ProductLayer) else attention_norm(layer)
+    if isinstance(layer, ProductLayer):
+        return product_norm(layer)
+    return attention_norm(layer) if isinstance(layer, Headed) else nan
 
 
 def _values(layer: Headed) -> Tensor:

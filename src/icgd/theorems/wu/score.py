@@ -65,8 +65,8 @@ def distance(time: float, n_x: int, n_t: int) -> float:
     x = torch.linspace(-REACH, REACH, 401, dtype=torch.float64)
     mean = exp(-time / 2)
     spread = sqrt(1 - mean**2)
-    density = sum(torch.exp(-(((x - c) / spread) ** 2) / 2) for c in (-mean, mean))
-    density = density / (2 * spread * sqrt(2 * pi))
+    bells = [torch.exp(-(((x - c) / spread) ** 2) / 2) for c in (-mean, mean)]
+    density = (bells[0] + bells[1]) / (2 * spread * sqrt(2 * pi))
     off = network(x, time, n_x, n_t) - score(x, torch.tensor(time, dtype=torch.float64))
     return sqrt(float((density * off**2).sum() * (x[1] - x[0])))
 

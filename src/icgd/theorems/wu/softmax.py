@@ -5,6 +5,7 @@ r"""Softmax transformers: Lemmas 16 and 17, Theorem 6, and two formulas of their
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import log, log10, pi, sqrt
 
 import torch
@@ -82,7 +83,7 @@ def _off_neighbours(table: ReluSum) -> float:
     """
     head, value = context_head(LEVELS, N_EXAMPLES), level_values(LEVELS)
     fixed, worst = value[[1, 4, 2]], 0.0
-    for low, high in zip(value[:-1], value[1:], strict=True):
+    for low, high in pairwise(value):
         sides = [_answer(table, head, x, fixed) for x in (low, (low + high) / 2, high)]
         worst = max(worst, sides[1] - max(sides[0], sides[2]), min(sides[0], sides[2]) - sides[1])
     return worst
@@ -205,7 +206,9 @@ def equation_f_12(seed: int) -> Finding:
     other[0, 1] = 2.0  # outside [0, 1]
 
     def moved(axes: tuple[int, ...]) -> float:
-        outs = [quantiser(z, 1.0, 4, 1.0) + penalty(z, 1.0).sum(axes, True) for z in (tokens, other)]
+        outs = [
+            quantiser(z, 1.0, 4, 1.0) + penalty(z, 1.0).sum(axes, True) for z in (tokens, other)
+        ]
         return float((outs[0] - outs[1])[:, 0].abs().max())
 
     case, unit = "d = 3, n = 2, an entry of token 2 leaves [0, 1]", "change of token 1"
@@ -220,8 +223,8 @@ LEMMA_16 = Statement(
     label="Lemma 16",
     claim=(
         "For every Lipschitz and permutation equivariant function a feed-forward layer, one softmax"
-        " head and a feed-forward layer come within L (8 sqrt(dn) + sqrt(n)) B_x / 2D of it at every"
-        " input, where D is the number of levels of each entry."
+        " head and a feed-forward layer come within L (8 sqrt(dn) + sqrt(n)) B_x / 2D of it at"
+        " every input, where D is the number of levels of each entry."
     ),
     formula="|f_Softmax(Z) - f(Z)|_2 <= L (8 sqrt(dn) + sqrt(n)) B_x / (2D) for all Z",
     check=lemma_16,

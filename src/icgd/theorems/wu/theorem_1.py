@@ -72,7 +72,7 @@ def _worst_step(compiled: Compiled, seed: int) -> float:
 def theorem_1(seed: int) -> Finding:
     """Errors, layers, heads and width of the transformer; the two constants of its proof."""
     grown, case = _gradient_error()
-    norm, words = _norms((4, 16, 4))
+    norm, words = _norms((4, 8, 4))
     return Finding(
         right=(
             *_follows(WIDTHS, seed),
@@ -80,28 +80,28 @@ def theorem_1(seed: int) -> Finding:
             _width(),
             _same_form(seed),
             Comparison(f"{case}, with P B_r", grown, _gradient_bound(1.0), "|gradient error|_2"),
-            Comparison(words, norm, _norm_bound((4, 16, 4)), "norm (C.1), Lemmas 2 and 3"),
+            Comparison(words, norm, _norm_bound((4, 8, 4)), "norm (C.1), Lemmas 2 and 3"),
         ),
         printed=(
             Comparison(
                 f"{case}, with sqrt(P) B_r", grown, _gradient_bound(0.5), "|gradient error|_2"
             ),
-            Comparison(words, norm, _printed_norm((4, 16, 4)), "norm (C.1), 2 eta N K + C_w + 1"),
+            Comparison(words, norm, _printed_norm((4, 8, 4)), "norm (C.1), 2 eta N K + C_w + 1"),
         ),
     )
 
 
 def theorem_5(seed: int) -> Finding:
     """The same with 5 inputs and 2 outputs."""
-    norm, words = _norms((5, 16, 2))
+    norm, words = _norms((5, 8, 2))
     return Finding(
         right=(
             *_follows((5, 3, 2), seed),
             _heads((5, 3, 2)),
-            Comparison(words, norm, _norm_bound((5, 16, 2)), "norm (C.1), Lemmas 2 and 3"),
+            Comparison(words, norm, _norm_bound((5, 8, 2)), "norm (C.1), Lemmas 2 and 3"),
         ),
         printed=(
-            Comparison(words, norm, _printed_norm((5, 16, 2)), "norm (C.1), 2 eta N K + C_w + 1"),
+            Comparison(words, norm, _printed_norm((5, 8, 2)), "norm (C.1), 2 eta N K + C_w + 1"),
         ),
     )
 
@@ -113,7 +113,7 @@ def _follows(widths: tuple[int, ...], seed: int) -> tuple[Comparison, ...]:
         worst = _worst_step(compiled_stack(widths, eps), seed)
         case = f"{'-'.join(map(str, widths))} tanh made for eps = {eps:g}, eta = {STEP}"
         found.append(Comparison(case, worst, STEP * eps, f"worst |eps^(l)|_2 of {N_TASKS} tasks"))
-    layers = compiled_stack(widths, 1.0).program.layers_per_step
+    layers = compiled_stack(widths, 1.0).stack.layers_per_step
     return (*found, Comparison("layers of a step", layers, 2 * (len(widths) - 1) + 4, "layers"))
 
 
@@ -171,7 +171,8 @@ def _gradient_bound(power: float) -> float:
     norm, depth = sqrt(NARROW), 2
     bounds = Bounds(depth, norm, 1.0, TILT, loss=1.0)
     size = printed_bound(_affine, 1.0, 0.1, depth)
-    return depth / 2 * norm * bounds.error(0.0, 0.0, LOSS_ERROR) * norm**power * size
+    inputs = float(norm**power * size)
+    return depth / 2 * norm * bounds.error(0.0, 0.0, LOSS_ERROR) * inputs
 
 
 def _norms(widths: tuple[int, ...]) -> tuple[float, str]:
