@@ -52,7 +52,7 @@ def lemma_5(seed: int) -> Finding:
     return Finding(
         right=(
             Comparison(f"s after the product layers of {case}", off, EXACT, "largest difference"),
-            Comparison(f"product layers of {case}", len(products), depth, "layers"),
+            Comparison(f"product layers of {case}", float(len(products)), float(depth), "layers"),
             Comparison(f"norm (3.18), {case}", max(map(product_norm, products)), 1.0, "|theta|"),
         )
     )

@@ -68,14 +68,25 @@ def direct_training(seed: int, n_prompts: int = 16, depth: int = 3) -> tuple[Ten
     x, y = prompts(n_prompts, depth, seed)
     source = torch.Generator().manual_seed(seed + 1)
     weights = [matrix.requires_grad_() for matrix in _networks(source, n_prompts, depth)]
-    optimizer, found = torch.optim.Adam(weights, lr=LEARNING_RATE), []
-    for _ in range(EPOCHS):
-        optimizer.zero_grad()
-        outputs = _forward(weights, x)
-        (outputs - y)[:, :-1].square().mean(1).sum().backward()
-        optimizer.step()
-        found.append((outputs - y)[:, -1].detach() ** 2)
+    moments = [(torch.zeros_like(matrix), torch.zeros_like(matrix)) for matrix in weights]
+    found = []
+    for epoch in range(1, EPOCHS + 1):
+        off = _forward(weights, x) - y
+        slopes = torch.autograd.grad(off[:, :-1].square().mean(1).sum(), weights)
+        for matrix, slope, moment in zip(weights, slopes, moments, strict=True):
+            _adam(matrix, slope, moment, epoch)
+        found.append(off[:, -1].detach() ** 2)
     return torch.stack(found), y[:, -1]
+
+
+@torch.no_grad()
+def _adam(matrix: Tensor, slope: Tensor, moments: tuple[Tensor, Tensor], epoch: int) -> None:
+    """One step of Adam, with its usual constants."""
+    mean, square = moments
+    mean.lerp_(slope, 0.1)
+    square.lerp_(slope**2, 0.001)
+    scale = LEARNING_RATE * sqrt(1 - 0.999**epoch) / (1 - 0.9**epoch)
+    matrix -= scale * mean / (square.sqrt() + 1e-8)
 
 
 def best_epoch(seed: int) -> Finding:

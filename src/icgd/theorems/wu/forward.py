@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import sqrt
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from icgd.compiled import Compiled
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
@@ -119,11 +121,22 @@ def lemma_2(seed: int) -> Finding:
     )
 
 
-def _norm_of_layer(number: int, function: str) -> tuple[float, float]:
-    """The norm (C.1) of a layer of a compiled 6-2-6 tanh relu-stack, and C of its function."""
+@lru_cache(maxsize=1)
+def _compiled() -> Compiled:
     target = MLP((6, 2, 6), "tanh", "tanh")
     problem = Problem(target, "squared", GradientStep(0.1, box=1.0), Domain(1.0, 1.0))
-    compiled = compile(problem, "relu-stack", n_steps=1, pieces=16)
+    return compile(problem, "relu-stack", n_steps=1, pieces=16)
+
+
+def _n_slopes() -> float:
+    """The numbers of derivatives that its layer N + 1 writes."""
+    layout = _compiled().stack.layout
+    return float(sum(layout.slot(name).width for name in ("slope_1", "slope_2")))
+
+
+def _norm_of_layer(number: int, function: str) -> tuple[float, float]:
+    """The norm (C.1) of a layer of a compiled 6-2-6 tanh relu-stack, and C of its function."""
+    compiled = _compiled()
     layer = compiled.transformer().block[number - 1]
     return layer_norm(layer), coefficients(compiled.stack.relu_sum(function))
 
@@ -140,7 +153,7 @@ def lemma_3(seed: int) -> Finding:
     wide = true_reach(softplus, 2.0, 1.0, single.widths)
     small = "1-1-1 softplus, weights 2, x = 1"
     norm, total = _norm_of_layer(3, "tanh'")
-    words, n_slopes = f"layer N + 1 of {COMPILED}", 2 + 6
+    words, n_slopes = f"layer N + 1 of {COMPILED}", _n_slopes()
     return Finding(
         right=(
             Comparison(small, _slope_share(single, softplus, torch.sigmoid, wide), 1.0, OF_BOUND),
@@ -151,14 +164,14 @@ def lemma_3(seed: int) -> Finding:
                 OF_BOUND,
             ),
             Comparison(words, norm, 1 + (2 * 1 + 6) * total, "norm; 1 + (K (N-1) + d) C_2"),
-            Comparison(words, n_slopes, 2 * 1 + 6, "derivatives; (N-1) K + d"),
+            Comparison(words, n_slopes, 8.0, "derivatives; (N-1) K + d"),
         ),
         printed=(
             Comparison(
                 small, _slope_share(single, softplus, torch.sigmoid, printed), 1.0, OF_BOUND
             ),
             Comparison(words, norm, 1 + 2 * 1 * total, "norm; 1 + K (N-1) C_2"),
-            Comparison(words, n_slopes, 2 * 0 + 6, "derivatives; (N-2) K + d"),
+            Comparison(words, n_slopes, 6.0, "derivatives; (N-2) K + d"),
         ),
     )
 

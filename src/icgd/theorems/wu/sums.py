@@ -15,7 +15,7 @@ from torch import Tensor
 
 Curve = Callable[[Tensor], Tensor]
 
-SAMPLES = 20_001
+SAMPLES = 5_001
 """The points at which the distance to the function is measured."""
 
 

@@ -114,7 +114,7 @@ def _follows(widths: tuple[int, ...], seed: int) -> tuple[Comparison, ...]:
         case = f"{'-'.join(map(str, widths))} tanh made for eps = {eps:g}, eta = {STEP}"
         found.append(Comparison(case, worst, STEP * eps, f"worst |eps^(l)|_2 of {N_TASKS} tasks"))
     layers = compiled_stack(widths, 1.0).stack.layers_per_step
-    return (*found, Comparison("layers of a step", layers, 2 * (len(widths) - 1) + 4, "layers"))
+    return (*found, Comparison("layers of a step", float(layers), 2.0 * len(widths) + 2, "layers"))
 
 
 def _heads(widths: tuple[int, ...]) -> Comparison:
