@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from math import sqrt
+from math import sqrt, tanh
 
 import torch
 from torch import Tensor
@@ -87,8 +87,21 @@ def theorem_1(seed: int) -> Finding:
                 f"{case}, with sqrt(P) B_r", grown, _gradient_bound(0.5), "|gradient error|_2"
             ),
             Comparison(words, norm, _printed_norm((4, 8, 4)), "norm (C.1), 2 eta N K + C_w + 1"),
+            _least_norm(1e9),
         ),
     )
+
+
+def _least_norm(height: float) -> Comparison:
+    """What a layer needs to write p = height * tanh(1) in a 1-1-1 network, however it is scaled.
+
+    With |Q|_1, |K|_1 <= b and sum |V|_1 <= c a layer writes b^2 c |h|_1^3 at most, and b + c = B
+    makes this 4 B^3 |h|_1^3 / 27. A token has x, y, two weights, 1 and t, each 1 at most.
+    """
+    written, token = height * tanh(1.0), 6.0
+    least = float((27 * written / (4 * token**3)) ** (1 / 3))
+    case = f"a layer that writes p of 1-1-1, r = {height:g} tanh"
+    return Comparison(case, least, _printed_norm((1, 1, 1)), "norm (C.1), 2 eta N K + C_w + 1")
 
 
 def theorem_5(seed: int) -> Finding:
@@ -178,7 +191,8 @@ def _gradient_bound(power: float) -> float:
 def _norms(widths: tuple[int, ...]) -> tuple[float, str]:
     """The largest norm of the attention layers that evaluate r and r'."""
     layers = compiled_stack(widths, 1.0).transformer().block[: len(widths)]
-    words = f"attention layers of a compiled {'-'.join(map(str, widths))} tanh relu-stack"
+    name = "-".join(map(str, widths))
+    words = f"attention layers of a compiled {name} tanh relu-stack, scaled as in the proof"
     return max(attention_norm(layer) for layer in layers), words  # type: ignore[arg-type]
 
 
@@ -234,7 +248,8 @@ THEOREM_1 = Statement(
     ),
     check=theorem_1,
     correction=(
-        "The norm does not fall with eta: layers 1 to N+1 have those of Lemmas 2 and 3. In the"
+        "The norm does not fall with eta: layers 1 to N+1 have those of Lemmas 2 and 3, and a large"
+        " r needs large weights, however they are scaled. In the"
         " proof |p(j)|_2 <= P B_r, not sqrt(P) B_r, so C_l, C_r and C_r' need P^2 for P^(3/2)."
         " The error stands inside the projection, which is the form of Problem 1."
     ),
