@@ -3,5 +3,19 @@
 from __future__ import annotations
 
 from icgd.theorems.statement import Statement
+from icgd.theorems.wang.attention import FORWARD_LAYERS, GRADIENT_LAYER
+from icgd.theorems.wang.barron import LEMMA_5
+from icgd.theorems.wang.descent import EQUATION_4, REMARK_2, THEOREM_1, THEOREM_2
+from icgd.theorems.wang.resources import THEOREM_3, THEOREM_4
 
-STATEMENTS: tuple[Statement, ...] = ()
+STATEMENTS: tuple[Statement, ...] = (
+    THEOREM_1,
+    THEOREM_2,
+    REMARK_2,
+    THEOREM_3,
+    THEOREM_4,
+    LEMMA_5,
+    EQUATION_4,
+    FORWARD_LAYERS,
+    GRADIENT_LAYER,
+)
