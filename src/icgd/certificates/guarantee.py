@@ -19,12 +19,8 @@ from icgd.errors import DataError
 from icgd.problems.curvature import Curvature, Scores, common, curvature, over_ball, spanned
 from icgd.problems.guarantees import InexactDescent
 from icgd.problems.linear_model import LinearModel
-from icgd.problems.minimiser_quality import (
-    Minimiser,
-    find_minimiser,
-    objective_rounding,
-    sum_rounding,
-)
+from icgd.problems.minimiser_quality import Minimiser, find_minimiser
+from icgd.problems.objective_rounding import objective_rounding, sum_rounding
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.sizing import allowed_scores

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from icgd.problems.objective_rounding import objective_rounding
 from icgd.problems.oracles.linear import LinearOracle, soft_threshold
 from icgd.problems.task import Task
 from icgd.shapes import Parameters
@@ -42,15 +43,15 @@ DAMPING = 1e-14
 SUFFICIENT = 1e-4
 """The share of the predicted decrease that a step must bring (Armijo's rule)."""
 
-RESOLUTION = 1e-15
-"""Moves and decreases below this, relatively, are rounding."""
-
 Vector = Float[Tensor, "parameter"]
 
 
 def minimise(oracle: LinearOracle, task: Task) -> Parameters:
-    """The most stationary point that Newton steps from the task's initial coefficients find."""
-    point = best = _State.at(oracle, task, _inside(oracle, task.initial.double()))
+    """The most stationary point that Newton steps find.
+
+    They start from the task's initial coefficients, or from 0 if the objective is lower there.
+    """
+    point = best = _start(oracle, task)
     idle = 0
     for _ in range(MOST_STEPS):
         moved = _newton_step(oracle, task, point)
@@ -62,6 +63,12 @@ def minimise(oracle: LinearOracle, task: Task) -> Parameters:
     return best.weights
 
 
+def _start(oracle: LinearOracle, task: Task) -> _State:
+    given = _State.at(oracle, task, _inside(oracle, task.initial.double()))
+    zero = _State.at(oracle, task, torch.zeros_like(given.weights))
+    return given if given.value <= zero.value else zero
+
+
 def _inside(oracle: LinearOracle, weights: Parameters) -> Parameters:
     box = oracle.update.box
     return weights if box is None else weights.clamp(-box, box)
@@ -69,7 +76,7 @@ def _inside(oracle: LinearOracle, weights: Parameters) -> Parameters:
 
 def _is_lower(after: _State, before: _State) -> bool:
     """Whether the objective fell by more than it is rounded."""
-    return before.value - after.value > 1e3 * RESOLUTION * abs(before.value)
+    return before.value - after.value > before.noise
 
 
 def steepness(oracle: LinearOracle, weights: Parameters, gradient: Parameters) -> Parameters:
@@ -101,10 +108,14 @@ def units(hessian: Tensor) -> Vector:
 
 @dataclass(frozen=True)
 class _State:
-    """A point, its objective, gradient and Hessian, and how far from stationary it is."""
+    """A point, its objective and the rounding of it, its gradient and Hessian.
+
+    `off` says how far from stationary it is.
+    """
 
     weights: Parameters
     value: float
+    noise: float
     gradient: Parameters
     hessian: Tensor
     off: float
@@ -112,9 +123,9 @@ class _State:
     @classmethod
     def at(cls, oracle: LinearOracle, task: Task, weights: Parameters) -> _State:
         value, gradient = float(oracle.objective(task, weights)), oracle.gradient(task, weights)
-        curved = hessian(oracle, task, weights)
+        noise, curved = objective_rounding(oracle, task, weights), hessian(oracle, task, weights)
         off = float((steepness(oracle, weights, gradient) / units(curved)).norm())
-        return cls(weights, value, gradient, curved, off)
+        return cls(weights, value, noise, gradient, curved, off)
 
 
 def _newton_step(oracle: LinearOracle, task: Task, start: _State) -> _State | None:
@@ -128,8 +139,7 @@ def _newton_step(oracle: LinearOracle, task: Task, start: _State) -> _State | No
         share = 0.5**halvings
         point = target if share == 1 else start.weights + share * direction
         value = float(oracle.objective(task, point))
-        noise = RESOLUTION * abs(start.value)
-        if value <= start.value + SUFFICIENT * share * min(gain, 0.0) + noise:
+        if value <= start.value + SUFFICIENT * share * min(gain, 0.0) + start.noise:
             return _State.at(oracle, task, point)
     return None
 
@@ -148,7 +158,11 @@ def _model_minimiser(oracle: LinearOracle, at: _State) -> Parameters:
     box = unit * (inf if update.box is None else update.box)
     model = _Quadratic(matrix, at.gradient / unit, at.weights * unit, l1, box)
     found = model.by_coordinates() if update.l1 or update.box else model.unconstrained()
-    return _inside(oracle, found / unit)
+    if update.box is None:
+        return found / unit
+    # Not found / unit at the edge, for a coefficient is at the box or it is not.
+    edge = update.box * found.sign()
+    return _inside(oracle, torch.where(found.abs() >= box, edge, found / unit))
 
 
 @dataclass(frozen=True)
@@ -174,15 +188,26 @@ class _Quadratic:
         return self.gradient + self.matrix @ (point - self.start)
 
     def by_coordinates(self) -> Vector:
-        """Turns over the coordinates, each followed by a solution for the free ones."""
-        point = self.start
+        """Turns over the coordinates, each followed by a solution for the free ones.
+
+        It has arrived if two turns in a row leave every coordinate as free as it was.
+        """
+        point, n_alike = self.start, 0
         for _ in range(MOST_TURNS):
-            after = self._solved(self._turned(point))
-            moved = float((after - point).abs().max())
+            turned = self._turned(point)
+            after = self._solved(turned)
+            is_alike = self._places(turned).equal(self._places(after))
+            n_alike = (
+                n_alike + 1 if is_alike and self._places(point).equal(self._places(after)) else 0
+            )
             point = after
-            if not moved > RESOLUTION * float(point.abs().max()):
+            if n_alike == 2:
                 break
         return point
+
+    def _places(self, point: Vector) -> Vector:
+        """Where each coordinate is: at 0, at an end of the box, or on which side of 0."""
+        return point.sign() * (1 + (point.abs() >= self.box).double())
 
     def _turned(self, point: Vector) -> Vector:
         """Every coordinate in turn put where the objective is least along it."""

@@ -21,24 +21,24 @@ All is computed in float64, and every sum of m terms has its allowance m u / (1 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, sqrt
 
 import torch
 from torch import Tensor
 
-from icgd.problems.curvature import Scores, everywhere, over_box
+from icgd.problems.curvature import Scores
 from icgd.problems.minimiser import hessian, minimise, steepness, units
+from icgd.problems.objective_rounding import (
+    FEW_STEPS,
+    gradient_rounding,
+    objective_rounding,
+    score_rounding,
+    sum_rounding,
+)
 from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.task import Task
 from icgd.shapes import Parameters
-
-UNIT_ROUNDOFF = 2.0**-53
-
-FUNCTION_ROUNDING = 16
-"""How many units in the last place a function of the library may be off."""
-
-FEW_STEPS = 1 + 1e-9
-"""Room for the rounding of the few last operations of a proof."""
 
 MOST_BALLS = 40
 """The most radii that are tried for a ball which holds the minimisers."""
@@ -74,54 +74,6 @@ def quality(oracle: LinearOracle, task: Task, point: Parameters) -> Minimiser:
     return Minimiser(point, distance * FEW_STEPS, min(excess, near) * FEW_STEPS, slope * FEW_STEPS)
 
 
-def sum_rounding(n_terms: int) -> float:
-    """By how much a sum of so many products may be off, relative to the sum of their sizes."""
-    product = n_terms * UNIT_ROUNDOFF
-    return product / (1 - product)
-
-
-def objective_rounding(oracle: LinearOracle, task: Task, weights: Parameters) -> float:
-    """By how much the computed objective of one task may be off."""
-    model, update, link = oracle.target, oracle.update, oracle.target.link_function
-    n, p = task.n_examples, model.n_parameters
-    scores, y, weights = oracle.scores(weights, task.x), task.y.double(), weights.double()
-    terms = model.design(task.x).abs() @ weights.abs().unsqueeze(-1)
-    off = sum_rounding(p + 2) * terms
-    moved = (_largest_mean(oracle, scores, off) + y.abs()) * off
-    sizes = link.potential(scores.abs() + off).abs() + (y * terms).abs()
-    penalised = weights * model.penalised(weights)
-    penalties = update.l2 * penalised.square().sum() + update.l1 * penalised.abs().sum()
-    rounding = sum_rounding(n + p + FUNCTION_ROUNDING + 16)
-    summed = model.loss_scale(n) * (moved + rounding * sizes).sum()
-    return float(summed + rounding * penalties) * FEW_STEPS
-
-
-def gradient_rounding(oracle: LinearOracle, task: Task, weights: Parameters) -> Parameters:
-    """By how much each entry of the computed gradient of the smooth part may be off."""
-    model, weights, y = oracle.target, weights.double(), task.y.double()
-    n, design, scores = task.n_examples, model.design(task.x).abs(), oracle.scores(weights, task.x)
-    off = score_rounding(oracle, task, weights)
-    steepest = model.link_function.slopes(scores - off, scores + off)[1]
-    mean = _largest_mean(oracle, scores, off)
-    wrong = steepest * off + FUNCTION_ROUNDING * UNIT_ROUNDOFF * mean
-    sizes = mean + y.abs() + wrong
-    total = design.mT @ (wrong + sum_rounding(n + 8) * sizes)
-    ridge = oracle.update.l2 * model.penalised(weights) * weights.abs()
-    return (model.loss_scale(n) * total.squeeze(-1) + sum_rounding(8) * ridge) * FEW_STEPS
-
-
-def score_rounding(oracle: LinearOracle, task: Task, weights: Parameters) -> Tensor:
-    """By how much each computed score may be off."""
-    terms = oracle.target.design(task.x).abs() @ weights.double().abs().unsqueeze(-1)
-    return sum_rounding(oracle.target.n_parameters + 2) * terms
-
-
-def _largest_mean(oracle: LinearOracle, scores: Tensor, off: Tensor) -> Tensor:
-    """The largest size of an expected label near a score."""
-    mean = oracle.target.link_function.mean
-    return torch.maximum(mean(scores - off).abs(), mean(scores + off).abs())
-
-
 class _Proof:
     """What the proofs of one point share."""
 
@@ -137,16 +89,19 @@ class _Proof:
 
     @property
     def _allowed(self) -> Scores:
-        """The scores of all coefficients in the box."""
-        box, x = self._update.box, self._task.x
-        return everywhere(x) if box is None else over_box(self._model, x, box)
+        """The scores of all points between this one and a minimiser."""
+        farthest = torch.maximum(self._farthest, self._point.abs())
+        terms = torch.where(self._design == 0, 0.0, self._design.abs() * farthest)
+        reach = terms.sum(-1, keepdim=True) * FEW_STEPS
+        return -reach, reach
 
     def excess(self) -> float:
         """sum_j |s_j| |w_j - w*_j|, from what is known of w* before any curvature."""
-        reach = self._point.abs() + self._farthest()
+        reach = self._point.abs() + self._farthest
         products = torch.where(self.slope == 0, 0.0, self.slope * reach)
         return float(products.sum())
 
+    @cached_property
     def _farthest(self) -> Parameters:
         """The largest size of every coefficient of a minimiser."""
         value = float(self._oracle.objective(self._task, self._point))
