@@ -1,7 +1,8 @@
 r"""By how much float64 may get a linear model's objective and gradient wrong.
 
 A sum of m terms is off by at most gamma(m) = m u / (1 - m u) times the sum of their sizes, in any
-order, with u = 2^-53. A mean mu(z) is off by what the rounding of its score z moves, and by its own.
+order, with u = 2^-53. A mean mu(z) is off by what the rounding of its score z moves, and by its
+own.
 """
 
 from __future__ import annotations
