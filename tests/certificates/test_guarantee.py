@@ -147,16 +147,19 @@ def icgd_minimiser(problem: icgd.Problem, task: icgd.Task) -> torch.Tensor:
     return find_minimiser(problem.linear_oracle, task).parameters
 
 
-def test_step_sizes_that_were_chosen_for_a_box_that_binds_are_accepted():
-    """The minimiser is a corner, and the ball around it reaches far out of the box."""
-    x = data()[0]
-    y = (x @ torch.tensor([[0.9], [-0.7], [0.8]], dtype=torch.float64)).exp().clamp(max=2.0)
-    problem = problem_of("poisson", l1=0.0, l2=0.01, step_size=None, box=0.1, intercept=False)
-    for chosen in (problem, replace(problem, domain=replace(problem.domain, score=0.5))):
-        with pytest.warns(BoxWarning):
-            found = icgd.guarantee(compiled_of(sized(chosen), 30), x, y)
-        assert found.verdict is Outcome.KEPT
-        assert found.step_size * found.largest_curvature <= 1 + 1e-9
+@pytest.mark.parametrize("score", [None, 0.7])
+def test_step_sizes_that_were_chosen_for_a_box_that_binds_are_accepted(score):
+    """The minimiser is at the box, and the ball around it reaches far out."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 3, generator=draw, dtype=torch.float64).clamp(-2, 2)
+    rates = (x @ torch.tensor([0.5, -0.3, 0.2], dtype=torch.float64)).exp()
+    y = torch.poisson(rates, generator=draw)
+    step, domain = icgd.ProximalStep(l2=0.05, box=0.25), icgd.Domain(2.0, 20.0, score)
+    problem = icgd.Problem(icgd.LinearModel(3, "poisson"), "matching", step, domain)
+    with pytest.warns(BoxWarning):
+        found = icgd.guarantee(compiled_of(icgd.sized_problem(problem, x), 20), x, y)
+    assert found.verdict is Outcome.KEPT
+    assert found.step_size * found.largest_curvature <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("score", [1.0, 2.0])
