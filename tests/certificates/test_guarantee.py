@@ -147,7 +147,7 @@ def icgd_minimiser(problem: icgd.Problem, task: icgd.Task) -> torch.Tensor:
     return find_minimiser(problem.linear_oracle, task).parameters
 
 
-@pytest.mark.parametrize("score", [None, 0.7])
+@pytest.mark.parametrize("score", [None, 0.9])
 def test_step_sizes_that_were_chosen_for_a_box_that_binds_are_accepted(score):
     """The minimiser is at the box, and the ball around it reaches far out."""
     draw = torch.Generator().manual_seed(0)

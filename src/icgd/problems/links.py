@@ -94,7 +94,8 @@ def _normal_integral(z: Tensor) -> Tensor:
 
 def _at_the_score_of_the_label(y: Tensor) -> Tensor:
     """exp z - y z is least where exp z = y."""
-    return y - torch.special.xlogy(y, y)
+    least: Tensor = y - torch.special.xlogy(y, y)
+    return least
 
 
 def _half_square_below(y: Tensor) -> Tensor:

@@ -122,7 +122,8 @@ class _Proof:
         apart = sqrt(2 * steepest * excess * scale) if steepest * excess < inf else inf
         off = self._off + apart * self._design.norm(dim=0) * FEW_STEPS
         held = self._gradient.abs() + off < self._update.l1 * self._penalised
-        return ~(held & (self._point == 0))
+        is_held: Tensor = held & (self._point == 0)
+        return ~is_held
 
     def distance(self, counts: Tensor) -> float:
         """|s| / alpha in the first ball around the point that is known to hold all minimisers."""
