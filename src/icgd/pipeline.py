@@ -13,6 +13,7 @@ from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.linear_bound import LinearBounds
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
+from icgd.certificates.prediction_bounds import at_end, prediction_errors
 from icgd.choice import choose
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
@@ -74,16 +75,16 @@ def verify(
 ) -> Report:
     """Run `compiled`, and compare every step with the real algorithm and with what was proved.
 
-    The real algorithm runs in float64 on the same data from the same initial weights. The values
-    of a kernel machine's function at `queries` are compared as well; the weights of a network do
-    not depend on queries.
+    The real algorithm runs in float64 on the same data from the same initial weights. Predictions
+    at `queries` are compared as well, with those of the real algorithm and with what is proved.
     """
     instance("compiled", compiled, Compiled)
     task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
     problem, program = compiled.problem, compiled.program
     run = compiled.run_task(task, backend=backend, on_progress=_part(on_progress, 0))
     history, real = run.parameters, problem.oracle.train(task, program.n_steps)
-    bounds = compiled.bounds_for(task, backend).run(task, history, real, _part(on_progress, 1))
+    rules = compiled.bounds_for(task, backend)
+    bounds = rules.run(task, history, real, _part(on_progress, 1))
     return Report(
         certificate=compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype),
         step_errors=stepwise_errors(problem, task, history),
@@ -94,6 +95,8 @@ def verify(
         backend=backend,
         dtype=str(task.x.dtype).removeprefix("torch."),
         paper_trajectory=bounds.paper,
+        prediction_errors=prediction_errors(problem, task, run.predictions, real),
+        prediction_bounds=rules.predictions(task, history, real, at_end(bounds.trajectory)),
     )
 
 

@@ -46,7 +46,8 @@ class Report:
     this run, those of `certificate` (a) for every run. Each is the largest over all weights.
     `paper_trajectory` (c) is the paper's line for the whole run, if it has one. It takes for
     granted that no step expands distances, so that a run may exceed it, and no verdict depends on
-    it.
+    it. `prediction_errors` and `prediction_bounds` are the distances of predictions at the queries
+    from those of real gradient descent, measured and proved for this run.
     """
 
     certificate: Certificate
@@ -58,6 +59,8 @@ class Report:
     backend: str
     dtype: str
     paper_trajectory: Tensor | None = None
+    prediction_errors: Tensor | None = None
+    prediction_bounds: Tensor | None = None
 
     @property
     def beyond_paper(self) -> int | None:
@@ -71,10 +74,12 @@ class Report:
     @property
     def verdict(self) -> Verdict:
         """A NaN anywhere counts as broken."""
-        within = (
+        within = [
             self.step_errors <= self.step_bounds,
             self.step_errors <= self.certificate.domain_step,
             self.trajectory_errors <= self.trajectory_bounds,
             self.trajectory_errors <= self.certificate.domain_trajectory,
-        )
+        ]
+        if self.prediction_errors is not None and self.prediction_bounds is not None:
+            within.append(self.prediction_errors <= self.prediction_bounds)
         return Verdict.HOLDS if all(bool(part.all()) for part in within) else Verdict.BROKEN
