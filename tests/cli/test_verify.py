@@ -6,7 +6,7 @@ import pytest
 
 import icgd
 from tests.cli.files import PROBLEM, compiled_run, listing, write_all
-from tests.cli.test_run import FILES, X, Y
+from tests.cli.test_run import FILES, QUERIES, X, Y
 
 
 @pytest.fixture
@@ -42,6 +42,20 @@ def test_the_table_shows_errors_beside_their_bounds(verify):
     assert "(b) this run" in text
     assert "Near-kink events: 0" in text
     assert "HOLDS: every measured error is within its proved bounds." in text
+
+
+def test_predictions_are_verified_with_queries(verify):
+    report = icgd.verify(compiled_run(), X, Y, queries=QUERIES, seed=0)
+    text = verify("--queries", "new.csv").stdout
+    assert "predictions" in text
+    assert f"{float(report.prediction_errors.max()):.2g}" in text
+    assert f"{float(report.prediction_bounds.max()):.2g}" in text
+    data = json.loads(verify("--queries", "new.csv", "--json").stdout)
+    assert data["prediction_errors"] == report.prediction_errors.tolist()
+    assert data["prediction_bounds"] == report.prediction_bounds.tolist()
+    assert data["largest"]["prediction_bounds"] == float(report.prediction_bounds.max())
+    assert data["verdict"] == "HOLDS"
+    assert "predictions" not in verify().stdout
 
 
 def test_dense_and_float32_reach_the_library(verify):

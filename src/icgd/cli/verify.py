@@ -6,8 +6,17 @@ import typer
 
 from icgd.certificates.certificate import Verdict
 from icgd.cli import show
-from icgd.cli.csv_data import read_examples
-from icgd.cli.options import AsJson, BackendName, CompiledFile, Data, DtypeName, Labels, Seed
+from icgd.cli.csv_data import read_examples, read_queries
+from icgd.cli.options import (
+    AsJson,
+    BackendName,
+    CompiledFile,
+    Data,
+    DtypeName,
+    Labels,
+    QueryFile,
+    Seed,
+)
 from icgd.cli.progress import progress
 from icgd.pipeline import load
 from icgd.pipeline import verify as verify_run
@@ -16,6 +25,7 @@ from icgd.pipeline import verify as verify_run
 def verify(
     file: CompiledFile,
     data: Data,
+    queries: QueryFile = None,
     label: Labels = None,
     seed: Seed = 0,
     backend: BackendName = "fused",
@@ -24,6 +34,7 @@ def verify(
 ) -> None:
     """Compare every step with real gradient descent, and with what was proved.
 
+    With --queries the predictions there are compared as well.
     The exit code is 0 if every bound holds and 1 if one is broken.
 
     Example: icgd verify run.safetensors train.csv --label price --json
@@ -35,6 +46,7 @@ def verify(
             compiled,
             examples.inputs,
             examples.labels,
+            queries=read_queries(queries, examples) if queries else None,
             seed=seed,
             backend=backend,
             dtype=dtype,
