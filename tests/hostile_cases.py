@@ -1,7 +1,7 @@
 """Linear models on data that are hard to fit: extreme scales, flat directions, boxes that bind."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,8 +9,11 @@ from torch import Tensor
 from icgd.problems.domain import Domain
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.links import LINKS
+from icgd.problems.minimiser import minimise
 from icgd.problems.oracles.linear import LinearOracle
+from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.sizing import sized_problem
 from icgd.problems.task import Task
 
 N_EXAMPLES, WIDTH = 12, 4
@@ -108,3 +111,16 @@ def hostile(name: str, link: str, seed: int = 0) -> Hostile:
 
 
 CASES = [(name, link) for name in KINDS for link in LINKS]
+
+
+def hostile_problem(name: str, link: str, seed: int = 0) -> tuple[Problem, Task]:
+    """The case as a problem that can be compiled: with a box, a step size, a range of scores."""
+    case = hostile(name, link, seed)
+    x, y, model = case.task.x, case.task.y, case.oracle.target
+    best = minimise(case.oracle, case.task)
+    reach = 2.0 + 1.5 * float(case.oracle.scores(best, x).abs().max())
+    domain = Domain(float(x.abs().max()), max(1.0, float(y.abs().max())), score=reach)
+    update = case.oracle.update
+    if update.box is None:
+        update = replace(update, box=1.0 + 2 * float(best.abs().max()))
+    return sized_problem(Problem(model, "matching", update, domain), x), case.task

@@ -118,6 +118,7 @@ def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guara
     slope = float(oracle.gradient(task, history[0]).norm())
     ends = [oracle.objective(task, point) for point in (history[-1], found.parameters)]
     rounding = sum(objective_rounding(oracle, task, w) for w in (history[-1], found.parameters))
+    is_there = history[-1].equal(found.parameters)  # then both objectives are rounded alike
     is_known = found.distance < inf
     above = promised.excess_of_theorem(slope, update.l1, model.input_width)
     return Guarantee(
@@ -134,7 +135,7 @@ def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guara
         contraction_bound=promised.distance() if is_known else inf,
         excess=float(ends[0] - ends[1]),
         excess_slack=found.excess,
-        excess_rounding=rounding,
+        excess_rounding=0.0 if is_there else rounding,
         excess_bound=above if is_known else above + found.excess,
     )
 
