@@ -21,7 +21,6 @@ from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMe
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.ridge import RidgeSum, RidgeUnit
-from icgd.program.unit_instructions import CopyToQueries
 from icgd.weights import chain_lowering, grid_heads
 from icgd.weights import rules as writing
 
@@ -50,8 +49,7 @@ BOUNDED_ELSEWHERE = {
     DescendExamples: "linear_bound.py bounds a whole run of a linear model",
     DecaySlot: "linear_bound.py, likewise",
     ShrinkSlot: "linear_bound.py, likewise",
-    PredictMean: "it predicts, and bounds are of weights",
-    CopyToQueries: "it predicts, and bounds are of weights",
+    PredictMean: "linear_bound.py, likewise",
 }
 RUN_ELSEWHERE = {DescendFunction: "functional.py runs all steps in function space"}
 LOOKED_UP_ELSEWHERE = {LookUpProduct: "the fused generator looks up what it multiplied before"}

@@ -13,6 +13,7 @@ from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.linear_bound import LinearBounds
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
+from icgd.certificates.prediction_bounds import at_end, prediction_errors
 from icgd.certificates.rigorous import rigorous_trajectory
 from icgd.choice import choose
 from icgd.compiled import Compiled
@@ -76,10 +77,10 @@ def verify(
 ) -> Report:
     """Run `compiled`, and compare every step with the real algorithm and with what was proved.
 
-    The real algorithm runs in float64 on the same data from the same initial weights. The values
-    of a kernel machine's function at `queries` are compared as well; the weights of a network do
-    not depend on queries. With `rigorous` (and the extra `proofs`) exact descent in real numbers is
-    enclosed too, and the distance of the whole run from it is proved.
+    The real algorithm runs in float64 on the same data from the same initial weights. Predictions
+    at `queries` are compared as well, with those of the real algorithm and with what is proved.
+    With `rigorous` (and the extra `proofs`) exact descent in real numbers is enclosed too, and the
+    distance of the whole run from it is proved.
     """
     instance("compiled", compiled, Compiled)
     task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
@@ -87,7 +88,8 @@ def verify(
     running, bounding, enclosing = (_part(on_progress, part, 2 + rigorous) for part in range(3))
     run = compiled.run_task(task, backend=backend, on_progress=running)
     history, real = run.parameters, problem.oracle.train(task, program.n_steps)
-    bounds = compiled.bounds_for(task, backend).run(task, history, real, bounding)
+    rules = compiled.bounds_for(task, backend)
+    bounds = rules.run(task, history, real, bounding)
     exact = rigorous_trajectory(problem, task, history, enclosing) if rigorous else None
     return Report(
         certificate=compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype),
@@ -100,6 +102,8 @@ def verify(
         dtype=str(task.x.dtype).removeprefix("torch."),
         paper_trajectory=bounds.paper,
         rigorous=exact,
+        prediction_errors=prediction_errors(problem, task, run.predictions, real),
+        prediction_bounds=rules.predictions(task, history, real, at_end(bounds.trajectory)),
     )
 
 

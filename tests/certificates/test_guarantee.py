@@ -1,16 +1,24 @@
 """Theorems 3.1 to 3.3 of cot, with real constants, against runs."""
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import Ridge
+from sklearn.datasets import load_diabetes
+from sklearn.linear_model import Lasso, Ridge
 
 import icgd
 from icgd.backends.registry import BACKENDS
-from icgd.errors import DataError, SeparableDataError, SettingError
+from icgd.certificates.guarantee import Guarantee, Outcome
+from icgd.errors import BoxWarning, DataError, SeparableDataError, SettingError
+from icgd.problems.links import LINKS
+from icgd.problems.minimiser_quality import find_minimiser
+from icgd.problems.separable import separation
+from tests.hostile_cases import CASES, hostile_problem
 from tests.linear_cases import compiled_of, data, problem_of, task_of
+from tests.precise import Precise, at_most, exactly
 
 MODELS = {
     "3.1": problem_of("logistic", l1=0.0, step_size=None, box=4.0),
@@ -95,3 +103,147 @@ def test_one_task_at_a_time():
     batch = task_of(problem, tasks=(2,))
     with pytest.raises(DataError, match="one task at a time"):
         icgd.guarantee(compiled_of(problem), batch.x, batch.y)
+
+
+def raw_diabetes(n_steps: int, **update: float) -> tuple[icgd.Compiled, np.ndarray, np.ndarray]:
+    """The columns as they were measured: their condition number is a million."""
+    x, y = load_diabetes(return_X_y=True, scaled=False)
+    step, domain = icgd.ProximalStep(box=1000.0, **update), icgd.Domain(400.0, 400.0)
+    problem = icgd.Problem(icgd.LinearModel(10), "matching", step, domain)
+    return icgd.compile(icgd.sized_problem(problem, x), n_steps=n_steps), x, y
+
+
+def test_the_distance_is_right_where_descent_would_take_millions_of_steps():
+    compiled, x, y = raw_diabetes(100, l1=1.0)
+    found = icgd.guarantee(compiled, x, y)
+    lasso = Lasso(alpha=1.0, fit_intercept=False, tol=1e-14, max_iter=10**6).fit(x, y)
+    reached = compiled.run(x, y).parameters[-1].numpy()
+    true = np.linalg.norm(reached - lasso.coef_)
+    assert found.distance == pytest.approx(true, rel=1e-8) == pytest.approx(22.4896, rel=1e-5)
+    assert found.distance_slack < 1e-6
+    assert found.verdict is Outcome.KEPT
+    assert found.start_distance >= np.linalg.norm(lasso.coef_) - 1e-8
+
+
+@pytest.mark.filterwarnings("ignore::icgd.errors.BoxWarning")
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("link", LINKS)
+def test_what_is_printed_is_so_in_300_bits(link, backend):
+    problem = sized(problem_of(link, step_size=None, box=0.3))
+    found = check_in_300_bits(problem, task_of(problem, sizes=(6, 0)), backend)
+    assert found.verdict is Outcome.KEPT
+
+
+def check_in_300_bits(problem: icgd.Problem, task: icgd.Task, backend: str) -> Guarantee:
+    """Every number that is printed, and what is promised of it, against the minimiser itself."""
+    compiled = compiled_of(problem, 7)
+    found = icgd.guarantee(compiled, task.x, task.y, backend=backend)
+    if found.distance_slack == inf:
+        assert found.verdict is Outcome.NOT_KNOWN
+        return found
+    end = compiled.run_task(task, backend=backend).parameters[-1]
+    precise = Precise.of(problem.linear_oracle, task)
+    near = find_minimiser(problem.linear_oracle, replace(task, initial=end)).parameters
+    best = precise.minimiser(near)
+    true, above = precise.distance(end, best), precise.objective(exactly(end))
+    assert at_most(abs(true - found.distance), found.distance_slack + 1e-15 * found.distance)
+    off = above - precise.objective(best) - found.excess
+    assert at_most(off, found.excess_slack + found.excess_rounding)
+    assert at_most(-off, found.excess_rounding)
+    assert at_most(true, min(found.contraction_bound, found.distance_bound))
+    assert at_most(above - precise.objective(best), found.excess_bound)
+    return found
+
+
+def check_hostile(name: str, link: str, seed: int) -> None:
+    problem, task = hostile_problem(name, link, seed)
+    model, update = problem.model, problem.proximal_step
+    if separation(model, update, task.x, task.y) is not None:
+        with pytest.raises(SeparableDataError):
+            icgd.guarantee(compiled_of(problem, 7), task.x, task.y)
+        return
+    assert check_in_300_bits(problem, task, "fused").verdict is not Outcome.BROKEN
+
+
+@pytest.mark.parametrize(("name", "link"), CASES[::7])
+def test_hostile_data_are_measured_and_judged_rightly(name, link):
+    check_hostile(name, link, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("name", "link"), CASES)
+def test_all_hostile_data_are_measured_and_judged_rightly(name, link, seed):
+    check_hostile(name, link, seed)
+
+
+@pytest.mark.parametrize("score", [None, 0.9])
+def test_step_sizes_that_were_chosen_for_a_box_that_binds_are_accepted(score):
+    """The minimiser is at the box, and the ball around it reaches far out."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 3, generator=draw, dtype=torch.float64).clamp(-2, 2)
+    rates = (x @ torch.tensor([0.5, -0.3, 0.2], dtype=torch.float64)).exp()
+    y = torch.poisson(rates, generator=draw)
+    step, domain = icgd.ProximalStep(l2=0.05, box=0.25), icgd.Domain(2.0, 20.0, score)
+    problem = icgd.Problem(icgd.LinearModel(3, "poisson"), "matching", step, domain)
+    with pytest.warns(BoxWarning):
+        found = icgd.guarantee(compiled_of(icgd.sized_problem(problem, x), 20), x, y)
+    assert found.verdict is Outcome.KEPT
+    assert found.step_size * found.largest_curvature <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("score", [1.0, 2.0])
+def test_step_sizes_that_were_chosen_for_a_range_of_scores_are_accepted(score):
+    x, y, _ = data()
+    problem = problem_of("poisson", l1=0.0, l2=1.0, step_size=None, box=9.0, score=score)
+    found = icgd.guarantee(compiled_of(sized(problem), 20), x, y)
+    assert found.verdict is Outcome.KEPT
+
+
+def test_a_minimiser_beyond_the_range_of_scores_counts_for_the_curvature():
+    """The step was chosen for scores up to 0.05, and the minimiser has larger ones."""
+    x, y, _ = data()
+    problem = problem_of("poisson", l1=0.0, l2=0.0, step_size=None, box=9.0, score=0.05)
+    start = torch.zeros(4, dtype=torch.float64)
+    with pytest.raises(SettingError, match="1 / beta"):
+        icgd.guarantee(compiled_of(sized(problem), 0), x, 1.5 + y / 2, initial=start)
+
+
+def flat() -> tuple[icgd.Compiled, torch.Tensor, torch.Tensor]:
+    """The third input is the first one once more."""
+    x, y, _ = data()
+    x = torch.cat([x[:, :2], x[:, :1]], -1)
+    problem = problem_of("identity", l1=0.05, l2=0.0, step_size=None, box=4.0, intercept=False)
+    return compiled_of(icgd.sized_problem(problem, x), 2), x, y
+
+
+def test_what_is_not_known_counts_neither_as_kept_nor_as_broken():
+    compiled, x, y = flat()
+    found = icgd.guarantee(compiled, x, y)
+    assert found.distance_slack == found.distance_bound == found.contraction_bound == inf
+    assert found.distance_verdict is found.verdict is Outcome.NOT_KNOWN
+    assert not found.holds
+    assert found.excess_verdict is Outcome.KEPT  # Theorem 3.3 needs no uniqueness
+    assert 0 < found.excess < found.excess_bound < 0.1
+    assert found.excess_slack < 1e-12
+    assert replace(found, excess=2 * found.excess_bound).verdict is Outcome.BROKEN
+
+
+@pytest.mark.parametrize(
+    ("distance", "slack", "outcome"),
+    [
+        (0.5, 0.1, Outcome.KEPT),
+        (0.5, 0.6, Outcome.NOT_KNOWN),
+        (1.5, 0.6, Outcome.NOT_KNOWN),
+        (1.5, 0.4, Outcome.BROKEN),
+        (1.5, inf, Outcome.NOT_KNOWN),
+        (float("nan"), 0.1, Outcome.BROKEN),
+    ],
+)
+def test_a_verdict_is_given_only_where_it_is_certain(distance, slack, outcome):
+    x, y, _ = data()
+    found = icgd.guarantee(compiled_of(sized(MODELS["3.2"]), 3), x, y)
+    bounds = {"distance_bound": 1.0, "contraction_bound": 1.0}
+    other = replace(found, distance=distance, distance_slack=slack, **bounds)
+    assert other.distance_verdict is other.verdict is outcome
+    assert other.holds is (outcome is Outcome.KEPT)

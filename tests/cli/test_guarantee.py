@@ -36,6 +36,7 @@ def test_the_table_shows_what_is_promised_beside_what_was_found(guarantee):
 def test_json_holds_all_digits(guarantee):
     data, found = json.loads(guarantee("--json").stdout), icgd.guarantee(compiled(), X, Y)
     assert data["holds"] is True
+    assert (data["verdict"], data["meaning"]) == ("KEPT", "Every promise is kept.")
     assert (data["theorem"], data["n_steps"]) == ("3.1", 9)
     for name in ("distance", "distance_bound", "excess", "step_error", "start_distance"):
         assert data[name] == getattr(found, name)
@@ -50,3 +51,27 @@ def test_a_network_has_no_such_theorem(command, tmp_path):
     outcome = command("guarantee", "run.safetensors", "train.csv")
     assert outcome.code == 2
     assert "promise of a linear model" in outcome.stderr
+
+
+@pytest.fixture
+def flat(command, tmp_path):
+    """`icgd guarantee` on data in which a column stands twice."""
+    problem = problem_of("identity", l1=0.05, l2=0.0, step_size=None, box=4.0, intercept=False)
+    twice = X[:, [0, 1, 0]]
+    compiled_of(icgd.sized_problem(problem, twice), 9).save(tmp_path / "model.safetensors")
+    rows = [",".join(map(str, [*x, *y])) for x, y in zip(twice.tolist(), Y.tolist(), strict=True)]
+    (tmp_path / "train.csv").write_text("\n".join(["a,b,c,share", *rows]))
+    return lambda *options: command("guarantee", "model.safetensors", "train.csv", *options)
+
+
+def test_what_is_not_known_is_said_and_is_no_success(flat):
+    outcome = flat()
+    assert outcome.code == 2
+    text = " ".join(outcome.stdout.split())
+    assert "Whether every promise is kept is not known" in text
+    assert "minimiser known up to not known" in text
+    assert "Every promise is kept" not in text
+    data = json.loads(flat("--json").stdout)
+    assert (data["verdict"], data["holds"]) == ("NOT_KNOWN", False)
+    assert (data["distance_verdict"], data["excess_verdict"]) == ("NOT_KNOWN", "KEPT")
+    assert data["distance_slack"] is None

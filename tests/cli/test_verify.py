@@ -6,7 +6,7 @@ import pytest
 
 import icgd
 from tests.cli.files import PROBLEM, compiled_run, listing, write_all
-from tests.cli.test_run import FILES, X, Y
+from tests.cli.test_run import FILES, QUERIES, X, Y
 
 
 @pytest.fixture
@@ -52,6 +52,20 @@ def test_the_rigorous_distance_stands_in_the_table_and_in_json(verify):
     assert data["rigorous"]["distances"] == report.rigorous.distances.tolist()
     assert data["rigorous"]["bits"] == report.rigorous.bits
     assert "rigorous" not in verify().stdout
+
+
+def test_predictions_are_verified_with_queries(verify):
+    report = icgd.verify(compiled_run(), X, Y, queries=QUERIES, seed=0)
+    text = verify("--queries", "new.csv").stdout
+    assert "predictions" in text
+    assert f"{float(report.prediction_errors.max()):.2g}" in text
+    assert f"{float(report.prediction_bounds.max()):.2g}" in text
+    data = json.loads(verify("--queries", "new.csv", "--json").stdout)
+    assert data["prediction_errors"] == report.prediction_errors.tolist()
+    assert data["prediction_bounds"] == report.prediction_bounds.tolist()
+    assert data["largest"]["prediction_bounds"] == float(report.prediction_bounds.max())
+    assert data["verdict"] == "HOLDS"
+    assert "predictions" not in verify().stdout
 
 
 def test_dense_and_float32_reach_the_library(verify):

@@ -5,7 +5,15 @@ import torch
 
 from icgd.errors import SettingError
 from icgd.problems import curvature as module
-from icgd.problems.curvature import Curvature, curvature, everywhere, over_ball, over_box
+from icgd.problems.curvature import (
+    Curvature,
+    common,
+    curvature,
+    everywhere,
+    over_ball,
+    over_box,
+    spanned,
+)
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.links import LINKS
 from icgd.problems.proximal_step import ProximalStep
@@ -84,3 +92,10 @@ def test_contraction_is_decided_by_the_nearer_end():
     assert Curvature(1.0, 4.0).contraction(0.25) == 0.75
     assert Curvature(1.0, 4.0).contraction(0.5) == 1.0
     assert Curvature(0.0, 4.0).condition == float("inf")
+
+
+def test_ranges_of_scores_are_joined_and_narrowed_example_by_example():
+    first = (torch.tensor([[-1.0], [0.0]]), torch.tensor([[1.0], [4.0]]))
+    second = (torch.tensor([[-2.0], [1.0]]), torch.tensor([[0.5], [5.0]]))
+    assert [end.flatten().tolist() for end in common(first, second)] == [[-1.0, 1.0], [0.5, 4.0]]
+    assert [end.flatten().tolist() for end in spanned(first, second)] == [[-2.0, 0.0], [1.0, 5.0]]

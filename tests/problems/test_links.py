@@ -84,3 +84,12 @@ def test_an_unknown_link_lists_the_known_ones_and_suggests_the_nearest():
         "Unknown link 'poison'; known are identity, logistic, probit, poisson, softplus. "
         "Did you mean 'poisson'?"
     )
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_no_loss_is_below_the_least_one(name):
+    link, scores = LINKS[name], torch.linspace(-30, 30, 6001).double()
+    for label in (0.0, 0.3, 1.0, *((2.5, 40.0) if link.largest_label > 1 else ())):
+        label = torch.tensor(label, dtype=torch.float64)
+        least = link.loss(scores, label).min()
+        assert link.least_loss(label) <= least + 1e-12

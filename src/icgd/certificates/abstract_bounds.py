@@ -14,7 +14,7 @@ from icgd.certificates.enclosures import Arithmetic
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.program import AbstractProgram
-from icgd.shapes import History
+from icgd.shapes import History, Predictions
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,16 @@ class AbstractBounds(ABC):
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
         """Bounds (b) for each step of a run, and for its distance from the `real` one."""
+
+    @abstractmethod
+    def predictions(
+        self, task: Task, history: History, real: History, error: Tensor
+    ) -> Predictions:
+        """A bound on how far predictions at the queries are from those of the `real` run.
+
+        `error` bounds how far what the run has learnt is from the end of the real one: with an
+        entry for each weight, or with one for all.
+        """
 
     def paper_step(self) -> float | None:
         """Bound (c): the paper's closed form for one step, repaired, if there is one."""

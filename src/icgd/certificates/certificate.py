@@ -48,6 +48,8 @@ class Report:
     `paper_trajectory` (c) is the paper's line for the whole run, if it has one. It takes for
     granted that no step expands distances, so that a run may exceed it, and no verdict depends on
     it. `rigorous` is the proved distance of the whole run from exact descent, if it was asked for.
+    `prediction_errors` and `prediction_bounds` are the distances of predictions at the queries from
+    those of real gradient descent, measured and proved for this run.
     """
 
     certificate: Certificate
@@ -60,6 +62,8 @@ class Report:
     dtype: str
     paper_trajectory: Tensor | None = None
     rigorous: Trajectory | None = None
+    prediction_errors: Tensor | None = None
+    prediction_bounds: Tensor | None = None
 
     @property
     def beyond_paper(self) -> int | None:
@@ -73,11 +77,14 @@ class Report:
     @property
     def verdict(self) -> Verdict:
         """A NaN anywhere counts as broken."""
-        within = (
+        within = [
             self.step_errors <= self.step_bounds,
             self.step_errors <= self.certificate.domain_step,
             self.trajectory_errors <= self.trajectory_bounds,
             self.trajectory_errors <= self.certificate.domain_trajectory,
-            *((self.rigorous.least <= self.trajectory_bounds,) if self.rigorous else ()),
-        )
+        ]
+        if self.rigorous is not None:
+            within.append(self.rigorous.least <= self.trajectory_bounds)
+        if self.prediction_errors is not None and self.prediction_bounds is not None:
+            within.append(self.prediction_errors <= self.prediction_bounds)
         return Verdict.HOLDS if all(bool(part.all()) for part in within) else Verdict.BROKEN

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, singledispatch
+from math import inf
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ from icgd.problems.task import Task
 from icgd.program import chain_instructions as verbs
 from icgd.program.chain import FAR, IS_BACKWARD, IS_DATA, NEAR, OUT, ChainProgram, row_of
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
-from icgd.shapes import History
+from icgd.shapes import History, Predictions, Queries
 
 Row = Enclosure | float
 Rows = Mapping[str, Row]
@@ -74,6 +75,31 @@ class ChainBounds(AbstractBounds):
         steps, trajectory = one_by_one(self._rounds(task, both, carries), both, on_progress)
         return RunBounds(steps, trajectory, steps.cumsum(-1))
 
+    def predictions(
+        self, task: Task, history: History, real: History, error: Tensor
+    ) -> Predictions:
+        end = real[..., -1, :].double()
+        parts = (self._matrices(part) for part in (end, error.double().expand_as(end)))
+        near = [
+            Enclosure.around(Interval.point(matrix), off)
+            for matrix, off in zip(*parts, strict=True)
+        ]
+        groups = task.queries.double().split(self.program.batch_size, dim=-2)
+        found = [self._forward(near, group) for group in groups if group.numel()]
+        return torch.cat([task.y[..., :0, :].double(), *found], dim=-2)
+
+    def _forward(self, weights: list[Enclosure], queries: Queries) -> Predictions:
+        """The bounds at up to `batch_size` queries, from the blocks that predict."""
+        mask, blocks = self.program.mask, self._first_blocks(weights)
+        inputs = _data(Interval.point(input_columns(self.program, queries)))
+        for step in mask.walk(1, mask.depth):
+            near, far = step.blocks(blocks, inputs, inputs)
+            blocks[step.number] = self.next_block(near, far)
+        outputs = blocks[mask.depth]["first"]
+        error = outputs.mT.error if isinstance(outputs, Enclosure) else torch.zeros(())
+        width = self.problem.network.output_width
+        return error[..., : queries.shape[-2], :width].nan_to_num(nan=inf, posinf=inf)
+
     def _rounds(self, task: Task, history: History, carries: Tensor) -> Iterator[Tensor]:
         """A bound for each round; what rounding leaves in padded entries is carried in any case.
 
@@ -112,12 +138,7 @@ class ChainBounds(AbstractBounds):
 
     def round_after(self, weights: list[Enclosure], x: Interval, y: Interval) -> list[Enclosure]:
         """The weights of every layer after a round on these examples, from those before."""
-        program, mask = self.program, self.program.mask
-        blocks: dict[int, Rows] = {}
-        for layer, matrix in enumerate(weights):
-            travelling = travelling_rows(program, layer).items()
-            rows: dict[str, Row] = {name: _known(row) for name, row in travelling}
-            blocks[-layer] = {**rows, IS_BACKWARD: 1.0, "weights": matrix}
+        program, mask, blocks = self.program, self.program.mask, self._first_blocks(weights)
         inputs = _data(x.mapped(partial(input_columns, program)))
         labels = _data(y.mapped(lambda part: padded(program, part.mT, program.batch_size)))
         for step in mask.walk_round(0):
@@ -125,6 +146,15 @@ class ChainBounds(AbstractBounds):
             blocks[step.number] = self.next_block(near, far)
         last = [blocks[mask.blocks_per_round - layer]["weights"] for layer in range(len(weights))]
         return [layer for layer in last if isinstance(layer, Enclosure)]
+
+    def _first_blocks(self, weights: list[Enclosure]) -> dict[int, Rows]:
+        """The blocks that hold the weights before a round."""
+        blocks: dict[int, Rows] = {}
+        for layer, matrix in enumerate(weights):
+            travelling = travelling_rows(self.program, layer).items()
+            rows: dict[str, Row] = {name: _known(row) for name, row in travelling}
+            blocks[-layer] = {**rows, IS_BACKWARD: 1.0, "weights": matrix}
+        return blocks
 
     def next_block(self, near: Rows, far: Rows) -> Rows:
         """The enclosures of the block that a step writes."""

@@ -27,7 +27,7 @@ from icgd.certificates.kernel_rounding import Rounded, kernel_error, worst_kerne
 from icgd.problems.kernel_machine import as_matrix
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.shapes import History
+from icgd.shapes import History, Predictions
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,13 @@ class FunctionBounds(AbstractBounds):
     ) -> RunBounds:
         trajectory = one_by_one(self._trajectory(task, real), real, on_progress)
         return RunBounds(self.steps(task, history), trajectory)
+
+    def predictions(
+        self, task: Task, history: History, real: History, error: Tensor
+    ) -> Predictions:
+        """The function's values at the queries are learnt as those at the examples are."""
+        every = error.double().expand_as(real[..., -1, :])
+        return self.problem.oracle.predict(task, every)
 
     def _trajectory(self, task: Task, real: History) -> Iterator[Tensor]:
         """Errors on examples are in the Euclidean norm: a step that converges lets none grow."""

@@ -1,44 +1,53 @@
 r"""What Theorems 3.1 to 3.3 of cot promise of a run, with real constants, beside what it did.
 
-The constants are taken from the data: alpha and beta on the ball that the run cannot leave, the
-distance D of the start from the minimiser, and eps, the proved error of a step in the 2-norm. The
-minimiser is found by exact descent from where the run ends, and is known as well as the last exact
-step says.
+The constants are taken from the data: alpha and beta on the scores that the run and the minimiser
+can have, the distance D of the start from the minimiser, and eps, the proved error of a step in the
+2-norm. The minimiser is found by Newton steps, and a proof says how well it is known. Where the
+risk is flat around it there may be others, and nothing is promised of distances. Theorem 3.3 then
+still holds with any point u instead of w*: it bounds F(w_L) - F(u), and u is the point found.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
+from functools import reduce
 from math import inf
-
-from torch import Tensor
 
 from icgd.certificates.linear_bound import LinearBounds, norm
 from icgd.errors import DataError
-from icgd.problems.curvature import curvature, over_ball
-from icgd.problems.guarantees import InexactDescent, distance_to_minimiser
-from icgd.problems.oracles.linear import LinearOracle
+from icgd.problems.curvature import Curvature, Scores, common, curvature, over_ball, spanned
+from icgd.problems.guarantees import InexactDescent
+from icgd.problems.linear_model import LinearModel
+from icgd.problems.minimiser_quality import Minimiser, find_minimiser
+from icgd.problems.objective_rounding import objective_rounding, sum_rounding
+from icgd.problems.problem import Problem
+from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.sizing import allowed_scores
 from icgd.problems.task import Task
-from icgd.shapes import History
+from icgd.shapes import History, Inputs
 
-STILL = 1e-14
-"""A step that moves no coefficient by more than this, relatively, has arrived."""
 
-MOST_STEPS = 100_000
-"""The most exact steps from the end of the run to the minimiser; then it is known less well."""
+class Outcome(Enum):
+    """What became of the promises; the value says it in words."""
 
-RADII = (1.0, 1e-2, 1e-4, 1e-6, 1e-8)
-"""Radii, relatively, of the balls in which a fixed point of the exact step is looked for."""
+    KEPT = "Every promise is kept."
+    BROKEN = "A promise is broken: the construction, its lowering or a proof is wrong."
+    NOT_KNOWN = (
+        "Whether every promise is kept is not known, because the minimiser is not known well "
+        "enough: the objective is flat around it, or nearly so."
+    )
 
 
 @dataclass(frozen=True)
 class Guarantee:
     """A run of `n_steps` steps: how far it ends from the minimiser, and how far at most.
 
-    `distance` is |w_L - w*| and `excess` F(w_L) - F(w*), each known up to its slack, which is
-    infinite if the risk is flat around the minimiser: there may then be others. The bounds are
-    `distance_bound` of Theorem 3.1 or 3.2, `excess_bound` of Theorem 3.3, and `contraction_bound`
-    of the distance, which uses that an exact step is a contraction at every step.
+    `distance` is |w_L - w*|, known up to `distance_slack`. `excess` is F(w_L) - F(w*), which may
+    be larger by `excess_slack`, and off either way by `excess_rounding`. A slack is infinite if
+    nothing is known. The bounds are `distance_bound` of Theorem 3.1 or 3.2, `excess_bound` of
+    Theorem 3.3, and `contraction_bound` of the distance, which uses that an exact step is a
+    contraction at every step. They are infinite where nothing is promised.
     """
 
     theorem: str
@@ -54,25 +63,43 @@ class Guarantee:
     contraction_bound: float
     excess: float
     excess_slack: float
+    excess_rounding: float
     excess_bound: float
 
     @property
+    def distance_verdict(self) -> Outcome:
+        """Whether the run ends as close to the minimiser as promised."""
+        least, most = self.distance - self.distance_slack, self.distance + self.distance_slack
+        return _outcome(least, most, min(self.distance_bound, self.contraction_bound))
+
+    @property
+    def excess_verdict(self) -> Outcome:
+        """Whether the objective ends as close to its minimum as promised."""
+        least = self.excess - self.excess_rounding
+        most = self.excess + self.excess_slack + self.excess_rounding
+        return _outcome(least, most, self.excess_bound)
+
+    @property
+    def verdict(self) -> Outcome:
+        """Broken if one promise is broken, kept if all are kept for certain."""
+        found = (self.distance_verdict, self.excess_verdict)
+        if Outcome.BROKEN in found:
+            return Outcome.BROKEN
+        return Outcome.NOT_KNOWN if Outcome.NOT_KNOWN in found else Outcome.KEPT
+
+    @property
     def holds(self) -> bool:
-        """Whether the run keeps every promise, as far as the minimiser is known."""
-        nearest = self.distance - self.distance_slack
-        return (
-            nearest <= min(self.distance_bound, self.contraction_bound)
-            and self.excess <= self.excess_bound
-        )
+        """Whether it is certain that the run keeps every promise."""
+        return self.verdict is Outcome.KEPT
 
 
-@dataclass(frozen=True)
-class _Minimiser:
-    """Where exact descent ends, how far that may be from the minimiser, and F above its minimum."""
-
-    parameters: Tensor
-    distance: float
-    excess: float
+def _outcome(least: float, most: float, promised: float) -> Outcome:
+    """What is known of a number between `least` and `most`; a NaN counts as broken."""
+    if most == inf and least <= promised:
+        return Outcome.NOT_KNOWN
+    if most <= promised:
+        return Outcome.KEPT
+    return Outcome.NOT_KNOWN if least <= promised else Outcome.BROKEN
 
 
 def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guarantee:
@@ -84,57 +111,87 @@ def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guara
     if task.batch:
         expected = "(n, d_x): one task at a time"
         raise DataError.wrong_shape("X", task.x.shape, expected)
-    oracle = bounds.problem.linear_oracle
-    model, update, history, x = oracle.target, oracle.update, history.double(), task.x.double()
-    found = _minimiser(oracle, replace(task, initial=history[-1]))
-    added = norm(bounds.errors(task, history))
-    step_error = float(added.max()) if added.numel() else 0.0
-    known = found.distance if found.distance < inf else 0.0
-    start = float((history[0] - found.parameters).norm()) + known
-    n_steps = len(history) - 1
-    ball = over_ball(model, x, found.parameters, start + n_steps * step_error + known)
-    curved, size = curvature(model, update, x, ball), update.step_size or 0.0
-    promised = InexactDescent(curved, size, start, step_error, n_steps)
+    oracle, history = bounds.problem.linear_oracle, history.double()
+    model, update = oracle.target, oracle.update
+    found = find_minimiser(oracle, replace(task, initial=history[-1]))
+    promised = _promised(bounds, task, history, found)
     slope = float(oracle.gradient(task, history[0]).norm())
     ends = [oracle.objective(task, point) for point in (history[-1], found.parameters)]
+    rounding = sum(objective_rounding(oracle, task, w) for w in (history[-1], found.parameters))
+    is_there = history[-1].equal(found.parameters)  # then both objectives are rounded alike
+    is_known = found.distance < inf
+    above = promised.excess_of_theorem(slope, update.l1, model.input_width)
     return Guarantee(
         theorem="3.3" if update.l1 else "3.2" if model.link == "identity" else "3.1",
-        n_steps=n_steps,
-        step_size=size,
-        smallest_curvature=curved.smallest,
-        largest_curvature=curved.largest,
-        start_distance=start,
-        step_error=step_error,
+        n_steps=promised.n_steps,
+        step_size=promised.step_size,
+        smallest_curvature=promised.curvature.smallest,
+        largest_curvature=promised.curvature.largest,
+        start_distance=promised.start_distance,
+        step_error=promised.step_error,
         distance=float((history[-1] - found.parameters).norm()),
         distance_slack=found.distance,
-        distance_bound=promised.distance_of_theorem(),
-        contraction_bound=promised.distance(),
+        distance_bound=promised.distance_of_theorem() if is_known else inf,
+        contraction_bound=promised.distance() if is_known else inf,
         excess=float(ends[0] - ends[1]),
         excess_slack=found.excess,
-        excess_bound=promised.excess_of_theorem(slope, update.l1, model.input_width),
+        excess_rounding=0.0 if is_there else rounding,
+        excess_bound=above if is_known else above + found.excess,
     )
 
 
-def _minimiser(oracle: LinearOracle, task: Task) -> _Minimiser:
-    """G = (w - Tw) / eta gives F(Tw) - F* <= <G, w - w*>, by convexity and eta <= 1 / beta."""
-    tolerance = STILL * max(1.0, float(task.initial.abs().max()))
-    near = oracle.descend(task, tolerance=tolerance, most_steps=MOST_STEPS).weights
-    last = oracle.step(task, near)
-    change, size = float((last - near).norm()), oracle.update.step_size or 1.0
-    before = _distance(oracle, near, change, task.x.double())
-    return _Minimiser(last, before + change, change / size * before if change else 0.0)
+def _promised(
+    bounds: LinearBounds, task: Task, history: History, found: Minimiser
+) -> InexactDescent:
+    """The theorems' promise of a run, with the curvature where it and the minimiser can be.
 
-
-def _distance(oracle: LinearOracle, point: Tensor, change: float, x: Tensor) -> float:
-    """The largest distance of a point from the minimiser if an exact step moves it by `change`.
-
-    A step that contracts a ball by q maps it into itself if `change` is at most 1 - q of its
-    radius, and then has its fixed point there.
+    An exact step from the point found moves it by at most step_size times its subgradient. If that
+    is all that is known of it, exact descent may come further away from it by so much a step.
     """
-    model, update = oracle.target, oracle.update
-    for radius in (max(1.0, float(point.norm())) * share for share in RADII):
-        curved = curvature(model, update, x, over_ball(model, x, point, radius))
-        distance = distance_to_minimiser(curved, update.step_size or 1.0, change)
-        if distance <= radius:
-            return distance
-    return inf
+    update, n_steps = bounds.problem.proximal_step, len(history) - 1
+    errors, size = norm(bounds.errors(task, history)), update.step_size or 0.0
+    step_error = float(errors.max()) if errors.numel() else 0.0
+    is_known = found.distance < inf
+    unknown = found.distance if is_known else n_steps * size * found.slope
+    start = float((history[0] - found.parameters).norm()) + unknown
+    radius = start + n_steps * step_error + (unknown if is_known else 0.0)
+    where = common(
+        over_ball(bounds.problem.model, task.x, found.parameters, radius),
+        _scores(bounds.problem, task.x, history, found, n_steps * step_error),
+    )
+    curved = _with_room(bounds.problem.model, update, task.x, where)
+    return InexactDescent(curved, size, start, step_error, n_steps)
+
+
+def _scores(
+    problem: Problem, x: Inputs, history: History, found: Minimiser, error: float
+) -> Scores:
+    """The scores of the run, of exact descent beside it, and of the minimiser.
+
+    All are in the box but the start and what a clip rounds, and in the range of the domain unless
+    these numbers show otherwise. Exact descent is within `error` of the run. Scores between are
+    those of points between.
+    """
+    model, known = problem.model, found.distance if found.distance < inf else 0.0
+    near = (
+        _visited(model, x, history, error),
+        _visited(model, x, found.parameters.unsqueeze(0), known),
+    )
+    in_box = allowed_scores(replace(problem, domain=replace(problem.domain, score=None)), x)
+    beside = [common(scores, in_box) for scores in near]
+    return reduce(spanned, [allowed_scores(problem, x), _visited(model, x, history, 0.0), *beside])
+
+
+def _visited(model: LinearModel, x: Inputs, points: History, margin: float) -> Scores:
+    """The least and the largest scores within `margin` of any of these points."""
+    design = model.design(x)
+    scores, reach = design @ points.mT, margin * design.norm(dim=-1, keepdim=True)
+    return scores.amin(-1, keepdim=True) - reach, scores.amax(-1, keepdim=True) + reach
+
+
+def _with_room(model: LinearModel, update: ProximalStep, x: Inputs, where: Scores) -> Curvature:
+    """The curvature at these scores, with room for the rounding of eigenvalues."""
+    curved = curvature(model, update, x, where)
+    room = sum_rounding(x.shape[-2] + 16 * model.n_parameters + 64) * curved.largest
+    smallest = max(0.0, curved.smallest - model.n_parameters * room)
+    return Curvature(smallest, curved.largest + room)

@@ -29,7 +29,7 @@ from icgd.problems.curvature import curvature
 from icgd.problems.task import Task
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, ShrinkSlot
 from icgd.program.stack import StackProgram
-from icgd.shapes import History
+from icgd.shapes import History, Predictions
 
 NUMBERS_AT_ONCE = 2**22
 """The number of scores that are bounded at once; long runs are taken in parts."""
@@ -74,6 +74,20 @@ class LinearBounds(AbstractBounds):
         added, factor = norm(errors), self.lipschitz(task, history.double(), real)
         trajectory = one_by_one(_carried(added, factor), history, on_progress)
         return RunBounds(errors.amax(-1), trajectory, added.cumsum(-1))
+
+    def predictions(
+        self, task: Task, history: History, real: History, error: Tensor
+    ) -> Predictions:
+        """|mu(<w', x>) - mu(<w, x>)| <= slope * sum_j |x_j| error_j, and what the head errs by."""
+        queries, weights = self.problem.model.design(task.queries), real[..., -1:, :].double()
+        off = error.double().expand_as(real[..., -1, :]).unsqueeze(-2)
+        apart, terms = off @ queries.abs().mT, (weights.abs() + off) @ queries.abs().mT
+        apart = apart + self.how.sum_of(queries.shape[-1], terms)
+        scores = Interval.point(weights @ queries.mT).widened(apart)
+        steepest = self.problem.model.link_function.slopes(scores.low, scores.high)[1]
+        wrong = self._mean_error(scores, terms)
+        copied = self.how.sum_of(4, self._mean_size(scores) + wrong)
+        return (steepest * apart + wrong + copied).nan_to_num(nan=inf, posinf=inf).mT
 
     def errors(self, task: Task, history: History) -> Tensor:
         """What each step adds to the error of every coefficient, from the run's own ones."""

@@ -11,19 +11,21 @@ from torch import Tensor
 
 from icgd.backends.prompt import split_parameters
 from icgd.backends.run import OnProgress
+from icgd.certificates import prediction_bounds
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.bounds import Moment, State, apart_by, drift_of
 from icgd.certificates.closed_form import closed_form
 from icgd.certificates.domain_bound import Weights, domain_bound
 from icgd.certificates.enclosures import Enclosure
 from icgd.certificates.intervals import Interval
+from icgd.certificates.prediction_bounds import near_weights
 from icgd.certificates.rules import propagate
 from icgd.certificates.unit_bounds import left_over
 from icgd.problems.arrays import FLOAT32_ROUNDING
 from icgd.problems.task import Task
 from icgd.program.layout import Role
 from icgd.program.stack import StackProgram
-from icgd.shapes import History, Parameters
+from icgd.shapes import History, Parameters, Predictions
 
 NUMBERS_AT_ONCE = 2**22
 """The numbers in the largest slot over the steps that are bounded together."""
@@ -108,6 +110,12 @@ class StackBounds(AbstractBounds):
                 weights = self.after_block(x, y, Interval.point(before), error, drift, reach)
                 error, drift, reach = weights.error, weights.drift, max(reach, weights.size)
             yield error.amax(-1)
+
+    def predictions(
+        self, task: Task, history: History, real: History, error: Tensor
+    ) -> Predictions:
+        near = near_weights(real[..., -1, :], error)
+        return prediction_bounds.of_stack(self.problem, self.program, self.how, task, history, near)
 
     def paper_step(self) -> float | None:
         """The closed form holds in exact arithmetic; bound (a) of exact functions is rounding."""

@@ -267,6 +267,16 @@ def _bound_of_slope_of_loss(instruction: verbs.SlopeOfLoss, now: Moment) -> Stat
 
 
 @rule.register
+def _bound_of_copy_to_queries(instruction: verbs.CopyToQueries, now: Moment) -> State:
+    """All tokens are queries where this is asked for, so that the flag is 1."""
+    source, fit = now.slots[instruction.source], now.program.ridge_sum(instruction.function)
+    flag = Interval.point(torch.ones_like(source.error))
+    off = _error(fit, now.how, source.actual, flag)
+    off = off + _rounding(fit, now.how, 1, source, source.actual.size, flag.size)
+    return _into(instruction.write, moved(source, off), now)
+
+
+@rule.register
 def _bound_of_clip_by_units(instruction: verbs.ClipByUnits, now: Moment) -> State:
     fit, how, clipped = now.program.ridge_sum(instruction.function), now.how, {}
     for name in instruction.slots:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
 import typer
 
-from icgd.certificates.guarantee import Guarantee
+from icgd.certificates.guarantee import Guarantee, Outcome
 from icgd.cli import show
 from icgd.cli.csv_data import read_examples
 from icgd.cli.options import AsJson, BackendName, CompiledFile, Data, Labels
 from icgd.cli.progress import progress
 from icgd.pipeline import guarantee as check
 from icgd.pipeline import load
+
+EXIT_CODES = {Outcome.KEPT: 0, Outcome.BROKEN: 1, Outcome.NOT_KNOWN: 2}
+"""What is not known is no success, so that a script does not take it for one."""
+
+CELLS = {Outcome.KEPT: "kept", Outcome.BROKEN: "broken", Outcome.NOT_KNOWN: "not known"}
 
 
 def guarantee(
@@ -24,7 +30,8 @@ def guarantee(
 ) -> None:
     """Compare the end of a linear model's descent with Theorems 3.1 to 3.3 of cot.
 
-    The minimiser is found by exact descent. The exit code is 0 if every promise is kept, else 1.
+    The minimiser is found by Newton steps, and a proof says how well it is known. The exit code is
+    0 if every promise is kept, 1 if one is broken, 2 if that is not known.
 
     Example: icgd guarantee model.safetensors patients.csv --label ill
     """
@@ -35,31 +42,56 @@ def guarantee(
             compiled, examples.inputs, examples.labels, backend=backend, on_progress=on_progress
         )
     if as_json:
-        show.print_json({**show.plain(found), "holds": found.holds})
+        show.print_json(_data(found))
     else:
         _print(found)
-    raise typer.Exit(0 if found.holds else 1)
+    raise typer.Exit(EXIT_CODES[found.verdict])
+
+
+def _data(found: Guarantee) -> dict[str, Any]:
+    return {
+        "verdict": found.verdict.name,
+        "meaning": found.verdict.value,
+        "distance_verdict": found.distance_verdict.name,
+        "excess_verdict": found.excess_verdict.name,
+        "holds": found.holds,
+        **show.plain(found),
+    }
 
 
 def _print(found: Guarantee) -> None:
-    bound = "Theorem 3.1" if found.theorem == "3.1" else "Theorem 3.2"
+    theorem = "Theorem 3.1" if found.theorem == "3.1" else "Theorem 3.2"
+    distance, excess = CELLS[found.distance_verdict], CELLS[found.excess_verdict]
     rows = [
-        ("distance from the minimiser", found.distance, bound, found.distance_bound),
-        ("", found.distance, "contraction", found.contraction_bound),
-        ("objective above its minimum", found.excess, "Theorem 3.3", found.excess_bound),
+        ("distance from the minimiser", found.distance, theorem, found.distance_bound, distance),
+        ("", found.distance, "contraction", found.contraction_bound, distance),
+        ("objective above its minimum", found.excess, "Theorem 3.3", found.excess_bound, excess),
     ]
-    names = ("", "measured", "promised by", "at most")
-    listed = [(what, f"{value:.3g}", by, f"{most:.3g}") for what, value, by, most in rows]
+    names = ("", "measured", "promised by", "at most", "")
+    listed = [
+        (what, f"{value:.3g}", by, _promise(most), is_kept)
+        for what, value, by, most, is_kept in rows
+    ]
     show.print_columns(f"After {found.n_steps:,} steps of {found.step_size:.4g}", names, listed)
     constants = [
         ("curvature", f"{found.smallest_curvature:.4g} to {found.largest_curvature:.4g}"),
         ("start from the minimiser", f"{found.start_distance:.4g}"),
         ("error of a step at most", f"{found.step_error:.2g}"),
+        ("minimiser known up to", _known(found.distance_slack)),
+        ("minimum known up to", _known(found.excess_slack + found.excess_rounding)),
     ]
     show.print_rows("Constants", constants)
     if found.distance_slack == inf:
         show.output.print(
-            "The risk is flat around the minimiser that was found, so that there may be others, "
-            "and distances from it say little."
+            "The objective is flat around the minimiser that was found, or nearly so: there may be "
+            "others, and distances are those from the one that was found."
         )
-    show.output.print("Every promise is kept." if found.holds else "A promise is broken.")
+    show.print_verdict(found.verdict.value, found.holds)
+
+
+def _known(slack: float) -> str:
+    return "not known" if slack == inf else f"{slack:.2g}"
+
+
+def _promise(bound: float) -> str:
+    return "nothing" if bound == inf else f"{bound:.3g}"

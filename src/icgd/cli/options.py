@@ -17,6 +17,10 @@ Labels = Annotated[
     list[str] | None,
     typer.Option("--label", help="A label column, once for each output. Default: the last ones."),
 ]
+QueryFile = Annotated[
+    Path | None,
+    typer.Option("--queries", help="CSV of inputs to predict labels for.", metavar="Q.csv"),
+]
 Seed = Annotated[int, typer.Option(help="The seed that initial weights are drawn from.")]
 BackendName = Annotated[
     str, typer.Option("--backend", help=f"How to run it: {' or '.join(BACKENDS)}.")

@@ -13,7 +13,16 @@ from torch import Tensor
 from icgd.backends.run import Run
 from icgd.cli import show
 from icgd.cli.csv_data import Examples, csv_content, read_examples, read_queries
-from icgd.cli.options import AsJson, BackendName, CompiledFile, Data, DtypeName, Labels, Seed
+from icgd.cli.options import (
+    AsJson,
+    BackendName,
+    CompiledFile,
+    Data,
+    DtypeName,
+    Labels,
+    QueryFile,
+    Seed,
+)
 from icgd.cli.progress import progress
 from icgd.cli.writing import write_file
 from icgd.compiled import Compiled
@@ -28,9 +37,7 @@ INTERRUPTED = 130
 def run(
     file: CompiledFile,
     data: Data,
-    queries: Annotated[
-        Path | None, typer.Option(help="CSV of inputs to predict labels for.", metavar="Q.csv")
-    ] = None,
+    queries: QueryFile = None,
     label: Labels = None,
     seed: Seed = 0,
     backend: BackendName = "fused",

@@ -63,11 +63,13 @@ def summary_data(summary: Summary) -> dict[str, Any]:
 
 def report_data(report: Report) -> dict[str, Any]:
     """The report with its verdict and the largest error and bound over all steps."""
-    names = ("step_errors", "step_bounds", "trajectory_errors", "trajectory_bounds")
+    kinds = ("step", "trajectory", "prediction")
+    names = [f"{kind}_{what}" for kind in kinds for what in ("errors", "bounds")]
+    known = {name: getattr(report, name) for name in names}
     return {
         "verdict": report.verdict.name,
         "meaning": report.verdict.value,
-        "largest": {name: largest(getattr(report, name)) for name in names},
+        "largest": {name: largest(part) for name, part in known.items() if part is not None},
         "beyond_paper": report.beyond_paper,
         **plain(report),
     }
@@ -204,11 +206,13 @@ def print_report(report: Report) -> None:
     rows = [
         ("one step", *_bounded(*step), *paper[:1]),
         ("the whole run", *_bounded(*run), *paper[1:]),
+        *_prediction_rows(report, len(paper)),
     ]
     names = ("", "measured", "(b) this run", "(a) any data", *(["(c) paper"] if paper else []))
     if report.rigorous:
         names = (*names, "rigorous")
-        rows = [(*rows[0], ""), (*rows[1], error_text(largest(report.rigorous.distances)))]
+        proved_run = error_text(largest(report.rigorous.distances))
+        rows = [(*row, proved_run if row is rows[1] else "") for row in rows]
     how = f"{report.backend} backend, {report.dtype}"
     print_columns(f"Largest error of anything learnt, and its proved bounds ({how})", names, rows)
     output.print(f"Near-kink events: {report.near_kinks.count:,}")
@@ -229,6 +233,15 @@ def print_verdict(text: str, is_good: bool) -> None:
 def _bounded(errors: Tensor, bounds: Tensor, domain: float) -> list[str]:
     """The largest error, the largest bound of the run, and the bound of all runs."""
     return [error_text(value) for value in (largest(errors), largest(bounds), domain)]
+
+
+def _prediction_rows(report: Report, n_paper: int) -> list[tuple[str, ...]]:
+    """The row of the predictions, if there are any: of all data and by the paper none is proved."""
+    errors, bounds = report.prediction_errors, report.prediction_bounds
+    if errors is None or bounds is None or not errors.numel():
+        return []
+    measured, proved = error_text(largest(errors)), error_text(largest(bounds))
+    return [("predictions", measured, proved, *[""] * (n_paper // 2 + 1))]
 
 
 def _paper_texts(report: Report) -> list[str]:

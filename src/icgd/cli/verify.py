@@ -8,8 +8,17 @@ import typer
 
 from icgd.certificates.certificate import Verdict
 from icgd.cli import show
-from icgd.cli.csv_data import read_examples
-from icgd.cli.options import AsJson, BackendName, CompiledFile, Data, DtypeName, Labels, Seed
+from icgd.cli.csv_data import read_examples, read_queries
+from icgd.cli.options import (
+    AsJson,
+    BackendName,
+    CompiledFile,
+    Data,
+    DtypeName,
+    Labels,
+    QueryFile,
+    Seed,
+)
 from icgd.cli.progress import progress
 from icgd.pipeline import load
 from icgd.pipeline import verify as verify_run
@@ -18,6 +27,7 @@ from icgd.pipeline import verify as verify_run
 def verify(
     file: CompiledFile,
     data: Data,
+    queries: QueryFile = None,
     label: Labels = None,
     seed: Seed = 0,
     backend: BackendName = "fused",
@@ -29,8 +39,8 @@ def verify(
 ) -> None:
     """Compare every step with real gradient descent, and with what was proved.
 
-    With --rigorous exact descent in real numbers is enclosed as well, which takes about 60 times as
-    long as the run.
+    With --queries the predictions there are compared as well. With --rigorous exact descent in real
+    numbers is enclosed too, which takes about 60 times as long as the run.
 
     The exit code is 0 if every bound holds and 1 if one is broken.
 
@@ -43,6 +53,7 @@ def verify(
             compiled,
             examples.inputs,
             examples.labels,
+            queries=read_queries(queries, examples) if queries else None,
             seed=seed,
             backend=backend,
             dtype=dtype,

@@ -62,6 +62,16 @@ def over_ball(model: LinearModel, x: Inputs, center: Parameters, radius: float) 
     return middle - reach, middle + reach
 
 
+def common(first: Scores, second: Scores) -> Scores:
+    """The scores in both ranges, of each example by itself."""
+    return torch.maximum(first[0], second[0]), torch.minimum(first[1], second[1])
+
+
+def spanned(first: Scores, second: Scores) -> Scores:
+    """The scores in and between two ranges, of each example by itself."""
+    return torch.minimum(first[0], second[0]), torch.maximum(first[1], second[1])
+
+
 def curvature(
     model: LinearModel, update: ProximalStep, x: Inputs, scores: Scores | None = None
 ) -> Curvature:

@@ -41,6 +41,8 @@ class Link:
     potential: Evaluate
     least_label: float
     largest_label: float
+    least_loss: Evaluate
+    """A number that the loss of an example with this label is nowhere below."""
 
     def loss(self, score: Values, label: Values) -> Values:
         """a(z) - y z."""
@@ -90,12 +92,23 @@ def _normal_integral(z: Tensor) -> Tensor:
     return z * NORMAL_DISTRIBUTION(z) + NORMAL_DISTRIBUTION.derivative()(z)
 
 
+def _at_the_score_of_the_label(y: Tensor) -> Tensor:
+    """exp z - y z is least where exp z = y."""
+    least: Tensor = y - torch.special.xlogy(y, y)
+    return least
+
+
+def _half_square_below(y: Tensor) -> Tensor:
+    """z^2 / 2 - y z is nowhere lower, and softplus has a(z) >= z^2 / 2 for z > 0, else a >= 0."""
+    return -y * y / 2
+
+
 LINKS = by_name(
-    Link("identity", IDENTITY_FUNCTION, lambda z: z * z / 2, -inf, inf),
-    Link("logistic", SIGMOID, SOFTPLUS, 0.0, 1.0),
-    Link("probit", NORMAL_DISTRIBUTION, _normal_integral, 0.0, 1.0),
-    Link("poisson", EXP, torch.exp, 0.0, inf),
-    Link("softplus", SOFTPLUS, _softplus_integral, 0.0, inf),
+    Link("identity", IDENTITY_FUNCTION, lambda z: z * z / 2, -inf, inf, _half_square_below),
+    Link("logistic", SIGMOID, SOFTPLUS, 0.0, 1.0, torch.zeros_like),
+    Link("probit", NORMAL_DISTRIBUTION, _normal_integral, 0.0, 1.0, torch.zeros_like),
+    Link("poisson", EXP, torch.exp, 0.0, inf, _at_the_score_of_the_label),
+    Link("softplus", SOFTPLUS, _softplus_integral, 0.0, inf, _half_square_below),
 )
 
 

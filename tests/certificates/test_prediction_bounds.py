@@ -1,0 +1,180 @@
+"""No prediction is further from that of real training than is proved."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import icgd
+from icgd.backends.registry import BACKENDS
+from icgd.certificates.prediction_bounds import at_end, near_weights, prediction_errors
+from icgd.constructions.registry import CONSTRUCTIONS
+from icgd.problems.links import LINKS
+from icgd.problems.mlp import MLP
+from tests import linear_cases
+from tests.backends import chain_cases
+from tests.cases import FEW, KERNEL_CASES, TINY, Case, every_construction_on
+
+DRAW = torch.Generator().manual_seed(2)
+N_SAMPLES = 4
+OTHER_CHAINS = [("relu", "dense"), ("tanh", "fused"), ("tanh", "dense")]
+
+
+def verified(compiled: icgd.Compiled, task: icgd.Task, backend: str) -> icgd.Report:
+    return icgd.verify(
+        compiled, task.x, task.y, queries=task.queries, initial=task.initial, backend=backend
+    )
+
+
+def moved(weights: torch.Tensor, error: torch.Tensor, number: int) -> torch.Tensor:
+    """Weights within `error` of the given ones: corners, and points in between."""
+    push = 2 * torch.rand(weights.shape, generator=DRAW, dtype=torch.float64) - 1
+    return weights + error * (push.sign() if number % 2 else push)
+
+
+def check_samples(compiled: icgd.Compiled, task: icgd.Task, backend: str, size: float) -> None:
+    """Transformers that start from weights near those of training, and take no step."""
+    oracle, box = compiled.problem.oracle, compiled.problem.box
+    start = task.initial.double().clamp(size - box, box - size)
+    real = start.unsqueeze(-2)
+    rules = compiled.bounds_for(task, backend)
+    sizes = size * torch.rand(start.shape, generator=DRAW, dtype=torch.float64)
+    for error in (torch.full_like(start[..., :1], size), sizes):
+        bound = rules.predictions(task, real, real, error)
+        assert bound.shape == (*task.batch, task.n_queries, task.y.shape[-1])
+        truth = oracle.predict(task, start)
+        for number in range(N_SAMPLES):
+            other = replace(task, initial=moved(start, error, number))
+            found = compiled.run_task(other, backend=backend).predictions
+            assert bool(((found - truth).abs() <= bound).all())
+
+
+def compiled_case(construction, case: Case, n_steps: int) -> icgd.Compiled:
+    settings = {"pieces": 64} if "pieces" in construction.settings() else {}
+    return icgd.compile(case.problem, replace(construction, **settings), n_steps=n_steps)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@every_construction_on(FEW, fast=FEW[:2])
+def test_runs_of_every_construction_predict_as_closely_as_proved(construction, case, backend):
+    compiled = compiled_case(construction, case, n_steps=2)
+    report = verified(compiled, case.task(), backend)
+    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.prediction_errors.shape == report.prediction_bounds.shape
+    assert bool((report.prediction_errors <= report.prediction_bounds).all())
+    if construction.name != "universal":
+        assert float(report.prediction_bounds.max()) < 1.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@every_construction_on(FEW, fast=FEW[:1])
+def test_weights_within_the_error_of_a_network_predict_within_the_bound(
+    construction, case, backend
+):
+    compiled = compiled_case(construction, case, n_steps=0)
+    for size in (1e-6, 1e-2):
+        check_samples(compiled, case.task(), backend, size)
+
+
+@pytest.mark.parametrize(
+    ("activation", "backend"),
+    [("relu", "fused"), *(pytest.param(*p, marks=pytest.mark.slow) for p in OTHER_CHAINS)],
+)
+def test_chains_predict_as_closely_as_proved(activation, backend):
+    problem = chain_cases.problem_of(MLP((2, 3, 1), activation))
+    task = chain_cases.task_of(problem)
+    start = icgd.compile(problem, "cot-network", n_steps=0)
+    for size in (1e-6, 1e-2):
+        check_samples(start, task, backend, size)
+    report = verified(icgd.compile(problem, "cot-network", n_steps=3), task, backend)
+    assert report.verdict is icgd.Verdict.HOLDS
+    assert 0 < float(report.prediction_bounds.max()) < 1e-6
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("link", LINKS)
+def test_linear_models_predict_as_closely_as_proved(link, backend):
+    problem = linear_cases.problem_of(link)
+    task = linear_cases.task_of(problem)
+    for size in (1e-9, 1e-2):
+        check_samples(linear_cases.compiled_of(problem, 0), task, backend, size)
+    report = verified(linear_cases.compiled_of(problem), task, backend)
+    assert report.verdict is icgd.Verdict.HOLDS
+    assert 0 < float(report.prediction_bounds.max()) < 1e-9
+
+
+def test_the_bound_of_a_linear_model_is_reached_by_a_corner():
+    """Of least squares: the prediction moves by exactly sum_j |x_j| error_j."""
+    problem = linear_cases.problem_of("identity")
+    task, compiled = linear_cases.task_of(problem), linear_cases.compiled_of(problem, 0)
+    real, error = torch.zeros(1, 4, dtype=torch.float64), torch.full((1,), 1e-3).double()
+    bound = compiled.bounds_for(task, "fused").predictions(task, real, real, error)
+    corner = compiled.run_task(replace(task, initial=torch.full((4,), 1e-3).double()))
+    torch.testing.assert_close(corner.predictions, bound, rtol=1e-9, atol=0)  # queries are >= 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", KERNEL_CASES, ids=str)
+def test_functions_have_their_predictions_among_their_values(case, backend):
+    compiled = icgd.compile(case.problem, n_steps=3)
+    report = verified(compiled, case.task(), backend)
+    assert report.verdict is icgd.Verdict.HOLDS
+    assert bool((report.prediction_bounds == report.trajectory_bounds[..., -1]).all())
+
+
+def test_a_table_says_no_more_than_its_range():
+    construction = CONSTRUCTIONS["universal"]
+    compiled = icgd.compile(TINY.problem, construction, n_steps=1)
+    report = verified(compiled, TINY.task(), "fused")
+    assert bool((report.prediction_errors <= report.prediction_bounds).all())
+    assert float(report.prediction_bounds.max()) < 4.0
+
+
+def test_many_tasks_have_bounds_of_their_own():
+    case = FEW[0]
+    x = torch.stack([case.x, case.x / 2])
+    y, queries = torch.stack([case.y] * 2), torch.stack([case.queries, case.queries / 2])
+    compiled = icgd.compile(case.problem, "relu-stack", n_steps=2, pieces=64)
+    both = icgd.verify(compiled, x, y, queries=queries, seed=1)
+    initial = both_initial(compiled, x, y)
+    for number in range(2):
+        alone = icgd.verify(
+            compiled, x[number], y[number], queries=queries[number], initial=initial[number]
+        )
+        torch.testing.assert_close(both.prediction_bounds[number], alone.prediction_bounds)
+
+
+def both_initial(compiled: icgd.Compiled, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return compiled.task(x, y, seed=1).initial
+
+
+def test_a_prediction_beyond_its_bound_breaks_the_verdict():
+    case = FEW[0]
+    report = verified(icgd.compile(case.problem, n_steps=1), case.task(), "fused")
+    assert report.verdict is icgd.Verdict.HOLDS
+    wrong = replace(report, prediction_errors=report.prediction_bounds * 1.01 + 1e-300)
+    assert wrong.verdict is icgd.Verdict.BROKEN
+
+
+def test_without_queries_there_is_nothing_to_bound():
+    case = FEW[0]
+    report = icgd.verify(icgd.compile(case.problem, n_steps=1), case.x, case.y, seed=0)
+    assert report.prediction_errors.numel() == report.prediction_bounds.numel() == 0
+    assert report.verdict is icgd.Verdict.HOLDS
+
+
+def test_the_last_bound_is_that_of_every_weight_at_the_end():
+    assert at_end(torch.tensor([[1.0, 2.0], [3.0, 4.0]])).tolist() == [[2.0], [4.0]]
+    assert at_end(torch.zeros(3, 0)).tolist() == [[0.0]] * 3
+    near = near_weights(torch.tensor([1.0, -1.0]), torch.tensor([0.5]))
+    assert near.error.tolist() == [0.5, 0.5]
+    assert near.exact.low.tolist() == [1.0, -1.0]
+
+
+def test_measured_distances_are_those_from_the_end_of_the_real_run():
+    case = FEW[0]
+    task = case.task()
+    real = case.problem.oracle.train(task, 2)
+    truth = case.problem.oracle.predict(task, real[-1])
+    found = prediction_errors(case.problem, task, truth + 0.25, real)
+    torch.testing.assert_close(found, torch.full_like(truth, 0.25))
