@@ -42,7 +42,8 @@ def _rounding(
 ) -> Tensor:
     """The rounding of `n_sums` sums like this fit together, at arguments of these sizes."""
     if not how.sums_terms and is_computed_as_such(fit):
-        return how.sum_of(0, real.actual.size)
+        evaluated = how.evaluation(fit.name, real.actual.size)
+        return how.sum_of(len(sizes), real.actual.size) + evaluated
     total = torch.zeros_like(real.error)
     for number, size in enumerate(sizes):
         per_size = sum(abs(unit.coefficient * unit.direction[number]) for unit in fit.units)
