@@ -7,9 +7,8 @@ products by gamma(m) = m u / (1 - m u) times the sum of their sizes.
 
     sum, widening    2 roundings, and the one that moves the end: 4 u of the end
     product          3 roundings: 4 u times the product of the sizes
-    matrix product   the midpoint's m products and those of the oracle: 2 gamma(m), which
-                     3 gamma(m + 8) covers with the last roundings; the spread, a sum of numbers
-                     that are not negative, is off by less than its `ROOM`
+    matrix product   the midpoint's m products, the oracle's, and the last rounding: gamma(2 m + 4);
+                     the spread, a sum of numbers that are not negative, has its `ROOM`
 
 Underflow breaks these rules, but only below 2^-1022. `LEAST` is added to every size that is not 0,
 so that no product of up to four sizes underflows, and u times it is far above what underflow
@@ -138,9 +137,9 @@ class Interval:
 
 
 def _matrix_rounding(left: Interval) -> float:
-    """3 gamma(m + 8) for sums of m products."""
-    product = (left.low.shape[-1] + 8) * UNIT_ROUNDOFF
-    return 3 * product / (1 - product)
+    """gamma(2 m + 4) for sums of m products."""
+    product = (2 * left.low.shape[-1] + 4) * UNIT_ROUNDOFF
+    return product / (1 - product)
 
 
 def _lifted(size: Tensor) -> Tensor:
