@@ -11,9 +11,9 @@ of an exponential family. What is left is rounding, and the labels that are left
 
 probit and softplus are means of no such family; their values are fitted on a lattice.
 
-The offsets of poisson are doubles, so that the head has not quite the weights 1 / g!. If every
-offset is off by a share r of itself, the mean moves by at most r sum_g weight_g |g - mean| |offset|,
-which is larger by far than what the labels beyond K would add.
+The offsets of poisson are doubles, so that the head has not quite the weights 1 / g!. Where every
+offset is off by a share r of itself, the mean moves by at most r times the sum of weight_g
+|g - mean| |offset_g|, which is larger by far than what the labels beyond K would add.
 """
 
 from __future__ import annotations

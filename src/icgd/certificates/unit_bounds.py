@@ -57,8 +57,8 @@ def _rounding(
 def _evaluation(fit: RidgeSum, how: Arithmetic, size: Tensor) -> Tensor:
     """The rounding of the function that a fit stands for, if it is computed as such.
 
-    In units of its reach the factor s of a slope is at most 1, so that the product is off by no more
-    than the slope is.
+    In units of its reach the factor s of a slope is at most 1, so that the product is off by no
+    more than the slope is.
     """
     if fit.name == PRODUCT:
         return torch.zeros_like(size)
