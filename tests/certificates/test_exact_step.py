@@ -35,7 +35,7 @@ from tests.certificates.exact_step import (
 )
 
 TASKS = 10
-N_FAST, N_SLOW = 30, 1000
+N_FAST, N_SLOW, SLOW_SEEDS = 30, 100, range(1, 11)
 """Batches of ten tasks: 300 cases at all times, 10,000 with the slow tests."""
 
 NETWORK_CONSTRUCTIONS = (*["relu-stack"] * 3, *["softmax-stack", "cot-network"] * 2, "recursion")
@@ -255,7 +255,8 @@ def around_worst(batch: Batch, number: int, random: Random) -> Batch:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("seed", "n_batches"), [(0, N_FAST), pytest.param(1, N_SLOW, marks=pytest.mark.slow)]
+    ("seed", "n_batches"),
+    [(0, N_FAST), *(pytest.param(seed, N_SLOW, marks=pytest.mark.slow) for seed in SLOW_SEEDS)],
 )
 def test_no_error_exceeds_a_bound_in_random_cases(kind: str, seed: int, n_batches: int):
     shares = list(shares_of(kind, seed, n_batches))
