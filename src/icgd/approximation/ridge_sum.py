@@ -35,6 +35,9 @@ FEWEST_UNITS = 8
 MOST_UNITS = 3200
 """Where a search for the number of units gives up, after nine doublings of the fewest."""
 
+PRODUCT = "a b"
+"""The name of the sum of units that multiplies."""
+
 SQUARE = SmoothFunction(
     "square",
     (torch.square, lambda z: 2 * z, lambda z: torch.full_like(z, 2.0), torch.zeros_like),
@@ -72,7 +75,7 @@ def fit_product(
     largest = LARGEST_COEFFICIENT / max(factor, 1.0)
     line = fit_line(SQUARE, 2.0, activation, units // 2, largest, roundoff)
     parts = [line.along((1 / first, sign / second), sign * factor) for sign in (1.0, -1.0)]
-    return joined("a b", half_widths, parts, Profile(IDENTITY_FUNCTION, half_widths))
+    return joined(PRODUCT, half_widths, parts, Profile(IDENTITY_FUNCTION, half_widths))
 
 
 def fit_slope_product(

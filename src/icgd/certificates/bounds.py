@@ -24,7 +24,7 @@ from torch import Tensor
 
 from icgd.certificates import enclosures
 from icgd.certificates.enclosures import Arithmetic, Enclosure, add, moved, multiply
-from icgd.certificates.intervals import Interval
+from icgd.certificates.intervals import ROOM, Interval
 from icgd.errors import ProgramError
 from icgd.problems.losses import loss_named
 from icgd.program import instructions as verbs
@@ -85,15 +85,17 @@ def _argument(weights: Enclosure, inputs: _Argument, how: Arithmetic) -> _Argume
 
 
 def combination_at(combination: Combination, slots: State, how: Arithmetic) -> _Argument:
-    """A combination of slots; a slot itself is not rounded."""
+    """A combination of slots; a slot itself, or its negative, is not rounded."""
     parts = [(slots[slot], factor) for slot, factor in combination.terms()]
     sizes = torch.stack([abs(f) * part.size for part, f in parts]).sum(0)
     error = torch.stack([abs(f) * part.error for part, f in parts]).sum(0)
     exact = reduce(plus, [part.exact.times(f) for part, f in parts])
     actual = reduce(plus, [part.actual.times(f) for part, f in parts])
-    if len(parts) > 1:
+    if len(parts) > 1 or abs(parts[0][1]) != 1:
         rounding = how.sum_of(len(parts), sizes)
         error, actual = error + rounding, actual.widened(rounding)
+    if len(parts) > 2:  # the oracle may add them in another order
+        exact = exact.widened(how.oracle.sum_of(len(parts), sizes))
     value = Enclosure.around(exact, error, actual)
     return _Argument(value, sizes, len(parts), torch.zeros_like(sizes))
 
@@ -242,13 +244,18 @@ def add_outer_product(
     """The slot `write` plus scale * mean(left right^T), which the layer gets wrong by `off`.
 
     Then the registers' copies of the weights, which are not rounded alike, may also drift apart.
+    The transformer rounds its own products, and the oracle the exact ones. What the sum loses by
+    underflow is multiplied by the share.
     """
     weights, how = now.slots[write], now.how
-    share = abs(scale) / left.error.shape[-2]
-    size = share * left.actual.size.mT @ right.actual.size
+    share = ROOM * abs(scale) / left.error.shape[-2]
+    own = left.actual.size.mT @ right.actual.size
+    exactly = left.exact.size.mT @ right.exact.size
     error = share * (left.error.mT @ right.exact.size + left.actual.size.mT @ right.error)
-    rounding = how.sum_of(2 * how.n_tokens, size) + how.sum_of(2, weights.actual.size + size)
-    exact = weights.exact.widened(share * left.exact.size.mT @ right.exact.size)
+    summed = how.sum_of(2 * how.n_tokens, (own + exactly) / 2)
+    size = share * own
+    rounding = share * summed + how.sum_of(2, weights.size + share * (own + exactly))
+    exact = weights.exact.widened(ROOM * share * exactly)
     drift: State = {}
     if off is not None:
         rounding = rounding + abs(scale) * off.uneven

@@ -26,7 +26,7 @@ from icgd.backends.run import OnProgress
 from icgd.certificates import bounds, enclosures
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.enclosures import Arithmetic, Enclosure, matrix_product, moved, multiply
-from icgd.certificates.intervals import Interval
+from icgd.certificates.intervals import ROOM, Interval
 from icgd.errors import ProgramError
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.task import Task
@@ -256,10 +256,11 @@ def _bound_of_pass_back(instruction: verbs.PassBack, now: Moment) -> Row:
 
 def _slope(leak: float, width: float, z: Enclosure) -> Enclosure:
     """The slope r'(z), closed up to 3/4 of the kink's width and open from the whole of it on."""
-    step = _kinked(leak).derivative()
+    step, open_up = _kinked(leak).derivative(), 0.75 * width
     exact = Interval(*step.bounds(z.exact.low, z.exact.high))
-    actual = Interval(*step.bounds(z.actual.low - width, z.actual.high - 0.75 * width))
-    return Enclosure(exact, actual, exact.distance_to(actual))
+    low, high = (z.actual + Interval.point(z.error.new_tensor(-part)) for part in (width, open_up))
+    actual = Interval(*step.bounds(low.low, high.high))
+    return Enclosure(exact, actual, ROOM * exact.distance_to(actual))
 
 
 def _kinked(leak: float) -> KinkedFunction:

@@ -1,15 +1,25 @@
 r"""An enclosure says where a quantity lies, and how far the transformer's own may be from it.
 
+The exact quantity has two forms, and all that is said holds for both: the real number, and what
+the float64 oracle makes of it. `exact` holds both, because intervals are rounded outwards by
+whatever float64 can be off by (`intervals.py`). `error` bounds the transformer's distance from
+either.
+
 A sum of m terms in floating point is off by at most gamma(m) = m u / (1 - m u) times
-the sum of their sizes, in any order (u is the unit roundoff). Every rule adds that, twice: for
-the transformer, and for the float64 oracle that it is compared with. A softmax head is off by
-what the rounding of its scores changes, besides its sum.
+the sum of their sizes, in any order (u is the unit roundoff), and by what underflow takes: less
+than the least normal number in each operation, even where smaller results are flushed to 0. Every
+rule adds that, twice: for the transformer, and for the oracle; a real number is not rounded. A
+softmax head is off by what the rounding of its scores changes, besides its sum.
+
+Bounds are themselves computed in float64. An error is a sum of products that are not negative, so
+that one factor `ROOM` at the end of a rule covers its rounding; underflow takes from it far less
+than the rule adds for underflow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf
 
@@ -20,8 +30,9 @@ from torch.nn import functional
 from icgd.approximation.lattice import lattice_of
 from icgd.backends.look_up import DEGREE, table_error
 from icgd.backends.registry import backend_named
-from icgd.certificates.intervals import Interval
+from icgd.certificates.intervals import ROOM, UNIT_ROUNDOFF, Interval
 from icgd.problems.catalog import FUNCTIONS, function_named
+from icgd.problems.function_rounding import rounding_of
 from icgd.problems.functions import ScalarFunction, StepFunction
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
 from icgd.program.ridge import RidgeSum
@@ -48,7 +59,7 @@ class Enclosure:
         """A quantity that the transformer has within `error` of the exact one, and in `actual`."""
         near = exact.widened(error)
         actual = near if actual is None else near.within(actual)
-        return cls(exact, actual, torch.minimum(error, exact.distance_to(actual)))
+        return cls(exact, actual, ROOM * torch.minimum(error, exact.distance_to(actual)))
 
     @property
     def size(self) -> Tensor:
@@ -88,12 +99,31 @@ class Arithmetic:
         """The arithmetic of a backend."""
         return cls(torch.finfo(dtype).eps / 2, n_tokens, backend_named(backend).sums_terms)
 
+    @property
+    def least(self) -> float:
+        """The least normal number, or 0 where nothing is rounded."""
+        precision = torch.float32 if self.roundoff > UNIT_ROUNDOFF else torch.float64
+        return torch.finfo(precision).tiny if self.roundoff else 0.0
+
     def sum_of(self, n_terms: int, sizes: Tensor) -> Tensor:
-        """The rounding of a sum of `n_terms` products whose sizes add up to `sizes`."""
+        """The rounding of a sum of `n_terms` products whose sizes add up to `sizes`.
+
+        Sizes are 0 only where all products are, and there nothing underflows.
+        """
         # + 8: rounded weights and constants, the product itself, the residual addition.
-        product = (n_terms + 8) * self.roundoff
+        n_operations = n_terms + 8
+        product = n_operations * self.roundoff
         gamma = product / (1 - product) if product < 1 else inf
-        return 2 * gamma * sizes
+        return torch.add(2 * gamma * sizes, sizes.sign(), alpha=2 * n_operations * self.least)
+
+    @property
+    def oracle(self) -> Arithmetic:
+        """The oracle's arithmetic: float64, unless nothing is rounded at all."""
+        return replace(self, roundoff=min(self.roundoff, UNIT_ROUNDOFF))
+
+    def evaluation(self, function: str, size: Tensor) -> Tensor:
+        """The rounding of a function that is computed as such, where it has at most this size."""
+        return rounding_of(function).at(size, self.roundoff, self.least)
 
     def head(self, fit: LatticeFunction, fan_in: int, argument: Tensor, apart: Tensor) -> Tensor:
         """The rounding of a look-up where the terms of its argument have this total size.
@@ -176,7 +206,8 @@ def function_at(function: ScalarFunction, argument: Enclosure) -> Enclosure:
     both_low = torch.minimum(argument.exact.low, argument.actual.low)
     both_high = torch.maximum(argument.exact.high, argument.actual.high)
     moved = function.variation(both_low, both_high, argument.error)
-    return Enclosure(exact, actual, torch.minimum(moved, exact.distance_to(actual)))
+    moved = moved + rounding_of(function.name).at(exact.size)  # as the oracle evaluates it
+    return Enclosure(exact, actual, ROOM * torch.minimum(moved, exact.distance_to(actual)))
 
 
 def fit_error(fit: Fit, argument: Interval) -> Tensor:

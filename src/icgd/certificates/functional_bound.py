@@ -7,6 +7,9 @@ kernel matrix: where steps converge, errors do not grow.
 (a) for every task: the same with the largest kernel and the largest residual that the domain
 allows. A kernel without negative eigenvalues lets the residual grow only if step_size times the
 largest possible eigenvalue exceeds 2.
+
+All numbers here are sums of products that are not negative, so that `ROOM` covers what rounding
+takes from them.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from icgd.backends.run import OnProgress
 from icgd.certificates import kernel_rounding
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.intervals import ROOM
 from icgd.certificates.kernel_rounding import Rounded, kernel_error, worst_kernel_error
 from icgd.problems.kernel_machine import as_matrix
 from icgd.problems.problem import Problem
@@ -54,7 +58,7 @@ class _Step:
         wrong = wrong + how.sum_of(n_examples, sums)
         own = how.sum_of(4, self.noise * left) + self.noise * off[..., :n_examples, :]
         wrong[..., :n_examples, :] += own
-        return off + self.size * wrong + how.sum_of(4, size + self.size * sums)
+        return ROOM * (off + self.size * wrong + how.sum_of(4, size + self.size * sums))
 
     def moved(
         self, tokens: Rounded, examples: Rounded, transform: Tensor, how: Arithmetic
@@ -67,7 +71,8 @@ class _Step:
         wrong = wrong + how.sum_of(examples.points.shape[-2], largest @ size)
         added = wrong @ transform.abs().mT
         added = added + how.sum_of(len(transform), largest @ size @ transform.abs().mT)
-        return Rounded(points, tokens.error + added + how.sum_of(4, tokens.points.abs()))
+        error = tokens.error + added + how.sum_of(4, tokens.points.abs())
+        return Rounded(points, ROOM * error)
 
 
 @dataclass(frozen=True)
@@ -114,8 +119,8 @@ class FunctionBounds(AbstractBounds):
         for step, factor, before in zip(steps, factors, values, strict=True):
             added = step.rounding(labels, before, error, self.how)
             reading = step.size * (step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * norm)
-            norm = factor * norm + added[..., :n, :].norm(dim=-2, keepdim=True)
-            queries = error[..., n:, :] + reading + added[..., n:, :]
+            norm = ROOM * (factor * norm + added[..., :n, :].norm(dim=-2, keepdim=True))
+            queries = ROOM * (error[..., n:, :] + reading + added[..., n:, :])
             error = torch.cat([norm.expand_as(labels[..., :n, :]), queries], dim=-2)
             yield _largest(error)
 
@@ -182,19 +187,19 @@ class _Worst:
     def take(self, step: int) -> None:
         """Go through one step."""
         update = self._problem.functional_step
-        size, root = update.size_of(step), self._root
+        size, root = ROOM * update.size_of(step), self._root
         kernel, wrong = self._kernel()
         largest = self._how.n_tokens * kernel + update.noise  # no eigenvalue is larger
-        grows = 1 + size * largest
+        grows = ROOM * (1 + size * largest)
         if self._problem.machine.is_positive:
-            grows = max(1.0, size * largest - 1)
+            grows = max(1.0, ROOM * size * largest - 1) * ROOM
         left = self.left + self.error
         one = self._rounding(size, update.noise, kernel, wrong, self.left, self.value)
         added = self._rounding(size, update.noise, kernel, wrong, left, self.value + self.error)
         self.step_error = max(self.step_error, one)
-        self.query_error += size * root * kernel * self.error + added
-        self.error = grows * self.error + root * added
-        self.value += size * (root * kernel + update.noise) * self.left
+        self.query_error = ROOM * (self.query_error + size * root * kernel * self.error + added)
+        self.error = ROOM * (grows * self.error + root * added)
+        self.value = ROOM * (self.value + size * (root * kernel + update.noise) * self.left)
         self.left *= grows
         self._move(step, kernel, wrong)
 
@@ -217,7 +222,7 @@ class _Worst:
         sums = self._root * (kernel + wrong) * left
         moved = self._root * wrong * left + self._root**2 * (kernel + wrong) * off
         moved += self._sum(self._how.n_tokens, sums) + self._sum(4, noise * left) + noise * off
-        return _known(off + size * moved + self._sum(4, read + size * sums))
+        return _known(ROOM * (off + size * moved + self._sum(4, read + size * sums)))
 
     def _move(self, step: int, kernel: float, wrong: float) -> None:
         machine, update = self._problem.machine, self._problem.functional_step
@@ -231,4 +236,4 @@ class _Worst:
         moved = n * (wrong * reach + kernel * float(error.max()))
         moved += self._sum(n + len(sums), n * (kernel + wrong) * reach)
         error = error + sums * moved + self._sum(4, reach)
-        self._inputs = Rounded(points + sums * n * kernel * reach, error)
+        self._inputs = Rounded(ROOM * (points + sums * n * kernel * reach), ROOM * error)

@@ -3,6 +3,16 @@ r"""How far rounding moves a kernel: the only error of functional descent beside
 A kernel is a function of one number t, a product <u, w> or a distance |u - w|. If t is off by at
 most tau, the kernel is off by at most tau times its slope between, and by the rounding of the
 function itself. Points may be off too (steps that move them round), which adds to tau.
+
+Exponentials are off as `problems/function_rounding.py` says. The arithmetic around them is counted
+here, from t on:
+
+    rbf      exp(-t^2 / 2)               a square, an exponential: 3/2 of t^2 exp(-t^2 / 2) < 1.2
+    laplace  exp(-t)                     an exponential
+    matern   p(s) exp(-s), s = t times a rounded root: 3 of s, s p(s) exp(-s) < 1.5, and at most
+             six operations in p and the product, none of whose results is larger than p
+
+The constants below round that up. It is counted in units of roundoff of a kernel that is at most 1.
 """
 
 from __future__ import annotations
@@ -15,11 +25,21 @@ import torch
 from torch import Tensor
 
 from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.intervals import UNIT_ROUNDOFF
+from icgd.problems.function_rounding import FUNCTION_ROUNDING, LEAST_NUMBERS
 from icgd.problems.kernel_machine import KernelHead, as_matrix
 from icgd.problems.kernels import SHAPES
 
-FUNCTION_ULPS = 16
-"""Units of roundoff, with room to spare, by which torch's functions of one variable err."""
+EXPONENTIAL = FUNCTION_ROUNDING["exp"][0]
+
+DISTANCE_UNITS = EXPONENTIAL.relative + 12
+"""Units of roundoff by which a kernel of a distance is off, besides what its distance is off by."""
+
+PRODUCT_UNITS = EXPONENTIAL.relative + 2
+"""Units of roundoff, of itself, by which an exponential of a product is off, weight included."""
+
+POWER_UNITS = 2
+"""Units of roundoff that each factor of a power adds, of itself."""
 
 PRODUCT_KERNELS = {"linear", "relu", "exp", "polynomial", "softmax"}
 DISTANCE_KERNELS = {"rbf", "laplace", "matern"}
@@ -42,10 +62,10 @@ def kernel_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmeti
         error = _of_product(head, scores, _product_error(head, left, right, how), how)
     elif head.kernel in DISTANCE_KERNELS:
         # No such kernel is steeper than 1, nor larger.
-        error = _distance_error(head, left, right, how) + FUNCTION_ULPS * how.roundoff
+        error = _distance_error(head, left, right, how) + DISTANCE_UNITS * how.roundoff
     else:
         error = left.points.new_full((*left.points.shape[:-1], right.points.shape[-2]), inf)
-    return 2 * head.weight * error  # twice: the oracle rounds too
+    return 2 * head.weight * (error + LEAST_NUMBERS * how.least)  # twice: the oracle rounds too
 
 
 def _sizes(head: KernelHead, points: Tensor) -> Tensor:
@@ -81,28 +101,29 @@ def _of_product(head: KernelHead, scores: Tensor, tau: Tensor, how: Arithmetic) 
     rules: dict[str, Callable[[], Tensor]] = {
         "linear": lambda: tau,
         "relu": lambda: tau,
-        "exp": lambda: scores.exp() * (torch.expm1(tau) + _ulps(how) * tau.exp()),
+        "exp": lambda: scores.exp() * (torch.expm1(tau) + _exponential(how) * tau.exp()),
         "polynomial": lambda: _of_power(head, scores, tau, how),
         "softmax": lambda: _of_softmax(scores, tau, how),
     }
     return rules[head.kernel]()
 
 
-def _ulps(how: Arithmetic) -> float:
-    return FUNCTION_ULPS * how.roundoff
+def _exponential(how: Arithmetic) -> float:
+    """The relative error of an exponential, with the rounding of its bound itself."""
+    return PRODUCT_UNITS * (how.roundoff + UNIT_ROUNDOFF)
 
 
 def _of_power(head: KernelHead, scores: Tensor, tau: Tensor, how: Arithmetic) -> Tensor:
     degree = int(SHAPES["polynomial"] if head.shape is None else head.shape)
     base = 1 + scores.abs() + tau
-    off = tau + _ulps(how) * base
-    return degree * base ** (degree - 1) * off + degree * _ulps(how) * base**degree
+    off = tau + POWER_UNITS * how.roundoff * base
+    return degree * base ** (degree - 1) * off + degree * POWER_UNITS * how.roundoff * base**degree
 
 
 def _of_softmax(scores: Tensor, tau: Tensor, how: Arithmetic) -> Tensor:
     """All scores of a row may move, by tau, and by rounding when the largest is subtracted."""
     largest = tau.amax(-1, keepdim=True) + 4 * how.roundoff * scores.abs().amax(-1, keepdim=True)
-    relative = torch.expm1(2 * largest) + _ulps(how)
+    relative = torch.expm1(2 * largest) + 2 * _exponential(how)
     share = torch.softmax(scores, dim=-1)
     return how.sum_of(scores.shape[-1], share) + share * relative
 
@@ -126,7 +147,7 @@ def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> f
     if head.kernel == "softmax":  # all shares are at most 1, whatever the number of scores
         tau = _product_error(head, rounded, rounded, how)
         largest = tau + 4 * how.roundoff * _sizes(head, rounded.points).square().sum()
-        sums = how.sum_of(how.n_tokens, torch.ones_like(tau)) + _ulps(how)
+        sums = how.sum_of(how.n_tokens, torch.ones_like(tau)) + 2 * _exponential(how)
         return float(2 * head.weight * (torch.expm1(2 * largest) + sums))
     positive = _in_positive_orthant(head)
     if head.kernel in DISTANCE_KERNELS:

@@ -10,6 +10,9 @@ known from the curvature of the risk at the scores of the run, and at most 1 up 
 2 / beta: here the paper's line, the sum of what the steps add, does hold.
 
 (a) for every task: the same with the largest numbers that the domain allows.
+
+All of these are sums of products that are not negative, so that `ROOM` covers what rounding takes
+from the bounds themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from torch import Tensor
 
 from icgd.backends.run import OnProgress
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
-from icgd.certificates.intervals import Interval
+from icgd.certificates.intervals import ROOM, Interval
 from icgd.errors import ProgramError
 from icgd.problems.curvature import curvature
 from icgd.problems.task import Task
@@ -58,7 +61,7 @@ class LinearBounds(AbstractBounds):
         factor = max(1.0, self._worst_growth(inputs))
         most, distance = 2 * box + self.how.sums_terms * float(added.max()), 0.0
         for _ in range(self.program.n_steps):
-            distance = (factor * distance if distance else 0.0) + float(norm(added))
+            distance = ROOM * ((factor * distance if distance else 0.0) + float(norm(added)))
             if not distance < most:
                 distance = most
                 break
@@ -121,22 +124,23 @@ class LinearBounds(AbstractBounds):
         left = self._mean_size(scores) + labels + wrong
         size = (1 + self._decay) * before + scale * (left @ inputs) + self._threshold
         n_terms = 2 * n_examples + 16  # of both heads, and the units of the MLP
-        return scale * (wrong @ inputs) + self.how.sum_of(n_terms, size)
+        underflow = n_terms * self.how.least * inputs.sum(-2, keepdim=True)
+        return ROOM * (scale * (wrong @ inputs) + underflow + self.how.sum_of(n_terms, size))
 
     def _mean_size(self, scores: Interval) -> Tensor:
         """The largest size of an expected label, which rises with the score."""
-        mean = self.problem.model.link_function.mean
-        return torch.maximum(mean(scores.low).abs(), mean(scores.high).abs())
+        least, largest = self.problem.model.link_function.mean.bounds(scores.low, scores.high)
+        return torch.maximum(least.abs(), largest.abs())
 
     def _mean_error(self, scores: Interval, terms: Tensor) -> Tensor:
-        """The error of the expected labels."""
+        """The error of the expected labels, of the transformer's and of the oracle's."""
         n_terms = self.problem.model.n_parameters + 1
         if self.how.sums_terms:
             return self._head(n_terms, terms)
         off, link = self.how.sum_of(n_terms, terms), self.problem.model.link_function
         near = scores.widened(off)
         steepest = link.slopes(near.low, near.high)[1]
-        return steepest * off + self.how.sum_of(8, self._mean_size(near))
+        return steepest * off + 2 * self.how.evaluation(link.mean.name, self._mean_size(near))
 
     def _head(self, n_terms: int, terms: Tensor) -> Tensor:
         """The error of the head where the terms of its score add up to this size."""
@@ -150,7 +154,7 @@ class LinearBounds(AbstractBounds):
         """step_size * beta - 1 with the largest curvature that the domain allows."""
         ends = torch.tensor([self._reach], dtype=torch.float64)
         steepest = float(self.problem.model.link_function.slopes(-ends, ends)[1])
-        squares = float(inputs.square().sum())
+        squares = ROOM * float(inputs.square().sum())
         return self._scale(len(inputs)) * steepest * squares + self._decay - 1
 
     def _scale(self, n_examples: int) -> float:
@@ -182,7 +186,7 @@ def _carried(added: Tensor, factor: float) -> Iterator[Tensor]:
     """The distance after each step, which multiplies the one before by `factor` at most."""
     distance = torch.zeros_like(added[..., :1].sum(-1))
     for more in added.unbind(-1):
-        distance = factor * distance + more
+        distance = ROOM * (factor * distance + more)
         yield distance
 
 
@@ -190,4 +194,4 @@ def norm(errors: Tensor) -> Tensor:
     """The 2-norm over coefficients. It is scaled, because squares of small errors would be 0."""
     largest = errors.amax(-1, keepdim=True).clamp(min=torch.finfo(errors.dtype).tiny)
     length: Tensor = (errors / largest).norm(dim=-1)
-    return length * largest.squeeze(-1)
+    return ROOM * length * largest.squeeze(-1)

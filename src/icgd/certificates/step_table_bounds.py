@@ -12,7 +12,7 @@ from torch import Tensor
 from icgd.certificates import bounds, enclosures
 from icgd.certificates.bounds import Moment, State, rule
 from icgd.certificates.enclosures import Arithmetic, Enclosure, function_at
-from icgd.certificates.intervals import Interval
+from icgd.certificates.intervals import ROOM, Interval
 from icgd.problems.activations import activation_named
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import IDENTITY
@@ -32,7 +32,7 @@ def _bound_of_average_examples(instruction: AverageExamples, now: Moment) -> Sta
         for part in (value.exact, value.actual)
     )
     actual = actual.widened(now.how.sum_of(now.how.n_tokens, actual.size))
-    return {instruction.write: Enclosure(exact, actual, exact.distance_to(actual))}
+    return {instruction.write: Enclosure(exact, actual, ROOM * exact.distance_to(actual))}
 
 
 @rule.register
@@ -125,5 +125,5 @@ def _mean_error(mean: AverageExamples, level: Tensor, how: Arithmetic) -> Tensor
 
 def _scaled(value: Enclosure, factor: float) -> Enclosure:
     return Enclosure(
-        value.exact.times(factor), value.actual.times(factor), abs(factor) * value.error
+        value.exact.times(factor), value.actual.times(factor), ROOM * abs(factor) * value.error
     )

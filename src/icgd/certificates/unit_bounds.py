@@ -18,6 +18,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from icgd.approximation.ridge_sum import PRODUCT
 from icgd.backends.unit_operations import is_computed_as_such
 from icgd.certificates import bounds, enclosures
 from icgd.certificates.bounds import Missed, Moment, State, add_outer_product, rule
@@ -42,7 +43,7 @@ def _rounding(
 ) -> Tensor:
     """The rounding of `n_sums` sums like this fit together, at arguments of these sizes."""
     if not how.sums_terms and is_computed_as_such(fit):
-        return how.sum_of(0, real.actual.size)
+        return how.sum_of(len(sizes), real.actual.size) + _evaluation(fit, how, real.actual.size)
     total = torch.zeros_like(real.error)
     for number, size in enumerate(sizes):
         per_size = sum(abs(unit.coefficient * unit.direction[number]) for unit in fit.units)
@@ -51,6 +52,17 @@ def _rounding(
     n_copies = how.n_tokens if how.sums_terms else 1
     n_terms = n_sums * fit.n_units + n_copies + len(sizes)
     return how.sum_of(n_terms, total + constant)
+
+
+def _evaluation(fit: RidgeSum, how: Arithmetic, size: Tensor) -> Tensor:
+    """The rounding of the function that a fit stands for, if it is computed as such.
+
+    In units of its reach the factor s of a slope is at most 1, so that the product is off by no
+    more than the slope is.
+    """
+    if fit.name == PRODUCT:
+        return torch.zeros_like(size)
+    return how.evaluation(fit.name.removeprefix("s ").removesuffix("(t)"), size)
 
 
 def _error(fit: RidgeSum, how: Arithmetic, *arguments: Interval) -> Tensor:

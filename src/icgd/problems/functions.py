@@ -4,6 +4,11 @@ There are three kinds: smooth functions (known by their derivatives and where th
 kinked ones (piecewise linear) and steps (piecewise constant, the derivative of a kinked function).
 Each gives its value, its range, its variation and its Lipschitz constant on any interval,
 for whole tensors of intervals at once.
+
+A range is moved outwards by what values in float64 may be off by (`function_rounding.py`): it holds
+the real values and the computed ones. Between stationary points a function is monotone, so that
+its extremes are those at the ends; a stationary point that is rounded to a double has the extreme
+value to within the square of its rounding, 1e-32, which is far less.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from math import inf
 import torch
 from torch import Tensor
 
+from icgd.problems.function_rounding import EXACT, rounding_of
 from icgd.shapes import Values
 
 Evaluate = Callable[[Tensor], Tensor]
@@ -35,6 +41,17 @@ def _extremes(
         candidates.append(torch.where(inside, evaluate(low.new_tensor(point)), candidates[0]))
     stacked = torch.stack(torch.broadcast_tensors(*candidates))
     return stacked.amin(0), stacked.amax(0)
+
+
+def _outwards(name: str, least: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """The range with what values are off by: its own ends, and those that it holds.
+
+    That is twice, and once more for the rounding here.
+    """
+    rounding = rounding_of(name)
+    if rounding == EXACT:
+        return least, largest
+    return least - 3 * rounding.at(least.abs()), largest + 3 * rounding.at(largest.abs())
 
 
 class ScalarFunction(ABC):
@@ -78,7 +95,7 @@ class SmoothFunction(ScalarFunction):
         return self.tower[0](z)
 
     def bounds(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
-        return _extremes(self.tower[0], low, high, self.stationary[0])
+        return self._range(0, low, high)
 
     def lipschitz(self, low: Values, high: Values) -> Values:
         return self._largest_size(1, low, high)
@@ -91,8 +108,13 @@ class SmoothFunction(ScalarFunction):
         return SmoothFunction(f"{self.name}'", self.tower[1:], self.stationary[1:])
 
     def _largest_size(self, order: int, low: Values, high: Values) -> Values:
-        least, largest = _extremes(self.tower[order], low, high, self.stationary[order])
+        least, largest = self._range(order, low, high)
         return torch.maximum(-least, largest)
+
+    def _range(self, order: int, low: Values, high: Values) -> tuple[Tensor, Tensor]:
+        """Least and largest value of a derivative."""
+        ends = _extremes(self.tower[order], low, high, self.stationary[order])
+        return _outwards(self.name + order * "'", *ends)
 
 
 @dataclass(frozen=True)
@@ -108,7 +130,7 @@ class KinkedFunction(ScalarFunction):
         return self.evaluate(z)
 
     def bounds(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
-        return _extremes(self.evaluate, low, high, self.knots)
+        return _outwards(self.name, *_extremes(self.evaluate, low, high, self.knots))
 
     def lipschitz(self, low: Values, high: Values) -> Values:
         """The steepest slope in [low, high]; a point has the slope of the piece to its left."""
@@ -143,11 +165,13 @@ class StepFunction(ScalarFunction):
             reached = (low <= knot) & (knot < high)
             least = torch.where(reached, least.clamp(max=level), least)
             largest = torch.where(reached, largest.clamp(min=level), largest)
-        return least, largest
+        return _outwards(self.name, least, largest)
 
     def lipschitz(self, low: Values, high: Values) -> Values:
-        least, largest = self.bounds(low, high)
-        return torch.where(largest > least, inf, torch.zeros_like(largest))
+        jumps = torch.zeros_like(low, dtype=torch.bool)
+        for knot in self.knots:
+            jumps |= (low <= knot) & (knot < high)
+        return torch.where(jumps, inf, torch.zeros_like(low))
 
     def derivative(self) -> StepFunction:
         return StepFunction(f"{self.name}'", (), (0.0,))
