@@ -87,8 +87,10 @@ def _argument(weights: Enclosure, inputs: _Argument, how: Arithmetic) -> _Argume
 def combination_at(combination: Combination, slots: State, how: Arithmetic) -> _Argument:
     """A combination of slots; a slot itself is not rounded."""
     parts = [(slots[slot], factor) for slot, factor in combination.terms()]
-    sizes = torch.stack([abs(f) * part.size for part, f in parts]).sum(0)
-    error = torch.stack([abs(f) * part.error for part, f in parts]).sum(0)
+    sizes = reduce(plus, [abs(f) * part.size for part, f in parts])
+    if combination.coefficients == (1.0,):
+        return _Argument(parts[0][0], sizes, 1, torch.zeros_like(sizes))
+    error = reduce(plus, [abs(f) * part.error for part, f in parts])
     exact = reduce(plus, [part.exact.times(f) for part, f in parts])
     actual = reduce(plus, [part.actual.times(f) for part, f in parts])
     if len(parts) > 1:

@@ -43,6 +43,11 @@ class Enclosure:
         """A quantity that the transformer has exactly."""
         return cls(value, value, torch.zeros_like(value.low))
 
+    @property
+    def is_common(self) -> bool:
+        """Whether the transformer has it exactly, so that nothing is carried of its error."""
+        return self.exact is self.actual
+
     @classmethod
     def around(cls, exact: Interval, error: Values, actual: Interval | None = None) -> Enclosure:
         """A quantity that the transformer has within `error` of the exact one, and in `actual`."""
@@ -53,20 +58,25 @@ class Enclosure:
     @property
     def size(self) -> Tensor:
         """The larger size of the exact and the transformer's value: either of them rounds."""
+        if self.is_common:
+            return self.exact.size
         return torch.maximum(self.exact.size, self.actual.size)
 
     @property
     def mT(self) -> Enclosure:  # noqa: N802 - torch's name
         """The transposed enclosure."""
-        return Enclosure(self.exact.mT, self.actual.mT, self.error.mT)
+        return self.mapped(lambda part: part.mT)
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Enclosure:
         """The enclosure with all numbers arranged in another way."""
-        return Enclosure(self.exact.mapped(change), self.actual.mapped(change), change(self.error))
+        exact, error = self.exact.mapped(change), change(self.error)
+        return Enclosure(exact, exact if self.is_common else self.actual.mapped(change), error)
 
     def without_nan(self) -> Enclosure:
         """The enclosure with an infinite error where infinities cancelled."""
-        error = torch.where(self.error.isnan(), inf, self.error)
+        error = self.error
+        if bool(error.sum().isnan()):
+            error = torch.where(error.isnan(), inf, error)
         return Enclosure(self.exact.without_nan(), self.actual.without_nan(), error)
 
 
@@ -175,7 +185,8 @@ def function_at(function: ScalarFunction, argument: Enclosure) -> Enclosure:
     actual = Interval(*function.bounds(argument.actual.low, argument.actual.high))
     both_low = torch.minimum(argument.exact.low, argument.actual.low)
     both_high = torch.maximum(argument.exact.high, argument.actual.high)
-    moved = function.variation(both_low, both_high, argument.error)
+    # Ranges on both intervals lie in the range on their union: that of `variation` adds nothing.
+    moved = function.slope_times(both_low, both_high, argument.error)
     return Enclosure(exact, actual, torch.minimum(moved, exact.distance_to(actual)))
 
 
@@ -230,9 +241,16 @@ def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
 def matrix_product(weights: Enclosure, inputs: Enclosure, how: Arithmetic) -> Enclosure:
     """The product `weights @ inputs` at every token."""
     rounding = how.sum_of(weights.error.shape[-1], inputs.size @ weights.size.mT)
-    error = inputs.error @ weights.exact.size.mT + inputs.actual.size @ weights.error.mT + rounding
+    error = rounding
+    if not inputs.is_common:
+        error = error + inputs.error @ weights.exact.size.mT
+    if not weights.is_common:
+        error = error + inputs.actual.size @ weights.error.mT
+    exact = inputs.exact @ weights.exact.mT
+    if inputs.is_common and weights.is_common:
+        return Enclosure.around(exact, error)
     actual = (inputs.actual @ weights.actual.mT).widened(rounding)
-    return Enclosure.around(inputs.exact @ weights.exact.mT, error, actual)
+    return Enclosure.around(exact, error, actual)
 
 
 def moved(value: Enclosure, off: Tensor) -> Enclosure:
