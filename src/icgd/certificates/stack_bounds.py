@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 
 import torch
 from torch import Tensor
@@ -25,8 +26,9 @@ from icgd.program.layout import Layout, Role, Slot
 from icgd.program.stack import StackProgram
 from icgd.shapes import History, Parameters
 
-NUMBERS_AT_ONCE = 2**22
-"""The numbers in the largest slot over the steps that are bounded together."""
+NUMBERS_AT_ONCE = 2**16
+"""The numbers in the largest slot over the steps that are bounded together: enough that the time
+goes into numbers, not into calls, and so few that the memory stays in the cache, and flat."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,15 @@ class StackBounds(AbstractBounds):
         before = history[..., :-1, :].double()
         if self._has_copies:
             return one_by_one(self._with_drift(task, history), history)
-        numbers = task.x.shape[-2] * max(slot.width for slot in self.program.layout.slots)
-        group = max(1, NUMBERS_AT_ONCE // (numbers * max(1, *task.batch, 1)))
-        parts = before.split(group, dim=-2) if before.numel() else ()
+        parts = before.split(self._steps_at_once(task), dim=-2) if before.numel() else ()
         errors = [self._of_all_steps(task, part) for part in parts]
         return torch.cat([before[..., :0, 0], *errors], dim=-1)
+
+    def _steps_at_once(self, task: Task) -> int:
+        """How many steps are bounded together; weights are kept once, other slots a token."""
+        slots = [slot for slot in self.program.layout.slots if slot.role is not Role.PARAMETER]
+        numbers = max(task.n_examples * max(slot.width for slot in slots), task.initial.shape[-1])
+        return max(1, NUMBERS_AT_ONCE // (numbers * prod(task.batch)))
 
     def _of_all_steps(self, task: Task, before: History) -> Tensor:
         """What one step adds to the error of any weight, from each of these weights."""
