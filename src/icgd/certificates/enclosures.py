@@ -21,6 +21,7 @@ from icgd.approximation.lattice import lattice_of
 from icgd.backends.look_up import DEGREE, table_error
 from icgd.backends.registry import backend_named
 from icgd.certificates.intervals import Interval
+from icgd.certificates.pieces import touched
 from icgd.problems.catalog import FUNCTIONS, function_named
 from icgd.problems.functions import ScalarFunction, StepFunction
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
@@ -42,6 +43,13 @@ class Enclosure:
     def common(cls, value: Interval) -> Enclosure:
         """A quantity that the transformer has exactly."""
         return cls(value, value, torch.zeros_like(value.low))
+
+    @classmethod
+    def nothing(cls, like: Tensor) -> Enclosure:
+        """Zeros that are known, of the shape of `like`; they take no memory."""
+        zeros = like.new_zeros(()).expand_as(like)
+        point = Interval.point(zeros)
+        return cls(point, point, zeros)
 
     @property
     def is_common(self) -> bool:
@@ -204,9 +212,7 @@ def fit_error(fit: Fit, argument: Interval) -> Tensor:
         saturates = isinstance(fit, LatticeFunction) and fit.saturates
         outside = (argument.size > fit.reach) & torch.tensor(not saturates)
         return torch.where(outside, torch.inf, torch.full_like(argument.low, fit.error))
-    knots = torch.tensor(fit.knots, dtype=torch.float64)
-    last = torch.searchsorted(knots, argument.high.contiguous())
-    first = torch.minimum(torch.searchsorted(knots, argument.low.contiguous(), right=True), last)
+    first, last = touched(fit, argument)
     error = _largest_between(torch.tensor(fit.errors, dtype=torch.float64), first, last)
     if is_ramp(fit):
         return error
@@ -228,12 +234,14 @@ def ridge_error(fit: RidgeSum, *arguments: Interval) -> Tensor:
 
 def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
     """The largest of values[first .. last] at every position, from maxima over powers of two."""
+    length = last - first + 1
+    if int(length.max()) <= 2:  # as where arguments are nearly known
+        return torch.maximum(values.take(first), values.take(last))
     levels = [values]
     while 2 ** len(levels) <= len(values):
         shift = 2 ** (len(levels) - 1)
         levels.append(torch.maximum(levels[-1][:-shift], levels[-1][shift:]))
-    length = last - first + 1
-    level = torch.log2(length.double()).floor().long()
+    level = torch.tensor([0, *(n.bit_length() - 1 for n in range(1, len(values) + 1))])[length]
     padded = torch.stack([functional.pad(row, (0, len(values) - len(row))) for row in levels])
     return torch.maximum(padded[level, first], padded[level, last + 1 - 2**level])
 

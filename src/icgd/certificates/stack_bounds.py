@@ -26,7 +26,7 @@ from icgd.program.layout import Layout, Role, Slot
 from icgd.program.stack import StackProgram
 from icgd.shapes import History, Parameters
 
-NUMBERS_AT_ONCE = 2**16
+NUMBERS_AT_ONCE = 2**15
 """The numbers in the largest slot over the steps that are bounded together: enough that the time
 goes into numbers, not into calls, and so few that the memory stays in the cache, and flat."""
 

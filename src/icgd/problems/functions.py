@@ -68,7 +68,10 @@ class ScalarFunction(ABC):
 
     def slope_times(self, low: Values, high: Values, distance: Values) -> Values:
         """The Lipschitz constant on [low, high] times `distance`, which is 0 if that is."""
-        return torch.where(distance == 0, 0.0, self.lipschitz(low, high) * distance)
+        product = self.lipschitz(low, high) * distance
+        if not bool(product.sum().isnan()):
+            return product
+        return torch.where(distance == 0, 0.0, product)
 
 
 @dataclass(frozen=True)
