@@ -1,7 +1,7 @@
 """Which pieces of a piecewise-linear function an interval touches.
 
-A piece holds its right end. Knots are multiples of the grid, a power of two, so that position / grid
-is exact, and a table tells how many knots lie at or below every multiple of it.
+A piece holds its right end. Knots are multiples of the grid, a power of two, so that a division by
+it is exact, and a table tells how many knots lie at or below every multiple of it.
 """
 
 from __future__ import annotations
