@@ -88,7 +88,7 @@ def test_weights_at_the_corners_of_the_box_stay_within_it_in_softmax_stack(backe
     certificate = run.certificate(backend=backend)
     x, y, initial = corners(n_tasks=16)
     report = icgd.verify(run, x, y, initial=initial / 2, backend=backend)
-    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.verdict.holds
     assert report.step_errors.max() <= certificate.domain_step
     assert certificate.domain_step <= (1e-7 if registers is None else 0.1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
@@ -59,6 +60,16 @@ class AbstractBounds(ABC):
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
         """Bounds (b) for each step of a run, and for its distance from the `real` one."""
+
+    @property
+    def widest(self) -> float:
+        """What is known without any proof: how far clipped weights can lie apart, or nothing."""
+        return inf
+
+    @property
+    def condition(self) -> str | None:
+        """The condition under which bound (a) holds, or None if it holds for every task."""
+        return None
 
     def paper_step(self) -> float | None:
         """Bound (c): the paper's closed form for one step, repaired, if there is one."""

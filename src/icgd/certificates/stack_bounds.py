@@ -114,6 +114,10 @@ class StackBounds(AbstractBounds):
                 error, drift, reach = weights.error, weights.drift, max(reach, weights.size)
             yield error.amax(-1)
 
+    @property
+    def widest(self) -> float:
+        return 2 * self.problem.gradient_step.box
+
     def paper_step(self) -> float | None:
         """The closed form holds in exact arithmetic; bound (a) of exact functions is rounding."""
         in_exact_arithmetic = closed_form(self.program, self.problem)
@@ -165,4 +169,5 @@ def split(layout: Layout, weights: Enclosure) -> State:
 
 
 def _matrix(vector: Tensor, start: int, slot: Slot) -> Tensor:
-    return vector[..., start : start + slot.width].unflatten(-1, slot.shape)
+    matrix: Tensor = vector[..., start : start + slot.width].unflatten(-1, slot.shape)
+    return matrix
