@@ -17,7 +17,7 @@ from icgd.reproductions.timing import interleaved_medians, one_thread
 WIDTHS, N, ACTIVATION = (8, 16, 16, 1), 32, "tanh"
 N_STEPS = (50, 100, 200, 400)
 CONSTRUCTIONS = ("relu-stack", "softmax-stack")
-ROUNDS = 9
+ROUNDS = 5
 LIMIT = 5.0
 
 
