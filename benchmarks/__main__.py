@@ -27,6 +27,7 @@ from benchmarks import (
     speed,
     start_up,
     training,
+    verify_speed,
 )
 
 Rows = list[dict[str, object]]
@@ -37,6 +38,10 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "recursion_speed": (
         "Fused recursion against fused relu-stack, own units, one thread",
         recursion.speed,
+    ),
+    "verify_speed": (
+        "Bounds (b) of all steps against the fused run, 8-16-16-1 tanh, n = 32, one thread",
+        verify_speed.rows,
     ),
     "scaling": ("Cost of a fused run along each axis (tanh, width 32)", scaling.rows),
     "memory": ("Peak memory beyond the inputs", memory.rows),

@@ -153,7 +153,7 @@ def _bounds(construction: str, dtype: str, backend: str, n_problems: int) -> dic
         "dtype": dtype,
         "backend": backend,
         "problems": n_problems,
-        "verdicts that hold": sum(verdict is icgd.Verdict.HOLDS for verdict in verdicts),
+        "verdicts that hold": sum(verdict.holds for verdict in verdicts),
         "with an error": len(ratios),
         "median bound / measured": ratios[len(ratios) // 2],
         "90th percentile": ratios[len(ratios) * 9 // 10],

@@ -146,7 +146,7 @@ def test_no_steps_leave_the_weights_alone():
     run = compiled.run(x, y, queries=x[:2], seed=3)
     assert torch.equal(run.parameters[0], problem_with().target.initial_parameters(3, 1.0))
     assert run.predictions.shape == (2, 1)
-    assert icgd.verify(compiled, x, y).verdict is icgd.Verdict.HOLDS
+    assert icgd.verify(compiled, x, y).verdict.holds
 
 
 @pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])

@@ -156,7 +156,14 @@ class Compiled:
         count("n_tokens", n_tokens)
         bounds = self._bounds(dtype_named(dtype), n_tokens, backend)
         proved = bounds.domain()
-        return Certificate(proved.step, proved.trajectory, bounds.paper_step(), n_tokens)
+        return Certificate(
+            domain_step=proved.step,
+            domain_trajectory=proved.trajectory,
+            paper_step=bounds.paper_step(),
+            n_tokens=n_tokens,
+            widest=bounds.widest,
+            condition=bounds.condition,
+        )
 
     def bounds_for(self, task: Task, backend: str) -> AbstractBounds:
         """The rules that prove bounds on a run of this task by a backend."""

@@ -1,5 +1,5 @@
 from dataclasses import replace
-from math import nan
+from math import inf, nan
 
 import pytest
 import torch
@@ -57,6 +57,33 @@ def test_a_run_may_be_beyond_the_line_of_a_paper_and_hold():
         paper_trajectory=torch.ones(2, 2),
     )
     assert batch.beyond_paper == 2
+
+
+@pytest.mark.parametrize(
+    ("widest", "empty"),
+    [
+        (8.5, ()),
+        (8.0, ("domain_trajectory",)),
+        (4.0, ("domain_step", "domain_trajectory")),
+        (2.5, ("trajectory_bounds", "domain_step", "domain_trajectory")),
+    ],
+)
+def test_a_bound_that_is_no_smaller_than_the_box_holds_but_says_nothing(widest, empty):
+    certificate = replace(report().certificate, widest=widest)
+    found = replace(report(), certificate=certificate)
+    assert found.empty == empty
+    assert found.verdict is (Verdict.HOLDS_EMPTY if empty else Verdict.HOLDS)
+    assert found.verdict.holds
+    assert certificate.told(4.0) == (None if "domain_step" in empty else 4.0)
+    broken = replace(found, step_errors=torch.tensor([0.5, 9.0]))
+    assert broken.verdict is Verdict.BROKEN
+    assert not broken.verdict.holds
+
+
+def test_where_nothing_is_clipped_only_an_infinite_bound_says_nothing():
+    assert not report().certificate.says_nothing(1e300)
+    assert report().certificate.says_nothing(inf)
+    assert report().certificate.says_nothing(nan)
 
 
 def test_verdicts_are_sentences():

@@ -178,4 +178,17 @@ def test_units_on_a_kink_leave_room_for_the_rounding_of_the_real_step(seed):
     y = 4 * torch.rand(3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 2
     start = torch.tensor([1.0, 0.0], dtype=torch.float64)
     compiled = icgd.compile(problem, n_steps=1, construction="cot-network")
-    assert icgd.verify(compiled, x, y, initial=start).verdict is icgd.Verdict.HOLDS
+    assert icgd.verify(compiled, x, y, initial=start).verdict.holds
+
+
+@pytest.mark.parametrize(("box", "is_conditional"), [(0.5, False), (50.0, True)])
+def test_a_domain_that_leaves_the_grids_is_certified_under_a_condition(box, is_conditional):
+    problem = icgd.Problem(
+        target=icgd.MLP((2, 2, 1), "identity"),
+        loss="squared",
+        update=icgd.GradientStep(step_size=0.1, box=box, batch_size=1),
+        domain=icgd.Domain(x=1.0, y=1.0),
+    )
+    condition = icgd.compile(problem, "cot-network", n_steps=1).certificate().condition
+    assert (condition is not None) == is_conditional
+    assert condition is None or "no product is beyond 4096" in condition

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.certificates.domain_bound import Weights, _after_steps, _reach_and_drift
+from icgd.certificates.domain_bound import Weights, _reach_and_drift, after_steps
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.stack_bounds import StackBounds
 
@@ -88,7 +88,7 @@ def test_weights_at_the_corners_of_the_box_stay_within_it_in_softmax_stack(backe
     certificate = run.certificate(backend=backend)
     x, y, initial = corners(n_tasks=16)
     report = icgd.verify(run, x, y, initial=initial / 2, backend=backend)
-    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.verdict.holds
     assert report.step_errors.max() <= certificate.domain_step
     assert certificate.domain_step <= (1e-7 if registers is None else 0.1)
 
@@ -139,9 +139,40 @@ def test_many_slow_steps_are_bounded_quickly_and_never_below_step_by_step():
     for _ in range(20_000):
         exact += increase(exact)
     calls = []
-    bound = _after_steps(lambda e: calls.append(e) or increase(e), 20_000, enough=inf)
+    bound = after_steps(lambda e: calls.append(e) or e + increase(e), 20_000, inf, inf)
     assert exact <= bound <= 1.2 * exact
     assert len(calls) < 1000
+
+
+def test_more_steps_never_have_a_smaller_bound_though_a_clip_cuts_what_large_errors_gain():
+    """From 1.9 on a step gains nothing, since two weights in the box are at most 2 apart."""
+    counts = (1, 50, 99, 100, 101, 102, 150, 200, 300, 1000, 10_000)
+    for growth in (0.01, 0.03, 0.3):
+
+        def after(error: float, growth: float = growth) -> float:
+            return min(error + 0.01 + growth * error, 2.0)
+
+        exact = [0.0]
+        for _ in range(counts[-1]):
+            exact.append(after(exact[-1]))
+        found = [after_steps(after, n, box=1.0, widest=2.0) for n in counts]
+        assert found == sorted(found)
+        assert all(bound >= exact[n] for bound, n in zip(found, counts, strict=True))
+        assert found[-1] == 2.0
+
+
+def test_the_trajectory_bound_of_a_program_never_falls_with_more_steps():
+    run = compiled(activation="sigmoid")
+    found = [
+        StackBounds(run.problem, replace(run.program, n_steps=n), HOW).domain().trajectory
+        for n in (1, 20, 60, 100, 101, 110, 150, 400)
+    ]
+    assert found == sorted(found)
+    assert found[-1] == pytest.approx(2.0)
+
+
+def test_an_error_that_takes_too_long_to_follow_is_the_box():
+    assert after_steps(lambda error: error + 1.0, 10**6, box=0.5, widest=1e9) == 1e9
 
 
 def test_a_network_whose_bounds_overflow_has_an_infinite_one_not_a_broken_one():

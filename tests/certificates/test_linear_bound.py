@@ -21,7 +21,7 @@ from tests.linear_cases import PROBLEMS, compiled_of, data, problem_of, task_of
 def test_bounds_hold_and_are_not_idle(link, backend):
     x, y, _ = data()
     report = icgd.verify(compiled_of(PROBLEMS[link], n_steps=6), x, y, backend=backend)
-    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.verdict.holds
     assert report.step_bounds.max() <= 1e-11
     assert report.trajectory_bounds.max() <= 1e-10
     assert report.step_bounds.max() <= report.certificate.domain_step <= 1e-10
@@ -52,7 +52,7 @@ def holds(seed: int) -> bool:
     y = torch.rand(*shape, 1, generator=torch_draw).double()
     compiled = icgd.compile(problem, n_steps=5, construction="cot-glm")
     dtype, backend = draw.choice(["float64", "float32"]), draw.choice(list(BACKENDS))
-    return icgd.verify(compiled, x, y, backend=backend, dtype=dtype).verdict is icgd.Verdict.HOLDS
+    return icgd.verify(compiled, x, y, backend=backend, dtype=dtype).verdict.holds
 
 
 @pytest.mark.filterwarnings("ignore:Coefficient:UserWarning")
@@ -118,7 +118,7 @@ def test_a_clip_that_rounds_is_within_the_bound_of_every_run():
     """A step of 1e8 in float32 leaves no digits of a box of 1."""
     problem = problem_of("identity", step_size=1e8, l2=0.0, l1=0.0, score=None)
     report = icgd.verify(compiled_of(problem), *data()[:2], backend="dense", dtype="float32")
-    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.verdict.holds
     assert report.trajectory_errors.max() > 2.0
 
 
@@ -126,7 +126,7 @@ def test_tiny_errors_have_a_bound_that_is_not_0():
     x, y, _ = data()
     problem = problem_of("identity", l2=0.0, l1=0.0, score=None)
     report = icgd.verify(compiled_of(problem), 1e-154 * x, y)
-    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.verdict.holds
     assert report.trajectory_bounds[0] > 0
 
 

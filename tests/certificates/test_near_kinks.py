@@ -29,7 +29,7 @@ def test_a_near_kink_is_where_the_error_comes_from_and_the_run_bound_knows():
     near, far = report_for([[WIDTH / 2]]), report_for([[0.5]])
     assert float(far.step_errors.max()) <= 1e-15
     assert 1e-6 < float(near.step_errors.max()) <= float(near.step_bounds.max()) < 1e-4
-    assert near.verdict is icgd.Verdict.HOLDS
+    assert near.verdict.holds
 
 
 def test_smooth_and_linear_activations_have_none():

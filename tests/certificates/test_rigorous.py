@@ -265,7 +265,7 @@ def test_a_chain_is_enclosed_with_its_batches():
     compiled = icgd.compile(problem, "cot-network", n_steps=6)
     x, y = _normal(5, 2).clamp(-1, 1), _normal(5, 1).clamp(-1, 1)
     report = icgd.verify(compiled, x, y, seed=3, rigorous=True)
-    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.verdict.holds
     assert float(report.rigorous.distances.max()) < 1e-12
 
 
@@ -273,7 +273,7 @@ def test_a_bound_below_the_proved_distance_is_broken():
     case = make_case(icgd.MLP((2, 3, 1), "tanh"), "squared")
     compiled = icgd.compile(case.problem, "relu-stack", n_steps=3)
     report = icgd.verify(compiled, case.x, case.y, rigorous=True)
-    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.verdict.holds
     far = Trajectory(report.rigorous.distances, report.trajectory_bounds * 1.01, 128)
     assert replace(report, rigorous=far).verdict is icgd.Verdict.BROKEN
 

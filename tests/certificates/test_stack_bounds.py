@@ -1,5 +1,3 @@
-from math import inf
-
 import torch
 
 from icgd.backends.dense import DenseBackend
@@ -8,7 +6,7 @@ from icgd.backends.prompt import encode, read_parameters
 from icgd.backends.run import RunOptions
 from icgd.certificates import stack_bounds
 from icgd.certificates.bounds import apart_by
-from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
 from icgd.certificates.stack_bounds import StackBounds
 from icgd.constructions.registry import construction_named
@@ -60,9 +58,9 @@ SOFTMAX_BOUNDS = StackBounds(NARROW.problem, SOFTMAX, DENSE)
 
 
 def bound_of_a_step(weights: torch.Tensor, drift: torch.Tensor):
-    task, nothing = NARROW.task(), torch.zeros_like(weights)
+    task = NARROW.task()
     x, y, start = (Interval.point(part) for part in (task.x, task.y, weights))
-    return SOFTMAX_BOUNDS.after_block(x, y, start, nothing, drift, inf)
+    return SOFTMAX_BOUNDS.after_block(x, y, Enclosure.common(start), drift)
 
 
 def grid_copies(stream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -195,6 +195,6 @@ def test_near_kinks_of_recursion_are_those_of_relu_stack_within_its_wider_band()
     for name in ("recursion", "relu-stack"):
         compiled = icgd.compile(problem, n_steps=1, construction=name)
         report = icgd.verify(compiled, x, torch.ones(2, 1), initial=weights)
-        assert report.verdict is icgd.Verdict.HOLDS
+        assert report.verdict.holds
         counts[name] = [event.unit for event in report.near_kinks.events]
     assert counts == {"recursion": [0, 1], "relu-stack": [0]}

@@ -1,7 +1,6 @@
 import json
 import re
 
-import icgd
 from icgd.backends.memory import Memory
 
 PROBLEM = ("--widths", "1,1", "--output-activation", "tanh", "--box", "1", "--x-bound", "1")
@@ -61,7 +60,7 @@ def test_wrong_sizes_are_refused(command):
 def test_linear_models_are_compared_with_a_step_size_of_their_data(command):
     ran = command("compare", "--link", "identity", "--widths", "2,1", "--steps", "2", "--json")
     assert {row["backend"] for row in json.loads(ran.stdout)["rows"]} == {"dense"}
-    assert {row["verdict"] for row in json.loads(ran.stdout)["rows"]} == {icgd.Verdict.HOLDS.value}
+    assert all("within its" in row["verdict"] for row in json.loads(ran.stdout)["rows"])
     ran = command(
         *("compare", "--link", "identity", "--widths", "2,1", "--steps", "2", "--json"),
         *("--backend", "fused"),
@@ -69,6 +68,6 @@ def test_linear_models_are_compared_with_a_step_size_of_their_data(command):
     data = json.loads(ran.stdout)
     rows = {row["construction"]: row for row in data["rows"]}
     assert list(rows) == ["cot-ridge", "cot-lasso", "cot-glm"]
-    assert {row["verdict"] for row in data["rows"]} == {icgd.Verdict.HOLDS.value}
+    assert all("within its" in row["verdict"] for row in data["rows"])
     assert rows["cot-ridge"]["run_error"] <= 1e-14
     assert 0 < data["problem"]["update"]["step_size"] < 1

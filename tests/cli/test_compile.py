@@ -54,10 +54,15 @@ def test_json_holds_the_librarys_numbers(command):
     assert icgd.Problem.from_data(data["problem"]) == PROBLEM
     assert data["certificate"] == {
         "domain_step": certificate.domain_step,
-        "domain_trajectory": certificate.domain_trajectory,
+        "domain_trajectory": None,
         "paper_step": certificate.paper_step,
         "n_tokens": 1024,
+        "widest": 6.0,
+        "condition": None,
+        "says_nothing": ["domain_trajectory"],
     }
+    assert certificate.domain_trajectory >= 6.0, "two weights in the box are no farther apart"
+    assert command(*SMALL, "--pieces", "8").stdout.count("no information (the box)") == 1
     assert data["summary"]["parameters"] == summary.parameters
     assert data["summary"]["dense_bytes"] == 8 * summary.parameters
     assert {"name": "identity", "fineness": "1 piece", "error": 0.0} in data["functions"]

@@ -20,8 +20,10 @@ def test_json_holds_the_librarys_report(verify):
     outcome = verify("--seed", "5", "--json")
     data, report = json.loads(outcome.stdout), icgd.verify(compiled_run(), X, Y, seed=5)
     assert outcome.code == 0
-    assert data["verdict"] == "HOLDS"
-    assert data["meaning"] == icgd.Verdict.HOLDS.value
+    assert data["verdict"] == "HOLDS_EMPTY"
+    assert data["meaning"] == icgd.Verdict.HOLDS_EMPTY.value
+    assert data["says_nothing"] == data["certificate"]["says_nothing"] == ["domain_trajectory"]
+    assert data["certificate"]["domain_trajectory"] is None
     for name in ("step_errors", "step_bounds", "trajectory_errors", "trajectory_bounds"):
         assert data[name] == getattr(report, name).tolist()
         assert data["largest"][name] == float(getattr(report, name).max())
@@ -41,7 +43,8 @@ def test_the_table_shows_errors_beside_their_bounds(verify):
     assert "its proved bounds (dense backend, float32)" in dense
     assert "(b) this run" in text
     assert "Near-kink events: 0" in text
-    assert "HOLDS: every measured error is within its proved bounds." in text
+    assert "no information (the box)" in " ".join(text.split())
+    assert "HOLDS: every measured error is within its bounds, but a bound says nothing." in text
 
 
 def test_the_rigorous_distance_stands_in_the_table_and_in_json(verify):
@@ -64,14 +67,14 @@ def test_predictions_are_verified_with_queries(verify):
     assert data["prediction_errors"] == report.prediction_errors.tolist()
     assert data["prediction_bounds"] == report.prediction_bounds.tolist()
     assert data["largest"]["prediction_bounds"] == float(report.prediction_bounds.max())
-    assert data["verdict"] == "HOLDS"
+    assert data["verdict"] == "HOLDS_EMPTY"
     assert "predictions" not in verify().stdout
 
 
 def test_dense_and_float32_reach_the_library(verify):
     data = json.loads(verify("--backend", "dense", "--dtype", "float32", "--json").stdout)
     assert (data["backend"], data["dtype"]) == ("dense", "float32")
-    assert data["verdict"] == "HOLDS"
+    assert data["verdict"] == "HOLDS_EMPTY"
 
 
 def test_softmax_stack_is_verified_without_a_bound_of_a_paper(verify, tmp_path):
@@ -116,7 +119,7 @@ def test_a_missing_file_is_refused(verify, tmp_path):
 def test_the_example_of_the_help_works(verify, command):
     assert verify().code == 0
     outcome = command(*command("verify", "--help").example())
-    assert json.loads(outcome.stdout)["verdict"] == "HOLDS"
+    assert json.loads(outcome.stdout)["verdict"] == "HOLDS_EMPTY"
 
 
 @pytest.mark.parametrize("backend", ["fused", "dense"])
@@ -130,7 +133,8 @@ def test_a_chain_is_compiled_run_and_verified(command, tmp_path, backend):
     assert len(json.loads(outcome.stdout)["predictions"]) == 2
     outcome = command("verify", "c.safetensors", "train.csv", "--backend", backend, "--json")
     data = json.loads(outcome.stdout)
-    assert data["verdict"] == "HOLDS"
+    assert data["verdict"] == "HOLDS_EMPTY", "some data fall on a kink"
+    assert data["says_nothing"] == ["domain_step", "domain_trajectory"]
     assert data["largest"]["trajectory_bounds"] < 1e-8
     assert data["paper_trajectory"][0] == data["step_bounds"][0]
     assert data["paper_trajectory"][-1] == pytest.approx(sum(data["step_bounds"]))

@@ -128,5 +128,5 @@ def test_the_example_of_its_page_runs(capsys):
     [example] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, object] = {}
     exec(example, names)
-    assert names["report"].verdict is icgd.Verdict.HOLDS
+    assert names["report"].verdict.holds
     assert "every measured error is within its proved bounds" in capsys.readouterr().out

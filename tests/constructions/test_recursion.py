@@ -190,7 +190,7 @@ def test_a_line_that_is_the_activation_wipes_as_well(activation):
     assert compiled.program.ridge_sum("identity").half_widths == (1.0,)
     x, corner = torch.full((2, 1), 0.125), torch.full((4,), 0.125)
     report = icgd.verify(compiled, x, torch.ones(2, 1), initial=corner, backend="dense")
-    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.verdict.holds
     assert float(report.step_bounds.max()) < {"elu": 1e-10, "tanh": 0.05}[activation]
 
 
@@ -225,6 +225,6 @@ def test_the_example_of_its_page_runs(capsys):
     [example] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, object] = {}
     exec(example, names)
-    assert names["report"].verdict is icgd.Verdict.HOLDS
+    assert names["report"].verdict.holds
     assert float(names["report"].trajectory_errors.max()) < 1e-9
     assert "program recursion, 22 layers, d_model 33, sigmoid units" in capsys.readouterr().out

@@ -13,7 +13,6 @@ import torch
 import icgd
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.backends.registry import BACKENDS
-from icgd.certificates.certificate import Verdict
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import UnsupportedProblemError
@@ -144,7 +143,7 @@ def test_it_is_compiled_and_verified_by_name():
     task = CASE.task()
     for backend in ("dense", "fused"):
         report = icgd.verify(compiled(), task.x, task.y, initial=task.initial, backend=backend)
-        assert report.verdict is Verdict.HOLDS
+        assert report.verdict.holds
         assert report.step_errors.max() <= report.step_bounds.max() < 1e-12
 
 

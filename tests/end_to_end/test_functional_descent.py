@@ -28,7 +28,7 @@ def test_every_step_and_the_run_stay_within_their_bounds(case: Case, backend: st
         report = icgd.verify(
             compiled, case.x, case.y, queries=case.queries, backend=backend, dtype=dtype
         )
-    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.verdict.holds
     assert report.step_bounds.max() <= report.certificate.domain_step
     assert report.trajectory_bounds.max() <= report.certificate.domain_trajectory
     most = 1e-12 if dtype == "float64" else 1e-4
@@ -71,7 +71,7 @@ def test_random_problems_stay_within_their_bounds(seed: int):
             backend=str(draw.choice(list(BACKENDS))),
             dtype=str(draw.choice(["float64", "float32"])),
         )
-    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.verdict.holds
 
 
 def scattered(noise: float, n_steps: int) -> tuple[icgd.Problem, tuple[np.ndarray, ...]]:

@@ -106,5 +106,5 @@ def test_every_step_of_the_dense_transformer_is_the_exact_proximal_step(name):
     compiled = icgd.compile(problem, n_steps=1)
     for share in (0.0, 0.9):
         report = icgd.verify(compiled, x, y, initial=share * expected, backend="dense")
-        assert report.verdict is icgd.Verdict.HOLDS
+        assert report.verdict.holds
         assert report.step_errors.max() <= 1e-11

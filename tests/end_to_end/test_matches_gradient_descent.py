@@ -37,7 +37,7 @@ def test_every_step_of_the_other_backends_does(construction, case: Case, backend
 def assert_within_bounds(construction, case: Case, backend: str) -> None:
     compiled = compiled_case(construction, case, pieces=16)
     report = icgd.verify(compiled, case.x, case.y, seed=case.seed, backend=backend)
-    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.verdict.holds
     is_exact = case.is_exact or construction.name in {"softmax-stack", "cot-network"}
     if is_exact and report.near_kinks.count == 0:
         assert report.step_errors.max() <= 1e-11
@@ -50,7 +50,7 @@ def test_batches_stay_within_their_bounds_in_both_precisions(construction, case:
     batch = batch_of(case, 3)
     compiled = compiled_case(construction, case, pieces=32, dtype=dtype)
     report = icgd.verify(compiled, batch.x, batch.y, seed=case.seed, dtype=dtype)
-    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.verdict.holds
     assert report.step_errors.shape == (3, 3)
     assert report.dtype == dtype
 

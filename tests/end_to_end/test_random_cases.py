@@ -129,7 +129,7 @@ def checked(compiled: icgd.Compiled, n: int, seed: int, backend: str, dtype: str
     assert (report.step_errors <= report.certificate.domain_step).all()
     assert (report.trajectory_errors <= report.trajectory_bounds).all()
     assert (report.trajectory_errors <= report.certificate.domain_trajectory).all()
-    assert report.verdict is icgd.Verdict.HOLDS
+    assert report.verdict.holds
     measured = float(report.step_errors.max())
     return [float(report.step_bounds.max()) / measured] if measured > 0 else []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
@@ -69,6 +70,16 @@ class AbstractBounds(ABC):
         `error` bounds how far what the run has learnt is from the end of the real one: with an
         entry for each weight, or with one for all.
         """
+
+    @property
+    def widest(self) -> float:
+        """What is known without any proof: how far clipped weights can lie apart, or nothing."""
+        return inf
+
+    @property
+    def condition(self) -> str | None:
+        """The condition under which bound (a) holds, or None if it holds for every task."""
+        return None
 
     def paper_step(self) -> float | None:
         """Bound (c): the paper's closed form for one step, repaired, if there is one."""

@@ -15,7 +15,7 @@ enclosures that it reads into those that it writes. The same rules serve three b
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce, singledispatch
 from operator import add as plus
 
@@ -35,15 +35,46 @@ from icgd.program.stack import StackProgram
 from icgd.shapes import Values
 
 State = dict[str, Enclosure]
+Key = tuple[int, int]
+
+
+NOT_APART = torch.zeros((), dtype=torch.float64)
+"""How far copies lie apart where there are none."""
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """An argument, the total size of its terms, and how many there are.
+
+    The registers' copies of it may lie `apart` from the memory's.
+    """
+
+    value: Enclosure
+    sizes: Tensor
+    n_terms: int
+    apart: Tensor
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What an instruction finds: the program, the enclosures of all slots, and the arithmetic."""
+    """What an instruction finds: the program, the enclosures of all slots, and the arithmetic.
+
+    `arguments` holds the arguments of units, by the enclosures that they are made of: a later
+    layer that asks for the same again finds them there.
+    """
 
     program: StackProgram
     slots: State
     how: Arithmetic
+    arguments: dict[Key, tuple[Enclosure, Enclosure, _Argument]] = field(default_factory=dict)
+
+    def argument_of_units(self, weights: Enclosure, inputs: Enclosure) -> _Argument:
+        """The argument `weights @ inputs`; both are kept, so that none takes the other's place."""
+        key = (id(weights), id(inputs))
+        if key not in self.arguments:
+            alone = _Argument(inputs, inputs.size, 1, NOT_APART)
+            self.arguments[key] = (weights, inputs, _argument(weights, alone, self.how))
+        return self.arguments[key][-1]
 
 
 def propagate(now: Moment, layers: Iterable[Layer]) -> State:
@@ -63,32 +94,21 @@ def rule(instruction: Instruction, now: Moment) -> State:
     raise ProgramError.broken(type(instruction).__name__, "has no rule in certificates/bounds.py")
 
 
-@dataclass(frozen=True)
-class _Argument:
-    """An argument, the total size of its terms, and how many there are.
-
-    The registers' copies of it may lie `apart` from the memory's.
-    """
-
-    value: Enclosure
-    sizes: Tensor
-    n_terms: int
-    apart: Tensor
-
-
 def _argument(weights: Enclosure, inputs: _Argument, how: Arithmetic) -> _Argument:
     """The argument `weights @ inputs`."""
     sizes = inputs.sizes @ weights.actual.size.mT
     n_terms = weights.error.shape[-1] + inputs.n_terms - 1
     value = enclosures.matrix_product(weights, inputs.value, how)
-    return _Argument(value, sizes, n_terms, torch.zeros_like(sizes))
+    return _Argument(value, sizes, n_terms, NOT_APART)
 
 
 def combination_at(combination: Combination, slots: State, how: Arithmetic) -> _Argument:
     """A combination of slots; a slot itself, or its negative, is not rounded."""
     parts = [(slots[slot], factor) for slot, factor in combination.terms()]
-    sizes = torch.stack([abs(f) * part.size for part, f in parts]).sum(0)
-    error = torch.stack([abs(f) * part.error for part, f in parts]).sum(0)
+    sizes = reduce(plus, [abs(f) * part.size for part, f in parts])
+    if combination.coefficients == (1.0,):
+        return _Argument(parts[0][0], sizes, 1, NOT_APART)
+    error = reduce(plus, [abs(f) * part.error for part, f in parts])
     exact = reduce(plus, [part.exact.times(f) for part, f in parts])
     actual = reduce(plus, [part.actual.times(f) for part, f in parts])
     if len(parts) > 1 or abs(parts[0][1]) != 1:
@@ -97,14 +117,16 @@ def combination_at(combination: Combination, slots: State, how: Arithmetic) -> _
     if len(parts) > 2:  # the oracle may add them in another order
         exact = exact.widened(how.oracle.sum_of(len(parts), sizes))
     value = Enclosure.around(exact, error, actual)
-    return _Argument(value, sizes, len(parts), torch.zeros_like(sizes))
+    return _Argument(value, sizes, len(parts), NOT_APART)
 
 
 @rule.register
 def _bound_of_apply_units(instruction: verbs.ApplyUnits, now: Moment) -> State:
-    inputs = combination_at(Combination.of(instruction.inputs), now.slots, now.how)
-    argument = _argument(now.slots[instruction.weights], inputs, now.how)
-    fit = now.program.relu_sum(instruction.function)
+    weights, inputs = now.slots[instruction.weights], now.slots[instruction.inputs]
+    argument, fit = (
+        now.argument_of_units(weights, inputs),
+        now.program.relu_sum(instruction.function),
+    )
     rounding = now.how.function(fit, argument.n_terms, argument.sizes, now.how.n_tokens)
     return {instruction.write: enclosures.fitted_at(fit, argument.value, rounding)}
 
@@ -297,7 +319,7 @@ def _bound_of_clip_slots(instruction: verbs.ClipSlots, now: Moment) -> State:
 
 @rule.register
 def _bound_of_wipe_slots(instruction: verbs.WipeSlots, now: Moment) -> State:
-    return {name: apart_by(torch.zeros_like(now.slots[name].error)) for name in instruction.slots}
+    return {name: Enclosure.nothing(now.slots[name].error) for name in instruction.slots}
 
 
 def loss_slope_at(loss: str, prediction: Enclosure, label: Enclosure, how: Arithmetic) -> Enclosure:

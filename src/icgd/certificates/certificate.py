@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 
 from torch import Tensor
 
@@ -16,7 +17,13 @@ class Verdict(Enum):
 
     PROMISED = "bounds proved, nothing measured yet"
     HOLDS = "every measured error is within its proved bounds"
+    HOLDS_EMPTY = "every measured error is within its bounds, but a bound says nothing"
     BROKEN = "a measured error exceeds a proved bound: the construction or its lowering is wrong"
+
+    @property
+    def holds(self) -> bool:
+        """Whether something was measured and no bound is broken."""
+        return self in (Verdict.HOLDS, Verdict.HOLDS_EMPTY)
 
 
 @dataclass(frozen=True)
@@ -26,12 +33,30 @@ class Certificate:
     All are bounds on the error of any single weight: `domain_step` (a) for one step and
     `domain_trajectory` for the whole run, by intervals through the program, with rounding for
     prompts of up to `n_tokens` tokens; `paper_step` (c) by the paper's closed form, if it has one.
+    A bound of `widest` or more says nothing: clipping alone keeps weights that close together, and
+    of what is not clipped nothing is known. If there is a `condition`, (a) holds under it only.
     """
 
     domain_step: float
     domain_trajectory: float
     paper_step: float | None
     n_tokens: int
+    widest: float = inf
+    condition: str | None = None
+
+    def says_nothing(self, bound: float) -> bool:
+        """Whether a bound is no smaller than what is known without it."""
+        return not bound < self.widest
+
+    def told(self, bound: float) -> float | None:
+        """The bound, or None if it says nothing."""
+        return None if self.says_nothing(bound) else bound
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """The names of the bounds that say nothing."""
+        names = ("domain_step", "domain_trajectory")
+        return tuple(name for name in names if self.says_nothing(getattr(self, name)))
 
     @property
     def verdict(self) -> Verdict:
@@ -87,4 +112,14 @@ class Report:
             within.append(self.rigorous.least <= self.trajectory_bounds)
         if self.prediction_errors is not None and self.prediction_bounds is not None:
             within.append(self.prediction_errors <= self.prediction_bounds)
-        return Verdict.HOLDS if all(bool(part.all()) for part in within) else Verdict.BROKEN
+        if not all(bool(part.all()) for part in within):
+            return Verdict.BROKEN
+        return Verdict.HOLDS_EMPTY if self.empty else Verdict.HOLDS
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """The names of the bounds that say nothing, for a step of the run or for any run."""
+        of_run = {"step_bounds": self.step_bounds, "trajectory_bounds": self.trajectory_bounds}
+        widest = self.certificate.widest
+        found = [name for name, part in of_run.items() if not bool((part < widest).all())]
+        return (*found, *self.certificate.empty)

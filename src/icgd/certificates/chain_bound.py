@@ -27,6 +27,7 @@ from icgd.certificates import bounds, enclosures
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.enclosures import Arithmetic, Enclosure, matrix_product, moved, multiply
 from icgd.certificates.intervals import ROOM, Interval
+from icgd.constructions.cot_network import LARGEST_REACH
 from icgd.errors import ProgramError
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.task import Task
@@ -63,6 +64,22 @@ class ChainBounds(AbstractBounds):
             pairs = zip(exact, after, strict=True)
             weights = [Enclosure.around(interval, layer.error) for interval, layer in pairs]
         return DomainBound(errors[0], max(errors) if program.n_steps else 0.0)
+
+    @property
+    def widest(self) -> float:
+        return 2 * self.problem.gradient_step.box
+
+    @property
+    def condition(self) -> str | None:
+        """Grids end somewhere, and what a domain allows may lie beyond."""
+        parts = (part for layer in self.program.layers for part in layer.instructions)
+        reaches = [part.reach for part in parts if isinstance(part, verbs.Product)]
+        if max(reaches, default=0.0) < LARGEST_REACH:
+            return None
+        return (
+            f"of runs in which no product is beyond {LARGEST_REACH:g}, where the grids end; "
+            "a run that gets there is stopped with an error"
+        )
 
     def steps(self, task: Task, history: History) -> Tensor:
         return one_by_one(self._rounds(task, history.double(), torch.tensor(False)), history)

@@ -31,6 +31,7 @@ from icgd.approximation.lattice import lattice_of
 from icgd.backends.look_up import DEGREE, table_error
 from icgd.backends.registry import backend_named
 from icgd.certificates.intervals import ROOM, UNIT_ROUNDOFF, Interval
+from icgd.certificates.pieces import touched
 from icgd.problems.catalog import FUNCTIONS, function_named
 from icgd.problems.function_rounding import rounding_of
 from icgd.problems.functions import ScalarFunction, StepFunction
@@ -55,6 +56,18 @@ class Enclosure:
         return cls(value, value, torch.zeros_like(value.low))
 
     @classmethod
+    def nothing(cls, like: Tensor) -> Enclosure:
+        """Zeros that are known, of the shape of `like`; they take no memory."""
+        zeros = like.new_zeros(()).expand_as(like)
+        point = Interval.point(zeros)
+        return cls(point, point, zeros)
+
+    @property
+    def is_common(self) -> bool:
+        """Whether the transformer has it exactly, so that nothing is carried of its error."""
+        return self.exact is self.actual
+
+    @classmethod
     def around(cls, exact: Interval, error: Values, actual: Interval | None = None) -> Enclosure:
         """A quantity that the transformer has within `error` of the exact one, and in `actual`."""
         near = exact.widened(error)
@@ -64,20 +77,25 @@ class Enclosure:
     @property
     def size(self) -> Tensor:
         """The larger size of the exact and the transformer's value: either of them rounds."""
+        if self.is_common:
+            return self.exact.size
         return torch.maximum(self.exact.size, self.actual.size)
 
     @property
     def mT(self) -> Enclosure:  # noqa: N802 - torch's name
         """The transposed enclosure."""
-        return Enclosure(self.exact.mT, self.actual.mT, self.error.mT)
+        return self.mapped(lambda part: part.mT)
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Enclosure:
         """The enclosure with all numbers arranged in another way."""
-        return Enclosure(self.exact.mapped(change), self.actual.mapped(change), change(self.error))
+        exact, error = self.exact.mapped(change), change(self.error)
+        return Enclosure(exact, exact if self.is_common else self.actual.mapped(change), error)
 
     def without_nan(self) -> Enclosure:
         """The enclosure with an infinite error where infinities cancelled."""
-        error = torch.where(self.error.isnan(), inf, self.error)
+        error = self.error
+        if bool(error.sum().isnan()):
+            error = torch.where(error.isnan(), inf, error)
         return Enclosure(self.exact.without_nan(), self.actual.without_nan(), error)
 
 
@@ -205,7 +223,8 @@ def function_at(function: ScalarFunction, argument: Enclosure) -> Enclosure:
     actual = Interval(*function.bounds(argument.actual.low, argument.actual.high))
     both_low = torch.minimum(argument.exact.low, argument.actual.low)
     both_high = torch.maximum(argument.exact.high, argument.actual.high)
-    moved = function.variation(both_low, both_high, argument.error)
+    # Ranges on both intervals lie in the range on their union: that of `variation` adds nothing.
+    moved = function.slope_times(both_low, both_high, argument.error)
     moved = moved + rounding_of(function.name).at(exact.size)  # as the oracle evaluates it
     return Enclosure(exact, actual, ROOM * torch.minimum(moved, exact.distance_to(actual)))
 
@@ -224,9 +243,7 @@ def fit_error(fit: Fit, argument: Interval) -> Tensor:
         saturates = isinstance(fit, LatticeFunction) and fit.saturates
         outside = (argument.size > fit.reach) & torch.tensor(not saturates)
         return torch.where(outside, torch.inf, torch.full_like(argument.low, fit.error))
-    knots = torch.tensor(fit.knots, dtype=torch.float64)
-    last = torch.searchsorted(knots, argument.high.contiguous())
-    first = torch.minimum(torch.searchsorted(knots, argument.low.contiguous(), right=True), last)
+    first, last = touched(fit, argument)
     error = _largest_between(torch.tensor(fit.errors, dtype=torch.float64), first, last)
     if is_ramp(fit):
         return error
@@ -248,12 +265,14 @@ def ridge_error(fit: RidgeSum, *arguments: Interval) -> Tensor:
 
 def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
     """The largest of values[first .. last] at every position, from maxima over powers of two."""
+    length = last - first + 1
+    if not length.numel() or int(length.max()) <= 2:  # as where arguments are nearly known
+        return torch.maximum(values.take(first), values.take(last))
     levels = [values]
     while 2 ** len(levels) <= len(values):
         shift = 2 ** (len(levels) - 1)
         levels.append(torch.maximum(levels[-1][:-shift], levels[-1][shift:]))
-    length = last - first + 1
-    level = torch.log2(length.double()).floor().long()
+    level = torch.tensor([0, *(n.bit_length() - 1 for n in range(1, len(values) + 1))])[length]
     padded = torch.stack([functional.pad(row, (0, len(values) - len(row))) for row in levels])
     return torch.maximum(padded[level, first], padded[level, last + 1 - 2**level])
 
@@ -261,9 +280,16 @@ def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
 def matrix_product(weights: Enclosure, inputs: Enclosure, how: Arithmetic) -> Enclosure:
     """The product `weights @ inputs` at every token."""
     rounding = how.sum_of(weights.error.shape[-1], inputs.size @ weights.size.mT)
-    error = inputs.error @ weights.exact.size.mT + inputs.actual.size @ weights.error.mT + rounding
+    error = rounding
+    if not inputs.is_common:
+        error = error + inputs.error @ weights.exact.size.mT
+    if not weights.is_common:
+        error = error + inputs.actual.size @ weights.error.mT
+    exact = inputs.exact @ weights.exact.mT
+    if inputs.is_common and weights.is_common:
+        return Enclosure.around(exact, error)
     actual = (inputs.actual @ weights.actual.mT).widened(rounding)
-    return Enclosure.around(inputs.exact @ weights.exact.mT, error, actual)
+    return Enclosure.around(exact, error, actual)
 
 
 def moved(value: Enclosure, off: Tensor) -> Enclosure:

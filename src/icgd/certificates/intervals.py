@@ -17,8 +17,9 @@ takes. A size is 0 only where all is exactly 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import inf
 
 import torch
@@ -42,7 +43,10 @@ _OUTWARDS = 4 * UNIT_ROUNDOFF
 
 @dataclass(frozen=True)
 class Interval:
-    """Every entry lies between `low` and `high`."""
+    """Every entry lies between `low` and `high`.
+
+    Numbers that are known are one tensor, which is both ends; they cost half the work.
+    """
 
     low: Tensor
     high: Tensor
@@ -59,13 +63,21 @@ class Interval:
         return cls(-size, size)
 
     @property
+    def is_point(self) -> bool:
+        """Whether both ends are the same tensor."""
+        return self.low is self.high
+
+    @property
     def size(self) -> Tensor:
         """At least the largest absolute value, and 0 only if all values are."""
+        if self.is_point:
+            return _lifted(self.low.abs())
         return _lifted(torch.maximum(-self.low, self.high))
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Interval:
-        """The interval with all numbers arranged in another way."""
-        return Interval(change(self.low), change(self.high))
+        """The interval with all numbers arranged in another way, or changed by a rising map."""
+        low = change(self.low)
+        return Interval(low, low if self.is_point else change(self.high))
 
     def widened(self, margin: Values) -> Interval:
         """The interval with both ends moved outwards by `margin`."""
@@ -82,29 +94,38 @@ class Interval:
 
     def without_nan(self) -> Interval:
         """The interval without a bound where infinities cancelled."""
+        if not any(_may_hold_nan(end) for end in self._ends):
+            return self
         return Interval(_nan_to(-inf, self.low), _nan_to(inf, self.high))
 
     def clipped(self, bound: float) -> Interval:
         """The image under clipping to [-bound, bound]."""
-        return Interval(self.low.clamp(-bound, bound), self.high.clamp(-bound, bound))
+        return self.mapped(lambda end: end.clamp(-bound, bound))
 
     def __add__(self, other: Interval) -> Interval:
         return Interval(_down(self.low + other.low), _up(self.high + other.high))
 
     def times(self, factor: float) -> Interval:
         """The multiple by a number."""
-        ends = (factor * self.low, factor * self.high)
-        low, high = ends if factor >= 0 else ends[::-1]
-        if abs(factor) == 1:
-            return Interval(low, high)
-        margin = _OUTWARDS * abs(factor) * self.size
-        return Interval(low - margin, high + margin)
+        multiple = self.mapped(lambda end: factor * end)
+        turned = multiple if factor >= 0 else Interval(multiple.high, multiple.low)
+        return turned if abs(factor) == 1 else turned.widened(_OUTWARDS * abs(factor) * self.size)
 
     def __mul__(self, other: Interval) -> Interval:
-        corners = [a * b for a in (self.low, self.high) for b in (other.low, other.high)]
-        products = torch.stack(torch.broadcast_tensors(*corners))
-        margin = _OUTWARDS * self.size * other.size
-        return Interval(products.amin(0) - margin, products.amax(0) + margin)
+        corners = [a * b for a in self._ends for b in other._ends]
+        return Interval.between(corners).widened(_OUTWARDS * self.size * other.size)
+
+    @property
+    def _ends(self) -> tuple[Tensor, ...]:
+        """The ends, each tensor once."""
+        return (self.low,) if self.is_point else (self.low, self.high)
+
+    @classmethod
+    def between(cls, values: Sequence[Tensor]) -> Interval:
+        """From the least to the largest of the values at every entry."""
+        if len(values) == 1:
+            return cls.point(values[0])
+        return cls(reduce(torch.minimum, values), reduce(torch.maximum, values))
 
     def __matmul__(self, other: Interval) -> Interval:
         """The matrix product, by midpoints and radii.
@@ -114,22 +135,26 @@ class Interval:
         """
         middle, radius = self._ball()
         other_middle, other_radius = other._ball()
-        size = other.size
-        spread = _lifted(middle.abs()) @ (other_radius + _matrix_rounding(self) * size)
-        if bool(radius.any()):
-            spread = spread + (1 + _matrix_rounding(self)) * (radius @ size)
+        size, gamma = other.size, _matrix_rounding(self)
+        wide = gamma * size if other_radius is None else other_radius + gamma * size
+        spread = _lifted(middle.abs()) @ wide
+        if radius is not None:
+            spread = spread + (1 + gamma) * (radius @ size)
         centre, spread = middle @ other_middle, ROOM * spread
         return Interval(centre - spread, centre + spread)
 
-    def _ball(self) -> tuple[Tensor, Tensor]:
-        """The midpoint as it is rounded, and the larger distance of an end from it."""
+    def _ball(self) -> tuple[Tensor, Tensor | None]:
+        """The midpoint as it is rounded, and the larger distance of an end from it, if any is."""
+        if self.is_point:
+            return self.low, None
         middle = (self.low + self.high) / 2
-        return middle, _lifted(torch.maximum(self.high - middle, middle - self.low))
+        radius = _lifted(torch.maximum(self.high - middle, middle - self.low))
+        return middle, radius if bool(radius.any()) else None
 
     @property
     def mT(self) -> Interval:  # noqa: N802 - torch's name
         """The transposed interval."""
-        return Interval(self.low.mT, self.high.mT)
+        return self.mapped(lambda end: end.mT)
 
     def distance_to(self, other: Interval) -> Tensor:
         """The largest distance between a value here and a value there."""
@@ -153,6 +178,11 @@ def _down(end: Tensor) -> Tensor:
 
 def _up(end: Tensor) -> Tensor:
     return torch.add(end, end.abs(), alpha=_OUTWARDS)
+
+
+def _may_hold_nan(values: Tensor) -> bool:
+    """Whether an entry may be NaN: then the sum is, as it is where infinities cancel."""
+    return bool(values.sum().isnan())
 
 
 def _nan_to(replacement: float, values: Tensor) -> Tensor:

@@ -44,6 +44,8 @@ def near_kinks(
     """Look at every preactivation of every step for those strictly inside a ramp."""
     count, oracle = 0, problem.oracle
     events: list[NearKink] = []
+    if not program.has_kinks:
+        return NearKinks(0, ())
     for step in range(history.shape[-2] - 1):
         tokens = oracle.examples_of(step, task.n_examples)
         preactivations = oracle.preactivations(task, history[..., step, :], step)

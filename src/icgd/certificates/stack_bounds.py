@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import inf
+from functools import partial
+from math import prod
 
 import torch
 from torch import Tensor
@@ -23,12 +24,13 @@ from icgd.certificates.rules import propagate
 from icgd.certificates.unit_bounds import left_over
 from icgd.problems.arrays import FLOAT32_ROUNDING
 from icgd.problems.task import Task
-from icgd.program.layout import Role
+from icgd.program.layout import Layout, Role, Slot
 from icgd.program.stack import StackProgram
 from icgd.shapes import History, Parameters, Predictions
 
-NUMBERS_AT_ONCE = 2**22
-"""The numbers in the largest slot over the steps that are bounded together."""
+NUMBERS_AT_ONCE = 2**15
+"""The numbers in the largest slot over the steps that are bounded together: enough that the time
+goes into numbers, not into calls, and so few that the memory stays in the cache, and flat."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,9 @@ class StackBounds(AbstractBounds):
         n_weights = sum(slot.width for slot in layout.having(Role.PARAMETER))
 
         def after_block(reach: float, error: float, drift: float) -> Weights:
-            exact = Interval.symmetric(reach, n_weights)
-            off, apart = (torch.full_like(exact.low, size) for size in (error, drift))
-            return self.after_block(x, y, exact, off, apart, reach)
+            everywhere = Interval.symmetric(reach, n_weights)
+            off, apart = (torch.full_like(everywhere.low, size) for size in (error, drift))
+            return self.after_block(x, y, Enclosure.around(everywhere, off, everywhere), apart)
 
         return domain_bound(after_block, self.problem.gradient_step.box, self.program.n_steps)
 
@@ -61,18 +63,19 @@ class StackBounds(AbstractBounds):
         before = history[..., :-1, :].double()
         if self._has_copies:
             return one_by_one(self._with_drift(task, history), history)
-        numbers = task.x.shape[-2] * max(slot.width for slot in self.program.layout.slots)
-        group = max(1, NUMBERS_AT_ONCE // (numbers * max(1, *task.batch, 1)))
-        parts = before.split(group, dim=-2) if before.numel() else ()
+        parts = before.split(self._steps_at_once(task), dim=-2) if before.numel() else ()
         errors = [self._of_all_steps(task, part) for part in parts]
         return torch.cat([before[..., :0, 0], *errors], dim=-1)
 
+    def _steps_at_once(self, task: Task) -> int:
+        """How many steps are bounded together; weights are kept once, other slots a token."""
+        slots = [slot for slot in self.program.layout.slots if slot.role is not Role.PARAMETER]
+        numbers = max(task.n_examples * max(slot.width for slot in slots), task.initial.shape[-1])
+        return max(1, NUMBERS_AT_ONCE // (numbers * prod(task.batch)))
+
     def _of_all_steps(self, task: Task, before: History) -> Tensor:
         """What one step adds to the error of any weight, from each of these weights."""
-        x, y = (
-            data.double().unsqueeze(-3).expand(*before.shape[:-1], *data.shape[-2:])
-            for data in (task.x, task.y)
-        )
+        x, y = (data.double().unsqueeze(-3) for data in (task.x, task.y))
         return self._after_step(x, y, before, torch.zeros_like(before)).error.amax(-1)
 
     def _with_drift(self, task: Task, history: History) -> Iterator[Tensor]:
@@ -85,8 +88,8 @@ class StackBounds(AbstractBounds):
 
     def _after_step(self, x: Tensor, y: Tensor, start: Parameters, drift: Parameters) -> Weights:
         """What a block leaves that starts from weights which are known exactly."""
-        inputs, labels, weights = (Interval.point(part) for part in (x, y, start))
-        return self.after_block(inputs, labels, weights, torch.zeros_like(start), drift, inf)
+        weights = Enclosure.common(Interval.point(start))
+        return self.after_block(Interval.point(x), Interval.point(y), weights, drift)
 
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
@@ -107,7 +110,9 @@ class StackBounds(AbstractBounds):
             if bool((error >= reach + before.abs()).all()):  # nothing is known but the box
                 error = reach + real[..., step + 1, :].abs()
             else:
-                weights = self.after_block(x, y, Interval.point(before), error, drift, reach)
+                known = Interval.symmetric(reach, 1)
+                near = Enclosure.around(Interval.point(before), error, known)
+                weights = self.after_block(x, y, near, drift)
                 error, drift, reach = weights.error, weights.drift, max(reach, weights.size)
             yield error.amax(-1)
 
@@ -116,6 +121,10 @@ class StackBounds(AbstractBounds):
     ) -> Predictions:
         near = near_weights(real[..., -1, :], error)
         return prediction_bounds.of_stack(self.problem, self.program, self.how, task, history, near)
+
+    @property
+    def widest(self) -> float:
+        return 2 * self.problem.gradient_step.box
 
     def paper_step(self) -> float | None:
         """The closed form holds in exact arithmetic; bound (a) of exact functions is rounding."""
@@ -132,26 +141,17 @@ class StackBounds(AbstractBounds):
         return self.how.sums_terms and self.program.n_registers > 0
 
     def after_block(
-        self,
-        x: Interval,
-        y: Interval,
-        weights: Interval,
-        error: Parameters,
-        drift: Parameters,
-        reach: float,
+        self, x: Interval, y: Interval, weights: Enclosure, drift: Parameters
     ) -> Weights:
-        """What a block leaves that starts from `weights`, off by `error` and at most `reach`.
+        """What a block leaves that starts from `weights`, all of them in one vector.
 
         Their copies in the registers, if it has any, may lie `drift` apart.
         """
         layout, has_copies = self.program.layout, self._has_copies
-        known = Interval.symmetric(reach, 1, 1)
-        low, high, off, apart = (
-            split_parameters(layout, part) for part in (weights.low, weights.high, error, drift)
-        )
         slots: State = {"x": Enclosure.common(x), "y": Enclosure.common(y)}
-        for name in off:
-            slots[name] = Enclosure.around(Interval(low[name], high[name]), off[name], known)
+        own, apart = split(layout, weights), split_parameters(layout, drift)
+        for name, matrix in own.items():
+            slots[name] = matrix
             if has_copies:
                 slots[drift_of(name)] = apart_by(apart[name])
         left = left_over(self.program, self.how)
@@ -159,9 +159,23 @@ class StackBounds(AbstractBounds):
             zeros = x.low.new_zeros(*x.low.shape[:-1], slot.width)
             slots[slot.name] = apart_by(zeros + left[slot.name])
         after = propagate(Moment(self.program, slots, self.how), self.program.block)
-        drifts = [after[drift_of(name)] for name in off] if has_copies else []
+        drifts = [after[drift_of(name)] for name in own] if has_copies else []
         return Weights(
-            error=torch.cat([after[name].error.flatten(-2) for name in off], dim=-1),
+            error=torch.cat([after[name].error.flatten(-2) for name in own], dim=-1),
             drift=torch.cat([slot.error.flatten(-2) for slot in drifts] or [drift], dim=-1),
-            size=max(float(after[name].actual.size.max()) for name in off),
+            size=max(float(after[name].actual.size.max()) for name in own),
         )
+
+
+def split(layout: Layout, weights: Enclosure) -> State:
+    """The vector of all weights as the layout's matrix slots."""
+    start, parts = 0, dict[str, Enclosure]()
+    for slot in layout.having(Role.PARAMETER):
+        take = partial(_matrix, start=start, slot=slot)
+        parts[slot.name], start = weights.mapped(take), start + slot.width
+    return parts
+
+
+def _matrix(vector: Tensor, start: int, slot: Slot) -> Tensor:
+    matrix: Tensor = vector[..., start : start + slot.width].unflatten(-1, slot.shape)
+    return matrix

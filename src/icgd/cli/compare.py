@@ -87,8 +87,12 @@ def _size_cells(row: Row, n_steps: int) -> tuple[str, ...]:
 
 
 def _error_cells(row: Row) -> tuple[str, ...]:
-    errors = (row.step_error, row.step_bound, row.domain_bound, row.run_error)
-    return row.construction, row.backend, *map(show.error_text, errors)
+    bounds = (
+        "no information" if bound is None else show.error_text(bound)
+        for bound in (row.step_bound, row.domain_bound)
+    )
+    measured, run = show.error_text(row.step_error), show.error_text(row.run_error)
+    return row.construction, row.backend, measured, *bounds, run
 
 
 def _time_cells(row: Row) -> tuple[str, ...]:

@@ -57,6 +57,6 @@ def _data(
         "problem": compiled.problem.to_data(),
         "functions": functions,
         "summary": show.summary_data(compiled.summary()),
-        "certificate": certificate,
+        "certificate": show.certificate_data(certificate),
     }
     return {**data, "listing": compiled.listing()} if listing else data

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from math import isfinite
+from math import isfinite, nan
 from typing import Any, Literal
 
 import typer
@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from icgd.certificates.certificate import Certificate, Report, Verdict
+from icgd.certificates.certificate import Certificate, Report
 from icgd.program.functions import Function
 from icgd.program.instructions import LayerKind
 from icgd.weights.summary import Summary, dense_bytes
@@ -71,8 +71,26 @@ def report_data(report: Report) -> dict[str, Any]:
         "meaning": report.verdict.value,
         "largest": {name: largest(part) for name, part in known.items() if part is not None},
         "beyond_paper": report.beyond_paper,
-        **plain(report),
+        **plain(_without_empty(report)),
+        "certificate": certificate_data(report.certificate),
+        "says_nothing": list(report.empty),
     }
+
+
+def certificate_data(certificate: Certificate) -> dict[str, Any]:
+    """The certificate; a bound that says nothing is null, and its name is listed."""
+    says_nothing = dict.fromkeys(certificate.empty)
+    return {**plain(certificate), **says_nothing, "says_nothing": list(certificate.empty)}
+
+
+def _without_empty(report: Report) -> Report:
+    """The report with NaN, which JSON shows as null, for bounds that say nothing."""
+    widest = report.certificate.widest
+    step, run = (
+        bounds.where(bounds < widest, nan)
+        for bounds in (report.step_bounds, report.trajectory_bounds)
+    )
+    return replace(report, step_bounds=step, trajectory_bounds=run)
 
 
 def largest(values: Tensor) -> float:
@@ -114,6 +132,13 @@ def error_text(value: float | None) -> str:
         return "none"
     is_everyday = value == 0 or 0.01 <= value < 10_000
     return f"{value:.2g}" if is_everyday else f"{value:.1e}"
+
+
+def bound_text(value: float, certificate: Certificate) -> str:
+    """A bound, or that it says nothing: then the box, if there is one, is all that is known."""
+    if not certificate.says_nothing(value):
+        return error_text(value)
+    return "no information (the box)" if isfinite(certificate.widest) else "no information"
 
 
 def print_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
@@ -189,12 +214,14 @@ def print_functions(functions: Iterable[Function]) -> None:
 def print_certificate(certificate: Certificate) -> None:
     """Print what is proved before any run."""
     rows = [
-        ("(a) one step", error_text(certificate.domain_step)),
-        ("(a) the whole run", error_text(certificate.domain_trajectory)),
+        ("(a) one step", bound_text(certificate.domain_step, certificate)),
+        ("(a) the whole run", bound_text(certificate.domain_trajectory, certificate)),
     ]
     if certificate.paper_step is not None:
         rows += [("(c) one step, the paper's closed form", error_text(certificate.paper_step))]
     where = f"for all data in the domain, up to {certificate.n_tokens:,} tokens"
+    if certificate.condition is not None:
+        rows += [("(a) holds only", certificate.condition)]
     print_rows(f"Proved {where}: nothing learnt errs by more", rows)
 
 
@@ -204,8 +231,8 @@ def print_report(report: Report) -> None:
     step = (report.step_errors, report.step_bounds, proved.domain_step)
     run = (report.trajectory_errors, report.trajectory_bounds, proved.domain_trajectory)
     rows = [
-        ("one step", *_bounded(*step), *paper[:1]),
-        ("the whole run", *_bounded(*run), *paper[1:]),
+        ("one step", *_bounded(proved, *step), *paper[:1]),
+        ("the whole run", *_bounded(proved, *run), *paper[1:]),
         *_prediction_rows(report, len(paper)),
     ]
     names = ("", "measured", "(b) this run", "(a) any data", *(["(c) paper"] if paper else []))
@@ -215,6 +242,8 @@ def print_report(report: Report) -> None:
         rows = [(*row, proved_run if row is rows[1] else "") for row in rows]
     how = f"{report.backend} backend, {report.dtype}"
     print_columns(f"Largest error of anything learnt, and its proved bounds ({how})", names, rows)
+    if proved.condition is not None:
+        output.print(f"(a) holds only {proved.condition}.")
     output.print(f"Near-kink events: {report.near_kinks.count:,}")
     if report.beyond_paper:
         output.print(
@@ -222,7 +251,8 @@ def print_report(report: Report) -> None:
             "only where no step expands distances."
         )
     verdict = report.verdict
-    print_verdict(f"{verdict.name}: {verdict.value}.", verdict is Verdict.HOLDS)
+    name = "HOLDS" if verdict.holds else verdict.name
+    print_verdict(f"{name}: {verdict.value}.", verdict.holds)
 
 
 def print_verdict(text: str, is_good: bool) -> None:
@@ -230,9 +260,12 @@ def print_verdict(text: str, is_good: bool) -> None:
     output.print(Text(text, style="bold green" if is_good else "bold red"))
 
 
-def _bounded(errors: Tensor, bounds: Tensor, domain: float) -> list[str]:
+def _bounded(proved: Certificate, errors: Tensor, bounds: Tensor, domain: float) -> list[str]:
     """The largest error, the largest bound of the run, and the bound of all runs."""
-    return [error_text(value) for value in (largest(errors), largest(bounds), domain)]
+    return [
+        error_text(largest(errors)),
+        *(bound_text(value, proved) for value in (largest(bounds), domain)),
+    ]
 
 
 def _prediction_rows(report: Report, n_paper: int) -> list[tuple[str, ...]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import inf
 
 import torch
@@ -33,14 +34,16 @@ def _extremes(
     """Least and largest value of `evaluate` on [low, high].
 
     The function must be monotone between consecutive `points`; then its extremes are taken at
-    the ends or at points inside.
+    the ends or at points inside. If both ends are the same tensor, it is evaluated once.
     """
+    if low is high:
+        value = evaluate(low)
+        return value, value
     candidates = [evaluate(low), evaluate(high)]
     for point in points:
         inside = (low <= point) & (point <= high)
         candidates.append(torch.where(inside, evaluate(low.new_tensor(point)), candidates[0]))
-    stacked = torch.stack(torch.broadcast_tensors(*candidates))
-    return stacked.amin(0), stacked.amax(0)
+    return reduce(torch.minimum, candidates), reduce(torch.maximum, candidates)
 
 
 def _outwards(name: str, least: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,9 +81,14 @@ class ScalarFunction(ABC):
     def variation(self, low: Values, high: Values, distance: Values) -> Values:
         """Upper bound on |f(a) - f(b)| for a, b in [low, high] at most `distance` apart."""
         least, largest = self.bounds(low, high)
-        slope = self.lipschitz(low, high)
-        by_slope = torch.where(distance == 0, torch.zeros_like(distance), slope * distance)
-        return torch.minimum(by_slope, largest - least)
+        return torch.minimum(self.slope_times(low, high, distance), largest - least)
+
+    def slope_times(self, low: Values, high: Values, distance: Values) -> Values:
+        """The Lipschitz constant on [low, high] times `distance`, which is 0 if that is."""
+        product = self.lipschitz(low, high) * distance
+        if not bool(product.sum().isnan()):
+            return product
+        return torch.where(distance == 0, 0.0, product)
 
 
 @dataclass(frozen=True)
@@ -160,7 +168,9 @@ class StepFunction(ScalarFunction):
         return value
 
     def bounds(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
-        least, largest = self(low), self(low)
+        least = largest = self(low)
+        if low is high:
+            return least, largest
         for knot, level in zip(self.knots, self.levels[1:], strict=True):
             reached = (low <= knot) & (knot < high)
             least = torch.where(reached, least.clamp(max=level), least)

@@ -71,7 +71,8 @@ class Settings:
 class Row:
     """One construction on the problem; errors and bounds are the largest over weights and steps.
 
-    A fused row has no sizes but layers. `fused_because` says why it is fused, if nobody asked.
+    A bound that says nothing is None. A fused row has no sizes but layers. `fused_because` says why
+    it is fused, if nobody asked.
     """
 
     construction: str
@@ -85,8 +86,8 @@ class Row:
     parameters: int | None
     flops: int | None
     step_error: float
-    step_bound: float
-    domain_bound: float
+    step_bound: float | None
+    domain_bound: float | None
     run_error: float
     verdict: Verdict
     seconds: float
@@ -209,8 +210,8 @@ def _row(entry: _Entry, task: Task, seconds: float, descent: float) -> Row:
         n_layers=summary.n_layers,
         **sizes,
         step_error=float(report.step_errors.max()),
-        step_bound=float(report.step_bounds.max()),
-        domain_bound=report.certificate.domain_step,
+        step_bound=report.certificate.told(float(report.step_bounds.max())),
+        domain_bound=report.certificate.told(report.certificate.domain_step),
         run_error=float(report.trajectory_errors.max()),
         verdict=report.verdict,
         seconds=seconds,
@@ -260,6 +261,7 @@ def _errors(panel: Axes, rows: tuple[Row, ...]) -> None:
     """Measured as a dot, what is proved of this run as a bar, joined by a line."""
     for place, row in enumerate(rows):
         measured = max(row.step_error, SMALLEST_ERROR)
-        panel.plot((measured, row.step_bound), (place, place), color=FAINT, linewidth=1.2)
         panel.plot(measured, place, "o", color=BLUE, markersize=8)
-        panel.plot(row.step_bound, place, "|", color=ORANGE, markersize=16, markeredgewidth=3)
+        if row.step_bound is not None:
+            panel.plot((measured, row.step_bound), (place, place), color=FAINT, linewidth=1.2)
+            panel.plot(row.step_bound, place, "|", color=ORANGE, markersize=16, markeredgewidth=3)

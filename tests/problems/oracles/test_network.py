@@ -8,6 +8,7 @@ import torch
 from icgd.problems.domain import Domain
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
+from icgd.problems.oracles import network
 from icgd.problems.oracles.network import predict
 from icgd.problems.problem import Problem
 from icgd.problems.updates import GradientStep
@@ -28,6 +29,20 @@ def gradient_by_autograd(problem: Problem, weights, x, y):
     risk = reference.risk(problem, weights, x, y)
     (gradient,) = torch.autograd.grad(risk.sum(), weights)
     return gradient
+
+
+def test_steps_taken_together_are_those_taken_one_by_one(monkeypatch):
+    for case in (ALL[0], batch_of(ALL[0], 3)):
+        task, oracle = case.task(), case.problem.oracle
+        history = oracle.train(task, 5)
+        one_by_one = torch.stack(
+            [oracle.step(task, weights) for weights in history[..., :-1, :].unbind(-2)], dim=-2
+        )
+        for at_once in (1, 2**16, 2 * task.n_examples * max(case.problem.target.widths)):
+            monkeypatch.setattr(network, "NUMBERS_AT_ONCE", at_once)
+            torch.testing.assert_close(
+                oracle.stepped(task, history), one_by_one, rtol=1e-13, atol=1e-15
+            )
 
 
 def test_all_losses_are_tested():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -25,7 +26,10 @@ from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
 from icgd.problems.settings import count
 from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
-from icgd.shapes import Inputs, Labels, Parameters, Predictions
+from icgd.shapes import History, Inputs, Labels, Parameters, Predictions
+
+NUMBERS_AT_ONCE = 2**16
+"""The numbers in the widest layer over the steps that are taken together."""
 
 PROBABILITIES = "labels between 0 and 1"
 
@@ -66,6 +70,15 @@ def gradient(target: MLP, loss: Loss, weights: Parameters, x: Inputs, y: Labels)
         blocks.append((delta.mT @ target.layer_inputs(inputs)).flatten(-2))
         pulled_back = delta @ matrices[layer - 1][..., : inputs.shape[-1]]
     return torch.cat(blocks[::-1], dim=-1) / (2 * x.shape[-2])
+
+
+def _from_each(task: Task, weights: History) -> Task:
+    """A batch of tasks with the same data, each of which starts from one entry of a history."""
+    x, y, queries = (
+        data.unsqueeze(-3).expand(*weights.shape[:-1], *data.shape[-2:])
+        for data in (task.x, task.y, task.queries)
+    )
+    return Task(x, y, queries, weights)
 
 
 @dataclass(frozen=True)
@@ -133,6 +146,14 @@ class NetworkOracle(AbstractOracle):
             "box": update.box.hex(),
             "batch_size": update.batch_size,
         }
+
+    def stepped(self, task: Task, history: History) -> Tensor:
+        """Steps that all use the same examples are taken together, groups of them at a time."""
+        if self.update.batch_size is not None or history.shape[-2] < 2:
+            return super().stepped(task, history)
+        numbers = task.n_examples * max(self.target.widths) * prod(task.batch)
+        groups = history[..., :-1, :].double().split(max(1, NUMBERS_AT_ONCE // numbers), dim=-2)
+        return torch.cat([self.step(_from_each(task, part), part) for part in groups], dim=-2)
 
     def gradient(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:
         """The gradient of the risk on the examples of a step."""
