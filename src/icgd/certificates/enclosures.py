@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil, inf
 
 import torch
@@ -74,7 +74,7 @@ class Enclosure:
         actual = near if actual is None else near.within(actual)
         return cls(exact, actual, ROOM * torch.minimum(error, exact.distance_to(actual)))
 
-    @property
+    @cached_property
     def size(self) -> Tensor:
         """The larger size of the exact and the transformer's value: either of them rounds."""
         if self.is_common:

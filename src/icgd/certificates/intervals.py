@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from math import inf
 
 import torch
@@ -67,7 +67,7 @@ class Interval:
         """Whether both ends are the same tensor."""
         return self.low is self.high
 
-    @property
+    @cached_property
     def size(self) -> Tensor:
         """At least the largest absolute value, and 0 only if all values are."""
         if self.is_point:
