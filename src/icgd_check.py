@@ -18,7 +18,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from flint import arb, arb_mat, ctx
+try:
+    from flint import arb, arb_mat, ctx
+except ImportError:
+    raise SystemExit("icgd-check needs python-flint: pip install python-flint") from None
 
 VERSION, MOST_BITS, ZERO, ONE, FLAGS = 1, 2**16, arb(0), arb(1), {False: 0, True: 1}
 ROWS, DEGREES = ("x", "y", "queries"), {float(degree): degree for degree in range(1, 33)}
@@ -230,11 +233,9 @@ def once(pairs: list[tuple[str, Any]]) -> Data:
     return dict(pairs)
 
 
+LAYERED = "widths activation output_activation biases loss step_size box batch_size"
 KINDS: dict[str, tuple[Any, str]] = {
-    "network": (
-        Network,
-        "widths activation output_activation biases loss step_size box batch_size",
-    ),
+    "network": (Network, LAYERED),
     "linear": (Linear, "link intercept reduction step_size l2 l1 box"),
     "function": (Function, "heads step_sizes noise transforms"),
 }

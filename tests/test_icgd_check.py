@@ -343,3 +343,16 @@ def test_a_run_without_numbers_proves_nothing(check):
     fields = json.loads(one_number())
     data = {**fields["data"], "x": [[]], "initial": []}
     assert check(sealed({**fields, "data": data, "steps": [[]]}))[0] == 1
+
+
+def test_without_python_flint_it_says_what_to_install(tmp_path):
+    program = (
+        "import runpy, sys\n"
+        "sys.modules['flint'] = None\n"
+        f"runpy.run_path({str(SOURCE)!r}, run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "icgd-check needs python-flint: pip install python-flint\n"
