@@ -18,7 +18,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from flint import arb, arb_mat, ctx
+try:
+    from flint import arb, arb_mat, ctx
+except ImportError:
+    raise SystemExit("icgd-check needs python-flint: pip install python-flint") from None
 
 VERSION, MOST_BITS, ZERO, ONE, FLAGS = 1, 2**16, arb(0), arb(1), {False: 0, True: 1}
 ROWS, DEGREES = ("x", "y", "queries"), {float(degree): degree for degree in range(1, 33)}
@@ -26,6 +29,7 @@ CLAIM = (
     "After each of {} steps every number of the run lies within its stated distance of exact"
     " descent on the same data from the same start; at the end, within {}."
 )
+NAMES = "sha256 version claim transformer file_sha256 data_sha256 problem data bits distances steps"
 Row = list[arb]
 Rows = list[Row]
 Data = dict[str, Any]
@@ -132,7 +136,7 @@ class Linear:
         self.l2 = [number(of["l2"])] * len(x[0]) + [ZERO] * len(one)
         self.thresholds = [self.size * l1] * len(x[0]) + [ZERO] * len(one)
         self.box = None if of["box"] is None else number(of["box"])
-        require(len(y[0]) == 1 and self.size * l1 >= 0, "its labels or its l1 are wrong")
+        require(len(y[0]) == 1 and l1 >= 0, "its labels or its l1 are wrong")
 
     def step(self, weights: Row, number: int) -> Row:
         z = self.x * arb_mat(self.n_numbers, 1, weights)
@@ -181,7 +185,7 @@ class Function:
 
     def head(self, kernel: str, transform: Any, weight: str, shape: str) -> arb_mat:
         rows = (self.points * arb_mat(rows_of(transform)).transpose()).tolist()
-        of, form = KERNELS[kernel], float.fromhex(shape)
+        of, form = KERNELS[kernel], float(number(shape))
         values = [[of(u, w, form) for w in rows[: self.n]] for u in rows]
         values = [softmax(row) for row in values] if kernel == "softmax" else values
         return arb_mat(values) * number(weight)
@@ -229,11 +233,9 @@ def once(pairs: list[tuple[str, Any]]) -> Data:
     return dict(pairs)
 
 
+LAYERED = "widths activation output_activation biases loss step_size box batch_size"
 KINDS: dict[str, tuple[Any, str]] = {
-    "network": (
-        Network,
-        "widths activation output_activation biases loss step_size box batch_size",
-    ),
+    "network": (Network, LAYERED),
     "linear": (Linear, "link intercept reduction step_size l2 l1 box"),
     "function": (Function, "heads step_sizes noise transforms"),
 }
@@ -245,9 +247,11 @@ def enclosures(problem: Data, data: Data, n_steps: int, bits: int) -> Iterator[R
         (kind, fields), (x, y, queries) = KINDS[problem["kind"]], [rows_of(data[n]) for n in ROWS]
         known = {"kind", *fields.split(), "initial", *ROWS}
         require({*problem, *data} == known, "it has other fields than it should")
+        positive = [problem.get("step_size"), problem.get("box"), *problem.get("step_sizes", [])]
+        require(all(n is None or number(n) > 0 for n in positive), "a step or box is not positive")
         require(len(x) == len(y) > 0, "it has not as many labels as examples")
         trained, numbers = kind(x, y, queries, problem), [number(n) for n in data["initial"]]
-        require(len(numbers) == trained.n_numbers, "its start does not fit its problem")
+        require(len(numbers) == trained.n_numbers > 0, "its start does not fit its problem")
         for step in range(n_steps):
             numbers = trained.step(numbers, step)
             yield numbers
@@ -256,7 +260,8 @@ def enclosures(problem: Data, data: Data, n_steps: int, bits: int) -> Iterator[R
 def check(text: bytes) -> Data:
     """The certificate that `text` is, if all that it claims is true."""
     certificate: Data = json.loads(text, object_pairs_hook=once)
-    require(certificate["version"] == VERSION, f"this program reads version {VERSION} only")
+    require(count(certificate["version"]) == VERSION, f"this program reads version {VERSION} only")
+    require({*certificate} == {*NAMES.split()}, "it has other fields than it should")
     seal = certificate["sha256"].encode()
     unsealed = text.replace(b'"sha256": "' + seal, b'"sha256": "', 1)
     require(hashlib.sha256(unsealed).hexdigest().encode() == seal, "it does not match its own seal")
@@ -285,7 +290,7 @@ def main(arguments: list[str] | None = None) -> int:
             require(found in (None, certificate[f"{name}_sha256"]), f"{path} is another {name}")
     except Exception as error:  # whatever is wrong with it, it is not accepted
         why = str(error) if isinstance(error, RefusedError) else f"{type(error).__name__}: {error}"
-        print(f"Refused: {options.certificate}: {why}.")
+        print(ascii(f"Refused: {options.certificate}: {why}.")[1:-1])  # one line, whatever it holds
         return 1
     print(f"Accepted: {certificate['claim']}")
     return 0

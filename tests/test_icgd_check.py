@@ -288,3 +288,71 @@ def test_a_missing_certificate_is_refused(capsys, tmp_path):
     assert icgd_check.main([str(tmp_path / "none")]) == 1
     assert icgd_check.main([str(tmp_path)]) == 1
     assert capsys.readouterr().out.count("Refused: ") == 2
+
+
+def test_fields_that_nobody_checks_are_refused(check):
+    for parts in ({"note": "It is optimal."}, {"version": True}, {"version": 1.0}):
+        assert check(changed(**parts))[0] == 1, parts
+    fields = json.loads(certificate())
+    assert check(sealed({k: v for k, v in fields.items() if k != "transformer"}))[0] == 1
+
+
+def with_head(**parts):
+    fields = json.loads(certify_function().text)
+    first, *others = fields["problem"]["heads"]
+    heads = [{**first, **parts}, *others]
+    return sealed({**fields, "problem": {**fields["problem"], "heads": heads}})
+
+
+def test_a_shape_that_no_kernel_reads_is_a_finite_double_as_well(check):
+    assert check(with_head())[0] == 0
+    for text in ("nan", "inf", "0X1.0P+0", "1.0"):
+        assert "a number is not a finite double" in check(with_head(shape=text))[1]
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x\nAccepted: all is proved", "\x1b[2K\rAccepted: x"])
+def test_a_refusal_is_one_line_of_plain_text_whatever_the_file_holds(check, name):
+    code, printed = check(with_head(**{name: 1}))
+    assert code == 1
+    assert printed.isascii()
+    assert printed[:-1].isprintable()
+
+
+def one_number(**problem):
+    """A certificate of one exact step of a linear model with one weight, 1, and no gradient."""
+    zero, one = (0.0).hex(), (1.0).hex()
+    described = {"kind": "linear", "link": "identity", "intercept": False, "reduction": "mean"}
+    sizes = {"step_size": one, "l2": zero, "l1": zero, "box": None}
+    return changed(
+        claim=icgd_check.CLAIM.format(1, 0.0),
+        problem={**described, **sizes, **problem},
+        data={"x": [[zero]], "y": [[zero]], "queries": [], "initial": [one]},
+        distances=[zero],
+        steps=[[one]],
+    )
+
+
+def test_what_is_no_descent_is_refused(check):
+    assert check(one_number())[0] == 0
+    for name in ("step_size", "box"):
+        for size in (-1.0, 0.0):
+            assert "is not positive" in check(one_number(**{name: size.hex()}))[1], name
+
+
+def test_a_run_without_numbers_proves_nothing(check):
+    fields = json.loads(one_number())
+    data = {**fields["data"], "x": [[]], "initial": []}
+    assert check(sealed({**fields, "data": data, "steps": [[]]}))[0] == 1
+
+
+def test_without_python_flint_it_says_what_to_install(tmp_path):
+    program = (
+        "import runpy, sys\n"
+        "sys.modules['flint'] = None\n"
+        f"runpy.run_path({str(SOURCE)!r}, run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "icgd-check needs python-flint: pip install python-flint\n"

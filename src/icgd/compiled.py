@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,13 @@ from icgd.backends.run import OnProgress, Run, RunOptions
 from icgd.certificates.abstract_bounds import AbstractBounds
 from icgd.certificates.certificate import Certificate
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.proof import Proof, Sources, prove
+from icgd.certificates.proof import (
+    Proof,
+    Sources,
+    prove,
+    require_elsewhere,
+    require_provable,
+)
 from icgd.certificates.registry import bounds_of
 from icgd.constructions.cot_network import for_depth
 from icgd.errors import OverflowedRunError, SettingError
@@ -184,7 +189,7 @@ class Compiled:
         seed: int | None = None,
         backend: str = "fused",
         dtype: str | torch.dtype = "float64",
-        files: tuple[Path | None, Path | None] = (None, None),
+        files: tuple[str | os.PathLike[str] | None, str | os.PathLike[str] | None] = (None, None),
         on_progress: OnProgress | None = None,
     ) -> Proof:
         """Run on one task, and prove its distance from exact descent in real numbers.
@@ -194,13 +199,15 @@ class Compiled:
         certificate then names their SHA-256. It needs the extra `proofs`.
         """
         task = self.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
-        history = self.run_task(task, backend=backend).parameters
         transformer = {
             "construction": self.program.construction,
             "backend": backend,
             "dtype": str(task.x.dtype).removeprefix("torch."),
         }
         sources = Sources(transformer, *files)
+        require_elsewhere(path, sources)
+        require_provable(self.problem, task, self.program.n_steps)
+        history = self.run_task(task, backend=backend).parameters
         proof = prove(self.problem, task, history, sources, on_progress)
         if path is not None:
             proof.save(path)

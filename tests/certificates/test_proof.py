@@ -3,8 +3,9 @@ import json
 import pytest
 
 import icgd
+from icgd.certificates import rigorous
 from icgd.certificates.proof import Sources, rounded_up
-from icgd.errors import DataError, FileError, ProofError
+from icgd.errors import DataError, FileError, MissingExtraError, ProofError
 from tests.cases import make_case
 
 
@@ -41,3 +42,31 @@ def test_batches_no_steps_and_missing_files_are_refused(tmp_path):
     with pytest.raises(FileError, match="none"):
         compiled.certify(case.x[0], case.y[0], files=(tmp_path / "none", None))
     assert Sources({}).file is None
+
+
+def test_a_certificate_never_replaces_what_it_is_about(tmp_path):
+    case = make_case(icgd.MLP((2, 3, 1), "tanh"), "squared")
+    compiled = icgd.compile(case.problem, "relu-stack", n_steps=2)
+    file, data = tmp_path / "run.safetensors", tmp_path / "train.csv"
+    file.write_bytes(b"run")
+    data.write_bytes(b"table")
+    for own in (file, data, tmp_path / "." / "train.csv", str(file)):
+        with pytest.raises(FileError, match=r"would replace .*\. Write it elsewhere\."):
+            compiled.certify(case.x, case.y, path=own, files=(str(file), data))
+    assert (file.read_bytes(), data.read_bytes()) == (b"run", b"table")
+
+
+def test_a_missing_table_is_not_called_a_damaged_transformer(tmp_path):
+    case = make_case(icgd.MLP((2, 3, 1), "tanh"), "squared")
+    compiled = icgd.compile(case.problem, "relu-stack", n_steps=2)
+    with pytest.raises(FileError, match=r"^Cannot read .*none\.csv: No such file or directory\.$"):
+        compiled.certify(case.x, case.y, files=(None, str(tmp_path / "none.csv")))
+
+
+def test_what_cannot_be_certified_is_refused_before_the_run(monkeypatch):
+    case = make_case(icgd.MLP((2, 3, 1), "tanh"), "squared")
+    compiled = icgd.compile(case.problem, "relu-stack", n_steps=2)
+    monkeypatch.setattr(rigorous, "find_spec", lambda name: None)
+    monkeypatch.setattr(icgd.Compiled, "run_task", lambda *parts, **options: pytest.fail("it ran"))
+    with pytest.raises(MissingExtraError, match=r"icgd\[proofs\]"):
+        compiled.certify(case.x, case.y)

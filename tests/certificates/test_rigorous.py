@@ -1,6 +1,7 @@
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
+from math import inf
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.kernels import KERNELS
 from icgd.problems.links import LINKS
 from icgd.problems.losses import LOSSES
+from icgd.problems.task import Task
 from tests.cases import make_case, tasks_of
 
 
@@ -178,6 +180,46 @@ def test_more_bits_are_taken_until_the_balls_are_small():
     assert bool((found.distances <= 1.1 * measured + 1e-15).all())
     assert bool((found.least <= found.distances).all())
     assert bool((found.distances <= (1 + 2 * rigorous.SMALL) * found.least + 1e-18).all())
+
+
+def _linear(link, update, x, y, initial):
+    """A linear model whose inputs have two columns, far beyond what a transformer is made for."""
+    model = icgd.LinearModel(2, link)
+    problem = icgd.Problem(model, "matching", update, icgd.Domain(1e300, 1.0, 1.0))
+    parts = [torch.tensor(part, dtype=torch.float64) for part in (x, y)]
+    start = torch.tensor(initial, dtype=torch.float64)
+    return problem, Task(*parts, parts[0][:0], start)
+
+
+def test_balls_that_are_infinite_with_some_bits_are_tried_with_more():
+    # Exact descent stays at w_1 = -w_2, which balls know to about 2^-bits; times 1e120 that is
+    # the score of the last example, whose exponential is beyond all doubles below 400 bits.
+    x, y = [[1.0, 0.0], [0.0, -1.0], [1e120, 1e120]], [[0.0], [0.0], [1.0]]
+    problem, task = _linear("poisson", icgd.ProximalStep(0.1), x, y, [0.3, -0.3])
+    found = rigorous_trajectory(problem, task, problem.oracle.train(task, 2))
+    assert bool((found.distances < 1e-15).all())
+    assert 400 < found.bits <= 1024
+
+
+def test_balls_that_are_far_larger_than_the_numbers_of_the_run_are_no_obstacle():
+    # The quotient of the two is no double.
+    search = rigorous._Search({}, {}, [[2.0**-1000, 0.0]], rigorous._Follow(None, 0, 1))
+    failed = rigorous._Attempt(128, [inf], [0.0], 2.0**800, final=False)
+    assert search._bits_for(failed) > 1800
+
+
+@pytest.mark.parametrize("problem", [ZeroDivisionError, KeyboardInterrupt])
+def test_the_precision_of_flint_is_left_as_it_was(problem):
+    case = make_case(icgd.MLP((2, 3, 1), "tanh"), "squared")
+    compiled = icgd.compile(case.problem, "relu-stack", n_steps=3)
+
+    def stop(step, n_steps):
+        raise problem
+
+    with pytest.raises(problem) as kept:
+        compiled.certify(case.x, case.y, on_progress=stop)
+    assert kept.value is not None
+    assert ctx.prec == 53
 
 
 def random_run(seed):

@@ -36,8 +36,8 @@ class Sources:
     """
 
     transformer: dict[str, Any]
-    file: Path | None = None
-    data: Path | None = None
+    file: str | os.PathLike[str] | None = None
+    data: str | os.PathLike[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,8 @@ def prove(
 
     Raises `ProofError` if exact descent has no finite enclosure, `DataError` for several tasks.
     """
-    if task.batch:
-        raise DataError.wrong_shape("X", task.x.shape, "(n, d_x): one task at a time")
     n_steps = history.shape[-2] - 1
-    if not n_steps:
-        raise ProofError.no_steps()
+    require_provable(problem, task, n_steps)
     enclosed = rigorous_trajectory(problem, task, history, on_progress)
     distances = tuple(rounded_up(distance) for distance in enclosed.distances.tolist())
     if not all(map(isfinite, distances)):
@@ -91,6 +88,23 @@ def prove(
     return Proof(claim, distances, enclosed.bits, _sealed(fields))
 
 
+def require_provable(problem: Problem, task: Task, n_steps: int) -> None:
+    """Raise an error if no run of this task could be certified, before it takes its time."""
+    checker()
+    if task.batch:
+        raise DataError.wrong_shape("X", task.x.shape, "(n, d_x): one task at a time")
+    if not n_steps:
+        raise ProofError.no_steps()
+    problem.oracle.described(task, n_steps)
+
+
+def require_elsewhere(path: str | os.PathLike[str] | None, sources: Sources) -> None:
+    """Raise `FileError` if a certificate at `path` would replace a file that it is about."""
+    files = {Path(file).resolve() for file in (sources.file, sources.data) if file is not None}
+    if path is not None and Path(path).resolve() in files:
+        raise FileError.own_source(path)
+
+
 def rounded_up(distance: float) -> float:
     """The distance with few digits, rounded up; as a double it is not below the distance either."""
     if not isfinite(distance) or distance == 0.0:
@@ -99,14 +113,14 @@ def rounded_up(distance: float) -> float:
     return short if short >= distance else nextafter(distance, inf)
 
 
-def _hash_of(path: Path | None) -> str | None:
+def _hash_of(path: str | os.PathLike[str] | None) -> str | None:
     """SHA-256 of a file's bytes."""
     if path is None:
         return None
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as problem:
-        raise FileError.damaged(path, problem.strerror or str(problem)) from None
+        raise FileError.unreadable(path, problem.strerror or str(problem)) from None
 
 
 def _sealed(fields: dict[str, Any]) -> str:

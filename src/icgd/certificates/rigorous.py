@@ -11,7 +11,8 @@ The cost is O(steps) times that of a step in balls, about 30 times that of a ste
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -38,6 +39,9 @@ NEGLIGIBLE = 2.0**-70
 
 SPARE_BITS = 96
 """The bits that are wanted beyond those which the steps lose."""
+
+HOPELESS_BITS = 4096
+"""A ball that is infinite with so many bits, and with fewer in the same step, is left at that."""
 
 
 @dataclass(frozen=True)
@@ -166,15 +170,19 @@ class _Search:
     def _bits_for(self, failed: _Attempt) -> int:
         """The bits that all steps need if each loses as many as those of the attempt did."""
         size = max(map(abs, self.run[failed.n_steps - 1]), default=1.0) or 1.0
-        left = log2(size / failed.radius) if isfinite(failed.radius) else 0.0
+        left = log2(size) - log2(failed.radius) if isfinite(failed.radius) else 0.0
         lost = max(failed.bits - left, 1.0) / failed.n_steps
         needed = SPARE_BITS + 1.1 * lost * len(self.run)
         return 64 * ceil(max(needed, 1.25 * failed.bits) / 64)
 
     def _attempt(self, bits: int, *, patient: bool) -> _Attempt:
-        """Enclose the run up to the first ball that is not small, or to its end if `patient`."""
+        """Enclose the run, and leave the precision of flint as it was, however that ends."""
+        with closing(checker().enclosures(self.described, self.data, len(self.run), bits)) as balls:
+            return self._compared(balls, bits, patient=patient)
+
+    def _compared(self, balls_after: Iterable[Any], bits: int, *, patient: bool) -> _Attempt:
+        """Compare up to the first ball that is not small, or to the run's end if `patient`."""
         distances, least, radius, n_steps = list[float](), list[float](), 0.0, len(self.run)
-        balls_after = checker().enclosures(self.described, self.data, n_steps, bits)
         for numbers, balls in zip(self.run, balls_after, strict=True):
             gaps = [ball - number for ball, number in zip(balls, numbers, strict=True)]
             radius = max((_above(ball.rad()) for ball in balls), default=0.0)
@@ -198,7 +206,9 @@ class _Search:
 
 
 def _is_further(better: _Attempt, worse: _Attempt) -> bool:
-    """Whether more bits brought a run further, or made its last ball much smaller."""
+    """Whether more bits brought a run further, made its last ball much smaller, or still may."""
+    if better.radius == inf and better.bits < HOPELESS_BITS:
+        return True
     return better.n_steps > worse.n_steps or better.radius < worse.radius / 2
 
 

@@ -56,6 +56,16 @@ class FileError(IcgdError, ValueError):
         return cls(f"Cannot write {path}: {problem}.")
 
     @classmethod
+    def unreadable(cls, path: object, problem: str) -> FileError:
+        return cls(f"Cannot read {path}: {problem}.")
+
+    @classmethod
+    def own_source(cls, path: object) -> FileError:
+        return cls(
+            f"The certificate would replace {path}, a file that it is about. Write it elsewhere."
+        )
+
+    @classmethod
     def unreadable_onnx(cls, path: object, problem: str) -> FileError:
         return cls(f"{path} cannot be run as an ONNX file of icgd: {problem}. Export it again.")
 
