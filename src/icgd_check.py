@@ -65,7 +65,7 @@ ACTIVATIONS: dict[str, Callable[[arb], tuple[arb, arb]]] = {
 
 
 def softmax(row: Row) -> Row:
-    powers = [(z - row[0]).exp() for z in row]
+    powers = [(z - top).exp() for top in [max(row)] for z in row]
     total = sum(powers, ZERO)
     return [power / total for power in powers]
 
