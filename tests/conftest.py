@@ -1,5 +1,7 @@
 """Repeatable tests. Nothing here imports icgd: the type checker hooks in after this file."""
 
+import sys
+
 import jaxtyping
 import pytest
 import torch
@@ -17,3 +19,11 @@ settings.load_profile("repeatable")
 
 # pytest-xdist runs one process a core.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _default_precision():
+    """No test leaves another precision of balls behind."""
+    yield
+    if "flint" in sys.modules:
+        sys.modules["flint"].ctx.default()

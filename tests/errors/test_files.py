@@ -6,6 +6,14 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(FileError.unreadable, "train.csv", "No such file or directory"),
+        "Cannot read train.csv: No such file or directory.",
+    ),
+    (
+        made(FileError.own_source, "train.csv"),
+        "The certificate would replace train.csv, a file that it is about. Write it elsewhere.",
+    ),
+    (
         made(FileError.folder, "runs"),
         "runs is a folder; a file that icgd wrote is expected.",
     ),

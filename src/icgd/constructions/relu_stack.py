@@ -118,6 +118,8 @@ def _fitted_functions(problem: Problem, pieces: int, kink_width: float) -> tuple
         reach = ROUNDING_ROOM * sizes.largest_argument(
             problem, sizes.ranges_on_domain(problem, margin)
         )
+        if margin and not reach <= 2 * LARGEST_ARGUMENT:  # so few pieces err more and more
+            raise SettingError.too_few_pieces(pieces, target.activation)
         functions = tuple(
             fit_relu_sum(function, -reach, reach, pieces, kink_width)
             for function in needed.values()
@@ -127,8 +129,6 @@ def _fitted_functions(problem: Problem, pieces: int, kink_width: float) -> tuple
         if overshoot <= margin:
             return functions
         margin = 1.25 * overshoot
-        if not margin <= LARGEST_ARGUMENT:  # the error of so few pieces grows with the interval
-            raise SettingError.too_few_pieces(pieces, target.activation)
 
 
 def _gate(functions: tuple[ReluSum, ...]) -> float:

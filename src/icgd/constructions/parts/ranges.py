@@ -23,6 +23,9 @@ from icgd.problems.problem import Problem
 ROUNDING_ROOM = 1 + 2.0**-10
 """Ranges are taken this much larger, so that no rounding leaves them."""
 
+LEAST_REACH = 2.0**-200
+"""Inputs are taken to be at least this large: proofs allow for underflow, which is far smaller."""
+
 LARGEST_ARGUMENT = 1e12
 """Beyond this the rounding of a preactivation is as large as the features of an activation."""
 
@@ -47,7 +50,7 @@ def ranges_on_domain(
     """Propagate the bounds of the domain and the box through the target network."""
     target = problem.network
     preactivations: list[float] = []
-    outputs = [problem.domain.x]
+    outputs = [max(problem.domain.x, LEAST_REACH)]
     for layer, fan_in in enumerate(target.widths[:-1], start=1):
         preactivations.append(problem.gradient_step.box * (fan_in * outputs[-1] + target.biases))
         activation = target.layer_activation(layer)

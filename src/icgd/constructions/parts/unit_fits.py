@@ -158,7 +158,7 @@ class _Fitting:
             + slope.error
             + ROUNDINGS * self.roundoff * slope.size
         )
-        reach = {"x": problem.domain.x}
+        reach = {"x": ranges.outputs[0]}
         for m in range(1, depth):
             reach[units_slot(m)] = ranges.outputs[m]
         for m in range(1, depth + 1):
