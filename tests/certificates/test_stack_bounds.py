@@ -4,7 +4,7 @@ from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.prompt import encode, read_parameters
 from icgd.backends.run import RunOptions
-from icgd.certificates import stack_bounds
+from icgd.certificates import streams
 from icgd.certificates.bounds import apart_by
 from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
@@ -125,7 +125,7 @@ def test_the_trajectory_of_a_dense_transformer_is_bounded_with_the_drift_of_its_
     torch.testing.assert_close(bounds[0], stepwise[0], rtol=1e-9, atol=0)
     assert (bounds[1:] > stepwise[1:]).all()
     assert bounds.max() <= 1e-10
-    monkeypatch.setattr(stack_bounds, "apart_by", lambda distance: apart_by(0 * distance))
+    monkeypatch.setattr(streams, "apart_by", lambda distance: apart_by(0 * distance))
     without_drift = SOFTMAX_BOUNDS.run(task, real, real).trajectory
     assert bounds[0] == without_drift[0]
     assert (bounds[1:] > without_drift[1:]).all()

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 
 import torch
 from torch import Tensor
 
-from icgd.backends.prompt import split_parameters
 from icgd.backends.run import OnProgress
 from icgd.certificates import prediction_bounds
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
-from icgd.certificates.bounds import Moment, State, apart_by, drift_of
+from icgd.certificates.bounds import drift_of
 from icgd.certificates.closed_form import closed_form
 from icgd.certificates.domain_bound import Weights, domain_bound
 from icgd.certificates.enclosures import Enclosure
 from icgd.certificates.intervals import Interval
 from icgd.certificates.prediction_bounds import near_weights
-from icgd.certificates.rules import propagate
-from icgd.certificates.unit_bounds import left_over
+from icgd.certificates.streams import Streams
 from icgd.problems.arrays import FLOAT32_ROUNDING
 from icgd.problems.task import Task
-from icgd.program.layout import Layout, Role, Slot
+from icgd.program.layout import Role
 from icgd.program.stack import StackProgram
 from icgd.shapes import History, Parameters, Predictions
 
@@ -61,7 +58,7 @@ class StackBounds(AbstractBounds):
         Only where the weights have copies, which drift apart, does a step depend on earlier ones.
         """
         before = history[..., :-1, :].double()
-        if self._has_copies:
+        if self._streams.have_copies:
             return one_by_one(self._with_drift(task, history), history)
         parts = before.split(self._steps_at_once(task), dim=-2) if before.numel() else ()
         errors = [self._of_all_steps(task, part) for part in parts]
@@ -80,11 +77,24 @@ class StackBounds(AbstractBounds):
 
     def _with_drift(self, task: Task, history: History) -> Iterator[Tensor]:
         """What each step adds, if the steps before it moved the weights' copies apart."""
+        for weights in self._after_steps(task, history):
+            yield weights.error.amax(-1)
+
+    def _after_steps(self, task: Task, history: History) -> Iterator[Weights]:
+        """What each step leaves, from the run's own weights and the drift of their copies."""
         x, y, drift = task.x.double(), task.y.double(), torch.zeros_like(task.initial).double()
         for parameters in history[..., :-1, :].double().unbind(-2):
             weights = self._after_step(x, y, parameters, drift)
-            yield weights.error.amax(-1)
+            yield weights
             drift = weights.drift
+
+    def _drift(self, task: Task, history: History) -> Parameters:
+        """How far the copies of each weight may lie apart after the last step."""
+        drift = torch.zeros_like(history[..., 0, :]).double()
+        if self._streams.have_copies:
+            for weights in self._after_steps(task, history):
+                drift = weights.drift
+        return drift
 
     def _after_step(self, x: Tensor, y: Tensor, start: Parameters, drift: Parameters) -> Weights:
         """What a block leaves that starts from weights which are known exactly."""
@@ -120,7 +130,11 @@ class StackBounds(AbstractBounds):
         self, task: Task, history: History, real: History, error: Tensor
     ) -> Predictions:
         near = near_weights(real[..., -1, :], error)
-        return prediction_bounds.of_stack(self.problem, self.program, self.how, task, history, near)
+        if self.program.step_table is not None:
+            exact = self.problem.oracle.predict(task, near.exact.low)
+            return prediction_bounds.of_table(self.program, self.how, exact)
+        drift = self._drift(task, history)
+        return prediction_bounds.of_stack(self._streams, task, near, drift)
 
     @property
     def widest(self) -> float:
@@ -136,9 +150,8 @@ class StackBounds(AbstractBounds):
         return in_exact_arithmetic + rounded.domain().step
 
     @property
-    def _has_copies(self) -> bool:
-        """Whether registers hold copies of the weights, each of which is rounded on its own."""
-        return self.how.sums_terms and self.program.n_registers > 0
+    def _streams(self) -> Streams:
+        return Streams(self.program, self.how)
 
     def after_block(
         self, x: Interval, y: Interval, weights: Enclosure, drift: Parameters
@@ -147,35 +160,11 @@ class StackBounds(AbstractBounds):
 
         Their copies in the registers, if it has any, may lie `drift` apart.
         """
-        layout, has_copies = self.program.layout, self._has_copies
-        slots: State = {"x": Enclosure.common(x), "y": Enclosure.common(y)}
-        own, apart = split(layout, weights), split_parameters(layout, drift)
-        for name, matrix in own.items():
-            slots[name] = matrix
-            if has_copies:
-                slots[drift_of(name)] = apart_by(apart[name])
-        left = left_over(self.program, self.how)
-        for slot in layout.having(Role.SCRATCH):
-            zeros = x.low.new_zeros(*x.low.shape[:-1], slot.width)
-            slots[slot.name] = apart_by(zeros + left[slot.name])
-        after = propagate(Moment(self.program, slots, self.how), self.program.block)
-        drifts = [after[drift_of(name)] for name in own] if has_copies else []
+        after = self._streams.after(self.program.block, (x, y), weights, drift)
+        names = [slot.name for slot in self.program.layout.having(Role.PARAMETER)]
+        drifts = [after[drift_of(name)] for name in names] if self._streams.have_copies else []
         return Weights(
-            error=torch.cat([after[name].error.flatten(-2) for name in own], dim=-1),
+            error=torch.cat([after[name].error.flatten(-2) for name in names], dim=-1),
             drift=torch.cat([slot.error.flatten(-2) for slot in drifts] or [drift], dim=-1),
-            size=max(float(after[name].actual.size.max()) for name in own),
+            size=max(float(after[name].actual.size.max()) for name in names),
         )
-
-
-def split(layout: Layout, weights: Enclosure) -> State:
-    """The vector of all weights as the layout's matrix slots."""
-    start, parts = 0, dict[str, Enclosure]()
-    for slot in layout.having(Role.PARAMETER):
-        take = partial(_matrix, start=start, slot=slot)
-        parts[slot.name], start = weights.mapped(take), start + slot.width
-    return parts
-
-
-def _matrix(vector: Tensor, start: int, slot: Slot) -> Tensor:
-    matrix: Tensor = vector[..., start : start + slot.width].unflatten(-1, slot.shape)
-    return matrix
