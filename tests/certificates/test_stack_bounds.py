@@ -4,7 +4,7 @@ from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.prompt import encode, read_parameters
 from icgd.backends.run import RunOptions
-from icgd.certificates import streams
+from icgd.certificates import stack_bounds, streams
 from icgd.certificates.bounds import apart_by
 from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
