@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 
 import torch
 from torch import Tensor
@@ -131,6 +131,8 @@ class LinearBounds(AbstractBounds):
         if not bool(model.link_function.slopes(*where)[1].isfinite().all()):
             return inf
         curved, step_size = curvature(model, update, task.x, where), update.step_size or 0.0
+        if not isfinite(curved.largest):  # its matrix has entries beyond all numbers
+            return inf
         room = EIGENVALUE_ROUNDING * (1 + step_size * curved.largest)
         return max(0.0, curved.contraction(step_size)) + room
 
