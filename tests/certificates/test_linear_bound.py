@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from math import inf, log
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import icgd
 from icgd.backends.registry import BACKENDS
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.linear_bound import LinearBounds
+from icgd.certificates.rigorous import is_available
 from icgd.errors import ProgramError
 from icgd.problems.links import LINKS
 from icgd.problems.mlp import MLP
@@ -95,6 +97,37 @@ def test_where_steps_expand_the_trajectory_bound_grows_by_their_lipschitz_consta
     expected = sum(2 ** (4 - step) * float(part) for step, part in enumerate(added))
     assert float(bounds.trajectory[-1]) == pytest.approx(expected, rel=1e-7)
     assert (history - real).abs().max() <= bounds.trajectory[-1]
+
+
+@pytest.mark.skipif(not is_available(), reason="needs python-flint")
+def test_the_trajectory_bound_holds_of_exact_descent_that_leaves_the_run():
+    """In float64 log(2) is a fixed point; exact descent leaves it, and the slope rises there."""
+    update = icgd.ProximalStep(step_size=15.0, box=1e9)
+    problem = icgd.Problem(
+        icgd.LinearModel(1, "poisson"), "matching", update, icgd.Domain(1.0, 4.0, score=4.0)
+    )
+    ones, start = torch.ones(1, 1, dtype=torch.float64), torch.tensor([log(2)], dtype=torch.float64)
+    compiled = compiled_of(problem, n_steps=18)
+    report = icgd.verify(compiled, ones, 2 * ones, initial=start, rigorous=True)
+    assert report.trajectory_errors.max() == 0.0
+    assert report.rigorous.least.max() > 1e8
+    assert (report.rigorous.least <= report.trajectory_bounds).all()
+    assert report.verdict.holds
+
+
+@pytest.mark.parametrize("box", [300.0, 354.8, 400.0])
+def test_where_slopes_are_beyond_all_numbers_nothing_is_known(box):
+    """At 2 * 354.8 the slope of poisson is a number, and four times it is none."""
+    domain = icgd.Domain(2.0, 4.0, score=4.0)
+    update = icgd.ProximalStep(step_size=15.0, box=box)
+    problem = icgd.Problem(icgd.LinearModel(2, "poisson"), "matching", update, domain)
+    task = icgd.as_task(problem, [[2.0, 0.0], [0.0, 2.0]], [[2.0], [2.0]])
+    how = Arithmetic.of(torch.float64, 3, "fused")
+    rules = LinearBounds(problem, compiled_of(problem).stack, how)
+    start = torch.zeros(2, 2, dtype=torch.float64)
+    factor = rules.lipschitz(task, start, margin=1e9)
+    assert factor == inf if box > 300 else factor > 1e200
+    assert rules.lipschitz(task, start) == pytest.approx(29, rel=1e-6)
 
 
 def test_short_steps_never_expand():

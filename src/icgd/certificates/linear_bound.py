@@ -7,7 +7,8 @@ give it for all steps at once.
 
 What was off before is multiplied by at most q, the step's Lipschitz constant in the 2-norm. It is
 known from the curvature of the risk at the scores of the run, and at most 1 up to a step size of
-2 / beta: here the paper's line, the sum of what the steps add, does hold.
+2 / beta: here the paper's line, the sum of what the steps add, does hold. Exact descent is as far
+from the run as is proved so far, so that scores within this distance count too.
 
 (a) for every task: the same with the largest numbers that the domain allows.
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ from icgd.backends.run import OnProgress
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.intervals import ROOM, Interval
 from icgd.errors import ProgramError
-from icgd.problems.curvature import curvature
+from icgd.problems.curvature import Scores, common, curvature, over_box, spanned
 from icgd.problems.task import Task
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, ShrinkSlot
 from icgd.program.stack import StackProgram
@@ -39,6 +40,9 @@ NUMBERS_AT_ONCE = 2**22
 
 EIGENVALUE_ROUNDING = 1e-9
 """The relative room for the rounding of eigenvalues."""
+
+MARGIN = 16.0
+"""How much further than proved so far scores are looked at, so that this is seldom done again."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,9 @@ class LinearBounds(AbstractBounds):
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
         errors = self.errors(task, history)
-        added, factor = norm(errors), self.lipschitz(task, history.double(), real)
-        trajectory = one_by_one(_carried(added, factor), history, on_progress)
+        added = norm(errors)
+        distances = self._distances(task, added, (history.double(), real))
+        trajectory = one_by_one(distances, history, on_progress)
         return RunBounds(errors.amax(-1), trajectory, added.cumsum(-1))
 
     def predictions(
@@ -103,15 +108,44 @@ class LinearBounds(AbstractBounds):
         ]
         return torch.cat(bounds, dim=-2)
 
-    def lipschitz(self, task: Task, *histories: History) -> float:
-        """What a step multiplies the distance of two points by, at most, between these runs."""
-        update, design = self.problem.proximal_step, self.problem.model.design(task.x)
-        scores = torch.cat([history @ design.mT for history in histories], dim=-2)
-        ends = (scores.amin(-2).unsqueeze(-1), scores.amax(-2).unsqueeze(-1))
-        curved = curvature(self.problem.model, update, task.x, ends)
-        step_size = update.step_size or 0.0
+    def _distances(
+        self, task: Task, added: Tensor, histories: tuple[History, ...]
+    ) -> Iterator[Tensor]:
+        """The distance after each step: what it adds, and what it makes of the one before."""
+        distance, margin, factor = torch.zeros_like(added[..., :1].sum(-1)), -1.0, 0.0
+        for more in added.unbind(-1):
+            if not bool((distance <= margin).all()):
+                margin = MARGIN * float(distance.max())
+                factor = self.lipschitz(task, *histories, margin=margin)
+            grown = torch.where(distance > 0, factor * distance, 0.0)
+            distance = ROOM * (grown + more)
+            yield distance
+
+    def lipschitz(self, task: Task, *histories: History, margin: float = 0.0) -> float:
+        """What a step multiplies the distance of two points by, at most, between these runs.
+
+        Points in the box count that are at most `margin` from one of them, in the 2-norm.
+        """
+        model, update = self.problem.model, self.problem.proximal_step
+        where = self._scores(task, torch.cat(histories, dim=-2), margin)
+        if not bool(model.link_function.slopes(*where)[1].isfinite().all()):
+            return inf
+        curved, step_size = curvature(model, update, task.x, where), update.step_size or 0.0
+        if not isfinite(curved.largest):  # its matrix has entries beyond all numbers
+            return inf
         room = EIGENVALUE_ROUNDING * (1 + step_size * curved.largest)
         return max(0.0, curved.contraction(step_size)) + room
+
+    def _scores(self, task: Task, points: History, margin: float) -> Scores:
+        """The scores of these points, of points in the box near them, and those between."""
+        model = self.problem.model
+        scores = points @ model.design(task.x).mT
+        ends = (scores.amin(-2).unsqueeze(-1), scores.amax(-2).unsqueeze(-1))
+        if not margin:
+            return ends
+        reach = margin * model.design(task.x).norm(dim=-1, keepdim=True)
+        in_box = over_box(model, task.x, self.problem.box or inf)
+        return spanned(ends, common((ends[0] - reach, ends[1] + reach), in_box))
 
     def _step(self, before: Tensor, inputs: Tensor, labels: Tensor, scores: Interval) -> Tensor:
         """What a step adds to the error of every coefficient.
@@ -180,14 +214,6 @@ class LinearBounds(AbstractBounds):
     def _threshold(self) -> float:
         parts = (part for layer in self.program.block for part in layer.instructions)
         return sum((part.threshold for part in parts if isinstance(part, ShrinkSlot)), 0.0)
-
-
-def _carried(added: Tensor, factor: float) -> Iterator[Tensor]:
-    """The distance after each step, which multiplies the one before by `factor` at most."""
-    distance = torch.zeros_like(added[..., :1].sum(-1))
-    for more in added.unbind(-1):
-        distance = ROOM * (factor * distance + more)
-        yield distance
 
 
 def norm(errors: Tensor) -> Tensor:
