@@ -46,6 +46,9 @@ STORED_WEIGHTS = 2**28
 TYPICAL_TOKENS = 33
 """The default prompt length of a summary: 32 examples and a query."""
 
+LARGEST_DEPTH = 10**6
+"""The most layers that `for_depth` writes down."""
+
 CERTIFIED_TOKENS = 1024
 """The default prompt length up to which the rounding terms of a certificate hold."""
 
@@ -242,7 +245,9 @@ class Compiled:
         """
         if not isinstance(self.program, ChainProgram):
             raise SettingError.not_a_chain(self.program.construction)
-        return Compiled(*for_depth(self.problem, self.program, count("depth", depth)))
+        return Compiled(
+            *for_depth(self.problem, self.program, count("depth", depth, most=LARGEST_DEPTH))
+        )
 
     def listing(self) -> str:
         """The program as readable text."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from rich.console import Console
 
 import icgd
 from icgd.cli import show
@@ -137,3 +138,19 @@ def test_brackets_in_names_are_text_and_not_markup(capsys):
     assert "[bold]" in text
     assert "[red]" in text
     assert "[x]" in text
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 200])
+def test_no_terminal_is_so_narrow_that_a_number_is_cut(width, monkeypatch, capsys):
+    monkeypatch.setattr(show, "output", Console(highlight=False, width=width))
+    rows = [("Theorem 1 for ReLU networks", "2.7e-13", "1.0e-10", "0.5 > 1.0e-10")]
+    show.print_columns("Found", ("statement", "measured", "allowed", "as printed"), rows)
+    words = capsys.readouterr().out.split()
+    assert {"2.7e-13", "1.0e-10", "0.5", ">", "Theorem", "networks"} <= set(words)
+
+
+def test_the_first_column_is_whole_where_there_is_room(monkeypatch, capsys):
+    monkeypatch.setattr(show, "output", Console(highlight=False, width=80))
+    rows = [("Theorem 1 for ReLU networks", "so that " * 20)]
+    show.print_columns("Found", ("statement", "claim"), rows)
+    assert "Theorem 1 for ReLU networks" in capsys.readouterr().out

@@ -152,16 +152,27 @@ def print_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
 
 
 def print_columns(title: str, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table with a header; numbers stand flush right, the first column is not wrapped."""
+    """Print a table with a header; numbers stand flush right, and no word or number is cut.
+
+    The first column is not wrapped, unless the terminal is too narrow for that.
+    """
     rows = list(rows)
-    table = Table(box=box.SIMPLE)
+    columns = list(zip(names, *rows, strict=True))
+    table, least = Table(box=box.SIMPLE), [_longest_word(cells) for cells in columns]
+    first = max(len(cell) for cell in columns[0])
+    is_narrow = first + sum(least[1:]) + 3 * len(least) + 1 > output.width
     for position, name in enumerate(names):
         is_text = not position or any(row[position][:1].isalpha() for row in rows)
         side: Literal["left", "right"] = "left" if is_text else "right"
-        table.add_column(Text(name), justify=side, no_wrap=not position)
+        no_wrap = not (position or is_narrow)
+        table.add_column(Text(name), justify=side, no_wrap=no_wrap, min_width=least[position])
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    output.print(Text(title, style="bold"), table, sep="\n")
+    output.print(Text(title, style="bold"), table, sep="\n", crop=False)
+
+
+def _longest_word(cells: Sequence[str]) -> int:
+    return max((len(word) for cell in cells for word in cell.split()), default=0)
 
 
 def print_summary(summary: Summary) -> None:
