@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import icgd_check
 from icgd.cli.show import count_text, error_text, three_digits
 from icgd.reproductions.cost_lines import best_points, crossing
 from icgd.reproductions.reproduction import groups
@@ -16,7 +17,8 @@ BOUNDED = ("step_error", "step_bound", "domain_bound", "run_error")
 RESULTS = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
 
 
-def test_the_example_runs_and_its_verdict_holds(capsys):
+def test_the_example_runs_and_its_verdict_holds(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # it writes a certificate
     examples = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     assert len(examples) == 1
     names: dict[str, object] = {}
@@ -26,6 +28,7 @@ def test_the_example_runs_and_its_verdict_holds(capsys):
     assert float(report.step_errors.max()) < 1e-4
     printed = capsys.readouterr().out
     assert "every measured error is within its bounds" in printed
+    assert icgd_check.main(["run.cert.json"]) == 0
     chosen = names["chosen"].summary()
     assert f"{chosen.construction} because {chosen.chosen_because}" in printed
     said = f'for this network {chosen.construction}, "because {chosen.chosen_because}"'
