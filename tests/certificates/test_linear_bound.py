@@ -147,6 +147,21 @@ def test_clipped_coefficients_differ_by_no_more_than_the_box():
 
 
 @pytest.mark.filterwarnings("ignore:Coefficient:UserWarning")
+def test_a_bound_that_knows_no_more_than_the_box_says_nothing():
+    """Steps of poisson may expand at the end of its range, those of identity may not."""
+    x, y, _ = data()
+    reports = {
+        link: icgd.verify(compiled_of(problem_of(link, step_size=5.0), n_steps=60), x, y)
+        for link in ("poisson", "identity")
+    }
+    told = reports["poisson"].certificate
+    assert told.widest == 2.0 <= told.domain_trajectory
+    assert told.empty == ("domain_trajectory",)
+    assert "domain_trajectory" in reports["poisson"].empty
+    assert reports["identity"].verdict.holds
+
+
+@pytest.mark.filterwarnings("ignore:Coefficient:UserWarning")
 def test_a_clip_that_rounds_is_within_the_bound_of_every_run():
     """A step of 1e8 in float32 leaves no digits of a box of 1."""
     problem = problem_of("identity", step_size=1e8, l2=0.0, l1=0.0, score=None)

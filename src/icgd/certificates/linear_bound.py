@@ -97,6 +97,10 @@ class LinearBounds(AbstractBounds):
         copied = self.how.sum_of(4, self._mean_size(scores) + wrong)
         return (steepest * apart + wrong + copied).nan_to_num(nan=inf, posinf=inf).mT
 
+    @property
+    def widest(self) -> float:
+        return 2 * (self.problem.box or inf)
+
     def errors(self, task: Task, history: History) -> Tensor:
         """What each step adds to the error of every coefficient, from the run's own ones."""
         design, labels = self.problem.model.design(task.x), task.y.double().mT.abs()
