@@ -29,6 +29,7 @@ from benchmarks import (
     training,
     verify_speed,
 )
+from icgd.cli.show import plain
 
 Rows = list[dict[str, object]]
 
@@ -102,7 +103,7 @@ def main(names: list[str]) -> None:
         "torch": torch.__version__,
         "cpu": _cpu(),
     }
-    path.write_text(json.dumps(results, indent=1) + "\n")
+    path.write_text(json.dumps(plain(results), indent=1, allow_nan=False) + "\n")
     console.print(f"Written to benchmarks/{path.name}")
     over = [row for name in names or BENCHMARKS for row in results[name] if _is_over_its_limit(row)]
     for row in over:

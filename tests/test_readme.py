@@ -83,7 +83,7 @@ def test_its_figures_of_kernels_are_those_of_the_last_benchmark():
 
 def test_its_figures_of_recursion_are_those_of_the_last_benchmark():
     rows = RESULTS["recursion_weights"]
-    assert {row["verdict"] for row in rows} == {"HOLDS"}
+    assert {row["verdict"] for row in rows} <= {"HOLDS", "HOLDS_EMPTY"}
     errors = {
         row["units"]: row["largest weight error"]
         for row in rows
