@@ -235,3 +235,17 @@ def test_the_sizes_of_linear_models_are_those_of_the_last_benchmark():
     for row in RESULTS["linear_means"]:
         error = f"{row['error']:.1e}" if row["error"] else "0"
         assert f"| `{row['link']}` | {row['tokens']} | {error} |" in LINEAR
+
+
+def test_the_page_of_certificates_shows_the_last_measurement():
+    page = (ROOT / "docs" / "certificates.md").read_text(encoding="utf-8")
+    for row in RESULTS["rigorous"]:
+        cells = (
+            f"{row['widths']}, n = {row['n']}",
+            str(row["steps"]),
+            row["construction"],
+            *(f"{row[name]:.1e}" for name in ("measured", "proved")),
+            str(row["bits"]),
+            f"{row['ratio']:.0f}",
+        )
+        assert f"| {' | '.join(cells)} |" in page

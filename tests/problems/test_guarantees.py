@@ -8,7 +8,7 @@ import torch
 
 from icgd.errors import SettingError
 from icgd.problems.curvature import Curvature, curvature, over_ball, sized
-from icgd.problems.guarantees import InexactDescent, distance_to_minimiser
+from icgd.problems.guarantees import InexactDescent
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.proximal_step import ProximalStep
 from tests.bare_oracles import on_linear_model as reference
@@ -115,14 +115,3 @@ def test_a_shorter_step_converges_at_its_own_rate_not_at_that_of_one_over_beta()
     run = InexactDescent(curvature(model, update, x), 0.1, 1.0, 0.0, 20)
     assert torch.e ** (-20 / 2) < float(left) <= run.distance() * (1 + 1e-12)
     assert run.distance() < run.distance_of_theorem()
-
-
-def test_the_last_change_of_a_run_proves_how_far_the_minimiser_is():
-    model, y = LinearModel(4), LABELS["identity"][:, None]
-    update = sized(model, ProximalStep(l2=0.2, l1=0.1), X)
-    best, found = minimiser("identity", update), curvature(model, update, X)
-    w = pushed(model, update, y, 10, None)
-    change = float((reference.step(model, update, w, X, y) - w).norm())
-    bound = distance_to_minimiser(found, update.step_size, change)
-    assert float((w - best).norm()) <= bound <= 6 * float((w - best).norm())
-    assert distance_to_minimiser(Curvature(0.0, 1.0), 1.0, change) == float("inf")

@@ -1,8 +1,8 @@
 """Bound (a) holds for every task in the domain, before any run.
 
 The trajectory bound repeats the block with the error that it left in the weights, and is never
-worse than the distance between two points of the box. It costs O(|w|) a propagation, and at most a
-few hundred of them however many steps there are.
+worse than the distance between two points of the box. It costs O(|w|) a propagation, and at most
+`MOST_ROUNDS` of them however many steps there are.
 """
 
 from __future__ import annotations

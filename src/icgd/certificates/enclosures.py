@@ -223,7 +223,7 @@ def function_at(function: ScalarFunction, argument: Enclosure) -> Enclosure:
     actual = Interval(*function.bounds(argument.actual.low, argument.actual.high))
     both_low = torch.minimum(argument.exact.low, argument.actual.low)
     both_high = torch.maximum(argument.exact.high, argument.actual.high)
-    # Ranges on both intervals lie in the range on their union: that of `variation` adds nothing.
+    # Ranges on both intervals lie in the range on their union, whose width would add nothing.
     moved = function.slope_times(both_low, both_high, argument.error)
     moved = moved + rounding_of(function.name).at(exact.size)  # as the oracle evaluates it
     return Enclosure(exact, actual, ROOM * torch.minimum(moved, exact.distance_to(actual)))

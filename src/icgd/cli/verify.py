@@ -39,7 +39,7 @@ def verify(
     """Compare every step with real gradient descent, and with what was proved.
 
     With --queries the predictions there are compared as well. With --rigorous exact descent in real
-    numbers is enclosed too, which takes about 60 times as long as the run.
+    numbers is enclosed too, which takes far longer than the run.
 
     The exit code is 0 if every bound holds, also if one says nothing, and 1 if one is broken.
 

@@ -2,7 +2,7 @@ r"""Functions of one variable with everything a proof needs to know about them.
 
 There are three kinds: smooth functions (known by their derivatives and where these are stationary),
 kinked ones (piecewise linear) and steps (piecewise constant, the derivative of a kinked function).
-Each gives its value, its range, its variation and its Lipschitz constant on any interval,
+Each gives its value, its range and its Lipschitz constant on any interval,
 for whole tensors of intervals at once.
 
 A range is moved outwards by what values in float64 may be off by (`function_rounding.py`): it holds
@@ -78,13 +78,12 @@ class ScalarFunction(ABC):
     def derivative(self) -> ScalarFunction:
         """The derivative; at a kink, its value from the left."""
 
-    def variation(self, low: Values, high: Values, distance: Values) -> Values:
-        """Upper bound on |f(a) - f(b)| for a, b in [low, high] at most `distance` apart."""
-        least, largest = self.bounds(low, high)
-        return torch.minimum(self.slope_times(low, high, distance), largest - least)
-
     def slope_times(self, low: Values, high: Values, distance: Values) -> Values:
-        """The Lipschitz constant on [low, high] times `distance`, which is 0 if that is."""
+        """The Lipschitz constant on [low, high] times `distance`, which is 0 if that is.
+
+        It bounds |f(a) - f(b)| for a, b in [low, high] at most `distance` apart, as the width of
+        the range does.
+        """
         product = self.lipschitz(low, high) * distance
         if not bool(product.sum().isnan()):
             return product

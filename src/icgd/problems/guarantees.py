@@ -86,12 +86,3 @@ class InexactDescent:
         distance = self.distance()
         at_minimiser = 2 * l1 * sqrt(n_penalised) * distance
         return at_minimiser + self.curvature.largest * distance**2 / 2
-
-
-def distance_to_minimiser(curvature: Curvature, step_size: float, change: float) -> float:
-    """At most how far a point is from the minimiser if an exact step moves it by `change`.
-
-    |w - w*| <= |w - T w| + |T w - w*| <= change + q |w - w*|; infinite without strong convexity.
-    """
-    contraction = curvature.contraction(step_size)
-    return change / (1 - contraction) if contraction < 1 else inf
