@@ -1,7 +1,13 @@
 import pytest
 
 from icgd.errors import training
-from icgd.errors.training import CheckpointError, DistributionError, SweepError, TrainingError
+from icgd.errors.training import (
+    CheckpointError,
+    DistributionError,
+    RunFolderError,
+    SweepError,
+    TrainingError,
+)
 from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
 
 MESSAGES = [
@@ -37,6 +43,11 @@ MESSAGES = [
         made(CheckpointError.other_configuration, "run/checkpoint", "settings.seed", 0, 3),
         "run/checkpoint belongs to another run: its settings.seed is 0, here it is 3. It was left "
         "as it is; go on with the old value, or train in another folder.",
+    ),
+    (
+        made(RunFolderError.in_use, "run", "4711"),
+        "run is in use by process 4711; two would overwrite each other's files. Nothing was "
+        "changed; wait until that process ends, or use another folder.",
     ),
     (
         made(TrainingError.diverged, "loss", float("nan"), 12),

@@ -15,7 +15,13 @@ from icgd.errors.runs import (
     ProofError,
 )
 from icgd.errors.settings import SettingError, ToleranceError
-from icgd.errors.training import CheckpointError, DistributionError, SweepError, TrainingError
+from icgd.errors.training import (
+    CheckpointError,
+    DistributionError,
+    RunFolderError,
+    SweepError,
+    TrainingError,
+)
 from icgd.errors.warnings import BoxWarning, DivergenceWarning, PrecisionWarning
 
 __all__ = [
@@ -37,6 +43,7 @@ __all__ = [
     "PrecisionWarning",
     "ProgramError",
     "ProofError",
+    "RunFolderError",
     "SeparableDataError",
     "SettingError",
     "SweepError",

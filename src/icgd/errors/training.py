@@ -68,6 +68,18 @@ class CheckpointError(IcgdError, ValueError):
         )
 
 
+class RunFolderError(IcgdError, RuntimeError):
+    """The folder of a run cannot be used now."""
+
+    @classmethod
+    def in_use(cls, folder: object, process: str) -> RunFolderError:
+        """`process` is the number of the process that has the folder."""
+        return cls(
+            f"{folder} is in use by process {process}; two would overwrite each other's files. "
+            "Nothing was changed; wait until that process ends, or use another folder."
+        )
+
+
 class TrainingError(IcgdError, RuntimeError):
     """A model cannot be trained, or no further."""
 
