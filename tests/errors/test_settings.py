@@ -154,9 +154,18 @@ MESSAGES = [
         "--widths must be whole numbers joined by commas, such as 4,16,1, got '4,x'.",
     ),
     (
-        made(SettingError.no_device, "cuda"),
-        "device='cuda' is not there: torch finds no CUDA device. Use device='cpu', or 'auto' to "
+        made(SettingError.no_device, "cuda:2", ["cpu", "cuda:0"]),
+        "device='cuda:2' is not there: torch finds cpu, cuda:0. Use one of these, or 'auto' to "
         "take what there is.",
+    ),
+    (
+        made(SettingError.no_precision, "mps", "float64", "dtype='float32'"),
+        "device='mps' does not compute in float64. Use dtype='float32'.",
+    ),
+    (
+        made(SettingError.uneven_parts, 4, 3),
+        "accumulate=3 does not divide the 4 tasks that a process takes in a step. Give a "
+        "batch_size that is a multiple of it for each process.",
     ),
     (
         made(SettingError.uneven_shares, 8, 3),

@@ -4,6 +4,7 @@ from icgd.errors import training
 from icgd.errors.training import (
     CheckpointError,
     DistributionError,
+    InterruptedTrainingError,
     RunFolderError,
     SweepError,
     TrainingError,
@@ -66,6 +67,16 @@ MESSAGES = [
         made(TrainingError.other_columns, ("step", "lost"), ("step", "loss")),
         "The log has columns step, loss; a row came with step, lost. measure must return the same "
         "names, in the same order, each time.",
+    ),
+    (
+        made(InterruptedTrainingError.after, 3, 9, "run"),
+        "Training was interrupted after 3 of 9 steps. The checkpoint of this step is in run; train "
+        "again alike to go on.",
+    ),
+    (
+        made(InterruptedTrainingError.after, 3, 9, None),
+        "Training was interrupted after 3 of 9 steps. Nothing was saved; with a folder it could go "
+        "on later.",
     ),
     (
         made(SweepError.failed, 1, {"seed": 0}, ZeroDivisionError("division by zero")),

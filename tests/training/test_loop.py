@@ -1,3 +1,5 @@
+import json
+import os
 import random
 import re
 import signal
@@ -9,14 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch.optim import Adam
 
 from icgd.errors import (
     CheckpointError,
     FileError,
+    InterruptedTrainingError,
+    RunFolderError,
     SettingError,
     TrainingError,
-    UnknownNameError,
 )
 from icgd.training.loop import Settings, train
 from tests.training.toy import (
@@ -259,9 +263,10 @@ def test_a_finished_run_returns_at_once(tmp_path, monkeypatch):
 
 
 def test_progress_is_told_after_every_step():
-    calls: list[tuple[int, int]] = []
-    train_toy(None, on_progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(1, 6), (2, 6), (3, 6), (4, 6), (5, 6), (6, 6)]
+    calls: list[tuple[int, int, float]] = []
+    _, log = train_toy(None, on_step=lambda *call: calls.append(call))
+    assert [call[:2] for call in calls] == [(1, 6), (2, 6), (3, 6), (4, 6), (5, 6), (6, 6)]
+    assert [calls[0][2], calls[3][2]] == log.column("loss")[:2]
 
 
 def test_measuring_may_use_gradients():
@@ -288,43 +293,127 @@ def test_a_model_without_parameters_is_refused():
         train(model, ToyTask(), SETTINGS)
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"n_steps": 0}, "n_steps must be a whole number of at least 1, got 0"),
-        ({"batch_size": -1}, "batch_size must be a whole number"),
-        ({"resample_every": 0}, "resample_every must be a whole number"),
-        ({"log_every": 0}, "log_every must be a whole number"),
-        ({"checkpoint_every": 0}, "checkpoint_every must be a whole number"),
-        ({"patience": 0}, "patience must be a whole number"),
-        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
-        ({"seed": 2**32}, "seed must be at most 4294967295"),
-        ({"learning_rate": nan}, "learning_rate must be a positive finite number, got nan"),
-        ({"clip_norm": 0.0}, r"clip_norm must be a positive finite number, got 0\.0"),
-        ({"final_learning_rate": -1.0}, "final_learning_rate must be a positive finite number"),
-    ],
-)
-def test_impossible_settings_are_named(setting, message):
-    with pytest.raises(SettingError, match=message):
-        replace(SETTINGS, **setting)
-
-
-def test_unknown_devices_and_dtypes_are_named():
-    with pytest.raises(UnknownNameError, match="Unknown device 'gpu'; known are cpu, cuda, auto"):
-        replace(SETTINGS, device="gpu")
-    with pytest.raises(UnknownNameError, match="Unknown dtype 'float16'"):
-        replace(SETTINGS, dtype="float16")
-
-
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match=r"Cannot write .*file/run: Not a directory\."):
         train_toy(tmp_path / "file" / "run")
 
 
-def test_tensorboard_needs_a_folder():
-    with pytest.raises(SettingError, match="tensorboard has no effect without folder"):
-        train_toy(None, tensorboard=True)
+def test_loggers_need_a_folder():
+    with pytest.raises(SettingError, match="loggers has no effect without folder"):
+        train_toy(None, loggers=["tensorboard"])
+
+
+def press_ctrl_c(step: int, *_: object) -> None:
+    """Press Ctrl-C in step 2, which is no step of a checkpoint."""
+    if step == 2:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_after_ctrl_c_the_step_is_whole_and_training_goes_on_with_the_same_bits(tmp_path):
+    train_toy(tmp_path / "whole")
+    text = r"interrupted after 2 of 6 steps\. The checkpoint of this step is in .*stopped"
+    with pytest.raises(InterruptedTrainingError, match=text):
+        train_toy(str(tmp_path / "stopped"), on_step=press_ctrl_c)
+    assert newest(tmp_path / "stopped").name == "checkpoint-000000002.safetensors"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    train_toy(tmp_path / "stopped")
+    assert files_of(tmp_path / "stopped").keys() >= files_of(tmp_path / "whole").keys()
+    last = "checkpoint-000000006.safetensors"
+    same = [(tmp_path / name / last).read_bytes() for name in ("whole", "stopped")]
+    assert same[0] == same[1]
+
+
+def test_ctrl_c_without_a_folder_says_that_nothing_was_saved():
+    with pytest.raises(KeyboardInterrupt, match=r"after 2 of 6 steps\. Nothing was saved"):
+        train_toy(None, on_step=press_ctrl_c)
+
+
+def test_checkpoints_may_be_written_more_often_on_the_way(tmp_path):
+    train_toy(tmp_path / "whole")
+    with pytest.raises(InterruptedTrainingError):
+        train_toy(tmp_path / "run", replace(SETTINGS, checkpoint_every=4), on_step=press_ctrl_c)
+    model, _ = train_toy(tmp_path / "run", replace(SETTINGS, checkpoint_every=1))
+    assert torch.equal(model.weight, train_toy(None)[0].weight)
+
+
+def test_a_second_training_in_a_folder_is_refused_and_harms_nothing(tmp_path):
+    def train_here_too(step: int, *_: object) -> None:
+        if step == 4:
+            train_toy(tmp_path)
+
+    with pytest.raises(RunFolderError, match=f"in use by process {os.getpid()}"):
+        train_toy(tmp_path, on_step=train_here_too)
+    model, _ = train_toy(tmp_path)
+    assert torch.equal(model.weight, train_toy(None)[0].weight)
+
+
+def test_parts_of_a_batch_have_the_gradient_of_the_whole():
+    whole = replace(SETTINGS, dtype="float64")
+    expected, log = train_toy(None, whole)
+    model, parts = train_toy(None, replace(whole, accumulate=4))
+    torch.testing.assert_close(model.weight, expected.weight, rtol=1e-13, atol=0)
+    assert parts.column("loss") == pytest.approx(log.column("loss"), rel=1e-13)
+    with pytest.raises(SettingError, match="accumulate=3 does not divide the 8 tasks"):
+        train_toy(None, replace(whole, accumulate=3))
+
+
+def test_adamw_decays_the_weights_of_every_step():
+    """A step of AdamW shortens the weights by learning_rate * weight_decay, then is Adam's."""
+    plain, _ = train_toy(None, FLOAT64)
+    decaying = replace(FLOAT64, optimizer="adamw", weight_decay=0.5)
+    decayed, _ = train_toy(None, decaying)
+    start = all_parameters(ToyModel().double())
+    expected = all_parameters(plain) - 0.1 * 0.5 * start
+    torch.testing.assert_close(all_parameters(decayed), expected, rtol=1e-14, atol=1e-15)
+    default, _ = train_toy(None, replace(FLOAT64, optimizer="adamw"))
+    expected = all_parameters(plain) - 0.1 * 0.01 * start
+    torch.testing.assert_close(all_parameters(default), expected, rtol=1e-14, atol=1e-15)
+
+
+VALIDATED = replace(SETTINGS, n_validation=10, log_every=1)
+
+
+def test_the_validation_loss_is_that_of_tasks_which_training_never_sees():
+    batch = ToyTask().sample(10, seed=0, index=2**32 - 1).to("cpu", torch.float32)
+    _, log = train_toy(None, VALIDATED)
+    with torch.no_grad():
+        expected = float(ToyTask().loss(ToyModel(), batch))
+    assert log.rows[0]["validation_loss"] == pytest.approx(expected, rel=1e-6)
+    assert log.column("loss") == train_toy(None, replace(SETTINGS, log_every=1))[1].column("loss")
+
+
+def best_step(folder: Path) -> int:
+    with safe_open(folder / "best.safetensors", framework="pt") as file:
+        return json.loads(file.metadata()["icgd_checkpoint"])["step"]
+
+
+def test_the_best_checkpoint_is_that_of_the_smallest_validation_loss(tmp_path):
+    """Steps so long that the loss grows again."""
+    settings = replace(VALIDATED, learning_rate=1.0, final_learning_rate=None, n_steps=12)
+    _, log = train_toy(tmp_path, settings)
+    losses = log.column("validation_loss")
+    assert best_step(tmp_path) == losses.index(min(losses))
+    assert 0 < best_step(tmp_path) < 12
+
+
+def test_patience_looks_at_the_validation_loss():
+    still = {"learning_rate": 1e-30, "final_learning_rate": None}
+    settings = replace(VALIDATED, n_steps=50, patience=4, **still)
+    assert len(train_toy(None, settings)[1].rows) == 5  # equal ones are no better
+
+
+def test_autocast_computes_in_bfloat16_and_keeps_the_parameters():
+    class Multiplying(ToyModel):
+        def forward(self, x, y):
+            return (x[:, -1] @ self.weight[:, None])[:, 0] + self.bias
+
+    model = Multiplying()
+    log = train(model, ToyTask(), replace(SETTINGS, autocast=True))
+    exact = train(Multiplying(), ToyTask(), SETTINGS)
+    assert model.weight.dtype == torch.float32
+    assert log.rows[0]["loss"] != exact.rows[0]["loss"]
+    assert log.rows[0]["loss"] == pytest.approx(exact.rows[0]["loss"], rel=0.02)
 
 
 def test_the_example_of_its_page_runs(monkeypatch, tmp_path, capsys):

@@ -11,9 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from icgd.errors import SettingError
-from icgd.training import parallel
 from icgd.training.loop import train
-from icgd.training.parallel import Processes, device_named, joined
+from icgd.training.parallel import Processes, joined
 from tests.training.toy import SETTINGS, ToyModel, ToyTask, files_of, forked, train_toy
 
 ROOT = Path(__file__).parents[2]
@@ -40,14 +39,14 @@ def as_one_of_two(rank: int, folder: Path) -> None:
     whole, _ = train_toy(folder / "whole")
     save_file(state_of(whole), folder / f"whole, rank {rank}")
     try:
-        train_toy(folder / "resumed", on_progress=stop_after_five)
+        train_toy(folder / "resumed", on_step=stop_after_five)
     except KeyboardInterrupt:
         train_toy(folder / "resumed")
     dist.barrier()
     dist.destroy_process_group()
 
 
-def stop_after_five(done: int, _total: int) -> None:
+def stop_after_five(done: int, _total: int, _loss: float) -> None:
     if done == 5:
         raise KeyboardInterrupt
 
@@ -112,6 +111,9 @@ def test_a_batch_is_shared_evenly_or_not_at_all():
     assert Processes(0, 4).share_of(12) == 3
     with pytest.raises(SettingError, match="batch_size=8 cannot be shared evenly by 3 processes"):
         Processes(0, 3).share_of(8)
+    assert Processes(1, 2).part_of(4, 2) == 2
+    with pytest.raises(SettingError, match="accumulate=3 does not divide the 4 tasks"):
+        Processes(1, 2).part_of(4, 3)
 
 
 def test_one_process_is_alone_and_exchanges_nothing():
@@ -122,15 +124,3 @@ def test_one_process_is_alone_and_exchanges_nothing():
     alone.wait()
     assert alone == Processes(rank=0, count=1)
     assert tensor.tolist() == [1.0, 2.0]
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_a_device_is_taken_only_if_it_is_there(monkeypatch, there):
-    monkeypatch.setattr(parallel.torch.cuda, "is_available", lambda: there)
-    assert device_named("cpu") == torch.device("cpu")
-    assert device_named("auto") == torch.device("cuda:0" if there else "cpu")
-    if there:
-        assert device_named("cuda") == torch.device("cuda:0")
-    else:
-        with pytest.raises(SettingError, match=r"device='cuda' is not there: .* device='cpu'"):
-            device_named("cuda")

@@ -18,6 +18,7 @@ from icgd.errors.settings import SettingError, ToleranceError
 from icgd.errors.training import (
     CheckpointError,
     DistributionError,
+    InterruptedTrainingError,
     RunFolderError,
     SweepError,
     TrainingError,
@@ -36,6 +37,7 @@ __all__ = [
     "FileError",
     "IcgdError",
     "InterruptedRunError",
+    "InterruptedTrainingError",
     "KernelError",
     "LayoutError",
     "MissingExtraError",

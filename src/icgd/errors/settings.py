@@ -297,10 +297,21 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
-    def no_device(cls, name: str) -> SettingError:
+    def no_device(cls, name: str, there: Sequence[str]) -> SettingError:
         return cls(
-            f"device={name!r} is not there: torch finds no CUDA device. "
-            "Use device='cpu', or 'auto' to take what there is."
+            f"device={name!r} is not there: torch finds {', '.join(there)}. "
+            "Use one of these, or 'auto' to take what there is."
+        )
+
+    @classmethod
+    def no_precision(cls, device: str, precision: str, remedy: str) -> SettingError:
+        return cls(f"device={device!r} does not compute in {precision}. Use {remedy}.")
+
+    @classmethod
+    def uneven_parts(cls, share: int, n_parts: int) -> SettingError:
+        return cls(
+            f"accumulate={n_parts} does not divide the {share} tasks that a process takes in a "
+            "step. Give a batch_size that is a multiple of it for each process."
         )
 
     @classmethod

@@ -108,6 +108,18 @@ class TrainingError(IcgdError, RuntimeError):
         )
 
 
+class InterruptedTrainingError(IcgdError, KeyboardInterrupt):
+    """The user stopped a training; the model holds its last whole step."""
+
+    @classmethod
+    def after(cls, step: int, n_steps: int, folder: object | None) -> InterruptedTrainingError:
+        """`folder` is where the checkpoint of the step is; None if there is none."""
+        kept = "Nothing was saved; with a folder it could go on later."
+        if folder is not None:
+            kept = f"The checkpoint of this step is in {folder}; train again alike to go on."
+        return cls(f"Training was interrupted after {step} of {n_steps} steps. {kept}")
+
+
 class SweepError(IcgdError, RuntimeError):
     """A configuration of a sweep failed."""
 

@@ -36,11 +36,6 @@ class AveragedBatch(Batch):
 
     covariance: Float[Tensor, "task token token"]
 
-    def to(self, device: torch.device | str, dtype: torch.dtype) -> AveragedBatch:
-        """The tasks on a device, in a precision."""
-        moved = super().to(device, dtype)
-        return AveragedBatch(moved.x, moved.y, self.covariance.to(device, dtype))
-
 
 @final
 @dataclass(frozen=True)

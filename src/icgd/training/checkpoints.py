@@ -3,7 +3,8 @@
 A file holds the model, Adam's state and the log as tensors, and the step and the configuration as
 JSON in its metadata, with a digest over everything. Nothing is pickled. The last two files are
 kept. A new one appears whole before an older one is removed, so that a kill at any time leaves a
-good one. Time and size grow with the parameters and the rows of the log.
+good one. The one of the smallest validation loss is kept beside them. Time and size grow with the
+parameters and the rows of the log.
 """
 
 from __future__ import annotations
@@ -36,8 +37,21 @@ HEADER = "icgd_checkpoint"
 KEPT = 2
 """How many files are kept: the newest, and one to fall back on if it is damaged."""
 
+BEST = "best.safetensors"
+"""The checkpoint of the smallest validation loss."""
+
 Configuration = dict[str, Any]
 """Plain JSON data that identify a training: its settings, its task, its model."""
+
+
+LATER_SETTINGS = {
+    "settings.warmup_steps": 0,
+    "settings.optimizer": "adam",
+    "settings.accumulate": 1,
+    "settings.n_validation": 0,
+    "settings.autocast": False,
+}
+"""Settings that early checkpoints do not name, and what they were."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,10 @@ class Checkpoints:
             self._good = [*self._good, path][-KEPT:]
         self.tidy()
 
+    def save_best(self, state: State) -> None:
+        """Write the state of the smallest validation loss so far, in place of the one before."""
+        _write(self.folder / BEST, state, self.configuration)
+
     def tidy(self) -> None:
         """Remove earlier checkpoints that are not kept, and unfinished files that a kill left.
 
@@ -73,7 +91,7 @@ class Checkpoints:
         """
         newest = self._good[-1:]
         old = [path for path in self._paths() if [path] < newest and path not in self._good]
-        unfinished = (".checkpoint-*.partial", ".log.*.partial")
+        unfinished = (".checkpoint-*.partial", ".log.*.partial", f".{BEST}.*.partial")
         for path in [*old, *(path for name in unfinished for path in self.folder.glob(name))]:
             with suppress(OSError):  # a file that stays does no harm
                 path.unlink()
@@ -93,10 +111,9 @@ class Checkpoints:
                 damages.append(problem)
                 paths.pop()
                 continue
-            before, now = flat(stored), flat(self.configuration)
-            require_equal(
-                paths[-1], before, now, ("settings.n_steps",) * _may_train_on(before, now)
-            )
+            before, now = (LATER_SETTINGS | flat(each) for each in (stored, self.configuration))
+            free = ("settings.checkpoint_every", *["settings.n_steps"] * _may_train_on(before, now))
+            require_equal(paths[-1], before, now, free)
             for damage in damages:
                 warnings.warn(f"{damage} Going on from {paths[-1]}.", stacklevel=2)
             self._good = paths[-KEPT:]

@@ -10,13 +10,8 @@ from io import StringIO
 from math import isfinite
 from pathlib import Path
 
-from icgd.errors import MissingExtraError, TrainingError
+from icgd.errors import TrainingError
 from icgd.weights.atomic import whole_file
-
-try:
-    from torch.utils.tensorboard import SummaryWriter
-except ImportError:  # the extra `train` is not installed
-    SummaryWriter = None
 
 Row = dict[str, float]
 """The numbers that were measured at one step, by name."""
@@ -73,33 +68,3 @@ def _written(row: Row) -> dict[str, float | int]:
 def _write(path: Path, text: str) -> None:
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-class EventFile:
-    """TensorBoard's event file of a training that starts, or continues, at some step.
-
-    Readers drop what an interrupted training wrote at that step and later.
-    """
-
-    def __init__(self, folder: Path, first_step: int) -> None:
-        if SummaryWriter is None:
-            raise MissingExtraError.of("tensorboard", "train", "Logging for TensorBoard")
-        self._writer = SummaryWriter(str(folder), purge_step=first_step)
-        self._next = first_step
-
-    def write(self, log: Log) -> None:
-        """Append the rows that are not there yet, and flush them to the disk."""
-        for row in log.rows:
-            if row["step"] >= self._next:
-                self._append(row)
-        self._writer.flush()
-
-    def _append(self, row: Row) -> None:
-        step = int(row["step"])
-        for name, value in row.items():
-            if name != "step":
-                self._writer.add_scalar(name, value, step)
-        self._next = step + 1
-
-    def close(self) -> None:
-        self._writer.close()

@@ -29,6 +29,12 @@ class Processes:
             raise SettingError.uneven_shares(batch_size, self.count)
         return batch_size // self.count
 
+    def part_of(self, share: int, n_parts: int) -> int:
+        """How many tasks of its share a process takes at a time, in `n_parts` equal parts."""
+        if share % n_parts:
+            raise SettingError.uneven_parts(share, n_parts)
+        return share // n_parts
+
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its mean over the processes; every process gets the same bits.
 
@@ -64,16 +70,3 @@ def joined(device: torch.device) -> Processes:
     if not dist.is_initialized():
         return Processes()
     return Processes(dist.get_rank(), dist.get_world_size())
-
-
-def device_named(name: str) -> torch.device:
-    """The device called "cpu", "cuda" or "auto", which means cuda if there is one.
-
-    Each process of a machine gets a graphics card of its own.
-    """
-    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise SettingError.no_device(name)
-    under_torchrun = dist.is_available() and dist.is_torchelastic_launched()
-    return torch.device("cuda", dist.get_node_local_rank() if under_torchrun else 0)

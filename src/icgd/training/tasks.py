@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import final
 
 import numpy as np
@@ -20,16 +20,35 @@ LARGEST_SEED = 2**32 - 1
 """The largest seed: the seed sequence reads each number as one word of 32 bits."""
 
 
+VALIDATION_INDEX = LARGEST_SEED
+"""The number of the batch for validation, which training never reaches."""
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Many tasks at once: each has its examples first and its query last, with the true label."""
+    """Many tasks at once: each has its examples first and its query last, with the true label.
+
+    A label is a number or, with a last axis, a vector. A subclass may hold further tensors.
+    """
 
     x: Float[Tensor, "task token input_width"]
-    y: Float[Tensor, "task token"]
+    y: Float[Tensor, "task token *output_width"]
+
+    def __len__(self) -> int:
+        """The number of tasks."""
+        return len(self.x)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
         """The tasks on a device, in a precision."""
-        return Batch(self.x.to(device, dtype), self.y.to(device, dtype))
+        return type(self)(*(tensor.to(device, dtype) for tensor in self._tensors()))
+
+    def split(self, n_tasks: int) -> list[Batch]:
+        """The same tasks in parts of `n_tasks`; the last part may have fewer."""
+        parts = zip(*(tensor.split(n_tasks) for tensor in self._tensors()), strict=True)
+        return [type(self)(*part) for part in parts]
+
+    def _tensors(self) -> list[Tensor]:
+        return [getattr(self, field.name) for field in fields(self)]
 
 
 def generator_of(seed: int, index: int, shard: int = 0) -> np.random.Generator:
@@ -54,6 +73,10 @@ class AbstractTask(ABC):
         The same arguments give the same bits (to rounding, if torch runs with other threads);
         another seed, index or shard gives independent draws.
         """
+
+    def validation(self, n_tasks: int, *, seed: int) -> Batch:
+        """Tasks that training never sees; a law draws them from a stream of their own."""
+        return self.sample(n_tasks, seed=seed, index=VALIDATION_INDEX)
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:

@@ -1,0 +1,72 @@
+"""Devices by name, and what they can compute in."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from icgd.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a model computes, and whether it does so in bfloat16 where torch deems it safe."""
+
+    place: torch.device
+    uses_bfloat16: bool = False
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """A block in which the model computes."""
+        return torch.autocast(self.place.type, torch.bfloat16, enabled=self.uses_bfloat16)
+
+
+def device_named(name: str, dtype: str = "float32", *, autocast: bool = False) -> Device:
+    """The device called "cpu", "cuda", "cuda:1", "mps", or "auto", which takes what there is.
+
+    Raises `SettingError` if it is not there, or if it lacks the precision.
+    """
+    place = _place(name)
+    if place.type == "mps" and dtype == "float64":
+        raise SettingError.no_precision(name, "float64", "dtype='float32'")
+    if autocast and not _has_bfloat16(place):
+        raise SettingError.no_precision(name, "bfloat16", "autocast=False")
+    return Device(place, autocast)
+
+
+def _place(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if _has_mps() else "cpu"
+    kind, _, number = name.partition(":")
+    if kind == "mps" and not _has_mps():
+        raise SettingError.no_device(name, _there())
+    if kind != "cuda":
+        return torch.device(kind)
+    chosen = int(number) if number else _own_card()
+    if chosen >= torch.cuda.device_count():
+        raise SettingError.no_device(name, _there())
+    return torch.device("cuda", chosen)
+
+
+def _own_card() -> int:
+    """The graphics card of this process: under torchrun each process of a machine has its own."""
+    under_torchrun = dist.is_available() and dist.is_torchelastic_launched()
+    return dist.get_node_local_rank() if under_torchrun else 0
+
+
+def _has_mps() -> bool:
+    return torch.backends.mps.is_available()
+
+
+def _has_bfloat16(place: torch.device) -> bool:
+    if place.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    return bool(torch.amp.is_autocast_available(place.type))
+
+
+def _there() -> list[str]:
+    """The names of all devices that are there."""
+    cards = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return ["cpu", *cards, *(["mps"] if _has_mps() else [])]

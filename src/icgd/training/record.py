@@ -1,0 +1,81 @@
+"""The folder of a training: its checkpoints, its logs, its loggers, and its lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from icgd.errors import TrainingError
+from icgd.training.checkpoints import Checkpoints
+from icgd.training.lock import locked
+from icgd.training.loggers import AbstractLogger, MakeLogger
+from icgd.training.logs import write_csv, write_json
+from icgd.training.training_run import TrainingRun
+
+
+@contextmanager
+def recorded(
+    training: TrainingRun, folder: Path, loggers: Sequence[MakeLogger] = ()
+) -> Iterator[Record]:
+    """Keep a training in its folder while the block runs; what the folder holds is continued.
+
+    The first process locks and writes the folder. At the end the whole log is written, also if
+    training diverged: its last rows tell why.
+    """
+    with locked(folder) if training.processes.rank == 0 else nullcontext():
+        record = Record(training, folder, loggers)
+        try:
+            yield record
+        except TrainingError:
+            record.finish()
+            raise
+        finally:
+            record.close()
+        record.finish()
+
+
+class Record:
+    """The files of a training, which its first process writes."""
+
+    def __init__(self, training: TrainingRun, folder: Path, loggers: Sequence[MakeLogger]) -> None:
+        self.training, self.folder = training, folder
+        self.writes = training.processes.rank == 0
+        self._checkpoints = Checkpoints(folder, training.configuration())
+        state = self._checkpoints.load()
+        if state is not None:
+            training.resume(state)
+        training.processes.wait()  # nobody writes while another still reads
+        has_loggers = self.writes and not training.is_over
+        self._loggers = [self._begun(make) for make in loggers] if has_loggers else []
+
+    def _begun(self, make: MakeLogger) -> AbstractLogger:
+        return make(self.folder, self.training.step, self.training.configuration())
+
+    def save(self) -> None:
+        """Send the rows before the checkpoint, which counts them as logged."""
+        if self.writes:
+            for logger in self._loggers:
+                logger.write(self.training.log)
+            self._checkpoints.save(self.training.state())
+            self._write_logs()
+
+    def save_best(self) -> None:
+        """Keep this state as the best one so far."""
+        if self.writes:
+            self._checkpoints.save_best(self.training.state())
+
+    def finish(self) -> None:
+        """Write the whole log, and remove what is no longer needed."""
+        if self.writes:
+            self._write_logs()
+            self._checkpoints.tidy()
+
+    def close(self) -> None:
+        """End the loggers."""
+        for logger in self._loggers:
+            logger.close()
+
+    def _write_logs(self) -> None:
+        write_csv(self.training.log, self.folder / "log.csv")
+        write_json(self.training.log, self.folder / "log.json")

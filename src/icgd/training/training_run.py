@@ -1,0 +1,168 @@
+"""A model on its way through training: its step, its gradient, its log.
+
+Everything that a step depends on follows from its number and from what a checkpoint holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from math import inf, isfinite
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from icgd.errors import TrainingError
+from icgd.training.checkpoints import Configuration, State, restore, tensors_of
+from icgd.training.devices import Device
+from icgd.training.logs import Log
+from icgd.training.parallel import Processes
+from icgd.training.settings import Settings
+from icgd.training.tasks import AbstractTask, Batch
+
+Measure = Callable[[nn.Module], Mapping[str, float]]
+"""A function that measures further columns of the log on the model at a step."""
+
+
+class TrainingRun:
+    """A model after `step` updates, with the log so far."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: AbstractTask,
+        settings: Settings,
+        device: Device,
+        processes: Processes,
+        measure: Measure | None,
+    ) -> None:
+        self.model, self.task, self.settings = model, task, settings
+        self.device, self.processes, self.measure = device, processes, measure
+        self.share = processes.share_of(settings.batch_size)
+        self.part = processes.part_of(self.share, settings.accumulate)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise TrainingError.nothing_to_train(type(model).__name__)
+        processes.copy_from_first(list(model.state_dict().values()))
+        self.optimizer = settings.new_optimizer(self.parameters)
+        self.step, self.log, self.is_over, self.is_best = 0, Log(), False, False
+        self._batch: tuple[int, Batch] | None = None
+        self._validation: list[Batch] | None = None
+
+    def configuration(self) -> Configuration:
+        """What must be the same for a training to continue."""
+        describe = getattr(self.model, "description", None)
+        shapes = {name: list(tensor.shape) for name, tensor in self.model.state_dict().items()}
+        return {
+            "settings": asdict(self.settings),
+            "task": self.task.description(),
+            "model": describe() if describe else type(self.model).__name__,
+            "parameters": shapes,
+            "n_processes": self.processes.count,
+        }
+
+    def state(self) -> State:
+        return State(self.step, tensors_of(self.model, self.optimizer), self.log)
+
+    def resume(self, state: State) -> None:
+        """Continue from a state. The row of its step is measured again, with the same result."""
+        restore(state.tensors, self.model, self.optimizer)
+        self.step, self.log = state.step, state.log
+        self.is_over = self._ends()
+        if not self.is_over:
+            self.log = state.log.before(state.step)
+
+    def evaluate(self) -> float:
+        """Find the gradient, and add a row to the log if one is due; return the loss."""
+        is_last = self.step == self.settings.n_steps
+        is_logged = is_last or self.step % self.settings.log_every == 0
+        measured = self._measured() if is_logged else {}
+        loss, norm = self._gradient()
+        self.is_best = False
+        if is_logged:
+            rate = self.settings.learning_rate_at(self.step)
+            own = {"step": float(self.step), "loss": loss}
+            own |= {"learning_rate": rate, "gradient_norm": norm}
+            if taken := own.keys() & measured.keys():
+                raise TrainingError.taken_column(min(taken))
+            self.log = self.log.with_row({**own, **measured})
+            self.is_best = self._is_best()
+            self.is_over = self._ends()
+        return loss
+
+    def _measured(self) -> dict[str, float]:
+        """The validation loss, if there is one, and the columns of `measure`."""
+        measured = dict(self.measure(self.model)) if self.measure else {}
+        if not self.settings.n_validation:
+            return measured
+        if "validation_loss" in measured:
+            raise TrainingError.taken_column("validation_loss")
+        return {"validation_loss": self._validation_loss(), **measured}
+
+    @torch.no_grad()
+    def _validation_loss(self) -> float:
+        """The mean loss on tasks that training never sees, part by part."""
+        if self._validation is None:
+            drawn = self.task.validation(self.settings.n_validation, seed=self.settings.seed)
+            self._validation = self._placed(drawn).split(self.part)
+        self.model.eval()
+        losses = [float(self._loss(part)) * len(part) for part in self._validation]
+        self.model.train()
+        return sum(losses) / sum(map(len, self._validation))
+
+    def _gradient(self) -> tuple[float, float]:
+        """Compute the clipped gradient; return the loss, and the norm before clipping."""
+        self.optimizer.zero_grad()
+        parts = self._current_batch().split(self.part)
+        loss = torch.stack([self._add_gradient(part, len(parts)) for part in parts]).sum(0)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        self.processes.average([loss, *gradients])
+        norm = float(clip_grad_norm_(self.parameters, self.settings.clip_norm or inf))
+        for name, value in (("loss", float(loss)), ("gradient's norm", norm)):
+            if not isfinite(value):
+                raise TrainingError.diverged(name, value, self.step)
+        return float(loss), norm
+
+    def _add_gradient(self, part: Batch, n_parts: int) -> Tensor:
+        """Add the gradient of one of `n_parts` equal parts; return its share of the loss."""
+        loss = self._loss(part) / n_parts
+        loss.backward()
+        return loss.detach().reshape(1)
+
+    def _loss(self, batch: Batch) -> Tensor:
+        with self.device.autocast():
+            return self.task.loss(self.model, batch).to(self.parameters[0].dtype)
+
+    def _current_batch(self) -> Batch:
+        index = self.step // self.settings.resample_every
+        if self._batch is None or self._batch[0] != index:
+            place = {"seed": self.settings.seed, "index": index, "shard": self.processes.rank}
+            self._batch = index, self._placed(self.task.sample(self.share, **place))
+        return self._batch[1]
+
+    def _placed(self, batch: Batch) -> Batch:
+        like = self.parameters[0]
+        return batch.to(like.device, like.dtype)
+
+    def _judged(self) -> list[float]:
+        """The losses by which training is judged, row by row."""
+        return self.log.column("validation_loss" if self.settings.n_validation else "loss")
+
+    def _is_best(self) -> bool:
+        *earlier, last = self._judged()
+        return bool(self.settings.n_validation) and last < min(earlier, default=inf)
+
+    def _ends(self) -> bool:
+        """Whether the last row of the log ends the training."""
+        losses = self._judged()
+        patience = self.settings.patience or len(losses)
+        stalled = len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
+        return stalled or bool(losses and self.log.rows[-1]["step"] == self.settings.n_steps)
+
+    def update(self) -> None:
+        """Take one step of the optimizer with the gradient that is in place."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.learning_rate_at(self.step)
+        self.optimizer.step()
+        self.step += 1
