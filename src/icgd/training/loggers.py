@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
+from uuid import uuid4
 
 from icgd.errors import MissingExtraError, UnknownNameError
 from icgd.training.logs import Log, Row
@@ -102,7 +103,7 @@ class WeightsAndBiases(AbstractLogger):
         super().__init__(folder, first_step, configuration)
         if wandb is None:
             raise MissingExtraError.of("wandb", "wandb", "Logging to Weights & Biases")
-        known = _kept(folder / "wandb-run.txt", wandb.util.generate_id)
+        known = _kept(folder / "wandb-run.txt", lambda: uuid4().hex)
         self._run = wandb.init(
             dir=str(folder), name=folder.name, id=known, resume="allow", config=configuration
         )
