@@ -6,6 +6,20 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(DataError.not_finite_cell, "tasks.csv", 3, "x_2", float("nan")),
+        "tasks.csv, row 3, column 'x_2' is nan; every number must be finite. Fill the cell, or "
+        "remove the task.",
+    ),
+    (
+        made(DataError.uneven_tasks, "tasks.csv", 1.0, 4, 2.0, 5),
+        "tasks.csv: task 1 has 4 rows, but task 2 has 5. Give every task as many rows: its "
+        "examples, and last its query.",
+    ),
+    (
+        made(DataError.short_log, "run", 0),
+        "The log of run has 0 rows; a curve needs two. Train longer, or with a smaller log_every.",
+    ),
+    (
         made(DataError.smaller_than_batch, 3, 4),
         "X has 3 examples, fewer than batch_size=4 that a step takes. "
         "Give at least 4, or a smaller batch_size.",

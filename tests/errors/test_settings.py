@@ -163,6 +163,11 @@ MESSAGES = [
         "device='mps' does not compute in float64. Use dtype='float32'.",
     ),
     (
+        made(SettingError.nothing_held_out, 0.01, 20),
+        "validation_share=0.01 of 20 tasks holds none out for validation. Give a larger share, or "
+        "n_validation=0.",
+    ),
+    (
         made(SettingError.uneven_parts, 4, 3),
         "accumulate=3 does not divide the 4 tasks that a process takes in a step. Give a "
         "batch_size that is a multiple of it for each process.",

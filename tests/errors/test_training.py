@@ -5,6 +5,7 @@ from icgd.errors.training import (
     CheckpointError,
     DistributionError,
     InterruptedTrainingError,
+    OwnCodeError,
     RunFolderError,
     SweepError,
     TrainingError,
@@ -29,6 +30,19 @@ MESSAGES = [
         made(DistributionError.other_width, 4, 5),
         "The labels are a function of 4 inputs, but the covariates have 5. Give both the same "
         "width.",
+    ),
+    (
+        made(OwnCodeError.malformed, "my_data.py"),
+        "'my_data.py' names no function; expected a file or a module, a colon and a name, such as "
+        "my_data.py:draw.",
+    ),
+    (
+        made(OwnCodeError.cannot_import, "my_data.py", "NameError: name 'x' is not defined"),
+        "my_data.py cannot be imported (NameError: name 'x' is not defined).",
+    ),
+    (
+        made(OwnCodeError.no_function, "my_data.py", "drew", ["draw"]),
+        "my_data.py has no function called 'drew'. Did you mean 'draw'?",
     ),
     (
         made(CheckpointError.damaged, "run/checkpoint", "its checksum does not match"),

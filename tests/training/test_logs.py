@@ -1,11 +1,11 @@
 import csv
 import json
-from math import inf, nan
+from math import inf, isnan, nan
 
 import pytest
 
-from icgd.errors import TrainingError
-from icgd.training.logs import Log, write_csv, write_json
+from icgd.errors import DataError, TrainingError
+from icgd.training.logs import Log, read_log, write_csv, write_json
 
 LOG = Log(({"step": 0.0, "loss": 0.1 + 0.2}, {"step": 10.0, "loss": 5e-324}))
 
@@ -30,3 +30,14 @@ def test_every_row_has_the_same_columns():
     assert LOG.with_row({"step": 20.0, "loss": 1.0}).column("loss")[2] == 1.0
     with pytest.raises(TrainingError, match=r"columns step, loss; a row came with step, lost\."):
         LOG.with_row({"step": 20.0, "lost": 1.0})
+
+
+def test_a_written_log_reads_back(tmp_path):
+    strange = Log((*LOG.rows, {"step": 20.0, "loss": nan}))
+    write_json(strange, tmp_path / "log.json")
+    again = read_log(tmp_path)
+    assert again.rows[:2] == LOG.rows
+    assert isnan(again.rows[2]["loss"])
+    (tmp_path / "log.json").write_text("[{")
+    with pytest.raises(DataError, match=r"Cannot read .*log\.json: it is no log"):
+        read_log(tmp_path)

@@ -13,11 +13,13 @@ from icgd.cli.compare import compare
 from icgd.cli.compile import compile
 from icgd.cli.demo import demo
 from icgd.cli.guarantee import guarantee
+from icgd.cli.plot import plot
 from icgd.cli.reproduce import reproduce
 from icgd.cli.resources import resources
 from icgd.cli.run import run
 from icgd.cli.size import size
 from icgd.cli.theorems import theorems
+from icgd.cli.train import train
 from icgd.cli.verify import verify
 from icgd.errors import IcgdError
 
@@ -42,6 +44,8 @@ COMMANDS = (
     compare,
     theorems,
     resources,
+    train,
+    plot,
     reproduce,
 )
 for each in COMMANDS:

@@ -93,6 +93,23 @@ class DataError(IcgdError, ValueError):
         return cls(f"{where}: {cell!r} is not a number. Remove the column or encode it as numbers.")
 
     @classmethod
+    def not_finite_cell(cls, path: object, row: int, column: str, value: float) -> DataError:
+        """`row` counts from 1, without the header."""
+        return cls(
+            f"{path}, row {row}, column {column!r} is {value}; every number must be finite. "
+            "Fill the cell, or remove the task."
+        )
+
+    @classmethod
+    def uneven_tasks(
+        cls, path: object, first: float, n_first: int, other: float, n_other: int
+    ) -> DataError:
+        return cls(
+            f"{path}: task {first:g} has {n_first} rows, but task {other:g} has {n_other}. Give "
+            "every task as many rows: its examples, and last its query."
+        )
+
+    @classmethod
     def mixed_header(cls, path: object, line: int, number: str, text: str) -> DataError:
         return cls(
             f"{path}, line {line} holds numbers ({number!r}) and text ({text!r}), so it is neither "
@@ -113,6 +130,13 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def unreadable(cls, path: object, problem: str) -> DataError:
         return cls(f"Cannot read {path}: {problem}.")
+
+    @classmethod
+    def short_log(cls, name: str, n_rows: int) -> DataError:
+        return cls(
+            f"The log of {name} has {n_rows} row{'s' * (n_rows != 1)}; a curve needs two. Train "
+            "longer, or with a smaller log_every."
+        )
 
     @classmethod
     def repeated_column(cls, path: object, name: str) -> DataError:

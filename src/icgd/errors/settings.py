@@ -308,6 +308,13 @@ class SettingError(IcgdError, ValueError):
         return cls(f"device={device!r} does not compute in {precision}. Use {remedy}.")
 
     @classmethod
+    def nothing_held_out(cls, share: float, n_tasks: int) -> SettingError:
+        return cls(
+            f"validation_share={share:g} of {n_tasks} tasks holds none out for validation. Give a "
+            "larger share, or n_validation=0."
+        )
+
+    @classmethod
     def uneven_parts(cls, share: int, n_parts: int) -> SettingError:
         return cls(
             f"accumulate={n_parts} does not divide the {share} tasks that a process takes in a "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icgd.errors.base import IcgdError, at
+from icgd.errors.base import IcgdError, at, did_you_mean
 
 
 class DistributionError(IcgdError, ValueError):
@@ -39,6 +39,25 @@ class DistributionError(IcgdError, ValueError):
             f"The labels are a function of {labels} inputs, but the covariates have {covariates}. "
             "Give both the same width."
         )
+
+
+class OwnCodeError(IcgdError, ImportError):
+    """A function of the user's own cannot be used."""
+
+    @classmethod
+    def malformed(cls, reference: str) -> OwnCodeError:
+        return cls(
+            f"{reference!r} names no function; expected a file or a module, a colon and a name, "
+            "such as my_data.py:draw."
+        )
+
+    @classmethod
+    def cannot_import(cls, module: str, problem: str) -> OwnCodeError:
+        return cls(f"{module} cannot be imported ({problem}).")
+
+    @classmethod
+    def no_function(cls, module: str, name: str, known: Sequence[str]) -> OwnCodeError:
+        return cls(f"{module} has no function called {name!r}.{did_you_mean(name, known)}")
 
 
 class CheckpointError(IcgdError, ValueError):

@@ -1,1 +1,46 @@
-"""Learnt models: data, the training loop, and measures of what training found."""
+"""Learnt models: data, the training loop, and measures of what training found.
+
+What a user needs stands here; each name is explained where it is defined.
+"""
+
+from icgd.training.averaged import AveragedTask
+from icgd.training.config import Config, read_config
+from icgd.training.configured import Trained, train_config
+from icgd.training.covariates import Ellipsoid, Gaussian, GaussianMixture
+from icgd.training.labels import KernelProcess, LinearFunctions, ReluNetworks
+from icgd.training.loggers import AbstractLogger
+from icgd.training.logs import Log, read_log
+from icgd.training.loop import train
+from icgd.training.models import KernelTransformer
+from icgd.training.own_data import GeneratedTask, TaskTable
+from icgd.training.settings import Settings
+from icgd.training.similarity import similarity
+from icgd.training.sweeps import sweep
+from icgd.training.tasks import AbstractTask, Batch, InContextTask
+
+__all__ = [
+    "AbstractLogger",
+    "AbstractTask",
+    "AveragedTask",
+    "Batch",
+    "Config",
+    "Ellipsoid",
+    "Gaussian",
+    "GaussianMixture",
+    "GeneratedTask",
+    "InContextTask",
+    "KernelProcess",
+    "KernelTransformer",
+    "LinearFunctions",
+    "Log",
+    "ReluNetworks",
+    "Settings",
+    "TaskTable",
+    "Trained",
+    "read_config",
+    "read_log",
+    "similarity",
+    "sweep",
+    "train",
+    "train_config",
+]

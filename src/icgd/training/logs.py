@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import StringIO
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 
-from icgd.errors import TrainingError
+from icgd.errors import DataError, TrainingError
 from icgd.weights.atomic import whole_file
 
 Row = dict[str, float]
@@ -40,6 +40,22 @@ class Log:
     def before(self, step: int) -> Log:
         """The rows of the steps before `step`."""
         return Log(tuple(row for row in self.rows if row["step"] < step))
+
+
+def read_log(folder: Path | str) -> Log:
+    """The log in a run's folder."""
+    path = Path(folder) / "log.json"
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return Log(tuple({name: _number(row[name]) for name in row} for row in rows))
+    except OSError as problem:
+        raise DataError.unreadable(path, problem.strerror or str(problem)) from None
+    except (ValueError, TypeError) as problem:
+        raise DataError.unreadable(path, f"it is no log ({problem})") from None
+
+
+def _number(value: float | int | None) -> float:
+    return nan if value is None else float(value)
 
 
 def write_csv(log: Log, path: Path) -> None:

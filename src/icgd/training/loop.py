@@ -6,7 +6,7 @@ training that is killed, at whatever moment, ends with the same bits as one that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,13 +38,15 @@ def train(
     measure: Measure | None = None,
     on_step: OnStep | None = None,
     loggers: Sequence[str | MakeLogger] = (),
+    texts: Mapping[str, str] | None = None,
 ) -> Log:
     """Train `model` in place.
 
     With a `folder`, checkpoints and logs are kept there, and an interrupted training continues
     where it stopped; under torchrun every process must see that folder. `measure` adds columns to
     the log. `loggers` receive the rows too: "tensorboard", "wandb", "mlflow", or an
-    `AbstractLogger` of your own. The forward pass must draw no random numbers.
+    `AbstractLogger` of your own. `texts` are files that the folder gets when training begins, by
+    name. The forward pass must draw no random numbers.
 
     Raises `InterruptedTrainingError`, which is a KeyboardInterrupt, after Ctrl-C: the step that was
     under way is whole, and a folder has its checkpoint.
@@ -60,6 +62,7 @@ def train(
         _take_steps(training, None, on_step)
     else:
         with recorded(training, Path(folder), makers) as record:
+            record.keep(texts or {})
             _take_steps(training, record, on_step)
     return training.log
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from icgd.training.lock import locked
 from icgd.training.loggers import AbstractLogger, MakeLogger
 from icgd.training.logs import write_csv, write_json
 from icgd.training.training_run import TrainingRun
+from icgd.weights.atomic import whole_file
 
 
 @contextmanager
@@ -51,6 +52,12 @@ class Record:
 
     def _begun(self, make: MakeLogger) -> AbstractLogger:
         return make(self.folder, self.training.step, self.training.configuration())
+
+    def keep(self, texts: Mapping[str, str]) -> None:
+        """Write these texts into the folder, as files of these names."""
+        for name, text in texts.items() if self.writes else ():
+            with whole_file(self.folder / name) as temporary:
+                temporary.write_text(text, encoding="utf-8")
 
     def save(self) -> None:
         """Send the rows before the checkpoint, which counts them as logged."""

@@ -82,7 +82,9 @@ class Settings:
         if self.weight_decay is not None and self.optimizer != "adamw":
             raise SettingError.without("weight_decay", 'optimizer="adamw"')
         if not isinstance(self.autocast, bool):
-            raise SettingError.wrong_kind("autocast", self.autocast, "true or false")
+            raise SettingError.wrong_kind(
+                "autocast", self.autocast, "a truth value (true or false)"
+            )
         if not is_device(self.device):
             raise UnknownNameError.of("device", self.device, known=DEVICES)
         dtype_named(self.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
+from statistics import fmean
 from typing import final
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from icgd.errors import DistributionError
+from icgd.errors import DataError, DistributionError
 from icgd.problems.settings import count, instance
 from icgd.training.covariates import AbstractCovariates
 from icgd.training.labels import AbstractLabels
@@ -87,19 +88,34 @@ class AbstractTask(ABC):
         """Plain data that identifies the task; a checkpoint holds it."""
 
 
+def query_loss(model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
+    """The mean of (prediction - label of the query)^2 over the tasks and the label's entries."""
+    prediction: Tensor = model(batch.x, batch.y)
+    if prediction.shape != batch.y[:, -1].shape:
+        expected = f"{tuple(batch.y[:, -1].shape)}, the shape of the queries' labels"
+        raise DataError.wrong_shape("The model's prediction", prediction.shape, expected)
+    return (prediction - batch.y[:, -1]).square().mean()
+
+
 @final
 @dataclass(frozen=True)
 class InContextTask(AbstractTask):
-    """Predict the label of the query from `n_examples` examples; the loss is eq. (5) of cheng."""
+    """Predict the label of the query from `n_examples` examples; the loss is eq. (5) of cheng.
+
+    With an `output_width` above 1 a label is a vector, whose entries are independent draws of the
+    law; the loss is the mean over them.
+    """
 
     covariates: AbstractCovariates
     labels: AbstractLabels
     n_examples: int
+    output_width: int = 1
 
     def __post_init__(self) -> None:
         instance("covariates", self.covariates, AbstractCovariates)
         instance("labels", self.labels, AbstractLabels)
         count("n_examples", self.n_examples)
+        count("output_width", self.output_width)
         width = self.labels.input_width
         if width not in (None, self.covariates.input_width):
             raise DistributionError.other_width(width, self.covariates.input_width)
@@ -109,17 +125,19 @@ class InContextTask(AbstractTask):
         generator = generator_of(seed, index, shard)
         n_tokens = self.n_examples + 1
         x = self.covariates.sample(count("n_tasks", n_tasks), n_tokens, generator)
-        return Batch(x, self.labels.sample(x, generator))
+        drawn = [self.labels.sample(x, generator) for _ in range(self.output_width)]
+        return Batch(x, torch.stack(drawn, -1) if self.output_width > 1 else drawn[0])
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         """The mean of (prediction - label of the query)^2 over the tasks."""
-        prediction: Tensor = model(batch.x, batch.y)
-        return (prediction - batch.y[:, -1]).square().mean()
+        return query_loss(model, batch)
 
     def bayes_loss(self, batch: Batch) -> float | None:
         """The loss of the best predictor there is; None if it is unknown."""
-        best = self.labels.bayes(batch.x, batch.y)
-        return None if best is None else (best - batch.y[:, -1]).square().mean().item()
+        entries = batch.y.unbind(-1) if batch.y.ndim == 3 else [batch.y]
+        best = [(self.labels.bayes(batch.x, y), y) for y in entries]
+        losses = [(mean - y[:, -1]).square().mean().item() for mean, y in best if mean is not None]
+        return fmean(losses) if losses else None
 
     def description(self) -> dict[str, object]:
         """The two laws and the number of examples."""
@@ -128,4 +146,5 @@ class InContextTask(AbstractTask):
             "covariates": self.covariates.description(),
             "labels": self.labels.description(),
             "n_examples": self.n_examples,
+            **({"output_width": self.output_width} if self.output_width > 1 else {}),
         }

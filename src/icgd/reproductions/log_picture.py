@@ -1,0 +1,49 @@
+"""The picture of a training's log: its losses, and below them what else was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+from icgd.errors import DataError
+from icgd.reproductions import plotting
+from icgd.reproductions.plotting import BLUE, GREEN, ORANGE, PURPLE, RED, Axes, Figure
+from icgd.training.logs import Log
+
+LOSSES = {"loss": BLUE, "validation_loss": RED}
+"""The columns of the first panel, and their colours."""
+
+OTHERS = (GREEN, ORANGE, PURPLE, BLUE, RED)
+MOST_PANELS = 12
+"""Further columns are left out, because no one could read their panels."""
+
+
+def log_picture(log: Log, title: str) -> Figure:
+    """A panel for the losses, and one for every other column of the log."""
+    if len(log.rows) < 2:
+        raise DataError.short_log(title, len(log.rows))
+    others = [name for name in log.columns if name not in ("step", *LOSSES)][: MOST_PANELS - 1]
+    figure, panels = plotting.new_panels(1 + len(others), min(3, 1 + len(others)), 4.4, 3.2)
+    losses = [name for name in LOSSES if name in log.columns]
+    for name in losses:
+        _curve(panels[0], log, name, LOSSES[name])
+    plotting.describe(panels[0], title, "step", "loss")
+    if _all_positive(log, losses):
+        plotting.logarithmic_height(panels[0])
+    for place, name in enumerate(others):
+        _curve(panels[1 + place], log, name, OTHERS[place % len(OTHERS)])
+        plotting.describe(panels[1 + place], name.replace("_", " "), "step", "")
+    for panel in panels[1 + len(others) :]:
+        panel.set_visible(False)
+    if len(losses) > 1:
+        plotting.legend(figure, [(name.replace("_", " "), LOSSES[name]) for name in losses])
+    return figure
+
+
+def _curve(panel: Axes, log: Log, name: str, colour: str) -> None:
+    panel.plot(log.column("step"), log.column(name), color=colour, lw=1.8)
+
+
+def _all_positive(log: Log, names: Sequence[str]) -> bool:
+    values = [value for name in names for value in log.column(name) if isfinite(value)]
+    return min(values, default=0.0) > 0

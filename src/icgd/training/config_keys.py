@@ -1,0 +1,150 @@
+"""The keys of a training's config: what each is, its default, and how it is checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from os.path import relpath
+from pathlib import Path
+from typing import Any
+
+from icgd.errors import SettingError
+from icgd.problems.settings import is_sequence
+
+KINDS: dict[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "a truth value (true or false)",
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: its kind, its default (None if it may be left out), and what it means.
+
+    If `is_list`, the value is a list of that kind; an option of the shell joins it by commas.
+    `names` says that the value names a "file" relative to the config's own folder, or "code",
+    which is a Python file or a module.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    help: str
+    is_list: bool = False
+    names: str = ""
+
+    def checked(self, value: object) -> Any:
+        """The value, if it is of the key's kind."""
+        if not self.is_list:
+            return self._one(value)
+        if isinstance(value, str):
+            value = [self._parsed(part) for part in value.split(",") if part]
+        if not is_sequence(value):
+            raise SettingError.wrong_kind(self.name, value, f"a list, each {KINDS[self.kind]}")
+        return [self._one(each) for each in value]
+
+    def moved(self, value: Any, origin: Path, target: Path) -> Any:
+        """A place relative to `origin` as one relative to `target`; module names have no place."""
+        if self.is_list:
+            return [replace(self, is_list=False).moved(each, origin, target) for each in value]
+        stays = not value or not self.names or (self.names == "code" and ".py" not in value)
+        return value if stays else Path(relpath(origin / value, target)).as_posix()
+
+    def _one(self, value: object) -> Any:
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if self.kind is float and is_whole:
+            return float(value)  # type: ignore[arg-type]
+        fits = is_whole if self.kind is int else isinstance(value, self.kind)
+        if not fits:
+            raise SettingError.wrong_kind(self.name, value, KINDS[self.kind])
+        return value
+
+    def _parsed(self, part: str) -> object:
+        try:
+            return self.kind(part)
+        except ValueError:
+            raise SettingError.wrong_kind(self.name, part, KINDS[self.kind]) from None
+
+
+def _section(*keys: Key) -> dict[str, Key]:
+    return {key.name: key for key in keys}
+
+
+RUN = _section(
+    Key("folder", str, "run", "Folder of the run, which no other run may use.", names="file"),
+    Key("imports", str, [], "Python files or modules to import first.", is_list=True, names="code"),
+    Key("loggers", str, [], "Loggers beside CSV: tensorboard, wandb, mlflow.", is_list=True),
+)
+
+DATA = _section(
+    Key(
+        "tasks",
+        str,
+        None,
+        "Tasks of your own: a CSV with a column `task`, or an NPZ with x, y.",
+        names="file",
+    ),
+    Key("label_columns", str, [], "Labels in that CSV. Default: the last column.", is_list=True),
+    Key("validation_share", float, 0.1, "Share of those tasks that is held out for validation."),
+    Key("shuffle_tokens", bool, False, "Put the tokens of those tasks in a random order."),
+    Key(
+        "generator",
+        str,
+        None,
+        "Or a function that draws tasks, such as my_data.py:draw.",
+        names="code",
+    ),
+    Key("inputs", str, "gaussian", "Or a law of inputs: gaussian, ellipsoid, mixture ..."),
+    Key("spectrum", float, [], "Eigenvalues of its covariance. Default: all 1.", is_list=True),
+    Key("n_clusters", int, 2, "Clusters of a mixture."),
+    Key("labels", str, "linear", "... and of labels: linear, relu-network, or a kernel's name."),
+    Key("hidden_width", int, 20, "Hidden units of a relu-network."),
+    Key("input_width", int, 5, "Entries of an input."),
+    Key("output_width", int, 1, "Entries of a label, which are independent."),
+    Key("n_examples", int, 20, "Examples in a prompt."),
+    Key("average_labels", bool, False, "Average the loss over labels in closed form."),
+)
+
+MODEL = _section(
+    Key(
+        "factory",
+        str,
+        None,
+        "A function that makes your own model, such as my_model.py:make.",
+        names="code",
+    ),
+    Key("kernels", str, ["linear"], "Or a kernel transformer: a kernel a head.", is_list=True),
+    Key("n_layers", int, 3, "Its layers."),
+    Key("transform_inputs", bool, False, "Whether its layers change the inputs too."),
+    Key("model_seed", int, 0, "The seed of its first weights."),
+)
+
+TRAINING = _section(
+    Key("n_steps", int, 1000, "Updates of the model."),
+    Key("batch_size", int, 256, "Tasks in a batch, in all processes together."),
+    Key("learning_rate", float, 0.01, "Learning rate."),
+    Key("final_learning_rate", float, None, "It falls to this along a cosine. Default: constant."),
+    Key("warmup_steps", int, 0, "Steps in which the learning rate rises from 0."),
+    Key("optimizer", str, "adam", "adam or adamw."),
+    Key("weight_decay", float, None, "Decay of adamw. Default: 0.01."),
+    Key("clip_norm", float, None, "Longer gradients are shortened to this. Default: none."),
+    Key("accumulate", int, 1, "Parts in which the gradient of a batch is gathered."),
+    Key("resample_every", int, 1, "Steps that use the same batch."),
+    Key("seed", int, 0, "The seed of all batches."),
+    Key("n_validation", int, 0, "Tasks for validation at every row of the log."),
+    Key("log_every", int, 100, "Steps between rows of the log."),
+    Key("checkpoint_every", int, 1000, "Steps between checkpoints."),
+    Key("patience", int, None, "Rows without a smaller loss after which it stops. Default: never."),
+    Key("device", str, "cpu", "cpu, cuda, cuda:1, mps or auto."),
+    Key("dtype", str, "float32", "float32 or float64."),
+    Key("autocast", bool, False, "Compute in bfloat16 where torch deems it safe."),
+)
+
+SECTIONS: dict[str, dict[str, Key]] = {
+    "": RUN,
+    "data": DATA,
+    "model": MODEL,
+    "training": TRAINING,
+}
+"""The sections of a config; the keys of the first one stand at the top of the file."""

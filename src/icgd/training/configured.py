@@ -1,0 +1,140 @@
+"""From a config to a trained model: its tasks, its model, its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from icgd.errors import SettingError, UnknownNameError
+from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.kernels import KERNELS
+from icgd.problems.settings import count, named
+from icgd.training.averaged import AveragedTask
+from icgd.training.config import Config, read_config
+from icgd.training.covariates import AbstractCovariates, Ellipsoid, Gaussian, GaussianMixture
+from icgd.training.labels import AbstractLabels, KernelProcess, LinearFunctions, ReluNetworks
+from icgd.training.logs import Log
+from icgd.training.loop import OnStep, train
+from icgd.training.models import KernelTransformer
+from icgd.training.own_data import GeneratedTask, TaskTable
+from icgd.training.references import function_named, imported
+from icgd.training.settings import Settings
+from icgd.training.tasks import AbstractTask, InContextTask
+
+CONFIG = "config.toml"
+"""The file in a run's folder that holds its whole config, defaults included."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model that a config trained, with its task, its log and its folder."""
+
+    model: nn.Module
+    task: AbstractTask
+    log: Log
+    folder: Path
+
+
+def train_config(
+    config: Config | Path | str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    on_step: OnStep | None = None,
+) -> Trained:
+    """Train the model of a config, or go on with it; `options` replace single keys of a file.
+
+    The folder gets the whole config with all defaults, as `config.toml`.
+    """
+    if not isinstance(config, Config):
+        config = read_config(config, options)
+    settings, folder = Settings(**config["training"]), config.run_folder
+    for module in config[""]["imports"]:
+        imported(module, config.folder)
+    task = task_of(config)
+    model = model_of(config, task)
+    log = train(
+        model,
+        task,
+        settings,
+        folder=folder,
+        on_step=on_step,
+        loggers=config[""]["loggers"],
+        texts={CONFIG: config.moved_to(folder).text()},
+    )
+    return Trained(model, task, log, folder)
+
+
+def task_of(config: Config) -> AbstractTask:
+    """The tasks of a config: of a table, of a function, or of a law."""
+    data = config["data"]
+    if data["tasks"] and data["generator"]:
+        raise SettingError.both("tasks", "generator")
+    if data["tasks"]:
+        return TaskTable.read(
+            config.folder / data["tasks"],
+            label_columns=data["label_columns"],
+            validation_share=data["validation_share"],
+            shuffles_tokens=data["shuffle_tokens"],
+        )
+    if data["generator"]:
+        return GeneratedTask(function_named(data["generator"], config.folder))
+    return _law_of(data)
+
+
+def _law_of(data: Mapping[str, Any]) -> AbstractTask:
+    covariates = named("law of inputs", data["inputs"], INPUTS)(data)
+    labels = _labels_of(data, covariates)
+    task = InContextTask(covariates, labels, data["n_examples"], data["output_width"])
+    return AveragedTask(task) if data["average_labels"] else task
+
+
+def _covariance(data: Mapping[str, Any]) -> Tensor:
+    width = count("input_width", data["input_width"])
+    spectrum = data["spectrum"] or [1.0] * width
+    if len(spectrum) != width:
+        raise SettingError.wrong_length("spectrum", len(spectrum), f"{width}, one for each input")
+    return torch.diag(torch.tensor(spectrum, dtype=torch.float64))
+
+
+INPUTS: dict[str, Callable[[Mapping[str, Any]], AbstractCovariates]] = {
+    "gaussian": lambda data: Gaussian(_covariance(data)),
+    "ellipsoid": lambda data: Ellipsoid(_covariance(data)),
+    "mixture": lambda data: GaussianMixture(_covariance(data), data["n_clusters"]),
+}
+"""The laws of inputs that a config may name."""
+
+
+def _labels_of(data: Mapping[str, Any], covariates: AbstractCovariates) -> AbstractLabels:
+    """The law of the labels, which are functions of the whitened inputs."""
+    name, whitening = data["labels"], covariates.whitening
+    if name == "linear":
+        return LinearFunctions(whitening)
+    if name == "relu-network":
+        return ReluNetworks(data["hidden_width"], whitening)
+    if name not in KERNELS:
+        known = ["linear", "relu-network", *KERNELS]
+        raise UnknownNameError.of("law of labels", name, known=list(dict.fromkeys(known)))
+    return KernelProcess(KernelMachine(covariates.input_width, name), whitening)
+
+
+def model_of(config: Config, task: AbstractTask) -> nn.Module:
+    """The model of a config before training: your own, or a kernel transformer."""
+    model = config["model"]
+    if model["factory"]:
+        made = function_named(model["factory"], config.folder)()
+        if not isinstance(made, nn.Module):
+            made_by = f"The result of {model['factory']}"
+            raise SettingError.wrong_kind(made_by, made, "a torch module")
+        return made
+    return KernelTransformer(
+        task.sample(1, seed=0, index=0).x.shape[-1],
+        model["n_layers"],
+        tuple(model["kernels"]),
+        transforms_covariates=model["transform_inputs"],
+        seed=count("model_seed", model["model_seed"], least=0),
+    )

@@ -1,0 +1,51 @@
+"""Names of your own functions in a config file, such as "my_data.py:draw"."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module, util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from icgd.errors import OwnCodeError
+
+
+def imported(module: str, folder: Path) -> ModuleType:
+    """The module of this name, or of this file; a relative path starts at `folder`.
+
+    A file is run once and then known by its path.
+    """
+    try:
+        return _of_file(folder / module) if module.endswith(".py") else import_module(module)
+    except Exception as problem:  # whatever the user's code raises
+        reason = f"{type(problem).__name__}: {problem}"
+        raise OwnCodeError.cannot_import(module, reason) from problem
+
+
+def function_named(reference: str, folder: Path) -> Any:
+    """The function that a reference such as "my_data.py:draw" or "package.module:draw" names."""
+    module, separator, name = reference.rpartition(":")
+    if not separator or not name.isidentifier():
+        raise OwnCodeError.malformed(reference)
+    found = imported(module, folder)
+    if not callable(getattr(found, name, None)):
+        known = [each for each in vars(found) if callable(vars(found)[each])]
+        raise OwnCodeError.no_function(module, name, known)
+    return getattr(found, name)
+
+
+def _of_file(path: Path) -> ModuleType:
+    known = str(path.resolve())
+    if known not in sys.modules:
+        spec = util.spec_from_file_location(known, path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{path} is no Python file")
+        module = util.module_from_spec(spec)
+        sys.modules[known] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[known]
+            raise
+    return sys.modules[known]

@@ -1,0 +1,66 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from icgd.training.config import read_config
+from icgd.training.config_keys import SECTIONS
+
+SMALL = ["--n-steps", "4", "--batch-size", "4", "--log-every", "2", "--n-examples", "3"]
+
+
+def test_every_key_is_an_option(command):
+    shown = command("train", "--help").stdout
+    for keys in SECTIONS.values():
+        for name in keys:
+            assert f"--{name.replace('_', '-')}" in shown
+
+
+def test_options_alone_train_and_say_what_came_out(command):
+    shown = command("train", *SMALL, "--kernels", "linear", "--folder", "out").stdout
+    assert "first row" in shown
+    assert "Saved out; draw its log with: icgd plot out" in shown
+    rows = json.loads(Path("out/log.json").read_text())
+    assert f"{rows[-1]['loss']:.6g}" in shown
+    data = json.loads(command("train", *SMALL, "--folder", "out", "--json").stdout)
+    assert data["last"]["loss"] == rows[-1]["loss"]
+
+
+def test_a_config_with_every_default_is_written_and_trains(command):
+    assert "Saved run.toml" in command("train", *SMALL, "--init", "run.toml").stdout
+    assert not Path("run").exists()
+    assert read_config("run.toml")["training"]["n_steps"] == 4
+    command("train", "run.toml", "--n-steps", "2")
+    assert read_config("run/config.toml")["training"]["n_steps"] == 2
+
+
+def test_a_truth_value_may_be_turned_off_again(command):
+    Path("run.toml").write_text("[data]\naverage_labels = true\n")
+    command("train", "run.toml", *SMALL, "--no-average-labels")
+    assert read_config("run/config.toml")["data"]["average_labels"] is False
+
+
+def test_ctrl_c_says_what_was_saved_and_the_same_command_goes_on(command):
+    """`command` makes the folder; the process is one of its own, as Ctrl-C ends it."""
+    line = [sys.executable, "-m", "icgd.cli.app", "train", "--n-steps", "100000"]
+    line += ["--batch-size", "2", "--n-examples", "2", "--n-layers", "1"]
+    started = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=os.environ)
+    while not list(Path().glob("run/checkpoint-*")):
+        assert started.poll() is None, started.stderr.read()
+    started.send_signal(signal.SIGINT)
+    _, said = started.communicate()
+    assert started.returncode == 130
+    assert "of 100000 steps. The checkpoint of this step is in run; train again" in said
+    assert "Traceback" not in said
+    assert not Path("run/.lock").exists()
+
+
+def test_wrong_input_is_refused_in_one_line(command):
+    said = command("train", "--folder", "a", "--device", "cuda:5").refusal()
+    assert said.startswith("device='cuda:5' is not there")
+    Path("run.toml").write_text("[training]\nbatchsize = 3\n")
+    assert "Did you mean 'batch_size'?" in command("train", "run.toml").refusal()
+    assert command("train", "none.toml").refusal().startswith("Cannot read none.toml")
+    assert not Path("a").exists()

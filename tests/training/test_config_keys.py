@@ -1,0 +1,68 @@
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+
+from icgd.errors import SettingError
+from icgd.training.config_keys import SECTIONS, TRAINING, Key
+from icgd.training.settings import Settings
+
+
+def test_every_setting_of_training_is_a_key_with_the_same_default():
+    own = {field.name: field.default for field in fields(Settings)}
+    assert TRAINING.keys() == own.keys()
+    required = {name for name, default in own.items() if default is MISSING}
+    assert required == {"n_steps", "batch_size", "learning_rate"}
+    for name in own.keys() - required:
+        assert TRAINING[name].default == own[name], name
+
+
+def test_no_name_stands_in_two_sections():
+    names = [name for keys in SECTIONS.values() for name in keys]
+    assert len(names) == len(set(names))
+    assert all(
+        key.help.endswith((".", "...")) for keys in SECTIONS.values() for key in keys.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        (Key("a", float, None, ""), 3, 3.0),
+        (Key("a", int, None, ""), 3, 3),
+        (Key("a", str, [], "", is_list=True), "x,y", ["x", "y"]),
+        (Key("a", float, [], "", is_list=True), "1,2.5", [1.0, 2.5]),
+        (Key("a", float, [], "", is_list=True), [1, 2.5], [1.0, 2.5]),
+    ],
+)
+def test_values_of_the_right_kind_are_taken(key, value, expected):
+    assert key.checked(value) == expected
+    assert type(key.checked(value)) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (Key("a", int, None, ""), 3.0, "a must be a whole number, got 3.0"),
+        (Key("a", int, None, ""), True, "a must be a whole number, got True"),
+        (Key("a", bool, None, ""), "yes", "a must be a truth value (true or false), got 'yes'"),
+        (Key("a", str, None, ""), 3, "a must be a text, got 3"),
+        (Key("a", str, [], "", is_list=True), 3, "a must be a list, each a text, got 3"),
+        (Key("a", float, [], "", is_list=True), "1,x", "a must be a number, got 'x'"),
+    ],
+)
+def test_values_of_another_kind_are_refused(key, value, message):
+    with pytest.raises(SettingError, match=re.escape(message)):
+        key.checked(value)
+
+
+def test_files_move_with_the_config_and_modules_do_not():
+    file, code = (Key("a", str, None, "", names=names) for names in ("file", "code"))
+    origin, target = Path("/a/b"), Path("/a/c/d")
+    assert file.moved("tasks", origin, target) == "../../b/tasks"
+    assert code.moved("mine.py:draw", origin, target) == "../../b/mine.py:draw"
+    assert code.moved("package.mine:draw", origin, target) == "package.mine:draw"
+    assert file.moved(None, origin, target) is None
+    many = Key("a", str, [], "", is_list=True, names="code")
+    assert many.moved(["mine.py", "math"], origin, target) == ["../../b/mine.py", "math"]
