@@ -16,7 +16,12 @@ from icgd.errors.runs import (
 )
 from icgd.errors.settings import SettingError, ToleranceError
 from icgd.errors.training import CheckpointError, DistributionError, SweepError, TrainingError
-from icgd.errors.warnings import BoxWarning, DivergenceWarning, PrecisionWarning
+from icgd.errors.warnings import (
+    BoxWarning,
+    DivergenceWarning,
+    EstimateWarning,
+    PrecisionWarning,
+)
 
 __all__ = [
     "BoxWarning",
@@ -26,6 +31,7 @@ __all__ = [
     "DistributionError",
     "DivergenceWarning",
     "DomainError",
+    "EstimateWarning",
     "ExportError",
     "FileError",
     "IcgdError",
