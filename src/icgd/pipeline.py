@@ -15,7 +15,7 @@ from icgd.certificates.linear_bound import LinearBounds
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
 from icgd.certificates.prediction_bounds import at_end, prediction_errors
-from icgd.certificates.rigorous import rigorous_trajectory
+from icgd.certificates.rigorous import require_enclosable, rigorous_trajectory
 from icgd.choice import choose
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
@@ -88,6 +88,8 @@ def verify(
     instance("compiled", compiled, Compiled)
     task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
     problem, program = compiled.problem, compiled.program
+    if rigorous:
+        require_enclosable(problem, task, program.n_steps)
     running, bounding, enclosing = (_part(on_progress, part, 2 + rigorous) for part in range(3))
     run = compiled.run_task(task, backend=backend, on_progress=running)
     history, real = run.parameters, problem.oracle.train(task, program.n_steps)
