@@ -60,7 +60,7 @@ class _Facts:
     @classmethod
     def stated(cls, kernel: Kernel, radius: float, width: int, how: Arithmetic) -> _Facts:
         slope, bound = kernel.stated("lipschitz", radius), kernel.stated("bound", radius)
-        return cls(slope, bound, (kernel.rounding + width) * how.roundoff)
+        return cls(slope, bound, _units(kernel, width) * how.roundoff)
 
     def error(self, values: Tensor, off: Tensor, size: Tensor) -> Tensor:
         """The error of `values` at points whose norms add up to `size`, and whose errors to `off`.
@@ -120,9 +120,17 @@ def largest_own(kernel: Kernel, radius: float, width: int) -> float:
     if kernel.bound is not None or kernel.lipschitz is None:
         return kernel.stated("bound", radius)
     origin = torch.zeros(1, width, dtype=torch.float64)
-    at_origin = abs(float(kernel.function(origin, origin)))
-    exact = (1 + (kernel.rounding + width) * UNIT_ROUNDOFF) * at_origin
+    try:
+        at_origin = abs(float(kernel.matrix(origin, origin)))
+    except KernelError:  # it is not defined there
+        return inf
+    exact = (1 + _units(kernel, width) * UNIT_ROUNDOFF) * at_origin
     return ROOM * (exact + 2 * kernel.stated("lipschitz", radius) * radius)
+
+
+def _units(kernel: Kernel, width: int) -> float:
+    """The units of roundoff that a kernel is off by; two more are for the head's weight."""
+    return kernel.rounding + width + 2
 
 
 def worst_own_error(
@@ -145,19 +153,28 @@ def _facts(kernel: Kernel, values: _Values, radius: float, how: Arithmetic) -> _
 
 
 def _require_as_stated(kernel: Kernel, values: _Values, facts: _Facts, how: Arithmetic) -> None:
-    nothing, size = torch.zeros_like(values.kernel), values.size
-    rounding = facts.error(values.kernel, nothing, size)
+    rounding = facts.error(values.kernel, torch.zeros_like(values.kernel), values.size)
     if index := first_set(values.kernel.abs() > facts.returned):
         value = values.kernel[tuple(index)].item()
         raise KernelError.beyond_bound(kernel.name, index, value, facts.largest)
     for side in (values, values.mirrored):
         _require_slope(kernel, side, facts, 2 * float(rounding.max()))
+    _require_pairs(kernel, values, rounding)
+    _require_rounding(kernel, values, facts, how)
+
+
+def _require_pairs(kernel: Kernel, values: _Values, rounding: Tensor) -> None:
+    """The kernel of a pair is the same if the other examples are not there."""
     alone = kernel.matrix(values.left, values.right[..., :1, :])
     if index := first_set((alone - values.kernel[..., :1]).abs() > rounding[..., :1]):
         both = alone[tuple(index)].item(), values.kernel[tuple(index)].item()
         raise KernelError.not_of_two_points(kernel.name, index, *both)
-    allowed = facts.error(values.kernel, 2 * NUDGE * how.roundoff * size, size)
-    if index := first_set((change := _nudged(kernel, values, how)) > allowed):
+
+
+def _require_rounding(kernel: Kernel, values: _Values, facts: _Facts, how: Arithmetic) -> None:
+    off = 2 * NUDGE * how.roundoff * values.size
+    allowed, change = facts.error(values.kernel, off, values.size), _nudged(kernel, values, how)
+    if index := first_set(change > allowed):
         found = change[tuple(index)].item(), allowed[tuple(index)].item()
         raise KernelError.rounds_more(kernel.name, index, *found)
 
@@ -211,7 +228,7 @@ def _estimated(kernel: Kernel, values: _Values, how: Arithmetic) -> _Facts:
     found = (*_comparisons(values), *_comparisons(values.mirrored), shrunk)
     steepest = max(float((each.change / each.distance).nan_to_num(0, 0, 0).max()) for each in found)
     noise = ESTIMATE_ROOM * float(_nudged(kernel, values, how).max())
-    units = (kernel.rounding + values.left.shape[-1]) * how.roundoff
+    units = _units(kernel, values.left.shape[-1]) * how.roundoff
     return _Facts(ESTIMATE_ROOM * steepest, inf, units, noise)
 
 
