@@ -171,6 +171,8 @@ class Compiled:
             n_tokens=n_tokens,
             widest=bounds.widest,
             condition=bounds.condition,
+            stated=bounds.stated,
+            estimated=bounds.estimated,
         )
 
     def bounds_for(self, task: Task, backend: str) -> AbstractBounds:

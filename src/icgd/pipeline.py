@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 import torch
@@ -14,12 +15,12 @@ from icgd.certificates.linear_bound import LinearBounds
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
 from icgd.certificates.prediction_bounds import at_end, prediction_errors
-from icgd.certificates.rigorous import rigorous_trajectory
+from icgd.certificates.rigorous import require_enclosable, rigorous_trajectory
 from icgd.choice import choose
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import construction_for
-from icgd.errors import SettingError
+from icgd.errors import EstimateWarning, SettingError
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, instance
 from icgd.problems.task import Task
@@ -80,15 +81,21 @@ def verify(
     The real algorithm runs in float64 on the same data from the same initial weights. Predictions
     at `queries` are compared as well, with those of the real algorithm and with what is proved.
     With `rigorous` (and the extra `proofs`) exact descent in real numbers is enclosed too, and the
-    distance of the whole run from it is proved.
+    distance of the whole run from it is proved. Of a kernel of your own, what `register_kernel` was
+    told is taken for granted. It is held against the data, and `KernelError` is raised if they
+    contradict it. If it was told nothing, bounds are estimates, and `EstimateWarning` says so.
     """
     instance("compiled", compiled, Compiled)
     task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
     problem, program = compiled.problem, compiled.program
+    if rigorous:
+        require_enclosable(problem, task, program.n_steps)
     running, bounding, enclosing = (_part(on_progress, part, 2 + rigorous) for part in range(3))
     run = compiled.run_task(task, backend=backend, on_progress=running)
     history, real = run.parameters, problem.oracle.train(task, program.n_steps)
     rules = compiled.bounds_for(task, backend)
+    if rules.estimated:
+        warnings.warn(EstimateWarning.of(rules.estimated), stacklevel=2)
     bounds = rules.run(task, history, real, bounding)
     exact = rigorous_trajectory(problem, task, history, enclosing) if rigorous else None
     return Report(

@@ -47,10 +47,18 @@ class Tolerance:
     def bound(self, compiled: Compiled) -> float:
         """The largest error of a step that is proved for this run."""
         if self.task is None:
-            return compiled.certificate().domain_step
-        run = compiled.run_task(self.task)
-        bounds = compiled.bounds_for(self.task, "fused").steps(self.task, run.parameters)
+            certificate = compiled.certificate()
+            self._require_proof(certificate.estimated)
+            return certificate.domain_step
+        rules = compiled.bounds_for(self.task, "fused")
+        self._require_proof(rules.estimated)
+        bounds = rules.steps(self.task, compiled.run_task(self.task).parameters)
         return float(bounds.max()) if bounds.numel() else 0.0
+
+    def _require_proof(self, estimated: tuple[str, ...]) -> None:
+        """Raise `ToleranceError` if bounds would be estimates."""
+        if estimated:
+            raise ToleranceError.of_estimates(self.size, estimated)
 
     def _exact_within(self, compiled: Compiled) -> Compiled:
         """A run that cannot be finer, if its rounding and what it looks up are exact enough."""

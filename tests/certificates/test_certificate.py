@@ -86,5 +86,34 @@ def test_where_nothing_is_clipped_only_an_infinite_bound_says_nothing():
     assert report().certificate.says_nothing(nan)
 
 
+def test_what_rests_on_a_statement_is_in_doubt_where_it_breaks():
+    stated = replace(report().certificate, stated=("mine",))
+    assert replace(report(), certificate=stated).verdict is Verdict.HOLDS
+    broken = replace(report(step=2.1), certificate=stated)
+    assert broken.verdict is Verdict.IN_DOUBT
+    assert not broken.verdict.holds
+
+
+def test_what_rests_on_an_estimate_is_never_called_proved():
+    estimated = replace(report().certificate, estimated=("mine",), domain_step=inf)
+    found = replace(report(), certificate=estimated)
+    assert found.verdict is Verdict.HOLDS_ESTIMATED
+    assert found.verdict.holds
+    assert found.empty == ("domain_step",)
+    assert replace(report(step=2.1), certificate=estimated).verdict is Verdict.IN_DOUBT
+    for verdict in (Verdict.HOLDS_ESTIMATED, Verdict.IN_DOUBT):
+        assert "proved" not in verdict.value
+
+
+def test_an_infinite_bound_of_a_prediction_says_nothing():
+    found = replace(
+        report(),
+        prediction_errors=torch.tensor([[0.5], [0.5]]),
+        prediction_bounds=torch.tensor([[1.0], [inf]]),
+    )
+    assert found.empty == ("prediction_bounds",)
+    assert found.verdict is Verdict.HOLDS_EMPTY
+
+
 def test_verdicts_are_sentences():
     assert Verdict.HOLDS.value == "every measured error is within its proved bounds"

@@ -6,6 +6,7 @@ import torch
 import icgd
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.functional_bound import FunctionBounds
+from icgd.problems import kernels
 from tests.cases import KERNEL_CASES
 
 DOUBLE = Arithmetic.of(torch.float64, 64, "dense")
@@ -43,12 +44,18 @@ def test_no_steps_have_no_error():
     assert (bound.step, bound.trajectory) == (0.0, 0.0)
 
 
-def test_a_kernel_of_the_users_own_has_no_bound():
-    icgd.register_kernel("own-for-bounds", lambda u, w: u @ w.mT)
-    problem, case = problem_of(0.01, "own-for-bounds"), KERNEL_CASES[0]
-    report = icgd.verify(icgd.compile(problem, n_steps=2), case.x, case.y)
-    assert report.step_bounds.isinf().all()
-    assert report.step_errors.max() <= 1e-14
+def test_kernels_of_the_users_own_are_named_by_whether_something_is_stated_of_them(monkeypatch):
+    monkeypatch.setattr(kernels, "KERNELS", dict(kernels.KERNELS))
+    icgd.register_kernel("known", lambda u, w: u @ w.mT, lipschitz=lambda r: r)
+    icgd.register_kernel("unknown", lambda u, w: u @ w.mT)
+    names = ("known", "rbf", "unknown", "known")
+    machine = icgd.KernelMachine(3, tuple(icgd.KernelHead(name) for name in names))
+    problem = icgd.Problem(machine, "squared", icgd.FunctionalStep(0.01), icgd.Domain(2.0, 4.0))
+    bounds = bounds_of(problem, 2)
+    assert (bounds.stated, bounds.estimated) == (("known",), ("unknown",))
+    assert bounds.domain().trajectory == torch.inf
+    built_in = bounds_of(problem_of(0.1), 2)
+    assert (built_in.stated, built_in.estimated) == ((), ())
 
 
 @pytest.mark.parametrize("part", ["kernel", "sum"])
@@ -67,12 +74,47 @@ def test_a_wrong_layer_breaks_its_bound(part, monkeypatch):
     assert icgd.verify(compiled, case.x, case.y).verdict is icgd.Verdict.BROKEN
 
 
-def test_where_the_rounding_of_a_kernel_has_no_bound_the_bounds_of_a_run_are_infinite():
+def test_where_scores_have_no_digit_that_is_known_shares_are_still_at_most_1():
     """The scores of softmax are as large as 1e12, and float32 knows none of their digits."""
     update, domain = icgd.FunctionalStep(0.05), icgd.Domain(1e6, 0.01)
     problem = icgd.Problem(icgd.KernelMachine(2, "softmax"), "squared", update, domain)
     compiled = icgd.compile(problem, n_steps=2)
     x = torch.tensor([[1e6, -9e5], [3e5, 7e5]], dtype=torch.float64)
     report = icgd.verify(compiled, x, torch.full((2,), 0.01).double(), dtype="float32")
-    assert report.step_bounds.tolist() == report.trajectory_bounds.tolist() == [torch.inf] * 2
-    assert report.verdict.holds
+    assert report.trajectory_bounds.max() <= 0.01
+    assert report.verdict is icgd.Verdict.HOLDS
+
+
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("kernel", ["rbf", "laplace", "matern", "softmax"])
+def test_where_inputs_move_the_bounds_of_kernels_up_to_1_stay_finite(kernel, dtype, backend):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.rand(20, 3, generator=draw).double()
+    update = icgd.FunctionalStep(0.05, noise=0.1, transforms=0.02)
+    problem = icgd.Problem(icgd.KernelMachine(3, kernel), "squared", update, icgd.Domain(1.1, 2.0))
+    compiled = icgd.compile(problem, n_steps=60)
+    report = icgd.verify(compiled, x, (4 * x[:, 0]).sin(), backend=backend, dtype=dtype)
+    assert report.empty == ()
+    assert report.verdict is icgd.Verdict.HOLDS
+    unit = torch.finfo(getattr(torch, dtype)).eps
+    assert report.trajectory_bounds[4] <= 1e5 * unit, "after a few steps it says something"
+
+
+@pytest.mark.parametrize("kernel", ["linear", "exp", "polynomial"])
+def test_where_inputs_move_and_bounds_leave_the_range_they_are_no_information(kernel):
+    """The run itself stays in range: its two examples move on their own, and not for long."""
+    x = torch.tensor([[0.9, 0.2], [-0.3, 0.8]]).double()
+    update = icgd.FunctionalStep(0.01, transforms=0.3)
+    problem = icgd.Problem(icgd.KernelMachine(2, kernel), "squared", update, icgd.Domain(1.0, 1.0))
+    for n_steps in range(1, 40):
+        compiled = icgd.compile(problem, n_steps=n_steps)
+        try:
+            report = icgd.verify(compiled, x, [0.5, -0.5], queries=x[:1])
+        except (icgd.errors.OverflowedRunError, icgd.errors.KernelError):
+            break
+        for bounds in (report.step_bounds, report.trajectory_bounds, report.prediction_bounds):
+            assert not bounds.isnan().any()
+        assert report.verdict.holds
+        assert report.verdict is (icgd.Verdict.HOLDS_EMPTY if report.empty else icgd.Verdict.HOLDS)
+    assert report.empty, "infinite before the run overflows"

@@ -4,14 +4,12 @@ import pytest
 import torch
 
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.kernel_rounding import (
-    Rounded,
-    kernel_error,
-    largest_kernel,
-    worst_kernel_error,
-)
+from icgd.certificates.kernel_rounding import kernel_error, largest_kernel, worst_kernel_error
+from icgd.certificates.own_kernels import own_error
+from icgd.certificates.rounded_points import Rounded
+from icgd.problems import kernels
 from icgd.problems.kernel_machine import KernelHead
-from icgd.problems.kernels import KERNELS
+from icgd.problems.kernels import KERNELS, register_kernel
 
 SINGLE = Arithmetic.of(torch.float32, 9, "dense")
 G = ((0.7, -0.3, 0.2), (0.1, 0.9, -0.4))
@@ -65,12 +63,48 @@ def test_the_largest_kernel_is_not_rounded_below_the_kernel_itself(kernel):
     assert largest_kernel(head, x) >= float(head.matrix(x, x))
 
 
-def test_nothing_is_known_about_a_kernel_of_the_users_own():
-    KERNELS["secret"] = KERNELS["rbf"]
-    try:
-        head = KernelHead("secret")
-        x = Rounded(points(4), torch.zeros(9, 3).double())
-        assert kernel_error(head, x, x, SINGLE).isinf().all()
-        assert largest_kernel(head, x.points[:1]) == float("inf")
-    finally:
-        del KERNELS["secret"]
+def test_no_kernel_of_the_users_own_is_bounded_without_a_statement(monkeypatch):
+    monkeypatch.setattr(kernels, "KERNELS", dict(KERNELS))
+    register_kernel("secret", lambda u, w: torch.exp(-(u @ w.mT).abs()))
+    head, x = KernelHead("secret"), Rounded(points(4), torch.zeros(9, 3).double())
+    assert largest_kernel(head, x.points[:1]) == float("inf")
+    assert worst_kernel_error(head, Rounded(*(part[:1] for part in x)), SINGLE) == float("inf")
+
+
+def test_a_head_of_the_users_own_kernel_has_its_transform_and_weight(monkeypatch):
+    monkeypatch.setattr(kernels, "KERNELS", dict(KERNELS))
+    register_kernel("known", lambda u, w: torch.tanh(u @ w.mT), lipschitz=lambda r: r, bound=1.0)
+    x = Rounded(points(4), torch.full((9, 3), 1e-4).double())
+    head, moved = KernelHead("known", G, 1.5), points(4) + 1e-4
+    bound = kernel_error(head, x, x, SINGLE)
+    assert torch.allclose(bound, 1.5 * own_error(head, x, x, SINGLE), rtol=1e-9)
+    measured = (head.matrix(moved, moved) - head.matrix(x.points, x.points)).abs()
+    assert (measured <= bound).all()
+    worst = Rounded(torch.full((1, 3), 2.0).double(), torch.full((1, 3), 1e-4).double())
+    assert largest_kernel(head, worst.points) == 1.5
+    assert bound.max() <= worst_kernel_error(head, worst, SINGLE)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "laplace", "matern", "softmax"])
+@pytest.mark.parametrize("off", [10.0, 1e30, float("inf")])
+def test_what_lies_between_0_and_1_is_off_by_at_most_1_however_far_its_points_are(kernel, off):
+    x = Rounded(points(5), torch.full((9, 3), off).double())
+    assert (kernel_error(KernelHead(kernel), x, x, SINGLE) <= 1 + 1e-4).all()
+    one = Rounded(*(part[:1] for part in x))
+    assert worst_kernel_error(KernelHead(kernel), one, SINGLE) <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("shape", [0.5, 1.5, 2.5])
+def test_every_matern_kernel_is_as_steep_as_its_bound_says(shape):
+    """Pairs of points on a line, from next to each other to far apart."""
+    far = torch.linspace(0, 6, 200).double()[:, None]
+    origin, head = torch.zeros(1, 1).double(), KernelHead("matern", shape=shape)
+    double = Arithmetic.of(torch.float64, 200, "dense")
+    off = torch.full_like(far, 1e-4)
+    bound = kernel_error(
+        head, Rounded(far, off), Rounded(origin, torch.zeros(1, 1).double()), double
+    )
+    exact = head.matrix(far, origin)
+    moved = torch.maximum(*((head.matrix(far + way, origin) - exact).abs() for way in (off, -off)))
+    assert (moved <= bound).all()
+    assert (bound[2:] <= 1.1 * moved[2:] + 1e-13).all()

@@ -329,10 +329,19 @@ def test_without_python_flint_the_extra_is_named(monkeypatch):
 
 
 def test_a_kernel_of_the_users_own_is_refused():
-    icgd.register_kernel("mine for a proof", lambda u, w: u @ w.mT)
-    machine = icgd.KernelMachine(2, "mine for a proof")
-    problem = icgd.Problem(machine, "squared", icgd.FunctionalStep(0.1), icgd.Domain(1.0, 1.0))
-    compiled = icgd.compile(problem, n_steps=1)
-    with pytest.raises(SettingError, match="'mine for a proof' is a function of your own"):
-        icgd.verify(compiled, [[0.5, 0.5]], [[1.0]], rigorous=True)
+    """Before it runs, so that nobody waits for it, and whatever is stated of it."""
+
+    def never(u, w):
+        raise AssertionError
+
+    for statement in ({}, {"lipschitz": 1.0, "bound": 1.0}):
+        icgd.register_kernel("mine for a proof", never, **statement)
+        machine = icgd.KernelMachine(2, "mine for a proof")
+        problem = icgd.Problem(machine, "squared", icgd.FunctionalStep(0.1), icgd.Domain(1.0, 1.0))
+        compiled = icgd.compile(problem, n_steps=1)
+        message = "'mine for a proof' is a function of your own, which no rigorous proof can enc"
+        with pytest.raises(SettingError, match=message):
+            icgd.verify(compiled, [[0.5, 0.5]], [[1.0]], rigorous=True)
+        with pytest.raises(SettingError, match=message):
+            compiled.certify([[0.5, 0.5]], [[1.0]])
     KERNELS.pop("mine for a proof")

@@ -59,6 +59,8 @@ def test_json_holds_the_librarys_numbers(command):
         "n_tokens": 1024,
         "widest": 6.0,
         "condition": None,
+        "stated": [],
+        "estimated": [],
         "says_nothing": ["domain_trajectory"],
     }
     assert certificate.domain_trajectory >= 6.0, "two weights in the box are no farther apart"

@@ -119,6 +119,38 @@ def test_a_report_shows_the_line_of_a_paper_that_has_no_bound_of_a_step(capsys):
     assert "none" not in text
 
 
+def test_a_report_shows_what_bounds_take_for_granted_of_kernels(capsys):
+    report = icgd.verify(compiled_run(), X, Y)
+    stated = replace(report.certificate, stated=("[red]",))
+    show.print_report(replace(report, certificate=stated))
+    text = capsys.readouterr().out
+    assert "All bounds take for granted what was stated of the kernel '[red]'." in text
+    assert "its proved bounds" in text
+    show.print_certificate(stated)
+    assert "what was stated of the kernel '[red]'." in capsys.readouterr().out
+
+
+def test_a_report_never_calls_an_estimate_proved(capsys):
+    report = icgd.verify(compiled_run(), X, Y)
+    estimated = replace(report.certificate, estimated=("mine", "yours"))
+    show.print_report(replace(report, certificate=estimated))
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Nothing was stated of the kernel 'mine', 'yours': nothing is proved." in text
+    assert "and its bounds, of which (b) is an estimate" in text
+    assert "HOLDS: every measured error is within its bounds, but bounds are estimates" in text
+    assert "proved bounds" not in text
+
+
+def test_an_infinite_bound_of_predictions_is_no_information(capsys):
+    report = icgd.verify(compiled_run(), X, Y, queries=X)
+    wide = replace(report, prediction_bounds=torch.full_like(report.prediction_bounds, torch.inf))
+    show.print_report(wide)
+    assert re.search(r"predictions .* no information", capsys.readouterr().out)
+    data = show.report_data(wide)
+    assert "prediction_bounds" in data["says_nothing"]
+    assert json.loads(show.json_text(data))["largest"]["prediction_bounds"] is None
+
+
 def test_exact_functions_are_not_listed_one_by_one(capsys):
     functions = [f for f in compiled_run().program.functions if f.is_exact]
     show.print_functions(functions)

@@ -1,10 +1,13 @@
 import json
 from dataclasses import replace
 from importlib import import_module
+from math import inf
 
 import pytest
+import torch
 
 import icgd
+from icgd.problems import kernels
 from tests.cli.files import PROBLEM, compiled_run, listing, write_all
 from tests.cli.test_run import FILES, QUERIES, X, Y
 
@@ -139,3 +142,65 @@ def test_a_chain_is_compiled_run_and_verified(command, tmp_path, backend):
     assert data["paper_trajectory"][0] == data["step_bounds"][0]
     assert data["paper_trajectory"][-1] == pytest.approx(sum(data["step_bounds"]))
     assert data["beyond_paper"] is None
+
+
+OWN_DATA = "a,b,y\n0.5,0.25,1\n-0.5,0.5,0.5\n0.25,-0.75,-1\n"
+
+
+def falling(u, w):
+    return torch.exp(-torch.cdist(u, w, compute_mode="donot_use_mm_for_euclid_dist"))
+
+
+@pytest.fixture
+def verify_own(command, tmp_path, monkeypatch):
+    """`icgd verify` on a run with the kernel `falling`, of which something may be stated."""
+    monkeypatch.setattr(kernels, "KERNELS", dict(kernels.KERNELS))
+    (tmp_path / "own.csv").write_text(OWN_DATA)
+
+    def run(*options, **statement):
+        icgd.register_kernel("falling", falling, **statement)
+        machine, update = icgd.KernelMachine(2, "falling"), icgd.FunctionalStep(0.1)
+        problem = icgd.Problem(machine, "squared", update, icgd.Domain(1.0, 1.0))
+        icgd.compile(problem, n_steps=3).save(tmp_path / "own.safetensors")
+        return command("verify", "own.safetensors", "own.csv", *options)
+
+    return run
+
+
+def test_json_tells_a_statement_from_an_estimate(verify_own):
+    stated = json.loads(verify_own("--json", lipschitz=1.0, bound=1.0).stdout)
+    assert stated["verdict"] == "HOLDS"
+    assert stated["certificate"]["stated"] == ["falling"]
+    assert stated["says_nothing"] == stated["certificate"]["estimated"] == []
+    outcome = verify_own("--json")
+    data = json.loads(outcome.stdout)
+    assert outcome.code == 0
+    assert "warning: Bounds rest on Lipschitz constants of the kernel 'falling'" in outcome.stderr
+    assert data["verdict"] == "HOLDS_ESTIMATED"
+    assert data["certificate"]["estimated"] == ["falling"]
+    assert data["certificate"]["domain_step"] is None
+    assert max(data["trajectory_bounds"]) < 1e-12
+
+
+def test_infinite_bounds_are_null_in_json_and_no_information_in_words(verify_own):
+    data = json.loads(verify_own("--json", lipschitz=lambda radius: inf).stdout)
+    assert data["verdict"] == "HOLDS_EMPTY"
+    assert data["step_bounds"] == data["trajectory_bounds"] == [None] * 3
+    outcome = verify_own(lipschitz=lambda radius: inf)
+    assert outcome.code == 0
+    assert outcome.stdout.count("no information") == 4
+
+
+def test_kernels_of_the_users_own_are_refused_in_one_line(verify_own, command):
+    message = (
+        "The kernel 'falling' is a function of your own, which no rigorous proof can enclose. Use "
+        "one of icgd's kernels, or leave the rigorous proof out."
+    )
+    assert verify_own("--rigorous").refusal() == message
+    assert verify_own("--rigorous", lipschitz=1.0).refusal() == message
+    assert command("certify", "own.safetensors", "own.csv").refusal() == message
+    assert "contradicts its statement" in verify_own(lipschitz=0.1).refusal()
+    del kernels.KERNELS["falling"]
+    text = command("verify", "own.safetensors", "own.csv").refusal()
+    assert text.startswith("own.safetensors needs what is not known here: Unknown kernel 'falling'")
+    assert text.endswith("and state their constants again, before loading.")

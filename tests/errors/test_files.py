@@ -30,7 +30,7 @@ MESSAGES = [
     (
         made(FileError.unknown_name, "run.safetensors", "Unknown kernel 'mine'."),
         "run.safetensors needs what is not known here: Unknown kernel 'mine'. Register kernels of "
-        "your own with icgd.register_kernel before loading.",
+        "your own with icgd.register_kernel, and state their constants again, before loading.",
     ),
     (made(FileError.missing, "run.safetensors"), "There is no file run.safetensors."),
     (

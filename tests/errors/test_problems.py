@@ -43,6 +43,34 @@ MESSAGES = [
         "inputs with the head's transform.",
     ),
     (
+        made(KernelError.bad_constant, "mine", "bound", 1.5, -2.0),
+        "bound of kernel 'mine' is -2.0 for points of norm up to 1.5; expected a number that is "
+        "not negative. Mend the function that was given as bound.",
+    ),
+    (
+        made(KernelError.steeper, "mine", 0.5, 0.25, 1.0),
+        "Kernel 'mine' contradicts its statement: it changes by 0.5 between two points of these "
+        "data that are 0.25 apart, and lipschitz is 1. Register it with a larger lipschitz; if it "
+        "jumps, it has none: leave lipschitz out.",
+    ),
+    (
+        made(KernelError.beyond_bound, "mine", [0, 1], 2.0, 1.0),
+        "Kernel 'mine' contradicts its statement: it is 2 at [0, 1], and bound is 1. Register it "
+        "with a larger bound.",
+    ),
+    (
+        made(KernelError.rounds_more, "mine", [0, 1], 1.5e-8, 3e-14),
+        "Kernel 'mine' contradicts its statement: it changes by 1.5e-08 at [0, 1] if a point moves "
+        "by its last digits, and lipschitz and rounding allow 3e-14. Compute it without "
+        "cancellation, such as distances by torch.cdist with "
+        "compute_mode='donot_use_mm_for_euclid_dist', or register it with a larger rounding.",
+    ),
+    (
+        made(KernelError.not_of_two_points, "mine", [2, 0], 1.0, 0.25),
+        "Kernel 'mine' is no function of two points: at [2, 0] it is 1 for the pair alone and 0.25 "
+        "among the others. Constants cannot be stated of it: leave lipschitz out.",
+    ),
+    (
         made(KernelError.taken, "rbf"),
         "'rbf' is a kernel of icgd already; register yours under another name.",
     ),

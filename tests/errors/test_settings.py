@@ -48,6 +48,11 @@ MESSAGES = [
         "settings. Put it into the object: ReluStack(pieces=8, kink_width=0.5).",
     ),
     (
+        made(ToleranceError.of_estimates, 1e-6, ("mine",)),
+        "tolerance=1e-06 cannot be proved: no Lipschitz constant was stated of the kernel 'mine'. "
+        "Register it with icgd.register_kernel(..., lipschitz=...).",
+    ),
+    (
         made(ToleranceError.no_room, 1e-6, "relu-stack", 12345.0),
         "tolerance=1e-06 takes relu-stack more than 12,345 weights.",
     ),

@@ -1,10 +1,15 @@
 import pytest
 
 from icgd.errors import PrecisionWarning, warnings
-from icgd.errors.warnings import BoxWarning, DivergenceWarning
+from icgd.errors.warnings import BoxWarning, DivergenceWarning, EstimateWarning
 from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
 
 MESSAGES = [
+    (
+        made(EstimateWarning.of, ("mine", "yours")),
+        "Bounds rest on Lipschitz constants of the kernel 'mine', 'yours' that are estimated from "
+        "these data: they prove nothing. State them with icgd.register_kernel(..., lipschitz=...).",
+    ),
     (
         made(PrecisionWarning.of, "softmax-stack"),
         "This softmax-stack was compiled for float64, but its weights are used in float32, where "

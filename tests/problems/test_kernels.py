@@ -1,6 +1,7 @@
 """Kernels against scikit-learn and scipy, and what is refused."""
 
 from inspect import unwrap
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from sklearn.gaussian_process.kernels import Matern
 from sklearn.metrics import pairwise
 
 from icgd.errors import KernelError, SettingError, UnknownNameError
+from icgd.problems import kernels
 from icgd.problems.kernels import KERNELS, kernel_named, register_kernel
 
 U = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -83,6 +85,25 @@ register_unchecked = unwrap(register_kernel)
 """The function without the type checker of the tests, as users call it."""
 
 
+def stating(**constants):
+    register_unchecked("own", torch.add, **constants)
+
+
+def test_what_is_stated_of_a_kernel_is_a_number_or_follows_from_a_radius(monkeypatch):
+    monkeypatch.setattr(kernels, "KERNELS", dict(KERNELS))
+    kernel = register_kernel("known", torch.add, lipschitz=2.0, bound=lambda r: r**300)
+    assert kernel.stated("lipschitz", 9.0) == 2.0
+    assert kernel.stated("bound", 2.0) == 2.0**300
+    assert kernel.stated("bound", 1e9) == inf, "where the function overflows nothing is known"
+    assert register_kernel("unknown", torch.add).stated("lipschitz", 1.0) == inf
+    negative = register_kernel("negative", torch.add, lipschitz=lambda r: -r)
+    with pytest.raises(KernelError, match=r"lipschitz of kernel 'negative' is -2\.0 for point"):
+        negative.stated("lipschitz", 2.0)
+    worded = register_kernel("worded", torch.add, lipschitz=lambda r: "two")
+    with pytest.raises(KernelError, match="lipschitz of kernel 'worded' is 'two' for points of no"):
+        worded.stated("lipschitz", 2.0)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -96,6 +117,12 @@ register_unchecked = unwrap(register_kernel)
         (lambda: register_kernel(" ", torch.add), KernelError, "non-empty string, got ' '"),
         (lambda: register_unchecked(["own"], torch.add), KernelError, r"string, got \['own'\]"),
         (lambda: register_unchecked("own", 3), KernelError, "'own' must be a function .*, got 3"),
+        (lambda: stating(lipschitz=-1.0), SettingError, "lipschitz must be a number .* got -1.0"),
+        (lambda: stating(lipschitz=inf), SettingError, "lipschitz must be a finite number, got i"),
+        (lambda: stating(lipschitz="1"), SettingError, "lipschitz must be a finite number, got '1"),
+        (lambda: stating(lipschitz=1.0, bound=-1), SettingError, "bound must be a .*, got -1"),
+        (lambda: stating(rounding=nan), SettingError, "rounding must be a finite number, got nan"),
+        (lambda: stating(bound=1.0), SettingError, "bound has no effect without lipschitz"),
     ],
 )
 def test_wrong_kernels_are_refused(call, error, message):

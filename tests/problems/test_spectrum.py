@@ -32,6 +32,18 @@ def test_the_spectrum_has_the_smallest_and_the_largest_eigenvalue():
         spectrum(icgd.KernelMachine(3, "softmax"), LINE)
 
 
+def test_shares_whose_eigenvalues_are_not_found_have_the_largest_eigenvalue_1():
+    """Rows of softmax add up to 1; far from 0 almost every share is 0 or 1."""
+    x = torch.randn(31, 5, generator=torch.Generator().manual_seed(0)).double() + 100
+    machine = icgd.KernelMachine(5, "softmax")
+    with pytest.raises(torch.linalg.LinAlgError):
+        torch.linalg.eigvals(machine.matrix(x, x))
+    assert divergence(machine, icgd.FunctionalStep(1.9), x, 1) is None
+    found = divergence(machine, icgd.FunctionalStep(2.5), x, 1)
+    assert found.eigenvalue == pytest.approx(1.0)
+    assert found.growth == pytest.approx(1.5)
+
+
 def test_growth_is_the_product_over_the_steps():
     eigenvalues = torch.tensor([4.0, 1.0], dtype=torch.float64)
     torch.testing.assert_close(growth((0.5, 0.1), eigenvalues).tolist(), [0.6, 0.45])

@@ -4,9 +4,12 @@ import pytest
 import torch
 
 from icgd.errors import SettingError, UnknownNameError
+from icgd.problems import kernels
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
-from icgd.problems.kernels import KERNELS, kernel_named
+from icgd.problems.kernels import KERNELS, kernel_named, register_kernel
+from icgd.training.loop import Settings, train
 from icgd.training.models import KernelTransformer
+from tests.training.toy import ToyTask
 
 N_EXAMPLES, WIDTH = 4, 3
 
@@ -117,6 +120,54 @@ def test_a_seed_gives_the_same_weights_and_another_seed_others():
     ]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+def distances(u, w):
+    return torch.exp(-torch.cdist(u, w, compute_mode="donot_use_mm_for_euclid_dist"))
+
+
+OWN = {"own line": lambda u, w: u @ w.mT, "own distance": distances}
+
+
+@pytest.fixture
+def own_kernels(monkeypatch):
+    monkeypatch.setattr(kernels, "KERNELS", dict(KERNELS))
+    for name, function in OWN.items():
+        register_kernel(name, function)
+
+
+@pytest.mark.parametrize("transforms_covariates", [False, True])
+@pytest.mark.usefixtures("own_kernels")
+def test_heads_of_the_users_own_kernels_follow_the_formula(transforms_covariates):
+    model = model_of((*OWN, "softmax"), transforms_covariates)
+    x, y = (part.requires_grad_() for part in batch())
+    ours, formula = model(x, y), written_out(model, x, y)
+    assert (ours - formula).abs().max() <= 1e-12 * formula.abs().max().clamp(min=1)
+    inputs = [x, y, *model.parameters()]
+    for mine, theirs in zip(gradients(ours, inputs), gradients(formula, inputs), strict=True):
+        assert (mine - theirs).abs().max() <= 1e-10 * theirs.abs().max().clamp(min=1)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.usefixtures("own_kernels")
+def test_a_kernel_of_the_users_own_is_trained_as_its_twin_of_icgd_is(dtype):
+    settings = Settings(n_steps=60, batch_size=32, learning_rate=0.02, log_every=59, dtype=dtype)
+    losses = {}
+    for kernel in ("own line", "linear", "own distance"):
+        model = KernelTransformer(2, 2, (kernel,), transforms_covariates=True, seed=0)
+        losses[kernel] = train(model, ToyTask(), settings).column("loss")
+        assert losses[kernel][-1] < 0.8 * losses[kernel][0]
+    assert losses["own line"] == pytest.approx(losses["linear"], rel=1e-4)
+
+
+@pytest.mark.usefixtures("own_kernels")
+def test_descent_on_a_kernel_of_the_users_own_is_constructed():
+    steps, (x, y) = [0.1, 0.2], batch()
+    own, known = (
+        KernelTransformer.constructed(KernelMachine(WIDTH, name), steps)
+        for name in ("own line", "linear")
+    )
+    assert (own(x, y) - known(x, y)).abs().max() <= 1e-14
 
 
 def test_its_description_is_enough_to_make_it_again():

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 import icgd
 from icgd.errors import FileError
+from icgd.problems import kernels
 from icgd.problems.kernels import KERNELS, register_kernel
 from icgd.weights import files
 
@@ -203,6 +204,21 @@ def test_a_kernel_that_is_not_registered_is_named(tmp_path):
     del KERNELS["forgotten"]
     with pytest.raises(FileError, match="needs what is not known here: Unknown kernel 'forgotten'"):
         icgd.load(tmp_path / "run.safetensors")
+
+
+def test_what_is_stated_of_a_kernel_is_part_of_its_registration_and_not_of_a_file(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(kernels, "KERNELS", dict(KERNELS))
+    register_kernel("stated", lambda u, w: u @ w.mT, lipschitz=lambda r: r)
+    machine = icgd.KernelMachine(2, "stated")
+    problem = icgd.Problem(machine, "squared", icgd.FunctionalStep(0.1), icgd.Domain(1.0, 1.0))
+    icgd.compile(problem, n_steps=2).save(tmp_path / "run.safetensors")
+    again = icgd.load(tmp_path / "run.safetensors")
+    assert again.certificate().stated == ("stated",)
+    register_kernel("stated", lambda u, w: u @ w.mT)
+    again = icgd.load(tmp_path / "run.safetensors")
+    assert (again.certificate().stated, again.certificate().estimated) == ((), ("stated",))
 
 
 @pytest.mark.parametrize(("slot", "width"), [(0, 3), (1, 2)])

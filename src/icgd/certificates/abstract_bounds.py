@@ -81,6 +81,16 @@ class AbstractBounds(ABC):
         """The condition under which bound (a) holds, or None if it holds for every task."""
         return None
 
+    @property
+    def stated(self) -> tuple[str, ...]:
+        """The kernels of the user's own whose constants, as stated, every bound rests on."""
+        return ()
+
+    @property
+    def estimated(self) -> tuple[str, ...]:
+        """The kernels of the user's own whose constants bounds (b) estimate: they prove nothing."""
+        return ()
+
     def paper_step(self) -> float | None:
         """Bound (c): the paper's closed form for one step, repaired, if there is one."""
         return None

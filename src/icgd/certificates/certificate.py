@@ -18,12 +18,19 @@ class Verdict(Enum):
     PROMISED = "bounds proved, nothing measured yet"
     HOLDS = "every measured error is within its proved bounds"
     HOLDS_EMPTY = "every measured error is within its bounds, but a bound says nothing"
+    HOLDS_ESTIMATED = (
+        "every measured error is within its bounds, but bounds are estimates and prove nothing"
+    )
     BROKEN = "a measured error exceeds a proved bound: the construction or its lowering is wrong"
+    IN_DOUBT = (
+        "a measured error exceeds a bound that rests on what was stated or estimated of a kernel: "
+        "that is wrong, or the construction or its lowering is"
+    )
 
     @property
     def holds(self) -> bool:
         """Whether something was measured and no bound is broken."""
-        return self in (Verdict.HOLDS, Verdict.HOLDS_EMPTY)
+        return self in (Verdict.HOLDS, Verdict.HOLDS_EMPTY, Verdict.HOLDS_ESTIMATED)
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,9 @@ class Certificate:
     prompts of up to `n_tokens` tokens; `paper_step` (c) by the paper's closed form, if it has one.
     A bound of `widest` or more says nothing: clipping alone keeps weights that close together, and
     of what is not clipped nothing is known. If there is a `condition`, (a) holds under it only.
+    `stated` names the kernels of the user's own whose constants every bound takes for granted, and
+    `estimated` those whose constants were not stated: of them nothing is proved, and bounds of a
+    run are estimates.
     """
 
     domain_step: float
@@ -43,6 +53,8 @@ class Certificate:
     n_tokens: int
     widest: float = inf
     condition: str | None = None
+    stated: tuple[str, ...] = ()
+    estimated: tuple[str, ...] = ()
 
     def says_nothing(self, bound: float) -> bool:
         """Whether a bound is no smaller than what is known without it."""
@@ -101,7 +113,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """A NaN anywhere counts as broken."""
+        """A NaN anywhere counts as broken; a bound that is infinite is never broken."""
         within = [
             self.step_errors <= self.step_bounds,
             self.step_errors <= self.certificate.domain_step,
@@ -112,8 +124,11 @@ class Report:
             within.append(self.rigorous.least <= self.trajectory_bounds)
         if self.prediction_errors is not None and self.prediction_bounds is not None:
             within.append(self.prediction_errors <= self.prediction_bounds)
-        if not all(bool(part.all()) for part in within):
-            return Verdict.BROKEN
+        proved, is_within = self.certificate, all(bool(part.all()) for part in within)
+        if not is_within:
+            return Verdict.IN_DOUBT if proved.stated or proved.estimated else Verdict.BROKEN
+        if proved.estimated:
+            return Verdict.HOLDS_ESTIMATED
         return Verdict.HOLDS_EMPTY if self.empty else Verdict.HOLDS
 
     @property
@@ -122,4 +137,7 @@ class Report:
         of_run = {"step_bounds": self.step_bounds, "trajectory_bounds": self.trajectory_bounds}
         widest = self.certificate.widest
         found = [name for name, part in of_run.items() if not bool((part < widest).all())]
+        predictions = self.prediction_bounds
+        if predictions is not None and not bool(predictions.isfinite().all()):
+            found.append("prediction_bounds")
         return (*found, *self.certificate.empty)

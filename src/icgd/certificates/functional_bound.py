@@ -23,12 +23,13 @@ from torch import Tensor
 
 from icgd.backends.prompt import known_labels
 from icgd.backends.run import OnProgress
-from icgd.certificates import kernel_rounding
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.intervals import ROOM
-from icgd.certificates.kernel_rounding import Rounded, kernel_error, worst_kernel_error
+from icgd.certificates.kernel_rounding import kernel_error, largest_kernel, worst_kernel_error
+from icgd.certificates.rounded_points import Rounded
 from icgd.problems.kernel_machine import as_matrix
+from icgd.problems.kernels import Kernel
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.shapes import History, Predictions
@@ -72,12 +73,26 @@ class _Step:
         added = wrong @ transform.abs().mT
         added = added + how.sum_of(len(transform), largest @ size @ transform.abs().mT)
         error = tokens.error + added + how.sum_of(4, tokens.points.abs())
-        return Rounded(points, ROOM * error)
+        return Rounded(points, (ROOM * error).nan_to_num(nan=inf, posinf=inf))
 
 
 @dataclass(frozen=True)
 class FunctionBounds(AbstractBounds):
     """Bounds on any value of the function. The paper has no closed form: its step is exact."""
+
+    @property
+    def stated(self) -> tuple[str, ...]:
+        return tuple(kernel.name for kernel in self._own if kernel.lipschitz is not None)
+
+    @property
+    def estimated(self) -> tuple[str, ...]:
+        return tuple(kernel.name for kernel in self._own if kernel.lipschitz is None)
+
+    @property
+    def _own(self) -> list[Kernel]:
+        """The kernels of the user's own, each once."""
+        kernels = {head.kernel: head.function for head in self.problem.machine.heads}
+        return [kernel for kernel in kernels.values() if kernel.is_own]
 
     def domain(self) -> DomainBound:
         worst = _Worst(self.problem, self.how)
@@ -205,7 +220,7 @@ class _Worst:
 
     def _kernel(self) -> tuple[float, float]:
         heads = self._problem.machine.heads
-        kernel = sum(kernel_rounding.largest_kernel(head, self._inputs.points) for head in heads)
+        kernel = sum(largest_kernel(head, self._inputs.points) for head in heads)
         errors = (worst_kernel_error(head, self._inputs, self._how) for head in heads)
         return kernel, sum(errors) + self._sum(len(heads), kernel)
 

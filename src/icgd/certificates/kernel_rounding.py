@@ -13,21 +13,26 @@ here, from t on:
              six operations in p and the product, none of whose results is larger than p
 
 The constants below round that up. It is counted in units of roundoff of a kernel that is at most 1.
+Every rule counts it twice, because the oracle rounds too; tau has both roundings already. A kernel
+that lies between 0 and 1 is off by at most 1, however far its points are. For a kernel of the
+user's own see `own_kernels.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
+from math import inf, sqrt
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.intervals import UNIT_ROUNDOFF
+from icgd.certificates.intervals import ROOM, UNIT_ROUNDOFF
+from icgd.certificates.own_kernels import largest_own, own_error, worst_own_error
+from icgd.certificates.rounded_points import Rounded, moved_error, sizes_of
 from icgd.problems.function_rounding import FUNCTION_ROUNDING, LEAST_NUMBERS
-from icgd.problems.kernel_machine import KernelHead, as_matrix
+from icgd.problems.kernel_machine import KernelHead
 from icgd.problems.kernels import SHAPES
 
 EXPONENTIAL = FUNCTION_ROUNDING["exp"][0]
@@ -45,63 +50,82 @@ PRODUCT_KERNELS = {"linear", "relu", "exp", "polynomial", "softmax"}
 DISTANCE_KERNELS = {"rbf", "laplace", "matern"}
 
 
-class Rounded(NamedTuple):
-    """Points as they are in exact arithmetic, and how far each coordinate may be off."""
+class _Slope(NamedTuple):
+    """How steep a kernel of a distance is at t: steepest at `peak`, and less on either side."""
 
-    points: Tensor
-    error: Tensor
+    peak: float
+    at: Callable[[Tensor], Tensor]
+
+    def between(self, low: Tensor, high: Tensor) -> Tensor:
+        """The steepest slope between two distances."""
+        return self.at(torch.minimum(low.clamp(min=self.peak), high))
+
+
+_FALLING = _Slope(0.0, lambda t: torch.exp(-t))
+_MATERN = {
+    0.5: _FALLING,
+    1.5: _Slope(1 / sqrt(3), lambda t: 3 * t * torch.exp(-sqrt(3) * t)),
+    2.5: _Slope(
+        (1 + sqrt(5)) / (2 * sqrt(5)),
+        lambda t: 5 / 3 * t * (1 + sqrt(5) * t) * torch.exp(-sqrt(5) * t),
+    ),
+}
+
+
+def _slope_of(head: KernelHead) -> _Slope:
+    if head.kernel == "rbf":
+        return _Slope(1.0, lambda t: t * torch.exp(-t.square() / 2))
+    if head.kernel == "laplace":
+        return _FALLING
+    return _MATERN[SHAPES["matern"] if head.shape is None else head.shape]
 
 
 def kernel_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
-    """A bound on the error of `head.matrix(left, right)`, entry by entry.
-
-    It is infinite for a kernel of the user's own, about which nothing is known.
-    """
+    """A bound on the error of `head.matrix(left, right)`, entry by entry."""
     if head.kernel in PRODUCT_KERNELS:
         scores = head.moved(left.points) @ head.moved(right.points).mT
         error = _of_product(head, scores, _product_error(head, left, right, how), how)
     elif head.kernel in DISTANCE_KERNELS:
-        # No such kernel is steeper than 1, nor larger.
-        error = _distance_error(head, left, right, how) + DISTANCE_UNITS * how.roundoff
+        error = _of_distance(head, left, right, how)
     else:
-        error = left.points.new_full((*left.points.shape[:-1], right.points.shape[-2]), inf)
-    return 2 * head.weight * (error + LEAST_NUMBERS * how.least)  # twice: the oracle rounds too
-
-
-def _sizes(head: KernelHead, points: Tensor) -> Tensor:
-    """What the sizes of the terms of G u add up to, |G| |u|."""
-    if head.transform is None:
-        return points.abs()
-    return points.abs() @ as_matrix(head.transform, points).abs().mT
-
-
-def _moved_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> Tensor:
-    """How far G u may be off."""
-    width = rounded.points.shape[-1]
-    carried = _sizes(head, rounded.error)
-    return carried + how.sum_of(width, _sizes(head, rounded.points) + carried)
+        error = own_error(head, left, right, how)
+    return head.weight * (error + 2 * LEAST_NUMBERS * how.least)
 
 
 def _product_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
-    a, b = _sizes(head, left.points), _sizes(head, right.points)
-    off_a, off_b = _moved_error(head, left, how), _moved_error(head, right, how)
+    a, b = sizes_of(head, left.points), sizes_of(head, right.points)
+    off_a, off_b = moved_error(head, left, how), moved_error(head, right, how)
     carried = off_a @ b.mT + (a + off_a) @ off_b.mT
     return carried + how.sum_of(a.shape[-1], (a + off_a) @ (b + off_b).mT)
 
 
 def _distance_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
     """The error of a distance in the sum norm, which is no less than in the Euclidean one."""
-    off = _moved_error(head, left, how).sum(-1)[..., :, None]
-    off = off + _moved_error(head, right, how).sum(-1)[..., None, :]
+    off = moved_error(head, left, how).sum(-1)[..., :, None]
+    off = off + moved_error(head, right, how).sum(-1)[..., None, :]
     distance = torch.cdist(head.moved(left.points), head.moved(right.points), p=1.0)
     return off + how.sum_of(left.points.shape[-1], distance + off)
+
+
+def _of_distance(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
+    """The slope is taken twice as far around as needed, because the oracle's own t is rounded."""
+    tau = _distance_error(head, left, right, how)
+    norm = 1.0 if head.kernel == "laplace" else 2.0
+    t = torch.cdist(head.moved(left.points), head.moved(right.points), p=norm)
+    slope = _slope_of(head).between((t - 2 * tau).clamp(min=0), t + 2 * tau)
+    return _at_most_one(slope * tau) + 2 * DISTANCE_UNITS * how.roundoff
+
+
+def _at_most_one(error: Tensor) -> Tensor:
+    """The error of what lies between 0 and 1."""
+    return error.nan_to_num(nan=inf, posinf=inf).clamp(max=1)
 
 
 def _of_product(head: KernelHead, scores: Tensor, tau: Tensor, how: Arithmetic) -> Tensor:
     rules: dict[str, Callable[[], Tensor]] = {
         "linear": lambda: tau,
         "relu": lambda: tau,
-        "exp": lambda: scores.exp() * (torch.expm1(tau) + _exponential(how) * tau.exp()),
+        "exp": lambda: (scores + tau).exp() * (torch.expm1(tau) + _exponential(how)),
         "polynomial": lambda: _of_power(head, scores, tau, how),
         "softmax": lambda: _of_softmax(scores, tau, how),
     }
@@ -109,51 +133,72 @@ def _of_product(head: KernelHead, scores: Tensor, tau: Tensor, how: Arithmetic) 
 
 
 def _exponential(how: Arithmetic) -> float:
-    """The relative error of an exponential, with the rounding of its bound itself."""
-    return PRODUCT_UNITS * (how.roundoff + UNIT_ROUNDOFF)
+    """The relative error of an exponential, twice, with the rounding of its bound itself."""
+    return 2 * PRODUCT_UNITS * (how.roundoff + UNIT_ROUNDOFF)
 
 
 def _of_power(head: KernelHead, scores: Tensor, tau: Tensor, how: Arithmetic) -> Tensor:
     degree = int(SHAPES["polynomial"] if head.shape is None else head.shape)
     base = 1 + scores.abs() + tau
-    off = tau + POWER_UNITS * how.roundoff * base
-    return degree * base ** (degree - 1) * off + degree * POWER_UNITS * how.roundoff * base**degree
+    rounding = 2 * POWER_UNITS * how.roundoff
+    return (
+        degree * base ** (degree - 1) * (tau + rounding * base) + degree * rounding * base**degree
+    )
 
 
 def _of_softmax(scores: Tensor, tau: Tensor, how: Arithmetic) -> Tensor:
     """All scores of a row may move, by tau, and by rounding when the largest is subtracted."""
-    largest = tau.amax(-1, keepdim=True) + 4 * how.roundoff * scores.abs().amax(-1, keepdim=True)
+    largest = tau.amax(-1, keepdim=True) + 8 * how.roundoff * scores.abs().amax(-1, keepdim=True)
     relative = torch.expm1(2 * largest) + 2 * _exponential(how)
     share = torch.softmax(scores, dim=-1)
-    return how.sum_of(scores.shape[-1], share) + share * relative
+    moved = _at_most_one(share * relative * (1 + relative))
+    return how.sum_of(scores.shape[-1], share + moved) + moved
 
 
 def largest_kernel(head: KernelHead, points: Tensor) -> float:
     """The largest |K| of two points whose coordinates are at most those of the one in `points`."""
     if head.kernel in DISTANCE_KERNELS or head.kernel == "softmax":
         return head.weight
-    score, degree = _sizes(head, points).square().sum(), head.shape or SHAPES["polynomial"]
+    if head.kernel not in PRODUCT_KERNELS:
+        sizes = sizes_of(head, points)
+        return head.weight * largest_own(head.function, _norm(sizes), sizes.shape[-1])
+    score, degree = sizes_of(head, points).square().sum(), head.shape or SHAPES["polynomial"]
     rules: dict[str, Callable[[], Tensor]] = {
         "linear": lambda: score,
         "relu": lambda: score,
         "exp": score.exp,
         "polynomial": lambda: (1 + score) ** degree,
     }
-    return head.weight * float(rules[head.kernel]()) if head.kernel in rules else inf
+    return head.weight * float(rules[head.kernel]())
+
+
+def _norm(sizes: Tensor) -> float:
+    return ROOM * float(sizes.norm())
 
 
 def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> float:
     """The largest error of the kernel of two points that are at most as large as the one given."""
-    if head.kernel == "softmax":  # all shares are at most 1, whatever the number of scores
-        tau = _product_error(head, rounded, rounded, how)
-        largest = tau + 4 * how.roundoff * _sizes(head, rounded.points).square().sum()
-        sums = how.sum_of(how.n_tokens, torch.ones_like(tau)) + 2 * _exponential(how)
-        return float(2 * head.weight * (torch.expm1(2 * largest) + sums))
     positive = _in_positive_orthant(head)
-    if head.kernel in DISTANCE_KERNELS:
-        opposite = Rounded(-rounded.points, rounded.error)
-        return float(kernel_error(positive, rounded, opposite, how))
-    return float(kernel_error(positive, rounded, rounded, how))
+    if head.kernel == "softmax":
+        worst = _worst_of_softmax(head, rounded, how)
+    elif head.kernel in DISTANCE_KERNELS:  # none is steeper than 1
+        tau = _distance_error(positive, rounded, Rounded(-rounded.points, rounded.error), how)
+        worst = float(_at_most_one(tau)) + 2 * DISTANCE_UNITS * how.roundoff
+    elif head.kernel in PRODUCT_KERNELS:
+        return float(kernel_error(positive, rounded, rounded, how))
+    else:
+        sizes, off = sizes_of(head, rounded.points), moved_error(head, rounded, how)
+        worst = worst_own_error(head.function, _norm(sizes), _norm(off), off.shape[-1], how)
+    return head.weight * (worst + 2 * LEAST_NUMBERS * how.least)
+
+
+def _worst_of_softmax(head: KernelHead, rounded: Rounded, how: Arithmetic) -> float:
+    """All shares are at most 1, whatever the number of scores."""
+    tau = _product_error(head, rounded, rounded, how)
+    largest = tau + 8 * how.roundoff * sizes_of(head, rounded.points).square().sum()
+    relative = torch.expm1(2 * largest) + 2 * _exponential(how)
+    moved = _at_most_one(relative * (1 + relative))
+    return float(2 * how.sum_of(how.n_tokens, torch.ones_like(moved)) + moved)
 
 
 def _in_positive_orthant(head: KernelHead) -> KernelHead:

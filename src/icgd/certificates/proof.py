@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from icgd.backends.run import OnProgress
-from icgd.certificates.rigorous import checker, exact_data, hexadecimal, rigorous_trajectory
+from icgd.certificates.rigorous import (
+    checker,
+    exact_data,
+    hexadecimal,
+    require_enclosable,
+    rigorous_trajectory,
+)
 from icgd.errors import DataError, FileError, ProofError
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
@@ -90,12 +96,11 @@ def prove(
 
 def require_provable(problem: Problem, task: Task, n_steps: int) -> None:
     """Raise an error if no run of this task could be certified, before it takes its time."""
-    checker()
+    require_enclosable(problem, task, n_steps)
     if task.batch:
         raise DataError.wrong_shape("X", task.x.shape, "(n, d_x): one task at a time")
     if not n_steps:
         raise ProofError.no_steps()
-    problem.oracle.described(task, n_steps)
 
 
 def require_elsewhere(path: str | os.PathLike[str] | None, sources: Sources) -> None:

@@ -69,6 +69,12 @@ def checker() -> Any:
     return import_module("icgd_check")
 
 
+def require_enclosable(problem: Problem, task: Task, n_steps: int) -> None:
+    """Raise an error if no run of this task could be enclosed, before it takes its time."""
+    checker()
+    problem.oracle.described(task, n_steps)
+
+
 def rigorous_trajectory(
     problem: Problem, task: Task, history: History, on_progress: OnProgress | None = None
 ) -> Trajectory:

@@ -234,6 +234,7 @@ def print_certificate(certificate: Certificate) -> None:
     if certificate.condition is not None:
         rows += [("(a) holds only", certificate.condition)]
     print_rows(f"Proved {where}: nothing learnt errs by more", rows)
+    _print_own_kernels(certificate)
 
 
 def print_report(report: Report) -> None:
@@ -252,7 +253,9 @@ def print_report(report: Report) -> None:
         proved_run = error_text(largest(report.rigorous.distances))
         rows = [(*row, proved_run if row is rows[1] else "") for row in rows]
     how = f"{report.backend} backend, {report.dtype}"
-    print_columns(f"Largest error of anything learnt, and its proved bounds ({how})", names, rows)
+    bounds = "bounds, of which (b) is an estimate" if proved.estimated else "proved bounds"
+    print_columns(f"Largest error of anything learnt, and its {bounds} ({how})", names, rows)
+    _print_own_kernels(proved)
     if proved.condition is not None:
         output.print(f"(a) holds only {proved.condition}.")
     output.print(f"Near-kink events: {report.near_kinks.count:,}")
@@ -264,6 +267,16 @@ def print_report(report: Report) -> None:
     verdict = report.verdict
     name = "HOLDS" if verdict.holds else verdict.name
     print_verdict(f"{name}: {verdict.value}.", verdict.holds)
+
+
+def _print_own_kernels(proved: Certificate) -> None:
+    """Print what bounds take for granted of kernels of the user's own."""
+    if proved.stated:
+        names = ", ".join(map(repr, proved.stated))
+        output.print(Text(f"All bounds take for granted what was stated of the kernel {names}."))
+    if proved.estimated:
+        names = ", ".join(map(repr, proved.estimated))
+        output.print(Text(f"Nothing was stated of the kernel {names}: nothing is proved."))
 
 
 def print_verdict(text: str, is_good: bool) -> None:
@@ -284,8 +297,9 @@ def _prediction_rows(report: Report, n_paper: int) -> list[tuple[str, ...]]:
     errors, bounds = report.prediction_errors, report.prediction_bounds
     if errors is None or bounds is None or not errors.numel():
         return []
-    measured, proved = error_text(largest(errors)), error_text(largest(bounds))
-    return [("predictions", measured, proved, *[""] * (n_paper // 2 + 1))]
+    measured, bound = largest(errors), largest(bounds)
+    proved = error_text(bound) if isfinite(bound) else "no information"
+    return [("predictions", error_text(measured), proved, *[""] * (n_paper // 2 + 1))]
 
 
 def _paper_texts(report: Report) -> list[str]:

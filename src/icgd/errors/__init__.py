@@ -24,7 +24,12 @@ from icgd.errors.training import (
     SweepError,
     TrainingError,
 )
-from icgd.errors.warnings import BoxWarning, DivergenceWarning, PrecisionWarning
+from icgd.errors.warnings import (
+    BoxWarning,
+    DivergenceWarning,
+    EstimateWarning,
+    PrecisionWarning,
+)
 
 __all__ = [
     "BoxWarning",
@@ -34,6 +39,7 @@ __all__ = [
     "DistributionError",
     "DivergenceWarning",
     "DomainError",
+    "EstimateWarning",
     "ExportError",
     "FileError",
     "IcgdError",

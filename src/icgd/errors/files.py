@@ -26,7 +26,7 @@ class FileError(IcgdError, ValueError):
     def unknown_name(cls, path: object, problem: str) -> FileError:
         return cls(
             f"{path} needs what is not known here: {problem} Register kernels of your own with "
-            "icgd.register_kernel before loading."
+            "icgd.register_kernel, and state their constants again, before loading."
         )
 
     @classmethod

@@ -80,6 +80,51 @@ class KernelError(IcgdError, ValueError):
         )
 
     @classmethod
+    def bad_constant(cls, name: str, what: str, radius: float, value: object) -> KernelError:
+        return cls(
+            f"{what} of kernel {name!r} is {value!r} for points of norm up to {radius:.6g}; "
+            f"expected a number that is not negative. Mend the function that was given as {what}."
+        )
+
+    @classmethod
+    def steeper(cls, name: str, change: float, distance: float, stated: float) -> KernelError:
+        return cls(
+            f"Kernel {name!r} contradicts its statement: it changes by {change:.6g} between two "
+            f"points of these data that are {distance:.6g} apart, and lipschitz is {stated:.6g}. "
+            "Register it with a larger lipschitz; if it jumps, it has none: leave lipschitz out."
+        )
+
+    @classmethod
+    def beyond_bound(
+        cls, name: str, index: Sequence[int], value: float, stated: float
+    ) -> KernelError:
+        return cls(
+            f"Kernel {name!r} contradicts its statement: it is {value:.6g} at {at(index)}, and "
+            f"bound is {stated:.6g}. Register it with a larger bound."
+        )
+
+    @classmethod
+    def rounds_more(
+        cls, name: str, index: Sequence[int], change: float, allowed: float
+    ) -> KernelError:
+        return cls(
+            f"Kernel {name!r} contradicts its statement: it changes by {change:.3g} at {at(index)} "
+            f"if a point moves by its last digits, and lipschitz and rounding allow {allowed:.3g}. "
+            "Compute it without cancellation, such as distances by torch.cdist with "
+            "compute_mode='donot_use_mm_for_euclid_dist', or register it with a larger rounding."
+        )
+
+    @classmethod
+    def not_of_two_points(
+        cls, name: str, index: Sequence[int], alone: float, among: float
+    ) -> KernelError:
+        return cls(
+            f"Kernel {name!r} is no function of two points: at {at(index)} it is {alone:.6g} for "
+            f"the pair alone and {among:.6g} among the others. Constants cannot be stated of it: "
+            "leave lipschitz out."
+        )
+
+    @classmethod
     def taken(cls, name: str) -> KernelError:
         return cls(f"{name!r} is a kernel of icgd already; register yours under another name.")
 

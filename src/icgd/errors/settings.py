@@ -345,6 +345,14 @@ class ToleranceError(IcgdError, ValueError):
         )
 
     @classmethod
+    def of_estimates(cls, tolerance: float, kernels: Sequence[str]) -> ToleranceError:
+        names = ", ".join(map(repr, kernels))
+        return cls(
+            f"tolerance={tolerance:g} cannot be proved: no Lipschitz constant was stated of the "
+            f"kernel {names}. Register it with icgd.register_kernel(..., lipschitz=...)."
+        )
+
+    @classmethod
     def no_room(cls, tolerance: float, construction: str, room: float) -> ToleranceError:
         return cls(f"tolerance={tolerance:g} takes {construction} more than {room:,.0f} weights.")
 

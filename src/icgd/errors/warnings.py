@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class DivergenceWarning(UserWarning):
     """Step sizes let the error on the examples grow."""
@@ -30,6 +32,19 @@ class BoxWarning(UserWarning):
         return cls(
             f"Coefficient {coefficient} (counted from 0) ends at the box, {box:g}: without it, it "
             "would be larger. Give a larger box, or a smaller step size if steps diverge."
+        )
+
+
+class EstimateWarning(UserWarning):
+    """A bound rests on constants of a kernel that are estimated."""
+
+    @classmethod
+    def of(cls, kernels: Sequence[str]) -> EstimateWarning:
+        names = ", ".join(map(repr, kernels))
+        return cls(
+            f"Bounds rest on Lipschitz constants of the kernel {names} that are estimated from "
+            "these data: they prove nothing. State them with icgd.register_kernel(..., "
+            "lipschitz=...)."
         )
 
 

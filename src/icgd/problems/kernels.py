@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import Any
 
 import torch
@@ -21,11 +21,17 @@ from torch import Tensor
 
 from icgd.errors import KernelError, SettingError
 from icgd.problems.arrays import first_set
-from icgd.problems.settings import by_name, named
+from icgd.problems.settings import as_float, by_name, finite, named
 from icgd.shapes import KernelMatrix, OtherPoints, Points
 
 MatrixOf = Callable[[Tensor, Tensor], Tensor]
 """From points (..., i, d) and (..., j, d) to the matrix (..., i, j)."""
+
+Constant = float | Callable[[float], float]
+"""A number for all points, or one for each radius: for points whose norm is at most that."""
+
+ROUNDING = 32.0
+"""The units of roundoff, besides one an input, that a kernel of a user's own may be off by."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,10 @@ class Kernel:
     """Whether its matrices have no negative eigenvalue: relu and softmax may have some."""
     is_own: bool = False
     """Whether a user registered it; then what it returns is checked each time."""
+    lipschitz: Constant | None = None
+    bound: Constant | None = None
+    rounding: float = ROUNDING
+    """What a user states of a kernel of their own; see `register_kernel`."""
 
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
         """The kernel of every pair."""
@@ -46,6 +56,22 @@ class Kernel:
         if self.is_own:
             _require_matrix(self.name, values, left, right)
         return values
+
+    def stated(self, what: str, radius: float) -> float:
+        """The constant called `what` for points of at most this norm; infinite if none is known."""
+        constant: Constant | None = getattr(self, what)
+        if constant is None:
+            return inf
+        if not callable(constant):
+            return constant
+        try:
+            value = constant(radius)
+        except OverflowError:
+            return inf
+        number = as_float(value)
+        if not number >= 0:  # also if it is not a number
+            raise KernelError.bad_constant(self.name, what, radius, value)
+        return number
 
 
 def _require_matrix(name: str, values: Any, left: Tensor, right: Tensor) -> None:
@@ -125,11 +151,31 @@ def kernel_named(name: str, shape: float | None = None) -> Kernel:
     return Kernel(name, of_shape(shape))
 
 
-def register_kernel(name: str, function: MatrixOf, *, symmetric: bool = True) -> Kernel:
+def register_kernel(
+    name: str,
+    function: MatrixOf,
+    *,
+    symmetric: bool = True,
+    lipschitz: Constant | None = None,
+    bound: Constant | None = None,
+    rounding: float = ROUNDING,
+) -> Kernel:
     """Make a function of your own known as the kernel `name`.
 
     It gets points (..., i, d) and (..., j, d) and returns the matrix (..., i, j), in torch. Files
-    hold the name only: register it again before a saved run is loaded elsewhere.
+    hold the name only: register it again, with all that you state of it, before a saved run is
+    loaded elsewhere.
+
+    Bounds rest on what you state of the kernel. Each of the first two is a number, or a function
+    of a radius that gives the number for points whose Euclidean norm is at most that radius.
+
+    - `lipschitz`: K(u, w) changes by at most `lipschitz` times the Euclidean distance that u or w
+      moves. Without it `icgd.verify` estimates it from the data, warns, and proves nothing.
+    - `bound`: |K(u, w)| is at most this, and so is what the function returns, but for `rounding`.
+      The default follows from `lipschitz` and K(0, 0).
+    - `rounding` (default 32): what the function returns may be off by `rounding` + d units of
+      roundoff of itself, and by what it changes if each point moves by as many units of its norm.
+      Sums, products, differences and torch's functions of them keep to the default.
     """
     if not isinstance(name, str) or not name.strip():
         raise KernelError.bad_name(name)
@@ -137,5 +183,28 @@ def register_kernel(name: str, function: MatrixOf, *, symmetric: bool = True) ->
         raise KernelError.taken(name)
     if not callable(function):
         raise KernelError.not_callable(name, function)
-    KERNELS[name] = Kernel(name, function, is_symmetric=symmetric, is_positive=False, is_own=True)
+    if bound is not None and lipschitz is None:
+        raise SettingError.without("bound", "lipschitz")
+    KERNELS[name] = Kernel(
+        name,
+        function,
+        is_symmetric=symmetric,
+        is_positive=False,
+        is_own=True,
+        lipschitz=_constant("lipschitz", lipschitz),
+        bound=_constant("bound", bound),
+        rounding=_not_negative("rounding", rounding),
+    )
     return KERNELS[name]
+
+
+def _constant(what: str, value: Any) -> Constant | None:
+    """What is stated, if it is a number that is not negative, or a function."""
+    return value if value is None or callable(value) else _not_negative(what, value)
+
+
+def _not_negative(what: str, value: Any) -> float:
+    number = finite(what, value)
+    if number < 0:
+        raise SettingError.wrong_kind(what, value, "a number that is not negative")
+    return number

@@ -43,7 +43,7 @@ def settle(part: object, **settings: object) -> None:
 
 def positive(name: str, value: object) -> float:
     """`value` as a float, if it is a positive finite number."""
-    number = _as_float(value)
+    number = as_float(value)
     if not 0 < number < inf:
         raise SettingError.not_positive(name, value)
     return number
@@ -51,13 +51,13 @@ def positive(name: str, value: object) -> float:
 
 def finite(name: str, value: object) -> float:
     """`value` as a float, if it is a finite number."""
-    number = _as_float(value)
+    number = as_float(value)
     if not -inf < number < inf:
         raise SettingError.wrong_kind(name, value, "a finite number")
     return number
 
 
-def _as_float(value: object) -> float:
+def as_float(value: object) -> float:
     """`value` as a float: infinite if it is too large, and no number if it is none."""
     try:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
@@ -67,7 +67,7 @@ def _as_float(value: object) -> float:
 
 def power_of_two(name: str, value: object) -> float:
     """`value`, if it is a power of two."""
-    number = _as_float(value)
+    number = as_float(value)
     if not 0 < number < inf or frexp(number)[0] != 0.5:
         raise SettingError.not_power_of_two(name, value)
     return number

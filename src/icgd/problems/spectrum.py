@@ -90,7 +90,10 @@ def _eigenvalues(gram: Tensor, is_symmetric: bool) -> Tensor:
     """All eigenvalues of a small matrix, the outermost ones of a large matrix."""
     if gram.shape[-1] > EXACT_SIZE:
         return _outermost(gram) if is_symmetric else _largest_eigenvalue(gram)
-    values: Tensor = torch.linalg.eigvalsh(gram) if is_symmetric else torch.linalg.eigvals(gram)
+    try:
+        values: Tensor = torch.linalg.eigvalsh(gram) if is_symmetric else torch.linalg.eigvals(gram)
+    except RuntimeError:  # not found, as for shares of softmax that are almost all 0 or 1
+        return _largest_eigenvalue(gram)
     return values
 
 

@@ -37,8 +37,9 @@ VALUE_SCALE = 0.02
 class KernelTransformer(nn.Module):
     """Layers of kernel attention: r (layer, head), and A, B, C (layer, head, out, in).
 
-    `kernels` names the kernel of every head. The first numbers follow from `seed` alone. They
-    are float64; use `.to(torch.float32)` to train in float32.
+    `kernels` names the kernel of every head: one of icgd's, or one of your own that was registered
+    with `icgd.register_kernel` and that torch can differentiate. The first numbers follow from
+    `seed` alone. They are float64; use `.to(torch.float32)` to train in float32.
     """
 
     def __init__(
