@@ -132,6 +132,7 @@ class Recursion(AbstractConstruction):
             prediction=(*forward_pass(target, reaches), _copy_prediction(target, reaches)),
             activation=fits.activation,
             paper_layers=literal_layers(target.depth),
+            made_for=None if unit_activation_named(activation).bends else self.dtype,
         )
 
 
