@@ -4,7 +4,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from icgd.backends.backend import AbstractBackend
@@ -47,13 +47,16 @@ KIND_QUESTIONS = {
     "backends/fused.py:_stack": "the one place where the fused backend asks what a stack trains",
     "backends/prompt.py:read_learnt": "what was learnt of a function is at the tokens",
     "backends/prompt.py:read_predictions": "slot y holds the negative of a function",
+    "certificates/linear_bound.py:_descent": "a step on a linear model, or an error",
     "cli/linear_options.py:sized_by": "--step-from makes sense for linear models only",
     "compiled.py:for_depth": "only a chain's block trains networks of every depth",
     "compiled.py:stack": "what only a stack has is refused for a chain, by name",
-    "constructions/base.py:why_not": "batches and biases are of networks; two questions",
+    "constructions/base.py:trains": "a construction says which kind of target it trains",
+    "constructions/base.py:why_not": "batches and biases are of networks",
     "pipeline.py:guarantee": "the theorems promise something of linear models only",
+    "reproductions/comparison.py:_in_one_batch": "only gradient steps take batches",
     "reproductions/cost_steps.py:chain_of": "the figure is about chains",
-    "weights/summary.py:_direct_flops": "direct training of a function multiplies kernels",
+    "weights/summary.py:_direct_flops": "what direct training multiplies; two questions",
 }
 
 
@@ -177,15 +180,34 @@ def functions_of(tree: ast.AST) -> list[ast.FunctionDef]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
+def names_in(parts: Iterable[ast.AST]) -> set[str]:
+    return {node.id for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)}
+
+
 def asks_for_a_kind(node: ast.AST) -> bool:
-    """`isinstance(x, Kind)`, `type(x) is Kind`, or the property `trains_function`."""
-    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
-        named = {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)}
-        return bool(named & KINDS)
+    """A question by a class, by the type of an object, or by a property that only one kind has.
+
+    These are `isinstance(x, Kind)`, `issubclass`, `type(x) is y`, `x is Kind`, `case Kind():`,
+    `hasattr(target, ...)`, `trains_function`, and `descent is None`.
+    """
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"isinstance", "issubclass"}:
+        return bool(names_in(node.args[1:]) & KINDS)
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"hasattr", "getattr"}:
+        return bool(names_in(node.args[:1]) & {"target", "update", "oracle", "program"})
     if isinstance(node, ast.Compare):
-        named = {part.id for part in node.comparators if isinstance(part, ast.Name)}
-        return bool(named & KINDS)
+        return bool(names_in(node.comparators) & KINDS) or asks_by_comparison(node)
+    if isinstance(node, ast.MatchClass):
+        return bool(names_in([node.cls]) & KINDS)
     return isinstance(node, ast.Attribute) and node.attr == "trains_function"
+
+
+def asks_by_comparison(node: ast.Compare) -> bool:
+    """`type(x) is ...`, but not a look-up of a type in a table, and `descent is None`."""
+    is_type = isinstance(node.left, ast.Call) and getattr(node.left.func, "id", "") == "type"
+    if is_type and isinstance(node.ops[0], ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
+        return bool(names_in(node.left.args) & {"self", "problem", "program"})
+    left = node.left.value if isinstance(node.left, ast.NamedExpr) else node.left
+    return isinstance(left, ast.Attribute) and left.attr == "descent"
 
 
 def test_kind_questions_are_few_and_each_has_its_reason():
@@ -249,3 +271,20 @@ def test_every_path_that_the_documents_name_exists():
         assert named
         missing = [path for path in named if not (SOURCE / path).exists()]
         assert missing == [], document
+
+
+def test_every_name_that_the_architecture_gives_a_place_is_there():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    placed = re.findall(r"`([\w.]+)`(?: and `(\w+)`)? in `([\w/]+\.py)`", text)
+    assert len(placed) > 8
+    missing = [
+        f"{name} in {path}"
+        for first, second, path in placed
+        for name in filter(None, (first, second))
+        if name.split(".")[-1] not in words_of(SOURCE / path)
+    ]
+    assert missing == []
+
+
+def words_of(path: Path) -> set[str]:
+    return set(re.findall(r"\w+", path.read_text(encoding="utf-8")))

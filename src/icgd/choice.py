@@ -102,9 +102,10 @@ class _Choice:
     def best(
         self, candidates: list[AbstractConstruction], build: Build, cost: Cost = _cost
     ) -> Compiled | None:
-        """The run of the least cost of those that can be built, those with smaller sketches first.
+        """The run of the least cost among those that can be built, or None if there is none.
 
-        Once a sketch has more weights than the best run, nothing smaller follows.
+        Candidates with smaller sketches are built first. Once a sketch has more weights than the
+        best run, nothing smaller follows.
         """
         best: Compiled | None = None
         least = {candidate.name: self.least_weights(candidate) for candidate in candidates}
@@ -120,7 +121,7 @@ class _Choice:
     def attempt(
         self, build: Build, candidate: AbstractConstruction, room: float
     ) -> Compiled | None:
-        """The run, or None, with the reason kept, if it cannot be built."""
+        """The run, or None if it cannot be built; `refusals` then keeps the reason."""
         try:
             return build(candidate, room)
         except (SettingError, ToleranceError) as refusal:

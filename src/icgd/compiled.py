@@ -162,7 +162,8 @@ class Compiled:
     ) -> Certificate:
         """What is proved for every task in the domain with prompts of up to `n_tokens` tokens."""
         count("n_tokens", n_tokens)
-        bounds = self._bounds(dtype_named(dtype), n_tokens, backend)
+        precision = dtype_named(dtype)
+        bounds = self._bounds(precision, n_tokens, backend)
         proved = bounds.domain()
         return Certificate(
             domain_step=proved.step,
@@ -173,6 +174,8 @@ class Compiled:
             condition=bounds.condition,
             stated=bounds.stated,
             estimated=bounds.estimated,
+            backend=backend,
+            dtype=str(precision).removeprefix("torch."),
         )
 
     def bounds_for(self, task: Task, backend: str) -> AbstractBounds:

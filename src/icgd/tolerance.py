@@ -155,7 +155,7 @@ class _Search:
 
 
 def function_error(program: AbstractProgram) -> float:
-    """The largest certified error of a function, but for jumps, which no program can have."""
+    """The largest certified error of a function, except at jumps, which no program can have."""
     functions = (function for function in program.functions if not is_ramp(function))
     return max((function.largest_error for function in functions), default=0.0)
 

@@ -137,8 +137,8 @@ def test_steps_of_both_signs_become_ramps():
 @pytest.mark.parametrize(("low", "high"), [(-6.0, 6.0), (-500.0, 500.0), (-0.3, 2.9)])
 def test_knots_lie_on_a_dyadic_grid_inside_the_interval(name, low, high):
     fit = fit_relu_sum(function_named(name), low, high, 20)
-    assert fit.grid.hex().startswith("0x1.0000000000000p")
-    assert all((knot / fit.grid).is_integer() for knot in fit.knots)
+    assert fit.knot_unit.hex().startswith("0x1.0000000000000p")
+    assert all((knot / fit.knot_unit).is_integer() for knot in fit.knots)
     assert list(fit.knots) == sorted(set(fit.knots))
     if name in SMOOTH:
         assert low < fit.knots[0] < fit.knots[-1] < high

@@ -13,5 +13,6 @@ def test_a_run_is_without_a_trace_unless_one_is_asked_for():
 def test_a_plain_run_has_its_history_and_takes_all_steps():
     assert RunOptions((), True, None, None, OverflowedRunError.of) == PLAIN
     assert str(PLAIN.overflow("float32")) == (
-        "The run leaves the range of float32: a step is too large for these data."
+        "The run leaves the range of float32: a step is too large for these data. Use a "
+        "smaller step size."
     )

@@ -42,7 +42,8 @@ def test_tables_show_size_functions_and_certificate(command):
     assert f"{compiled.summary().parameters:,} (" in text
     assert "tanh    8 pieces" in text
     assert f"{compiled.certificate().domain_step:.2g}" in text
-    assert "up to 1,024 tokens" in text
+    title = "Largest error of anything learnt, proved for all data in the domain (dense backend,"
+    assert f"{title} float64, up to 1,024 tokens)" in " ".join(text.split())
     assert text.endswith("Saved run.safetensors\n")
 
 
@@ -61,6 +62,8 @@ def test_json_holds_the_librarys_numbers(command):
         "condition": None,
         "stated": [],
         "estimated": [],
+        "backend": "dense",
+        "dtype": "float64",
         "says_nothing": ["domain_trajectory"],
     }
     assert certificate.domain_trajectory >= 6.0, "two weights in the box are no farther apart"

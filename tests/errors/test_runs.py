@@ -43,11 +43,13 @@ MESSAGES = [
     ),
     (
         made(OverflowedRunError.of, "float32", 0.5),
-        "The run leaves the range of float32: step_size=0.5 is too large for these data.",
+        "The run leaves the range of float32: step_size=0.5 is too large for these data. Use a "
+        "smaller step size.",
     ),
     (
         made(OverflowedRunError.of, "float32"),
-        "The run leaves the range of float32: a step is too large for these data.",
+        "The run leaves the range of float32: a step is too large for these data. Use a "
+        "smaller step size.",
     ),
     (
         made(OverflowedRunError.by_transforms, "float64", 2.5),

@@ -284,6 +284,13 @@ MESSAGES = [
         "icgd.FunctionalStep(steps, noise=0.04). Or use one constant step size below 0.5.",
     ),
     (
+        made(SettingError.singular, -5e-15, 4.0, 1e-14),
+        "low, the smallest eigenvalue of the kernel on the examples, is -5e-15, but it must be "
+        "above 1e-14 times the largest one, which is 4: no step makes the error smaller along its "
+        "eigenvector. Add noise, such as icgd.spectrum(machine, X, noise=0.04) and "
+        "icgd.FunctionalStep(steps, noise=0.04). Or use one constant step size below 0.5.",
+    ),
+    (
         made(SettingError.singular, -3.0, 1.0, 1e-14),
         "low, the smallest eigenvalue of the kernel on the examples, is -3, but it must be above "
         "1e-14 times the largest one, which is 1: no step makes the error smaller along its "

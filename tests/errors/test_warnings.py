@@ -13,7 +13,7 @@ MESSAGES = [
     (
         made(PrecisionWarning.of, "softmax-stack"),
         "This softmax-stack was compiled for float64, but its weights are used in float32, where "
-        "gradients lose about 10 times more to rounding than they must. Compile with "
+        "gradients lose several times more to rounding than they must. Compile with "
         "dtype='float32' (--dtype float32), or use float64 or backend='fused'.",
     ),
     (

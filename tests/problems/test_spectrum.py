@@ -6,6 +6,7 @@ import torch
 import icgd
 from icgd.errors import DivergenceWarning, KernelError
 from icgd.problems import spectrum as module
+from icgd.problems.kernels import KERNELS
 from icgd.problems.spectrum import Divergence, Spectrum, divergence, growth, spectrum
 
 LINE = torch.diag(torch.tensor([1.0, 2.0, 3.0])).double()
@@ -119,6 +120,36 @@ def test_a_negative_eigenvalue_is_seen_however_many_examples_there_are(n_example
     assert worst is not None
     assert worst.eigenvalue == pytest.approx(exact.low, rel=1e-3)
     assert worst.growth == pytest.approx((1 - 1e-5 * exact.low) ** 100, rel=1e-3)
+
+
+@pytest.fixture
+def lopsided():
+    """A kernel that is not symmetric and has negative eigenvalues."""
+
+    def matrix(u, w):
+        return torch.relu(u @ w.mT) + 0.1 * u[..., :1] * w[..., 1:2].mT
+
+    yield icgd.register_kernel("lopsided", matrix, symmetric=False).name
+    del KERNELS["lopsided"]
+
+
+@pytest.mark.parametrize("n_examples", [500, 600])
+def test_a_negative_eigenvalue_of_a_kernel_that_is_not_symmetric_is_seen(lopsided, n_examples):
+    x = cloud(n_examples) / 4
+    problem, task = task_of(lopsided, icgd.FunctionalStep(0.01), x)
+    values = torch.linalg.eigvals(problem.machine.gram(x)).real
+    assert values.min() < -0.5
+    assert values.max() < 100
+    worst = divergence_of(problem, task, n_steps=100)
+    assert worst is not None
+    assert worst.eigenvalue == pytest.approx(float(values.min()), rel=1e-3)
+
+
+@pytest.mark.parametrize("scale", [0.25, 1.0])
+def test_nothing_is_warned_of_a_large_softmax_kernel_that_converges(scale):
+    """All its eigenvalues are in [0, 1]; those that are nearly 0 are found with errors."""
+    x = (scale * cloud(700)).clip(-4, 4)
+    assert divergence_of(*task_of("softmax", icgd.FunctionalStep(1.9), x), n_steps=1000) is None
 
 
 def test_a_run_on_600_examples_warns_of_the_negative_eigenvalue():

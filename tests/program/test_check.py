@@ -241,11 +241,14 @@ RELIED_ON = {
         with_layer(2, SLOPE, replace(SLOPE, write="y")),
         "writes over 'y', the examples' labels",
     ),
-    "knots off the grid": (
-        program(functions=(replace(RELU, grid=0.75),)),
-        "function 'relu': has knots off its grid 0.75",
+    "knots that are no multiples of their unit": (
+        program(functions=(replace(RELU, knot_unit=0.75),)),
+        "function 'relu': has knots that are no multiples of its knot_unit 0.75",
     ),
-    "no grid": (program(functions=(replace(RELU, grid=0.0),)), "has knots off its grid 0.0"),
+    "no knot unit": (
+        program(functions=(replace(RELU, knot_unit=0.0),)),
+        "has knots that are no multiples of its knot_unit 0.0",
+    ),
     "a slope that is no number": (
         program(functions=(replace(RELU, slopes=(0.0, nan, 2.0)),)),
         "function 'relu': ReluSum.slopes[1] is nan, expected a finite number",

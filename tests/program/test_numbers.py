@@ -3,7 +3,9 @@
 from dataclasses import fields, is_dataclass, replace
 from math import inf, nan
 
+import numpy as np
 import pytest
+import torch
 
 from icgd.constructions.registry import construction_named
 from icgd.errors import ProgramError
@@ -62,6 +64,26 @@ def test_a_number_deep_in_an_instruction_is_named_with_its_path(instruction, mes
         check_program(descending(instruction))
     where = "block layer 1 (descend)"
     assert str(caught.value) == f"{where}: {message}, expected a finite number"
+
+
+FOREIGN = {
+    "a number of numpy's": ("step_size", np.float32(inf), "float32"),
+    "a finite number of numpy's, which no file can hold": ("step_size", np.float32(1.0), "float32"),
+    "a tensor": ("noise", torch.tensor(nan), "Tensor"),
+    "a list": ("transform", [[inf, 0.0], [0.0, 1.0]], "list"),
+}
+
+
+@pytest.mark.parametrize(("field", "value", "kind"), FOREIGN.values(), ids=FOREIGN)
+def test_what_is_no_python_number_is_refused(field, value, kind):
+    instruction = replace(DESCENT)
+    object.__setattr__(instruction, field, value)
+    with pytest.raises(ProgramError) as caught:
+        require_finite(descending(instruction))
+    assert str(caught.value) == (
+        f"block layer 1 (descend): DescendFunction.{field} is of type {kind}, expected a float, "
+        "or floats in a tuple"
+    )
 
 
 @pytest.mark.parametrize("number", [inf, nan])

@@ -26,13 +26,13 @@ FEW_BUMPS = 4
 """How many it has in coarse arithmetic: its error is then 4e-7."""
 
 FEWEST_STEPS = 8
-"""Errors of F are shares of the width of the staircase's own corners, which must be narrow."""
+"""The fewest steps: errors of F are shares of the width of a corner, which must be narrow."""
 
 ENOUGH_STEPS = 64
-"""From 48 on another halving is worth more than its units as steps."""
+"""With 48 steps or more, another halving gains more than its units would as further steps."""
 
 NARROW_ENOUGH = 2.0**8
-"""Corners stay about so many times as wide as exp(-far): narrower ones do not matter."""
+"""How many times exp(-far) a corner is wide at least; narrower ones gain nothing."""
 
 
 @dataclass(frozen=True)

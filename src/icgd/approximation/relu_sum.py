@@ -80,7 +80,7 @@ def _exact(function: KinkedFunction, low: float, high: float) -> ReluSum:
         name=function.name,
         low=low,
         high=high,
-        grid=1.0,
+        knot_unit=1.0,
         knots=function.knots,
         slopes=function.slopes,
         anchor=anchor,
@@ -98,7 +98,7 @@ def _ramps(function: StepFunction, low: float, high: float, width: float) -> Rel
         name=function.name,
         low=low,
         high=high,
-        grid=width,
+        knot_unit=width,
         knots=tuple(end for knot in function.knots for end in (knot, knot + width)),
         slopes=(0.0, *(slope for jump in jumps for slope in (jump / width, 0.0))),
         anchor=min(function.knots, key=abs, default=0.0),
@@ -109,7 +109,7 @@ def _ramps(function: StepFunction, low: float, high: float, width: float) -> Rel
 
 def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) -> ReluSum:
     nodes = _balanced_nodes(function, low, high, pieces)
-    nodes, grid = _snap(nodes)
+    nodes, unit = _snap(nodes)
     values = function(nodes) - _shifts(function, nodes)
     slopes = values.diff() / nodes.diff()
     knots = nodes[1:-1]
@@ -118,7 +118,7 @@ def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) 
         name=function.name,
         low=low,
         high=high,
-        grid=grid,
+        knot_unit=unit,
         knots=tuple(knots.tolist()),
         slopes=tuple(slopes.tolist()),
         anchor=0.0 if anchor is None else float(knots[anchor]),
@@ -195,9 +195,9 @@ def _snap(nodes: Tensor) -> tuple[Tensor, float]:
     """Inner nodes, rounded to multiples of a power of two so small that pieces hardly change."""
     if len(nodes) == 2:
         return nodes, 1.0
-    grid = 2.0 ** floor(log2(float(nodes.diff().min()) / KNOT_FINENESS))
-    snapped = torch.round(nodes / grid) * grid
-    return torch.cat([nodes[:1], snapped[1:-1], nodes[-1:]]), grid
+    unit = 2.0 ** floor(log2(float(nodes.diff().min()) / KNOT_FINENESS))
+    snapped = torch.round(nodes / unit) * unit
+    return torch.cat([nodes[:1], snapped[1:-1], nodes[-1:]]), unit
 
 
 def _with_proved_errors(function: SmoothFunction, fit: ReluSum) -> ReluSum:

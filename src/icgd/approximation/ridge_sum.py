@@ -142,7 +142,7 @@ def accurate(
     accuracy: float,
     error_of: Callable[[RidgeSum], float] = lambda fit: fit.error,
 ) -> RidgeSum:
-    """The fit with so many units; raise `SettingError` if its proved error exceeds `accuracy`."""
+    """The fit with `units` units; raise `SettingError` if its proved error exceeds `accuracy`."""
     fit = fit_with(units)
     if error_of(fit) <= positive("accuracy", accuracy):
         return fit

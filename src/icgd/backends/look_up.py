@@ -71,7 +71,7 @@ class Cells:
         self.argument = argument
         self.cell = torch.empty(argument.numel(), dtype=torch.int32, device=argument.device)
         knots = sorted({knot for function in functions for knot in function.knots})
-        width = min(function.grid for function in functions)
+        width = min(function.knot_unit for function in functions)
         n_cells = round((knots[-1] - knots[0]) / width) + 2
         if n_cells <= MOST_CELLS:
             self.starts = knots[0] + width * torch.arange(-1, n_cells - 1, dtype=torch.float64)

@@ -28,8 +28,9 @@ class DomainBound:
 
 @dataclass(frozen=True)
 class RunBounds:
-    """For each step of a run a bound on the error of anything learnt: alone, and of all so far.
+    """Bounds on the error of anything learnt, with an entry for each step of a run.
 
+    `steps` bounds what the step adds by itself, `trajectory` the error of all steps so far.
     `paper` is the paper's line for the whole run, if it has one: the sum of what the steps add, as
     if none expanded distances.
     """

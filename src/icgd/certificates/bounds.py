@@ -39,7 +39,7 @@ Key = tuple[int, int]
 
 
 NOT_APART = torch.zeros((), dtype=torch.float64)
-"""How far copies lie apart where there are none."""
+"""The distance of copies from each other where there are no copies."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,10 @@ class Moment:
     arguments: dict[Key, tuple[Enclosure, Enclosure, _Argument]] = field(default_factory=dict)
 
     def argument_of_units(self, weights: Enclosure, inputs: Enclosure) -> _Argument:
-        """The argument `weights @ inputs`; both are kept, so that none takes the other's place."""
+        """The argument `weights @ inputs`, which is computed once.
+
+        Its key is where both stand in memory. They are kept, so that nothing else gets that place.
+        """
         key = (id(weights), id(inputs))
         if key not in self.arguments:
             alone = _Argument(inputs, inputs.size, 1, NOT_APART)

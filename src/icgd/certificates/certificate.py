@@ -37,11 +37,12 @@ class Verdict(Enum):
 class Certificate:
     """What is proved for every task in the domain, before any run.
 
-    All are bounds on the error of any single weight: `domain_step` (a) for one step and
-    `domain_trajectory` for the whole run, by intervals through the program, with rounding for
-    prompts of up to `n_tokens` tokens; `paper_step` (c) by the paper's closed form, if it has one.
-    A bound of `widest` or more says nothing: clipping alone keeps weights that close together, and
-    of what is not clipped nothing is known. If there is a `condition`, (a) holds under it only.
+    All are bounds on the error of any single weight. Bound (a) carries intervals through the
+    program: `domain_step` for one step, `domain_trajectory` for the whole run. Bound (c),
+    `paper_step`, is the paper's closed form, if it has one. They include the rounding of this
+    `backend` and `dtype` for prompts of up to `n_tokens` tokens. A bound of `widest` or more says
+    nothing: clipping alone keeps weights that close together, and nothing is known of what is not
+    clipped. If there is a `condition`, (a) holds under it only.
     `stated` names the kernels of the user's own whose constants every bound takes for granted, and
     `estimated` those whose constants were not stated: of them nothing is proved, and bounds of a
     run are estimates.
@@ -55,6 +56,8 @@ class Certificate:
     condition: str | None = None
     stated: tuple[str, ...] = ()
     estimated: tuple[str, ...] = ()
+    backend: str = "dense"
+    dtype: str = "float64"
 
     def says_nothing(self, bound: float) -> bool:
         """Whether a bound is no smaller than what is known without it."""

@@ -49,7 +49,7 @@ class ChainBounds(AbstractBounds):
     def domain(self) -> DomainBound:
         """The bounds hold for runs that are not stopped. Clipped weights are at most 2 box apart.
 
-        Some data fall on a kink: only of linear networks is more known than that.
+        More than that is known only of linear networks: for others some data fall on a kink.
         """
         program, box, domain = self.program, self.problem.gradient_step.box, self.problem.domain
         x = Interval.symmetric(domain.x, program.batch_size, self.problem.network.input_width)

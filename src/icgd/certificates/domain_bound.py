@@ -67,8 +67,8 @@ def _reach_and_drift(after_block: AfterBlock, box: float, n_steps: int) -> tuple
 def _largest_drift(after_block: AfterBlock, reach: float, n_steps: int) -> float:
     """How far copies of the weights drift apart before the last step; they all lie in the box.
 
-    A step adds the more the farther apart they are, but hardly so: what a step adds at the end
-    is assumed of all steps, and then checked.
+    A step adds a little more where copies are farther apart. So it is assumed that every step adds
+    what the last one does, and this is then checked.
     """
 
     def drift_after(drift: float) -> float:
@@ -89,7 +89,7 @@ STEPS_ONE_BY_ONE = 100
 
 
 MOST_ROUNDS = 1000
-"""The most propagations that a trajectory takes; what is not followed to its end is the box."""
+"""The most propagations for one trajectory; one that needs more is bounded by the box alone."""
 
 
 def after_steps(
@@ -97,8 +97,8 @@ def after_steps(
 ) -> float:
     """The error after `n_steps` steps from 0, which never falls from step to step.
 
-    A step adds the more to an error the larger it is, but for the clip: no two weights in the box
-    are farther than 2 box apart, so that an error up to there may be cut. Below it all steps up to
+    A step adds more to a larger error, except where it clips: no two weights in the box are farther
+    than 2 box apart, so that an error up to there may be cut. Below it all steps up to
     a level 5% higher add at most what a step from that level adds, so that slow growth is followed
     many steps at a time. At and beyond it, nothing is known of smaller errors.
     """

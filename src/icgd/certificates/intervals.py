@@ -122,7 +122,7 @@ class Interval:
 
     @classmethod
     def between(cls, values: Sequence[Tensor]) -> Interval:
-        """From the least to the largest of the values at every entry."""
+        """The interval from the least to the largest of the values, at every entry."""
         if len(values) == 1:
             return cls.point(values[0])
         return cls(reduce(torch.minimum, values), reduce(torch.maximum, values))

@@ -126,9 +126,9 @@ class LinearBounds(AbstractBounds):
             yield distance
 
     def lipschitz(self, task: Task, *histories: History, margin: float = 0.0) -> float:
-        """What a step multiplies the distance of two points by, at most, between these runs.
+        """The largest factor by which a step multiplies the distance of two points near these runs.
 
-        Points in the box count that are at most `margin` from one of them, in the 2-norm.
+        A point is near if it lies in the box and at most `margin` from a run, in the 2-norm.
         """
         model, update = self.problem.model, self.problem.proximal_step
         where = self._scores(task, torch.cat(histories, dim=-2), margin)
@@ -196,7 +196,7 @@ class LinearBounds(AbstractBounds):
         return self._scale(len(inputs)) * steepest * squares + self._decay - 1
 
     def _scale(self, n_examples: int) -> float:
-        """What the step takes of each of `n_examples` examples."""
+        """The factor of each example in the step, if there are `n_examples` of them."""
         return abs(self._descent.scale) * self._descent.share(n_examples)
 
     @property

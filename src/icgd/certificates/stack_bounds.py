@@ -97,7 +97,7 @@ class StackBounds(AbstractBounds):
         return drift
 
     def _after_step(self, x: Tensor, y: Tensor, start: Parameters, drift: Parameters) -> Weights:
-        """What a block leaves that starts from weights which are known exactly."""
+        """The weights after a block, if those before it are known exactly."""
         weights = Enclosure.common(Interval.point(start))
         return self.after_block(Interval.point(x), Interval.point(y), weights, drift)
 
@@ -141,7 +141,10 @@ class StackBounds(AbstractBounds):
         return 2 * self.problem.gradient_step.box
 
     def paper_step(self) -> float | None:
-        """The closed form holds in exact arithmetic; bound (a) of exact functions is rounding."""
+        """The closed form, which holds in exact arithmetic, with the rounding of a step added.
+
+        That rounding is bound (a) of the same program with functions that do not err.
+        """
         in_exact_arithmetic = closed_form(self.program, self.problem)
         if in_exact_arithmetic is None:
             return None
@@ -156,7 +159,7 @@ class StackBounds(AbstractBounds):
     def after_block(
         self, x: Interval, y: Interval, weights: Enclosure, drift: Parameters
     ) -> Weights:
-        """What a block leaves that starts from `weights`, all of them in one vector.
+        """The weights after a block that starts from `weights`, all of them in one vector.
 
         Their copies in the registers, if it has any, may lie `drift` apart.
         """

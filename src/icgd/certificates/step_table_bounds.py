@@ -119,7 +119,7 @@ def key_error(instruction: LookUpStep, program: StackProgram, how: Arithmetic) -
 def _mean_error(mean: AverageExamples, level: Tensor, how: Arithmetic) -> Tensor:
     score, value = (sum(map(abs, part.coefficients)) for part in (mean.score, mean.value))
     one = torch.ones_like(level)
-    off = score * level + how.sum_of(3, score * one) + how.sum_of(0, one)  # and of exp
+    off = score * level + how.sum_of(3, score * one) + how.sum_of(0, one)  # exp is rounded too
     return value * (level + 2 * off + how.sum_of(how.n_tokens + 3, one))
 
 

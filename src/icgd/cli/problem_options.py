@@ -32,7 +32,7 @@ _network, _linear = in_panel("The network"), in_panel("A linear model")
 _training, _building = in_panel("Its training"), in_panel("The transformer")
 
 DEFAULT_STEP_SIZE = 0.1
-"""That of networks and kernels; a linear model has none, because its data decide what converges."""
+"""For networks and kernels. A linear model has no default: its data decide what converges."""
 
 DEFAULT_BOX = 3.0
 

@@ -135,7 +135,7 @@ def error_text(value: float | None) -> str:
 
 
 def bound_text(value: float, certificate: Certificate) -> str:
-    """A bound, or that it says nothing: then the box, if there is one, is all that is known."""
+    """A bound as text. If it says nothing, the box, if there is one, is all that is known."""
     if not certificate.says_nothing(value):
         return error_text(value)
     return "no information (the box)" if isfinite(certificate.widest) else "no information"
@@ -230,10 +230,12 @@ def print_certificate(certificate: Certificate) -> None:
     ]
     if certificate.paper_step is not None:
         rows += [("(c) one step, the paper's closed form", error_text(certificate.paper_step))]
-    where = f"for all data in the domain, up to {certificate.n_tokens:,} tokens"
+    tokens = f"up to {certificate.n_tokens:,} tokens"
+    how = f"{certificate.backend} backend, {certificate.dtype}, {tokens}"
     if certificate.condition is not None:
         rows += [("(a) holds only", certificate.condition)]
-    print_rows(f"Proved {where}: nothing learnt errs by more", rows)
+    title = f"Largest error of anything learnt, proved for all data in the domain ({how})"
+    print_rows(title, rows)
     _print_own_kernels(certificate)
 
 
@@ -293,7 +295,7 @@ def _bounded(proved: Certificate, errors: Tensor, bounds: Tensor, domain: float)
 
 
 def _prediction_rows(report: Report, n_paper: int) -> list[tuple[str, ...]]:
-    """The row of the predictions, if there are any: of all data and by the paper none is proved."""
+    """The row of the predictions, if there are any; only their bound (b) is proved."""
     errors, bounds = report.prediction_errors, report.prediction_bounds
     if errors is None or bounds is None or not errors.numel():
         return []

@@ -85,7 +85,7 @@ class AbstractConstruction(ABC):
         """The reason why it cannot serve `problem`, whose target it can train, or None."""
 
     def finer(self, setting: int, excess: float) -> int:
-        """The setting that about divides the error by `excess`."""
+        """The setting with which the error is about `excess` times smaller."""
         return setting
 
     def may_be_accurate(self, problem: Problem) -> bool:

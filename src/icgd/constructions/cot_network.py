@@ -60,7 +60,7 @@ LARGEST_REACH = 2.0**12
 about 1e-15 of the reach to rounding, and what a domain allows grows like its N-th power."""
 
 SMALLEST_REACH = 2.0**-60
-"""No grid, and no look-up, covers less: to rounding a head loses about 1e-15 of it, and its
+"""No grid, and no look-up, covers less. A head loses about 1e-15 of this to rounding, and its
 inverse times the largest argument is still a number of float32."""
 
 KINK_WIDTH = 2.0**-30

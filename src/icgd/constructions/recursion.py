@@ -132,6 +132,7 @@ class Recursion(AbstractConstruction):
             prediction=(*forward_pass(target, reaches), _copy_prediction(target, reaches)),
             activation=fits.activation,
             paper_layers=literal_layers(target.depth),
+            made_for=None if unit_activation_named(activation).bends else self.dtype,
         )
 
 
@@ -239,7 +240,7 @@ def _add_fitted(
 def _add_gated(
     fits: Fits, slot: str, scale: float, write: str, is_last: bool = False
 ) -> Instruction:
-    """Activations that bend like relu multiply by what they are: nothing is fitted."""
+    """The sum of products by heads that are gates: units that bend like relu need no fit for it."""
     gate = 2.0 ** (1 + ceil(log2(fits.reaches["loss_slope"])))
     sharpness = SHARPNESS if UNIT_ACTIVATIONS[fits.activation].off_relu else 1.0
     verb = verbs.AddGatedProduct if is_last else verbs.AddGatedJacobian

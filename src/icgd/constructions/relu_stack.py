@@ -43,7 +43,7 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
 MOST_PIECES = 2**17
-"""More take minutes and gigabytes to fit."""
+"""The most pieces of a function; a fit with more takes minutes and gigabytes."""
 
 
 @dataclass(frozen=True)

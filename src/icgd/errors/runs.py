@@ -15,7 +15,10 @@ class OverflowedRunError(IcgdError, ArithmeticError):
         """`step_size` is None if it is not known."""
         largest = max(step_size) if isinstance(step_size, Sequence) else step_size
         blamed = "a step" if largest is None else f"step_size={largest:g}"
-        return cls(f"The run leaves the range of {dtype}: {blamed} is too large for these data.")
+        return cls(
+            f"The run leaves the range of {dtype}: {blamed} is too large for these data. "
+            "Use a smaller step size."
+        )
 
     @classmethod
     def by_transforms(cls, dtype: str, largest: float) -> OverflowedRunError:

@@ -39,7 +39,8 @@ class SettingError(IcgdError, ValueError):
     def singular(cls, low: float, high: float, least: float) -> SettingError:
         """`low` is not above `least` times `high`."""
         noise = f"{0.01 * high - min(low, 0.0):.3g}"
-        remedy = "another kernel" if low < 0 else f"one constant step size below {2 / high:.3g}"
+        is_negative = low < -least * high  # not by rounding
+        remedy = "another kernel" if is_negative else f"one constant step size below {2 / high:.3g}"
         return cls(
             f"low, the smallest eigenvalue of the kernel on the examples, is {low:.3g}, but it "
             f"must be above {least:g} times the largest one, which is {high:.3g}: no step makes "

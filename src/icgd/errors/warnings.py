@@ -55,6 +55,6 @@ class PrecisionWarning(UserWarning):
     def of(cls, construction: str) -> PrecisionWarning:
         return cls(
             f"This {construction} was compiled for float64, but its weights are used in float32, "
-            "where gradients lose about 10 times more to rounding than they must. Compile with "
+            "where gradients lose several times more to rounding than they must. Compile with "
             "dtype='float32' (--dtype float32), or use float64 or backend='fused'."
         )

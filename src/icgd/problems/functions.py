@@ -79,7 +79,7 @@ class ScalarFunction(ABC):
         """The derivative; at a kink, its value from the left."""
 
     def slope_times(self, low: Values, high: Values, distance: Values) -> Values:
-        """The Lipschitz constant on [low, high] times `distance`, which is 0 if that is.
+        """The Lipschitz constant on [low, high] times `distance`; it is 0 if `distance` is 0.
 
         It bounds |f(a) - f(b)| for a, b in [low, high] at most `distance` apart, as the width of
         the range does.

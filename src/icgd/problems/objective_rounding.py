@@ -24,13 +24,13 @@ FEW_STEPS = 1 + 1e-9
 
 
 def sum_rounding(n_terms: int) -> float:
-    """By how much a sum of so many products may be off, relative to the sum of their sizes."""
+    """How far a sum of `n_terms` products may be off, relative to the sum of their sizes."""
     product = n_terms * UNIT_ROUNDOFF
     return product / (1 - product)
 
 
 def objective_rounding(oracle: LinearOracle, task: Task, weights: Parameters) -> float:
-    """By how much the computed objective of one task may be off."""
+    """How far the computed objective of one task may be off."""
     model, update, link = oracle.target, oracle.update, oracle.target.link_function
     n, p = task.n_examples, model.n_parameters
     scores, y, weights = oracle.scores(weights, task.x), task.y.double(), weights.double()
@@ -46,7 +46,7 @@ def objective_rounding(oracle: LinearOracle, task: Task, weights: Parameters) ->
 
 
 def gradient_rounding(oracle: LinearOracle, task: Task, weights: Parameters) -> Parameters:
-    """By how much each entry of the computed gradient of the smooth part may be off."""
+    """How far each entry of the computed gradient of the smooth part may be off."""
     model, weights, y = oracle.target, weights.double(), task.y.double()
     n, design, scores = task.n_examples, model.design(task.x).abs(), oracle.scores(weights, task.x)
     off = score_rounding(oracle, task, weights)
@@ -60,7 +60,7 @@ def gradient_rounding(oracle: LinearOracle, task: Task, weights: Parameters) -> 
 
 
 def score_rounding(oracle: LinearOracle, task: Task, weights: Parameters) -> Tensor:
-    """By how much each computed score may be off."""
+    """How far each computed score may be off."""
     terms = oracle.target.design(task.x).abs() @ weights.double().abs().unsqueeze(-1)
     return sum_rounding(oracle.target.n_parameters + 2) * terms
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
@@ -33,6 +33,7 @@ ORACLES: dict[type, tuple[Any, type]] = {
 
 
 Kind = TypeVar("Kind")
+Made = TypeVar("Made")
 
 
 class PartOfKind(Generic[Kind]):
@@ -109,22 +110,35 @@ class Problem:
     def from_data(cls, data: Mapping[str, Any]) -> Problem:
         """The problem that `to_data` described."""
         return cls(
-            target=_target(data["target"]),
+            target=_made(TARGETS, data["target"]),
             loss=data["loss"],
-            update=_update(data["update"]),
+            update=_made(UPDATES, data["update"]),
             domain=Domain(**data["domain"]),
         )
 
 
-def _target(data: Mapping[str, Any]) -> Target:
-    if "widths" in data:
-        return MLP(**{**data, "widths": tuple(data["widths"])})
-    if "link" in data:
-        return LinearModel(**data)
-    return KernelMachine(**{**data, "heads": tuple(KernelHead(**head) for head in data["heads"])})
+def _network(widths: Iterable[int], **rest: Any) -> MLP:
+    return MLP(tuple(widths), **rest)
 
 
-def _update(data: Mapping[str, Any]) -> Update:
-    if "l2" in data:
-        return ProximalStep(**data)
-    return GradientStep(**data) if "box" in data else FunctionalStep(**data)
+def _machine(heads: Iterable[Mapping[str, Any]], **rest: Any) -> KernelMachine:
+    return KernelMachine(heads=tuple(KernelHead(**head) for head in heads), **rest)
+
+
+TARGETS: dict[str, Callable[..., Target]] = {
+    "widths": _network,
+    "link": LinearModel,
+    "heads": _machine,
+}
+UPDATES: dict[str, Callable[..., Update]] = {
+    "l2": ProximalStep,
+    "box": GradientStep,
+    "step_size": FunctionalStep,
+}
+"""What is made of data, by a key that the data of no later entry have."""
+
+
+def _made(kinds: Mapping[str, Callable[..., Made]], data: Mapping[str, Any]) -> Made:
+    """What `data` describe; the last kind says what is missing if they have no key of any kind."""
+    *_, last = kinds
+    return kinds[next((key for key in kinds if key in data), last)](**data)

@@ -24,6 +24,9 @@ N_ITERATIONS = 64
 They approach these from inside, so that nothing is warned of that is not so.
 """
 
+NEAR = 1e-3
+"""The share of an eigenvalue by which a matrix may miss it on its vector."""
+
 
 @dataclass(frozen=True)
 class Spectrum:
@@ -89,32 +92,43 @@ def _row_sum(gram: Tensor) -> float:
 def _eigenvalues(gram: Tensor, is_symmetric: bool) -> Tensor:
     """All eigenvalues of a small matrix, the outermost ones of a large matrix."""
     if gram.shape[-1] > EXACT_SIZE:
-        return _outermost(gram) if is_symmetric else _largest_eigenvalue(gram)
+        return _outermost(gram) if is_symmetric else _converged(gram)
     try:
         values: Tensor = torch.linalg.eigvalsh(gram) if is_symmetric else torch.linalg.eigvals(gram)
     except RuntimeError:  # not found, as for shares of softmax that are almost all 0 or 1
-        return _largest_eigenvalue(gram)
+        return _converged(gram)
     return values
 
 
 def _outermost(gram: Tensor) -> Tensor:
-    """Lanczos's method: the smallest and the largest Rayleigh quotient on a Krylov space.
-
-    The space is that of start, gram start, gram^2 start and so on. It is orthonormalised anew for
-    every vector, which also fills it up where the matrix has a low rank and the next vector is 0.
-    """
-    start = torch.randn(gram.shape[-1], 1, generator=torch.Generator().manual_seed(0))
-    basis = (start / start.norm()).to(gram).expand(*gram.shape[:-1], 1)
-    for _ in range(min(N_ITERATIONS, gram.shape[-1]) - 1):
-        basis = torch.linalg.qr(torch.cat([basis, gram @ basis[..., -1:]], dim=-1)).Q
+    """Lanczos's method: the smallest and the largest Rayleigh quotient on a Krylov space."""
+    basis = _krylov(gram)
     values: Tensor = torch.linalg.eigvalsh(basis.mT @ gram @ basis)
     return values[..., [0, -1]]
 
 
-def _largest_eigenvalue(gram: Tensor) -> Tensor:
-    """The power method, for matrices whose Rayleigh quotients may leave their spectrum."""
-    vector = torch.ones_like(gram[..., :1])
-    for _ in range(N_ITERATIONS):
-        vector = gram @ vector
-        vector = vector / vector.norm(dim=-2, keepdim=True)
-    return (vector * (gram @ vector)).sum(-2)
+def _converged(gram: Tensor) -> Tensor:
+    """Arnoldi's method, for matrices whose Rayleigh quotients may leave their spectrum.
+
+    An eigenvalue on the Krylov space counts only if its vector is nearly an eigenvector of the
+    matrix. The best one stands in for those that do not count.
+    """
+    basis = _krylov(gram)
+    values, vectors = torch.linalg.eig(basis.mT @ gram @ basis)
+    ritz = basis.to(vectors) @ vectors
+    residual = (gram.to(ritz) @ ritz - values.unsqueeze(-2) * ritz).norm(dim=-2)
+    best = values.gather(-1, residual.argmin(-1, keepdim=True))
+    return torch.where(residual <= NEAR * values.abs(), values, best)
+
+
+def _krylov(gram: Tensor) -> Tensor:
+    """An orthonormal basis of the space of start, gram start, gram^2 start and so on.
+
+    It is orthonormalised anew for every vector, which also fills it up where the matrix has a low
+    rank and the next vector is 0.
+    """
+    start = torch.randn(gram.shape[-1], 1, generator=torch.Generator().manual_seed(0))
+    basis: Tensor = (start / start.norm()).to(gram).expand(*gram.shape[:-1], 1)
+    for _ in range(min(N_ITERATIONS, gram.shape[-1]) - 1):
+        basis = torch.linalg.qr(torch.cat([basis, gram @ basis[..., -1:]], dim=-1)).Q
+    return basis

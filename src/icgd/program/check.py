@@ -119,10 +119,10 @@ def _problem_of_relu_sum(function: ReluSum) -> str | None:
     increasing = all(a < b for a, b in zip(function.knots, function.knots[1:], strict=False))
     if not increasing or len(function.slopes) != len(function.knots) + 1:
         return "needs increasing knots and one slope more than knots"
-    if not function.grid > 0 or not all(
-        (knot / function.grid).is_integer() for knot in function.knots
+    if not function.knot_unit > 0 or not all(
+        (knot / function.knot_unit).is_integer() for knot in function.knots
     ):
-        return f"has knots off its grid {function.grid}"
+        return f"has knots that are no multiples of its knot_unit {function.knot_unit}"
     if len(function.errors) != len(function.slopes) or min(function.errors) < 0:
         return "needs one certified error a piece"
     return None

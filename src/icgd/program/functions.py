@@ -78,14 +78,14 @@ class ReluSum(Function):
     """A piecewise-linear stand-in for the function called `name`, with its certified errors.
 
     Between knots i - 1 and i it has the slope `slopes[i]`, and `errors[i]` bounds its distance to
-    the real function, within [low, high]. Knots are multiples of `grid`, a power of two, so that
-    one exact multiplication finds a piece.
+    the real function, within [low, high]. Knots are multiples of `knot_unit`, a power of two, so
+    that one exact multiplication finds a piece.
     """
 
     name: str
     low: float
     high: float
-    grid: float
+    knot_unit: float
     knots: tuple[float, ...]
     slopes: tuple[float, ...]
     anchor: float

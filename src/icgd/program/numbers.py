@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import lru_cache, singledispatch
 from itertools import chain
-from math import isfinite
+from math import isfinite, nan
 from operator import attrgetter
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -28,14 +29,21 @@ class Numbers(NamedTuple):
 
 
 def require_finite(program: AbstractProgram) -> None:
-    """Raise `ProgramError` that names the first number that is infinite or no number."""
+    """Raise `ProgramError` that names the first number that is infinite, NaN or no Python float."""
     if all(map(isfinite, floats_of(program))):
         return
     for found in numbers_of(program):
-        if not all(map(isfinite, found.values)):
-            place, value = next(p for p in enumerate(found.values) if not isfinite(p[1]))
+        for place, value in enumerate(found.values):
             path = f"{found.path}[{place}]" if len(found.values) > 1 else found.path
-            raise ProgramError.broken(found.where, f"{path} is {value}, expected a finite number")
+            _require_float(found.where, path, value)
+
+
+def _require_float(where: str, path: str, value: object) -> None:
+    if not isinstance(value, float):
+        wrong = f"{path} is of type {type(value).__name__}, expected a float, or floats in a tuple"
+        raise ProgramError.broken(where, wrong)
+    if not isfinite(value):
+        raise ProgramError.broken(where, f"{path} is {value}, expected a finite number")
 
 
 def constants(program: AbstractProgram) -> Iterator[tuple[str, float]]:
@@ -46,7 +54,10 @@ def constants(program: AbstractProgram) -> Iterator[tuple[str, float]]:
 
 
 def beyond(program: AbstractProgram, most: float) -> tuple[str, float] | None:
-    """The first number that is larger than `most` or none, with the name of its field; or None."""
+    """The first number whose size is above `most`, or NaN, after the name of its field.
+
+    It is None if there is no such number.
+    """
     if all(abs(value) <= most for value in floats_of(program)):
         return None
     return next(found for found in constants(program) if not abs(found[1]) <= most)
@@ -60,7 +71,10 @@ def floats_of(program: AbstractProgram) -> list[float]:
 
 
 def _collect_floats(parts: Iterable[object], found: list[float]) -> None:
-    """Parts of the same type are opened together, field by field."""
+    """Parts of the same type are opened together, field by field.
+
+    What is of a type that no program can hold counts as NaN: nobody knows whether it is finite.
+    """
     by_type: dict[type, list[Any]] = {}
     for part in parts:
         by_type.setdefault(type(part), []).append(part)
@@ -69,6 +83,8 @@ def _collect_floats(parts: Iterable[object], found: list[float]) -> None:
             found += group
         elif kind is tuple:
             _collect_floats(chain.from_iterable(group), found)
+        elif _is_foreign(kind):  # type: ignore[arg-type]
+            found.append(nan)
         elif kind not in PLAIN:
             for name in _field_names(kind):  # type: ignore[arg-type]
                 _collect_floats(map(attrgetter(name), group), found)
@@ -82,8 +98,8 @@ def numbers_of(program: AbstractProgram) -> list[Numbers]:
 
 
 def _collect(part: object, where: str, path: str, found: list[Numbers]) -> None:
-    if isinstance(part, float):
-        found.append(Numbers(where, path, (part,)))
+    if isinstance(part, float) or _is_foreign(type(part)):  # type: ignore[arg-type]
+        found.append(Numbers(where, path, (part,)))  # type: ignore[arg-type]
     elif isinstance(part, tuple):
         _collect_entries(part, where, path, found)
     else:
@@ -102,6 +118,14 @@ def _collect_entries(
     elif not kinds <= PLAIN:
         for number, part in enumerate(parts):
             _collect(part, *_place_of(part, number, where, path), found)
+
+
+@lru_cache
+def _is_foreign(kind: type) -> bool:
+    """Whether no program can hold a part of this type: numpy's numbers, tensors, lists."""
+    if kind in PLAIN or kind is tuple or is_dataclass(kind):
+        return False
+    return not issubclass(kind, Enum | Instruction)
 
 
 @lru_cache

@@ -43,8 +43,8 @@ FUNCTIONS: dict[str, type[Function]] = {
 }
 """All kinds of function by name."""
 
-KEYS = {"layout": "slots"}
-"""Fields of programs that their data have under another name."""
+KEYS = {"layout": "slots", "knot_unit": "grid"}
+"""Fields that data have under another name."""
 
 
 def listing(title: str, sections: Mapping[str, Sequence[str]]) -> str:
@@ -89,7 +89,7 @@ def layer_lines(layers: Sequence[Layer]) -> list[str]:
 
 def program_data(program: AbstractProgram) -> dict[str, Any]:
     """The fields of a program as data that JSON can hold."""
-    return {KEYS.get(name, name): data for name, data in _data_of_fields(program).items()}
+    return _data_of_fields(program)
 
 
 def data_of(part: object) -> Any:
@@ -104,7 +104,8 @@ def data_of(part: object) -> Any:
 
 
 def _data_of_fields(part: Any) -> dict[str, Any]:
-    return {field.name: data_of(getattr(part, field.name)) for field in fields(part)}
+    names = [field.name for field in fields(part)]
+    return {KEYS.get(name, name): data_of(getattr(part, name)) for name in names}
 
 
 def _label(part: object) -> dict[str, str]:
@@ -118,8 +119,7 @@ def _label(part: object) -> dict[str, str]:
 
 def read_program(kind: Callable[..., Part], data: Mapping[str, Any]) -> Part:
     """The program that `program_data` described; older files lack fields that have defaults."""
-    keys = {name: KEYS.get(name, name) for name in _hints(kind)}
-    return _built(kind, {name: data[key] for name, key in keys.items() if key in data}, "program")
+    return _built(kind, {key: data[key] for key in _readers(kind) if key in data}, "program")
 
 
 def read(hint: Any, data: Any) -> Any:
@@ -173,18 +173,18 @@ def _some(kinds: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
 def _built(kind: Callable[..., Part], data: Any, where: str) -> Part:
     """An object of a dataclass, which itself refuses data that lack one of its fields."""
     readers, parts = _readers(kind), {}
-    for name, value in _of_kind(dict, f"the fields of {kind.__name__}", data, where).items():
-        if name not in readers:
-            raise ProgramError.broken(where, f"has {name!r}, which {kind.__name__} has not")
-        read, field = readers[name]
-        parts[name] = read(value, field)
+    for key, value in _of_kind(dict, f"the fields of {kind.__name__}", data, where).items():
+        if key not in readers:
+            raise ProgramError.broken(where, f"has {key!r}, which {kind.__name__} has not")
+        name, read = readers[key]
+        parts[name] = read(value, f"{kind.__name__}.{name}")
     return kind(**parts)
 
 
 @lru_cache
-def _readers(kind: Callable[..., Part]) -> dict[str, tuple[Reader, str]]:
-    """The reader of every field, and what the field is called in an error."""
-    return {name: (_reader(hint), f"{kind.__name__}.{name}") for name, hint in _hints(kind).items()}
+def _readers(kind: Callable[..., Part]) -> dict[str, tuple[str, Reader]]:
+    """The name and the reader of every field, by the key that data have it under."""
+    return {KEYS.get(name, name): (name, _reader(hint)) for name, hint in _hints(kind).items()}
 
 
 def _labelled(kinds: Mapping[str, type], label: str, data: Any, where: str) -> Any:

@@ -26,12 +26,12 @@ class Entry:
 
     @property
     def telling(self) -> Comparison | None:
-        """Of the form that is right, the comparison that comes nearest to what is allowed."""
+        """The comparison of the right form that comes nearest to what is allowed."""
         return max(self.finding.right, key=_share, default=None) if self.finding else None
 
     @property
     def counterexample(self) -> Comparison | None:
-        """Of the printed form, the comparison that is furthest beyond what is allowed."""
+        """The comparison of the printed form that is furthest beyond what is allowed."""
         printed = self.finding.printed if self.finding else ()
         return max((part for part in printed if not part.holds), key=_share, default=None)
 

@@ -131,7 +131,7 @@ def _mlp(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> nn.Module:
 
 
 def _fill_relu(relu: GatedRelu, write: str, layout: Layout, units: Units) -> None:
-    """Fill a unit for each coordinate of `write`; all columns read a slot that has fewer."""
+    """Fill a unit for each coordinate of `write`; a slot with one column is read by all columns."""
     unit, places = torch.arange(len(units.bias)), coordinates(layout, write)
     terms = (*relu.slots.terms(), *((flag, -relu.gate) for flag in relu.closed_by))
     for slot, factor in terms:

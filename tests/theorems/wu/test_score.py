@@ -15,7 +15,7 @@ def test_the_score_is_the_gradient_of_the_log_density():
     torch.testing.assert_close(score(x.detach(), torch.tensor(time).double()), slope)
 
 
-def test_the_network_has_the_score_at_the_points_of_its_grid():
+def test_the_network_has_the_score_at_the_nodes_of_its_mesh():
     x = torch.linspace(-REACH, REACH, 9, dtype=torch.float64)
     time = exp((log(FIRST) + log(LAST)) / 2)
     found = network(x, time, n_x=9, n_t=3)

@@ -101,12 +101,12 @@ class _Fitting:
             overshoot = max(overshoot, SLACK * clip.largest_error)
 
     def _usual_overshoot(self) -> float:
-        """What a clip misses that has little to clip; one that has more seldom misses more."""
+        """The error of a clip of numbers up to twice the box; wider ranges seldom add to it."""
         box = self.problem.gradient_step.box
         return HARDLY + SLACK * self._with(fit_clip, box, 2 * box)(self.units).largest_error
 
     def _all(self, fitted: list[RidgeSum], reaches: dict[str, float]) -> Fits:
-        """With r and s r'(t) first, which a network of one layer does not need."""
+        """All functions; a network of one layer does without the first two, r and s r'(t)."""
         functions = fitted if self.target.depth > 1 else fitted[2:]
         if IDENTITY_FUNCTION.name not in (function.name for function in functions):
             functions.append(self._thrifty(ridge_sum.fit_ridge_sum, IDENTITY_FUNCTION, 1.0))
@@ -127,11 +127,11 @@ class _Fitting:
         return self._thrifty(ridge_sum.fit_ridge_sum, function, wide), slope
 
     def _with(self, fit: Callable[..., RidgeSum], *what: object) -> Callable[[int], RidgeSum]:
-        """From a number of units to the fit of `what` by that many."""
+        """The function that fits `what` by a given number of units."""
         return lambda n: fit(*what, self.activation, n, roundoff=self.roundoff)
 
     def _thrifty(self, fit: Callable[..., RidgeSum], *what: object) -> RidgeSum:
-        """The fit with as few units as leave no more than rounding does, or with all."""
+        """The fit with the fewest units whose error is no more than rounding, or else with all."""
         fit_with = self._with(fit, *what)
         for few in (number for number in FEW if number < self.units):
             if (found := fit_with(few)).largest_error <= CLOSE_ENOUGH:

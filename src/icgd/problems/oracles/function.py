@@ -175,7 +175,7 @@ class FunctionOracle(AbstractOracle):
         return OverflowedRunError.by_transforms(dtype, largest)
 
     def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
-        """Steps that are too long for these data; other updates are clipped."""
+        """A warning if steps are too long for these data; a function is not clipped."""
         worst = divergence(self.target, self.update, task.x, n_steps)
         if worst is not None:
             step_size = self.update.step_size

@@ -155,7 +155,7 @@ class LinearOracle(AbstractOracle):
         return dict(zip(names, weights.tolist(), strict=True))
 
     def afterthoughts(self, weights: Parameters) -> Iterator[Warning]:
-        """A descent that ends at the box: its minimiser lies beyond."""
+        """A warning if the descent ends at the box, because its minimiser lies beyond."""
         box = self.update.box
         if box is None or not weights.numel():
             return

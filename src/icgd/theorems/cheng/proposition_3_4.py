@@ -154,7 +154,7 @@ def appendix_c_step_size(seed: int) -> Finding:
 def appendix_c_layers(seed: int) -> Finding:
     """Compare every layer with the powers of I - r K, with the printed exponent and the right one.
 
-    The same for the query's label, with and without the factor r.
+    The query's label is compared in the same way, with and without the factor r.
     """
     Z, gram, nu, y = _sphere_descent(seed)
     step = 1 / float(torch.linalg.matrix_norm(gram, ord=2))

@@ -40,7 +40,7 @@ def _bound(ends: tuple[float, float], n_points: int) -> float:
 
 
 def _one_slot(ends: tuple[float, float], n_points: int) -> Comparison:
-    """The error of the clipped line with d_o = 1, on a grid of s that has all ties."""
+    """The error of the clipped line with d_o = 1, at sample points s that have all ties."""
     low, high = ends
     s = torch.linspace(low - 1, high + 1, 4001, dtype=torch.float64)
     ties = low + (high - low) / (n_points - 1) * (torch.arange(n_points - 1) + 0.5)

@@ -26,7 +26,7 @@ LOSSES = {"forward": 3.00, "backward": 0.139}
 
 @dataclass(frozen=True)
 class Law:
-    """How teachers are drawn: weights of this size, with or without signs; inputs likewise."""
+    """How teachers and inputs are drawn: numbers of this size, with or without signs."""
 
     name: str
     size: float

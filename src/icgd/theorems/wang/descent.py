@@ -31,7 +31,7 @@ EXACT = 1e-12
 
 @lru_cache(maxsize=16)
 def _compiled(widths: tuple[int, ...], activation: str, units: int) -> Compiled:
-    """A recursion for two steps with so many units for each function."""
+    """A recursion for two steps with `units` units for each function."""
     return compile(_problem(widths), Recursion(units, activation), n_steps=2)
 
 

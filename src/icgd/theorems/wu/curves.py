@@ -54,7 +54,7 @@ def one_weight(step: float, pieces: int, n_steps: int) -> Compiled:
 
 
 def curvature_of_one_weight(x: Tensor, y: Tensor, box: float) -> float:
-    """L_f: the largest |L_n''| on the box, for one tanh unit, on a fine grid."""
+    """L_f: the largest |L_n''| on the box, for one tanh unit, at many sample points."""
     w = torch.linspace(-box, box, 200_001, dtype=torch.float64)[:, None]
     p = torch.tanh(w * x.flatten())
     slope = 1 - p**2

@@ -70,7 +70,7 @@ def lemma_14(seed: int) -> Finding:
 
 
 def _mean_of_mappings(seed: int) -> Comparison:
-    """f(w) = sum_k cos(w_k + k), nowhere convex everywhere, L_f = 1."""
+    """f(w) = sum_k cos(w_k + k), which is not convex in any coordinate; L_f = 1."""
     shift = torch.arange(5, dtype=torch.float64)
     descent = Descent(lambda w: -torch.sin(w + shift), box=4.0, step=1.0, eps=0.1)
     start = torch.zeros(5, dtype=torch.float64)

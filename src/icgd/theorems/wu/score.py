@@ -5,7 +5,7 @@ s^2 = 1 - m^2. Then
 
     score(x, t) = (m tanh(m x / s^2) - x) / s^2.
 
-On a grid of x and log t, divided into triangles, the interpolation of the score is a sum of hats
+On a mesh of x and log t, divided into triangles, the interpolation of the score is a sum of hats
 relu(1 - max(|a|, |b|, |a - b|)), each a ReLU network of a few layers.
 """
 
@@ -25,7 +25,7 @@ REACH = 6.0
 
 TIMES = (0.2, 0.31, 0.57, 1.1, 2.0)
 
-GRIDS = {0.1: (65, 11), 0.01: (193, 33)}
+MESHES = {0.1: (65, 11), 0.01: (193, 33)}
 """For each error the number of points in x and in t."""
 
 
@@ -48,10 +48,10 @@ def _larger(a: Tensor, b: Tensor) -> Tensor:
 
 def network(x: Tensor, time: float, n_x: int, n_t: int) -> Tensor:
     """The ReLU network at points x and one time: a sum of hats."""
-    grid = torch.linspace(-REACH, REACH, n_x, dtype=torch.float64)
+    nodes = torch.linspace(-REACH, REACH, n_x, dtype=torch.float64)
     logs = torch.linspace(log(FIRST), log(LAST), n_t, dtype=torch.float64)
-    heights = score(grid[:, None], torch.exp(logs)[None, :])
-    a = (x[:, None, None] - grid[:, None]) * (n_x - 1) / (2 * REACH)
+    heights = score(nodes[:, None], torch.exp(logs)[None, :])
+    a = (x[:, None, None] - nodes[:, None]) * (n_x - 1) / (2 * REACH)
     b = ((log(time) - logs) * (n_t - 1) / (log(LAST) - log(FIRST)))[None, None, :].expand_as(
         a.expand(-1, -1, n_t)
     )
@@ -61,7 +61,7 @@ def network(x: Tensor, time: float, n_x: int, n_t: int) -> Tensor:
 
 
 def distance(time: float, n_x: int, n_t: int) -> float:
-    """|network - score| in L^2(P_t), by a sum over a fine grid."""
+    """|network - score| in L^2(P_t), by a sum over many sample points."""
     x = torch.linspace(-REACH, REACH, 251, dtype=torch.float64)
     mean = exp(-time / 2)
     spread = sqrt(1 - mean**2)
@@ -72,10 +72,10 @@ def distance(time: float, n_x: int, n_t: int) -> float:
 
 
 def lemma_19(seed: int) -> Finding:
-    """The two-point law, at times on and off the grid."""
+    """The two-point law, at times on and off the mesh."""
     del seed  # nothing is drawn
     found = []
-    for eps, (n_x, n_t) in GRIDS.items():
+    for eps, (n_x, n_t) in MESHES.items():
         worst = max(distance(time, n_x, n_t) for time in TIMES)
         case = f"x_0 = -1 or 1, {n_x * n_t} hats, T_0 = 0.2, T = 2, worst of {len(TIMES)} times"
         found.append(Comparison(case, worst, eps, "distance in L^2(P_t)"))

@@ -63,12 +63,12 @@ class SumOfRelus:
 
     @cached_property
     def error(self) -> float:
-        """The largest distance to the function on the interval, on a fine grid."""
+        """The largest distance to the function on the interval, at many sample points."""
         z = torch.linspace(-self.reach, self.reach, SAMPLES, dtype=torch.float64)
         return float((self(z) - self.function(z)).abs().max())
 
 
 def largest(function: Curve, reach: float) -> float:
-    """max |function| on [-reach, reach], on a fine grid that has both ends."""
+    """max |function| on [-reach, reach], at many sample points and both ends."""
     z = torch.linspace(-reach, reach, SAMPLES, dtype=torch.float64)
     return float(function(z).abs().max())
