@@ -4,9 +4,11 @@ from icgd.errors import training
 from icgd.errors.training import (
     CheckpointError,
     DistributionError,
+    InterruptedStudiesError,
     RunFolderError,
     SweepError,
     TrainingError,
+    WorkerError,
 )
 from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
 
@@ -66,6 +68,16 @@ MESSAGES = [
         made(TrainingError.other_columns, ("step", "lost"), ("step", "loss")),
         "The log has columns step, loss; a row came with step, lost. measure must return the same "
         "names, in the same order, each time.",
+    ),
+    (
+        made(WorkerError.ended, -9),
+        "A worker's process ended with exit code -9; -9 often means that memory ran out. Use fewer "
+        "workers.",
+    ),
+    (
+        made(InterruptedStudiesError.after, 3, 2, 8, "results/.paper.partial"),
+        "Stopped with 3 of 8 studies finished and 2 begun; they are kept in "
+        "results/.paper.partial. Give the same command again to go on.",
     ),
     (
         made(SweepError.failed, 1, {"seed": 0}, ZeroDivisionError("division by zero")),

@@ -18,9 +18,11 @@ from icgd.errors.settings import SettingError, ToleranceError
 from icgd.errors.training import (
     CheckpointError,
     DistributionError,
+    InterruptedStudiesError,
     RunFolderError,
     SweepError,
     TrainingError,
+    WorkerError,
 )
 from icgd.errors.warnings import BoxWarning, DivergenceWarning, PrecisionWarning
 
@@ -36,6 +38,7 @@ __all__ = [
     "FileError",
     "IcgdError",
     "InterruptedRunError",
+    "InterruptedStudiesError",
     "KernelError",
     "LayoutError",
     "MissingExtraError",
@@ -52,4 +55,5 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedActivationError",
     "UnsupportedProblemError",
+    "WorkerError",
 ]
