@@ -159,6 +159,10 @@ MESSAGES = [
         "take what there is.",
     ),
     (
+        made(SettingError.no_parts, "cot-cost"),
+        "cot-cost has no panels to choose from. Leave out --only.",
+    ),
+    (
         made(SettingError.uneven_shares, 8, 3),
         "batch_size=8 cannot be shared evenly by 3 processes. Give a multiple of 3.",
     ),
