@@ -2,7 +2,13 @@ from multiprocessing import get_context
 
 import pytest
 
-from icgd.errors import MissingExtraError, SettingError, SweepError, UnknownNameError
+from icgd.errors import (
+    InterruptedStudiesError,
+    MissingExtraError,
+    SettingError,
+    SweepError,
+    UnknownNameError,
+)
 from icgd.training import sweeps, workers
 from icgd.training.sweeps import sweep
 from tests.training.swept import counted, reciprocal, threads_and_square
@@ -58,6 +64,22 @@ def test_jobs_report_before_they_end(monkeypatch, runner):
     )
     assert results == [2, 3]
     assert heard == [(0, 1), (0, 2), (1, 1), (1, 2), (1, 3)]
+
+
+@pytest.mark.parametrize("runner", ["in-process", "pool"])
+def test_an_interruption_is_no_failure(monkeypatch, runner):
+    """Neither of a job nor of the one who listens; the workers end before it is passed on."""
+    forking = get_context("fork")  # starts at once
+    monkeypatch.setattr(workers, "get_context", lambda _: forking)
+
+    def interrupted(done, total):
+        raise InterruptedStudiesError("stopped")
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(threads_and_square, [1, 2], runner=runner, on_progress=interrupted)
+    assert forking.active_children() == []
+    with pytest.raises(KeyboardInterrupt):
+        sweep(lambda _: interrupted(1, 2), [1, 2])
 
 
 def test_no_configurations_give_no_results():

@@ -78,7 +78,9 @@ def test_ctrl_c_interrupts_the_jobs_once_and_starts_no_other(tmp_path):
     assert not any(map(is_alive, both))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_no_worker_outlives_its_parent(tmp_path, number):
     process, both = parent_of_two(tmp_path)
     assert all(map(is_alive, both))

@@ -15,7 +15,7 @@ from icgd.cli.demo import demo
 from icgd.cli.guarantee import guarantee
 from icgd.cli.reproduce import reproduce
 from icgd.cli.resources import resources
-from icgd.cli.run import run
+from icgd.cli.run import INTERRUPTED, run
 from icgd.cli.size import size
 from icgd.cli.theorems import theorems
 from icgd.cli.verify import verify
@@ -80,6 +80,8 @@ def main() -> None:
     except IcgdError as error:
         typer.echo(f"icgd: error: {' '.join(str(error).split())}", err=True)
         raise SystemExit(WRONG_INPUT) from None
+    except KeyboardInterrupt:  # before a command has begun
+        raise SystemExit(INTERRUPTED) from None
 
 
 if __name__ == "__main__":

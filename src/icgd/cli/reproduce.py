@@ -10,14 +10,12 @@ import typer
 from icgd.cli import show
 from icgd.cli.options import AsJson
 from icgd.cli.progress import training_progress
+from icgd.cli.run import INTERRUPTED
 from icgd.errors import InterruptedStudiesError
 from icgd.reproductions.estimates import estimate
 from icgd.reproductions.registry import PAPER_HOURS, REPRODUCTIONS, reproduction_named
 from icgd.reproductions.reproduction import PRESETS, AbstractReproduction
 from icgd.reproductions.results import Order, Reproduced, fulfil
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 
 
 def reproduce(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -49,10 +50,11 @@ def sweep(
     count("n_workers", n_workers)
     finished = _RUNNERS[_chosen(runner, n_workers)]
     results: dict[int, Result] = {}
-    for index, result in finished(_Jobs(function, configurations, n_workers, on_report)):
-        results[index] = result
-        if on_progress:
-            on_progress(len(results), len(configurations))
+    with closing(finished(_Jobs(function, configurations, n_workers, on_report))) as pairs:
+        for index, result in pairs:
+            results[index] = result
+            if on_progress:
+                on_progress(len(results), len(configurations))
     return [results[index] for index in range(len(configurations))]
 
 
@@ -102,7 +104,7 @@ def _quietly(
     return call(configuration, lambda _: None)
 
 
-Finished = Iterator[tuple[int, Result]]
+Finished = Generator[tuple[int, Result], None, None]
 """The index and the result of every configuration, as they come."""
 
 
@@ -110,6 +112,8 @@ def _in_process(jobs: _Jobs[Configuration, Result]) -> Finished[Result]:
     for index, configuration in enumerate(jobs.configurations):
         try:
             result = jobs.call()(configuration, partial(jobs.reported, index))
+        except KeyboardInterrupt:  # which may be an error of icgd too
+            raise
         except Exception as problem:
             raise jobs.failure(index, problem) from problem
         yield index, result

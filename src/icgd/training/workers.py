@@ -25,7 +25,7 @@ import torch
 
 from icgd.errors import WorkerError
 
-GRACE = 3.0
+GRACE = 2.0
 """The seconds that workers have to end by themselves."""
 
 Report = Callable[[Any], None]
@@ -50,11 +50,11 @@ def working(job: Job, configurations: Sequence[Any], n_workers: int) -> Iterator
 
     Processes are spawned, not forked: a fork of a process with torch's threads may hang.
     """
-    n_needed = min(n_workers, len(configurations))
     workers: list[_Worker] = []
     try:
         with _without_interrupts():
-            workers += [_Worker.started(job) for _ in range(n_needed)]
+            for _ in configurations[:n_workers]:
+                workers.append(_Worker.started(job))
         yield _news(workers, configurations)
     finally:
         _end(workers)
@@ -151,8 +151,8 @@ def _work(channel: Connection, job: Job) -> None:
     """
     torch.set_num_threads(1)
     Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
+        signal.signal(signal.SIGTERM, _interrupt)
         while True:
             _answer(channel, job, channel.recv())
     except (EOFError, OSError, KeyboardInterrupt):
@@ -166,6 +166,8 @@ def _answer(channel: Connection, job: Job, configuration: Any) -> None:
     try:
         result = job(configuration, lambda value: channel.send(("report", value)))
         channel.send(("result", result))
+    except KeyboardInterrupt:  # which may be an error of icgd too
+        raise
     except Exception as problem:
         text = "".join(format_exception(problem))
         problem.add_note(text)
