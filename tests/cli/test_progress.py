@@ -46,8 +46,9 @@ def shown(monkeypatch, updates):
 
 def test_a_training_shows_its_loss_its_speed_and_the_time_left(monkeypatch):
     updates = [
-        (0.0, {"done": 100, "total": 1000}),
-        (50.0, {"done": 200, "total": 1000, "loss": 0.5}),
+        (0.0, {"done": 50, "total": 1000}),
+        (40.0, {"done": 100, "total": 1000}),  # to start took long, and does not count
+        (90.0, {"done": 200, "total": 1000, "loss": 0.5}),
     ]
     last = shown(monkeypatch, updates)
     for text in ("cheng-fig2", "200/1000", "loss 0.5", "2 steps/s", "6 min 40 s left"):
@@ -61,8 +62,11 @@ def test_a_loss_stays_until_the_next_one(monkeypatch):
 
 def test_time_left_counts_the_work_and_not_the_steps(monkeypatch):
     """A tenth of the work in 50 s, and nine tenths to go, though half the steps are done."""
-    first = {"done": 0, "total": 10, "share": 0.0}
-    updates = [(0.0, first), (50.0, {"done": 5, "total": 10, "share": 0.1})]
+    updates = [
+        (0.0, {"done": 0, "total": 10, "share": 0.0}),
+        (9.0, {"done": 1, "total": 10, "share": 0.0}),
+        (59.0, {"done": 5, "total": 10, "share": 0.1}),
+    ]
     assert "7 min 30 s left" in shown(monkeypatch, updates)
 
 

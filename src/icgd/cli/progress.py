@@ -58,6 +58,7 @@ class TrainingBar:
     def __init__(self, bar: Progress, title: str) -> None:
         self.bar, self.task = bar, bar.add_task(title, total=None, loss="", speed="", left="")
         self._first: tuple[float, int, float] | None = None
+        self._moves = False
         self._loss: float | None = None
 
     def update(
@@ -71,7 +72,7 @@ class TrainingBar:
         now = monotonic()
         share = done / max(total, 1) if share is None else share
         self._loss = self._loss if loss is None else loss
-        start, steps_before, share_before = self._first = self._first or (now, done, share)
+        start, steps_before, share_before = self._since(now, done, share)
         speed = _ratio(float(done - steps_before), now - start)
         left = _ratio((1 - share) * (now - start), share - share_before)
         self.bar.update(
@@ -82,6 +83,13 @@ class TrainingBar:
             speed="" if speed is None else f"{speed:.3g} steps/s",
             left="" if left is None else f"{duration(left)} left",
         )
+
+    def _since(self, now: float, done: int, share: float) -> tuple[float, int, float]:
+        """The moment from which speed is counted: before the first steps workers are started."""
+        moves = self._first is not None and done > self._first[1]
+        if self._first is None or (moves and not self._moves):
+            self._first, self._moves = (now, done, share), moves
+        return self._first
 
 
 def _ratio(part: float, whole: float) -> float | None:

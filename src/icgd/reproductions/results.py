@@ -68,7 +68,7 @@ class Order(Generic[Study, Outcome]):
         count("seed", self.seed, least=0, most=LARGEST_SEED - MOST_SEEDS)
         device_named(self.device)
         plotting.require_matplotlib()
-        self.jobs  # noqa: B018  (names of presets and panels are checked)
+        self.part.studies(self.preset, self.seed)  # refuses unknown presets and panels
 
     @cached_property
     def part(self) -> AbstractReproduction[Study, Outcome]:
