@@ -3,7 +3,14 @@ import pytest
 from icgd.errors import SettingError, UnknownNameError
 from icgd.reproductions.cheng_loss import FIGURE_2
 from icgd.reproductions.cot_cost import COST
-from icgd.reproductions.reproduction import groups, number, preset_of, six_digits
+from icgd.reproductions.reproduction import (
+    AbstractStudy,
+    Conduct,
+    groups,
+    number,
+    preset_of,
+    six_digits,
+)
 
 
 def test_rows_are_grouped_in_their_order():
@@ -45,3 +52,20 @@ def test_parts_that_are_not_there_are_refused():
     )
     with pytest.raises(SettingError, match=r"^cot-cost has no panels to choose from"):
         COST.only(["panel-a"])
+
+
+def test_a_study_without_steps_is_done_as_always(tmp_path):
+    given, found = [], COST.studies("smoke", 0)[0].outcome_of({"measured": [], "seconds": 1.0})
+
+    class Plain(AbstractStudy):
+        def train(self, folder=None):
+            given.append(folder)
+            return found
+
+        def outcome_of(self, data):
+            raise NotImplementedError
+
+    study = Plain()
+    assert study.train_with(Conduct("cpu", print), tmp_path) is found
+    assert given == [tmp_path]
+    assert (study.n_steps, study.work, study.step_seconds("cpu")) == (1, 1.0, None)

@@ -24,7 +24,7 @@ from torch.nn.utils.parametrize import register_parametrization
 from icgd.errors import TrainingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows
 from icgd.reproductions.estimates import timed_step
-from icgd.reproductions.reproduction import AS_USUAL, AbstractStudy, Conduct, Row, six_digits
+from icgd.reproductions.reproduction import AbstractStudy, Conduct, Row, six_digits
 from icgd.training.averaged import AveragedTask
 from icgd.training.covariates import PAPER_SPECTRUM, Ellipsoid
 from icgd.training.labels import AbstractLabels, KernelProcess, LinearFunctions
@@ -34,6 +34,8 @@ from icgd.training.similarity import distances_to_identity
 from icgd.training.tasks import InContextTask
 
 INPUT_WIDTH = len(PAPER_SPECTRUM)
+
+AS_ALWAYS = Conduct()
 
 
 def _diagonal(*entries: float) -> Rows:
@@ -169,7 +171,10 @@ class Study(AbstractStudy[Outcome]):
         settings = replace(self.settings, device=device)
         return timed_step(first_model(self), self.learnt_task, settings)
 
-    def train(self, folder: Path | None = None, conduct: Conduct = AS_USUAL) -> Outcome:
+    def train(self, folder: Path | None = None) -> Outcome:
+        return train_once(self, folder)
+
+    def train_with(self, conduct: Conduct, folder: Path) -> Outcome:
         return train_once(self, folder, conduct)
 
     def outcome_of(self, data: Mapping[str, Any]) -> Outcome:
@@ -179,7 +184,7 @@ class Study(AbstractStudy[Outcome]):
 def train_once(
     study: Study,
     folder: Path | None = None,
-    conduct: Conduct = AS_USUAL,
+    conduct: Conduct = AS_ALWAYS,
 ) -> Outcome:
     """Train the model; with a `folder`, continue where training was interrupted.
 

@@ -23,10 +23,8 @@ from icgd.reproductions.cost_lines import exponents
 from icgd.reproductions.cost_steps import BACKENDS, VARIANTS, AbstractVariant, StepCase
 from icgd.reproductions.plotting import Figure
 from icgd.reproductions.reproduction import (
-    AS_USUAL,
     AbstractReproduction,
     AbstractStudy,
-    Conduct,
     Row,
     Summary,
     groups,
@@ -140,7 +138,7 @@ class Study(AbstractStudy[Outcome]):
             *(MemoryCase(size, kept, network) for size, kept in product(budget.lengths, MEMORIES)),
         ]
 
-    def train(self, folder: Path | None = None, conduct: Conduct = AS_USUAL) -> Outcome:
+    def train(self, folder: Path | None = None) -> Outcome:
         """Measure the cases; work is counted in the first turn, because it never changes."""
         start = perf_counter()
         measured = measure(self.cases(), self.budget.rounds, is_counted=self.turn == 0)

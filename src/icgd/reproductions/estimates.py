@@ -62,7 +62,7 @@ def estimate(studies: Sequence[AbstractStudy[Any]], device: str = "cpu") -> Esti
 
 
 def _kind(study: AbstractStudy[Any]) -> Any:
-    return replace(study, seed=0)
+    return replace(study, seed=0) if "seed" in study.__dataclass_fields__ else study
 
 
 def _total(

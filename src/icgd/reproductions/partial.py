@@ -118,7 +118,7 @@ def _outcome(job: Job, report: Report) -> Any:
     if job.is_finished:
         return job.study.outcome_of(read_json(record))
     conduct = Conduct(job.device, _Reporter(job.folder, report))
-    outcome = job.study.train(job.folder, conduct)
+    outcome = job.study.train_with(conduct, job.folder)
     job.folder.mkdir(exist_ok=True)  # a study without checkpoints made none
     _write(record, asdict(outcome))
     report((job.study.n_steps, last_loss(job.folder)))

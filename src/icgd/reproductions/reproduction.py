@@ -43,9 +43,6 @@ class Conduct:
     on_progress: OnProgress | None = None
 
 
-AS_USUAL = Conduct()
-
-
 class AbstractStudy(ABC, Generic[Outcome]):
     """One unit of a figure's work, such as one model to train: a dataclass that JSON can hold."""
 
@@ -55,8 +52,12 @@ class AbstractStudy(ABC, Generic[Outcome]):
     """A frozen dataclass: how long and on how much the study works."""
 
     @abstractmethod
-    def train(self, folder: Path | None = None, conduct: Conduct = AS_USUAL) -> Outcome:
+    def train(self, folder: Path | None = None) -> Outcome:
         """Do the work; with a `folder`, continue where it was interrupted."""
+
+    def train_with(self, conduct: Conduct, folder: Path) -> Outcome:
+        """Do the work in this way; what has no steps and no device does it as always."""
+        return self.train(folder)
 
     @property
     def n_steps(self) -> int:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from icgd.problems.mlp import MLP
 from icgd.problems.oracles.network import predict
 from icgd.problems.settings import count
-from icgd.reproductions.reproduction import AS_USUAL, AbstractStudy, Conduct
+from icgd.reproductions.reproduction import AbstractStudy
 from icgd.shapes import Labels
 from icgd.training.covariates import normal
 from icgd.training.loop import Settings, train
@@ -93,24 +93,15 @@ class Study(AbstractStudy[Outcome]):
         settings = Settings(budget.n_steps, budget.batch_size, rate, seed=self.seed)
         return replace(settings, final_learning_rate=rate / 100, log_every=budget.n_steps)
 
-    @property
-    def n_steps(self) -> int:
-        return self.budget.n_steps
-
-    @property
-    def work(self) -> float:
-        return float(self.n_steps)
-
-    def train(self, folder: Path | None = None, conduct: Conduct = AS_USUAL) -> Outcome:
+    def train(self, folder: Path | None = None) -> Outcome:
         """Train all networks at once: their losses are added, and Adam treats weights apart."""
         start = perf_counter()
         networks = Networks(self.target, range(self.seed, self.seed + self.budget.n_seeds))
         task = BallTask(self.dimension)
-        settings = replace(self.settings, device=conduct.device)
-        train(networks, task, settings, folder=folder, on_progress=conduct.on_progress)
+        train(networks, task, self.settings, folder=folder)
         test = task.sample(self.budget.n_test, seed=self.seed, index=TEST_INDEX)
         with torch.no_grad():
-            errors = squared_errors(networks.cpu().double(), test)
+            errors = squared_errors(networks.double(), test)
         return Outcome(
             errors=tuple(errors.tolist()),
             largest_weights=tuple(networks.weights.abs().amax(-1).tolist()),
