@@ -3,7 +3,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-exports check fmt bench figures theorems clean
+.PHONY: help demo test test-slow test-exports test-sweeps check fmt bench figures theorems clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,10 @@ test-slow: $(INSTALLED) ## Run the tests that take minutes
 test-exports: $(INSTALLED) ## Install TransformerLens too, and run the tests of the exports
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,lens]"
 	$(BIN)/pytest -n 2 tests/exports
+
+test-sweeps: $(INSTALLED) ## Install Ray too, and run the tests of sweeps
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,sweeps]"
+	$(BIN)/pytest -m "slow or not slow" tests/training/test_sweeps.py
 
 check: $(INSTALLED) ## Check format, lint, types, the order of imports and docstrings
 	$(BIN)/ruff format --check .

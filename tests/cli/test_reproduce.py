@@ -1,4 +1,5 @@
 import json
+from importlib import import_module
 
 from tests.cli.files import listing
 
@@ -9,6 +10,8 @@ def test_the_list_names_every_figure_and_its_place(command):
     names = [*(f"cheng-fig{n}" for n in range(1, 7)), "wang-resources", "cot-cost"]
     assert [entry["figure"] for entry in listed] == names
     assert listed[3]["where"] == "Figure 4, App. D"
+    assert listed[1]["paper preset"] == "288 studies, 1,200 core-hours"
+    assert listed[-1]["paper preset"] == "100 studies"
     table = command("reproduce", "--list").stdout
     assert "cheng-fig6" in table
     assert command("reproduce").stdout == table
@@ -48,7 +51,70 @@ def test_what_does_not_exist_is_refused_before_anything_is_trained(command, tmp_
     assert command("reproduce", "cheng-fig3", "--preset", "smoke", "--workers", "0").refusal() == (
         "n_workers must be a whole number of at least 1, got 0."
     )
+    assert command("reproduce", "cheng-fig3", "--seed", 2**32).refusal() == (
+        "seed must be at most 4294967195, got 4294967296."
+    )
+    assert (
+        command("reproduce", "cheng-fig3", "--device", "cuda:9")
+        .refusal()
+        .startswith("device='cuda:9' is not there")
+    )
+    assert command("reproduce", "cheng-fig3", "cot-cost", "--only", "panel-a").refusal() == (
+        "cot-cost has no panels to choose from. Leave out --only."
+    )
     assert listing(tmp_path) == []
+
+
+def test_a_part_is_written_under_its_own_name(command, tmp_path):
+    arguments = ("reproduce", "cheng-fig3", "--preset", "smoke", "--only", "panel-b")
+    outcome = command(*arguments, "--device", "auto")
+    assert outcome.stdout.endswith(
+        "Saved smoke-panel-b.json, smoke-panel-b.csv, smoke-panel-b.png in results/cheng-fig3\n"
+    )
+
+
+def test_an_estimate_does_nothing_else(command, tmp_path, monkeypatch):
+    estimates = import_module("icgd.reproductions.estimates")
+    monkeypatch.setattr(estimates, "TIMED_TASKS", 2)
+    outcome = command("reproduce", "cheng-fig3", "--preset", "paper", "--estimate")
+    assert (outcome.code, outcome.stdout) == (0, "")
+    assert outcome.stderr.startswith(
+        "cheng-fig3, paper: 6 studies with 210,000 steps in all, about "
+    )
+    assert outcome.stderr.endswith(" core-hours.\n")
+    assert listing(tmp_path) == []
+
+
+def test_the_paper_preset_first_says_what_it_takes(command, monkeypatch):
+    module = import_module("icgd.cli.reproduce")
+
+    def stopped(order, on_standing):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("icgd.reproductions.estimates"), "TIMED_TASKS", 2)
+    monkeypatch.setattr(module, "fulfil", stopped)
+    outcome = command("reproduce", "cheng-fig3", "--preset", "paper", "--only", "panel-a")
+    assert outcome.stderr.startswith("cheng-fig3, paper-panel-a: 3 studies with 60,000 steps in")
+
+
+def test_ctrl_c_says_what_is_kept(command, tmp_path, monkeypatch):
+    training = import_module("icgd.reproductions.cheng_training")
+    real, trained = training.train_once, []
+
+    def interrupted(*given):
+        trained.append(given)
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    monkeypatch.setattr(training, "train_once", interrupted)
+    outcome = command("reproduce", "cheng-fig3", "--preset", "smoke")
+    assert (outcome.code, outcome.stdout) == (130, "")
+    assert outcome.stderr == (
+        "icgd: Stopped with 1 of 2 studies finished and 0 begun; they are kept in "
+        "results/cheng-fig3/.smoke.partial. Give the same command again to go on.\n"
+    )
+    assert command("reproduce", "cheng-fig3", "--preset", "smoke").code == 0
 
 
 def test_a_folder_that_cannot_be_is_refused(command, tmp_path):

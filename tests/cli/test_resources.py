@@ -82,11 +82,11 @@ def test_a_dimension_chooses_the_lemmas_and_what_was_measured_in_it(command, mea
 def test_networks_are_trained_on_request(command, monkeypatch):
     asked = []
 
-    def trained(figure, preset, *, out, on_progress):
-        asked.append((figure.name, preset, str(out)))
+    def trained(order):
+        asked.append((order.reproduction.name, order.preset, str(order.out)))
         return SimpleNamespace(numbers={"rows": [row(4, 2, 8, 0.07, 800), row(4, 3, 4, 0.02, 400)]})
 
-    monkeypatch.setattr(COMMAND, "reproduce", trained)
+    monkeypatch.setattr(COMMAND, "reproduced", trained)
     arguments = ("--measure", "smoke", "--errors", "0.05", "--out", "new")
     ran = command("resources", "indicator", *arguments)
     assert asked == [("wang-resources", "smoke", "new")]

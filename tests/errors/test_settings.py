@@ -178,6 +178,10 @@ MESSAGES = [
         "batch_size that is a multiple of it for each process.",
     ),
     (
+        made(SettingError.no_parts, "cot-cost"),
+        "cot-cost has no panels to choose from. Leave out --only.",
+    ),
+    (
         made(SettingError.uneven_shares, 8, 3),
         "batch_size=8 cannot be shared evenly by 3 processes. Give a multiple of 3.",
     ),

@@ -4,11 +4,13 @@ from icgd.errors import training
 from icgd.errors.training import (
     CheckpointError,
     DistributionError,
+    InterruptedStudiesError,
     InterruptedTrainingError,
     OwnCodeError,
     RunFolderError,
     SweepError,
     TrainingError,
+    WorkerError,
 )
 from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
 
@@ -91,6 +93,16 @@ MESSAGES = [
         made(InterruptedTrainingError.after, 3, 9, None),
         "Training was interrupted after 3 of 9 steps. Nothing was saved; with a folder it could go "
         "on later.",
+    ),
+    (
+        made(WorkerError.ended, -9),
+        "A worker's process ended with exit code -9; -9 often means that memory ran out. Use fewer "
+        "workers.",
+    ),
+    (
+        made(InterruptedStudiesError.after, 3, 2, 8, "results/.paper.partial"),
+        "Stopped with 3 of 8 studies finished and 2 begun; they are kept in "
+        "results/.paper.partial. Give the same command again to go on.",
     ),
     (
         made(SweepError.failed, 1, {"seed": 0}, ZeroDivisionError("division by zero")),

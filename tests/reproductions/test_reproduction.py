@@ -1,7 +1,16 @@
 import pytest
 
-from icgd.errors import UnknownNameError
-from icgd.reproductions.reproduction import groups, number, preset_of, six_digits
+from icgd.errors import SettingError, UnknownNameError
+from icgd.reproductions.cheng_loss import FIGURE_2
+from icgd.reproductions.cot_cost import COST
+from icgd.reproductions.reproduction import (
+    AbstractStudy,
+    Conduct,
+    groups,
+    number,
+    preset_of,
+    six_digits,
+)
 
 
 def test_rows_are_grouped_in_their_order():
@@ -23,3 +32,40 @@ def test_numbers_keep_six_digits_and_stay_json():
     assert six_digits(float("nan")) is None
     assert number({"loss": 3}, "loss") == 3.0
     assert number({"loss": None}, "loss") != number({"loss": None}, "loss")
+
+
+def test_a_part_has_the_studies_of_its_panels():
+    assert list(FIGURE_2.parts) == ["panel-a", "panel-b", "panel-c", "panel-d"]
+    whole, part = FIGURE_2.studies("smoke", 0), FIGURE_2.only(["panel-b"]).studies("smoke", 0)
+    assert {(study.labels, study.n_examples) for study in part} == {("exp", 14)}
+    assert [study for study in whole if (study.labels, study.n_examples) == ("exp", 14)] == part
+    assert FIGURE_2.only([]) is FIGURE_2
+    assert FIGURE_2.only(["panel-d", "panel-a"]).panels == FIGURE_2.panels[::3]  # in their order
+
+
+def test_parts_that_are_not_there_are_refused():
+    with pytest.raises(UnknownNameError) as caught:
+        FIGURE_2.only(["panel-e"])
+    assert str(caught.value) == (
+        "Unknown part of cheng-fig2 'panel-e'; known are panel-a, panel-b, panel-c, panel-d. Did "
+        "you mean 'panel-d'?"
+    )
+    with pytest.raises(SettingError, match=r"^cot-cost has no panels to choose from"):
+        COST.only(["panel-a"])
+
+
+def test_a_study_without_steps_is_done_as_always(tmp_path):
+    given, found = [], COST.studies("smoke", 0)[0].outcome_of({"measured": [], "seconds": 1.0})
+
+    class Plain(AbstractStudy):
+        def train(self, folder=None):
+            given.append(folder)
+            return found
+
+        def outcome_of(self, data):
+            raise NotImplementedError
+
+    study = Plain()
+    assert study.train_with(Conduct("cpu", print), tmp_path) is found
+    assert given == [tmp_path]
+    assert (study.n_steps, study.work, study.step_seconds("cpu")) == (1, 1.0, None)

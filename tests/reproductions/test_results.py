@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from icgd.errors import CheckpointError, FileError, SweepError
+from icgd.errors import (
+    CheckpointError,
+    FileError,
+    InterruptedStudiesError,
+    RunFolderError,
+    SettingError,
+    SweepError,
+    UnknownNameError,
+)
 from icgd.reproductions.cheng_matrices import FIGURE_3
 from icgd.reproductions.results import circumstances, reproduce, stored_rows
+from icgd.training.lock import locked
 
 RESULTS = import_module("icgd.reproductions.results")
 TRAINING = import_module("icgd.reproductions.cheng_training")
@@ -77,15 +86,19 @@ def test_rows_are_read_from_the_numbers(finished, tmp_path):
 def test_an_interrupted_reproduction_goes_on(finished, tmp_path, monkeypatch):
     real, trained = TRAINING.train_once, []
 
-    def interrupted(run, folder):
+    def interrupted(run, folder, conduct):
         trained.append(run.transforms_covariates)
         if len(trained) == 2:
             raise KeyboardInterrupt
-        return real(run, folder)
+        return real(run, folder, conduct)
 
     monkeypatch.setattr(TRAINING, "train_once", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(InterruptedStudiesError) as caught:
         reproduce(FIGURE_3, "smoke", out=tmp_path)
+    assert str(caught.value) == (
+        f"Stopped with 1 of 2 studies finished and 0 begun; they are kept in "
+        f"{tmp_path}/cheng-fig3/.smoke.partial. Give the same command again to go on."
+    )
     assert (tmp_path / "cheng-fig3/.smoke.partial/000/outcome.json").exists()
     again = reproduce(FIGURE_3, "smoke", out=tmp_path)
     assert trained == [False, True, True]  # the first model was not trained again
@@ -98,7 +111,7 @@ def test_an_interrupted_reproduction_goes_on(finished, tmp_path, monkeypatch):
 def stopped(tmp_path, monkeypatch):
     """A folder in which a reproduction failed at its first model."""
 
-    def fails(run, folder):
+    def fails(run, folder, conduct):
         raise RuntimeError("no power")
 
     monkeypatch.setattr(TRAINING, "train_once", fails)
@@ -140,3 +153,67 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(FileError) as caught:
         reproduce(FIGURE_3, "smoke", out=tmp_path / "taken")
     assert str(caught.value) == f"Cannot write {tmp_path}/taken/cheng-fig3: Not a directory."
+
+
+def without_seconds(rows):
+    return [row | {"seconds": 0} for row in rows]
+
+
+def test_a_part_has_its_own_files_and_its_models_are_kept_for_the_whole(
+    finished, tmp_path, monkeypatch
+):
+    part = reproduce(FIGURE_3, "smoke", out=tmp_path, only=["panel-b"])
+    assert part.files == ("smoke-panel-b.json", "smoke-panel-b.csv", "smoke-panel-b.png")
+    assert (part.numbers["only"], part.numbers["n_models"]) == (["panel-b"], 1)
+    of_panel = [row for row in finished.numbers["rows"] if row["transforms_covariates"]]
+    assert without_seconds(part.numbers["rows"]) == without_seconds(of_panel)
+    kept = tmp_path / "cheng-fig3/.smoke.partial"
+    assert sorted(path.name for path in kept.iterdir()) == ["001", "runs.json"]
+    real, trained = TRAINING.train_once, []
+    monkeypatch.setattr(
+        TRAINING, "train_once", lambda *given: trained.append(given[0]) or real(*given)
+    )
+    whole = reproduce(FIGURE_3, "smoke", out=tmp_path)
+    assert [study.transforms_covariates for study in trained] == [False]  # panel b is there
+    assert without_seconds(whole.numbers["rows"]) == without_seconds(finished.numbers["rows"])
+    assert not kept.exists()
+    assert (tmp_path / "cheng-fig3/smoke-panel-b.json").exists()
+
+
+def test_a_folder_in_use_is_refused_and_left_as_it_is(stopped):
+    kept = stopped / "cheng-fig3/.smoke.partial"
+    with locked(kept):
+        before = sorted((path, path.stat().st_mtime_ns) for path in kept.rglob("*"))
+        with pytest.raises(RunFolderError, match=r"\.smoke\.partial is in use by process \d+; "):
+            reproduce(FIGURE_3, "smoke", out=stopped)
+        assert sorted((path, path.stat().st_mtime_ns) for path in kept.rglob("*")) == before
+
+
+def test_another_preset_may_run_at_the_same_time(tmp_path):
+    with locked(tmp_path / "cheng-fig3/.laptop.partial"):
+        assert reproduce(FIGURE_3, "smoke", out=tmp_path).numbers["n_models"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "problem", "message"),
+    [
+        ({"seed": 2**32}, SettingError, "seed must be at most 4294967195, got 4294967296"),
+        ({"n_workers": 0}, SettingError, "n_workers must be a whole number of at least 1"),
+        ({"device": "cuda:9"}, SettingError, "device='cuda:9' is not there"),
+        ({"only": ["panel-z"]}, UnknownNameError, "Unknown part of cheng-fig3 'panel-z'"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path, options, problem, message):
+    with pytest.raises(problem, match=f"^{message}"):
+        reproduce(FIGURE_3, "smoke", out=tmp_path / "out", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_a_killed_process_had_not_finished_are_removed(tmp_path):
+    folder = tmp_path / "cheng-fig3"
+    folder.mkdir()
+    for name in (".smoke.json.123.partial", ".laptop.json.123.partial"):
+        (folder / name).touch()
+    reproduce(FIGURE_3, "smoke", out=tmp_path)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == [".laptop.json.123.partial", "smoke.csv", "smoke.json", "smoke.png"]

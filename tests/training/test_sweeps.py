@@ -2,10 +2,16 @@ from multiprocessing import get_context
 
 import pytest
 
-from icgd.errors import MissingExtraError, SettingError, SweepError, UnknownNameError
-from icgd.training import sweeps
+from icgd.errors import (
+    InterruptedStudiesError,
+    MissingExtraError,
+    SettingError,
+    SweepError,
+    UnknownNameError,
+)
+from icgd.training import sweeps, workers
 from icgd.training.sweeps import sweep
-from tests.training.swept import reciprocal, threads_and_square
+from tests.training.swept import counted, reciprocal, threads_and_square
 
 FAILURE = "^Configuration 1, 0, failed with ZeroDivisionError: division by zero$"
 
@@ -42,10 +48,38 @@ def test_ray_gives_the_same_results_and_names_a_failure():
 @pytest.mark.parametrize("runner", ["in-process", "pool"])
 def test_a_configuration_that_fails_names_itself(monkeypatch, runner):
     forking = get_context("fork")  # starts at once
-    monkeypatch.setattr(sweeps, "get_context", lambda _: forking)
+    monkeypatch.setattr(workers, "get_context", lambda _: forking)
     with pytest.raises(SweepError, match=FAILURE) as problem:
         sweep(reciprocal, [1, 0, 2], runner=runner, n_workers=2)
     assert isinstance(problem.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("runner", ["in-process", "pool"])
+def test_jobs_report_before_they_end(monkeypatch, runner):
+    forking = get_context("fork")  # starts at once
+    monkeypatch.setattr(workers, "get_context", lambda _: forking)
+    heard: list[tuple[int, int]] = []
+    results = sweep(
+        counted, [2, 3], runner=runner, on_report=lambda index, value: heard.append((index, value))
+    )
+    assert results == [2, 3]
+    assert heard == [(0, 1), (0, 2), (1, 1), (1, 2), (1, 3)]
+
+
+@pytest.mark.parametrize("runner", ["in-process", "pool"])
+def test_an_interruption_is_no_failure(monkeypatch, runner):
+    """Neither of a job nor of the one who listens; the workers end before it is passed on."""
+    forking = get_context("fork")  # starts at once
+    monkeypatch.setattr(workers, "get_context", lambda _: forking)
+
+    def interrupted(done, total):
+        raise InterruptedStudiesError("stopped")
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(threads_and_square, [1, 2], runner=runner, on_progress=interrupted)
+    assert forking.active_children() == []
+    with pytest.raises(KeyboardInterrupt):
+        sweep(lambda _: interrupted(1, 2), [1, 2])
 
 
 def test_no_configurations_give_no_results():

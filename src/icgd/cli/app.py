@@ -13,6 +13,7 @@ from icgd.cli.compare import compare
 from icgd.cli.compile import compile
 from icgd.cli.demo import demo
 from icgd.cli.guarantee import guarantee
+from icgd.cli.options import INTERRUPTED
 from icgd.cli.plot import plot
 from icgd.cli.reproduce import reproduce
 from icgd.cli.resources import resources
@@ -84,6 +85,8 @@ def main() -> None:
     except IcgdError as error:
         typer.echo(f"icgd: error: {' '.join(str(error).split())}", err=True)
         raise SystemExit(WRONG_INPUT) from None
+    except KeyboardInterrupt:  # before a command has begun
+        raise SystemExit(INTERRUPTED) from None
 
 
 if __name__ == "__main__":

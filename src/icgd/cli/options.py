@@ -11,6 +11,9 @@ import typer
 from icgd.backends.registry import BACKENDS
 from icgd.problems.arrays import DTYPES
 
+INTERRUPTED = 130
+"""Exit code of what Ctrl-C has stopped: 128 and the signal's number, as in a shell."""
+
 CompiledFile = Annotated[Path, typer.Argument(help="File that `icgd compile` wrote.")]
 Data = Annotated[Path, typer.Argument(help="CSV of inputs and labels, with or without a header.")]
 Labels = Annotated[

@@ -13,12 +13,12 @@ import typer
 
 from icgd.cli import show
 from icgd.cli.options import AsJson
-from icgd.cli.progress import progress
+from icgd.cli.reproduce import reproduced
 from icgd.errors import SettingError, UnknownNameError
 from icgd.reproductions import resources as theory_of
 from icgd.reproductions.reproduction import PRESETS, Row
 from icgd.reproductions.resources import Pair, Resources
-from icgd.reproductions.results import reproduce, stored_rows
+from icgd.reproductions.results import Order, stored_rows
 from icgd.reproductions.wang_resources import RESOURCES
 from icgd.reproductions.wang_widths import DEPTHS, dimensions, needed, table
 
@@ -158,10 +158,7 @@ def _measured_rows(preset: str | None, out: Path) -> list[Row] | None:
     if preset is None:
         path = out / RESOURCES.name / "laptop.json"
         return stored_rows(path) if path.exists() else None
-    with progress(RESOURCES.name) as on_progress:
-        rows: list[Row] = reproduce(RESOURCES, preset, out=out, on_progress=on_progress).numbers[
-            "rows"
-        ]
+    rows: list[Row] = reproduced(Order(RESOURCES, preset, out)).numbers["rows"]
     return rows
 
 

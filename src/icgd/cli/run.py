@@ -14,6 +14,7 @@ from icgd.backends.run import Run
 from icgd.cli import show
 from icgd.cli.csv_data import Examples, csv_content, read_examples, read_queries
 from icgd.cli.options import (
+    INTERRUPTED,
     AsJson,
     BackendName,
     CompiledFile,
@@ -29,9 +30,6 @@ from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
 from icgd.pipeline import load
 from icgd.problems.task import Task
-
-INTERRUPTED = 130
-"""Exit code of what Ctrl-C has stopped: 128 and the signal's number, as in a shell."""
 
 
 def run(

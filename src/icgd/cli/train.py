@@ -11,17 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from icgd.cli import show
-from icgd.cli.options import AsJson, in_panel
+from icgd.cli.options import INTERRUPTED, AsJson, in_panel
 from icgd.cli.problem_options import options_of
-from icgd.cli.progress import progress
+from icgd.cli.progress import training_progress
 from icgd.cli.writing import write_file
 from icgd.errors import InterruptedTrainingError
 from icgd.training.config import Config, read_config
 from icgd.training.config_keys import SECTIONS, Key
 from icgd.training.configured import Trained, train_config
-
-INTERRUPTED = 130
-"""Exit code of a program that Ctrl-C has ended."""
 
 PANELS = {"": "The run", "data": "The tasks", "model": "The model", "training": "Its training"}
 
@@ -89,8 +86,8 @@ def train(
 def _trained(config: Config) -> Trained:
     """Train under a bar. Ctrl-C says what is kept, and ends the program."""
     try:
-        with progress("training") as on_progress:
-            return train_config(config, on_step=lambda step, total, _: on_progress(step, total))
+        with training_progress("training") as bar:
+            return train_config(config, on_step=bar.update)
     except InterruptedTrainingError as interruption:
         typer.echo(f"icgd: {interruption}", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -18,11 +18,13 @@ from icgd.errors.settings import SettingError, ToleranceError
 from icgd.errors.training import (
     CheckpointError,
     DistributionError,
+    InterruptedStudiesError,
     InterruptedTrainingError,
     OwnCodeError,
     RunFolderError,
     SweepError,
     TrainingError,
+    WorkerError,
 )
 from icgd.errors.warnings import (
     BoxWarning,
@@ -44,6 +46,7 @@ __all__ = [
     "FileError",
     "IcgdError",
     "InterruptedRunError",
+    "InterruptedStudiesError",
     "InterruptedTrainingError",
     "KernelError",
     "LayoutError",
@@ -62,4 +65,5 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedActivationError",
     "UnsupportedProblemError",
+    "WorkerError",
 ]

@@ -323,6 +323,10 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def no_parts(cls, figure: str) -> SettingError:
+        return cls(f"{figure} has no panels to choose from. Leave out --only.")
+
+    @classmethod
     def uneven_shares(cls, batch_size: int, n_processes: int) -> SettingError:
         return cls(
             f"batch_size={batch_size} cannot be shared evenly by {n_processes} processes. "

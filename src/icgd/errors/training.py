@@ -148,3 +148,27 @@ class SweepError(IcgdError, RuntimeError):
             f"Configuration {index}, {configuration!r}, failed with "
             f"{type(problem).__name__}: {problem}"
         )
+
+
+class WorkerError(IcgdError, RuntimeError):
+    """A process that does part of the work is gone."""
+
+    @classmethod
+    def ended(cls, exit_code: int | None) -> WorkerError:
+        return cls(
+            f"A worker's process ended with exit code {exit_code}; -9 often means that memory ran "
+            "out. Use fewer workers."
+        )
+
+
+class InterruptedStudiesError(IcgdError, KeyboardInterrupt):
+    """Ctrl-C ended the studies of a figure; what they found so far is kept."""
+
+    @classmethod
+    def after(
+        cls, n_finished: int, n_begun: int, total: int, folder: object
+    ) -> InterruptedStudiesError:
+        return cls(
+            f"Stopped with {n_finished} of {total} studies finished and {n_begun} begun; they are "
+            f"kept in {folder}. Give the same command again to go on."
+        )

@@ -23,7 +23,8 @@ from torch.nn.utils.parametrize import register_parametrization
 
 from icgd.errors import TrainingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows
-from icgd.reproductions.reproduction import AbstractStudy, Row, six_digits
+from icgd.reproductions.estimates import timed_step
+from icgd.reproductions.reproduction import AbstractStudy, Conduct, Row, six_digits
 from icgd.training.averaged import AveragedTask
 from icgd.training.covariates import PAPER_SPECTRUM, Ellipsoid
 from icgd.training.labels import AbstractLabels, KernelProcess, LinearFunctions
@@ -33,6 +34,8 @@ from icgd.training.similarity import distances_to_identity
 from icgd.training.tasks import InContextTask
 
 INPUT_WIDTH = len(PAPER_SPECTRUM)
+
+AS_ALWAYS = Conduct()
 
 
 def _diagonal(*entries: float) -> Rows:
@@ -149,41 +152,68 @@ class Study(AbstractStudy[Outcome]):
             log_every=max(1, budget.n_steps // budget.n_rows),
         )
 
+    @property
+    def learnt_task(self) -> InContextTask | AveragedTask:
+        """What the model learns from."""
+        averages, logarithmic = self.budget.averages_labels, self.budget.logarithmic
+        return AveragedTask(self.task, logarithmic) if averages else self.task
+
+    @property
+    def n_steps(self) -> int:
+        return self.budget.n_steps
+
+    @property
+    def work(self) -> float:
+        """The time of a step grows with the layers."""
+        return float(self.n_steps * self.n_layers)
+
+    def step_seconds(self, device: str) -> float:
+        settings = replace(self.settings, device=device)
+        return timed_step(first_model(self), self.learnt_task, settings)
+
     def train(self, folder: Path | None = None) -> Outcome:
         return train_once(self, folder)
+
+    def train_with(self, conduct: Conduct, folder: Path) -> Outcome:
+        return train_once(self, folder, conduct)
 
     def outcome_of(self, data: Mapping[str, Any]) -> Outcome:
         return Outcome(**{**data, "curve": tuple(data["curve"])})
 
 
-def train_once(study: Study, folder: Path | None = None) -> Outcome:
+def train_once(
+    study: Study,
+    folder: Path | None = None,
+    conduct: Conduct = AS_ALWAYS,
+) -> Outcome:
     """Train the model; with a `folder`, continue where training was interrupted.
 
     If training overflows, it begins again with half the learning rate.
     """
     for attempt in range(MOST_ATTEMPTS - 1):
         try:
-            return _train(study, folder and folder / f"attempt-{attempt}")
+            return _train(study, folder and folder / f"attempt-{attempt}", conduct)
         except TrainingError:
             budget = replace(study.budget, learning_rate=study.budget.learning_rate / 2)
             study = replace(study, budget=budget)
-    return _train(study, folder and folder / "last-attempt")
+    return _train(study, folder and folder / "last-attempt", conduct)
 
 
-def _train(study: Study, folder: Path | None) -> Outcome:
+def _train(study: Study, folder: Path | None, conduct: Conduct) -> Outcome:
     start, budget = perf_counter(), study.budget
     model, covariance = first_model(study), study.covariates.covariance
     averaged = AveragedTask(study.task, budget.logarithmic)
     log = train(
         model,
-        averaged if budget.averages_labels else study.task,
-        study.settings,
+        study.learnt_task,
+        replace(study.settings, device=conduct.device),
         folder=folder,
         measure=lambda _: distances_to_identity(model, covariance),
+        on_step=conduct.on_step,
     )
     test = averaged.sample(budget.n_test, seed=study.seed, index=TEST_INDEX)
     with torch.no_grad():
-        loss = float(averaged.mean_loss(model.double(), test))
+        loss = float(averaged.mean_loss(model.cpu().double(), test))
     return Outcome(
         test_loss=loss,
         bayes_loss=averaged.bayes_loss(test),

@@ -54,8 +54,12 @@ def new_panels(
     n_panels: int, n_columns: int, width: float, height: float
 ) -> tuple[Figure, list[Axes]]:
     """A figure with rows of `n_columns` panels of this size, and room for a legend below."""
+    n_columns = min(n_columns, n_panels)
     n_rows = -(-n_panels // n_columns)
-    return new_grid(width * n_columns, height * n_rows + 0.4, n_rows, n_columns)
+    figure, places = new_grid(width * n_columns, height * n_rows + 0.4, n_rows, n_columns)
+    for empty in places[n_panels:]:
+        empty.set_visible(False)
+    return figure, places[:n_panels]
 
 
 def _dress(panel: Axes) -> None:

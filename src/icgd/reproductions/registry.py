@@ -22,6 +22,16 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
     )
 }
 
+PAPER_HOURS = {
+    "cheng-fig1": 550,
+    "cheng-fig2": 1200,
+    "cheng-fig3": 64,
+    "cheng-fig4": 1100,
+    "cheng-fig5": 78,
+    "cheng-fig6": 250,
+}
+"""The core-hours of the paper presets, as `icgd reproduce NAME --preset paper --estimate` said."""
+
 
 def reproduction_named(name: str) -> AbstractReproduction[Any, Any]:
     """The reproduction called `name`."""

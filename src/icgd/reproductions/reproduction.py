@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
-from icgd.errors import UnknownNameError
+from icgd.errors import SettingError, UnknownNameError
 from icgd.reproductions.plotting import Figure
+from icgd.training.loop import OnStep
 
 Value = str | int | float | bool | None
 Row = dict[str, Value]
@@ -33,6 +35,14 @@ class Found(Protocol):
 Outcome = TypeVar("Outcome", bound=Found)
 
 
+@dataclass(frozen=True)
+class Conduct:
+    """How a study is carried out: where it computes, and who hears of its steps."""
+
+    device: str = "cpu"
+    on_step: OnStep | None = None
+
+
 class AbstractStudy(ABC, Generic[Outcome]):
     """One unit of a figure's work, such as one model to train: a dataclass that JSON can hold."""
 
@@ -44,6 +54,24 @@ class AbstractStudy(ABC, Generic[Outcome]):
     @abstractmethod
     def train(self, folder: Path | None = None) -> Outcome:
         """Do the work; with a `folder`, continue where it was interrupted."""
+
+    def train_with(self, conduct: Conduct, folder: Path) -> Outcome:
+        """Do the work in this way; what has no steps and no device does it as always."""
+        return self.train(folder)
+
+    @property
+    def n_steps(self) -> int:
+        """The steps that it tells of; 1 if it does not train step by step."""
+        return 1
+
+    @property
+    def work(self) -> float:
+        """How much it has to do, in any unit that all studies of a figure share."""
+        return 1.0
+
+    def step_seconds(self, device: str) -> float | None:
+        """The time of a step, measured now; None if it does not train step by step."""
+        return None
 
     @abstractmethod
     def outcome_of(self, data: Mapping[str, Any]) -> Outcome:
@@ -88,6 +116,26 @@ class AbstractReproduction(ABC, Generic[Study, Outcome]):
     @abstractmethod
     def picture(self, rows: Sequence[Row]) -> Figure:
         """The figure, drawn from the numbers alone."""
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The figure's panels by name: panel-a, panel-b, ... in their order, if it has any."""
+        panels = getattr(self, "panels", ())
+        return {
+            f"panel-{letter}": panel for letter, panel in zip(ascii_lowercase, panels, strict=False)
+        }
+
+    def only(self, names: Sequence[str]) -> AbstractReproduction[Study, Outcome]:
+        """The figure with these panels alone; with all of them, if none is named."""
+        if not names:
+            return self
+        if not self.parts:
+            raise SettingError.no_parts(self.name)
+        for name in names:
+            if name not in self.parts:
+                raise UnknownNameError.of(f"part of {self.name}", name, known=list(self.parts))
+        chosen = tuple(panel for name, panel in self.parts.items() if name in names)
+        return replace(self, panels=chosen)  # type: ignore[call-arg]
 
 
 def preset_of(sizes: Mapping[str, Sizes], preset: str) -> Sizes:

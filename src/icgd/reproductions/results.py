@@ -2,10 +2,11 @@
 
     <out>/<figure>/<preset>.json, <preset>.csv    the numbers, and how they came about
     <out>/<figure>/<preset>.png                   the picture
+    <out>/<figure>/<preset>-panel-b.json, ...     the same of a part of the figure
     <out>/<figure>/.<preset>.partial/             finished and half-trained models, until the end
 
 An interrupted reproduction continues where it stopped: a trained model is not trained again, and a
-half-trained one continues from its checkpoint.
+half-trained one continues from its checkpoint. Only one process at a time works on a preset.
 """
 
 from __future__ import annotations
@@ -14,34 +15,107 @@ import csv
 import json
 import os
 import platform
-import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from io import StringIO
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 import torch
 
-from icgd.backends.run import OnProgress
 from icgd.errors import CheckpointError, FileError
 from icgd.problems.settings import count
 from icgd.reproductions import plotting
-from icgd.reproductions.reproduction import (
-    AbstractReproduction,
-    AbstractStudy,
-    Outcome,
-    Row,
-    Study,
-    Summary,
+from icgd.reproductions.partial import (
+    Job,
+    OnStanding,
+    carry_out,
+    claim,
+    clear,
+    interruption,
+    read_json,
 )
-from icgd.training.checkpoints import flat, require_equal
-from icgd.training.sweeps import sweep
+from icgd.reproductions.reproduction import AbstractReproduction, Outcome, Row, Study, Summary
+from icgd.training.devices import device_named
+from icgd.training.lock import locked
+from icgd.training.tasks import LARGEST_SEED
 from icgd.weights.atomic import whole_file
+
+MOST_SEEDS = 100
+"""No preset takes more seeds, from the first one on."""
+
+
+@dataclass(frozen=True)
+class Order(Generic[Study, Outcome]):
+    """What is to be reproduced, and how; it is checked before anything is written."""
+
+    reproduction: AbstractReproduction[Study, Outcome]
+    preset: str
+    out: Path
+    seed: int = 0
+    n_workers: int = 1
+    device: str = "cpu"
+    only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        count("n_workers", self.n_workers)
+        count("seed", self.seed, least=0, most=LARGEST_SEED - MOST_SEEDS)
+        device_named(self.device)
+        plotting.require_matplotlib()
+        self.part.studies(self.preset, self.seed)  # refuses unknown presets and panels
+
+    @cached_property
+    def part(self) -> AbstractReproduction[Study, Outcome]:
+        """The figure, or the panels that were asked for."""
+        return self.reproduction.only(self.only)
+
+    @cached_property
+    def studies(self) -> list[Study]:
+        return self.part.studies(self.preset, self.seed)
+
+    @cached_property
+    def whole(self) -> list[Study]:
+        """The studies of the whole figure, which number the folders."""
+        return self.reproduction.studies(self.preset, self.seed)
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        places = [self.partial_folder / f"{self.whole.index(study):03d}" for study in self.studies]
+        pairs = zip(self.studies, places, strict=True)
+        return [Job(study, place, self.device) for study, place in pairs]
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.reproduction.name
+
+    @property
+    def partial_folder(self) -> Path:
+        return self.folder / f".{self.preset}.partial"
+
+    @property
+    def name(self) -> str:
+        """The name of the files."""
+        return "-".join((self.preset, *self.only))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is known before the work."""
+        return {
+            "figure": self.reproduction.name,
+            "place": self.reproduction.place,
+            "preset": self.preset,
+            **({"only": list(self.only)} if self.only else {}),
+            "seed": self.seed,
+            **circumstances(),
+            "n_workers": self.n_workers,
+            "device": device_named(self.device).place.type,
+        }
 
 
 @dataclass(frozen=True)
@@ -61,34 +135,63 @@ def reproduce(
     out: Path,
     seed: int = 0,
     n_workers: int = 1,
-    on_progress: OnProgress | None = None,
+    device: str = "cpu",
+    only: Sequence[str] = (),
+    on_standing: OnStanding | None = None,
 ) -> Reproduced:
-    """Do every study of a figure, and write its numbers and its picture."""
+    """Do every study of a figure, and write its numbers and its picture.
+
+    With `only`, such as ["panel-b"], a part is done, and has files of its own. Its models are kept
+    until the whole figure is done, which does not train them again.
+    """
+    order = Order(reproduction, preset, out, seed, n_workers, device, tuple(only))
+    return fulfil(order, on_standing)
+
+
+def fulfil(order: Order[Study, Outcome], on_standing: OnStanding | None = None) -> Reproduced:
+    """Do the studies of an order in its partial folder, which is removed with the whole figure."""
+    kept = order.partial_folder
+    _make(order.folder)
+    with locked(kept):
+        claim(kept, order.seed, order.whole)
+        try:
+            done = _written(order, on_standing)
+            if not order.only:
+                clear(kept)
+        except KeyboardInterrupt:
+            raise interruption(order.jobs, kept) from None
+    with suppress(OSError):  # it still has the models of a part
+        kept.rmdir()
+    return done
+
+
+def _written(order: Order[Study, Outcome], on_standing: OnStanding | None) -> Reproduced:
+    """Do the studies, and write what they found."""
     start = perf_counter()
-    count("n_workers", n_workers)
-    plotting.require_matplotlib()
-    studies = reproduction.studies(preset, seed)
-    folder = out / reproduction.name
-    kept = _partial_folder(folder / f".{preset}.partial", seed, studies)
-    jobs = [(study, kept / f"{index:03d}") for index, study in enumerate(studies)]
-    runner = "pool" if n_workers > 1 else "in-process"
-    outcomes = sweep(_finished, jobs, n_workers=n_workers, runner=runner, on_progress=on_progress)
-    rows = reproduction.rows(studies, outcomes)
+    outcomes = carry_out(order.jobs, order.n_workers, on_standing)
+    rows = order.part.rows(order.studies, outcomes)
     facts = {
-        "figure": reproduction.name,
-        "place": reproduction.place,
-        "preset": preset,
-        "seed": seed,
-        **circumstances(),
-        "n_workers": n_workers,
+        **order.facts,
         "seconds": round(perf_counter() - start, 1),
         "training_seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
-        "n_models": len(studies),
-        "budgets": [asdict(each) for each in dict.fromkeys(study.budget for study in studies)],
+        "n_models": len(order.studies),
+        "budgets": [asdict(x) for x in dict.fromkeys(study.budget for study in order.studies)],
     }
-    done = write(reproduction, facts, rows, folder)
-    shutil.rmtree(kept, ignore_errors=True)
-    return done
+    _remove_unfinished(order.folder, order.name)
+    return write(order.part, facts, rows, order.folder, order.name)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise FileError.unwritable(folder, problem.strerror or str(problem)) from None
+
+
+def _remove_unfinished(folder: Path, name: str) -> None:
+    """Remove files that a killed process had not finished."""
+    for path in folder.glob(f".{name}.*.*.partial"):
+        path.unlink(missing_ok=True)
 
 
 def write(
@@ -96,26 +199,26 @@ def write(
     facts: dict[str, Any],
     rows: list[Row],
     folder: Path,
+    name: str,
 ) -> Reproduced:
     """Write the numbers, and the summary and the picture that follow from them."""
     summary = reproduction.summary(rows)
     table = [dict(zip(summary.names, row, strict=True)) for row in summary.rows]
     numbers = {**facts, "summary": table, "rows": rows}
-    preset = facts["preset"]
     contents = {
-        f"{preset}.json": _json(numbers),
-        f"{preset}.csv": _csv(rows),
-        f"{preset}.png": plotting.png(reproduction.picture(rows)),
+        f"{name}.json": _json(numbers),
+        f"{name}.csv": _csv(rows),
+        f"{name}.png": plotting.png(reproduction.picture(rows)),
     }
-    for name, content in contents.items():
-        with whole_file(folder / name) as temporary:
+    for file, content in contents.items():
+        with whole_file(folder / file) as temporary:
             temporary.write_bytes(content)
     return Reproduced(numbers, summary, folder, tuple(contents))
 
 
 def stored_rows(path: Path) -> list[Row]:
     """The rows in a file of numbers."""
-    numbers = _read(path)
+    numbers = read_json(path)
     if not isinstance(numbers, dict) or not numbers.get("rows"):
         raise CheckpointError.damaged(path, "it has no rows")
     rows: list[Row] = numbers["rows"]
@@ -151,45 +254,6 @@ def _git(*arguments: str, at: Path) -> str | None:
     except OSError:  # git is not installed
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _partial_folder(folder: Path, seed: int, studies: Sequence[Study]) -> Path:
-    """A folder for the unfinished work of these studies; it may hold no other."""
-    given = flat({"seed": seed, "models": [asdict(study) for study in studies]})
-    record = folder / "runs.json"
-    if record.exists():
-        require_equal(folder, _read(record), given)
-        return folder
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise FileError.unwritable(folder.parent, problem.strerror or str(problem)) from None
-    _write(record, given)
-    return folder
-
-
-def _finished(job: tuple[AbstractStudy[Outcome], Path]) -> Outcome:
-    """The outcome of a study, which is read if it is there, or else found and kept."""
-    study, folder = job
-    record = folder / "outcome.json"
-    if record.exists():
-        return study.outcome_of(_read(record))
-    outcome = study.train(folder)
-    folder.mkdir(exist_ok=True)  # a study without checkpoints made none
-    _write(record, asdict(outcome))
-    return outcome
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise CheckpointError.damaged(path, str(problem)) from None
-
-
-def _write(path: Path, data: Any) -> None:
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(data), encoding="utf-8")
 
 
 def _json(facts: dict[str, Any]) -> bytes:

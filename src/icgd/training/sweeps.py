@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import get_context
-from typing import Generic, TypeVar
-
-import torch
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from icgd.backends.run import OnProgress
 from icgd.errors import MissingExtraError, SweepError, UnknownNameError
 from icgd.problems.settings import count
+from icgd.training.workers import Report, working
 
 try:
     import ray
@@ -24,29 +23,38 @@ Result = TypeVar("Result")
 
 RUNNERS = ("auto", "in-process", "pool", "ray")
 
+OnReport = Callable[[int, Any], None]
+"""A function that hears the index of a configuration and what its job reports."""
+
 
 def sweep(
-    function: Callable[[Configuration], Result],
+    function: Callable[..., Result],
     configurations: Sequence[Configuration],
     *,
     n_workers: int = 1,
     runner: str = "auto",
     on_progress: OnProgress | None = None,
+    on_report: OnReport | None = None,
 ) -> list[Result]:
     """The results of `function` on every configuration, in their order.
 
     The pool and Ray run `n_workers` configurations at a time, each in a process with one thread.
     A pool's function and configurations must be importable by name from a module. "auto" stays in
     this process for one worker; for more it takes Ray if it is installed, or else the pool.
-    The first failure ends the sweep with a `SweepError` that names its configuration.
+    The first failure ends the sweep with a `SweepError` that names its configuration. Ctrl-C ends
+    it too: the jobs of a pool have `GRACE` seconds to save what they have.
+
+    With `on_report` the function is called with a second argument, by which it reports how far it
+    is while it works; Ray drops these reports.
     """
     count("n_workers", n_workers)
     finished = _RUNNERS[_chosen(runner, n_workers)]
     results: dict[int, Result] = {}
-    for index, result in finished(_Jobs(function, configurations, n_workers)):
-        results[index] = result
-        if on_progress:
-            on_progress(len(results), len(configurations))
+    with closing(finished(_Jobs(function, configurations, n_workers, on_report))) as pairs:
+        for index, result in pairs:
+            results[index] = result
+            if on_progress:
+                on_progress(len(results), len(configurations))
     return [results[index] for index in range(len(configurations))]
 
 
@@ -66,51 +74,75 @@ def _chosen(runner: str, n_workers: int) -> str:
 class _Jobs(Generic[Configuration, Result]):
     """A function and the configurations on which it is called."""
 
-    function: Callable[[Configuration], Result]
+    function: Callable[..., Result]
     configurations: Sequence[Configuration]
     n_workers: int
+    on_report: OnReport | None
+
+    def call(self) -> Callable[[Configuration, Report], Result]:
+        """The function with a way to report, which it may not want."""
+        return self.function if self.on_report else partial(_unreported, self.function)
+
+    def reported(self, index: int, value: Any) -> None:
+        if self.on_report:
+            self.on_report(index, value)
 
     def failure(self, index: int, problem: BaseException) -> SweepError:
         return SweepError.failed(index, self.configurations[index], problem)
 
 
-Finished = Iterator[tuple[int, Result]]
+def _unreported(
+    function: Callable[[Configuration], Result], configuration: Configuration, _: Report
+) -> Result:
+    return function(configuration)
+
+
+def _quietly(
+    call: Callable[[Configuration, Report], Result], configuration: Configuration
+) -> Result:
+    """Call a job whose reports nobody hears."""
+    return call(configuration, lambda _: None)
+
+
+Finished = Generator[tuple[int, Result], None, None]
 """The index and the result of every configuration, as they come."""
 
 
 def _in_process(jobs: _Jobs[Configuration, Result]) -> Finished[Result]:
     for index, configuration in enumerate(jobs.configurations):
         try:
-            result = jobs.function(configuration)
+            result = jobs.call()(configuration, partial(jobs.reported, index))
+        except KeyboardInterrupt:  # which may be an error of icgd too
+            raise
         except Exception as problem:
             raise jobs.failure(index, problem) from problem
         yield index, result
 
 
 def _in_pool(jobs: _Jobs[Configuration, Result]) -> Finished[Result]:
-    """Processes are spawned, not forked: a fork of a process with torch's threads may hang."""
-    pool = ProcessPoolExecutor(jobs.n_workers, get_context("spawn"), torch.set_num_threads, (1,))
-    try:
-        indices = {pool.submit(jobs.function, x): i for i, x in enumerate(jobs.configurations)}
-        for job in as_completed(indices):
-            if problem := job.exception():
-                raise jobs.failure(indices[job], problem) from problem
-            yield indices[job], job.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with working(jobs.call(), jobs.configurations, jobs.n_workers) as all_news:
+        for news in all_news:
+            if news.kind == "failure":
+                raise jobs.failure(news.index, news.value) from news.value
+            if news.kind == "report":
+                jobs.reported(news.index, news.value)
+            else:
+                yield news.index, news.value
 
 
 def _through_ray(jobs: _Jobs[Configuration, Result]) -> Finished[Result]:
     """Use the cluster that is there, or else start one here, which ends with the sweep.
 
-    Ray gives a task of one processor one thread.
+    Ray gives a task of one processor one thread. What is left when the sweep ends early is
+    cancelled.
     """
     starts = not ray.is_initialized()
     if starts:
         ray.init(num_cpus=jobs.n_workers, include_dashboard=False, log_to_driver=False)
+    indices: dict[Any, int] = {}
     try:
-        remote = ray.remote(num_cpus=1, max_retries=0)(jobs.function)
-        indices = {remote.remote(item): index for index, item in enumerate(jobs.configurations)}
+        remote, call = ray.remote(num_cpus=1, max_retries=0)(_quietly), jobs.call()
+        indices |= {remote.remote(call, item): i for i, item in enumerate(jobs.configurations)}
         while indices:
             [job], _ = ray.wait(list(indices))
             index = indices.pop(job)
@@ -120,6 +152,8 @@ def _through_ray(jobs: _Jobs[Configuration, Result]) -> Finished[Result]:
                 raise jobs.failure(index, _cause(problem)) from problem
             yield index, result
     finally:
+        for job in indices:
+            ray.cancel(job, force=True)
         if starts:
             ray.shutdown()
 

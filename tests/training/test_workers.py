@@ -1,0 +1,120 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from icgd.errors import SweepError, WorkerError
+from icgd.training import workers
+from icgd.training.sweeps import sweep
+from icgd.training.workers import working
+from tests.training.swept import fails_oddly, is_killed, waits
+
+PARENT = """
+import sys
+from pathlib import Path
+from icgd.training.workers import working
+from tests.training.swept import waits
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    with working(waits, [folder] * 4, 2) as all_news:
+        for news in all_news:
+            print(news.value, flush=True)
+"""
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Workers that start at once."""
+    forking = get_context("fork")
+    monkeypatch.setattr(workers, "get_context", lambda _: forking)
+
+
+def parent_of_two(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """A process with two workers, which are at their first jobs, and their numbers."""
+    script = folder / "parent.py"
+    script.write_text(PARENT)
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    process = subprocess.Popen(
+        [sys.executable, script, folder],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    return process, [int(process.stdout.readline()) for _ in range(2)]
+
+
+def is_alive(process: int) -> bool:
+    """Whether it runs; what has ended but was not collected has a state Z."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for_end(processes: list[int]) -> None:
+    while any(map(is_alive, processes)):
+        time.sleep(0.01)
+
+
+def test_ctrl_c_interrupts_the_jobs_once_and_starts_no_other(tmp_path):
+    """A terminal sends it to the parent and to all workers."""
+    process, both = parent_of_two(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)
+    out, errors = process.communicate()
+    assert out == ""  # no third job
+    assert sorted(path.name for path in tmp_path.glob("interrupted-*")) == sorted(
+        f"interrupted-{number}" for number in both
+    )
+    assert errors.count("Traceback") == 1  # of the parent, which does nothing about it
+    assert not any(map(is_alive, both))
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_no_worker_outlives_its_parent(tmp_path, number):
+    process, both = parent_of_two(tmp_path)
+    assert all(map(is_alive, both))
+    process.send_signal(number)
+    process.communicate()
+    assert process.returncode == -number
+    wait_for_end(both)
+
+
+def test_a_worker_that_is_gone_is_told(forked):
+    with pytest.raises(
+        SweepError, match=r"Configuration 0, 5, failed with WorkerError: "
+    ) as caught:
+        sweep(is_killed, [5], runner="pool")
+    assert isinstance(caught.value.__cause__, WorkerError)
+    assert str(caught.value.__cause__).startswith("A worker's process ended with exit code -9;")
+
+
+def test_an_exception_that_cannot_be_sent_ends_the_sweep_too(forked):
+    with pytest.raises(SweepError, match=r"^Configuration 0, 5, failed with TypeError: "):
+        sweep(fails_oddly, [5], runner="pool")
+
+
+def test_a_failure_brings_its_traceback(forked):
+    with working(lambda *_: {}["key"], [None], 1) as all_news:
+        [news] = all_news
+    assert news.kind == "failure"
+    assert isinstance(news.value, KeyError)
+    assert "in test_a_failure_brings_its_traceback" not in news.value.__notes__[0]
+    assert "KeyError: 'key'" in news.value.__notes__[0]
+
+
+def test_a_job_that_does_not_listen_is_killed(monkeypatch, tmp_path, forked):
+    monkeypatch.setattr(workers, "GRACE", 0.0)
+    with working(waits, [tmp_path], 1) as all_news:
+        number = next(all_news).value
+    assert not is_alive(number)
