@@ -100,23 +100,33 @@ def test_weights_made_for_float64_are_used_in_float32_with_a_warning():
     assert suited < 2e-5
 
 
+UNITS_PROBLEM = icgd.Problem(
+    icgd.MLP((3, 4, 2)), "squared", icgd.GradientStep(0.1, box=2.0), icgd.Domain(2.0, 2.0)
+)
+
+
+def by_units(**settings) -> icgd.Compiled:
+    return icgd.compile(UNITS_PROBLEM, icgd.Recursion(**settings), n_steps=1)
+
+
 def test_units_that_do_not_bend_are_made_for_one_precision():
-    """Sums of sigmoids cancel; sums of softplus units, which bend like relus, hardly do."""
-    problem = icgd.Problem(
-        icgd.MLP((3, 4, 2)), "squared", icgd.GradientStep(0.1, box=2.0), icgd.Domain(2.0, 2.0)
-    )
+    with pytest.warns(PrecisionWarning, match=r"^This recursion was compiled for float64, but"):
+        by_units(units=64, unit_activation="tanh").transformer("float32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        by_units(units=64, unit_activation="relu").transformer("float32")
+        by_units(units=64, unit_activation="tanh", dtype="float32").transformer("float32")
+
+
+@pytest.mark.slow
+def test_sums_of_units_that_do_not_bend_cancel_in_float32():
+    """Sums of softplus units, which bend like relus, hardly do."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(6, 3, generator=generator, dtype=torch.float64)
     y = torch.rand(6, 2, generator=generator, dtype=torch.float64)
-    with pytest.warns(PrecisionWarning, match=r"^This recursion was compiled for float64, but"):
-        unsuited = float32_error(icgd.compile(problem, icgd.Recursion(), n_steps=3), x, y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        suited = float32_error(
-            icgd.compile(problem, icgd.Recursion(dtype="float32"), n_steps=3), x, y
-        )
-        bending = float32_error(
-            icgd.compile(problem, icgd.Recursion(unit_activation="softplus"), n_steps=3), x, y
-        )
+    with pytest.warns(PrecisionWarning):
+        unsuited = float32_error(by_units(unit_activation="sigmoid"), x, y)
+    suited = float32_error(by_units(unit_activation="sigmoid", dtype="float32"), x, y)
+    bending = float32_error(by_units(unit_activation="softplus"), x, y)
     assert 3 * suited < unsuited
     assert 3 * bending < unsuited

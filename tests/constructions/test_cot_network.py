@@ -175,7 +175,7 @@ GOLDEN = {
 def test_the_listing_is_the_golden_one(name):
     program = program_of(GOLDEN[name])
     golden = Path(__file__).parents[1] / "golden" / f"cot_network_3_4_2_{name}.txt"
-    # The last digits of a fit depend on the machine.
+    # The last digits of a proved error depend on the machine.
     listing = re.sub(r"error at most \S+", "small error", program.listing())
     assert listing == golden.read_text(encoding="utf-8")
     assert all(function.error < 1e-11 for function in program.functions)

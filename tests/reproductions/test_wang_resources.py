@@ -69,7 +69,8 @@ def test_every_construction_for_networks_compiles_them_in_a_box_that_holds_them(
 
     monkeypatch.setattr(MODULE, "compile", compiled)
     names = [row["construction"] for row in MODULE.compiled_sizes(run, 2.5)]
-    assert names == ["relu-stack", "softmax-stack", "recursion"]
+    assert {"relu-stack", "softmax-stack", "recursion"} <= set(names)
+    assert not {"functional", "cot-ridge", "universal"} & set(names)
     assert given == [(name, 1, 3.0, 2.0) for name in names]
 
 
