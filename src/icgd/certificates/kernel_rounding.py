@@ -18,6 +18,7 @@ The constants below round that up. It is counted in units of roundoff of a kerne
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from torch import Tensor
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.intervals import UNIT_ROUNDOFF
 from icgd.problems.function_rounding import FUNCTION_ROUNDING, LEAST_NUMBERS
-from icgd.problems.kernel_machine import KernelHead, as_matrix
+from icgd.problems.kernel_machine import KernelHead, Rows, as_matrix
 from icgd.problems.kernels import SHAPES
 
 EXPONENTIAL = FUNCTION_ROUNDING["exp"][0]
@@ -58,7 +59,7 @@ def kernel_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmeti
     It is infinite for a kernel of the user's own, about which nothing is known.
     """
     if head.kernel in PRODUCT_KERNELS:
-        scores = head.moved(left.points) @ head.moved(right.points).mT
+        scores = head.moved(left.points) @ head.keys.moved(right.points).mT
         error = _of_product(head, scores, _product_error(head, left, right, how), how)
     elif head.kernel in DISTANCE_KERNELS:
         # No such kernel is steeper than 1, nor larger.
@@ -83,8 +84,8 @@ def _moved_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> Tensor:
 
 
 def _product_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
-    a, b = _sizes(head, left.points), _sizes(head, right.points)
-    off_a, off_b = _moved_error(head, left, how), _moved_error(head, right, how)
+    a, b = _sizes(head, left.points), _sizes(head.keys, right.points)
+    off_a, off_b = _moved_error(head, left, how), _moved_error(head.keys, right, how)
     carried = off_a @ b.mT + (a + off_a) @ off_b.mT
     return carried + how.sum_of(a.shape[-1], (a + off_a) @ (b + off_b).mT)
 
@@ -92,8 +93,8 @@ def _product_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithme
 def _distance_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
     """The error of a distance in the sum norm, which is no less than in the Euclidean one."""
     off = _moved_error(head, left, how).sum(-1)[..., :, None]
-    off = off + _moved_error(head, right, how).sum(-1)[..., None, :]
-    distance = torch.cdist(head.moved(left.points), head.moved(right.points), p=1.0)
+    off = off + _moved_error(head.keys, right, how).sum(-1)[..., None, :]
+    distance = torch.cdist(head.moved(left.points), head.keys.moved(right.points), p=1.0)
     return off + how.sum_of(left.points.shape[-1], distance + off)
 
 
@@ -132,7 +133,7 @@ def largest_kernel(head: KernelHead, points: Tensor) -> float:
     """The largest |K| of two points whose coordinates are at most those of the one in `points`."""
     if head.kernel in DISTANCE_KERNELS or head.kernel == "softmax":
         return head.weight
-    score, degree = _sizes(head, points).square().sum(), head.shape or SHAPES["polynomial"]
+    score, degree = _largest_score(head, points), head.shape or SHAPES["polynomial"]
     rules: dict[str, Callable[[], Tensor]] = {
         "linear": lambda: score,
         "relu": lambda: score,
@@ -142,11 +143,16 @@ def largest_kernel(head: KernelHead, points: Tensor) -> float:
     return head.weight * float(rules[head.kernel]()) if head.kernel in rules else inf
 
 
+def _largest_score(head: KernelHead, points: Tensor) -> Tensor:
+    """The largest <G u, H w> of two such points."""
+    return (_sizes(head, points) * _sizes(head.keys, points)).sum()
+
+
 def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> float:
     """The largest error of the kernel of two points that are at most as large as the one given."""
     if head.kernel == "softmax":  # all shares are at most 1, whatever the number of scores
         tau = _product_error(head, rounded, rounded, how)
-        largest = tau + 4 * how.roundoff * _sizes(head, rounded.points).square().sum()
+        largest = tau + 4 * how.roundoff * _largest_score(head, rounded.points)
         sums = how.sum_of(how.n_tokens, torch.ones_like(tau)) + 2 * _exponential(how)
         return float(2 * head.weight * (torch.expm1(2 * largest) + sums))
     positive = _in_positive_orthant(head)
@@ -157,8 +163,10 @@ def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> f
 
 
 def _in_positive_orthant(head: KernelHead) -> KernelHead:
-    """The head with |G| for G: no product or distance of the original is larger."""
-    if head.transform is None:
-        return head
-    transform = tuple(tuple(abs(value) for value in row) for row in head.transform)
-    return KernelHead(head.kernel, transform, head.weight, head.shape)
+    """The head with |G| for G and |H| for H: no product or distance of the original is larger."""
+    queries, keys = _absolute(head.transform), _absolute(head.key_transform)
+    return replace(head, transform=queries, key_transform=keys)
+
+
+def _absolute(rows: Rows | None) -> Rows | None:
+    return None if rows is None else tuple(tuple(map(abs, row)) for row in rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
@@ -103,6 +103,8 @@ class Problem:
             data["target"].pop("biases", None)
         for part in ("update", "domain"):
             data[part] = {name: value for name, value in data[part].items() if value is not None}
+        if not data["update"].get("heads"):
+            data["update"].pop("heads", None)
         return data
 
     @classmethod
@@ -121,10 +123,16 @@ def _target(data: Mapping[str, Any]) -> Target:
         return MLP(**{**data, "widths": tuple(data["widths"])})
     if "link" in data:
         return LinearModel(**data)
-    return KernelMachine(**{**data, "heads": tuple(KernelHead(**head) for head in data["heads"])})
+    return KernelMachine(**{**data, "heads": _heads(data["heads"])})
 
 
 def _update(data: Mapping[str, Any]) -> Update:
     if "l2" in data:
         return ProximalStep(**data)
-    return GradientStep(**data) if "box" in data else FunctionalStep(**data)
+    if "box" in data:
+        return GradientStep(**data)
+    return FunctionalStep(**{**data, "heads": tuple(map(_heads, data.get("heads", ())))})
+
+
+def _heads(data: Sequence[Mapping[str, Any]]) -> tuple[KernelHead, ...]:
+    return tuple(KernelHead(**head) for head in data)
