@@ -18,6 +18,11 @@ MESSAGES = [
         "runs is a folder; a file that icgd wrote is expected.",
     ),
     (
+        made(ExportError.own_kernel, "ONNX", "mine", ["linear", "exp"]),
+        "ONNX cannot hold the kernel 'mine', which is a function of your own. It has linear, exp. "
+        "Use compiled.transformer(), a torch module.",
+    ),
+    (
         made(ExportError.activation, "ONNX", "gelu", ["relu", "tanh"]),
         "ONNX cannot hold gelu units. Compile with unit_activation=... one of relu, tanh, or use "
         "compiled.transformer(), a torch module.",

@@ -89,6 +89,13 @@ class ExportError(IcgdError, ValueError):
         )
 
     @classmethod
+    def own_kernel(cls, tool: str, name: str, able: Sequence[str]) -> ExportError:
+        return cls(
+            f"{tool} cannot hold the kernel {name!r}, which is a function of your own. It has "
+            f"{', '.join(able)}. Use compiled.transformer(), a torch module."
+        )
+
+    @classmethod
     def activation(cls, tool: str, name: str, able: Sequence[str]) -> ExportError:
         return cls(
             f"{tool} cannot hold {name} units. Compile with unit_activation=... one of "
