@@ -28,9 +28,10 @@ MESSAGES = [
         "compiled.transformer(), a torch module.",
     ),
     (
-        made(ExportError.kernel_attention, "ONNX"),
-        "ONNX cannot hold kernel attention, of which functional descent is made. Use "
-        "compiled.transformer(), a torch module.",
+        made(ExportError.kernel_attention, "TransformerLens", "exp attention"),
+        "TransformerLens has softmax attention only; this functional descent has exp attention "
+        "too. Use the softmax kernel without noise, icgd.exports.onnx, which writes every kernel, "
+        "or compiled.transformer(), a torch module.",
     ),
     (
         made(FileError.unknown_name, "run.safetensors", "Unknown kernel 'mine'."),

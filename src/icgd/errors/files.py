@@ -82,9 +82,10 @@ class ExportError(IcgdError, ValueError):
         )
 
     @classmethod
-    def kernel_attention(cls, tool: str) -> ExportError:
+    def kernel_attention(cls, tool: str, foreign: str) -> ExportError:
         return cls(
-            f"{tool} cannot hold kernel attention, of which functional descent is made. Use "
+            f"{tool} has softmax attention only; this functional descent has {foreign} too. Use "
+            "the softmax kernel without noise, icgd.exports.onnx, which writes every kernel, or "
             "compiled.transformer(), a torch module."
         )
 

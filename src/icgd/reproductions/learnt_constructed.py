@@ -242,7 +242,7 @@ def _draw_cosines(ax: Axes, rows: list[Row]) -> None:
 
 
 def _band(ax: Axes, rows: Sequence[Row], column: str, colour: str, linestyle: str = "-") -> None:
-    at = {int(number(of[0], "n_layers")): of for of in groups(rows, "n_layers").values()}
+    at = {number(of[0], "n_layers"): of for of in groups(rows, "n_layers").values()}
     values = [[number(row, column) for row in of] for of in at.values()]
     plotting.band(ax, list(at), values, colour, marker="o", linestyle=linestyle)
     ax.set_xticks(list(at))
