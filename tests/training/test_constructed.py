@@ -6,7 +6,12 @@ import torch
 from icgd.errors import UnknownNameError
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.training.averaged import AveragedTask
-from icgd.training.constructed import FAMILIES, best_construction, compare_with_constructions
+from icgd.training.constructed import (
+    FAMILIES,
+    NEAR,
+    best_construction,
+    compare_with_constructions,
+)
 from icgd.training.covariates import Ellipsoid
 from icgd.training.descents import why_not_descent
 from icgd.training.labels import KernelProcess
@@ -30,7 +35,9 @@ def loss(steps, widths):
 
 
 def best(family, n_layers):
-    model = best_construction(family, TASK, MACHINE, BATCH, n_layers, LAW.whitening)
+    model = best_construction(
+        family, TASK, MACHINE, BATCH, n_layers=n_layers, whitening=LAW.whitening
+    )
     with torch.no_grad():
         return model, float(TASK.mean_loss(model, BATCH))
 
@@ -73,9 +80,9 @@ def test_an_unknown_family_is_refused():
 def test_a_model_of_a_family_is_like_its_best_construction():
     """Where the model is the best one itself, all measures say so."""
     fit = TASK.sample(60, seed=3, index=0)
-    model = best_construction("steps", TASK, MACHINE, fit, 2, LAW.whitening)
+    model = best_construction("steps", TASK, MACHINE, fit, n_layers=2, whitening=LAW.whitening)
     found = compare_with_constructions(model, TASK, MACHINE, LAW.whitening, n_tasks=60, seed=3)
-    assert list(found) == list(FAMILIES)
+    assert list(found) == [*FAMILIES, NEAR]
     same, other = found["steps"].similarity, found["constant step"].similarity
     assert same.prediction_difference == 0.0
     assert same.sensitivity_cosine == pytest.approx(1.0, abs=1e-12)
@@ -83,3 +90,27 @@ def test_a_model_of_a_family_is_like_its_best_construction():
     test = TASK.sample(60, seed=3, index=1)
     with torch.no_grad():
         assert found["steps"].loss == float(TASK.mean_loss(model, test))
+
+
+def test_a_model_of_the_last_family_is_found_again_from_itself():
+    """Widths that differ from layer to layer, fitted from both orders of the steps."""
+    sizes = {"n_layers": 2, "whitening": LAW.whitening}
+    best = best_construction("steps and widths", TASK, MACHINE, BATCH, **sizes)
+    again = best_construction("steps and widths", TASK, MACHINE, BATCH, near=best, **sizes)
+    assert torch.allclose(again.r, best.r, rtol=1e-3)
+    assert torch.allclose(again.B, best.B, rtol=1e-3)
+    assert (best.B[0].norm() / best.B[1].norm()).item() != pytest.approx(1.0, abs=0.05)
+
+
+def test_both_orders_of_the_steps_are_tried():
+    """Here shrinking steps lead to a lower minimum than growing ones, which a fit must not miss."""
+    sizes = {"n_layers": 3, "whitening": LAW.whitening}
+    best = best_construction("steps and widths", TASK, MACHINE, BATCH, **sizes)
+    for sign in (1, -1):
+        start = KernelTransformer.constructed(MACHINE, [0.1] * 3, LAW.whitening)
+        with torch.no_grad():
+            start.r.copy_(-0.1 * torch.exp(sign * torch.tensor([-0.5, 0.0, 0.5]))[:, None])
+        near = best_construction("steps and widths", TASK, MACHINE, BATCH, near=start, **sizes)
+        with torch.no_grad():
+            losses = [float(TASK.mean_loss(model, BATCH)) for model in (best, near)]
+        assert losses[0] <= 1.001 * losses[1]

@@ -14,6 +14,7 @@ these numbers, which L-BFGS makes small.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +30,14 @@ from icgd.training.tasks import Batch
 
 FAMILIES = ("constant step", "steps", "steps and widths")
 
+NEAR = "steps and widths, near learnt"
+"""The lowest point of the last family to which the search descends from the learnt model."""
+
 SPREAD = 0.5
-"""The first steps of layers lie between e^-SPREAD and e^SPREAD times one that converges."""
+"""The first steps of layers lie between e^-SPREAD and e^SPREAD times one that converges.
+
+Where layers have widths too, their order matters, and the search starts from both orders.
+"""
 
 WALL = 1e3
 """What counts as the logarithm of a loss that is infinite or no number."""
@@ -61,16 +68,18 @@ def compare_with_constructions(
     seed: int = 0,
     n_points: int = 2,
 ) -> dict[str, Comparison]:
-    """Compare a learnt model with the best construction of each of the `FAMILIES`.
+    """Compare a learnt model with the best construction of each of the `FAMILIES`, and with `NEAR`.
 
     Constructions are fitted on one batch of `n_tasks` tasks, and everything is measured on another.
     """
     fit, test = (task.sample(n_tasks, seed=seed, index=index) for index in range(2))
     drawn = task.task.sample(n_tasks, seed=seed, index=1)
+    best = partial(best_construction, n_layers=learnt.n_layers, whitening=whitening)
+    models = {name: best(name, task, machine, fit) for name in FAMILIES}
+    models[NEAR] = best(FAMILIES[-1], task, machine, fit, near=learnt)
     return {
-        family: _compared(learnt, model, task, test, drawn, n_points)
-        for family in FAMILIES
-        for model in [best_construction(family, task, machine, fit, learnt.n_layers, whitening)]
+        name: _compared(learnt, model, task, test, drawn, n_points)
+        for name, model in models.items()
     }
 
 
@@ -92,16 +101,42 @@ def best_construction(
     task: AveragedTask,
     machine: KernelMachine,
     batch: AveragedBatch,
+    *,
     n_layers: int,
     whitening: Square | None = None,
+    near: KernelTransformer | None = None,
 ) -> KernelTransformer:
-    """The construction of a family whose mean loss on the batch is smallest."""
+    """The construction of a family whose mean loss on the batch is the smallest that was found.
+
+    The search starts from steps that grow and from steps that shrink along the layers, or from the
+    steps and widths of the model `near`.
+    """
     if family not in FAMILIES:
         raise UnknownNameError.of("family", family, known=FAMILIES)
     first = [_first_step(machine, batch, whitening)] * n_layers
     model = KernelTransformer.constructed(machine, first, whitening)
-    _fit(model, _Numbers(model, family), task, batch)
+    starts = _starts(model, family) if near is None else [_projected(model, near)]
+    found = [tried for start in starts for tried in _search(model, start, task, batch)]
+    _put(model, *min(found, key=lambda tried: tried[0])[1:])
     return model
+
+
+def _starts(model: KernelTransformer, family: str) -> list[_Numbers]:
+    """Without widths the order of steps is free, and one start is enough."""
+    n_steps = 1 if family == "constant step" else model.n_layers
+    widths = torch.zeros(model.n_layers, dtype=torch.float64) if family == FAMILIES[-1] else None
+    spreads = (SPREAD, -SPREAD) if widths is not None and n_steps > 1 else (SPREAD,)
+    return [_Numbers(model, _spread(n_steps, spread), widths) for spread in spreads]
+
+
+def _projected(model: KernelTransformer, near: KernelTransformer) -> _Numbers:
+    """The steps and widths of a learnt model; what goes uphill starts from a small one."""
+    with torch.no_grad():
+        steps = (near.r.double() / model.r).mean(1)
+        M, unit = near.B.double().mT @ near.C.double(), model.B.mT @ model.C
+        squares = ((M * unit).sum((-2, -1)) / unit.square().sum((-2, -1))).mean(1)
+    smallest = torch.tensor(1e-3, dtype=torch.float64)
+    return _Numbers(model, steps.maximum(smallest).log(), squares.maximum(smallest).log() / 2)
 
 
 def _first_step(machine: KernelMachine, batch: AveragedBatch, whitening: Square | None) -> float:
@@ -113,12 +148,12 @@ def _first_step(machine: KernelMachine, batch: AveragedBatch, whitening: Square 
 class _Numbers(nn.Module):
     """The free numbers of a family: logarithms of factors of the first steps and widths."""
 
-    def __init__(self, model: KernelTransformer, family: str) -> None:
+    def __init__(self, model: KernelTransformer, steps: Tensor, widths: Tensor | None) -> None:
         super().__init__()
-        n_steps = 1 if family == "constant step" else model.n_layers
-        self.steps = nn.Parameter(_spread(n_steps))
-        self.widths = nn.Parameter(torch.zeros(model.n_layers, 1, 1, 1, dtype=torch.float64))
-        self.widths.requires_grad_(family == "steps and widths")
+        self.steps = nn.Parameter(steps[:, None])
+        fixed = torch.zeros(model.n_layers, dtype=torch.float64) if widths is None else widths
+        each = fixed.clone()[:, None, None, None]  # starts share no memory
+        self.widths = nn.Parameter(each, requires_grad=widths is not None)
         self._r, self._G = model.r.detach().clone(), model.B.detach().clone()
 
     def forward(self) -> tuple[Tensor, Tensor]:
@@ -126,19 +161,23 @@ class _Numbers(nn.Module):
         return self._r * self.steps.exp(), self._G * self.widths.exp()
 
 
-def _spread(n_steps: int) -> Tensor:
+def _spread(n_steps: int, spread: float) -> Tensor:
     """Logarithms of unequal factors: equal steps are a saddle, because their order is free."""
-    ends = (-SPREAD, SPREAD) if n_steps > 1 else (0.0, 0.0)
-    return torch.linspace(*ends, n_steps, dtype=torch.float64)[:, None]
+    ends = (-spread, spread) if n_steps > 1 else (0.0, 0.0)
+    return torch.linspace(*ends, n_steps, dtype=torch.float64)
 
 
-def _fit(
+Tried = tuple[float, Tensor, Tensor]
+"""The logarithm of the mean loss, with the r and the G that gave it."""
+
+
+def _search(
     model: KernelTransformer, numbers: _Numbers, task: AveragedTask, batch: AveragedBatch
-) -> None:
-    """Make the logarithm of the mean loss small, and keep the best numbers that were tried."""
+) -> list[Tried]:
+    """Everything that L-BFGS tries to make the mean loss small."""
     free = [part for part in numbers.parameters() if part.requires_grad]
     search = LBFGS(free, max_iter=MOST_ITERATIONS, line_search_fn="strong_wolfe")
-    tried: list[tuple[float, Tensor, Tensor]] = []
+    tried: list[Tried] = []
 
     def loss() -> float:
         search.zero_grad()
@@ -148,8 +187,7 @@ def _fit(
         return value
 
     search.step(loss)
-    _, r, G = min(tried, key=lambda each: each[0])
-    _put(model, r, G)
+    return tried
 
 
 def _backward(
