@@ -1,10 +1,14 @@
 """Which models are compared with constructions, and what the table and the picture say."""
 
+import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from icgd.reproductions.learnt_constructed import CONSTRUCTIONS, SIMILARITY, Constructed, Outcome
+
+ROOT = Path(__file__).parents[2]
 
 
 def outcome(learnt):
@@ -72,3 +76,14 @@ def test_the_picture_has_losses_above_and_cosines_below():
     assert losses.lines[4].get_ydata().tolist() == pytest.approx([0.1, 0.2, 0.3])
     assert cosines.lines[1].get_ydata().tolist() == pytest.approx([0.3] * 3)
     assert cosines.get_xticks().tolist() == [1, 2, 3]
+
+
+def test_the_docs_show_the_committed_numbers():
+    numbers = json.loads((ROOT / "results/learnt-constructed/laptop.json").read_text())
+    page = (ROOT / "docs/training/models.md").read_text(encoding="utf-8")
+    for row in numbers["summary"]:
+        assert f"| {' | '.join(row.values())} |" in page
+    assert SIMILARITY.summary(numbers["rows"]).rows == tuple(
+        tuple(row.values()) for row in numbers["summary"]
+    )
+    assert "dirty" not in numbers["commit"]
