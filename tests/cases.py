@@ -265,6 +265,15 @@ SUM = KernelMachine(
 """Two heads, one of which sees two directions only, for labels of two coordinates."""
 
 
+SKEW = ((0.3, -0.5, 0.1), (0.2, 0.4, 0.0), (0.0, -0.3, 0.6))
+LEARNT = (
+    (KernelHead("exp", ROTATION, 0.5, None, SKEW), KernelHead("rbf", SKEW, 2.0)),
+    (KernelHead("rbf", SKEW[:2], 1.0, None, ROTATION[:2]), KernelHead("polynomial")),
+    (KernelHead("softmax", SKEW, 1.5, None, ROTATION),),
+)
+"""The heads of three steps, which differ; some have other keys than queries."""
+
+
 def kernel_case(machine: KernelMachine, update: FunctionalStep, *, name: str, seed: int) -> Case:
     """Normal inputs and labels for functional descent, cut off at the domain."""
     generator = torch.Generator().manual_seed(seed)
@@ -300,8 +309,21 @@ KERNEL_CASES = (
     kernel_case(
         KernelMachine(3, "rbf"), FunctionalStep(0.2, 0.1, (ROTATION,)), name="rbf-moved", seed=22
     ),
+    kernel_case(
+        KernelMachine(3, "exp", 2),
+        FunctionalStep((0.02, 0.1, 0.3), heads=LEARNT),
+        name="learnt",
+        seed=23,
+    ),
+    kernel_case(
+        KernelMachine(3, "exp"),
+        FunctionalStep(0.02, 0.1, (0.01,), LEARNT),
+        name="learnt-moved",
+        seed=24,
+    ),
 )
-"""Every kernel; a sum of kernels; steps that differ, noise, and steps that move the inputs."""
+"""Every kernel; a sum of kernels; steps that differ, noise, and steps that move the inputs; steps
+with a kernel each, whose queries and keys differ."""
 
 
 class Juggle(Instruction):

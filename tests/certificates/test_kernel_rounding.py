@@ -13,11 +13,18 @@ from icgd.problems.kernels import KERNELS, register_kernel
 
 SINGLE = Arithmetic.of(torch.float32, 9, "dense")
 G = ((0.7, -0.3, 0.2), (0.1, 0.9, -0.4))
+H = ((-0.2, 0.5, 0.1), (0.3, 0.8, 0.6))
 NAMES = [name for name, kernel in KERNELS.items() if not kernel.is_own]
 every_head = pytest.mark.parametrize(
     "head",
-    [KernelHead(name, transform, 1.5) for name in NAMES for transform in (None, G)],
-    ids=lambda head: f"{head.kernel}-{'G' if head.transform else 'I'}",
+    [
+        KernelHead(name, *matrices)
+        for name in NAMES
+        for matrices in ((None, 1.5), (G, 1.5), (G, 1.5, None, H))
+    ],
+    ids=lambda head: (
+        f"{head.kernel}-{'G' if head.transform else 'I'}{'H' if head.key_transform else ''}"
+    ),
 )
 
 

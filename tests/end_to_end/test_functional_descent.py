@@ -224,7 +224,7 @@ def test_linear_functional_descent_is_gradient_descent_on_the_weights():
 
 
 def test_a_saved_run_is_loaded_with_all_its_matrices(tmp_path):
-    for case in KERNEL_CASES[-3:]:
+    for case in KERNEL_CASES[8:]:
         compiled = icgd.compile(case.problem, n_steps=3)
         compiled.save(tmp_path / "run.safetensors")
         again = icgd.load(tmp_path / "run.safetensors")

@@ -18,14 +18,20 @@ MESSAGES = [
         "runs is a folder; a file that icgd wrote is expected.",
     ),
     (
+        made(ExportError.own_kernel, "ONNX", "mine", ["linear", "exp"]),
+        "ONNX cannot hold the kernel 'mine', which is a function of your own. It has linear, exp. "
+        "Use compiled.transformer(), a torch module.",
+    ),
+    (
         made(ExportError.activation, "ONNX", "gelu", ["relu", "tanh"]),
         "ONNX cannot hold gelu units. Compile with unit_activation=... one of relu, tanh, or use "
         "compiled.transformer(), a torch module.",
     ),
     (
-        made(ExportError.kernel_attention, "ONNX"),
-        "ONNX cannot hold kernel attention, of which functional descent is made. Use "
-        "compiled.transformer(), a torch module.",
+        made(ExportError.kernel_attention, "TransformerLens", "exp attention"),
+        "TransformerLens has softmax attention only; this functional descent has exp attention "
+        "too. Use the softmax kernel without noise, icgd.exports.onnx, which writes every kernel, "
+        "or compiled.transformer(), a torch module.",
     ),
     (
         made(FileError.unknown_name, "run.safetensors", "Unknown kernel 'mine'."),

@@ -77,6 +77,12 @@ MESSAGES = [
         "of icgd's kernels, or leave the rigorous proof out.",
     ),
     (
+        made(SettingError.steps_with_kernels, "A rigorous proof"),
+        "A rigorous proof needs one kernel for all steps, with one transform for queries and keys; "
+        "here steps have kernels of their own, as learnt layers have. Use icgd.verify, which "
+        "measures and bounds every step.",
+    ),
+    (
         made(SettingError.only_linear_models, "relu-stack"),
         "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, cot-glm), "
         "and this is relu-stack. Use verify for its bounds.",

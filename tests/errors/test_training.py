@@ -67,6 +67,32 @@ MESSAGES = [
         "changed; wait until that process ends, or use another folder.",
     ),
     (
+        made(CheckpointError.none_there, "run", "last"),
+        "run has no checkpoint. Give the folder that a model was trained in, which holds files "
+        "such as checkpoint-000001000.safetensors.",
+    ),
+    (
+        made(CheckpointError.none_there, "run", "best"),
+        "run has no best.safetensors, which a training with a validation split writes. Load its "
+        "last checkpoint with which='last'.",
+    ),
+    (
+        made(CheckpointError.own_model, "run/checkpoint", "Mine", ["kernel transformer"]),
+        "run/checkpoint holds a model of kind 'Mine', and icgd can build kernel transformer only. "
+        "Make a module of the same shape, and give it as load(folder, model=module).",
+    ),
+    (
+        made(CheckpointError.other_model, "run/checkpoint", "r", [3, 1], None),
+        "run/checkpoint holds another model: for 'r' it has shape [3, 1], the module none. Give a "
+        "module of the shape that was trained.",
+    ),
+    (
+        made(TrainingError.no_step, "r = 0.1 in layer 0, head 0, and a step of descent has r < 0"),
+        "This model is no program of functional descent: r = 0.1 in layer 0, head 0, and a step of "
+        "descent has r < 0. Compile nearest_descent(model).model in its place, or run the torch "
+        "module itself.",
+    ),
+    (
         made(TrainingError.diverged, "loss", float("nan"), 12),
         "The loss is nan at step 12; training has stopped, and the last checkpoint is kept. Lower "
         "learning_rate or clip_norm, or train with dtype='float64'.",

@@ -251,7 +251,10 @@ def test_the_module_is_imported_without_its_packages(package, monkeypatch):
     assert run_path(exports.__file__)["onnx"] is None
 
 
-def test_kernel_attention_is_refused_with_what_to_use_instead(tmp_path):
-    compiled = icgd.compile(cases.KERNEL_CASES[0].problem, n_steps=2)
-    with pytest.raises(ExportError, match="cannot hold kernel attention"):
-        export_onnx(compiled, tmp_path / "f.onnx")
+@needs_packages
+def test_steps_that_differ_are_named_by_their_number(tmp_path):
+    case = next(case for case in cases.KERNEL_CASES if case.name == "learnt")
+    export_onnx(icgd.compile(case.problem, n_steps=3), tmp_path / "f.onnx")
+    nodes = [node.output[0] for node in exports.onnx.load(tmp_path / "f.onnx").graph.node]
+    streams = [name for name in nodes if name.endswith("/stream")]
+    assert streams == [f"step {step}/1 descend/stream" for step in (1, 2, 3)]

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from runpy import run_path
 
@@ -255,7 +256,33 @@ def test_the_module_is_imported_without_the_package(monkeypatch):
     assert run_path(transformer_lens.__file__)["TransformerBridge"] is None
 
 
-def test_kernel_attention_is_refused_with_what_to_use_instead():
-    compiled = icgd.compile(cases.KERNEL_CASES[0].problem, n_steps=2)
-    with pytest.raises(ExportError, match="cannot hold kernel attention"):
+@pytest.mark.parametrize(
+    ("name", "foreign"),
+    [("linear", "linear attention"), ("learnt", "exp attention"), ("softmax-noise", "noise")],
+)
+def test_other_kernels_are_refused_with_what_to_use_instead(name, foreign):
+    problems = {case.name: case.problem for case in cases.KERNEL_CASES}
+    noisy = replace(problems["softmax"], update=icgd.FunctionalStep(0.7, noise=0.1))
+    compiled = icgd.compile({**problems, "softmax-noise": noisy}[name], n_steps=3)
+    with pytest.raises(ExportError, match=f"softmax attention only; this .* has {foreign} too"):
         open_in_transformer_lens(compiled)
+
+
+SOFTMAX_STEPS = icgd.FunctionalStep(
+    (0.7, 0.4), heads=[cases.LEARNT[2], [icgd.KernelHead("softmax")] * 2]
+)
+
+
+@needs_package
+@pytest.mark.parametrize("update", [icgd.FunctionalStep(0.7), SOFTMAX_STEPS], ids=["one", "learnt"])
+def test_softmax_descent_agrees_with_torch_and_reads_examples_alone(update):
+    case = next(case for case in cases.KERNEL_CASES if case.name == "softmax")
+    compiled = icgd.compile(replace(case.problem, update=update), n_steps=2)
+    task, lens = case.task(), open_in_transformer_lens(compiled)
+    final, cache = lens.run_with_cache(lens.prompt(task))
+    torch.testing.assert_close(final, run(compiled, lens.prompt(task)), rtol=0, atol=1e-12)
+    dense = compiled.run(case.x, case.y, queries=case.queries, backend="dense")
+    torch.testing.assert_close(lens.predictions(final, 7), dense.predictions, rtol=0, atol=1e-12)
+    pattern = cache["blocks.0.attn.hook_pattern"][:, 0]  # a second head is padding, if there is one
+    assert pattern[..., 7:].max() < 1e-40
+    assert [layer.step for layer in lens.layers] == [1, 2]

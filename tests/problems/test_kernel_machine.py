@@ -6,6 +6,7 @@ import torch
 from icgd.errors import KernelError, SettingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.kernels import register_kernel
+from icgd.problems.spectrum import spectrum
 
 X = torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 G = ((1.0, 2.0, 0.0), (0.0, -1.0, 3.0))
@@ -17,6 +18,20 @@ def test_the_kernel_is_the_weighted_sum_of_its_heads_in_their_own_coordinates():
     distances = (X[:, None] - X[None]).square().sum(-1)
     truth = 0.5 * moved @ moved.T + 2.0 * torch.exp(-distances / 2)
     assert (machine.gram(X) - truth).abs().max() <= 1e-14
+
+
+def test_examples_may_have_a_transform_of_their_own():
+    H = ((0.5, 0.0, -1.0), (1.0, 0.3, 0.2))
+    head = KernelHead("exp", G, 2.0, key_transform=H)
+    queries, keys = (X @ torch.tensor(matrix, dtype=torch.float64).T for matrix in (G, H))
+    truth = 2 * torch.exp(torch.einsum("io,jo->ij", queries, keys))
+    assert ((head.matrix(X, X) - truth) / truth).abs().max() <= 1e-13
+    assert (truth - truth.T).abs().max() > 1
+    assert [head.is_symmetric, head.is_positive] == [False, False]
+    plain = KernelHead("exp", G)
+    assert [plain.is_symmetric, plain.is_positive] == [True, True]
+    with pytest.raises(KernelError, match="The spectrum needs a symmetric kernel"):
+        spectrum(KernelMachine(3, head), X)
 
 
 def test_one_head_may_be_given_by_its_kernels_name():
@@ -58,6 +73,10 @@ def test_a_kernel_that_overflows_is_named():
         ({"input_width": 0}, "input_width must be a whole number of at least 1, got 0"),
         ({"heads": ()}, "heads has 0 entries; expected at least one"),
         ({"heads": (KernelHead(transform=((1.0,),)),)}, "row of transform has 1 entries; exp"),
+        (
+            {"heads": KernelHead("rbf", G[:1], key_transform=((1.0,),))},
+            "row of key_transform has 1 entries; expected 3, one for each input",
+        ),
     ],
 )
 def test_wrong_machines_are_refused(settings, message):
@@ -72,6 +91,11 @@ def test_wrong_machines_are_refused(settings, message):
         ({"transform": ((float("nan"),),)}, "transform must be a matrix of finite numb"),
         ({"transform": (1.0, 2.0)}, "transform must be a matrix of finite numbers"),
         ({"transform": ((1.0,), (1.0, 2.0))}, "transform must be a matrix of numbers"),
+        ({"key_transform": G}, "key_transform has no effect without transform; give both"),
+        (
+            {"transform": G, "key_transform": G[:1]},
+            "key_transform has 1 entries; expected 2, one for each row of transform",
+        ),
     ],
 )
 def test_wrong_heads_are_refused(settings, message):

@@ -7,6 +7,7 @@ import torch
 
 import icgd
 from icgd.errors import SettingError
+from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.updates import (
     FunctionalStep,
     GradientStep,
@@ -15,6 +16,17 @@ from icgd.problems.updates import (
 )
 
 A = ((1.0, 2.0), (3.0, 4.0))
+HEAD = KernelHead("rbf", A)
+
+
+def test_steps_may_have_kernels_of_their_own():
+    update, machine = FunctionalStep(0.1, heads=[HEAD, [HEAD, HEAD]]), KernelMachine(2, "exp", 3)
+    assert update.machine_of(0, machine) == KernelMachine(2, HEAD, 3)
+    assert update.machine_of(1, machine) == KernelMachine(2, (HEAD, HEAD), 3)
+    assert FunctionalStep(0.1).machine_of(1, machine) is machine
+    assert update.changes_kernel
+    assert not update.is_constant
+    assert not FunctionalStep(0.1).changes_kernel
 
 
 def test_one_step_size_serves_all_steps():
@@ -81,8 +93,17 @@ def test_the_best_constant_step_is_best():
         (lambda: FunctionalStep(0.1, noise=-0.1), "noise must be a positive finite number"),
         (lambda: FunctionalStep(0.1, transforms=float("nan")), "transforms must be a fin"),
         (
-            lambda: FunctionalStep(0.1, transforms=(A[:1],)).require_width(2),
+            lambda: FunctionalStep(0.1, transforms=(A[:1],)).require_machine(KernelMachine(2)),
             "transforms must be a 2 x 2 matrix, got '1 x 2'",
+        ),
+        (lambda: FunctionalStep(0.1, heads=["rbf"]), "head must be of type KernelHead, got 'rbf'"),
+        (
+            lambda: FunctionalStep(0.1, heads=[HEAD] * 2).require_steps(3),
+            "heads has 2 entries; expected 3, one for each step",
+        ),
+        (
+            lambda: FunctionalStep(0.1, heads=[HEAD]).require_machine(KernelMachine(3)),
+            "A row of transform has 2 entries; expected 3, one for each input",
         ),
         (lambda: chebyshev_steps(2.0, 1.0, 3), r"An interval needs finite ends .* \[2.0, 1.0\]"),
         (

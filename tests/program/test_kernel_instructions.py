@@ -16,6 +16,13 @@ def test_a_step_in_function_space_reads_as_a_formula_and_knows_its_slots():
     assert STEP.functions() == ()
 
 
+def test_queries_and_keys_may_have_transforms_of_their_own():
+    term = KernelTerm("exp", ((1.0,),), 1.0, None, ((2.0,),))
+    assert term.formula() == "1 exp(G x, H x_j)"
+    assert term.matrices == (((1.0,),), ((2.0,),))
+    assert KernelTerm("exp", ((1.0,),), 1.0, None).matrices == (((1.0,),), ((1.0,),))
+
+
 def test_a_step_that_moves_the_inputs_writes_them_too():
     moving = replace(STEP, terms=(TERM,), noise=0.0, transform=((2.0,),))
     assert moving.writes() == ("y", "x")

@@ -7,7 +7,7 @@ CHENG = [f"cheng-fig{number}" for number in range(1, 7)]
 
 
 def test_every_figure_of_the_papers_is_there():
-    assert list(REPRODUCTIONS) == [*CHENG, "wang-resources", "cot-cost"]
+    assert list(REPRODUCTIONS) == [*CHENG, "wang-resources", "cot-cost", "learnt-constructed"]
     for name, reproduction in REPRODUCTIONS.items():
         assert reproduction_named(name) is reproduction
     for name in CHENG:
@@ -19,7 +19,8 @@ def test_an_unknown_figure_is_refused_with_a_suggestion():
         reproduction_named("cheng-fig7")
     assert str(caught.value) == (
         "Unknown figure 'cheng-fig7'; known are cheng-fig1, cheng-fig2, cheng-fig3, cheng-fig4, "
-        "cheng-fig5, cheng-fig6, wang-resources, cot-cost. Did you mean 'cheng-fig6'?"
+        "cheng-fig5, cheng-fig6, wang-resources, cot-cost, learnt-constructed. Did you mean "
+        "'cheng-fig6'?"
     )
 
 

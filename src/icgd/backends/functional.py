@@ -1,7 +1,7 @@
 r"""The fused run of functional descent computes the kernel once, then a product with it a step.
 
 For T tokens, n of them examples, L steps cost O(T n (d + L)) and T n numbers of memory a task.
-Only steps that move the inputs (GD++) need a new kernel matrix each.
+Only steps that move the inputs (GD++), or that have a kernel each, need a new kernel matrix each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from icgd.backends.prompt import constants_of, known_labels
 from icgd.backends.run import RunOptions
 from icgd.problems.kernel_machine import KernelHead, as_matrix, sum_of_heads
 from icgd.problems.task import Task
-from icgd.program.kernel_instructions import DescendFunction
+from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.stack import StackProgram
 from icgd.shapes import Labels, Parameters, Points, Predictions
 
@@ -70,14 +70,13 @@ def states(program: StackProgram, task: Task) -> Iterator[State]:
     parts = [part for layer in program.block for part in layer.instructions]
     steps = [part for part in parts if isinstance(part, DescendFunction)]
     sizes = [task.x.new_tensor(step.step_size) for step in steps]  # a float takes longer
-    kernel = None
+    known: tuple[KernelTerm, ...] | None = None
     for step, size in islice(cycle(zip(steps, sizes, strict=True)), program.n_steps):
-        if kernel is None:
+        if known is None or step.terms != known:
             examples = state.points[..., : task.n_examples, :]
             kernel = sum_of_heads(heads_of(step), state.points, examples)
         state = _after(step, size, state, kernel)
-        if step.transform is not None:
-            kernel = None
+        known = None if step.transform is not None else step.terms
         yield state
 
 

@@ -28,7 +28,7 @@ from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.intervals import ROOM
 from icgd.certificates.kernel_rounding import kernel_error, largest_kernel, worst_kernel_error
 from icgd.certificates.rounded_points import Rounded
-from icgd.problems.kernel_machine import as_matrix
+from icgd.problems.kernel_machine import KernelHead, as_matrix, sum_of_heads
 from icgd.problems.kernels import Kernel
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
@@ -91,7 +91,9 @@ class FunctionBounds(AbstractBounds):
     @property
     def _own(self) -> list[Kernel]:
         """The kernels of the user's own, each once."""
-        kernels = {head.kernel: head.function for head in self.problem.machine.heads}
+        update, machine = self.problem.functional_step, self.problem.machine
+        steps = (update.machine_of(step, machine) for step in range(self.program.n_steps))
+        kernels = {head.kernel: head.function for each in steps for head in each.heads}
         return [kernel for kernel in kernels.values() if kernel.is_own]
 
     def domain(self) -> DomainBound:
@@ -145,10 +147,11 @@ class FunctionBounds(AbstractBounds):
         tokens = Rounded(points := task.points, torch.zeros_like(points))
         steps: list[_Step] = []
         for step in range(n_steps):
-            if step == 0 or update.transforms:
+            if step == 0 or update.changes_kernel:
                 examples = Rounded(*(part[..., : task.n_examples, :] for part in tokens))
-                kernel = machine.matrix(tokens.points, examples.points)
-                errors = [kernel_error(head, tokens, examples, how) for head in machine.heads]
+                heads = update.machine_of(step, machine).heads
+                kernel = sum_of_heads(heads, tokens.points, examples.points)
+                errors = [kernel_error(head, tokens, examples, how) for head in heads]
                 error = torch.stack(errors).sum(0) + how.sum_of(len(errors), kernel.abs())
             steps.append(_Step(update.size_of(step), update.noise, kernel, error))
             transform = update.transform_of(step, machine.input_width)
@@ -159,13 +162,14 @@ class FunctionBounds(AbstractBounds):
     def _contractions(self, steps: list[_Step], n: int) -> Iterator[Tensor]:
         """The norm of I - step_size (K + noise I) on the examples, for each step."""
         eigenvalues: Tensor | None = None
-        for step in steps:
+        update = self.problem.functional_step
+        for number, step in enumerate(steps):
             kernel = step.kernel[..., :n, :]
-            if not self.problem.machine.is_symmetric:
+            if not update.machine_of(number, self.problem.machine).is_symmetric:
                 whole = (1 - step.size * step.noise) * torch.eye(n).to(kernel) - step.size * kernel
                 factor: Tensor = torch.linalg.matrix_norm(whole, ord=2)
             else:
-                if eigenvalues is None or self.problem.functional_step.transforms:
+                if eigenvalues is None or update.changes_kernel:
                     eigenvalues = torch.linalg.eigvalsh(kernel) + step.noise
                 factor = (1 - step.size * eigenvalues).abs().amax(-1)
             # Room for the rounding of the norm itself.
@@ -203,10 +207,11 @@ class _Worst:
         """Go through one step."""
         update = self._problem.functional_step
         size, root = ROOM * update.size_of(step), self._root
-        kernel, wrong = self._kernel()
+        machine = update.machine_of(step, self._problem.machine)
+        kernel, wrong = self._kernel(machine.heads)
         largest = self._how.n_tokens * kernel + update.noise  # no eigenvalue is larger
         grows = ROOM * (1 + size * largest)
-        if self._problem.machine.is_positive:
+        if machine.is_positive:
             grows = max(1.0, ROOM * size * largest - 1) * ROOM
         left = self.left + self.error
         one = self._rounding(size, update.noise, kernel, wrong, self.left, self.value)
@@ -218,8 +223,7 @@ class _Worst:
         self.left *= grows
         self._move(step, kernel, wrong)
 
-    def _kernel(self) -> tuple[float, float]:
-        heads = self._problem.machine.heads
+    def _kernel(self, heads: tuple[KernelHead, ...]) -> tuple[float, float]:
         kernel = sum(largest_kernel(head, self._inputs.points) for head in heads)
         errors = (worst_kernel_error(head, self._inputs, self._how) for head in heads)
         return kernel, sum(errors) + self._sum(len(heads), kernel)

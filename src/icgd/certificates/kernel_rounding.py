@@ -21,6 +21,7 @@ user's own see `own_kernels.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf, sqrt
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ from icgd.certificates.intervals import ROOM, UNIT_ROUNDOFF
 from icgd.certificates.own_kernels import largest_own, own_error, worst_own_error
 from icgd.certificates.rounded_points import Rounded, moved_error, sizes_of
 from icgd.problems.function_rounding import FUNCTION_ROUNDING, LEAST_NUMBERS
-from icgd.problems.kernel_machine import KernelHead
+from icgd.problems.kernel_machine import KernelHead, Rows
 from icgd.problems.kernels import SHAPES
 
 EXPONENTIAL = FUNCTION_ROUNDING["exp"][0]
@@ -83,7 +84,7 @@ def _slope_of(head: KernelHead) -> _Slope:
 def kernel_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
     """A bound on the error of `head.matrix(left, right)`, entry by entry."""
     if head.kernel in PRODUCT_KERNELS:
-        scores = head.moved(left.points) @ head.moved(right.points).mT
+        scores = head.moved(left.points) @ head.keys.moved(right.points).mT
         error = _of_product(head, scores, _product_error(head, left, right, how), how)
     elif head.kernel in DISTANCE_KERNELS:
         error = _of_distance(head, left, right, how)
@@ -93,8 +94,8 @@ def kernel_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmeti
 
 
 def _product_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
-    a, b = sizes_of(head, left.points), sizes_of(head, right.points)
-    off_a, off_b = moved_error(head, left, how), moved_error(head, right, how)
+    a, b = sizes_of(head, left.points), sizes_of(head.keys, right.points)
+    off_a, off_b = moved_error(head, left, how), moved_error(head.keys, right, how)
     carried = off_a @ b.mT + (a + off_a) @ off_b.mT
     return carried + how.sum_of(a.shape[-1], (a + off_a) @ (b + off_b).mT)
 
@@ -102,8 +103,8 @@ def _product_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithme
 def _distance_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
     """The error of a distance in the sum norm, which is no less than in the Euclidean one."""
     off = moved_error(head, left, how).sum(-1)[..., :, None]
-    off = off + moved_error(head, right, how).sum(-1)[..., None, :]
-    distance = torch.cdist(head.moved(left.points), head.moved(right.points), p=1.0)
+    off = off + moved_error(head.keys, right, how).sum(-1)[..., None, :]
+    distance = torch.cdist(head.moved(left.points), head.keys.moved(right.points), p=1.0)
     return off + how.sum_of(left.points.shape[-1], distance + off)
 
 
@@ -111,7 +112,7 @@ def _of_distance(head: KernelHead, left: Rounded, right: Rounded, how: Arithmeti
     """The slope is taken twice as far around as needed, because the oracle's own t is rounded."""
     tau = _distance_error(head, left, right, how)
     norm = 1.0 if head.kernel == "laplace" else 2.0
-    t = torch.cdist(head.moved(left.points), head.moved(right.points), p=norm)
+    t = torch.cdist(head.moved(left.points), head.keys.moved(right.points), p=norm)
     slope = _slope_of(head).between((t - 2 * tau).clamp(min=0), t + 2 * tau)
     return _at_most_one(slope * tau) + 2 * DISTANCE_UNITS * how.roundoff
 
@@ -160,9 +161,9 @@ def largest_kernel(head: KernelHead, points: Tensor) -> float:
     if head.kernel in DISTANCE_KERNELS or head.kernel == "softmax":
         return head.weight
     if head.kernel not in PRODUCT_KERNELS:
-        sizes = sizes_of(head, points)
-        return head.weight * largest_own(head.function, _norm(sizes), sizes.shape[-1])
-    score, degree = sizes_of(head, points).square().sum(), head.shape or SHAPES["polynomial"]
+        radius, width = _largest_norm(head, points)
+        return head.weight * largest_own(head.function, radius, width)
+    score, degree = _largest_score(head, points), head.shape or SHAPES["polynomial"]
     rules: dict[str, Callable[[], Tensor]] = {
         "linear": lambda: score,
         "relu": lambda: score,
@@ -176,6 +177,17 @@ def _norm(sizes: Tensor) -> float:
     return ROOM * float(sizes.norm())
 
 
+def _largest_norm(head: KernelHead, points: Tensor) -> tuple[float, int]:
+    """The largest norm of such a point as G or H moves it, and its number of coordinates."""
+    sizes = [sizes_of(side, points) for side in (head, head.keys)]
+    return max(map(_norm, sizes)), sizes[0].shape[-1]
+
+
+def _largest_score(head: KernelHead, points: Tensor) -> Tensor:
+    """The largest <G u, H w> of two such points."""
+    return (sizes_of(head, points) * sizes_of(head.keys, points)).sum()
+
+
 def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> float:
     """The largest error of the kernel of two points that are at most as large as the one given."""
     positive = _in_positive_orthant(head)
@@ -187,23 +199,26 @@ def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> f
     elif head.kernel in PRODUCT_KERNELS:
         return float(kernel_error(positive, rounded, rounded, how))
     else:
-        sizes, off = sizes_of(head, rounded.points), moved_error(head, rounded, how)
-        worst = worst_own_error(head.function, _norm(sizes), _norm(off), off.shape[-1], how)
+        radius, width = _largest_norm(head, rounded.points)
+        off = max(_norm(moved_error(side, rounded, how)) for side in (head, head.keys))
+        worst = worst_own_error(head.function, radius, off, width, how)
     return head.weight * (worst + 2 * LEAST_NUMBERS * how.least)
 
 
 def _worst_of_softmax(head: KernelHead, rounded: Rounded, how: Arithmetic) -> float:
     """All shares are at most 1, whatever the number of scores."""
     tau = _product_error(head, rounded, rounded, how)
-    largest = tau + 8 * how.roundoff * sizes_of(head, rounded.points).square().sum()
+    largest = tau + 8 * how.roundoff * _largest_score(head, rounded.points)
     relative = torch.expm1(2 * largest) + 2 * _exponential(how)
     moved = _at_most_one(relative * (1 + relative))
     return float(2 * how.sum_of(how.n_tokens, torch.ones_like(moved)) + moved)
 
 
 def _in_positive_orthant(head: KernelHead) -> KernelHead:
-    """The head with |G| for G: no product or distance of the original is larger."""
-    if head.transform is None:
-        return head
-    transform = tuple(tuple(abs(value) for value in row) for row in head.transform)
-    return KernelHead(head.kernel, transform, head.weight, head.shape)
+    """The head with |G| for G and |H| for H: no product or distance of the original is larger."""
+    queries, keys = _absolute(head.transform), _absolute(head.key_transform)
+    return replace(head, transform=queries, key_transform=keys)
+
+
+def _absolute(rows: Rows | None) -> Rows | None:
+    return None if rows is None else tuple(tuple(map(abs, row)) for row in rows)

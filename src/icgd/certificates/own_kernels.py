@@ -107,8 +107,9 @@ def own_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) 
     It is an estimate if no Lipschitz constant was stated. Raises `KernelError` if the kernel
     contradicts what was stated of it.
     """
-    u, w = head.moved(left.points), head.moved(right.points)
-    off = [_norm(moved_error(head, side, how)) for side in (left, right)]
+    u, w = head.moved(left.points), head.keys.moved(right.points)
+    sides = (head, left), (head.keys, right)
+    off = [_norm(moved_error(moves, points, how)) for moves, points in sides]
     values = _Values(u, w, head.function.matrix(u, w))
     sizes = torch.cat([_norm(u) + off[0], _norm(w) + off[1]], dim=-1)
     facts = _facts(head.function, values, ROOM * float(sizes.max()), how)

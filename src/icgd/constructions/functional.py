@@ -13,7 +13,8 @@ to what is left, at examples and queries alike. That is one step of gradient des
 
 One layer is one step, exactly: nothing is approximated, and only rounding errs. A kernel that is a
 sum takes one head a summand. Noise adds noise * I to the kernel on the examples, by a head in which
-every example reads itself. A transform A moves the inputs along (GD++).
+every example reads itself. A transform A moves the inputs along (GD++). Steps may have a kernel
+each, and queries and keys different transforms, B != C: so have the layers that training finds.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Functional(AbstractConstruction):
 def _layer(problem: Problem, step: int) -> Layer:
     machine, update = problem.machine, problem.functional_step
     descend = DescendFunction(
-        terms=tuple(KernelTerm(**asdict(head)) for head in machine.heads),
+        terms=tuple(KernelTerm(**asdict(head)) for head in update.machine_of(step, machine).heads),
         step_size=update.size_of(step),
         noise=update.noise,
         transform=update.transform_of(step, machine.input_width),

@@ -82,10 +82,18 @@ class ExportError(IcgdError, ValueError):
         )
 
     @classmethod
-    def kernel_attention(cls, tool: str) -> ExportError:
+    def kernel_attention(cls, tool: str, foreign: str) -> ExportError:
         return cls(
-            f"{tool} cannot hold kernel attention, of which functional descent is made. Use "
+            f"{tool} has softmax attention only; this functional descent has {foreign} too. Use "
+            "the softmax kernel without noise, icgd.exports.onnx, which writes every kernel, or "
             "compiled.transformer(), a torch module."
+        )
+
+    @classmethod
+    def own_kernel(cls, tool: str, name: str, able: Sequence[str]) -> ExportError:
+        return cls(
+            f"{tool} cannot hold the kernel {name!r}, which is a function of your own. It has "
+            f"{', '.join(able)}. Use compiled.transformer(), a torch module."
         )
 
     @classmethod

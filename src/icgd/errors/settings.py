@@ -90,6 +90,14 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def steps_with_kernels(cls, purpose: str) -> SettingError:
+        return cls(
+            f"{purpose} needs one kernel for all steps, with one transform for queries and keys; "
+            "here steps have kernels of their own, as learnt layers have. Use icgd.verify, which "
+            "measures and bounds every step."
+        )
+
+    @classmethod
     def only_linear_models(cls, construction: str) -> SettingError:
         return cls(
             "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, "

@@ -86,6 +86,33 @@ class CheckpointError(IcgdError, ValueError):
             "It was left as it is; go on with the old value, or train in another folder."
         )
 
+    @classmethod
+    def none_there(cls, folder: object, which: str) -> CheckpointError:
+        if which == "best":
+            return cls(
+                f"{folder} has no best.safetensors, which a training with a validation split "
+                "writes. Load its last checkpoint with which='last'."
+            )
+        return cls(
+            f"{folder} has no checkpoint. Give the folder that a model was trained in, which holds "
+            "files such as checkpoint-000001000.safetensors."
+        )
+
+    @classmethod
+    def own_model(cls, path: object, kind: object, known: Sequence[str]) -> CheckpointError:
+        return cls(
+            f"{path} holds a model of kind {kind!r}, and icgd can build {', '.join(known)} only. "
+            "Make a module of the same shape, and give it as load(folder, model=module)."
+        )
+
+    @classmethod
+    def other_model(cls, path: object, name: str, stored: object, given: object) -> CheckpointError:
+        texts = ["none" if shape is None else f"shape {shape}" for shape in (stored, given)]
+        return cls(
+            f"{path} holds another model: for {name!r} it has {texts[0]}, the module {texts[1]}. "
+            "Give a module of the shape that was trained."
+        )
+
 
 class RunFolderError(IcgdError, RuntimeError):
     """The folder of a run cannot be used now."""
@@ -107,6 +134,13 @@ class TrainingError(IcgdError, RuntimeError):
         return cls(
             f"The {name} is {value} at step {step}; training has stopped, and the last checkpoint "
             "is kept. Lower learning_rate or clip_norm, or train with dtype='float64'."
+        )
+
+    @classmethod
+    def no_step(cls, reason: str) -> TrainingError:
+        return cls(
+            f"This model is no program of functional descent: {reason}. Compile "
+            "nearest_descent(model).model in its place, or run the torch module itself."
         )
 
     @classmethod

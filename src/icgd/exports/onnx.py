@@ -14,26 +14,27 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import singledispatch
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from icgd.compiled import Compiled
 from icgd.errors import ExportError, FileError, MissingExtraError, ProgramError
+from icgd.exports.onnx_graph import Graph, tensor_type
+from icgd.exports.onnx_kernels import append_kernels, require_known_kernels
 from icgd.exports.streams import as_batch
 from icgd.layers.activation_attention import ActivationAttention
 from icgd.layers.attention import Headed
+from icgd.layers.kernel_attention import KernelAttention
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.product import ProductLayer
 from icgd.layers.sequence_attention import SequenceAttention
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.problems.arrays import DTYPES, dtype_named
-from icgd.program.instructions import LayerKind
 from icgd.program.layout import Layout
 from icgd.program.stack import StackProgram
 from icgd.shapes import Stream
@@ -61,8 +62,7 @@ def export_onnx(
 ) -> None:
     """Write the dense transformer as an ONNX file, which appears whole or not at all."""
     _require_packages()
-    if LayerKind.KERNEL in {layer.kind for layer in compiled.stack.block}:
-        raise ExportError.kernel_attention("ONNX")
+    require_known_kernels(compiled.stack)
     if compiled.stack.activation not in ACTIVATIONS:
         raise ExportError.activation("ONNX", compiled.stack.activation, list(ACTIVATIONS))
     needed = compiled.summary().parameters * dtype_named(dtype).itemsize + ROOM
@@ -103,24 +103,26 @@ def _session(path: Path) -> Any:
 
 def _model(compiled: Compiled, dtype: torch.dtype) -> Any:
     transformer, program = compiled.transformer(dtype), compiled.stack
-    graph = _Graph(ACTIVATIONS[program.activation], dtype)
+    graph = Graph(ACTIVATIONS[program.activation], dtype)
     for name, weight in transformer.named_parameters():
         graph.constant(name, weight.detach())
     stream = "stream"
     modules = {module: name for name, module in transformer.named_modules()}
-    for place, layer in zip(_places(program), transformer.unrolled(), strict=True):
-        graph.place = place
+    spelt_out = zip(_places(program), program.unrolled(), transformer.unrolled(), strict=True)
+    for graph.place, graph.layer, layer in spelt_out:
         update = append(layer, graph, modules[layer], stream)
-        stream = graph.add("Add", stream, update, output=f"{place}/stream")
+        stream = graph.add("Add", stream, update, output=f"{graph.place}/stream")
     graph.add("Identity", stream, output="final_stream")
     return _with_metadata(graph.proto(program.layout.width), compiled)
 
 
 def _places(program: StackProgram) -> Iterator[str]:
     """A name for every layer, in running order, such as "step 2/10 clip and wipe"."""
-    parts = [(f"step {step}", program.block) for step in range(1, program.n_steps + 1)]
-    for part, layers in [*parts, ("prediction", program.prediction)]:
-        yield from (f"{part}/{number} {layer.title}" for number, layer in enumerate(layers, 1))
+    for number, layer in enumerate(program.block * program.n_repeats):
+        step, place = divmod(number, program.layers_per_step)
+        yield f"step {step + 1}/{place + 1} {layer.title}"
+    for number, layer in enumerate(program.prediction, 1):
+        yield f"prediction/{number} {layer.title}"
 
 
 def _with_metadata(graph: Any, compiled: Compiled) -> Any:
@@ -150,60 +152,21 @@ def _layout_data(layout: Layout) -> list[dict[str, Any]]:
     ]
 
 
-@dataclass
-class _Graph:
-    """A graph in the making: nodes in running order, and constants by name."""
-
-    activation: Callable[[_Graph, str], str]
-    dtype: torch.dtype
-    place: str = ""
-    nodes: list[Any] = field(default_factory=list)
-    constants: dict[str, Any] = field(default_factory=dict)
-
-    def constant(self, name: str, value: Tensor) -> str:
-        self.constants[name] = onnx.numpy_helper.from_array(value.numpy(), name)
-        return name
-
-    def axes(self, *axes: int) -> str:
-        """A list of axes, which some operations take as an input."""
-        return self.constant(f"axes {axes}", torch.tensor(axes))
-
-    def one(self) -> str:
-        return self.constant("one", torch.ones((), dtype=self.dtype))
-
-    def add(self, operation: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Append a node; its result is called `output`, by default after its place."""
-        name = f"{self.place}/{operation} {len(self.nodes)}"
-        output = output or name
-        self.nodes.append(onnx.helper.make_node(operation, inputs, [output], name, **attributes))
-        return output
-
-    def proto(self, width: int) -> Any:
-        """The whole graph, from `stream` to `final_stream`."""
-        number = tensor_type(self.dtype)
-        ends = [
-            onnx.helper.make_tensor_value_info(name, number, ["tasks", "tokens", width])
-            for name in ("stream", "final_stream")
-        ]
-        constants = list(self.constants.values())
-        return onnx.helper.make_graph(self.nodes, "icgd", ends[:1], ends[1:], constants)
-
-
-def _softplus(graph: _Graph, z: str) -> str:
+def _softplus(graph: Graph, z: str) -> str:
     """max(z, 0) + log(1 + exp(-|z|)): onnxruntime has no softplus in float64."""
     decay = graph.add("Exp", graph.add("Neg", graph.add("Abs", z)))
     positive = graph.add("Relu", z)
-    return graph.add("Add", positive, graph.add("Log", graph.add("Add", graph.one(), decay)))
+    return graph.add("Add", positive, graph.add("Log", graph.add("Add", graph.number(1.0), decay)))
 
 
-def _elu(graph: _Graph, z: str) -> str:
+def _elu(graph: Graph, z: str) -> str:
     """max(z, 0) + exp(min(z, 0)) - 1, where min(z, 0) = z - max(z, 0)."""
     positive = graph.add("Relu", z)
-    left = graph.add("Sub", graph.add("Exp", graph.add("Sub", z, positive)), graph.one())
+    left = graph.add("Sub", graph.add("Exp", graph.add("Sub", z, positive)), graph.number(1.0))
     return graph.add("Add", positive, left)
 
 
-ACTIVATIONS: dict[str, Callable[[_Graph, str], str]] = {
+ACTIVATIONS: dict[str, Callable[[Graph, str], str]] = {
     "relu": lambda graph, z: graph.add("Relu", z),
     "sigmoid": lambda graph, z: graph.add("Sigmoid", z),
     "tanh": lambda graph, z: graph.add("Tanh", z),
@@ -215,20 +178,14 @@ ACTIVATIONS: dict[str, Callable[[_Graph, str], str]] = {
 """The activations of heads and hidden units; gelu needs an error function in float64."""
 
 
-def tensor_type(dtype: torch.dtype) -> int:
-    """ONNX's number for a type."""
-    names = {torch.float64: "DOUBLE", torch.float32: "FLOAT"}
-    return int(onnx.TensorProto.DataType.Value(names[dtype]))
-
-
 @singledispatch
-def append(layer: nn.Module, graph: _Graph, name: str, stream: str) -> str:
+def append(layer: nn.Module, graph: Graph, name: str, stream: str) -> str:
     """Append the layer called `name`, and return what it adds to the stream."""
     raise ProgramError.broken(type(layer).__name__, "has no rule in exports/onnx.py")
 
 
 @append.register
-def _append_mlp_layer(layer: MLPLayer, graph: _Graph, name: str, stream: str) -> str:
+def _append_mlp_layer(layer: MLPLayer, graph: Graph, name: str, stream: str) -> str:
     read = graph.add("MatMul", stream, f"{name}.W_in")
     hidden = graph.activation(graph, graph.add("Add", read, f"{name}.b_in"))
     return graph.add("MatMul", hidden, f"{name}.W_out")
@@ -236,7 +193,7 @@ def _append_mlp_layer(layer: MLPLayer, graph: _Graph, name: str, stream: str) ->
 
 @append.register
 def _append_activation_attention(
-    layer: ActivationAttention, graph: _Graph, name: str, stream: str
+    layer: ActivationAttention, graph: Graph, name: str, stream: str
 ) -> str:
     query, key, value = _projections(graph, name, stream)
     tokens = graph.add("Shape", stream, start=1, end=2)
@@ -246,9 +203,7 @@ def _append_activation_attention(
 
 
 @append.register
-def _append_softmax_attention(
-    layer: SoftmaxAttention, graph: _Graph, name: str, stream: str
-) -> str:
+def _append_softmax_attention(layer: SoftmaxAttention, graph: Graph, name: str, stream: str) -> str:
     query, key, value = _projections(graph, name, stream)
     scores = _scores(graph, query, key)
     if layer.mask is not None:
@@ -261,7 +216,7 @@ def _append_softmax_attention(
 
 @append.register
 def _append_sequence_attention(
-    layer: SequenceAttention, graph: _Graph, name: str, stream: str
+    layer: SequenceAttention, graph: Graph, name: str, stream: str
 ) -> str:
     """Keys and values are mapped along the sequence, from its first columns."""
     query, *projected = _projections(graph, name, stream)
@@ -277,20 +232,25 @@ def _append_sequence_attention(
 
 
 @append.register
-def _append_product_layer(layer: ProductLayer, graph: _Graph, name: str, stream: str) -> str:
+def _append_kernel_attention(layer: KernelAttention, graph: Graph, name: str, stream: str) -> str:
+    return append_kernels(layer, graph, name, stream)
+
+
+@append.register
+def _append_product_layer(layer: ProductLayer, graph: Graph, name: str, stream: str) -> str:
     query, key, value = _projections(graph, name, stream)
     products = graph.add("Mul", query, key)
     score = graph.add("ReduceSum", products, graph.axes(3), keepdims=1)
     return _output(layer, graph, name, graph.add("Mul", score, value))
 
 
-def _projections(graph: _Graph, name: str, stream: str) -> list[str]:
+def _projections(graph: Graph, name: str, stream: str) -> list[str]:
     """The queries, keys and values, each [tasks, head, token, feature]."""
     tokens = graph.add("Unsqueeze", stream, graph.axes(1))
     return [graph.add("MatMul", tokens, f"{name}.{weight}") for weight in ("W_Q", "W_K", "W_V")]
 
 
-def _scores(graph: _Graph, query: str, key: str) -> str:
+def _scores(graph: Graph, query: str, key: str) -> str:
     """The scores <query, key>: [tasks, head, token, token].
 
     A product with transposed keys would not do: older versions of onnxruntime fuse the two into an
@@ -299,7 +259,7 @@ def _scores(graph: _Graph, query: str, key: str) -> str:
     return graph.add("Einsum", query, key, equation="bhid,bhjd->bhij")
 
 
-def _output(layer: Headed, graph: _Graph, name: str, heads: str) -> str:
+def _output(layer: Headed, graph: Graph, name: str, heads: str) -> str:
     """The sum of W_O times what every head read, as one product with all heads side by side."""
     n_heads, d_value, d_model = layer.W_O.shape
     by_token = graph.add("Transpose", heads, perm=[0, 2, 1, 3])

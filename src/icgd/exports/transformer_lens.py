@@ -5,6 +5,9 @@ MLP together with the attention before it; what a block lacks is zero. All block
 heads, and heads as wide, as the largest: the others are padded with zeros, which write nothing.
 The repeated block occurs once for each step, and all its copies share their weights.
 
+Kernel attention with the softmax kernel reads examples alone. The tool has no such mask, so keys of
+examples get a feature more, and queries a bias, which lift their scores by EXAMPLE_LIFT.
+
 The other parts of the tool are switched off: its table of positions is zero, and its unembedding
 is the identity, so that `model(stream)` is the residual stream after the last layer.
 """
@@ -17,18 +20,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from icgd.backends.prompt import encode, read_parameters, read_predictions
 from icgd.compiled import Compiled
 from icgd.errors import ExportError, LayoutError, MissingExtraError, UnknownNameError
 from icgd.exports.streams import as_batch
+from icgd.layers.kernel_attention import KernelAttention
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.problems.arrays import dtype_named
 from icgd.problems.settings import count
 from icgd.problems.task import Task
 from icgd.program.instructions import LayerKind
+from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout
+from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters, Predictions, Stream
 
@@ -44,6 +51,9 @@ MAX_TOKENS = 4096
 SCORE_SCALE = 2.0
 """W_Q is multiplied by it, and the tool divides scores by it. The tool does not take 1, and a power
 of two changes no digit."""
+
+EXAMPLE_LIFT = 128.0
+"""How much higher the scores of examples are: queries are then read with weights below e^-100."""
 
 NOT_STANDARD = {
     LayerKind.ATTENTION: "attention without a softmax",
@@ -151,12 +161,13 @@ def open_in_transformer_lens(
 ) -> LensModel:
     """The compiled transformer as a model of TransformerLens.
 
-    It needs softmax attention and MLPs, and nothing else: compile with `softmax-stack`.
+    It needs softmax attention and MLPs, and nothing else: compile with `softmax-stack`, or a kernel
+    machine with the softmax kernel.
     """
     program = compiled.stack
     kinds = {layer.kind for layer in program.unrolled()}
-    if LayerKind.KERNEL in kinds:
-        raise ExportError.kernel_attention("TransformerLens")
+    if reason := next((found for found in map(_foreign_kernel, program.block) if found), None):
+        raise ExportError.kernel_attention("TransformerLens", reason)
     if foreign := [name for kind, name in NOT_STANDARD.items() if kind in kinds]:
         raise ExportError.not_standard("TransformerLens", program.construction, foreign)
     if TransformerBridge is None:
@@ -173,12 +184,24 @@ def open_in_transformer_lens(
     return LensModel(model, program, _places(program, blocks))
 
 
+def _foreign_kernel(layer: Layer) -> str | None:
+    """What the tool cannot hold of a step in function space."""
+    for step in layer.instructions:
+        if isinstance(step, DescendFunction):
+            names = [f"{term.kernel} attention" for term in step.terms if term.kernel != "softmax"]
+            names += ["noise"] * (step.noise > 0)
+            return names[0] if names else None
+    return None
+
+
 @dataclass(frozen=True, eq=False)
 class _Block:
     """A block of the tool: attention and then an MLP; one of the two may be missing."""
 
     attention: SoftmaxAttention | None
     mlp: MLPLayer | None
+    query_bias: Tensor | None = None
+    """What is added to the queries of every head."""
 
     def layers(self) -> Iterator[SoftmaxAttention | MLPLayer]:
         """The layers that are not missing."""
@@ -192,6 +215,8 @@ def _packed(layers: Iterable[nn.Module]) -> list[_Block]:
         match layer:
             case SoftmaxAttention():
                 blocks.append(_Block(layer, None))
+            case KernelAttention():
+                blocks.append(_reading_examples(layer))
             case MLPLayer() if blocks and blocks[-1].mlp is None:
                 blocks[-1] = replace(blocks[-1], mlp=layer)
             case MLPLayer():
@@ -199,8 +224,18 @@ def _packed(layers: Iterable[nn.Module]) -> list[_Block]:
     return blocks
 
 
+def _reading_examples(layer: KernelAttention) -> _Block:
+    """Softmax attention with a feature more: 1 in keys of examples, and a bias of the queries."""
+    query, key = (pad(weights.detach(), (0, 1)) for weights in (layer.W_Q, layer.W_K))
+    key[:, layer.example_feature, -1] = 1.0
+    bias = query.new_zeros(query.shape[0], query.shape[2])
+    bias[:, -1] = EXAMPLE_LIFT
+    return _Block(SoftmaxAttention(query, key, layer.W_V.detach(), layer.W_O.detach()), None, bias)
+
+
 def _places(program: StackProgram, blocks: Sequence[_Block]) -> tuple[LensLayer, ...]:
-    steps: list[int | None] = [s for s in range(1, program.n_steps + 1) for _ in program.block]
+    per_step = range(program.layers_per_step)
+    steps: list[int | None] = [s for s in range(1, program.n_steps + 1) for _ in per_step]
     steps += [None] * len(program.prediction)
     places = [(number, layer) for number, block in enumerate(blocks) for layer in block.layers()]
     return tuple(
@@ -255,12 +290,14 @@ def _weights(block: _Block, config: TransformerBridgeConfig) -> dict[str, Tensor
     attention = block.attention or _no_heads(d_model, config.dtype)
     mlp = block.mlp or _no_units(d_model, config.dtype)
     rows, columns = (n_heads, d_head, d_model), (d_model, n_heads, d_head)
+    bias = mlp.b_in.new_zeros(0, 0) if block.query_bias is None else block.query_bias
     return {
         "attn.q.weight": _padded(SCORE_SCALE * attention.W_Q.mT, rows).flatten(0, 1),
         "attn.k.weight": _padded(attention.W_K.mT, rows).flatten(0, 1),
         "attn.v.weight": _padded(attention.W_V.mT, rows).flatten(0, 1),
         "attn.o.weight": _padded(attention.W_O.permute(2, 0, 1), columns).flatten(1, 2),
-        **{f"attn.{name}.bias": mlp.b_in.new_zeros(n_heads * d_head) for name in "qkv"},
+        "attn.q.bias": _padded(SCORE_SCALE * bias, (n_heads, d_head)).flatten(),
+        **{f"attn.{name}.bias": mlp.b_in.new_zeros(n_heads * d_head) for name in "kv"},
         "attn.o.bias": mlp.b_in.new_zeros(d_model),
         "mlp.in.weight": _padded(mlp.W_in.T, (d_mlp, d_model)),
         "mlp.in.bias": _padded(mlp.b_in, (d_mlp,)),

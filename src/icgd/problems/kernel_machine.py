@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -49,7 +49,8 @@ class KernelHead:
     """The kernel `weight * K(G u, G w)`, with G = `transform`, or no transform.
 
     A length scale s is the transform I / s. `shape` is the smoothness of the matern kernel, the
-    degree of the polynomial one.
+    degree of the polynomial one. With a `key_transform` H it is `weight * K(G u, H w)`, where w is
+    an example: that is how heads are learnt. It then counts as not symmetric.
     """
 
     kernel: str = "rbf"
@@ -57,20 +58,47 @@ class KernelHead:
     """It may be given as anything that torch reads as a matrix, and is kept as `Rows`."""
     weight: float = 1.0
     shape: float | None = None
+    key_transform: Any = None
 
     def __post_init__(self) -> None:
         kernel_named(self.kernel, self.shape)
         settle(self, weight=positive("weight", self.weight))
-        if self.transform is not None:
-            settle(self, transform=as_rows("transform", self.transform))
+        for name in ("transform", "key_transform"):
+            if getattr(self, name) is not None:
+                settle(self, **{name: as_rows(name, getattr(self, name))})
+        if self.key_transform is not None:
+            self._require_same_rows()
+
+    def _require_same_rows(self) -> None:
+        """Scores and distances are of vectors of one length."""
+        if self.transform is None:
+            raise SettingError.without("key_transform", "transform")
+        if len(self.key_transform) != len(self.transform):
+            expected = f"{len(self.transform)}, one for each row of transform"
+            raise SettingError.wrong_length("key_transform", len(self.key_transform), expected)
 
     @property
     def function(self) -> Kernel:
         return kernel_named(self.kernel, self.shape)
 
+    @property
+    def is_symmetric(self) -> bool:
+        return self.function.is_symmetric and self.key_transform is None
+
+    @property
+    def is_positive(self) -> bool:
+        return self.function.is_positive and self.key_transform is None
+
+    @property
+    def keys(self) -> KernelHead:
+        """The head whose transform is that of the examples."""
+        if self.key_transform is None:
+            return self
+        return replace(self, transform=self.key_transform, key_transform=None)
+
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
         """This head's kernel of every pair."""
-        return self.weight * self.function.matrix(self.moved(left), self.moved(right))
+        return self.weight * self.function.matrix(self.moved(left), self.keys.moved(right))
 
     def moved(self, points: Points) -> Tensor:
         """Every point u as G u."""
@@ -112,19 +140,20 @@ class KernelMachine:
             self._require_width(head)
 
     def _require_width(self, head: KernelHead) -> None:
-        for row in head.transform or ():
-            if len(row) != self.input_width:
-                expected = f"{self.input_width}, one for each input"
-                raise SettingError.wrong_length("A row of transform", len(row), expected)
+        expected = f"{self.input_width}, one for each input"
+        for name in ("transform", "key_transform"):
+            for row in getattr(head, name) or ():
+                if len(row) != self.input_width:
+                    raise SettingError.wrong_length(f"A row of {name}", len(row), expected)
 
     @property
     def is_symmetric(self) -> bool:
-        return all(head.function.is_symmetric for head in self.heads)
+        return all(head.is_symmetric for head in self.heads)
 
     @property
     def is_positive(self) -> bool:
         """Whether its matrices are known to have no negative eigenvalue."""
-        return all(head.function.is_positive for head in self.heads)
+        return all(head.is_positive for head in self.heads)
 
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
         """The machine's kernel of every pair."""
@@ -133,7 +162,7 @@ class KernelMachine:
     def require_symmetric(self, purpose: str) -> None:
         """Raise `KernelError` if a head's kernel is known not to be symmetric."""
         for head in self.heads:
-            if not head.function.is_symmetric:
+            if not head.is_symmetric:
                 raise KernelError.needs_symmetry(head.kernel, purpose)
 
     def gram(self, points: Points) -> KernelMatrix:
@@ -152,7 +181,7 @@ def sum_of_heads(heads: tuple[KernelHead, ...], left: Points, right: OtherPoints
 def _require_gram(head: KernelHead, matrix: Tensor) -> None:
     if index := first_set(~matrix.isfinite()):
         raise KernelError.not_finite(head.kernel, index, matrix[tuple(index)].item())
-    if not head.function.is_symmetric:
+    if not head.is_symmetric:
         return
     excess = (matrix - matrix.mT).abs() - ASYMMETRY * matrix.abs().amax()
     if index := first_set(excess > 0):

@@ -104,6 +104,8 @@ class Problem:
             data["target"].pop("biases", None)
         for part in ("update", "domain"):
             data[part] = {name: value for name, value in data[part].items() if value is not None}
+        if not data["update"].get("heads"):
+            data["update"].pop("heads", None)
         return data
 
     @classmethod
@@ -122,7 +124,15 @@ def _network(widths: Iterable[int], **rest: Any) -> MLP:
 
 
 def _machine(heads: Iterable[Mapping[str, Any]], **rest: Any) -> KernelMachine:
-    return KernelMachine(heads=tuple(KernelHead(**head) for head in heads), **rest)
+    return KernelMachine(heads=_heads(heads), **rest)
+
+
+def _functional(heads: Iterable[Iterable[Mapping[str, Any]]] = (), **rest: Any) -> FunctionalStep:
+    return FunctionalStep(heads=tuple(map(_heads, heads)), **rest)
+
+
+def _heads(data: Iterable[Mapping[str, Any]]) -> tuple[KernelHead, ...]:
+    return tuple(KernelHead(**head) for head in data)
 
 
 TARGETS: dict[str, Callable[..., Target]] = {
@@ -133,7 +143,7 @@ TARGETS: dict[str, Callable[..., Target]] = {
 UPDATES: dict[str, Callable[..., Update]] = {
     "l2": ProximalStep,
     "box": GradientStep,
-    "step_size": FunctionalStep,
+    "step_size": _functional,
 }
 """What is made of data, by a key that the data of no later entry have."""
 

@@ -68,10 +68,10 @@ def divergence(
 ) -> Divergence | None:
     """The worst eigenvalue along which the error grows over the run, if there is one.
 
-    Steps that move the inputs are not judged. A look at the row sums, O(n^2), is enough where
+    Steps that change the kernel are not judged. A look at the row sums, O(n^2), is enough where
     steps are small; otherwise eigenvalues are computed.
     """
-    if update.transforms or n_steps == 0:
+    if update.changes_kernel or n_steps == 0:
         return None
     gram = machine.gram(x.double())
     sizes = [update.size_of(step) for step in range(n_steps)]

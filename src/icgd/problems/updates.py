@@ -19,8 +19,8 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from icgd.errors import SettingError
-from icgd.problems.kernel_machine import Rows, as_rows, unit_rows
-from icgd.problems.settings import count, finite, is_sequence, positive, settle
+from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_rows, unit_rows
+from icgd.problems.settings import count, finite, instance, is_sequence, positive, settle
 
 LEAST_SHARE = 1e-14
 """Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
@@ -56,24 +56,36 @@ class FunctionalStep:
 
     `step_size` is one number for all steps or one for each step, such as `chebyshev_steps`.
     `transforms` move the inputs along, x <- x + A sum_j K(x, x_j) x_j (GD++): they are one matrix A
-    for all steps or one for each step, and a number a stands for a * I.
+    for all steps or one for each step, and a number a stands for a * I. If steps have a kernel
+    each, as learnt layers have, `heads` are those of every step, in place of the machine's.
     """
 
     step_size: float | tuple[float, ...]
     noise: float
     transforms: tuple[float | Rows, ...]
+    heads: tuple[tuple[KernelHead, ...], ...]
     box: ClassVar[None] = None  # a function has no weights to clip
 
     def __init__(
-        self, step_size: float | Iterable[Any], noise: float = 0.0, transforms: Any = ()
+        self,
+        step_size: float | Iterable[Any],
+        noise: float = 0.0,
+        transforms: Any = (),
+        heads: Any = (),
     ) -> None:
         settle(self, step_size=_as_step_size(step_size), transforms=_as_transforms(transforms))
         settle(self, noise=0.0 if noise == 0 else positive("noise", noise))
+        settle(self, heads=_as_heads(heads))
 
     @property
     def is_constant(self) -> bool:
         """Whether all steps are alike."""
-        return isinstance(self.step_size, float) and len(self.transforms) <= 1
+        return isinstance(self.step_size, float) and len(self.transforms) <= 1 and not self.heads
+
+    @property
+    def changes_kernel(self) -> bool:
+        """Whether steps differ in the kernel of the tokens."""
+        return bool(self.transforms or self.heads)
 
     def require_steps(self, n_steps: int) -> None:
         """Raise `SettingError` unless a schedule has one entry a step."""
@@ -82,9 +94,17 @@ class FunctionalStep:
             length = len(schedule) + (name == "transforms")
             if schedule and length != n_steps:
                 raise SettingError.wrong_length(name, length, f"{n_steps}, one for each step")
+        if self.heads and len(self.heads) != n_steps:
+            expected = f"{n_steps}, one for each step"
+            raise SettingError.wrong_length("heads", len(self.heads), expected)
 
-    def require_width(self, width: int) -> None:
-        """Raise `SettingError` unless every transform is a square matrix of this width."""
+    def require_machine(self, machine: KernelMachine) -> None:
+        """Raise `SettingError` unless all matrices have the width of the machine's inputs."""
+        self._require_width(machine.input_width)
+        for step in range(len(self.heads)):
+            self.machine_of(step, machine)  # it checks its heads
+
+    def _require_width(self, width: int) -> None:
         for part in self.transforms:
             if not isinstance(part, float) and {len(part), *map(len, part)} != {width}:
                 shape = f"{len(part)} x {len(part[0])}"
@@ -93,6 +113,12 @@ class FunctionalStep:
     def size_of(self, step: int) -> float:
         """The step size of a step, counted from 0."""
         return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
+
+    def machine_of(self, step: int, machine: KernelMachine) -> KernelMachine:
+        """The machine with the kernel of a step, counted from 0."""
+        if not self.heads:
+            return machine
+        return KernelMachine(machine.input_width, self.heads[step], machine.output_width)
 
     def transform_of(self, step: int, width: int) -> Rows | None:
         """The matrix A of a step, counted from 0."""
@@ -124,6 +150,17 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
         finite("transforms", part) if isinstance(part, Real) else as_rows("transforms", part)
         for part in parts
     )
+
+
+def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
+    """The heads of every step; a step with one head may give it alone."""
+    found = tuple(
+        tuple(step) if is_sequence(step) else (step,)
+        for step in (_listed(steps) if is_sequence(steps) else [steps])
+    )
+    for head in (head for step in found for head in step):
+        instance("head", head, KernelHead)
+    return found
 
 
 def _listed(values: Iterable[object]) -> list[Any]:

@@ -10,17 +10,27 @@ from icgd.program.uses import Read
 
 @dataclass(frozen=True)
 class KernelTerm:
-    """`weight * K(G u, G w)` for the kernel called `kernel`; G is the `transform`, default I."""
+    """`weight * K(G u, G w)` for the kernel called `kernel`; G is the `transform`, default I.
+
+    With a `key_transform` H it is `weight * K(G u, H w)`, for an example w.
+    """
 
     kernel: str
     transform: tuple[tuple[float, ...], ...] | None
     weight: float
     shape: float | None
+    key_transform: tuple[tuple[float, ...], ...] | None = None
+
+    @property
+    def matrices(self) -> tuple[tuple[tuple[float, ...], ...] | None, ...]:
+        """What queries and keys are multiplied by."""
+        return self.transform, self.transform if self.key_transform is None else self.key_transform
 
     def formula(self) -> str:
         """The term as text."""
         shape = "" if self.shape is None else f"[{self.shape:g}]"
         inputs = "(x, x_j)" if self.transform is None else "(G x, G x_j)"
+        inputs = inputs if self.key_transform is None else "(G x, H x_j)"
         return f"{self.weight:g} {self.kernel}{shape}{inputs}"
 
 

@@ -135,7 +135,7 @@ def _shape_of_descend_function(instruction: DescendFunction, layout: Layout) -> 
     if not instruction.terms:
         return "needs at least one kernel"
     width = layout.width_of(instruction.inputs)
-    matrices = [term.transform for term in instruction.terms]
+    matrices = [matrix for term in instruction.terms for matrix in term.matrices]
     if () in matrices:
         return f"transforms {instruction.inputs!r} by a matrix without rows"
     if any(len(row) != width for matrix in matrices for row in matrix or ()):

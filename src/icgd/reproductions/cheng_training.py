@@ -18,8 +18,6 @@ from time import perf_counter
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils.parametrize import register_parametrization
 
 from icgd.errors import TrainingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows
@@ -241,15 +239,13 @@ def first_model(study: Study) -> KernelTransformer:
     share = min(1.0, DEEPEST_PLAIN / study.n_layers)
     with torch.no_grad():
         model.r.copy_((-0.5 * share * units).expand_as(model.r))
-    register_parametrization(model, "r", Units(units))
-    for name in ("B", "C"):
-        register_parametrization(model, name, Units(torch.tensor(share)))
+    model.learn_in_units(r=units, B=torch.tensor(share), C=torch.tensor(share))
     if model.A is not None:
         most = torch.tensor([MOST_MOVED.get(kernel, inf) for kernel in study.attention])
         moves = share**4 * units.minimum(most)[:, None, None]
         with torch.no_grad():
             model.A.mul_(FIRST_MOVE / model.value_scale * moves)
-        register_parametrization(model, "A", Units(moves))
+        model.learn_in_units(A=moves)
     return model
 
 
@@ -257,20 +253,3 @@ def unit(kernel: str, n_examples: int) -> float:
     """The unit of a step: one over the usual largest eigenvalue of the kernel matrix."""
     mean = {"linear": 1 / INPUT_WIDTH, "relu": 1 / INPUT_WIDTH, "exp": 1.0}
     return 1.0 if kernel == "softmax" else 1 / (mean[kernel] * n_examples)
-
-
-class Units(nn.Module):
-    """A parameter as a multiple of `units`, which broadcast against its trailing axes."""
-
-    units: Tensor
-
-    def __init__(self, units: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("units", units.double(), persistent=False)
-
-    def forward(self, multiple: Tensor) -> Tensor:
-        return multiple * self.units
-
-    def right_inverse(self, value: Tensor) -> Tensor:
-        """The multiple that gives `value`."""
-        return value / self.units

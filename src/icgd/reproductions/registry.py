@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from icgd.errors import UnknownNameError
-from icgd.reproductions import cheng_loss, cheng_matrices, cot_cost, wang_resources
+from icgd.reproductions import (
+    cheng_loss,
+    cheng_matrices,
+    cot_cost,
+    learnt_constructed,
+    wang_resources,
+)
 from icgd.reproductions.reproduction import AbstractReproduction
 
 REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
@@ -19,6 +25,7 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         cheng_matrices.FIGURE_6,
         wang_resources.RESOURCES,
         cot_cost.COST,
+        learnt_constructed.SIMILARITY,
     )
 }
 

@@ -12,7 +12,7 @@ functional gradient descent if B = C and r < 0 (Proposition 3.1).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import add
 from typing import Any
@@ -20,15 +20,20 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import Kernel, kernel_named
 from icgd.problems.settings import count, positive
 from icgd.training.reading import FAST, Reading, fast_head, plain_head
+from icgd.training.units import Units
 
 INIT_SCALE = 0.3
 """The standard deviation of the first B and C: scores of unit vectors are below 1."""
+
+OF_SCORES = ("linear", "relu", "exp", "softmax", "polynomial")
+"""The kernels that depend on <B x, C x'> only."""
 
 VALUE_SCALE = 0.02
 """The standard deviation of the first A and r: tens of examples add as much as a token holds."""
@@ -64,6 +69,7 @@ class KernelTransformer(nn.Module):
         self._require_heads()
         self.init_scale = positive("init_scale", init_scale)
         self.value_scale = positive("value_scale", value_scale)
+        self.units: dict[str, Tensor] = {}
         self._draw(torch.Generator().manual_seed(seed))
 
     def _draw(self, generator: torch.Generator) -> None:
@@ -116,9 +122,43 @@ class KernelTransformer(nn.Module):
             model.C.copy_(matrices.expand_as(model.C))
         return model
 
+    @classmethod
+    def like(cls, model: KernelTransformer, *, transforms_covariates: bool) -> KernelTransformer:
+        """A new model with the sizes, the kernels and the precision of another."""
+        sizes = model.input_width, model.n_layers, model.kernels
+        new = cls(*sizes, transforms_covariates=transforms_covariates, seed=0, shapes=model.shapes)
+        return new.to(model.B)
+
+    def learn_in_units(self, **units: Tensor) -> None:
+        """Learn the parameters of these names as multiples of their units.
+
+        Units broadcast against the trailing axes of a parameter. The model computes the same.
+        """
+        for name, unit in units.items():
+            register_parametrization(self, name, Units(unit))
+            self.units[name] = unit.double()
+
+    def forget_units(self) -> None:
+        """Make plain parameters of those that were learnt in units."""
+        for name in self.units:
+            remove_parametrizations(self, name)
+        self.units = {}
+
+    @classmethod
+    def of_description(cls, data: Mapping[str, Any]) -> KernelTransformer:
+        """The model that `description` told of, with its first numbers."""
+        own = {name: value for name, value in data.items() if name not in ("kind", "units")}
+        own |= {"kernels": tuple(data["kernels"]), "shapes": tuple(data["shapes"])}
+        model = cls(**own)
+        units = data.get("units", {}).items()
+        model.learn_in_units(**{name: torch.tensor(u).double() for name, u in units})
+        return model
+
     def description(self) -> dict[str, Any]:
         """Plain data that identifies this model before training; checkpoints hold it."""
+        units = {name: unit.tolist() for name, unit in self.units.items()}
         return {
+            **({"units": units} if units else {}),
             "kind": "kernel transformer",
             "input_width": self.input_width,
             "n_layers": self.n_layers,

@@ -17,11 +17,8 @@ from torch.nn.functional import cosine_similarity
 
 from icgd.errors import SettingError
 from icgd.training.covariates import Square, power_of
-from icgd.training.models import KernelTransformer
+from icgd.training.models import OF_SCORES, KernelTransformer
 from icgd.training.tasks import Batch
-
-OF_SCORES = ("linear", "relu", "exp", "softmax", "polynomial")
-"""The kernels that depend on <B x, C x'> only."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ def between(
     """The model at `fraction` of the line from `first` to `second`, both with B = I."""
     _require_same_shape(first, second)
     has_A = first.transforms_covariates or second.transforms_covariates
-    model = _blank(first, has_A)
+    model = KernelTransformer.like(first, transforms_covariates=has_A)
     ends = [canonical(end, has_A).state_dict() for end in (first, second)]
     model.load_state_dict(
         {name: torch.lerp(ends[0][name], ends[1][name], fraction) for name in ends[0]}
@@ -83,7 +80,8 @@ def between(
 
 def canonical(model: KernelTransformer, has_A: bool | None = None) -> KernelTransformer:
     """A model with the same predictions, whose heads with kernels of scores have B = I."""
-    new = _blank(model, model.transforms_covariates if has_A is None else has_A)
+    has_A = model.transforms_covariates if has_A is None else has_A
+    new = KernelTransformer.like(model, transforms_covariates=has_A)
     with torch.no_grad():
         new.r.copy_(model.r)
         new.B.copy_(model.B)
@@ -95,17 +93,6 @@ def canonical(model: KernelTransformer, has_A: bool | None = None) -> KernelTran
         if new.A is not None:
             new.A.copy_(torch.zeros_like(new.A) if model.A is None else model.A)
     return new
-
-
-def _blank(model: KernelTransformer, has_A: bool) -> KernelTransformer:
-    return KernelTransformer(
-        model.input_width,
-        model.n_layers,
-        model.kernels,
-        transforms_covariates=has_A,
-        seed=0,
-        shapes=model.shapes,
-    ).to(model.B)
 
 
 def _require_same_shape(first: KernelTransformer, second: KernelTransformer) -> None:

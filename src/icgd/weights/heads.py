@@ -385,11 +385,10 @@ def _fill_descend_function(
 
 
 def _fill_kernel_scores(term: KernelTerm, inputs: Tensor, head: Heads) -> None:
-    """Queries and keys are G x."""
-    matrix = torch.eye(len(inputs), dtype=torch.float64)
-    if term.transform is not None:
-        matrix = as_matrix(term.transform, matrix)
-    for weights in (head.query, head.key):
+    """Queries are G x, and keys too, or H x."""
+    unit = torch.eye(len(inputs), dtype=torch.float64)
+    for rows, weights in zip(term.matrices, (head.query, head.key), strict=True):
+        matrix = unit if rows is None else as_matrix(rows, unit)
         weights[0, inputs, : len(matrix)] = matrix.mT.to(weights)
 
 

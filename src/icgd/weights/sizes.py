@@ -237,14 +237,15 @@ def _size_of_descend_function(instruction: DescendFunction, program: StackProgra
     """There is a head for each kernel, and one for the noise."""
     inputs = program.layout.width_of(instruction.inputs)
     labels = program.layout.width_of(instruction.residual)
-    moved, transforms = instruction.transform or (), [term.transform for term in instruction.terms]
+    moved = instruction.transform or ()
+    transforms = [matrix for term in instruction.terms for matrix in term.matrices]
     n_moved = inputs * bool(moved)
     width = max(inputs, labels + n_moved, *(len(matrix or ()) for matrix in transforms))
     values = 2 * labels + n_moved + _nonzero_entries(moved)  # W_V and W_O
     scores = [inputs if matrix is None else _nonzero_entries(matrix) for matrix in transforms]
-    n_noise = int(instruction.noise > 0)
-    nonzeros = 2 * sum(scores) + len(scores) * values + n_noise * 2 * labels
-    return Size(len(scores) + n_noise, width, nonzeros)
+    n_terms, n_noise = len(instruction.terms), int(instruction.noise > 0)
+    nonzeros = sum(scores) + n_terms * values + n_noise * 2 * labels
+    return Size(n_terms + n_noise, width, nonzeros)
 
 
 def _nonzero_entries(matrix: tuple[tuple[float, ...], ...]) -> int:

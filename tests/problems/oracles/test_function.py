@@ -8,6 +8,7 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.kernel_ridge import KernelRidge
 
 import icgd
+from icgd.errors import SettingError
 from icgd.problems.domain import Domain
 from icgd.problems.problem import Problem
 from icgd.problems.updates import FunctionalStep
@@ -56,3 +57,50 @@ def test_the_limit_is_kernel_ridge_and_the_mean_of_a_gaussian_process(noise):
     np.testing.assert_allclose(ours, ridge.predict(queries), rtol=1e-8)
     process = GaussianProcessRegressor(RBF(1.0), alpha=max(noise, 1e-12), optimizer=None)
     np.testing.assert_allclose(ours, process.fit(x, y).predict(queries), rtol=1e-8)
+
+
+def test_steps_with_kernels_of_their_own_add_what_each_of_them_learns():
+    """Every value by loops over tokens, examples and heads, for queries G x and keys H x."""
+    case = next(case for case in KERNEL_CASES if case.name == "learnt")
+    task, update = case.task(), case.problem.functional_step
+    values = torch.zeros(task.n_tokens, 2).double()
+    for step, heads in enumerate(update.heads):
+        added = torch.zeros_like(values)
+        for head in heads:
+            query, key = (
+                torch.eye(3).double() if rows is None else torch.tensor(rows, dtype=torch.float64)
+                for rows in (head.transform, head.key_transform or head.transform)
+            )
+            for i, point in enumerate(task.points):
+                learnt = [_kernel(head.kernel, query @ point, key @ x) for x in task.x]
+                share = sum(learnt) if head.kernel == "softmax" else 1.0
+                for j, value in enumerate(learnt):
+                    added[i] += head.weight * value / share * (task.y[j] - values[j])
+        values = values + update.size_of(step) * added
+    real = case.problem.oracle.train(task, 3)[-1]
+    assert (real - values.flatten()).abs().max() <= 1e-13
+    assert values.abs().max() > 0.1
+
+
+def _kernel(name, u, w):
+    if name == "rbf":
+        return torch.exp(-(u - w).square().sum() / 2)
+    return (1 + u @ w) ** 2 if name == "polynomial" else torch.exp(u @ w)
+
+
+@pytest.mark.parametrize("name", ["learnt", "learnt-moved"])
+def test_what_needs_one_kernel_refuses_steps_that_have_kernels(name):
+    case = next(case for case in KERNEL_CASES if case.name == name)
+    oracle, task = case.problem.function_oracle, case.task()
+    with pytest.raises(SettingError, match="What the function tends to needs one kernel for all"):
+        oracle.limit(task)
+    with pytest.raises(SettingError, match="A rigorous proof needs one kernel for all steps"):
+        oracle.described(task, 3)
+
+
+def test_a_kernel_with_other_keys_has_no_rigorous_proof():
+    head = icgd.KernelHead("exp", np.eye(2), key_transform=2 * np.eye(2))
+    machine, update = icgd.KernelMachine(2, head), FunctionalStep(0.1)
+    problem = Problem(machine, "squared", update, Domain(1.0, 1.0))
+    with pytest.raises(SettingError, match="A rigorous proof needs one kernel for all steps"):
+        icgd.verify(icgd.compile(problem, n_steps=1), np.eye(2), np.ones(2), rigorous=True)

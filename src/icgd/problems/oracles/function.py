@@ -5,8 +5,8 @@ The function is held as what it is, f = sum_j a_j K(., x_j), and is evaluated wh
     a <- a + step_size * (y - f(x) - noise * a)
 
 Its values at an example count noise * a as learnt, because that part of a label is no longer left.
-Steps that move the inputs (GD++) change the kernel from step to step, so f is then the sum of what
-each step added.
+Steps that move the inputs (GD++), or that have a kernel each, change the kernel from step to step,
+so f is then the sum of what each step added.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FunctionOracle(AbstractOracle):
     def __post_init__(self) -> None:
         if self.loss != "squared":
             raise SettingError.not_one_of("loss of a kernel machine", self.loss, ("squared",))
-        self.update.require_width(self.target.input_width)
+        self.update.require_machine(self.target)
         if self.domain.score is not None:
             raise SettingError.without("domain.score", "a linear model")
 
@@ -87,9 +87,9 @@ class FunctionOracle(AbstractOracle):
         points, n_examples = task.points, task.n_examples
         itself = self.update.noise * torch.eye(task.n_tokens, n_examples).to(points)
         for number in count():
-            if number == 0 or self.update.transforms:
+            if number == 0 or self.update.changes_kernel:
                 examples = points[..., :n_examples, :]
-                kernel = self.target.matrix(points, examples)
+                kernel = self.update.machine_of(number, self.target).matrix(points, examples)
                 noisy = kernel + itself if self.update.noise else kernel
             yield noisy
             transform = self.update.transform_of(number, self.target.input_width)
@@ -111,6 +111,8 @@ class FunctionOracle(AbstractOracle):
 
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
         update, width = self.update, self.target.input_width
+        if update.heads or any(head.key_transform for head in self.target.heads):
+            raise SettingError.steps_with_kernels("A rigorous proof")
         n_transforms = len(update.transforms)
         return {
             "kind": "function",
@@ -129,7 +131,7 @@ class FunctionOracle(AbstractOracle):
         for number, kernel in zip(range(n_steps), self.kernels(task), strict=False):
             added = update.size_of(number) * (y - values[..., : task.n_examples, :])
             coefficients = coefficients + added
-            values = values + kernel @ added if update.transforms else kernel @ coefficients
+            values = values + kernel @ added if update.changes_kernel else kernel @ coefficients
             history.append(values)
         return torch.stack(history, dim=-3).flatten(-2)
 
@@ -139,6 +141,8 @@ class FunctionOracle(AbstractOracle):
         Where the kernel matrix is singular it is the pseudo-inverse: descent from 0 never leaves
         its range.
         """
+        if self.update.heads:
+            raise SettingError.steps_with_kernels("What the function tends to")
         points, y = task.points, task.y.double()
         examples, queries = points[..., : task.n_examples, :], points[..., task.n_examples :, :]
         noise = self.update.noise * torch.eye(task.n_examples).to(points)

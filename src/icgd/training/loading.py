@@ -1,0 +1,103 @@
+"""The trained module in the folder of a run."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from icgd.errors import CheckpointError, FileError, SettingError, UnknownNameError
+from icgd.training.checkpoints import Configuration, State, _read, flat, require_equal
+from icgd.training.models import KernelTransformer
+
+CHECKPOINTS = {"last": "checkpoint-*.safetensors", "best": "best.safetensors"}
+"""The files that hold a model: the newest ones, and the one of the smallest validation loss."""
+
+BUILDERS: dict[str, Callable[[Mapping[str, Any]], nn.Module]] = {
+    "kernel transformer": KernelTransformer.of_description
+}
+"""What builds a model again from its `description()`, by the kind that it names."""
+
+BEFORE_TRAINING = ("seed", "init_scale", "value_scale")
+"""What a description says of the first numbers only, which training has replaced."""
+
+
+def load(
+    folder: str | os.PathLike[str], *, which: str = "last", model: nn.Module | None = None
+) -> nn.Module:
+    """The trained module of a run that was written to `folder`, in the precision of the training.
+
+    `which` is "last", the newest checkpoint that can be read, or "best", the one of the smallest
+    validation loss. A model of your own cannot be built from its folder: give a module of the same
+    shape as `model`, which is filled in place and returned.
+    """
+    if which not in CHECKPOINTS:
+        raise UnknownNameError.of("checkpoint", which, known=list(CHECKPOINTS))
+    path, state, configuration = _newest(Path(folder), which)
+    tensors = {
+        name.removeprefix("model."): tensor
+        for name, tensor in state.tensors.items()
+        if name.startswith("model.")
+    }
+    described = configuration.get("model")
+    if model is None:
+        return _rebuilt(path, described, tensors)
+    _require_same(path, described, tensors, model)
+    model.load_state_dict(tensors)
+    return model
+
+
+def _newest(folder: Path, which: str) -> tuple[Path, State, Configuration]:
+    """The newest file that can be read; a warning names those that cannot."""
+    damages: list[CheckpointError] = []
+    for path in sorted(folder.glob(CHECKPOINTS[which]), reverse=True):
+        try:
+            state, configuration = _read(path)
+        except CheckpointError as problem:
+            damages.append(problem)
+            continue
+        for damage in damages:
+            warnings.warn(f"{damage} {path} is loaded in its place.", stacklevel=3)
+        return path, state, configuration
+    raise damages[0] if damages else CheckpointError.none_there(folder, which)
+
+
+def _rebuilt(path: Path, described: object, tensors: Mapping[str, Tensor]) -> nn.Module:
+    kind = described.get("kind") if isinstance(described, Mapping) else described
+    if not isinstance(described, Mapping) or kind not in BUILDERS:
+        raise CheckpointError.own_model(path, kind, list(BUILDERS))
+    try:
+        model = BUILDERS[kind](described)
+    except UnknownNameError as problem:
+        raise FileError.unknown_name(path, str(problem)) from None
+    except (KeyError, TypeError, SettingError) as problem:
+        raise CheckpointError.damaged(path, f"it does not describe a {kind}: {problem}") from None
+    _require_same(path, described, tensors, model)
+    model.to(_dtype_of(tensors)).load_state_dict(tensors)
+    if isinstance(model, KernelTransformer):
+        model.forget_units()
+    return model
+
+
+def _dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype:
+    """The precision that the model was trained in."""
+    return next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
+
+
+def _require_same(
+    path: Path, described: object, tensors: Mapping[str, Tensor], model: nn.Module
+) -> None:
+    """Raise `CheckpointError` unless the tensors are those of such a model."""
+    own = model.state_dict()
+    for name in {**tensors, **own}:
+        shapes = [list(of[name].shape) if name in of else None for of in (tensors, own)]
+        if shapes[0] != shapes[1]:
+            raise CheckpointError.other_model(path, name, *shapes)
+    describe = getattr(model, "description", None)
+    if describe is not None and isinstance(described, Mapping):
+        require_equal(path, flat(dict(described)), flat(describe()), BEFORE_TRAINING)
