@@ -1,20 +1,19 @@
 """icgd-check: accept or refuse a certificate of a training run, without trusting who wrote it.
 
-A certificate says: these numbers, which a transformer computed, are after every step within the
-stated distance of what exact descent, in real numbers, makes of the same data and start. This
-program encloses exact descent by balls of rigorous radius (Arb, through python-flint) and compares.
-It imports nothing of icgd. docs/certificates.md describes the format.
+Balls of rigorous radius (Arb) enclose exact descent in real numbers, and are compared with the
+numbers that a transformer computed. docs/certificates.md describes the format.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
 import json
+from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,12 @@ except ImportError:
     raise SystemExit("icgd-check needs python-flint: pip install python-flint") from None
 
 VERSION, MOST_BITS, ZERO, ONE, FLAGS = 1, 2**16, arb(0), arb(1), {False: 0, True: 1}
+MOST_MEMORY, FORMS = 2**33, {"float64": "d", "float32": "f"}  # bits of the largest matrix
 ROWS, DEGREES = ("x", "y", "queries"), {float(degree): degree for degree in range(1, 33)}
-CLAIM = (
-    "After each of {} steps every number of the run lies within its stated distance of exact"
-    " descent on the same data from the same start; at the end, within {}."
-)
+CLAIM = "After each of {} steps every number of the run lies within its stated distance of exact"
+CLAIM += " descent on the same data from the same start; at the end, within {}."
 NAMES = "sha256 version claim transformer file_sha256 data_sha256 problem data bits distances steps"
 Row = list[arb]
-Rows = list[Row]
 Data = dict[str, Any]
 zipped = partial(zip, strict=True)
 
@@ -70,10 +67,6 @@ def softmax(row: Row) -> Row:
     return [power / total for power in powers]
 
 
-def shrink(z: arb, threshold: arb) -> arb:
-    return (z - threshold).max(ZERO) - (-z - threshold).max(ZERO)
-
-
 def clip(bound: arb | None, z: arb) -> arb:
     return z if bound is None else z.min(bound).max(-bound)
 
@@ -89,7 +82,7 @@ LOSS_SLOPES: dict[str, Callable[[Row, Row], Row]] = {
 class Network:
     """w <- clip(w - step_size * gradient, -box, box), risk (1 / 2n) sum_i loss(p_i, y_i)."""
 
-    def __init__(self, x: Rows, y: Rows, queries: Rows, of: Data) -> None:
+    def __init__(self, x: list[Row], y: list[Row], queries: list[Row], of: Data) -> None:
         widths, self.x, self.y = [count(width) for width in of["widths"]], x, y
         self.bias = [ONE] * FLAGS[of["biases"]]
         self.shapes = [(high, wide + len(self.bias)) for wide, high in pairwise(widths)]
@@ -127,7 +120,7 @@ class Network:
 class Linear:
     """w <- clip(S(w - step_size * (gradient + l2 * w))), S the soft threshold by step_size * l1."""
 
-    def __init__(self, x: Rows, y: Rows, queries: Rows, of: Data) -> None:
+    def __init__(self, x: list[Row], y: list[Row], queries: list[Row], of: Data) -> None:
         one = [ONE] * FLAGS[of["intercept"]]  # no penalty applies to its coefficient
         self.x, self.y = arb_mat([row + one for row in x]), arb_mat(y)
         self.mean, self.n_numbers = LINKS[of["link"]], len(x[0]) + len(one)
@@ -143,32 +136,29 @@ class Linear:
         means = arb_mat(z.nrows(), 1, [self.mean(score) for score in z.entries()])
         slopes = (self.x.transpose() * (means - self.y) * self.share).entries()
         moved = [w - self.size * (g + l2 * w) for w, g, l2 in zipped(weights, slopes, self.l2)]
-        return [clip(self.box, shrink(v, by)) for v, by in zipped(moved, self.thresholds)]
+        pairs = [(v - by, -v - by) for v, by in zipped(moved, self.thresholds)]
+        return [clip(self.box, above.max(ZERO) - below.max(ZERO)) for above, below in pairs]
 
 
-def inner(u: Row, w: Row) -> arb:
-    return sum((a * b for a, b in zipped(u, w)), ZERO)
+def compared(u: Row, w: Row) -> tuple[arb, arb, Row]:
+    gaps = [a - b for a, b in zipped(u, w)]
+    return sum(map(arb.__mul__, u, w), ZERO), sum(map(arb.__mul__, gaps, gaps), ZERO), gaps
 
 
-def square(u: Row, w: Row) -> arb:
-    return sum(((a - b) * (a - b) for a, b in zipped(u, w)), ZERO)
+def matern(inner: arb, square: arb, gaps: Row, shape: float) -> arb:
+    z = 2 * arb(shape) * square
+    s = z.sqrt() if z >= 0 else ZERO.union(z.upper().sqrt())
+    return {0.5: ONE, 1.5: 1 + s, 2.5: 1 + s + s * s / 3}[shape] * (-s).exp()
 
 
-def matern(u: Row, w: Row, shape: float) -> arb:
-    z = 2 * arb(shape) * square(u, w)
-    scaled = z.sqrt() if z >= 0 else ZERO.union(z.upper().sqrt())
-    factors = {0.5: ONE, 1.5: 1 + scaled, 2.5: 1 + scaled + scaled * scaled / 3}
-    return factors[shape] * (-scaled).exp()
-
-
-KERNELS: dict[str, Callable[[Row, Row, float], arb]] = {
-    "linear": lambda u, w, shape: inner(u, w),
-    "relu": lambda u, w, shape: inner(u, w).max(ZERO),
-    "exp": lambda u, w, shape: inner(u, w).exp(),
-    "softmax": lambda u, w, shape: inner(u, w),  # `head` takes the softmax of each row
-    "polynomial": lambda u, w, shape: prod([1 + inner(u, w)] * DEGREES[shape], start=ONE),
-    "rbf": lambda u, w, shape: (-square(u, w) / 2).exp(),
-    "laplace": lambda u, w, shape: (-sum((abs(a - b) for a, b in zipped(u, w)), ZERO)).exp(),
+KERNELS: dict[str, Callable[[arb, arb, Row, float], arb]] = {  # inner product, distance squared
+    "linear": lambda inner, square, gaps, shape: inner,
+    "relu": lambda inner, square, gaps, shape: inner.max(ZERO),
+    "exp": lambda inner, square, gaps, shape: inner.exp(),
+    "softmax": lambda inner, square, gaps, shape: inner,  # `head` takes the softmax of each row
+    "polynomial": lambda inner, square, gaps, shape: (1 + inner) ** DEGREES[shape],
+    "rbf": lambda inner, square, gaps, shape: (-square / 2).exp(),
+    "laplace": lambda inner, square, gaps, shape: (-sum(map(abs, gaps), ZERO)).exp(),
     "matern": matern,
 }
 
@@ -176,33 +166,30 @@ KERNELS: dict[str, Callable[[Row, Row, float], arb]] = {
 class Function:
     """f <- f + step_size * (K + noise I) (y - f), its values at all examples and queries."""
 
-    def __init__(self, x: Rows, y: Rows, queries: Rows, of: Data) -> None:
+    def __init__(self, x: list[Row], y: list[Row], queries: list[Row], of: Data) -> None:
         self.heads, self.y, self.n = of["heads"], arb_mat(y), len(x)
         self.points, self.n_numbers = arb_mat(x + queries), (len(x) + len(queries)) * len(y[0])
         self.sizes, self.noise = [number(size) for size in of["step_sizes"]], number(of["noise"])
         self.moves = [arb_mat(rows_of(matrix)).transpose() for matrix in of["transforms"]]
-        self.kernel = self.matrix()
 
     def head(self, kernel: str, transform: Any, weight: str, shape: str) -> arb_mat:
         rows = (self.points * arb_mat(rows_of(transform)).transpose()).tolist()
         of, form = KERNELS[kernel], float(number(shape))
-        values = [[of(u, w, form) for w in rows[: self.n]] for u in rows]
+        values = [[of(*compared(u, w), form) for w in rows[: self.n]] for u in rows]
         values = [softmax(row) for row in values] if kernel == "softmax" else values
         return arb_mat(values) * number(weight)
 
-    def matrix(self) -> arb_mat:
-        empty = arb_mat(self.points.nrows(), self.n)
-        return sum((self.head(**head) for head in self.heads), empty)
-
     def step(self, values: Row, step: int) -> Row:
+        if self.moves or step == 0:
+            self.kernel = sum(
+                (self.head(**h) for h in self.heads), arb_mat(self.points.nrows(), self.n)
+            )
         left = self.y - arb_mat(self.n, self.y.ncols(), values[: self.n * self.y.ncols()])
         learnt, own = (self.kernel * left).entries(), (left * self.noise).entries()
         own += [ZERO] * (len(learnt) - len(own))
         if self.moves:
             move = self.moves[step if len(self.moves) > 1 else 0]
-            examples = arb_mat(self.points.tolist()[: self.n])
-            self.points = self.points + self.kernel * examples * move
-            self.kernel = self.matrix()
+            self.points += self.kernel * arb_mat(self.points.tolist()[: self.n]) * move
         return [v + self.sizes[step] * (a + b) for v, a, b in zipped(values, learnt, own)]
 
 
@@ -222,7 +209,7 @@ def count(value: int) -> int:
     return value
 
 
-def rows_of(data: Any) -> Rows:
+def rows_of(data: Any) -> list[Row]:
     rows = [[number(entry) for entry in row] for row in data]
     require(len({len(row) for row in rows}) <= 1, "a matrix has rows of different lengths")
     return rows
@@ -247,6 +234,10 @@ def enclosures(problem: Data, data: Data, n_steps: int, bits: int) -> Iterator[R
         (kind, fields), (x, y, queries) = KINDS[problem["kind"]], [rows_of(data[n]) for n in ROWS]
         known = {"kind", *fields.split(), "initial", *ROWS}
         require({*problem, *data} == known, "it has other fields than it should")
+        moves = [head["transform"] for head in problem.get("heads", [])]
+        wide = [len(x + move) for move in moves + problem.get("transforms", [])]
+        balls = len(x + queries) * max(wide + problem.get("widths", [1]))
+        require(balls * (bits + 1024) <= MOST_MEMORY, f"it needs {balls} balls at once, too many")
         positive = [problem.get("step_size"), problem.get("box"), *problem.get("step_sizes", [])]
         require(all(n is None or number(n) > 0 for n in positive), "a step or box is not positive")
         require(len(x) == len(y) > 0, "it has not as many labels as examples")
@@ -257,21 +248,28 @@ def enclosures(problem: Data, data: Data, n_steps: int, bits: int) -> Iterator[R
             yield numbers
 
 
+def is_table(path: Path, data: Data, form: str) -> bool:
+    lines = [line for line in csv.reader(path.read_text("utf-8-sig").splitlines()) if any(line)]
+    start = 0 if lines[0][0].strip().lstrip("+-.")[:1].isdigit() else 1  # below the header
+    read = [array(form, map(float, line)) for line in lines[start:]]
+    rows = [[float.fromhex(entry) for entry in x + y] for x, y in zipped(data["x"], data["y"])]
+    return sorted(zipped(*rows)) == sorted(zipped(*read))  # labels may stand in any column
+
+
 def check(text: bytes) -> Data:
     """The certificate that `text` is, if all that it claims is true."""
-    certificate: Data = json.loads(text, object_pairs_hook=once)
+    reals: Data = dict.fromkeys(("parse_float", "parse_constant"), number)  # reals are texts
+    certificate: Data = json.loads(text, object_pairs_hook=once, **reals)
     require(count(certificate["version"]) == VERSION, f"this program reads version {VERSION} only")
     require({*certificate} == {*NAMES.split()}, "it has other fields than it should")
-    seal = certificate["sha256"].encode()
-    unsealed = text.replace(b'"sha256": "' + seal, b'"sha256": "', 1)
-    require(hashlib.sha256(unsealed).hexdigest().encode() == seal, "it does not match its own seal")
+    unsealed = text.replace(certificate["sha256"].encode(), b"", 1)
+    require(hashlib.sha256(unsealed).hexdigest() == certificate["sha256"], "its seal is broken")
     steps, allowed, bits = (certificate[name] for name in ("steps", "distances", "bits"))
     sentence = CLAIM.format(len(steps), float.fromhex(allowed[-1]))
     require(count(bits) <= MOST_BITS, f"it asks for more than {MOST_BITS} bits")
     require(certificate["claim"] == sentence, f"it claims more or less than this: {sentence}")
     exact = enclosures(certificate["problem"], certificate["data"], len(steps), bits)
-    for step, (balls, given, distance) in enumerate(zipped(exact, steps, allowed), start=1):
-        limit = number(distance)
+    for step, (balls, given, limit) in enumerate(zipped(exact, steps, map(number, allowed)), 1):
         near = [(ball - number(entry)).abs_upper() <= limit for ball, entry in zipped(balls, given)]
         require(all(near), f"step {step} is not as close to exact descent as it claims")
     return certificate
@@ -288,8 +286,10 @@ def main(arguments: list[str] | None = None) -> int:
         for name, path in (("file", options.file), ("data", options.data)):
             found = None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
             require(found in (None, certificate[f"{name}_sha256"]), f"{path} is another {name}")
-    except Exception as error:  # whatever is wrong with it, it is not accepted
-        why = str(error) if isinstance(error, RefusedError) else f"{type(error).__name__}: {error}"
+        form = FORMS[certificate["transformer"]["dtype"]]
+        require(path is None or is_table(path, certificate["data"], form), f"{path} is other data")
+    except BaseException as error:  # whatever is wrong with it, it is not accepted
+        why = error if isinstance(error, RefusedError) else f"it cannot be checked: {error!r}"
         print(ascii(f"Refused: {options.certificate}: {why}.")[1:-1])  # one line, whatever it holds
         return 1
     print(f"Accepted: {certificate['claim']}")

@@ -265,16 +265,23 @@ def test_a_negative_or_infinite_distance_is_refused(check):
         assert check(changed(distances=[text, *distances[1:]]))[0] == 1
 
 
-def test_the_files_of_a_run_are_recognised(check, tmp_path):
+def written(path, names, rows):
+    """A table with a header, or without one if there are no names."""
+    lines = [",".join(map(repr, row)) for row in rows.tolist()]
+    path.write_text("\n".join([",".join(names), *lines] if names else lines))
+
+
+def small_run(construction="relu-stack"):
     case = make_case(icgd.MLP((2, 3, 1), "tanh"), "squared", n_examples=4)
-    compiled, file, data = (
-        icgd.compile(case.problem, "relu-stack", n_steps=2),
-        tmp_path / "run.safetensors",
-        tmp_path / "train.csv",
-    )
+    return icgd.compile(case.problem, construction, n_steps=2), case.x, case.y
+
+
+def test_the_files_of_a_run_are_recognised(check, tmp_path):
+    compiled, x, y = small_run()
+    file, data = tmp_path / "run.safetensors", tmp_path / "train.csv"
     compiled.save(file, weights=False)
-    data.write_text("a,b,y\n")
-    proof = compiled.certify(case.x, case.y, files=(file, data))
+    written(data, ("a", "b", "y"), torch.cat([x, y], dim=1))
+    proof = compiled.certify(x, y, files=(file, data))
     assert check(proof.text, "--file", str(file), "--data", str(data))[0] == 0
     code, printed = check(proof.text, "--file", str(data))
     assert code == 1
@@ -282,6 +289,29 @@ def test_the_files_of_a_run_are_recognised(check, tmp_path):
     assert check(proof.text, "--data", str(file))[0] == 1
     assert check(proof.text, "--data", str(tmp_path / "none.csv"))[0] == 1
     assert check(certificate(), "--file", str(file))[0] == 1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("names", [(), ("y", "a", "b")], ids=["plain", "header"])
+def test_a_table_is_recognised_with_its_labels_in_any_column(check, tmp_path, dtype, names):
+    compiled, x, y = small_run()
+    data = tmp_path / "train.csv"
+    written(data, names, torch.cat([y, x], dim=1))
+    proof = compiled.certify(x, y, files=(None, data), dtype=dtype)
+    assert check(proof.text, "--data", str(data)) == (0, f"Accepted: {proof.claim}\n")
+
+
+@pytest.mark.parametrize("names", [(), ("a", "b", "y")], ids=["plain", "header"])
+def test_a_true_proof_about_other_data_is_not_one_about_the_table(check, tmp_path, names):
+    compiled, x, y = small_run()
+    data = tmp_path / "train.csv"
+    written(data, names, torch.cat([x, y], dim=1))
+    for others in ((x / 2, y), (x, y / 2), (x[1:], y[1:]), (x.roll(1, 0), y)):
+        proof = compiled.certify(*others, files=(None, data))
+        assert check(proof.text)[0] == 0
+        code, printed = check(proof.text, "--data", str(data))
+        assert (code, printed[:8]) == (1, "Refused:")
+        assert printed.endswith("train.csv is other data.\n")
 
 
 def test_a_missing_certificate_is_refused(capsys, tmp_path):
@@ -343,6 +373,56 @@ def test_a_run_without_numbers_proves_nothing(check):
     fields = json.loads(one_number())
     data = {**fields["data"], "x": [[]], "initial": []}
     assert check(sealed({**fields, "data": data, "steps": [[]]}))[0] == 1
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e400", "0.5"])
+def test_a_real_number_that_is_no_text_is_refused_wherever_it_stands(check, text):
+    for name in ("transformer", "file_sha256", "data_sha256"):
+        plain = changed(**{name: 7}).replace(f'"{name}": 7', f'"{name}": {text}')
+        code, printed = check(plain)
+        assert code == 1
+        assert printed.endswith("a number is not a finite double.\n"), name
+
+
+ZERO, N_MANY = (0.0).hex(), 20_000
+
+
+def many(problem, n_weights):
+    """A certificate of one step of `N_MANY` examples, all 0: a file of a megabyte."""
+    data = {"x": [[ZERO]] * N_MANY, "y": [[ZERO]] * N_MANY, "queries": []}
+    return changed(
+        claim=icgd_check.CLAIM.format(1, 0.0),
+        problem={**problem, "step_size": (1.0).hex()} if "widths" in problem else problem,
+        data={**data, "initial": [ZERO] * n_weights},
+        distances=[ZERO],
+        steps=[[ZERO] * n_weights],
+    )
+
+
+def test_what_would_take_too_much_memory_is_refused(check):
+    network = {**json.loads(certificate())["problem"], "widths": [1, N_MANY, 1]}
+    head = {"kernel": "rbf", "transform": [[ZERO]], "weight": ZERO, "shape": ZERO}
+    machine = {"kind": "function", "step_sizes": [(1.0).hex()], "noise": ZERO, "transforms": []}
+    for text in (many(network, 2 * N_MANY), many({**machine, "heads": [head]}, N_MANY)):
+        code, printed = check(text)
+        assert code == 1
+        assert "balls at once, too many" in printed
+    tall = {**head, "transform": [[ZERO]] * 10 * N_MANY}
+    fields = json.loads(one_number())
+    for part in ({"heads": [tall]}, {"heads": [head], "transforms": [tall["transform"]]}):
+        data = {**fields["data"], "x": [[ZERO]] * 99, "y": [[ZERO]] * 99, "initial": [ZERO] * 99}
+        code, printed = check(sealed({**fields, "problem": {**machine, **part}, "data": data}))
+        assert (code, "balls at once, too many" in printed) == (1, True)
+
+
+def test_an_interrupted_check_is_a_refusal(check, monkeypatch):
+    def interrupted(text):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(icgd_check, "check", interrupted)
+    code, printed = check(certificate())
+    assert code == 1
+    assert printed.endswith("run.cert.json: it cannot be checked: KeyboardInterrupt().\n")
 
 
 def test_without_python_flint_it_says_what_to_install(tmp_path):

@@ -80,6 +80,30 @@ def test_a_bound_that_is_no_smaller_than_the_box_holds_but_says_nothing(widest, 
     assert not broken.verdict.holds
 
 
+def test_predictions_of_weights_that_may_be_anywhere_say_nothing():
+    def of_two_tasks(*ends, bounds=((1.0,), (2.0,))):
+        runs = torch.tensor([[1.0, end] for end in ends])
+        zeros = torch.zeros_like(runs)
+        return replace(
+            report(),
+            certificate=replace(report().certificate, widest=9.0),
+            **{"step_errors": zeros, "step_bounds": zeros, "trajectory_errors": zeros},
+            trajectory_bounds=runs,
+            prediction_errors=torch.zeros(2, 1, 1),
+            prediction_bounds=torch.tensor(bounds).unsqueeze(-1),
+        )
+
+    found = of_two_tasks(3.0, 3.0)
+    assert found.empty == ()
+    assert torch.equal(found.told["prediction_bounds"], found.prediction_bounds)
+    found = of_two_tasks(3.0, 9.0)
+    assert found.empty == ("trajectory_bounds", "prediction_bounds")
+    assert found.told["prediction_bounds"].isnan().flatten().tolist() == [False, True]
+    found = of_two_tasks(3.0, 3.0, bounds=((inf,), (2.0,)))
+    assert found.empty == ("prediction_bounds",)
+    assert found.verdict is Verdict.HOLDS_EMPTY
+
+
 def test_where_nothing_is_clipped_only_an_infinite_bound_says_nothing():
     assert not report().certificate.says_nothing(1e300)
     assert report().certificate.says_nothing(inf)

@@ -11,7 +11,7 @@ import icgd
 import icgd_check
 from icgd.certificates import rigorous
 from icgd.certificates.rigorous import Trajectory, exact_data, rigorous_trajectory
-from icgd.errors import MissingExtraError, SettingError
+from icgd.errors import MissingExtraError, ProofError, SettingError
 from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.kernels import KERNELS
 from icgd.problems.links import LINKS
@@ -318,6 +318,15 @@ def test_a_bound_below_the_proved_distance_is_broken():
     assert report.verdict.holds
     far = Trajectory(report.rigorous.distances, report.trajectory_bounds * 1.01, 128)
     assert replace(report, rigorous=far).verdict is icgd.Verdict.BROKEN
+
+
+def test_a_run_that_takes_too_much_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(icgd_check, "MOST_MEMORY", 2**12)
+    case = make_case(icgd.MLP((2, 3, 1), "tanh"), "squared", n_examples=4)
+    compiled = icgd.compile(case.problem, "relu-stack", n_steps=1)
+    expected = "icgd-check would refuse a proof of this run: it needs 12 balls at once, too many"
+    with pytest.raises(ProofError, match=expected):
+        icgd.verify(compiled, case.x, case.y, rigorous=True)
 
 
 def test_without_python_flint_the_extra_is_named(monkeypatch):

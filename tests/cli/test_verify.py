@@ -74,6 +74,20 @@ def test_predictions_are_verified_with_queries(verify):
     assert "predictions" not in verify().stdout
 
 
+def test_bounds_that_say_nothing_are_never_shown_as_numbers(command, tmp_path):
+    write_all(tmp_path)
+    problem = replace(PROBLEM, update=icgd.GradientStep(step_size=50.0, box=0.5))
+    compiled = icgd.compile(problem, icgd.ReluStack(pieces=4), n_steps=4)
+    compiled.save(tmp_path / "far.safetensors")
+    files = ("verify", "far.safetensors", "train.csv", "--queries", "new.csv")
+    data, text = json.loads(command(*files, "--json").stdout), command(*files).stdout
+    empty = ["step_bounds", "trajectory_bounds", "prediction_bounds"]
+    assert data["says_nothing"] == [*empty, "domain_step", "domain_trajectory"]
+    assert [data["largest"][name] for name in empty] == [None] * 3
+    assert {bound for row in data["prediction_bounds"] for bound in row} == {None}
+    assert " ".join(text.split()).count("no information") == 5
+
+
 def test_dense_and_float32_reach_the_library(verify):
     data = json.loads(verify("--backend", "dense", "--dtype", "float32", "--json").stdout)
     assert (data["backend"], data["dtype"]) == ("dense", "float32")

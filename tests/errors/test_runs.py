@@ -42,6 +42,11 @@ MESSAGES = [
         "Certify fewer steps, or take a smaller step size.",
     ),
     (
+        made(ProofError.refused, "it needs 400000000 balls at once, too many"),
+        "icgd-check would refuse a proof of this run: it needs 400000000 balls at once, too many. "
+        "Take fewer examples, or a narrower network.",
+    ),
+    (
         made(OverflowedRunError.of, "float32", 0.5),
         "The run leaves the range of float32: step_size=0.5 is too large for these data. Use a "
         "smaller step size.",

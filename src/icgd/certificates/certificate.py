@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from math import inf
+from math import inf, nan
 
 from torch import Tensor
 
 from icgd.certificates.near_kinks import NearKinks
+from icgd.certificates.prediction_bounds import at_end
 from icgd.certificates.rigorous import Trajectory
 
 
@@ -137,10 +138,19 @@ class Report:
     @property
     def empty(self) -> tuple[str, ...]:
         """The names of the bounds that say nothing, for a step of the run or for any run."""
-        of_run = {"step_bounds": self.step_bounds, "trajectory_bounds": self.trajectory_bounds}
-        widest = self.certificate.widest
-        found = [name for name, part in of_run.items() if not bool((part < widest).all())]
-        predictions = self.prediction_bounds
-        if predictions is not None and not bool(predictions.isfinite().all()):
-            found.append("prediction_bounds")
+        found = [name for name, part in self.told.items() if bool(part.isnan().any())]
         return (*found, *self.certificate.empty)
+
+    @property
+    def told(self) -> dict[str, Tensor]:
+        """The bounds of this run by name, NaN where they say nothing.
+
+        Those of predictions say nothing where weights may end anywhere in the box.
+        """
+        widest = self.certificate.widest
+        known = {"step_bounds": self.step_bounds, "trajectory_bounds": self.trajectory_bounds}
+        told = {name: bounds.where(bounds < widest, nan) for name, bounds in known.items()}
+        if (bounds := self.prediction_bounds) is not None:
+            ends = at_end(self.trajectory_bounds).unsqueeze(-1)
+            told["prediction_bounds"] = bounds.where((ends < widest) & (bounds < inf), nan)
+        return told

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from icgd.backends.run import OnProgress
-from icgd.errors import MissingExtraError
+from icgd.errors import MissingExtraError, ProofError
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.shapes import History
@@ -183,8 +183,12 @@ class _Search:
 
     def _attempt(self, bits: int, *, patient: bool) -> _Attempt:
         """Enclose the run, and leave the precision of flint as it was, however that ends."""
-        with closing(checker().enclosures(self.described, self.data, len(self.run), bits)) as balls:
-            return self._compared(balls, bits, patient=patient)
+        balls_after = checker().enclosures(self.described, self.data, len(self.run), bits)
+        try:
+            with closing(balls_after) as balls:
+                return self._compared(balls, bits, patient=patient)
+        except checker().RefusedError as problem:
+            raise ProofError.refused(str(problem)) from None
 
     def _compared(self, balls_after: Iterable[Any], bits: int, *, patient: bool) -> _Attempt:
         """Compare up to the first ball that is not small, or to the run's end if `patient`."""

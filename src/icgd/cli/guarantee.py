@@ -30,8 +30,9 @@ def guarantee(
 ) -> None:
     """Compare the end of a linear model's descent with Theorems 3.1 to 3.3 of cot.
 
-    The minimiser is found by Newton steps, and a proof says how well it is known. The exit code is
-    0 if every promise is kept, 1 if one is broken, 2 if that is not known.
+    The minimiser is that among coefficients in the box, if there is one. It is found by Newton
+    steps, and a proof says how well it is known. The exit code is 0 if every promise is kept, 1 if
+    one is broken, 2 if that is not known.
 
     Example: icgd guarantee model.safetensors patients.csv --label ill
     """
@@ -42,9 +43,9 @@ def guarantee(
             compiled, examples.inputs, examples.labels, backend=backend, on_progress=on_progress
         )
     if as_json:
-        show.print_json(_data(found))
+        show.print_json({**_data(found), "box": compiled.problem.update.box})
     else:
-        _print(found)
+        _print(found, compiled.problem.update.box)
     raise typer.Exit(EXIT_CODES[found.verdict])
 
 
@@ -59,7 +60,7 @@ def _data(found: Guarantee) -> dict[str, Any]:
     }
 
 
-def _print(found: Guarantee) -> None:
+def _print(found: Guarantee, box: float | None) -> None:
     theorem = "Theorem 3.1" if found.theorem == "3.1" else "Theorem 3.2"
     distance, excess = CELLS[found.distance_verdict], CELLS[found.excess_verdict]
     rows = [
@@ -79,6 +80,7 @@ def _print(found: Guarantee) -> None:
         ("error of a step at most", f"{found.step_error:.2g}"),
         ("minimiser known up to", _known(found.distance_slack)),
         ("minimum known up to", _known(found.excess_slack + found.excess_rounding)),
+        ("minimiser among", "all coefficients" if box is None else f"coefficients within ±{box:g}"),
     ]
     show.print_rows("Constants", constants)
     if found.distance_slack == inf:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from math import isfinite, nan
+from math import isfinite, isnan
 from typing import Any, Literal
 
 import typer
@@ -65,13 +65,15 @@ def report_data(report: Report) -> dict[str, Any]:
     """The report with its verdict and the largest error and bound over all steps."""
     kinds = ("step", "trajectory", "prediction")
     names = [f"{kind}_{what}" for kind in kinds for what in ("errors", "bounds")]
-    known = {name: getattr(report, name) for name in names}
+    told: dict[str, Any] = report.told  # JSON shows NaN as null
+    shown = replace(report, **told)
+    known = {name: getattr(shown, name) for name in names}
     return {
         "verdict": report.verdict.name,
         "meaning": report.verdict.value,
         "largest": {name: largest(part) for name, part in known.items() if part is not None},
         "beyond_paper": report.beyond_paper,
-        **plain(_without_empty(report)),
+        **plain(shown),
         "certificate": certificate_data(report.certificate),
         "says_nothing": list(report.empty),
     }
@@ -81,16 +83,6 @@ def certificate_data(certificate: Certificate) -> dict[str, Any]:
     """The certificate; a bound that says nothing is null, and its name is listed."""
     says_nothing = dict.fromkeys(certificate.empty)
     return {**plain(certificate), **says_nothing, "says_nothing": list(certificate.empty)}
-
-
-def _without_empty(report: Report) -> Report:
-    """The report with NaN, which JSON shows as null, for bounds that say nothing."""
-    widest = report.certificate.widest
-    step, run = (
-        bounds.where(bounds < widest, nan)
-        for bounds in (report.step_bounds, report.trajectory_bounds)
-    )
-    return replace(report, step_bounds=step, trajectory_bounds=run)
 
 
 def largest(values: Tensor) -> float:
@@ -135,9 +127,12 @@ def error_text(value: float | None) -> str:
 
 
 def bound_text(value: float, certificate: Certificate) -> str:
-    """A bound as text. If it says nothing, the box, if there is one, is all that is known."""
-    if not certificate.says_nothing(value):
-        return error_text(value)
+    """A bound, or that it says nothing: then the box, if there is one, is all that is known."""
+    return no_information(certificate) if certificate.says_nothing(value) else error_text(value)
+
+
+def no_information(certificate: Certificate) -> str:
+    """What is shown in place of a bound that says nothing."""
     return "no information (the box)" if isfinite(certificate.widest) else "no information"
 
 
@@ -252,7 +247,7 @@ def print_report(report: Report) -> None:
     names = ("", "measured", "(b) this run", "(a) any data", *(["(c) paper"] if paper else []))
     if report.rigorous:
         names = (*names, "rigorous")
-        proved_run = error_text(largest(report.rigorous.distances))
+        proved_run = bound_text(largest(report.rigorous.distances), proved)
         rows = [(*row, proved_run if row is rows[1] else "") for row in rows]
     how = f"{report.backend} backend, {report.dtype}"
     bounds = "bounds, of which (b) is an estimate" if proved.estimated else "proved bounds"
@@ -295,13 +290,13 @@ def _bounded(proved: Certificate, errors: Tensor, bounds: Tensor, domain: float)
 
 
 def _prediction_rows(report: Report, n_paper: int) -> list[tuple[str, ...]]:
-    """The row of the predictions, if there are any; only their bound (b) is proved."""
-    errors, bounds = report.prediction_errors, report.prediction_bounds
+    """The row of the predictions, if there are any: of all data and by the paper none is proved."""
+    errors, bounds = report.prediction_errors, report.told.get("prediction_bounds")
     if errors is None or bounds is None or not errors.numel():
         return []
-    measured, bound = largest(errors), largest(bounds)
-    proved = error_text(bound) if isfinite(bound) else "no information"
-    return [("predictions", error_text(measured), proved, *[""] * (n_paper // 2 + 1))]
+    proved = largest(bounds)
+    told = no_information(report.certificate) if isnan(proved) else error_text(proved)
+    return [("predictions", error_text(largest(errors)), told, *[""] * (n_paper // 2 + 1))]
 
 
 def _paper_texts(report: Report) -> list[str]:

@@ -117,3 +117,10 @@ class ProofError(IcgdError, ArithmeticError):
             f"Nothing can be proved of step {step}: {bits} bits enclose exact descent by no finite "
             "interval. Certify fewer steps, or take a smaller step size."
         )
+
+    @classmethod
+    def refused(cls, reason: str) -> ProofError:
+        return cls(
+            f"icgd-check would refuse a proof of this run: {reason}. "
+            "Take fewer examples, or a narrower network."
+        )
