@@ -189,3 +189,25 @@ def test_impossible_settings_are_named():
         model_of((), False)
     with pytest.raises(SettingError, match="shapes has 1 entries; expected 2, one for each kernel"):
         model_of(("exp", "matern"), False, shapes=(0.5,))
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_each_entry_of_a_vector_is_predicted_by_itself(moves):
+    model = KernelTransformer(2, 2, ("exp", "relu"), transforms_covariates=moves, seed=0)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(3, 5, 2, generator=generator, dtype=torch.float64)
+    y = torch.randn(3, 5, 4, generator=generator, dtype=torch.float64)
+    together = model(x, y)
+    assert together.shape == (3, 4)
+    for entry in range(4):
+        assert torch.equal(together[:, entry], model(x, y[..., entry]))
+
+
+def test_autocast_does_not_touch_kernels():
+    model = KernelTransformer(2, 2, ("exp",), transforms_covariates=True, seed=0).float()
+    generator = torch.Generator().manual_seed(1)
+    x, y = (torch.randn(3, 5, *width, generator=generator) for width in ((2,), ()))
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = model(x, y)
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, model(x, y))

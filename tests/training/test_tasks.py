@@ -11,7 +11,7 @@ from torch import nn
 
 from icgd.errors import DistributionError, SettingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
-from icgd.training.covariates import Ellipsoid
+from icgd.training.covariates import Ellipsoid, Gaussian
 from icgd.training.labels import KernelProcess, LinearFunctions, ReluNetworks
 from icgd.training.tasks import Batch, InContextTask, generator_of
 
@@ -141,3 +141,25 @@ def test_the_example_of_the_page_runs(capsys):
     best, variance = map(float, losses.split())
     assert best < 0.5 * variance
     assert [line.split()[0] for line in verdicts] == ["True", "False"]
+
+
+def test_entries_of_a_vector_are_independent_draws_of_the_law():
+    law = LinearFunctions()
+    covariates = Gaussian(torch.eye(2, dtype=torch.float64))
+    single, vector = (InContextTask(covariates, law, 4, width) for width in (1, 3))
+    one, three = (task.sample(500, seed=0, index=0) for task in (single, vector))
+    assert three.y.shape == (500, 5, 3)
+    assert torch.equal(three.x, one.x)
+    assert torch.equal(three.y[..., 0], one.y)
+    correlation = torch.corrcoef(three.y[:, -1].mT)
+    assert (correlation - torch.eye(3)).abs().max() < 0.2
+    assert vector.bayes_loss(three) == pytest.approx(0.0, abs=1e-20)
+    assert vector.description()["output_width"] == 3
+    assert "output_width" not in single.description()
+
+
+def test_a_batch_is_split_in_its_order():
+    batch = Batch(torch.arange(10.0).reshape(5, 2, 1), torch.arange(10.0).reshape(5, 2))
+    parts = batch.split(2)
+    assert [len(part) for part in parts] == [2, 2, 1]
+    assert torch.equal(torch.cat([part.y for part in parts]), batch.y)

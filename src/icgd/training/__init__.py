@@ -6,8 +6,11 @@ What a user needs stands here; each name is explained where it is defined.
 from icgd.training.averaged import AveragedTask
 from icgd.training.config import Config, read_config
 from icgd.training.configured import Trained, train_config
+from icgd.training.constructed import compare_with_constructions
 from icgd.training.covariates import Ellipsoid, Gaussian, GaussianMixture
+from icgd.training.descents import as_compiled, nearest_descent, why_not_descent
 from icgd.training.labels import KernelProcess, LinearFunctions, ReluNetworks
+from icgd.training.loading import load
 from icgd.training.loggers import AbstractLogger
 from icgd.training.logs import Log, read_log
 from icgd.training.loop import train
@@ -37,10 +40,15 @@ __all__ = [
     "Settings",
     "TaskTable",
     "Trained",
+    "as_compiled",
+    "compare_with_constructions",
+    "load",
+    "nearest_descent",
     "read_config",
     "read_log",
     "similarity",
     "sweep",
     "train",
     "train_config",
+    "why_not_descent",
 ]

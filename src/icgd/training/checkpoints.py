@@ -106,7 +106,7 @@ class Checkpoints:
         paths = self._paths()
         while paths:
             try:
-                state, stored = _read(paths[-1])
+                state, stored = read_checkpoint(paths[-1])
             except CheckpointError as problem:
                 damages.append(problem)
                 paths.pop()
@@ -141,7 +141,7 @@ def _write(path: Path, state: State, configuration: Configuration) -> None:
         temporary.write_bytes(content)  # save_file would leave a file of its own after a kill
 
 
-def _read(path: Path) -> tuple[State, Configuration]:
+def read_checkpoint(path: Path) -> tuple[State, Configuration]:
     """The state and the configuration in a file, whose digest is checked."""
     try:
         with safe_open(path, framework="pt") as file:

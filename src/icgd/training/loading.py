@@ -12,10 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from icgd.errors import CheckpointError, FileError, SettingError, UnknownNameError
-from icgd.training.checkpoints import Configuration, State, _read, flat, require_equal
+from icgd.training.checkpoints import (
+    BEST,
+    Configuration,
+    State,
+    flat,
+    read_checkpoint,
+    require_equal,
+)
 from icgd.training.models import KernelTransformer
 
-CHECKPOINTS = {"last": "checkpoint-*.safetensors", "best": "best.safetensors"}
+CHECKPOINTS = {"last": "checkpoint-*.safetensors", "best": BEST}
 """The files that hold a model: the newest ones, and the one of the smallest validation loss."""
 
 BUILDERS: dict[str, Callable[[Mapping[str, Any]], nn.Module]] = {
@@ -57,7 +64,7 @@ def _newest(folder: Path, which: str) -> tuple[Path, State, Configuration]:
     damages: list[CheckpointError] = []
     for path in sorted(folder.glob(CHECKPOINTS[which]), reverse=True):
         try:
-            state, configuration = _read(path)
+            state, configuration = read_checkpoint(path)
         except CheckpointError as problem:
             damages.append(problem)
             continue

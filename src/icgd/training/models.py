@@ -171,9 +171,21 @@ class KernelTransformer(nn.Module):
         }
 
     def forward(
-        self, x: Float[Tensor, "task token input_width"], y: Float[Tensor, "task token"]
-    ) -> Float[Tensor, " task"]:
-        """The predictions at the query, which is the last token; its own label is not read."""
+        self,
+        x: Float[Tensor, "task token input_width"],
+        y: Float[Tensor, "task token *output_width"],
+    ) -> Float[Tensor, "task *output_width"]:
+        """The predictions at the query, which is the last token; its own label is not read.
+
+        Each entry of a label that is a vector is predicted by itself, because attention reads the
+        inputs alone. Kernels lose too much in bfloat16: autocast is switched off.
+        """
+        with torch.autocast(x.device.type, enabled=False):
+            if y.ndim == 2:
+                return self._predictions(x, y)
+            return torch.stack([self._predictions(x, entry) for entry in y.unbind(-1)], dim=-1)
+
+    def _predictions(self, x: Tensor, y: Tensor) -> Tensor:
         labels = y[:, None].clone()
         labels[..., -1] = 0
         stream = labels if self.A is None else torch.cat([labels, x.mT], dim=1)
