@@ -108,36 +108,46 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> bool:
     return process.returncode in (STOPPED, -number)
 
 
-def stop_and_resume(
-    out: Path, n_workers: int, numbers: list[signal.Signals], longest: float
-) -> int:
-    """Start and stop, then go on to the end here; returns how many stops hit a run at work."""
-    chance, hits = random.Random(n_workers), 0
-    for number in numbers:
-        process = started(out, n_workers)
-        begin(process)
-        while process.poll() is None and not (out / "cheng-fig3").exists():
-            time.sleep(0.001)
-        time.sleep(chance.uniform(0, longest))
-        hits += stop(process, number)
+def stop_and_resume(out: Path, n_workers: int, number: signal.Signals, moment: float) -> bool:
+    """Start, stop after `moment` seconds of work, and go on to the end here.
+
+    Returns whether the run was still at work when it was stopped.
+    """
+    process = started(out, n_workers)
+    begin(process)
+    while process.poll() is None and not (out / "cheng-fig3").exists():
+        time.sleep(0.001)
+    time.sleep(moment)
+    was_at_work = stop(process, number)
     reproduce(FIGURE_3, "smoke", out=out)
-    return hits
+    return was_at_work
 
 
 def test_ctrl_c_ends_two_workers_and_nothing_is_lost(tmp_path, expected):
     """A run in which workers have only just begun, so that it is certainly stopped."""
-    assert stop_and_resume(tmp_path, 2, [signal.SIGINT], 0.0) == 1
+    assert stop_and_resume(tmp_path, 2, signal.SIGINT, 0.0)
     assert written(tmp_path) == expected
+
+
+def time_of(out: Path, n_workers: int) -> float:
+    """The seconds of a run that nobody stops."""
+    process = started(out, n_workers)
+    start = time.monotonic()
+    begin(process)
+    process.communicate()
+    assert process.returncode == 0
+    return time.monotonic() - start
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_stops_at_random_moments_change_no_number(tmp_path, expected, n_workers):
     chance, hits = random.Random(n_workers), 0
+    longest = time_of(tmp_path / "whole", n_workers)
+    assert written(tmp_path / "whole") == expected
     for trial in range(25):
-        numbers = [chance.choice(SIGNALS)]
-        longest = 0.5 if n_workers == 1 else 8.0
-        hits += stop_and_resume(tmp_path / f"{trial}", n_workers, numbers, longest)
+        number, moment = chance.choice(SIGNALS), chance.uniform(0, longest)
+        hits += stop_and_resume(tmp_path / f"{trial}", n_workers, number, moment)
         assert written(tmp_path / f"{trial}") == expected
     assert hits >= 10
 

@@ -151,15 +151,15 @@ def reproduce(
 def fulfil(order: Order[Study, Outcome], on_standing: OnStanding | None = None) -> Reproduced:
     """Do the studies of an order in its partial folder, which is removed with the whole figure."""
     kept = order.partial_folder
-    _make(order.folder)
-    with locked(kept):
-        claim(kept, order.seed, order.whole)
-        try:
+    try:
+        _make(order.folder)
+        with locked(kept):
+            claim(kept, order.seed, order.whole)
             done = _written(order, on_standing)
             if not order.only:
                 clear(kept)
-        except KeyboardInterrupt:
-            raise interruption(order.jobs, kept) from None
+    except KeyboardInterrupt:
+        raise interruption(order.jobs, kept) from None
     with suppress(OSError):  # it still has the models of a part
         kept.rmdir()
     return done
