@@ -8,7 +8,7 @@ def test_the_list_names_every_figure_and_its_place(command):
     outcome = command("reproduce", "--list", "--json")
     listed = json.loads(outcome.stdout)
     names = [*(f"cheng-fig{n}" for n in range(1, 7)), "wang-resources", "cot-cost"]
-    assert [entry["figure"] for entry in listed] == names
+    assert [entry["figure"] for entry in listed] == [*names, "learnt-constructed"]
     assert listed[3]["where"] == "Figure 4, App. D"
     assert listed[1]["paper preset"] == "288 studies, 1,200 core-hours"
     assert listed[-1]["paper preset"] == "100 studies"

@@ -1,5 +1,8 @@
 """Learnt models as compiled runs, and what of them is gradient descent."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -215,3 +218,16 @@ def test_only_a_kernel_transformer_is_compiled():
         SettingError, match="model must be of type KernelTransformer, got 'Identity'"
     ):
         as_compiled(torch.nn.Identity(), domain=DOMAIN)
+
+
+def test_in_the_example_of_its_page_a_trained_model_is_loaded_and_verified(capsys):
+    page = Path(__file__).parents[2] / "docs" / "training" / "models.md"
+    example, _ = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+    names: dict = {}
+    exec(example, names)
+    report, batch = names["report"], names["batch"]
+    assert report.verdict.holds
+    assert report.step_errors.max() <= 1e-13
+    found = predictions(names["compiled"], batch)
+    assert (found - names["learnt"](batch.x, batch.y)).abs().max() <= 1e-12
+    assert "layer 0, head 0, B^T C is off the nearest" in capsys.readouterr().out

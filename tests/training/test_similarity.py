@@ -133,7 +133,7 @@ def test_the_matrix_of_the_examples_is_the_transposed_one():
 
 def test_in_the_example_of_its_page_a_learnt_model_is_like_the_constructed_one(capsys):
     page = Path(__file__).parents[2] / "docs" / "training" / "models.md"
-    [example] = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+    _, example = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
     names: dict = {}
     exec(example, names)
     found = names["found"]

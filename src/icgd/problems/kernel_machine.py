@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import torch
@@ -89,7 +89,7 @@ class KernelHead:
     def is_positive(self) -> bool:
         return self.function.is_positive and self.key_transform is None
 
-    @property
+    @cached_property
     def keys(self) -> KernelHead:
         """The head whose transform is that of the examples."""
         if self.key_transform is None:
