@@ -95,7 +95,7 @@ def _describe(panel: Axes, message: str) -> None:
 
 
 def _draw_widths(panel: Axes, rows: Sequence[Row]) -> None:
-    """Draw the narrowest network that reaches each error; hollow and above all if none did."""
+    """Draw the narrowest network that reached each error; hollow and above all if none did."""
     for (error, (marker, shift)), depth in product(MARKERS.items(), DEPTHS):
         found = {place: needed(rows, place, depth, error) for place in dimensions(rows)}
         places = [place + shift + SHIFTS[depth] for place in found]
@@ -106,15 +106,15 @@ def _draw_widths(panel: Axes, rows: Sequence[Row]) -> None:
             panel.plot(place, height, marker, color=COLOURS[depth], mfc=face, markersize=7)
     for error, (marker, _) in MARKERS.items():
         panel.plot([], [], marker, color=FAINT, label=f"error {error:g}")
-    panel.plot([], [], "s", color=FAINT, mfc="white", label="not reached")
+    panel.plot([], [], "s", color=FAINT, mfc="white", label="not found")
     panel.set_yscale("log", base=2)
     panel.yaxis.set_major_formatter("{x:g}")
-    _describe_measured(panel, rows, "Width that suffices, measured", "width")
+    _describe_measured(panel, rows, "Width found to suffice, best of all starts", "width")
     panel.legend(frameon=False, fontsize=10.5, loc="center right")
 
 
 def _draw_matrices(panel: Axes, rows: Sequence[Row]) -> None:
-    """Draw the heads of one training step of the networks that suffice for one error."""
+    """Draw the heads of one training step of the networks found to suffice for one error."""
     for depth, (name, linestyle) in product(DEPTHS, LINES.items()):
         found = {place: needed(rows, place, depth, ERROR).heads(name) for place in dimensions(rows)}
         seen = {place: heads for place, heads in found.items() if heads is not None}
