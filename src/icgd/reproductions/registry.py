@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from icgd.errors import UnknownNameError
-from icgd.reproductions import cheng_loss, cheng_matrices, cot_cost, wang_resources
+from icgd.reproductions import (
+    cheng_loss,
+    cheng_matrices,
+    cot_cost,
+    wang_in_context,
+    wang_rates,
+    wang_resources,
+)
 from icgd.reproductions.reproduction import AbstractReproduction
 
 REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
@@ -18,6 +25,8 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         cheng_matrices.FIGURE_5,
         cheng_matrices.FIGURE_6,
         wang_resources.RESOURCES,
+        wang_in_context.IN_CONTEXT,
+        wang_rates.RATES,
         cot_cost.COST,
     )
 }

@@ -21,8 +21,8 @@ SHALLOW, DEEP = DEPTHS = (2, 3)
 class Needed:
     """The narrowest network of one depth that was found to reach an error.
 
-    `width` is None if no start of a width up to `widest` reached it. `rows` has a row for each construction
-    that compiled the network.
+    `width` is None if no start of a width up to `widest` reached it. `rows` has a row for each
+    construction that compiled the network.
     """
 
     width: int | None
