@@ -2,11 +2,13 @@ import json
 
 from tests.cli.files import listing
 
+WANG = ("wang-resources", "wang-in-context", "wang-rates")
+
 
 def test_the_list_names_every_figure_and_its_place(command):
     outcome = command("reproduce", "--list", "--json")
     listed = json.loads(outcome.stdout)
-    names = [*(f"cheng-fig{n}" for n in range(1, 7)), "wang-resources", "cot-cost"]
+    names = [*(f"cheng-fig{n}" for n in range(1, 7)), *WANG, "cot-cost"]
     assert [entry["figure"] for entry in listed] == names
     assert listed[3]["where"] == "Figure 4, App. D"
     table = command("reproduce", "--list").stdout

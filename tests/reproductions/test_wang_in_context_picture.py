@@ -34,8 +34,10 @@ def test_each_dimension_has_a_panel_with_both_depths():
         f"Indicator of the ball in dimension {dimension}, learnt in context" for dimension in (2, 4)
     ]
     shallow, deep = panels[0].containers
-    assert shallow.lines[0].get_xydata().tolist() == [[1000, 0.2], [9000, 0.15]]
-    assert deep.lines[0].get_xydata().tolist() == [[1100, 0.1], [9100, 0.05]]
+    assert shallow.lines[0].get_xdata() == pytest.approx([940, 8460])
+    assert deep.lines[0].get_xdata() == pytest.approx([1166, 9646])
+    assert shallow.lines[0].get_ydata().tolist() == [0.2, 0.15]
+    assert deep.lines[0].get_ydata().tolist() == [0.1, 0.05]
     top = deep.lines[1][1].get_ydata()
     assert list(top) == pytest.approx([0.12, 0.07])  # two standard errors
     assert [text.get_text().strip() for text in panels[0].texts] == [
