@@ -13,7 +13,9 @@ from icgd.reproductions.wang_rates import RATES, Outcome
 def test_every_activation_and_dimension_has_its_curves():
     studies = RATES.studies("laptop", seed=3)
     cases = [(study.curve, study.case) for study in studies]
-    assert cases[:4] == [("heads", name) for name in ("relu", "elu", "softplus", "sigmoid")]
+    assert cases[:4] == [
+        ("heads and units", name) for name in ("relu", "elu", "softplus", "sigmoid")
+    ]
     assert cases[4:6] == [("drawn units", "1"), ("greedy units", "1")]
     assert len(cases) == 10
     assert {study.seed for study in studies} == {3}
@@ -22,7 +24,7 @@ def test_every_activation_and_dimension_has_its_curves():
 def test_the_smoke_preset_measures_falling_errors_beside_the_bounds(tmp_path):
     done = reproduce(RATES, "smoke", out=tmp_path)
     rows = done.numbers["rows"]
-    heads = [row for row in rows if row["curve"] == "heads"]
+    heads = [row for row in rows if row["curve"] == "heads and units"]
     assert [row["allowed"] for row in heads] == [None, None]
     assert heads[0]["size"] < heads[1]["size"]
     assert heads[1]["error"] < heads[0]["error"] / sqrt(heads[1]["size"] / heads[0]["size"])
@@ -30,7 +32,7 @@ def test_the_smoke_preset_measures_falling_errors_beside_the_bounds(tmp_path):
         bound = Lottery(int(row["case"])).constant / sqrt(row["size"])
         assert row["allowed"] == pytest.approx(bound, rel=1e-5)
         assert row["error"] <= bound
-    assert done.summary.rows[0][:3] == ("heads", "relu", "292 to 580")
+    assert done.summary.rows[0][:3] == ("heads and units", "relu", "334 to 622")
     assert done.files == ("smoke.json", "smoke.csv", "smoke.png")
 
 

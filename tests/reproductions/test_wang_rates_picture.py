@@ -7,9 +7,9 @@ from icgd.reproductions.wang_rates_picture import draw
 ROWS = [
     {"curve": curve, "case": case, "size": size, "error": error, "allowed": allowed}
     for curve, case, size, error, allowed in (
-        ("heads", "relu", 100, 0.1, None),
-        ("heads", "relu", 400, 0.01, None),
-        ("heads", "sigmoid", 120, 1e-6, None),
+        ("heads and units", "relu", 100, 0.1, None),
+        ("heads and units", "relu", 400, 0.01, None),
+        ("heads and units", "sigmoid", 120, 1e-6, None),
         ("drawn units", "4", 1, 4.0, 20.0),
         ("drawn units", "4", 16, 1.0, 5.0),
         ("greedy units", "4", 1, 0.2, 20.0),
@@ -27,6 +27,7 @@ def test_heads_have_a_curve_for_each_activation_and_the_promised_rate(panels):
     relu, sigmoid, promised = panels[0].lines
     assert relu.get_xydata().tolist() == [[100, 0.1], [400, 0.01]]
     assert sigmoid.get_xydata().tolist() == [[120, 1e-6]]
+    assert [text.get_text() for text in panels[0].texts] == ["relu", "sigmoid", "Theorem 1"]
     assert promised.get_ydata() == pytest.approx([0.1, 0.05])  # 4 times the heads, half the error
     assert panels[0].get_xscale() == panels[0].get_yscale() == "log"
 

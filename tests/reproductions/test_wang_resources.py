@@ -44,7 +44,7 @@ def test_both_depths_have_one_budget_and_dimensions_2_to_8():
         for depth in (2, 3)
     }
     assert widths == {2: [4, 8, 16, 32, 64], 3: [4, 8, 16]}
-    assert max(run.width for run in RESOURCES.studies("paper", seed=0)) == 512
+    assert max(run.width for run in RESOURCES.studies("paper", seed=0)) == 256
 
 
 def test_only_best_starts_of_networks_that_suffice_are_compiled(one_construction):

@@ -26,3 +26,4 @@ def test_the_worst_step_is_the_largest_distance_to_autograd_in_the_euclidean_nor
         worst = max(worst, float((reached - exact.detach()).norm()))
     assert worst_step(compiled, seed=5) == pytest.approx(worst, rel=1e-9)
     assert worst > 1e-6
+    assert worst_step(compiled, 5, "dense") == pytest.approx(worst, rel=1e-9)

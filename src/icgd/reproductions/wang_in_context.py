@@ -212,6 +212,16 @@ def _errors(predictions: Labels, wanted: Labels) -> tuple[float, ...]:
     return tuple((predictions - wanted).square().mean((-2, -1)).tolist())
 
 
+FORMATS = {
+    "width": ",.0f",
+    "heads": ",.0f",
+    "step_size": "g",
+    "error": ".4f",
+    "median_error": ".4f",
+}
+"""How the summary writes each column."""
+
+
 @final
 class InContextFigure(AbstractReproduction[Study, Outcome]):
     """The errors of two depths against the size of the transformer that trains them."""
@@ -229,7 +239,7 @@ class InContextFigure(AbstractReproduction[Study, Outcome]):
 
     def summary(self, rows: Sequence[Row]) -> Summary:
         """Widths, sizes and errors of 2 / 3 layers side by side."""
-        names = ("d", "width", "weights", "heads of a step", "step size", "error", "median")
+        names = ("d", "width", "million weights", "heads", "step size", "error", "median")
         chosen = [row for row in rows if row["is_chosen"]]
         pairs = groups(chosen, "dimension", "deep_width").values()
         return Summary(names, tuple(_compared(pair) for pair in pairs))
@@ -279,24 +289,18 @@ def _tested(outcome: Outcome, is_chosen: bool) -> Row:
 
 def _compared(pair: Sequence[Row]) -> tuple[str, ...]:
     """The cells of two depths."""
-    formats = {
-        "width": ",.0f",
-        "weights": ",.0f",
-        "heads": ",.0f",
-        "step_size": "g",
-        "error": ".4f",
-        "median_error": ".4f",
-    }
-    cells = (
+    millions = [f"{number(row, 'weights') / 1e6:.2f}" for row in pair]
+    width, heads, step_size, error, middle = (
         " / ".join(format(number(row, name), form) for row in pair)
-        for name, form in formats.items()
+        for name, form in FORMATS.items()
     )
-    return (str(pair[0]["dimension"]), *cells)
+    about = (str(pair[0]["dimension"]), width, " / ".join(millions), heads)
+    return (*about, step_size, error, middle)
 
 
 IN_CONTEXT = InContextFigure(
     name="wang-in-context",
     place="Theorem 3, Section 4",
     shows="in-context training on a ball: 2 and 3 layers at equal transformer size",
-    laptop_time="15 minutes",
+    laptop_time="4 minutes",
 )

@@ -32,9 +32,9 @@ def _draw_errors(panel: Axes, rows: Sequence[Row]) -> None:
         places = [SHIFTS[depth] * number(row, "weights") for row in curve]
         errors = [number(row, "error") for row in curve]
         bars = [2 * number(row, "standard_error") for row in curve]
-        panel.errorbar(
-            places, errors, bars, color=COLOURS[depth], marker="o", capsize=4, linewidth=1.8
-        )
+        colour = COLOURS[depth]
+        panel.errorbar(places, errors, bars, color=colour, fmt="o", capsize=4, linewidth=1.8)
+        panel.plot(places, errors, color=colour, linewidth=1.8, alpha=0.35)
         for row, place, error in zip(curve, places, errors, strict=True):
             side = "right" if depth == 2 else "left"
             plotting.tag(panel, f"  width {row['width']}  ", (place, error), ha=side)

@@ -1,9 +1,9 @@
 r"""wang-rates: how fast errors fall with heads (Theorem 1) and with units (Lemma 5).
 
-Theorem 1 promises an error eps of a step with O(eps^-2) heads, whatever the activation. `recursion`
-is compiled with more and more units for each function, and its worst step measured. Lemma 5 is
-where the rate comes from: n units are within C n^(-1/2) of a function. Its lottery is run, and a
-greedy choice of the same units beside it.
+Theorem 1 promises an error eps of a step with O(eps^-2) heads and hidden units, whatever the
+activation. `recursion` is compiled with more and more units for each function, and the worst step
+of its dense transformer measured. Lemma 5 is where the rate comes from: n units are within
+C n^(-1/2) of a function. Its lottery is run, and a greedy choice of the same units beside it.
 """
 
 from __future__ import annotations
@@ -116,13 +116,13 @@ class Study(AbstractStudy[Outcome]):
         return Lottery(int(self.case))
 
     def _heads(self) -> list[Point]:
-        """The heads of a step, and the worst |eps(w)|_2 over eta; Theorem 1 has no constant."""
+        """Heads and hidden units, and the worst |eps(w)|_2 over eta; Theorem 1 has no constant."""
         found: list[Point] = []
         for units in self.budget.units:
             construction = Recursion(units, self.case)
             compiled = compile(tanh_problem(WIDTHS), construction, n_steps=2)
-            n_heads = sum(layer.n_heads for layer in compiled.summary().layers_of_a_step)
-            found.append((n_heads, worst_step(compiled, self.seed) / STEP, None))
+            size = sum(layer.units for layer in compiled.summary().layers_of_a_step)
+            found.append((size, worst_step(compiled, self.seed, "dense") / STEP, None))
         return found
 
     def _drawn(self) -> list[Point]:
@@ -188,5 +188,5 @@ RATES = RateFigure(
     name="wang-rates",
     place="Theorem 1 and Lemma 5",
     shows="errors over heads and over units, beside the promised rates",
-    laptop_time="3 minutes",
+    laptop_time="1 minute",
 )

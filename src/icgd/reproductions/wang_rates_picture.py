@@ -1,4 +1,4 @@
-"""The picture of wang-rates: heads of a step on the left, units of a sum on the right."""
+"""The picture of wang-rates: heads and units of a step on the left, units of a sum on the right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from icgd.reproductions import plotting
 from icgd.reproductions.plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, RED, Axes, Figure
 from icgd.reproductions.reproduction import Row, groups, number
 
-HEADS, DRAWN, GREEDY = "heads", "drawn units", "greedy units"
+HEADS, DRAWN, GREEDY = "heads and units", "drawn units", "greedy units"
 COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE)
 LEAST = 1e-16
 """Errors below rounding are drawn here."""
@@ -27,13 +27,27 @@ def _draw_heads(panel: Axes, rows: Sequence[Row]) -> None:
     """Draw a curve for each activation, and the promised rate from the first point on."""
     curves = groups(rows, "case")
     for index, ((name,), curve) in enumerate(curves.items()):
-        colour = COLOURS[index % len(COLOURS)]
-        panel.plot(*_points(curve), marker="o", color=colour, linewidth=1.8, label=str(name))
-    heads, errors = _points(next(iter(curves.values())))
-    promised = [errors[0] * sqrt(heads[0] / n) for n in heads]
-    panel.plot(heads, promised, "--", color=FAINT, label="heads = error^-2 (Theorem 1)")
-    _describe(panel, "Theorem 1: error of a step of 2-3-1 tanh", "heads of a step")
+        _draw_named(panel, str(name), *_points(curve), COLOURS[index % len(COLOURS)], "-")
+    sizes, errors = _points(next(iter(curves.values())))
+    promised = [errors[0] * sqrt(sizes[0] / n) for n in sizes]
+    _draw_named(panel, "Theorem 1", sizes, promised, FAINT, "--")
+    _describe(panel, "Theorem 1: error of a step of 2-3-1 tanh", "heads and hidden units of a step")
+    panel.set_xlim(right=5 * panel.get_xlim()[1])  # room for the names
     panel.set_ylabel("worst |eps(w)|, over the step size", fontsize=11.5)
+
+
+def _draw_named(
+    panel: Axes,
+    name: str,
+    sizes: Sequence[float],
+    errors: Sequence[float],
+    colour: str,
+    style: str,
+) -> None:
+    """Draw a curve with its name at its end."""
+    marker = "o" if style == "-" else ""
+    panel.plot(sizes, errors, style, marker=marker, color=colour, linewidth=1.8)
+    plotting.note(panel, name, (1.2 * sizes[-1], errors[-1]), colour)
 
 
 def _draw_units(panel: Axes, rows: Sequence[Row]) -> None:
@@ -49,6 +63,7 @@ def _draw_units(panel: Axes, rows: Sequence[Row]) -> None:
     for name, style in (("bound", "--"), ("drawn by lot", "o-"), ("chosen greedily", "s:")):
         panel.plot([], [], style, color=FAINT, label=name)
     _describe(panel, "Lemma 5: sums of n units for exp(-|x|^2/2)", "units n")
+    panel.legend(frameon=False, fontsize=10.5, loc="lower left")
     panel.set_ylabel("distance in L^2", fontsize=11.5)
 
 
@@ -61,4 +76,3 @@ def _describe(panel: Axes, message: str, x: str) -> None:
     panel.set_xscale("log")
     panel.set_yscale("log")
     plotting.describe(panel, message, x, "")
-    panel.legend(frameon=False, fontsize=10.5, loc="lower left")

@@ -78,9 +78,9 @@ PRESETS = {
     ),
     "paper": Sizes(
         tuple(range(2, 17)),
-        _doubled(2, 512),
+        _doubled(2, 256),
         _doubled(2, 64),
-        Budget(400_000, 40_000, 1_000_000, 10, 1000, least_decrease=0.001),
+        Budget(200_000, 20_000, 1_000_000, 10, 300, least_decrease=0.001),
     ),
 }
 """The paper has no experiment; the preset `paper` is what more time can buy."""
@@ -171,5 +171,5 @@ RESOURCES = ResourceFigure(
     name="wang-resources",
     place="Theorems 3 and 4, Section 4",
     shows="parameter matrices over error; widths for the indicator of a ball",
-    laptop_time="20 minutes",
+    laptop_time="7 minutes",
 )
