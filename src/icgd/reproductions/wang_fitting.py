@@ -3,9 +3,9 @@ r"""Least squares over all weights of a network, by the method of Levenberg and 
 With J the derivatives of the network's outputs by its weights and r what is left at the points, a
 step s solves (A + damping I) s = -mean(J r), where A is the mean of J^T J. Less damping follows a
 step that lowers the error about as much as A predicts; after one that does not, the step is tried
-again with more. This ends near a minimum after tens of steps, where Adam and L-BFGS still move
-after thousands. A is taken from a part of the points, another one in each step: it only shapes the
-step. Errors and gradients are those of all points.
+again with more. This ends near a minimum after tens of steps, where methods that know gradients
+alone take thousands. A is taken from a part of the points, another one in each step: it only shapes
+the step. Errors and gradients are those of all points.
 
 Numbers are float32, their sums and the linear equations float64.
 """
