@@ -1,5 +1,6 @@
 """icgd compiles a training run into the weights of a transformer and proves how close it comes."""
 
+from icgd.approximation.general_decay import GeneralDecay, general_decay
 from icgd.backends.causal import run_causal
 from icgd.backends.run import Run
 from icgd.certificates.certificate import Certificate, Report, Verdict
@@ -39,6 +40,7 @@ __all__ = [
     "Domain",
     "Functional",
     "FunctionalStep",
+    "GeneralDecay",
     "GradientStep",
     "Guarantee",
     "KernelHead",
@@ -57,6 +59,7 @@ __all__ = [
     "as_task",
     "chebyshev_steps",
     "compile",
+    "general_decay",
     "guarantee",
     "load",
     "register_kernel",

@@ -81,6 +81,22 @@ MESSAGES = [
         "sigmoid.",
     ),
     (
+        made(UnsupportedActivationError.no_decay, "exp", 4, 0.25),
+        "Activation 'exp' has no general decay: far out its differences up to order 4 keep at "
+        "least 25.0% of their size. Use relu, sigmoid or another activation that is nearly a line "
+        "on either side.",
+    ),
+    (
+        made(UnsupportedActivationError.not_differentiable, "mine", "it is 3"),
+        "Activation 'mine' must be a function of a tensor, entry by entry, that torch can "
+        "differentiate, but it is 3. Build it of torch functions, such as torch.tanh.",
+    ),
+    (
+        made(UnsupportedActivationError.not_finite, "exp", 711.25),
+        "Activation 'exp' has no finite value at x = 711, but general decay is checked for |x| up "
+        "to 1000. Use an activation that grows no faster than a line.",
+    ),
+    (
         made(UnsupportedActivationError.polynomial, "polynomial", None),
         "Activation 'polynomial' is a polynomial: so is every combination of its copies, and it "
         "decays only if it is zero. Use an activation that is none, such as relu or sigmoid.",

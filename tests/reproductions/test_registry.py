@@ -4,10 +4,11 @@ from icgd.errors import UnknownNameError
 from icgd.reproductions.registry import REPRODUCTIONS, reproduction_named
 
 CHENG = [f"cheng-fig{number}" for number in range(1, 7)]
+WANG = ["wang-resources", "wang-in-context", "wang-rates"]
 
 
 def test_every_figure_of_the_papers_is_there():
-    assert list(REPRODUCTIONS) == [*CHENG, "wang-resources", "cot-cost", "learnt-constructed"]
+    assert list(REPRODUCTIONS) == [*CHENG, *WANG, "cot-cost", "learnt-constructed"]
     for name, reproduction in REPRODUCTIONS.items():
         assert reproduction_named(name) is reproduction
     for name in CHENG:
@@ -19,8 +20,8 @@ def test_an_unknown_figure_is_refused_with_a_suggestion():
         reproduction_named("cheng-fig7")
     assert str(caught.value) == (
         "Unknown figure 'cheng-fig7'; known are cheng-fig1, cheng-fig2, cheng-fig3, cheng-fig4, "
-        "cheng-fig5, cheng-fig6, wang-resources, cot-cost, learnt-constructed. Did you mean "
-        "'cheng-fig6'?"
+        "cheng-fig5, cheng-fig6, wang-resources, wang-in-context, wang-rates, cot-cost, "
+        "learnt-constructed. Did you mean 'cheng-fig6'?"
     )
 
 

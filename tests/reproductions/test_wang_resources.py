@@ -24,7 +24,8 @@ def one_construction(monkeypatch):
 def outcome(run):
     """0.12 for narrow networks of 2 layers, 0.04 for all others."""
     error = 0.12 if (run.depth, run.width) == (2, 4) else 0.04
-    return Outcome((0.5, error), (9.0, 2.5), 1.0)
+    error, weight = (0.5, 9.0) if run.start == 0 else (error, 2.5)
+    return Outcome(error / 2, error, "converged", 30, 0.001, weight, 1.0)
 
 
 def rows_of(preset):
@@ -36,17 +37,20 @@ def test_both_depths_have_one_budget_and_dimensions_2_to_8():
     runs = RESOURCES.studies("laptop", seed=5)
     assert {run.dimension for run in runs} == set(range(2, 9))
     assert {run.seed for run in runs} == {5}
+    assert {run.start for run in runs} == {0, 1, 2}
     assert len({run.budget for run in runs}) == 1
     widths = {
-        depth: [r.width for r in runs if (r.dimension, r.depth) == (8, depth)] for depth in (2, 3)
+        depth: [r.width for r in runs if (r.dimension, r.depth, r.start) == (8, depth, 2)]
+        for depth in (2, 3)
     }
-    assert widths == {2: [4, 8, 16, 32, 64, 128, 256], 3: [4, 8, 16, 32, 64, 128]}
-    assert max(run.width for run in RESOURCES.studies("paper", seed=0)) == 4096
+    assert widths == {2: [4, 8, 16, 32, 64], 3: [4, 8, 16]}
+    assert max(run.width for run in RESOURCES.studies("paper", seed=0)) == 256
 
 
-def test_only_networks_that_suffice_are_compiled(one_construction):
+def test_only_best_starts_of_networks_that_suffice_are_compiled(one_construction):
     rows = [row for row in rows_of("smoke") if row["dimension"] == 2]
-    found = {(row["depth"], row["width"]): row for row in rows}
+    assert {row["construction"] for row in rows if row["start"] == 0} == {None}
+    found = {(row["depth"], row["width"]): row for row in rows if row["start"] == 1}
     assert {key: row["construction"] for key, row in found.items()} == {
         (2, 4): None,
         (2, 8): "relu-stack",
@@ -54,7 +58,9 @@ def test_only_networks_that_suffice_are_compiled(one_construction):
         (3, 8): None,
     }
     compiled = found[2, 8]
-    assert (compiled["error"], compiled["worst_error"]) == (0.04, 0.5)
+    assert (compiled["error"], compiled["training_error"]) == (0.04, 0.02)
+    assert (compiled["ended"], compiled["iterations"]) == ("converged", 30)
+    assert (compiled["n_train"], compiled["most_iterations"]) == (400, 3)
     assert (compiled["largest_weight"], compiled["network_weights"]) == (2.5, 32)
     assert (compiled["layers"], compiled["heads"]) == (8, 1062)
     assert found[3, 4]["layers"] == 10
@@ -80,7 +86,7 @@ def test_a_construction_that_cannot_compile_a_network_is_left_out(monkeypatch):
 
     monkeypatch.setattr(MODULE, "compile", refused)
     rows = rows_of("smoke")
-    assert len(rows) == 8  # every network is there all the same
+    assert len(rows) == 16  # every network is there all the same
     assert {row["construction"] for row in rows} == {None}
 
 
@@ -102,14 +108,16 @@ def test_the_smoke_preset_writes_numbers_and_picture(one_construction, tmp_path)
         "smoke.png",
     ]
     data = json.loads((done.folder / "smoke.json").read_text())
-    assert data["n_models"] == 8
+    assert data["n_models"] == 16
     assert data["budgets"] == [
         {
-            "n_steps": 10,
-            "batch_size": 64,
-            "n_test": 512,
-            "n_seeds": 2,
-            "learning_rate": 0.04,
+            "n_train": 400,
+            "n_curvature": 200,
+            "n_test": 500,
+            "n_starts": 2,
+            "n_iterations": 3,
+            "least_decrease": 0.005,
+            "low_enough": 0.015,
         }
     ]
     assert stored_rows(done.folder / "smoke.json") == done.numbers["rows"]

@@ -1,4 +1,4 @@
-"""From the rows of a figure to widths that suffice."""
+"""From the rows of a figure to widths that are found to suffice."""
 
 from icgd.reproductions.wang_widths import dimensions, needed, suffices, table
 
@@ -18,6 +18,7 @@ ROWS = [
     row(4, 0.2),
     row(8, 0.1, construction="relu-stack", heads=1062),
     row(8, 0.1, construction="recursion", heads=7584),
+    row(8, 0.3),
     row(16, 0.12),
     row(4, 0.049, depth=3, construction="relu-stack", heads=534),
 ]
@@ -35,8 +36,12 @@ def test_a_width_that_was_not_found_is_more_than_the_widest():
     assert (found.width, found.width_text, found.heads_text("relu-stack")) == (None, ">16", "-")
 
 
-def test_networks_that_suffice_for_one_of_the_errors_are_told_from_others():
-    assert [suffices(each, ROWS) for each in ROWS] == [False, True, True, False, True]
+def test_best_starts_of_networks_that_suffice_are_told_from_others():
+    assert [suffices(each, ROWS) for each in ROWS] == [False, True, True, False, False, True]
+
+
+def test_a_start_that_was_not_compiled_is_no_transformer():
+    assert list(needed([*ROWS, row(8, 0.11)], 3, 2, 0.12).rows) == ["relu-stack", "recursion"]
 
 
 def test_the_table_has_both_depths_in_a_cell():

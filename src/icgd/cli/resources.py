@@ -237,5 +237,5 @@ def _print_measured(
         show.output.print(f"Widths are measured for d = {listed} only.")
     else:
         found = table(rows, places, errors)
-        title = "\nMeasured, 2 layers / 3 layers: width that suffices; heads of a training step"
+        title = "\nMeasured, 2 layers / 3 layers: width found to suffice; heads of a training step"
         show.print_columns(title, found.names, found.rows)

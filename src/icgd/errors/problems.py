@@ -19,6 +19,29 @@ class UnsupportedActivationError(IcgdError, ValueError):
             "as relu or sigmoid."
         )
 
+    @classmethod
+    def no_decay(cls, name: str, order: int, share: float) -> UnsupportedActivationError:
+        return cls(
+            f"Activation {name!r} has no general decay: far out its differences up to order "
+            f"{order} keep at least {share:.1%} of their size. Use relu, sigmoid or another "
+            "activation that is nearly a line on either side."
+        )
+
+    @classmethod
+    def not_differentiable(cls, name: str, reason: str) -> UnsupportedActivationError:
+        return cls(
+            f"Activation {name!r} must be a function of a tensor, entry by entry, that torch can "
+            f"differentiate, but {reason.rstrip('.')}. Build it of torch functions, such as "
+            "torch.tanh."
+        )
+
+    @classmethod
+    def not_finite(cls, name: str, place: float) -> UnsupportedActivationError:
+        return cls(
+            f"Activation {name!r} has no finite value at x = {place:.3g}, but general decay is "
+            "checked for |x| up to 1000. Use an activation that grows no faster than a line."
+        )
+
 
 class KernelError(IcgdError, ValueError):
     """A kernel cannot be used, or returned what no kernel may return."""

@@ -10,6 +10,8 @@ from icgd.reproductions import (
     cheng_matrices,
     cot_cost,
     learnt_constructed,
+    wang_in_context,
+    wang_rates,
     wang_resources,
 )
 from icgd.reproductions.reproduction import AbstractReproduction
@@ -24,6 +26,8 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         cheng_matrices.FIGURE_5,
         cheng_matrices.FIGURE_6,
         wang_resources.RESOURCES,
+        wang_in_context.IN_CONTEXT,
+        wang_rates.RATES,
         cot_cost.COST,
         learnt_constructed.SIMILARITY,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from math import exp, log
+from math import exp, log, nan
 
 from icgd.reproductions import plotting, resources
 from icgd.reproductions.plotting import BLUE, FAINT, ORANGE, Axes, Figure
@@ -95,26 +95,28 @@ def _describe(panel: Axes, message: str) -> None:
 
 
 def _draw_widths(panel: Axes, rows: Sequence[Row]) -> None:
-    """Draw the narrowest network that reaches each error; hollow and above all if none did."""
+    """Draw the narrowest network that reached each error; hollow and above all if none did."""
     for (error, (marker, shift)), depth in product(MARKERS.items(), DEPTHS):
         found = {place: needed(rows, place, depth, error) for place in dimensions(rows)}
         places = [place + shift + SHIFTS[depth] for place in found]
         heights = [each.width or 2 * each.widest for each in found.values()]
-        panel.plot(places, heights, color=COLOURS[depth], linewidth=1.2, alpha=0.5)
+        joined = [each.width or nan for each in found.values()]  # no line to what was not found
+        panel.plot(places, joined, color=COLOURS[depth], linewidth=1.2, alpha=0.5)
         for place, height, each in zip(places, heights, found.values(), strict=True):
             face = "white" if each.width is None else COLOURS[depth]
             panel.plot(place, height, marker, color=COLOURS[depth], mfc=face, markersize=7)
     for error, (marker, _) in MARKERS.items():
         panel.plot([], [], marker, color=FAINT, label=f"error {error:g}")
-    panel.plot([], [], "s", color=FAINT, mfc="white", label="not reached")
+    panel.plot([], [], "s", color=FAINT, mfc="white", label="found in no start")
     panel.set_yscale("log", base=2)
     panel.yaxis.set_major_formatter("{x:g}")
-    _describe_measured(panel, rows, "Width that suffices, measured", "width")
-    panel.legend(frameon=False, fontsize=10.5, loc="center right")
+    _describe_measured(panel, rows, "Width found to suffice, best of all starts", "width")
+    panel.set_ylim(top=4 * panel.get_ylim()[1])  # room for the names
+    panel.legend(frameon=False, fontsize=10.5, loc="upper left", ncols=2)
 
 
 def _draw_matrices(panel: Axes, rows: Sequence[Row]) -> None:
-    """Draw the heads of one training step of the networks that suffice for one error."""
+    """Draw the heads of one training step of the networks found to suffice for one error."""
     for depth, (name, linestyle) in product(DEPTHS, LINES.items()):
         found = {place: needed(rows, place, depth, ERROR).heads(name) for place in dimensions(rows)}
         seen = {place: heads for place, heads in found.items() if heads is not None}

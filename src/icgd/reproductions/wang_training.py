@@ -1,83 +1,58 @@
-r"""Networks that learn the indicator of the unit ball: their data, their training, their error.
-
-Directions are uniform and radii are uniform on [0, 2]. So in every dimension half of the points lie
-in the ball, the step across the sphere is seen equally often, and the best constant has the error
-1/4. The error is the mean of (g(x) - 1(|x| <= 1))^2, as in Lemmas 1 and 2, on fresh points.
+r"""Networks that learn the indicator of the unit ball: what they are, and how well they end.
 
 The networks are those that constructions take: g(x) = V_n r(V_{n-1} r(... r(V_1 [x; 1]))) with
-r = tanh and no biases; the last input is 1.
+r = tanh and no biases; the last input is 1. The error is the mean of (g(x) - 1(|x| <= 1))^2, as in
+Lemmas 1 and 2, on fresh points.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, final
 
-import torch
-from jaxtyping import Float
-from torch import Tensor, nn
-
 from icgd.problems.mlp import MLP
 from icgd.problems.oracles.network import predict
-from icgd.problems.settings import count
+from icgd.reproductions.ball import BallSample, ball_sample
 from icgd.reproductions.reproduction import AbstractStudy
-from icgd.shapes import Labels
-from icgd.training.covariates import normal
-from icgd.training.loop import Settings, train
-from icgd.training.tasks import AbstractTask, Batch, generator_of
+from icgd.reproductions.wang_fitting import AT_ONCE, Budget, Fit
+from icgd.shapes import Parameters
 
 ACTIVATION = "tanh"
 """All constructions for networks take tanh: recursion needs a slope that does not jump."""
 
-LARGEST_RADIUS = 2.0
-"""Twice the radius of the ball, so that a point is inside or outside with equal chance."""
-
 FIRST_BOX = 3.0
 """The first weights are normal with variance 1 / fan-in, clipped to this box."""
 
-TEST_INDEX = 2**31
-"""The number of the test's batch, which training never reaches."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How long and on how much all networks are trained, whatever their depth and width.
-
-    A step takes `batch_size` fresh points. A study trains `n_seeds` networks; the best counts.
-    """
-
-    n_steps: int
-    batch_size: int
-    n_test: int
-    n_seeds: int
-    learning_rate: float = 0.04
+TRAINING_INDEX, TEST_INDEX = 0, 1
+"""The numbers of the two samples."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The test error and the largest weight of every network of a study."""
+    """How training ended: the errors on its own and on fresh points, and what decides them."""
 
-    errors: tuple[float, ...]
-    largest_weights: tuple[float, ...]
+    training_error: float
+    error: float
+    ended: str
+    n_iterations: int
+    largest_slope: float
+    """The largest entry of the gradient of the training error."""
+    largest_weight: float
     seconds: float
-
-    @property
-    def best(self) -> int:
-        """The number of the network with the least error."""
-        return self.errors.index(min(self.errors))
 
 
 @final
 @dataclass(frozen=True)
 class Study(AbstractStudy[Outcome]):
-    """Networks of one shape in one dimension, which differ in their seed."""
+    """One network in one dimension, from one start."""
 
     dimension: int
     depth: int
     width: int
+    start: int
     seed: int
     budget: Budget
 
@@ -87,73 +62,33 @@ class Study(AbstractStudy[Outcome]):
         hidden = (self.width,) * (self.depth - 1)
         return MLP((self.dimension + 1, *hidden, 1), ACTIVATION)
 
-    @property
-    def settings(self) -> Settings:
-        budget, rate = self.budget, self.budget.learning_rate
-        settings = Settings(budget.n_steps, budget.batch_size, rate, seed=self.seed)
-        return replace(settings, final_learning_rate=rate / 100, log_every=budget.n_steps)
-
     def train(self, folder: Path | None = None) -> Outcome:
-        """Train all networks at once: their losses are added, and Adam treats weights apart."""
-        start = perf_counter()
-        networks = Networks(self.target, range(self.seed, self.seed + self.budget.n_seeds))
-        task = BallTask(self.dimension)
-        train(networks, task, self.settings, folder=folder)
-        test = task.sample(self.budget.n_test, seed=self.seed, index=TEST_INDEX)
-        with torch.no_grad():
-            errors = squared_errors(networks.double(), test)
+        """Train the network; all networks of a dimension see the same points."""
+        del folder  # it takes seconds, a wide network a minute, and begins again if interrupted
+        began, budget, target = perf_counter(), self.budget, self.target
+        first = target.initial_parameters(self.seed + self.start, FIRST_BOX)
+        sample = self._sample(budget.n_train, TRAINING_INDEX)
+        fitted = Fit(target, sample, budget).from_start(first)
+        weights = fitted.point.weights
         return Outcome(
-            errors=tuple(errors.tolist()),
-            largest_weights=tuple(networks.weights.abs().amax(-1).tolist()),
-            seconds=perf_counter() - start,
+            training_error=mean_square(target, weights, sample),
+            error=mean_square(target, weights, self._sample(budget.n_test, TEST_INDEX)),
+            ended=fitted.ended,
+            n_iterations=fitted.n_iterations,
+            largest_slope=2 * float(fitted.point.slope.abs().max()),
+            largest_weight=float(weights.abs().max()),
+            seconds=perf_counter() - began,
         )
 
     def outcome_of(self, data: Mapping[str, Any]) -> Outcome:
-        return Outcome(tuple(data["errors"]), tuple(data["largest_weights"]), data["seconds"])
+        return Outcome(**data)
+
+    def _sample(self, n_points: int, index: int) -> BallSample:
+        return ball_sample(self.dimension, n_points, seed=self.seed, index=index)
 
 
-class Networks(nn.Module):
-    """Networks of one shape side by side, a row of weights for each seed."""
-
-    def __init__(self, target: MLP, seeds: range) -> None:
-        super().__init__()
-        first = [target.initial_parameters(seed, FIRST_BOX) for seed in seeds]
-        self.target = target
-        self.weights = nn.Parameter(torch.stack(first))
-
-    def forward(self, x: Float[Tensor, "1 example input_width"]) -> Labels:
-        """What each network predicts at the same points."""
-        return predict(self.target, self.weights, x.expand(len(self.weights), -1, -1))
-
-
-@final
-@dataclass(frozen=True)
-class BallTask(AbstractTask):
-    """Learn whether points lie in the unit ball; a batch is one task with all its points."""
-
-    dimension: int
-
-    def __post_init__(self) -> None:
-        count("dimension", self.dimension)
-
-    def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
-        """`n_tasks` points; a normal point has a uniform direction."""
-        generator = generator_of(seed, index, shard)
-        points = normal(generator, n_tasks, self.dimension)
-        radii = LARGEST_RADIUS * torch.from_numpy(generator.random((n_tasks, 1)))
-        points = radii * points / points.norm(dim=1, keepdim=True)
-        x = torch.cat((points, torch.ones_like(radii)), dim=1)
-        return Batch(x[None], (radii <= 1).double().mT)
-
-    def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The sum of the networks' errors."""
-        return squared_errors(model, batch).sum()
-
-    def description(self) -> dict[str, object]:
-        return {"task": type(self).__name__, "dimension": self.dimension}
-
-
-def squared_errors(networks: nn.Module, batch: Batch) -> Float[Tensor, " seed"]:
-    """The mean squared error of every network."""
-    predictions: Tensor = networks(batch.x)
-    return (predictions[..., 0] - batch.y).square().mean(-1)
+def mean_square(target: MLP, weights: Parameters, sample: BallSample) -> float:
+    """The mean squared error of a network on a sample."""
+    pairs = zip(sample.x.split(AT_ONCE), sample.y.split(AT_ONCE), strict=True)
+    squares = [(predict(target, weights, x)[:, 0] - y).square().sum() for x, y in pairs]
+    return float(sum(squares)) / len(sample.y)

@@ -1,4 +1,7 @@
-"""Widths that suffice: the narrowest networks, among the rows of a figure, that reach an error."""
+"""Widths found to suffice: the narrowest networks, among a figure's rows, that reach an error.
+
+A width that is not found may suffice all the same: only some starts of one method were tried.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ SHALLOW, DEEP = DEPTHS = (2, 3)
 
 @dataclass(frozen=True)
 class Needed:
-    """The narrowest network of one depth that reaches an error.
+    """The narrowest network of one depth that was found to reach an error.
 
-    `width` is None if no width up to `widest` reached it. `rows` has a row for each construction
-    that compiled the network.
+    `width` is None if no start of a width up to `widest` reached it. `rows` has a row for each
+    construction that compiled the network.
     """
 
     width: int | None
@@ -48,14 +51,18 @@ def needed(rows: Sequence[Row], dimension: int, depth: int, error: float) -> Nee
     if not reached:
         return Needed(None, widest, {})
     width = min(int(number(row, "width")) for row in reached)
-    of_width = [row for row in reached if row["width"] == width]
+    of_width = [row for row in reached if row["width"] == width and row["construction"]]
     return Needed(width, widest, {str(row["construction"]): row for row in of_width})
 
 
 def suffices(row: Row, rows: Sequence[Row]) -> bool:
-    """Whether the network of `row` is the narrowest for one of the errors."""
+    """Whether `row` is the best start of the narrowest network for one of the errors."""
     dimension, depth = int(number(row, "dimension")), int(number(row, "depth"))
-    return row["width"] in {needed(rows, dimension, depth, error).width for error in ERRORS}
+    if row["width"] not in {needed(rows, dimension, depth, error).width for error in ERRORS}:
+        return False
+    shape = ("dimension", "depth", "width")
+    alike = groups(rows, *shape)[tuple(row[name] for name in shape)]
+    return number(row, "error") == min(number(each, "error") for each in alike)
 
 
 def dimensions(rows: Sequence[Row]) -> list[int]:
@@ -64,7 +71,7 @@ def dimensions(rows: Sequence[Row]) -> list[int]:
 
 
 def table(rows: Sequence[Row], places: Sequence[int], errors: Sequence[float]) -> Summary:
-    """The widths that suffice, and the heads of one training step, for 2 / 3 layers."""
+    """The widths found to suffice, and the heads of one training step, for 2 / 3 layers."""
     constructions = [str(name) for (name,) in groups(rows, "construction") if name]
     found = []
     for dimension, error in product(places, errors):

@@ -13,15 +13,11 @@ from torch import Tensor
 from icgd.compiled import Compiled
 from icgd.constructions.recursion import Recursion, literal_layers
 from icgd.pipeline import compile
-from icgd.problems.domain import Domain
-from icgd.problems.mlp import MLP
-from icgd.problems.problem import Problem
-from icgd.problems.updates import GradientStep
+from icgd.reproductions.wang_steps import N_TASKS, STEP, tanh_problem, worst_step
 from icgd.theorems.statement import Comparison, Finding, Statement
 from icgd.weights.summary import Summary
 
-STEP, BOX, EPS = 0.1, 0.5, 0.01
-N_TASKS = 16
+EPS = 0.01
 
 TANH_UNITS = Recursion(units=64, unit_activation="tanh")
 
@@ -32,25 +28,7 @@ EXACT = 1e-12
 @lru_cache(maxsize=16)
 def _compiled(widths: tuple[int, ...], activation: str, units: int) -> Compiled:
     """A recursion for two steps with `units` units for each function."""
-    return compile(_problem(widths), Recursion(units, activation), n_steps=2)
-
-
-def _problem(widths: tuple[int, ...]) -> Problem:
-    return Problem(MLP(widths, "tanh"), "squared", GradientStep(STEP, box=BOX), Domain(1.0, 1.0))
-
-
-def worst_step(compiled: Compiled, seed: int) -> float:
-    """The largest |eps(w)|_2 of some random tasks in the domain."""
-    target, source = compiled.problem.network, torch.Generator().manual_seed(seed)
-    shapes = ((5, target.input_width), (5, 1), (target.n_parameters,))
-    drawn = [torch.rand(N_TASKS, *s, generator=source, dtype=torch.float64) for s in shapes]
-    x, y, w = (2 * numbers - 1 for numbers in drawn)
-    task = compiled.task(x, y, initial=BOX * w)
-    path = compiled.run_task(task).parameters
-    step = compiled.problem.oracle.exact_step(task)
-    steps = range(path.shape[-2] - 1)
-    errors = [(path[..., i + 1, :] - step(path[..., i, :], i)).norm(dim=-1) for i in steps]
-    return float(torch.stack(errors).max())
+    return compile(tanh_problem(widths), Recursion(units, activation), n_steps=2)
 
 
 def _follows(widths: tuple[int, ...], activation: str, units: int, seed: int) -> Comparison:
@@ -119,15 +97,14 @@ def theorem_2(seed: int) -> Finding:
 
 
 def _four_layers(width: int) -> Summary:
-    return compile(_problem((*[width] * 4, 1)), TANH_UNITS, n_steps=1).summary()
+    return compile(tanh_problem((*[width] * 4, 1)), TANH_UNITS, n_steps=1).summary()
 
 
 def remark_2(seed: int) -> Finding:
     """Layers for a network of 8 layers: by the paper's recursion, and compiled."""
     del seed  # nothing is drawn
     depth = 8
-    problem = _problem((*[2] * depth, 1))
-    compiled = compile(problem, TANH_UNITS, n_steps=1)
+    compiled = compile(tanh_problem((*[2] * depth, 1)), TANH_UNITS, n_steps=1)
     case, unit = f"a network of {depth} layers", "layers; 2n + 1"
     layers = compiled.stack.layers_per_step
     return Finding(

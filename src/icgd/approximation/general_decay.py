@@ -1,0 +1,151 @@
+r"""Which activations can approximate everything: those of general decay.
+
+An activation has general decay if some combination of its shifted copies decays polynomially,
+
+    phi(x) = sum_i weight_i activation(x + shift_i),   |phi(x)|, |phi'(x)| <= C (1 + |x|)^-p,
+
+with p > 1. Differences are such combinations: an activation with limits on both sides, such as
+sigmoid, needs the first difference, one that is nearly a line on either side, such as relu,
+softplus, gelu, silu and elu, the second. Here they are looked for up to order 4 and checked on a
+range of 1e3, as far as rounding lets them be seen. The constant is measured there, not proved.
+
+A polynomial has none: its differences are polynomials, and decay only when they are zero.
+A periodic activation, such as cos, has none either, but needs none: its own Fourier series turns
+an integral of waves, which is what every function here is, into a sum of units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import comb, pi
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from icgd.errors import UnsupportedActivationError
+from icgd.problems.functions import Evaluate
+
+LARGEST_EXPONENT = 8.0
+"""Where the search for an exponent ends: what decays exponentially has every exponent."""
+
+HIGHEST_ORDER = 4
+"""Of the differences that are tried; polynomials up to degree 3 vanish by then."""
+
+_EXPONENTS = (LARGEST_EXPONENT, 6.0, 4.0, 3.0, 2.0, 1.5)  # the theorem needs more than 1
+_NEAR, _FAR = 16.0, 1e3  # (1 + x)^8 exp(-x / 2) is largest at 15
+_SHIFT = 1.0
+_SEEN = 1e4  # a difference below so many roundings of its terms is taken for zero
+_BETWEEN = 1.02  # points are at most 0.004 (1 + |x|) apart, which changes (1 + |x|)^8 by so much
+_PERIODS = (2 * pi, pi, 1.0, 2.0)
+_PERIODIC = 1e-9
+
+
+@dataclass(frozen=True)
+class GeneralDecay:
+    """sum_i weights[i] activation(x + shifts[i]) decays at least like constant (1 + |x|)^-exponent.
+
+    So does its derivative. A periodic activation has no weights, and an exponent of 0.
+    """
+
+    activation: str
+    weights: tuple[float, ...]
+    shifts: tuple[float, ...]
+    exponent: float
+    constant: float
+    period: float | None = None
+
+    @property
+    def order(self) -> int:
+        """Which difference it is; 0 for a periodic activation."""
+        return max(len(self.weights) - 1, 0)
+
+    def combination(self, activation: Evaluate, x: Tensor) -> Tensor:
+        """The combination at every entry of `x`."""
+        terms = [w * activation(x + b) for w, b in zip(self.weights, self.shifts, strict=True)]
+        return torch.stack(terms).sum(0)
+
+
+def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
+    """What decays of an activation: a function of a tensor, applied entry by entry.
+
+    Its name is that of the function by default. Raises `UnsupportedActivationError` for a
+    polynomial, and for what neither decays nor repeats.
+    """
+    name = name or str(getattr(activation, "__name__", type(activation).__name__))
+    x = _line()
+    _require_function(name, activation, x)
+    shares = []
+    for order in range(1, HIGHEST_ORDER + 1):
+        difference = _difference(name, order)
+        value, slope = _seen(difference, activation, x)
+        if not bool(value.any()):
+            raise UnsupportedActivationError.polynomial(name, order - 1)
+        size = torch.maximum(value, slope)
+        if (found := _decaying(difference, x, size)) is not None:
+            return found
+        shares.append(float(size[x.abs() > _FAR / 2].max() / size.max()))
+    return _periodic(name, activation, min(shares))
+
+
+def _line() -> Tensor:
+    near = torch.linspace(0.0, _NEAR, 4001, dtype=torch.float64)
+    far = torch.logspace(torch.tensor(_NEAR).log10().item(), 3.0, 2000, dtype=torch.float64)
+    half = torch.cat([near + 1e-9, far[1:]])  # off the kinks, where a slope has no value
+    return torch.cat([-half.flip(0), half])
+
+
+def _require_function(name: str, activation: Any, x: Tensor) -> None:
+    """Refuse what is no function of torch with finite values."""
+    if not callable(activation):
+        raise UnsupportedActivationError.not_differentiable(name, f"it is {activation!r}")
+    try:
+        value = activation(x.clone().requires_grad_())
+    except (TypeError, ValueError, RuntimeError) as problem:
+        raise UnsupportedActivationError.not_differentiable(name, str(problem)) from None
+    if not isinstance(value, Tensor) or value.shape != x.shape or not value.requires_grad:
+        reason = "what it returns is no tensor of the same shape with a derivative"
+        raise UnsupportedActivationError.not_differentiable(name, reason)
+    if not bool((finite := value.isfinite()).all()):
+        raise UnsupportedActivationError.not_finite(name, float(x[~finite][0]))
+
+
+def _difference(name: str, order: int) -> GeneralDecay:
+    weights = tuple((-1.0) ** i * comb(order, i) for i in range(order + 1))
+    shifts = tuple(_SHIFT * (order / 2 - i) for i in range(order + 1))
+    return GeneralDecay(name, weights, shifts, 0.0, 0.0)
+
+
+def _seen(found: GeneralDecay, activation: Evaluate, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Sizes of the combination and its derivative, zero where rounding hides them."""
+    x = x.clone().requires_grad_()
+    value = found.combination(activation, x)
+    (slope,) = torch.autograd.grad(value.sum(), x)
+    terms = found.combination(lambda z: activation(z).abs(), x).abs() + activation(x).abs() + 1
+    hidden = _SEEN * 2.0**-53 * terms.detach()
+    value, slope = value.detach().abs(), slope.abs()
+    return torch.where(value > hidden, value, 0.0), torch.where(slope > hidden, slope, 0.0)
+
+
+def _decaying(difference: GeneralDecay, x: Tensor, size: Tensor) -> GeneralDecay | None:
+    """The difference with the largest exponent that its size allows; None if it has none."""
+    for exponent in _EXPONENTS:
+        if (constant := _constant(x, size, exponent)) is not None:
+            return replace(difference, exponent=exponent, constant=constant)
+    return None
+
+
+def _constant(x: Tensor, size: Tensor, exponent: float) -> float | None:
+    """sup (1 + |x|)^exponent size(x), unless it still grows far out."""
+    scaled = (1 + x.abs()) ** exponent * size
+    near, far = scaled[x.abs() <= _NEAR].max(), scaled[x.abs() > _NEAR].max()
+    return _BETWEEN * float(torch.maximum(near, far)) if far <= 2 * near else None
+
+
+def _periodic(name: str, activation: Evaluate, share: float) -> GeneralDecay:
+    x = torch.linspace(-_NEAR, _NEAR, 4001, dtype=torch.float64)
+    value = activation(x)
+    for period in _PERIODS:
+        if float((activation(x + period) - value).abs().max()) <= _PERIODIC:
+            return GeneralDecay(name, (), (), 0.0, float(value.abs().max()), period)
+    raise UnsupportedActivationError.no_decay(name, HIGHEST_ORDER, share)
