@@ -8,6 +8,7 @@ import pytest
 import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, ToleranceError, UnsupportedProblemError
+from icgd.problems import kernels
 from tests.cases import KERNEL_CASES, SMALL
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -123,10 +124,13 @@ def test_wrong_settings_are_refused(call, message):
         call()
 
 
-def test_the_example_of_its_page_runs(capsys):
+def test_the_examples_of_its_page_run(capsys, monkeypatch):
+    monkeypatch.setattr(kernels, "KERNELS", dict(kernels.KERNELS))  # it registers two
     page = Path(__file__).parents[2] / "docs" / "constructions" / "functional.md"
-    [example] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    first, own = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, object] = {}
-    exec(example, names)
+    exec(first, names)
     assert names["report"].verdict.holds
+    exec(own, names)
+    assert icgd.KernelMachine(2, "falling").heads[0].function.lipschitz == 1.0
     assert "every measured error is within its proved bounds" in capsys.readouterr().out

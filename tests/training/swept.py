@@ -26,8 +26,8 @@ def counted(number: int, report: Callable[[int], None]) -> int:
 
 def waits(folder: Path, report: Callable[[int], None]) -> None:
     """Report this process's number, and wait until Ctrl-C, which is written down."""
-    report(os.getpid())
     try:
+        report(os.getpid())
         time.sleep(60)
     except KeyboardInterrupt:
         (folder / f"interrupted-{os.getpid()}").touch()
