@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from time import perf_counter
 from typing import Any, final
 
 import torch
@@ -24,6 +23,7 @@ from torch.nn.utils.parametrize import register_parametrization
 from icgd.errors import TrainingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows
 from icgd.reproductions.reproduction import AbstractStudy, Row, six_digits
+from icgd.reproductions.stopwatch import Stopwatch
 from icgd.training.averaged import AveragedTask
 from icgd.training.covariates import PAPER_SPECTRUM, Ellipsoid
 from icgd.training.labels import AbstractLabels, KernelProcess, LinearFunctions
@@ -61,6 +61,9 @@ MOST_MOVED = {"exp": 0.1}
 
 MOST_ATTEMPTS = 4
 
+CHECKPOINT_EVERY = 50
+"""Steps between two checkpoints: an interruption costs a second or two of the laptop presets."""
+
 FIRST_MOVE = 0.1
 """The first standard deviation of A's entries, in units: a layer hardly moves the inputs."""
 
@@ -83,6 +86,19 @@ class Budget:
     n_rows: int = 40
     """The number of points of a curve over the training."""
 
+    @property
+    def columns(self) -> Row:
+        """What decides the outcome, but for the learning rate, which training may halve."""
+        return {
+            "n_steps": self.n_steps,
+            "batch_size": self.batch_size,
+            "n_test": self.n_test,
+            "resample_every": self.resample_every,
+            "averages_labels": self.averages_labels,
+            "logarithmic": self.logarithmic,
+            "clip_norm": self.clip_norm,
+        }
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -93,11 +109,12 @@ class Outcome:
     learning_rate: float
     """The budget's learning rate, halved each time that training overflowed."""
     seconds: float
+    """The time of all attempts, and of all legs of an interrupted training."""
     curve: tuple[dict[str, float], ...]
 
     @property
     def columns(self) -> Row:
-        """The last columns of the rows of all figures."""
+        """The columns of the outcome in the rows of all figures."""
         return {
             "test_loss": six_digits(self.test_loss),
             "bayes_loss": six_digits(max(self.bayes_loss, 0.0)),
@@ -109,7 +126,10 @@ class Outcome:
 @final
 @dataclass(frozen=True)
 class Study(AbstractStudy[Outcome]):
-    """One model: the kernel of its labels, the kernel of each head, its sizes, its seed."""
+    """One model: the kernel of its labels, the kernel of each head, its sizes, its seed.
+
+    `panel` is the letter of the panel that shows it.
+    """
 
     labels: str
     attention: tuple[str, ...]
@@ -118,6 +138,20 @@ class Study(AbstractStudy[Outcome]):
     transforms_covariates: bool
     seed: int
     budget: Budget
+    panel: str = ""
+
+    @property
+    def columns(self) -> Row:
+        """The first columns of the rows of all figures."""
+        return {
+            "panel": self.panel,
+            "labels": self.labels,
+            "attention": " + ".join(self.attention),
+            "n_examples": self.n_examples,
+            "n_layers": self.n_layers,
+            "transforms_covariates": self.transforms_covariates,
+            "seed": self.seed,
+        }
 
     @property
     def covariates(self) -> Ellipsoid:
@@ -147,6 +181,7 @@ class Study(AbstractStudy[Outcome]):
             resample_every=budget.resample_every,
             seed=self.seed,
             log_every=max(1, budget.n_steps // budget.n_rows),
+            checkpoint_every=CHECKPOINT_EVERY,
         )
 
     def train(self, folder: Path | None = None) -> Outcome:
@@ -161,18 +196,19 @@ def train_once(study: Study, folder: Path | None = None) -> Outcome:
 
     If training overflows, it begins again with half the learning rate.
     """
+    stopwatch = Stopwatch(folder)
     for attempt in range(MOST_ATTEMPTS - 1):
         try:
-            return _train(study, folder and folder / f"attempt-{attempt}")
+            return _train(study, folder and folder / f"attempt-{attempt}", stopwatch)
         except TrainingError:
             budget = replace(study.budget, learning_rate=study.budget.learning_rate / 2)
             study = replace(study, budget=budget)
-    return _train(study, folder and folder / "last-attempt")
+    return _train(study, folder and folder / "last-attempt", stopwatch)
 
 
-def _train(study: Study, folder: Path | None) -> Outcome:
-    start, budget = perf_counter(), study.budget
-    model, covariance = first_model(study), study.covariates.covariance
+def _train(study: Study, folder: Path | None, stopwatch: Stopwatch) -> Outcome:
+    budget, covariance = study.budget, study.covariates.covariance
+    model = first_model(study)
     averaged = AveragedTask(study.task, budget.logarithmic)
     log = train(
         model,
@@ -180,6 +216,7 @@ def _train(study: Study, folder: Path | None) -> Outcome:
         study.settings,
         folder=folder,
         measure=lambda _: distances_to_identity(model, covariance),
+        on_progress=lambda *_: stopwatch.keep(),
     )
     test = averaged.sample(budget.n_test, seed=study.seed, index=TEST_INDEX)
     with torch.no_grad():
@@ -188,7 +225,7 @@ def _train(study: Study, folder: Path | None) -> Outcome:
         test_loss=loss,
         bayes_loss=averaged.bayes_loss(test),
         learning_rate=budget.learning_rate,
-        seconds=perf_counter() - start,
+        seconds=stopwatch.seconds,
         curve=log.rows,
     )
 
