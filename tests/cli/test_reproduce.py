@@ -6,7 +6,8 @@ from tests.cli.files import listing
 def test_the_list_names_every_figure_and_its_place(command):
     outcome = command("reproduce", "--list", "--json")
     listed = json.loads(outcome.stdout)
-    names = [*(f"cheng-fig{n}" for n in range(1, 7)), "wang-resources", "cot-cost"]
+    figures = [f"cheng-fig{n}" for n in range(1, 7)]
+    names = [*figures, "cheng-losses", "cheng-curvature", "wang-resources", "cot-cost"]
     assert [entry["figure"] for entry in listed] == names
     assert listed[3]["where"] == "Figure 4, App. D"
     table = command("reproduce", "--list").stdout

@@ -1,9 +1,11 @@
 """Which models the figures of losses train, and what their table and picture say."""
 
+from dataclasses import replace
+
 import pytest
 
 from icgd.reproductions import plotting
-from icgd.reproductions.cheng_loss import FIGURE_1, FIGURE_2, FIGURE_4, SMALLEST_LOSS
+from icgd.reproductions.cheng_loss import FIGURE_1, FIGURE_2, FIGURE_4, LOSSES, SMALLEST_LOSS
 from icgd.reproductions.cheng_training import Outcome
 
 
@@ -52,6 +54,16 @@ def test_all_models_of_a_panel_learn_from_the_same_loss():
         for run in figure.studies("laptop", seed=0):
             assert run.budget.logarithmic == (run.panel not in plain)
         assert not any(run.budget.logarithmic for run in figure.studies("paper", seed=0))
+
+
+def test_the_control_trains_every_panel_of_figure_1_on_the_other_loss():
+    ours, theirs = (
+        {(run.panel, run.labels, run.attention): run.budget for run in figure.studies("laptop", 0)}
+        for figure in (LOSSES, FIGURE_1)
+    )
+    assert ours.keys() == theirs.keys()
+    for place, budget in ours.items():
+        assert budget == replace(theirs[place], logarithmic=not theirs[place].logarithmic)
 
 
 def test_a_row_has_the_place_the_outcome_and_every_setting_of_a_model():

@@ -237,3 +237,16 @@ FIGURE_4 = LossFigure(
     ),
     sizes=LAYERS,
 )
+
+LOSSES = LossFigure(
+    name="cheng-losses",
+    place="a control of Figure 1",
+    shows="Figure 1, each panel trained on the other loss",
+    laptop_time="5 minutes",
+    panels=tuple(replace(panel, logarithmic=not panel.logarithmic) for panel in FIGURE_1.panels),
+    sizes={
+        "smoke": Sizes((2, 3), SMOKE),
+        "laptop": Sizes((6, 14), LAPTOP),
+        "paper": Sizes((2, 4, 6, 8, 10, 12, 14), replace(PAPER, averages_labels=True)),
+    },
+)

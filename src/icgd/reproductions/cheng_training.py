@@ -154,20 +154,8 @@ class Study(AbstractStudy[Outcome]):
         }
 
     @property
-    def covariates(self) -> Ellipsoid:
-        return Ellipsoid.of_seed(self.seed)
-
-    @property
     def task(self) -> InContextTask:
-        return InContextTask(self.covariates, self._labels, self.n_examples)
-
-    @property
-    def _labels(self) -> AbstractLabels:
-        """The law of the labels; for the linear kernel a random direction, drawn faster."""
-        whitening = self.covariates.whitening
-        if self.labels == "linear":
-            return LinearFunctions(whitening)
-        return KernelProcess(KernelMachine(INPUT_WIDTH, LABELS[self.labels]), whitening)
+        return task_of(self.labels, self.n_examples, self.seed)
 
     @property
     def settings(self) -> Settings:
@@ -191,6 +179,19 @@ class Study(AbstractStudy[Outcome]):
         return Outcome(**{**data, "curve": tuple(data["curve"])})
 
 
+def task_of(labels: str, n_examples: int, seed: int) -> InContextTask:
+    """Tasks on the seed's ellipsoid, whose labels have the kernel of this name."""
+    inputs = Ellipsoid.of_seed(seed)
+    return InContextTask(inputs, _law(labels, inputs.whitening), n_examples)
+
+
+def _law(labels: str, whitening: Tensor) -> AbstractLabels:
+    """The law of the labels; for the linear kernel a random direction, drawn faster."""
+    if labels == "linear":
+        return LinearFunctions(whitening)
+    return KernelProcess(KernelMachine(INPUT_WIDTH, LABELS[labels]), whitening)
+
+
 def train_once(study: Study, folder: Path | None = None) -> Outcome:
     """Train the model; with a `folder`, continue where training was interrupted.
 
@@ -207,15 +208,14 @@ def train_once(study: Study, folder: Path | None = None) -> Outcome:
 
 
 def _train(study: Study, folder: Path | None, stopwatch: Stopwatch) -> Outcome:
-    budget, covariance = study.budget, study.covariates.covariance
-    model = first_model(study)
-    averaged = AveragedTask(study.task, budget.logarithmic)
+    budget, task, model = study.budget, study.task, first_model(study)
+    averaged = AveragedTask(task, budget.logarithmic)
     log = train(
         model,
-        averaged if budget.averages_labels else study.task,
+        averaged if budget.averages_labels else task,
         study.settings,
         folder=folder,
-        measure=lambda _: distances_to_identity(model, covariance),
+        measure=lambda _: distances_to_identity(model, task.covariates.covariance),
         on_progress=lambda *_: stopwatch.keep(),
     )
     test = averaged.sample(budget.n_test, seed=study.seed, index=TEST_INDEX)

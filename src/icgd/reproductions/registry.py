@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from icgd.errors import UnknownNameError
-from icgd.reproductions import cheng_loss, cheng_matrices, cot_cost, wang_resources
+from icgd.reproductions import cheng_curvature, cheng_loss, cheng_matrices, cot_cost, wang_resources
 from icgd.reproductions.reproduction import AbstractReproduction
 
 REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
@@ -17,6 +17,8 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         cheng_loss.FIGURE_4,
         cheng_matrices.FIGURE_5,
         cheng_matrices.FIGURE_6,
+        cheng_loss.LOSSES,
+        cheng_curvature.CURVATURE,
         wang_resources.RESOURCES,
         cot_cost.COST,
     )
