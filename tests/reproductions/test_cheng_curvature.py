@@ -14,7 +14,7 @@ def outcome(study):
     low = -0.002 if study.attention == "linear" else 0.5
     values = {"antisymmetric": (low + study.seed / 100, 1.0), "symmetric": (0.25, 2.0)}
     errors = dict.fromkeys(values, (0.003, 0.1))
-    return Outcome(0.75, 1e-7, values, errors, 2.0)
+    return Outcome(0.75, values, errors, 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_eigenvalues_are_those_of_the_mean_with_the_directions_of_the_first_half
 def test_a_study_gives_an_outcome_that_json_can_hold():
     study = CURVATURE.studies("smoke", seed=0)[1]
     found = study.train()
-    assert found.largest_derivative < 1e-3
+    assert 0 < found.family_loss < 1
     assert [len(values) for values in found.curvatures.values()] == [3, 3]
     assert study.outcome_of(json.loads(json.dumps(asdict(found)))) == found
     again = study.train()
@@ -88,10 +88,9 @@ def test_a_row_has_the_place_the_outcome_and_every_setting(rows):
         "curvature": -0.002,
         "error": 0.003,
         "family_loss": 0.75,
-        "largest_derivative": 1e-7,
         "seconds": 2.0,
         "n_fit": 1000,
-        "n_batches": 12,
+        "n_batches": 8,
         "batch_size": 500,
         "tilt": 0.05,
     }

@@ -61,13 +61,14 @@ def test_one_layer_of_linear_attention_settles_at_the_best_step():
     task = AveragedTask(InContextTask(INPUTS, law, 6))
     batch = task.sample(50, seed=0, index=0)
     model = family_model("linear", INPUTS, 1, 0.1, transforms_covariates=False)
-    assert settle(model, task, batch) < 1e-6
+    loss = settle(model, task, batch)
     x = batch.x @ INPUTS.whitening
     examples, query = x[:, :-1], x[:, -1:]
     read = query @ examples.mT @ examples  # a step s predicts s <read, theta>
     best = (read * query).sum() / read.square().sum()
     step = -model.r[0, 0] * tilted_parts(model)[0].multiples[0]
     assert step.item() == pytest.approx(best.item(), rel=1e-5)
+    assert loss == pytest.approx((best * read - query).square().sum().item() / 50, rel=1e-9)
 
 
 def test_curvatures_are_those_of_differences_of_the_loss():

@@ -55,7 +55,7 @@ class Budget:
 
 BUDGETS = {
     "smoke": Budget(n_fit=4, n_batches=4, batch_size=4, n_seeds=1),
-    "laptop": Budget(n_fit=1000, n_batches=12, batch_size=500, n_seeds=3),
+    "laptop": Budget(n_fit=1000, n_batches=8, batch_size=500, n_seeds=3),
     "paper": Budget(n_fit=4000, n_batches=100, batch_size=2000, n_seeds=3),
 }
 """The paper measures no curvature; its preset is the one with small sampling errors."""
@@ -67,8 +67,6 @@ class Outcome:
 
     family_loss: float
     """The loss at the family's best point, on the tasks that it was found on."""
-    largest_derivative: float
-    """Of log loss there, by the numbers that the family is made of."""
     curvatures: dict[str, tuple[float, ...]]
     errors: dict[str, tuple[float, ...]]
     seconds: float
@@ -96,15 +94,13 @@ class Study(AbstractStudy[Outcome]):
             self.attention, task.task.covariates, N_LAYERS, step, transforms_covariates=moves
         )
         first = task.sample(self.budget.n_fit, seed=self.seed, index=0)
-        derivative = settle(model, task, first)
+        loss = settle(model, task, first)
         measured = []
         for index in range(1, self.budget.n_batches + 1):
             batch = task.sample(self.budget.batch_size, seed=self.seed, index=index)
             measured.append(curvatures(model, task, batch, self.seed, index))
         values, errors = smallest_first(torch.stack(measured))
-        with torch.no_grad():
-            loss = float(task.mean_loss(model, first))
-        return Outcome(loss, derivative, values, errors, stopwatch.seconds)
+        return Outcome(loss, values, errors, stopwatch.seconds)
 
     def outcome_of(self, data: Mapping[str, Any]) -> Outcome:
         tables = {name: data[name] for name in ("curvatures", "errors")}
@@ -195,7 +191,6 @@ def _row(study: Study, outcome: Outcome, kind: str, place: int) -> Row:
         "curvature": six_digits(outcome.curvatures[kind][place]),
         "error": six_digits(outcome.errors[kind][place]),
         "family_loss": six_digits(outcome.family_loss),
-        "largest_derivative": six_digits(outcome.largest_derivative),
         "seconds": round(outcome.seconds, 1),
         "n_fit": study.budget.n_fit,
         "n_batches": study.budget.n_batches,
