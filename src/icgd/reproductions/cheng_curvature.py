@@ -1,11 +1,11 @@
 r"""Why some matrices of Figures 5 and 6 do not converge: how the loss bends off the family.
 
 At the family's best point the slope off the family is 0, by Theorems 4.5 and 4.6. Whether training
-ends there depends on the curvature: of log loss, which is what the figures' training makes small,
-by the tilt t of a matrix, which is its distance to the multiples of I. A curvature of c means that
-a distance of t costs about c t^2 / 2 of the loss. The smallest curvature decides, over all
-mixtures of the layers. Its direction comes from half of the batches, and its value from the other
-half, which keeps it from being smaller by chance.
+ends there depends on the curvature: the second derivative of the loss by the tilt t of a matrix,
+which is its distance to the multiples of I, over the loss. A curvature of c means that a distance
+of t adds about c t^2 / 2 of the loss. The smallest curvature decides, over all mixtures of the
+layers. Its direction comes from half of the batches, and its value from the other half, which keeps
+it from being smaller by chance.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class CurvatureFigure(AbstractReproduction[Study, Outcome]):
         for (panel, moves), ax in zip(PANELS.items(), axes, strict=True):
             _draw(ax, [row for row in rows if row["panel"] == panel and row["number"] == 0])
             title = f"({panel}) A {'free' if moves else '= 0'}"
-            plotting.describe(ax, title, "labels, attention", "smallest curvature of log loss")
+            plotting.describe(ax, title, "labels, attention", "smallest curvature over the loss")
         plotting.legend(figure, [(f"{kind} tilts", COLOURS[kind]) for kind in KINDS])
         return figure
 
@@ -229,6 +229,6 @@ def _draw(ax: Axes, rows: Sequence[Row]) -> None:
 CURVATURE = CurvatureFigure(
     name="cheng-curvature",
     place="Figures 5 and 6, App. H",
-    shows="curvature of log loss off the predicted family",
+    shows="curvature of the loss off the predicted family",
     laptop_time="10 minutes",
 )

@@ -69,7 +69,7 @@ class Panel:
     @property
     def title(self) -> str:
         value = "A free" if self.transforms_covariates else "A = 0"
-        return f"({self.letter}) {self.labels} labels, {self.attention}, {value}"
+        return f"({self.letter}) {self.attention} on {self.labels} labels, {value}"
 
 
 @final

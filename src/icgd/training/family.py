@@ -38,7 +38,7 @@ HOMOGENEOUS = ("linear", "relu")
 """Kernels for which a multiple of B is a multiple of A and r, and so has nothing to find."""
 
 Curvatures = Float[Tensor, "kind matrix matrix"]
-"""The second derivatives of log loss by the tilts of two matrices, for each kind."""
+"""The second derivatives of the loss by the tilts of two matrices, over the loss, for each kind."""
 
 
 class Tilted(nn.Module):
@@ -146,7 +146,7 @@ def random_directions(width: int, seed: int, index: int) -> Float[Tensor, "kind 
 def curvatures(
     model: KernelTransformer, task: AveragedTask, batch: AveragedBatch, seed: int, index: int
 ) -> Curvatures:
-    """The curvatures of log loss on a batch, along random directions.
+    """The curvatures of the loss on a batch, over the loss, along random directions.
 
     They are differences of slopes, because relu attention has kinks, which a second derivative of
     a sample misses.
@@ -154,7 +154,9 @@ def curvatures(
     directions = random_directions(model.input_width, seed, index)
     for part in tilted_parts(model):
         part.directions.copy_(directions)
-    return torch.stack([_of_kind(model, task, batch, kind) for kind in range(len(KINDS))])
+    found = torch.stack([_of_kind(model, task, batch, kind) for kind in range(len(KINDS))])
+    with torch.no_grad():
+        return found / task.mean_loss(model, batch)
 
 
 def _of_kind(
@@ -191,7 +193,7 @@ def _with_tilt(place: Tensor, size: float, measure: Callable[[], Tensor]) -> Ten
 def _slopes(
     model: KernelTransformer, task: AveragedTask, batch: AveragedBatch, kind: int
 ) -> Tensor:
-    """The derivatives of log loss by all tilts of this kind."""
+    """The derivatives of the loss by all tilts of this kind."""
     tilts = [part.tilts for part in tilted_parts(model)]
-    slopes = torch.autograd.grad(task.mean_loss(model, batch).log(), tilts)
+    slopes = torch.autograd.grad(task.mean_loss(model, batch), tilts)
     return torch.cat([slopes[0][kind], *(slope[kind, :-1] for slope in slopes[1:])])
