@@ -92,7 +92,7 @@ def test_a_row_has_the_place_the_outcome_and_every_setting(rows):
         "n_fit": 1000,
         "n_batches": 8,
         "batch_size": 500,
-        "tilt": 0.05,
+        "tilt": 0.002,
     }
 
 

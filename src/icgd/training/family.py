@@ -29,8 +29,8 @@ from icgd.training.tasks import generator_of
 KINDS = ("antisymmetric", "symmetric")
 """The two kinds of tilts; their order is that of all tensors here."""
 
-TILT = 0.05
-"""Slopes are compared at tilts of this size: half the distance that counts as converged."""
+TILT = 0.002
+"""Slopes are compared at tilts of this size: large enough to meet the kinks of relu attention."""
 
 MOST_ITERATIONS = 200
 
