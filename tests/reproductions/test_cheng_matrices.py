@@ -26,7 +26,7 @@ def test_three_layers_read_30_examples():
         runs = figure.studies("laptop", seed=2)
         assert {(run.n_layers, run.n_examples) for run in runs} == {(3, 30)}
         assert {run.transforms_covariates for run in runs} == free
-        assert {run.seed for run in runs} == {2, 3}
+        assert {run.seed for run in runs} == {2, 3, 4}
     assert {(run.labels, run.attention) for run in FIGURE_3.studies("paper", 0)} == {
         ("exp", ("softmax",))
     }
@@ -41,6 +41,17 @@ def test_panels_have_a_row_for_each_attention():
         ("linear", "relu"),
     ]
     assert len(set(pairs)) == 9
+    assert "".join(panel.letter for panel in FIGURE_6.panels) == "abcdefghi"
+
+
+def test_a_row_has_the_place_the_outcome_and_every_setting_of_a_model():
+    row = rows_of(FIGURE_3, last=0.04)[-1]
+    assert (row["panel"], row["step"], row["A_1"], row["test_loss"]) == ("b", 9, 0.04, 0.5)
+    settings = FIGURE_3.studies("smoke", seed=0)[-1].budget
+    columns = ("n_steps", "batch_size", "n_test", "resample_every", "averages_labels")
+    for name in (*columns, "logarithmic", "clip_norm"):
+        assert row[name] == getattr(settings, name)
+    assert row["n_steps"] == 10
 
 
 def test_the_summary_says_whether_all_matrices_are_close():

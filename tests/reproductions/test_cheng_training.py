@@ -16,6 +16,9 @@ from icgd.reproductions.cheng_training import (
     train_once,
     unit,
 )
+from icgd.training.similarity import distances_to_identity
+
+TRAINING = import_module("icgd.reproductions.cheng_training")
 
 BUDGET = Budget(n_steps=3, batch_size=4, n_test=6, n_seeds=1, n_rows=1)
 STUDY = Study("exp", ("softmax",), 4, 3, transforms_covariates=True, seed=0, budget=BUDGET)
@@ -65,8 +68,7 @@ def test_drawn_labels_give_another_path_to_the_same_test():
 
 
 def test_a_run_that_overflows_is_begun_again_more_slowly(monkeypatch, tmp_path):
-    module = import_module("icgd.reproductions.cheng_training")
-    real, rates = module.train, []
+    real, rates = TRAINING.train, []
 
     def overflowing(model, task, settings, **options):
         rates.append(settings.learning_rate)
@@ -74,7 +76,7 @@ def test_a_run_that_overflows_is_begun_again_more_slowly(monkeypatch, tmp_path):
             raise TrainingError.diverged("loss", float("nan"), 1)
         return real(model, task, settings, **options)
 
-    monkeypatch.setattr(module, "train", overflowing)
+    monkeypatch.setattr(TRAINING, "train", overflowing)
     failures = 2
     assert train_once(STUDY, tmp_path).learning_rate == 0.005
     assert rates == [0.02, 0.01, 0.005]
@@ -82,3 +84,48 @@ def test_a_run_that_overflows_is_begun_again_more_slowly(monkeypatch, tmp_path):
     with pytest.raises(TrainingError, match="The loss is nan at step 1"):
         train_once(STUDY)
     assert rates[3:] == [0.02, 0.01, 0.005, 0.0025]
+
+
+class Killed(BaseException):
+    """A stop that no code may catch."""
+
+
+def killed_at(step, real):
+    """A loop that is stopped after so many steps."""
+
+    def train(model, task, settings, *, on_step, **options):
+        def stopping(done, total, loss):
+            on_step(done, total, loss)
+            if done == step:
+                raise Killed
+
+        return real(model, task, settings, on_step=stopping, **options)
+
+    return train
+
+
+def test_a_model_that_was_stopped_goes_on_from_within(monkeypatch, tmp_path):
+    study = replace(STUDY, budget=replace(BUDGET, n_steps=7, n_rows=7))
+    whole = train_once(study)
+    real = TRAINING.train
+    monkeypatch.setattr(TRAINING, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(TRAINING, "train", killed_at(5, real))
+    with pytest.raises(Killed):
+        train_once(study, tmp_path)
+    monkeypatch.setattr(TRAINING, "train", real)
+    measured = []
+    monkeypatch.setattr(
+        TRAINING,
+        "distances_to_identity",
+        lambda *given: measured.append(1) or distances_to_identity(*given),
+    )
+    again = train_once(study, tmp_path)
+    assert (again.test_loss, again.curve) == (whole.test_loss, whole.curve)
+    assert len(measured) == 4  # steps 4 to 7; the others are in the checkpoint
+
+
+def test_the_seconds_are_those_of_all_legs(tmp_path):
+    (tmp_path / "seconds.json").write_text("1000.0")
+    outcome = train_once(STUDY, tmp_path)
+    assert 1000 < outcome.seconds < 1100
+    assert outcome.columns["seconds"] == round(outcome.seconds, 1)

@@ -8,7 +8,7 @@ training. Labels have one of three kernels, attention is of one of three kinds, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import final
 
@@ -33,7 +33,7 @@ CLOSE = 0.1
 BUDGETS = {
     "smoke": Budget(n_steps=4, batch_size=4, n_test=8, n_seeds=1, n_rows=2),
     "laptop": Budget(
-        1000, 200, 2000, n_seeds=2, learning_rate=0.1, resample_every=5, logarithmic=True
+        1000, 200, 2000, n_seeds=3, learning_rate=0.1, resample_every=5, logarithmic=True
     ),
     "paper": Budget(
         n_steps=20_000,
@@ -56,14 +56,12 @@ NAMES = {f"BC_{layer}": f"$B_{layer}^T C_{layer}$" for layer in range(3)}
 NAMES |= {f"A_{layer}": f"$A_{layer}$" for layer in range(2)}
 """The matrices; each S B^T C S is called by what training changes."""
 
-PANEL = ("labels", "attention", "transforms_covariates")
-"""Columns of the rows, and fields of a panel."""
-
 
 @dataclass(frozen=True)
 class Panel:
     """Labels of one kernel, attention of another, with A = 0 or free."""
 
+    letter: str
     labels: str
     attention: str
     transforms_covariates: bool
@@ -71,7 +69,7 @@ class Panel:
     @property
     def title(self) -> str:
         value = "A free" if self.transforms_covariates else "A = 0"
-        return f"{self.labels} labels, {self.attention} attention, {value}"
+        return f"({self.letter}) {self.attention} on {self.labels} labels, {value}"
 
 
 @final
@@ -95,6 +93,7 @@ class MatrixFigure(AbstractReproduction[Study, Outcome]):
                 transforms_covariates=panel.transforms_covariates,
                 seed=seed + offset,
                 budget=longer if panel.transforms_covariates else budget,
+                panel=panel.letter,
             )
             for panel, offset in product(self.panels, range(budget.n_seeds))
         ]
@@ -111,7 +110,7 @@ class MatrixFigure(AbstractReproduction[Study, Outcome]):
         """The last distances of each model, and whether all of them are near I."""
         names = _present(rows)
         found = []
-        for *_, row in groups(rows, *PANEL, "seed").values():
+        for *_, row in groups(rows, "panel", "seed").values():
             values = [row[name] for name in names]
             texts = ["" if value is None else f"{value:.3f}" for value in values]
             far = max(float(value) for value in values if value is not None)
@@ -124,9 +123,9 @@ class MatrixFigure(AbstractReproduction[Study, Outcome]):
     def picture(self, rows: Sequence[Row]) -> Figure:
         """Panels in rows, all with the same range of distances."""
         figure, axes = plotting.new_panels(len(self.panels), self.n_columns, 4.3, 3.1)
-        by_panel = groups(rows, *PANEL)
+        by_panel = groups(rows, "panel")
         for panel, ax in zip(self.panels, axes, strict=True):
-            _draw(ax, panel, by_panel[astuple(panel)])
+            _draw(ax, panel, by_panel[panel.letter,])
         plotting.legend(figure, [(NAMES[name], COLOURS[name]) for name in _present(rows)])
         return figure
 
@@ -140,15 +139,8 @@ def _row(study: Study, outcome: Outcome, measured: dict[str, float]) -> Row:
     distances: Row = {
         name: six_digits(measured[name]) if name in measured else None for name in NAMES
     }
-    return {
-        "labels": study.labels,
-        "attention": study.attention[0],
-        "transforms_covariates": study.transforms_covariates,
-        "seed": study.seed,
-        "step": int(measured["step"]),
-        **distances,
-        **outcome.columns,
-    }
+    at_step: Row = {"step": int(measured["step"])}
+    return study.columns | at_step | distances | outcome.columns | study.budget.columns
 
 
 def _draw(ax: Axes, panel: Panel, rows: list[Row]) -> None:
@@ -168,7 +160,10 @@ def _draw(ax: Axes, panel: Panel, rows: list[Row]) -> None:
 def _nine(transforms_covariates: bool) -> tuple[Panel, ...]:
     """A row for each attention, a column for each kernel of the labels."""
     pairs = product(("linear", "relu", "softmax"), ("linear", "relu", "exp"))
-    return tuple(Panel(labels, attention, transforms_covariates) for attention, labels in pairs)
+    return tuple(
+        Panel(letter, labels, attention, transforms_covariates)
+        for letter, (attention, labels) in zip("abcdefghi", pairs, strict=True)
+    )
 
 
 FIGURE_3 = MatrixFigure(
@@ -176,7 +171,7 @@ FIGURE_3 = MatrixFigure(
     place="Figure 3, Section 4.5",
     shows="dist(M, I) over training; exp labels, softmax attention",
     laptop_time="3 minutes",
-    panels=(Panel("exp", "softmax", False), Panel("exp", "softmax", True)),
+    panels=(Panel("a", "exp", "softmax", False), Panel("b", "exp", "softmax", True)),
     n_columns=2,
 )
 FIGURE_5 = MatrixFigure(

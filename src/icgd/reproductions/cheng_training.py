@@ -14,15 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from time import perf_counter
 from typing import Any, final
 
 import torch
+from torch import Tensor
 
 from icgd.errors import TrainingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows
 from icgd.reproductions.estimates import timed_step
 from icgd.reproductions.reproduction import AbstractStudy, Conduct, Row, six_digits
+from icgd.reproductions.stopwatch import Stopwatch
 from icgd.training.averaged import AveragedTask
 from icgd.training.covariates import PAPER_SPECTRUM, Ellipsoid
 from icgd.training.labels import AbstractLabels, KernelProcess, LinearFunctions
@@ -62,6 +63,9 @@ MOST_MOVED = {"exp": 0.1}
 
 MOST_ATTEMPTS = 4
 
+CHECKPOINT_EVERY = 50
+"""Steps between two checkpoints: an interruption costs a second or two of the laptop presets."""
+
 FIRST_MOVE = 0.1
 """The first standard deviation of A's entries, in units: a layer hardly moves the inputs."""
 
@@ -84,6 +88,19 @@ class Budget:
     n_rows: int = 40
     """The number of points of a curve over the training."""
 
+    @property
+    def columns(self) -> Row:
+        """What decides the outcome, but for the learning rate, which training may halve."""
+        return {
+            "n_steps": self.n_steps,
+            "batch_size": self.batch_size,
+            "n_test": self.n_test,
+            "resample_every": self.resample_every,
+            "averages_labels": self.averages_labels,
+            "logarithmic": self.logarithmic,
+            "clip_norm": self.clip_norm,
+        }
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -94,11 +111,12 @@ class Outcome:
     learning_rate: float
     """The budget's learning rate, halved each time that training overflowed."""
     seconds: float
+    """The time of all attempts, and of all legs of an interrupted training."""
     curve: tuple[dict[str, float], ...]
 
     @property
     def columns(self) -> Row:
-        """The last columns of the rows of all figures."""
+        """The columns of the outcome in the rows of all figures."""
         return {
             "test_loss": six_digits(self.test_loss),
             "bayes_loss": six_digits(max(self.bayes_loss, 0.0)),
@@ -110,7 +128,10 @@ class Outcome:
 @final
 @dataclass(frozen=True)
 class Study(AbstractStudy[Outcome]):
-    """One model: the kernel of its labels, the kernel of each head, its sizes, its seed."""
+    """One model: the kernel of its labels, the kernel of each head, its sizes, its seed.
+
+    `panel` is the letter of the panel that shows it.
+    """
 
     labels: str
     attention: tuple[str, ...]
@@ -119,22 +140,24 @@ class Study(AbstractStudy[Outcome]):
     transforms_covariates: bool
     seed: int
     budget: Budget
+    panel: str = ""
 
     @property
-    def covariates(self) -> Ellipsoid:
-        return Ellipsoid.of_seed(self.seed)
+    def columns(self) -> Row:
+        """The first columns of the rows of all figures."""
+        return {
+            "panel": self.panel,
+            "labels": self.labels,
+            "attention": " + ".join(self.attention),
+            "n_examples": self.n_examples,
+            "n_layers": self.n_layers,
+            "transforms_covariates": self.transforms_covariates,
+            "seed": self.seed,
+        }
 
     @property
     def task(self) -> InContextTask:
-        return InContextTask(self.covariates, self._labels, self.n_examples)
-
-    @property
-    def _labels(self) -> AbstractLabels:
-        """The law of the labels; for the linear kernel a random direction, drawn faster."""
-        whitening = self.covariates.whitening
-        if self.labels == "linear":
-            return LinearFunctions(whitening)
-        return KernelProcess(KernelMachine(INPUT_WIDTH, LABELS[self.labels]), whitening)
+        return task_of(self.labels, self.n_examples, self.seed)
 
     @property
     def settings(self) -> Settings:
@@ -148,6 +171,7 @@ class Study(AbstractStudy[Outcome]):
             resample_every=budget.resample_every,
             seed=self.seed,
             log_every=max(1, budget.n_steps // budget.n_rows),
+            checkpoint_every=CHECKPOINT_EVERY,
         )
 
     @property
@@ -179,6 +203,19 @@ class Study(AbstractStudy[Outcome]):
         return Outcome(**{**data, "curve": tuple(data["curve"])})
 
 
+def task_of(labels: str, n_examples: int, seed: int) -> InContextTask:
+    """Tasks on the seed's ellipsoid, whose labels have the kernel of this name."""
+    inputs = Ellipsoid.of_seed(seed)
+    return InContextTask(inputs, _law(labels, inputs.whitening), n_examples)
+
+
+def _law(labels: str, whitening: Tensor) -> AbstractLabels:
+    """The law of the labels; for the linear kernel a random direction, drawn faster."""
+    if labels == "linear":
+        return LinearFunctions(whitening)
+    return KernelProcess(KernelMachine(INPUT_WIDTH, LABELS[labels]), whitening)
+
+
 def train_once(
     study: Study,
     folder: Path | None = None,
@@ -188,26 +225,32 @@ def train_once(
 
     If training overflows, it begins again with half the learning rate.
     """
+    stopwatch = Stopwatch(folder)
     for attempt in range(MOST_ATTEMPTS - 1):
         try:
-            return _train(study, folder and folder / f"attempt-{attempt}", conduct)
+            return _train(study, folder and folder / f"attempt-{attempt}", conduct, stopwatch)
         except TrainingError:
             budget = replace(study.budget, learning_rate=study.budget.learning_rate / 2)
             study = replace(study, budget=budget)
-    return _train(study, folder and folder / "last-attempt", conduct)
+    return _train(study, folder and folder / "last-attempt", conduct, stopwatch)
 
 
-def _train(study: Study, folder: Path | None, conduct: Conduct) -> Outcome:
-    start, budget = perf_counter(), study.budget
-    model, covariance = first_model(study), study.covariates.covariance
-    averaged = AveragedTask(study.task, budget.logarithmic)
+def _train(study: Study, folder: Path | None, conduct: Conduct, stopwatch: Stopwatch) -> Outcome:
+    budget, task, model = study.budget, study.task, first_model(study)
+    averaged = AveragedTask(task, budget.logarithmic)
+
+    def on_step(step: int, n_steps: int, loss: float) -> None:
+        stopwatch.keep()
+        if conduct.on_step:
+            conduct.on_step(step, n_steps, loss)
+
     log = train(
         model,
         study.learnt_task,
         replace(study.settings, device=conduct.device),
         folder=folder,
-        measure=lambda _: distances_to_identity(model, covariance),
-        on_step=conduct.on_step,
+        measure=lambda _: distances_to_identity(model, task.covariates.covariance),
+        on_step=on_step,
     )
     test = averaged.sample(budget.n_test, seed=study.seed, index=TEST_INDEX)
     with torch.no_grad():
@@ -216,7 +259,7 @@ def _train(study: Study, folder: Path | None, conduct: Conduct) -> Outcome:
         test_loss=loss,
         bayes_loss=averaged.bayes_loss(test),
         learning_rate=budget.learning_rate,
-        seconds=perf_counter() - start,
+        seconds=stopwatch.seconds,
         curve=log.rows,
     )
 

@@ -137,7 +137,7 @@ class Study(AbstractStudy[Outcome]):
             learnt,
             task,
             KernelMachine(INPUT_WIDTH, LABELS[self.kernel]),
-            self.model.covariates.whitening,
+            self.model.task.covariates.whitening,
             n_tasks=self.budget.n_test,
             seed=TEST_SEED + self.seed,
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 from icgd.errors import UnknownNameError
 from icgd.reproductions import (
+    cheng_curvature,
     cheng_loss,
     cheng_matrices,
     cot_cost,
@@ -25,6 +26,8 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         cheng_loss.FIGURE_4,
         cheng_matrices.FIGURE_5,
         cheng_matrices.FIGURE_6,
+        cheng_loss.LOSSES,
+        cheng_curvature.CURVATURE,
         wang_resources.RESOURCES,
         wang_in_context.IN_CONTEXT,
         wang_rates.RATES,

@@ -23,7 +23,6 @@ from datetime import UTC, datetime
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Generic
 
 import numpy as np
@@ -35,6 +34,7 @@ from icgd.reproductions import plotting
 from icgd.reproductions.partial import (
     Job,
     OnStanding,
+    Standing,
     carry_out,
     claim,
     clear,
@@ -42,6 +42,7 @@ from icgd.reproductions.partial import (
     read_json,
 )
 from icgd.reproductions.reproduction import AbstractReproduction, Outcome, Row, Study, Summary
+from icgd.reproductions.stopwatch import Stopwatch
 from icgd.training.devices import device_named
 from icgd.training.lock import locked
 from icgd.training.tasks import LARGEST_SEED
@@ -167,12 +168,18 @@ def fulfil(order: Order[Study, Outcome], on_standing: OnStanding | None = None) 
 
 def _written(order: Order[Study, Outcome], on_standing: OnStanding | None) -> Reproduced:
     """Do the studies, and write what they found."""
-    start = perf_counter()
-    outcomes = carry_out(order.jobs, order.n_workers, on_standing)
+    stopwatch = Stopwatch(order.partial_folder)
+
+    def tell(standing: Standing) -> None:
+        stopwatch.keep()
+        if on_standing:
+            on_standing(standing)
+
+    outcomes = carry_out(order.jobs, order.n_workers, tell)
     rows = order.part.rows(order.studies, outcomes)
     facts = {
         **order.facts,
-        "seconds": round(perf_counter() - start, 1),
+        "seconds": round(stopwatch.seconds, 1),
         "training_seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
         "n_models": len(order.studies),
         "budgets": [asdict(x) for x in dict.fromkeys(study.budget for study in order.studies)],

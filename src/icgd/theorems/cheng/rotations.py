@@ -79,6 +79,30 @@ def equation_40(seed: int) -> Finding:
     return Finding(right=(beside("B X, C X", C),), printed=(beside("B X, B X", B),))
 
 
+def equation_58(seed: int) -> Finding:
+    """Run layers that move the inputs, and compare the labels with the product of both forms."""
+    A, B, C = 0.3 * normal(generator_of(seed, 1), 3, len(STEPS), WIDTH, WIDTH)
+    x = _points(Ellipsoid.sphere(WIDTH), seed)
+    labels, Z = hidden(wave(x)), stream(x, hidden(wave(x)))
+    inputs = []
+    for r, value, query, key in zip(STEPS, A, B, C, strict=True):
+        inputs.append(Z[:-1])
+        V = torch.block_diag(value, torch.tensor([[r]], dtype=torch.float64))
+        Z = layer(Z, V, query, key, softmax)
+
+    def beside(name: str, seen: list[Tensor]) -> Comparison:
+        M, one = mask(len(x)), torch.eye(len(x), dtype=torch.float64)
+        places = zip(STEPS, B, C, seen, strict=True)
+        factors = (one + r * M @ softmax(query @ X, key @ X) for r, query, key, X in places)
+        case = f"softmax, {len(STEPS)} layers: the labels beside the product of I + r M h({name})"
+        return agreement(case, Z[-1], labels @ reduce(torch.matmul, factors))
+
+    moved, still = inputs, inputs[:1] * len(STEPS)
+    return Finding(
+        right=(beside("B_l X_l, C_l X_l", moved),), printed=(beside("B_l X_0, C_l X_0", still),)
+    )
+
+
 def equation_43(seed: int) -> Finding:
     """Differentiate the product at rotated inputs along R, and at the inputs along both forms."""
     inputs, generator = Ellipsoid.of_seed(seed), generator_of(seed, 1)
@@ -166,4 +190,14 @@ STATEMENTS = (
         equation_43,
         correction="On the left of R stands U^T, as in the proof; (43) prints U_S^T.",
     ),
+)
+
+EQUATION_58 = Statement(
+    "cheng",
+    "Equation (58)",
+    "With A free the layers multiply the row of labels by a matrix that depends on the inputs of"
+    " every layer.",
+    "Y_{k+1} = Y_0 prod_l (I + r_l M h(B_l X_l, C_l X_l))",
+    equation_58,
+    correction="The product has the inputs X_l of each layer; (58) prints X_0, which A has moved.",
 )

@@ -164,18 +164,6 @@ def remark_f_2(seed: int) -> Finding:
     return _gauge(seed, moves=True)
 
 
-def _infimum(label: str, family: str, informal: str) -> Statement:
-    return Statement(
-        "cheng",
-        label,
-        f"On the family {family} the gradient of the in-context loss comes as near to 0 as one"
-        " likes.",
-        "inf over the family of |grad f|^2 = 0",
-        reason="It is about an infimum over an unbounded family, which no finite run can show;"
-        f" {informal} checks the step on which its proof rests.",
-    )
-
-
 THEOREM_4_5 = Statement(
     "cheng",
     "Theorem 4.5",
@@ -193,34 +181,32 @@ THEOREM_4_6 = Statement(
     theorem_4_6,
 )
 
-PROOF_OF_4_5 = (
-    _infimum("Theorem E.1", "of Theorem 4.5", "Theorem 4.5"),
-    Statement(
-        "cheng",
-        "Remark E.2",
-        "Matrices that cancel in B and C leave the predictions as they are.",
-        "f(r, B, C) = f(r, L^T B, L^-1 C)",
-        remark_e_2,
-    ),
-    Statement(
-        "cheng",
-        "Proposition E.3",
-        "On the family, with A = 0, moving B or C along any matrix changes the loss as moving it"
-        " along that matrix's part on the family.",
-        "d/dt f(B + t R) = d/dt f(B + t R~), R~ = tr(R Sigma^(1/2)) Sigma^(-1/2) / d",
-        proposition_e_3,
-    ),
+REMARK_E_2 = Statement(
+    "cheng",
+    "Remark E.2",
+    "Matrices that cancel in B and C leave the predictions as they are.",
+    "f(r, B, C) = f(r, L^T B, L^-1 C)",
+    remark_e_2,
 )
 
-PROOF_OF_4_6 = (
-    _infimum("Theorem F.1", "of Theorem 4.6", "Theorem 4.6"),
-    Statement(
-        "cheng",
-        "Remark F.2",
-        "With A free matrices that cancel in B and C leave the predictions as they are.",
-        "f(r, A, B, C) = f(r, A, L^T B, L^-1 C)",
-        remark_f_2,
-    ),
+PROPOSITION_E_3 = Statement(
+    "cheng",
+    "Proposition E.3",
+    "On the family, with A = 0, moving B or C along any matrix changes the loss as moving it"
+    " along that matrix's part on the family.",
+    "d/dt f(B + t R) = d/dt f(B + t R~), R~ = tr(R Sigma^(1/2)) Sigma^(-1/2) / d",
+    proposition_e_3,
+)
+
+REMARK_F_2 = Statement(
+    "cheng",
+    "Remark F.2",
+    "With A free matrices that cancel in B and C leave the predictions as they are.",
+    "f(r, A, B, C) = f(r, A, L^T B, L^-1 C)",
+    remark_f_2,
+)
+
+PROPOSITIONS_F = (
     Statement(
         "cheng",
         "Proposition F.3",
