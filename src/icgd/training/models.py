@@ -25,7 +25,9 @@ from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import Kernel, kernel_named
 from icgd.problems.settings import count, positive
-from icgd.training.reading import FAST, Reading, fast_head, plain_head
+from icgd.training.gathering import FAST
+from icgd.training.reading import Reading, plain_head
+from icgd.training.visit import Weights, fast_predictions
 
 INIT_SCALE = 0.3
 """The standard deviation of the first B and C: scores of unit vectors are below 1."""
@@ -132,14 +134,20 @@ class KernelTransformer(nn.Module):
     def forward(
         self, x: Float[Tensor, "task token input_width"], y: Float[Tensor, "task token"]
     ) -> Float[Tensor, " task"]:
-        """The predictions at the query, which is the last token; its own label is not read."""
-        labels = y[:, None].clone()
+        """The predictions at the query, which is the last token; its own label is not read.
+
+        If every head has a fast kernel, gradients are by hand; otherwise autograd does all heads.
+        """
+        if FAST.keys() >= set(self.kernels):
+            return fast_predictions(x, y, Weights(self.r, self.A, self.B.mT @ self.C, self.kernels))
+        labels, n_examples = y[:, None].clone(), x.shape[1] - 1
         labels[..., -1] = 0
         stream = labels if self.A is None else torch.cat([labels, x.mT], dim=1)
         apart = x.mT.contiguous() if self.A is None else None
         for layer in range(self.n_layers - 1):
-            stream = self._layer(layer, Reading(stream, apart, query_only=False))
-        return -self._layer(self.n_layers - 1, Reading(stream, apart, query_only=True))[:, 0, 0]
+            stream = self._layer(layer, Reading(stream, apart, n_examples, query_only=False))
+        last = Reading(stream, apart, n_examples, query_only=True)
+        return -self._layer(self.n_layers - 1, last)[:, 0, 0]
 
     def _layer(self, layer: int, reading: Reading) -> Tensor:
         """The readers' columns after this layer; in the last layer, the query's label."""
@@ -150,8 +158,6 @@ class KernelTransformer(nn.Module):
         """What a head adds to the readers' columns; the first head includes what they hold."""
         V = self._value_matrix(layer, head, labels_only=reading.query_only)
         B, C = self.B[layer, head], self.C[layer, head]
-        if kernel.name in FAST:
-            return fast_head(reading, V, B.mT @ C, kernel.name, residual=head == 0)
         added = plain_head(reading, V, B, C, kernel)
         return reading.old(len(V)) + added if head == 0 else added
 
