@@ -9,7 +9,7 @@ with M = B^T C, since <B x_j, C x_i> = x_j^T M x_i:
 
     linear      associated as ((values examples^T) M) readers, without the matrix of all pairs
     relu        elementwise, in place
-    exp         powers of 2, in place, which torch computes four times as fast as those of e
+    exp         powers of 2, in place, which torch computes faster than those of e
     softmax     exp, with a row of ones below the values that gathers the normaliser
 
 The gradient of M readers is examples (values^T gradient * K'). With one or two rows of values, as
