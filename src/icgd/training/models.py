@@ -26,8 +26,10 @@ from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import Kernel, kernel_named
 from icgd.problems.settings import count, positive
-from icgd.training.reading import FAST, Reading, fast_head, plain_head
+from icgd.training.gathering import FAST
+from icgd.training.reading import Reading, plain_head
 from icgd.training.units import Units
+from icgd.training.visit import Weights, fast_predictions
 
 INIT_SCALE = 0.3
 """The standard deviation of the first B and C: scores of unit vectors are below 1."""
@@ -186,13 +188,17 @@ class KernelTransformer(nn.Module):
             return torch.stack([self._predictions(x, entry) for entry in y.unbind(-1)], dim=-1)
 
     def _predictions(self, x: Tensor, y: Tensor) -> Tensor:
-        labels = y[:, None].clone()
+        """If every head has a fast kernel, gradients are by hand; otherwise autograd does all."""
+        if FAST.keys() >= set(self.kernels):
+            return fast_predictions(x, y, Weights(self.r, self.A, self.B.mT @ self.C, self.kernels))
+        labels, n_examples = y[:, None].clone(), x.shape[1] - 1
         labels[..., -1] = 0
         stream = labels if self.A is None else torch.cat([labels, x.mT], dim=1)
         apart = x.mT.contiguous() if self.A is None else None
         for layer in range(self.n_layers - 1):
-            stream = self._layer(layer, Reading(stream, apart, query_only=False))
-        return -self._layer(self.n_layers - 1, Reading(stream, apart, query_only=True))[:, 0, 0]
+            stream = self._layer(layer, Reading(stream, apart, n_examples, query_only=False))
+        last = Reading(stream, apart, n_examples, query_only=True)
+        return -self._layer(self.n_layers - 1, last)[:, 0, 0]
 
     def _layer(self, layer: int, reading: Reading) -> Tensor:
         """The readers' columns after this layer; in the last layer, the query's label."""
@@ -203,8 +209,6 @@ class KernelTransformer(nn.Module):
         """What a head adds to the readers' columns; the first head includes what they hold."""
         V = self._value_matrix(layer, head, labels_only=reading.query_only)
         B, C = self.B[layer, head], self.C[layer, head]
-        if kernel.name in FAST:
-            return fast_head(reading, V, B.mT @ C, kernel.name, residual=head == 0)
         added = plain_head(reading, V, B, C, kernel)
         return reading.old(len(V)) + added if head == 0 else added
 
