@@ -230,5 +230,5 @@ CURVATURE = CurvatureFigure(
     name="cheng-curvature",
     place="Figures 5 and 6, App. H",
     shows="curvature of the loss off the predicted family",
-    laptop_time="10 minutes",
+    laptop_time="14 minutes",
 )

@@ -190,7 +190,7 @@ FIGURE_1 = LossFigure(
     name="cheng-fig1",
     place="Figure 1, Section 3.3",
     shows="log test loss over examples; 3 layers",
-    laptop_time="13 minutes",
+    laptop_time="20 minutes",
     panels=(
         # With the logarithm linear attention takes rare large errors into the bargain.
         Panel("a", "linear", FOUR, n_layers=3, logarithmic=False),
@@ -214,7 +214,7 @@ FIGURE_2 = LossFigure(
     name="cheng-fig2",
     place="Figure 2, Section 3.3",
     shows="log test loss over layers; n = 14 and 6",
-    laptop_time="16 minutes",
+    laptop_time="25 minutes",
     panels=(
         Panel("a", "relu", THREE, n_examples=14),
         Panel("b", "exp", THREE, n_examples=14),
@@ -229,7 +229,7 @@ FIGURE_4 = LossFigure(
     name="cheng-fig4",
     place="Figure 4, App. D",
     shows="log test loss over layers; one head or two; n = 14",
-    laptop_time="13 minutes",
+    laptop_time="27 minutes",
     panels=(
         Panel("a", "linear", HEADS, n_examples=14),
         Panel("b", "exp", HEADS, n_examples=14),
@@ -242,7 +242,7 @@ LOSSES = LossFigure(
     name="cheng-losses",
     place="a control of Figure 1",
     shows="Figure 1, each panel trained on the other loss",
-    laptop_time="5 minutes",
+    laptop_time="9 minutes",
     panels=tuple(replace(panel, logarithmic=not panel.logarithmic) for panel in FIGURE_1.panels),
     sizes={
         "smoke": Sizes((2, 3), SMOKE),

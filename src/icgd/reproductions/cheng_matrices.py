@@ -178,7 +178,7 @@ FIGURE_5 = MatrixFigure(
     name="cheng-fig5",
     place="Figure 5, App. H.2",
     shows="dist(M, I) over training with A = 0; 3 x 3 kernels",
-    laptop_time="3 minutes",
+    laptop_time="6 minutes",
     panels=_nine(transforms_covariates=False),
     n_columns=3,
 )
@@ -186,7 +186,7 @@ FIGURE_6 = MatrixFigure(
     name="cheng-fig6",
     place="Figure 6, App. H.3",
     shows="dist(M, I) over training with A free; 3 x 3 kernels",
-    laptop_time="18 minutes",
+    laptop_time="14 minutes",
     panels=_nine(transforms_covariates=True),
     n_columns=3,
 )
