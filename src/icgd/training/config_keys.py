@@ -85,7 +85,13 @@ DATA = _section(
         "Tasks of your own: a CSV with a column `task`, or an NPZ with x, y.",
         names="file",
     ),
-    Key("label_columns", str, [], "Labels in that CSV. Default: the last column.", is_list=True),
+    Key(
+        "label_columns",
+        str,
+        [],
+        "Labels in that CSV. Default: the last column but `task`.",
+        is_list=True,
+    ),
     Key("validation_share", float, 0.1, "Share of those tasks that is held out for validation."),
     Key("shuffle_tokens", bool, False, "Put the tokens of those tasks in a random order."),
     Key(
