@@ -64,3 +64,43 @@ def test_wrong_input_is_refused_in_one_line(command):
     assert "Did you mean 'batch_size'?" in command("train", "run.toml").refusal()
     assert command("train", "none.toml").refusal().startswith("Cannot read none.toml")
     assert not Path("a").exists()
+
+
+OWN = """
+import torch
+
+def draw(n_tasks, generator):
+    raise ValueError("no luck")
+
+def make():
+    return torch.nn.Linear(1, 1)
+"""
+
+
+def test_what_own_code_raises_is_said_in_one_line_with_its_place(command):
+    Path("mine.py").write_text(OWN)
+    said = command("train", *SMALL, "--generator", "mine.py:draw").refusal()
+    assert said == "Your own code raised ValueError: no luck (mine.py, line 5)."
+    said = command("train", *SMALL, "--factory", "mine.py:draw").refusal()
+    assert said == (
+        "Your own code raised TypeError: draw() missing 2 required positional arguments: "
+        "'n_tasks' and 'generator'."
+    )
+    said = command("train", *SMALL, "--factory", "mine.py:make").refusal()
+    assert said.startswith("Your own code raised TypeError: Linear.forward() takes 2 positional")
+
+
+def test_sizes_that_no_memory_holds_are_refused_in_one_line(command):
+    for option in ("--n-examples", "--batch-size", "--n-layers", "--input-width"):
+        said = command("train", *SMALL, option, str(2**62)).refusal()
+        assert said.startswith("The tasks or the model do not fit into memory (")
+        assert said.endswith("Give smaller sizes, or gather the gradient in parts (accumulate).")
+
+
+def test_a_config_written_to_another_folder_names_the_same_files(command):
+    Path("tasks.csv").write_text("task,a,y\n0,1,10\n0,2,20\n1,3,30\n1,4,40\n")
+    Path("sub").mkdir()
+    command("train", *SMALL, "--tasks", "tasks.csv", "--init", "sub/run.toml")
+    config = read_config("sub/run.toml")
+    assert config["data"]["tasks"] == "../tasks.csv"
+    assert config.run_folder.resolve() == Path("run").resolve()

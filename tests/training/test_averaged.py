@@ -103,3 +103,11 @@ def test_a_checkpoint_tells_it_from_the_task_itself():
         "averages_labels": True,
         "logarithmic": False,
     }
+
+
+def test_the_loss_keeps_its_precision_under_autocast():
+    averaged, learnt = AveragedTask(TASK), model("exp").float()
+    batch = averaged.sample(8, seed=0, index=0).to("cpu", torch.float32)
+    plain = averaged.loss(learnt, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(averaged.loss(learnt, batch), plain)

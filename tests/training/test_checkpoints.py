@@ -135,6 +135,14 @@ def test_a_foreign_file_is_no_checkpoint(tmp_path):
     assert files_of(tmp_path) == before
 
 
+def test_a_header_that_is_no_table_is_no_checkpoint(tmp_path):
+    save_file({"log": torch.zeros(2)}, tmp_path / SIX, metadata={"icgd_checkpoint": "[]"})
+    with pytest.raises(
+        CheckpointError, match=r"is damaged or not a checkpoint \(its header is no "
+    ):
+        train_toy(tmp_path)
+
+
 class OtherTask(ToyTask):
     def description(self):
         return {"task": "toy", "weights": {"first": 1.0, "second": -3.0}}

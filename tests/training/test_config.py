@@ -1,5 +1,6 @@
 import re
 import tomllib
+from math import inf, isnan, nan
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,7 @@ def test_a_config_moves_with_its_run(path):
             "autocast must be a truth value (true or false), got 'yes'",
         ),
         ("[training\n", "Cannot read run.toml: Expected ']'"),
+        (f"a = {'[' * 5000}", "Cannot read run.toml: it is nested too deeply"),
         ("folder = ''\n", "folder must be a folder's name, got ''"),
     ],
 )
@@ -104,3 +106,19 @@ def test_a_missing_file_and_an_unknown_option_are_named():
         read_config(None, {"steps": 3})
     with pytest.raises(SettingError, match="n_steps must be a whole number"):
         read_config(None, {"n_steps": 2.5})
+
+
+def test_texts_and_numbers_of_every_kind_read_back(path):
+    strange = "caf\u00e9 \U0001f600 \x7f \t \"'\\ run"
+    config = read_config(path, {"labels": strange, "spectrum": [inf, -inf, 1e300, 0.1, 5e-324]})
+    again = Path("sub/again.toml")
+    again.write_text(config.text(), encoding="utf-8")
+    assert read_config(again) == config
+    again.write_text(read_config(path, {"learning_rate": nan}).text())
+    assert isnan(read_config(again)["training"]["learning_rate"])
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(path):
+    expected = read_config(path)
+    path.write_text(TEXT, encoding="utf-8-sig")
+    assert read_config(path) == expected

@@ -1,5 +1,6 @@
 import re
 from dataclasses import MISSING, fields
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ def test_no_name_stands_in_two_sections():
         (Key("a", str, [], "", is_list=True), "x,y", ["x", "y"]),
         (Key("a", float, [], "", is_list=True), "1,2.5", [1.0, 2.5]),
         (Key("a", float, [], "", is_list=True), [1, 2.5], [1.0, 2.5]),
+        (Key("a", float, [], "", is_list=True), "", []),
+        (Key("a", float, None, ""), 10**400, inf),
     ],
 )
 def test_values_of_the_right_kind_are_taken(key, value, expected):
@@ -50,6 +53,14 @@ def test_values_of_the_right_kind_are_taken(key, value, expected):
         (Key("a", str, None, ""), 3, "a must be a text, got 3"),
         (Key("a", str, [], "", is_list=True), 3, "a must be a list, each a text, got 3"),
         (Key("a", float, [], "", is_list=True), "1,x", "a must be a number, got 'x'"),
+        (Key("a", float, [], "", is_list=True), "1,,2", "a must be a number, got ''"),
+        (
+            Key("a", int, None, ""),
+            2**63,
+            "a must be at most 9223372036854775807, got 9223372036854",
+        ),
+        (Key("a", str, None, ""), "b\0", r"a must be a text that can be written, got 'b\x00'"),
+        (Key("a", str, None, ""), "\udcff", r"a must be a text that can be written, got '\udcff'"),
     ],
 )
 def test_values_of_another_kind_are_refused(key, value, message):
@@ -66,3 +77,22 @@ def test_files_move_with_the_config_and_modules_do_not():
     assert file.moved(None, origin, target) is None
     many = Key("a", str, [], "", is_list=True, names="code")
     assert many.moved(["mine.py", "math"], origin, target) == ["../../b/mine.py", "math"]
+
+
+def test_a_module_whose_name_has_a_part_that_begins_with_py_is_no_file():
+    key = Key("a", str, None, "", names="code")
+    assert (
+        key.moved("package.pyramids:draw", Path("here"), Path("there")) == "package.pyramids:draw"
+    )
+    assert key.moved("mine.py", Path("here"), Path("there")) == "../here/mine.py"
+
+
+def test_a_place_is_found_from_a_folder_that_is_a_link(tmp_path):
+    """The parent of a linked folder is the parent of what it links to."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "far" / "store").mkdir(parents=True)
+    link = tmp_path / "project" / "run"
+    link.symlink_to(tmp_path / "far" / "store")
+    moved = Key("a", str, None, "", names="file").moved("t.csv", tmp_path / "project", link)
+    (tmp_path / "project" / "t.csv").write_text("here")
+    assert (link / moved).read_text() == "here"

@@ -1,5 +1,6 @@
 import csv
 import json
+import re
 from math import inf, isnan, nan
 
 import pytest
@@ -40,4 +41,22 @@ def test_a_written_log_reads_back(tmp_path):
     assert isnan(again.rows[2]["loss"])
     (tmp_path / "log.json").write_text("[{")
     with pytest.raises(DataError, match=r"Cannot read .*log\.json: it is no log"):
+        read_log(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"step": 0}',
+        "[[1], [2]]",
+        '[{"loss": 1}]',
+        '[{"step": 0, "loss": 1}, {"step": 1}]',
+        '[{"step": 1' + "0" * 400 + "}]",
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_log_is_refused(tmp_path, text):
+    (tmp_path / "log.json").write_text(text)
+    path = re.escape(str(tmp_path / "log.json"))
+    with pytest.raises(DataError, match=f"^Cannot read {path}: it is no log \\("):
         read_log(tmp_path)

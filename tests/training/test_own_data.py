@@ -187,3 +187,54 @@ def test_what_a_function_returns_is_checked(result, message):
 
     with pytest.raises(IcgdError, match=re.escape(message)):
         GeneratedTask(wrong).sample(5, seed=0, index=0)
+
+
+def test_labels_are_the_last_column_that_is_not_the_task(tmp_path):
+    path = tmp_path / "tasks.csv"
+    path.write_text("a,y,task\n1,10,0\n2,20,0\n3,30,1\n4,40,1\n")
+    own = TaskTable.read(path)
+    assert own.x.tolist() == [[[1.0], [2.0]], [[3.0], [4.0]]]
+    assert own.y.tolist() == [[10.0, 20.0], [30.0, 40.0]]
+
+
+@pytest.mark.parametrize("labels", [["task"], ["y", "y"]])
+def test_a_label_is_no_task_and_named_once(tmp_path, labels):
+    path = tmp_path / "tasks.csv"
+    path.write_text("task,a,y\n0,1,10\n0,2,20\n")
+    expected = "a list of columns other than 'task', each named once"
+    message = f"label_columns must be {expected}, got {labels}."
+    with pytest.raises(SettingError, match=f"^{re.escape(message)}$"):
+        TaskTable.read(path, label_columns=labels)
+
+
+@pytest.mark.parametrize("n_tasks", [1, 2])
+def test_a_share_that_holds_out_every_task_is_refused(n_tasks):
+    message = (
+        f"validation_share=0.9 of {n_tasks} tasks holds all of them out for validation, and none "
+        "is left to train on. Give a smaller share."
+    )
+    with pytest.raises(SettingError, match=f"^{re.escape(message)}$"):
+        table(n_tasks, validation_share=0.9)
+
+
+def test_an_archive_that_is_damaged_or_none_says_so(tmp_path):
+    path = tmp_path / "tasks.npz"
+    np.savez(path, x=np.ones((2, 3, 1)), y=np.ones((2, 3)))
+    whole = path.read_bytes()
+    for content in (whole[:200], whole[:150] + bytes([whole[150] ^ 255]) + whole[151:]):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=f"^Cannot read {re.escape(str(path))}: "):
+            TaskTable.read(path)
+    with path.open("wb") as file:
+        np.save(file, np.ones(3))
+    with pytest.raises(DataError, match=r"it holds one array without a name, not x and y\.$"):
+        TaskTable.read(path)
+
+
+def test_tables_of_the_same_numbers_in_other_shapes_are_told_apart():
+    numbers = torch.arange(12.0)
+    tables = (
+        TaskTable(numbers.view(2, 6, 1), numbers.view(2, 6)),
+        TaskTable(numbers.view(3, 4, 1), numbers.view(3, 4)),
+    )
+    assert tables[0].description() != tables[1].description()

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from math import isnan, nan
 
 import pytest
 import torch
@@ -51,3 +52,78 @@ def test_validation_in_parts_is_validation_at_once():
     first, second = (run.log.rows[0]["validation_loss"] for run in (parts, whole))
     assert first == pytest.approx(second, rel=1e-6)
     assert parts.model.training
+
+
+class Averaging(ToyModel):
+    """It counts its forward passes in training, and averages what it sees, as batch norm does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("n_passes", torch.tensor(0))
+
+    def forward(self, x, y):
+        if self.training:
+            self.mean.mul_(0.5).add_(0.5 * x[:, -1].mean(0))
+            self.n_passes.add_(1)
+        return super().forward(x, y) + (0 if self.training else self.mean.sum())
+
+
+def run_of(model: torch.nn.Module, settings: Settings = SETTINGS) -> TrainingRun:
+    """A run whose `measure` makes a forward pass too."""
+    device, processes = device_named("cpu"), Processes()
+    task = ToyTask()
+
+    def measure(model):
+        batch = task.sample(2, seed=9, index=0).to("cpu", torch.float32)
+        return {"again": task.loss(model, batch).item()}
+
+    return TrainingRun(model, task, settings, device, processes, measure)
+
+
+def test_buffers_hold_one_forward_pass_for_each_update_also_if_training_continues():
+    settings = replace(SETTINGS, n_validation=4, log_every=1)
+    first, second = run_of(Averaging(), settings), run_of(Averaging(), settings)
+    for _ in range(4):
+        first.evaluate()
+        first.update()
+    first.evaluate()
+    assert first.model.n_passes == 4
+    expected = torch.zeros(2)
+    for step in range(4):
+        drawn = ToyTask().sample(8, seed=0, index=step // SETTINGS.resample_every)
+        expected = 0.5 * expected + 0.5 * drawn.x[:, -1].float().mean(0)
+    torch.testing.assert_close(first.model.mean, expected)
+    second.resume(first.state())
+    second.evaluate()
+    for run in (first, second):
+        run.update()
+        run.evaluate()
+    assert second.log == first.log
+    for name, tensor in first.model.state_dict().items():
+        assert torch.equal(second.model.state_dict()[name], tensor)
+
+
+class NoNumberAtFirst(ToyModel):
+    """Its first prediction outside training is not a number."""
+
+    is_first = True
+
+    def forward(self, x, y):
+        wrong = not self.training and self.is_first
+        self.is_first = self.is_first and self.training
+        return super().forward(x, y) * (nan if wrong else 1.0)
+
+
+def test_a_validation_loss_that_is_no_number_is_never_the_best_and_hides_no_better_one():
+    settings = replace(SETTINGS, n_validation=4, log_every=1)
+    run = TrainingRun(
+        NoNumberAtFirst(), ToyTask(), settings, device_named("cpu"), Processes(), None
+    )
+    best = []
+    for _ in range(2):
+        run.evaluate()
+        best.append(run.is_best)
+        run.update()
+    assert isnan(run.log.rows[0]["validation_loss"])
+    assert best == [False, True]

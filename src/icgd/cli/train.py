@@ -12,6 +12,7 @@ import typer
 
 from icgd.cli import show
 from icgd.cli.options import INTERRUPTED, AsJson, in_panel
+from icgd.cli.own_code import told_in_a_sentence
 from icgd.cli.problem_options import options_of
 from icgd.cli.progress import training_progress
 from icgd.cli.writing import write_file
@@ -77,7 +78,7 @@ def train(
     Example: icgd train --labels exp --kernels exp --n-steps 300 --folder run
     """
     if init is not None:
-        write_file(init, config.text().encode())
+        write_file(init, config.moved_to(init.parent).text().encode())
         typer.echo(f"Saved {init}; train with: icgd train {init}")
         return
     _print(_trained(config), as_json=as_json)
@@ -86,7 +87,7 @@ def train(
 def _trained(config: Config) -> Trained:
     """Train under a bar. Ctrl-C says what is kept, and ends the program."""
     try:
-        with training_progress("training") as bar:
+        with training_progress("training") as bar, told_in_a_sentence(config):
             return train_config(config, on_step=bar.update)
     except InterruptedTrainingError as interruption:
         typer.echo(f"icgd: {interruption}", err=True)

@@ -324,6 +324,13 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def all_held_out(cls, share: float, n_tasks: int) -> SettingError:
+        return cls(
+            f"validation_share={share:g} of {n_tasks} tasks holds all of them out for validation, "
+            "and none is left to train on. Give a smaller share."
+        )
+
+    @classmethod
     def uneven_parts(cls, share: int, n_parts: int) -> SettingError:
         return cls(
             f"accumulate={n_parts} does not divide the {share} tasks that a process takes in a "

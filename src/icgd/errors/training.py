@@ -59,6 +59,11 @@ class OwnCodeError(IcgdError, ImportError):
     def no_function(cls, module: str, name: str, known: Sequence[str]) -> OwnCodeError:
         return cls(f"{module} has no function called {name!r}.{did_you_mean(name, known)}")
 
+    @classmethod
+    def raised(cls, problem: Exception, place: str) -> OwnCodeError:
+        where = f" ({place})" if place else ""
+        return cls(f"Your own code raised {type(problem).__name__}: {problem}{where}.")
+
 
 class CheckpointError(IcgdError, ValueError):
     """A checkpoint cannot be used to go on with this run."""
@@ -141,6 +146,13 @@ class TrainingError(IcgdError, RuntimeError):
         return cls(
             f"This model is no program of functional descent: {reason}. Compile "
             "nearest_descent(model).model in its place, or run the torch module itself."
+        )
+
+    @classmethod
+    def does_not_fit(cls, problem: str) -> TrainingError:
+        return cls(
+            f"The tasks or the model do not fit into memory ({problem}). Give smaller sizes, or "
+            "gather the gradient in parts (accumulate)."
         )
 
     @classmethod

@@ -70,14 +70,15 @@ class AveragedTask(AbstractTask):
         return (mean.clamp_min(0) + ROUNDING).log() if self.logarithmic else mean
 
     def mean_loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The mean of c^T K_+ c over the tasks."""
+        """The mean of c^T K_+ c over the tasks; bfloat16 would lose too much, as in the model."""
         if not isinstance(model, KernelTransformer):
             raise SettingError.wrong_kind("model", type(model).__name__, "KernelTransformer")
         if not isinstance(batch, AveragedBatch):
             raise SettingError.wrong_kind("batch", type(batch).__name__, "AveragedBatch")
-        weights = label_weights(model, batch.x)
-        against = torch.cat([weights, -torch.ones_like(weights[:, :1])], dim=1)
-        mean: Tensor = (against[:, None] @ batch.covariance @ against[..., None]).mean()
+        with torch.autocast(batch.x.device.type, enabled=False):
+            weights = label_weights(model, batch.x)
+            against = torch.cat([weights, -torch.ones_like(weights[:, :1])], dim=1)
+            mean: Tensor = (against[:, None] @ batch.covariance @ against[..., None]).mean()
         return mean
 
     def bayes_loss(self, batch: AveragedBatch) -> float:

@@ -145,10 +145,12 @@ def read_checkpoint(path: Path) -> tuple[State, Configuration]:
     """The state and the configuration in a file, whose digest is checked."""
     try:
         with safe_open(path, framework="pt") as file:
-            header: dict[str, Any] = json.loads((file.metadata() or {}).get(HEADER, "{}"))
+            header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as problem:
         raise CheckpointError.damaged(path, str(problem)) from None
+    if not isinstance(header, dict):
+        raise CheckpointError.damaged(path, "its header is no table")
     if header.get("format") != FORMAT:
         raise CheckpointError.foreign(path, header.get("format"), FORMAT)
     if header.pop("digest", None) != _digest(header, tensors):

@@ -72,11 +72,13 @@ def read_config(path: Path | str | None = None, options: Mapping[str, Any] | Non
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as problem:
         raise DataError.unreadable(path, problem.strerror or str(problem)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise DataError.unreadable(path, str(problem)) from None
+    except RecursionError:
+        raise DataError.unreadable(path, "it is nested too deeply") from None
 
 
 def _checked(read: Mapping[str, Any], where: str) -> Values:
@@ -122,9 +124,9 @@ def _line(key: Key, value: Any) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A text, a number, a truth value or a list of them; JSON writes these as TOML does."""
-    if isinstance(value, float) and value == int(value) and abs(value) < 1e15:
-        return f"{value:.1f}"
+    """A text, a number, a truth value or a list of them; JSON writes most as TOML does."""
+    if isinstance(value, float):
+        return f"{value:.1f}" if value.is_integer() and abs(value) < 1e15 else repr(value)
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

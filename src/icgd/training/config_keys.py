@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from os.path import relpath
+from os.path import realpath, relpath
 from pathlib import Path
 from typing import Any
 
 from icgd.errors import SettingError
-from icgd.problems.settings import is_sequence
+from icgd.problems.settings import as_float, count, is_sequence
+
+LARGEST = 2**63 - 1
+"""The largest whole number that a TOML file must be able to hold."""
 
 KINDS: dict[type, str] = {
     int: "a whole number",
@@ -39,7 +42,7 @@ class Key:
         if not self.is_list:
             return self._one(value)
         if isinstance(value, str):
-            value = [self._parsed(part) for part in value.split(",") if part]
+            value = [self._parsed(part) for part in value.split(",")] if value else []
         if not is_sequence(value):
             raise SettingError.wrong_kind(self.name, value, f"a list, each {KINDS[self.kind]}")
         return [self._one(each) for each in value]
@@ -48,23 +51,38 @@ class Key:
         """A place relative to `origin` as one relative to `target`; module names have no place."""
         if self.is_list:
             return [replace(self, is_list=False).moved(each, origin, target) for each in value]
-        stays = not value or not self.names or (self.names == "code" and ".py" not in value)
-        return value if stays else Path(relpath(origin / value, target)).as_posix()
+        stays = not value or not self.names or (self.names == "code" and not _is_file(value))
+        # A link's parent is that of what it links to, so links are followed first.
+        return (
+            value if stays else Path(relpath(realpath(origin / value), realpath(target))).as_posix()
+        )
 
     def _one(self, value: object) -> Any:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         if self.kind is float and is_whole:
-            return float(value)  # type: ignore[arg-type]
+            return as_float(value)
         fits = is_whole if self.kind is int else isinstance(value, self.kind)
         if not fits:
             raise SettingError.wrong_kind(self.name, value, KINDS[self.kind])
-        return value
+        if isinstance(value, str) and not _is_writable(value):
+            raise SettingError.wrong_kind(self.name, value, "a text that can be written")
+        return count(self.name, value, least=-LARGEST, most=LARGEST) if self.kind is int else value
 
     def _parsed(self, part: str) -> object:
         try:
             return self.kind(part)
         except ValueError:
             raise SettingError.wrong_kind(self.name, part, KINDS[self.kind]) from None
+
+
+def _is_file(code: str) -> bool:
+    """Whether "mine.py", "mine.py:draw" or "package:draw" names a file."""
+    return code.endswith(".py") or code.rpartition(":")[0].endswith(".py")
+
+
+def _is_writable(text: str) -> bool:
+    """Whether files can hold the text, and be called so: Python's own may have bytes instead."""
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _section(*keys: Key) -> dict[str, Key]:
@@ -85,7 +103,13 @@ DATA = _section(
         "Tasks of your own: a CSV with a column `task`, or an NPZ with x, y.",
         names="file",
     ),
-    Key("label_columns", str, [], "Labels in that CSV. Default: the last column.", is_list=True),
+    Key(
+        "label_columns",
+        str,
+        [],
+        "Labels in that CSV. Default: the last column but `task`.",
+        is_list=True,
+    ),
     Key("validation_share", float, 0.1, "Share of those tasks that is held out for validation."),
     Key("shuffle_tokens", bool, False, "Put the tokens of those tasks in a random order."),
     Key(

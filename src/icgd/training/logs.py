@@ -46,12 +46,21 @@ def read_log(folder: Path | str) -> Log:
     """The log in a run's folder."""
     path = Path(folder) / "log.json"
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        return Log(tuple({name: _number(row[name]) for name in row} for row in rows))
+        return _checked(json.loads(path.read_text(encoding="utf-8")))
     except OSError as problem:
         raise DataError.unreadable(path, problem.strerror or str(problem)) from None
-    except (ValueError, TypeError) as problem:
+    except (ValueError, TypeError, OverflowError, RecursionError) as problem:
         raise DataError.unreadable(path, f"it is no log ({problem})") from None
+
+
+def _checked(rows: object) -> Log:
+    """The log that a list of objects holds, all with the same columns."""
+    if not isinstance(rows, list) or not all(isinstance(r, dict) and "step" in r for r in rows):
+        raise ValueError("it is no list of objects with a step")
+    log = Log(tuple({name: _number(value) for name, value in row.items()} for row in rows))
+    if any(tuple(row) != log.columns for row in log.rows):
+        raise ValueError("its rows have different columns")
+    return log
 
 
 def _number(value: float | int | None) -> float:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -52,6 +54,8 @@ class TaskTable(AbstractTask):
         object.__setattr__(self, "y", y)
         within("validation_share", self.validation_share, 0.0, 0.9)
         instance("shuffles_tokens", self.shuffles_tokens, bool)
+        if self.n_held_out == len(x):
+            raise SettingError.all_held_out(self.validation_share, len(x))
 
     @classmethod
     def read(
@@ -60,7 +64,7 @@ class TaskTable(AbstractTask):
         """The tasks in a file: CSV, or NPZ with the arrays x and y.
 
         A CSV file has a header and a row for each token. Its column `task` says to which task a
-        row belongs; `label_columns` (default: the last column) are labels, the others inputs.
+        row belongs; `label_columns` (default: the last other column) are labels, the rest inputs.
         """
         path = Path(path)
         read = _read_npz(path) if path.suffix == ".npz" else _read_csv(path, label_columns)
@@ -104,9 +108,10 @@ class TaskTable(AbstractTask):
         return query_loss(model, batch)
 
     def description(self) -> dict[str, object]:
-        """A digest of all numbers, and how they are used."""
+        """A digest of all numbers, their shapes, and how they are used."""
         return {
             "task": type(self).__name__,
+            "shapes": [list(self.x.shape), list(self.y.shape)],
             "digest": _digest(self.x.numpy().tobytes() + self.y.numpy().tobytes()),
             "validation_share": self.validation_share,
             "shuffles_tokens": self.shuffles_tokens,
@@ -174,11 +179,15 @@ def _digest(content: bytes) -> str:
 
 def _read_npz(path: Path) -> tuple[Any, Any]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        arrays = np.load(path, allow_pickle=False)
+        if isinstance(arrays, np.ndarray):
+            raise ValueError("it holds one array without a name, not x and y")
+        with arrays:
+            for name in ("x", "y"):
+                if name not in arrays:
+                    raise ValueError(f"it has no array called {name!r}")
             return arrays["x"], arrays["y"]
-    except KeyError as problem:
-        raise DataError.unreadable(path, f"it has no array called {problem}") from None
-    except (OSError, ValueError, EOFError) as problem:
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as problem:
         raise DataError.unreadable(path, str(problem)) from None
 
 
@@ -187,8 +196,7 @@ def _read_csv(path: Path, label_columns: Sequence[str]) -> tuple[Any, Any]:
     table = read_table(path)
     _require_finite(table)
     numbers = table.columns([TASK_COLUMN])[:, 0]
-    labels = tuple(label_columns) or table.names[-1:]
-    inputs = [name for name in table.names if name not in (TASK_COLUMN, *labels)]
+    inputs, labels = _inputs_and_labels(table, label_columns)
     if not inputs:
         raise DataError.unreadable(path, "it has no column of inputs")
     names, counts = np.unique(numbers, return_counts=True)
@@ -200,6 +208,18 @@ def _read_csv(path: Path, label_columns: Sequence[str]) -> tuple[Any, Any]:
     order = np.argsort(numbers, kind="stable")
     x, y = (table.columns(part)[order].reshape(shape) for part in (inputs, labels))
     return x, y[..., 0] if len(labels) == 1 else y
+
+
+def _inputs_and_labels(
+    table: Table, label_columns: Sequence[str]
+) -> tuple[list[str], Sequence[str]]:
+    """The names of these columns; the column `task` is neither."""
+    others = [name for name in table.names if name != TASK_COLUMN]
+    labels = label_columns or others[-1:]
+    if TASK_COLUMN in labels or len(set(labels)) < len(labels):
+        expected = f"a list of columns other than {TASK_COLUMN!r}, each named once"
+        raise SettingError.wrong_kind("label_columns", label_columns, expected)
+    return [name for name in others if name not in labels], labels
 
 
 def _require_finite(table: Table) -> None:

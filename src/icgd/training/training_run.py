@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from math import inf, isfinite
+from math import inf, isfinite, isnan
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from icgd.errors import TrainingError
+from icgd.training.buffers import Buffers, copied_buffers, put_buffers
 from icgd.training.checkpoints import Configuration, State, restore, tensors_of
 from icgd.training.devices import Device
 from icgd.training.logs import Log
@@ -47,6 +48,7 @@ class TrainingRun:
         processes.copy_from_first(list(model.state_dict().values()))
         self.optimizer = settings.new_optimizer(self.parameters)
         self.step, self.log, self.is_over, self.is_best = 0, Log(), False, False
+        self._moved: Buffers = {}
         self._batch: tuple[int, Batch] | None = None
         self._validation: list[Batch] | None = None
 
@@ -74,11 +76,19 @@ class TrainingRun:
             self.log = state.log.before(state.step)
 
     def evaluate(self) -> float:
-        """Find the gradient, and add a row to the log if one is due; return the loss."""
+        """Find the gradient, and add a row to the log if one is due; return the loss.
+
+        Forward passes may change buffers, as those of batch norm do. What the gradient's pass made
+        of them is kept apart until the update, so that a state is that of its step.
+        """
         is_last = self.step == self.settings.n_steps
         is_logged = is_last or self.step % self.settings.log_every == 0
+        buffers = copied_buffers(self.model)
         measured = self._measured() if is_logged else {}
+        put_buffers(self.model, buffers)
         loss, norm = self._gradient()
+        self._moved = copied_buffers(self.model)
+        put_buffers(self.model, buffers)
         self.is_best = False
         if is_logged:
             rate = self.settings.learning_rate_at(self.step)
@@ -146,8 +156,9 @@ class TrainingRun:
         return batch.to(like.device, like.dtype)
 
     def _judged(self) -> list[float]:
-        """The losses by which training is judged, row by row."""
-        return self.log.column("validation_loss" if self.settings.n_validation else "loss")
+        """The losses by which training is judged, row by row; none is worse than no number."""
+        losses = self.log.column("validation_loss" if self.settings.n_validation else "loss")
+        return [inf if isnan(loss) else loss for loss in losses]
 
     def _is_best(self) -> bool:
         *earlier, last = self._judged()
@@ -165,4 +176,5 @@ class TrainingRun:
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.learning_rate_at(self.step)
         self.optimizer.step()
+        put_buffers(self.model, self._moved)
         self.step += 1
