@@ -179,6 +179,11 @@ MESSAGES = [
         "n_validation=0.",
     ),
     (
+        made(SettingError.all_held_out, 0.9, 2),
+        "validation_share=0.9 of 2 tasks holds all of them out for validation, and none is left to "
+        "train on. Give a smaller share.",
+    ),
+    (
         made(SettingError.uneven_parts, 4, 3),
         "accumulate=3 does not divide the 4 tasks that a process takes in a step. Give a "
         "batch_size that is a multiple of it for each process.",

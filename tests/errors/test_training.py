@@ -47,6 +47,15 @@ MESSAGES = [
         "my_data.py has no function called 'drew'. Did you mean 'draw'?",
     ),
     (
+        made(OwnCodeError.raised, ValueError("no luck"), "mine.py, line 5"),
+        "Your own code raised ValueError: no luck (mine.py, line 5).",
+    ),
+    (
+        made(TrainingError.does_not_fit, "tried to allocate 8 TB"),
+        "The tasks or the model do not fit into memory (tried to allocate 8 TB). Give smaller "
+        "sizes, or gather the gradient in parts (accumulate).",
+    ),
+    (
         made(CheckpointError.damaged, "run/checkpoint", "its checksum does not match"),
         "run/checkpoint is damaged or not a checkpoint (its checksum does not match). It was left "
         "as it is; remove it to train without it.",
