@@ -31,6 +31,8 @@ def test_options_alone_train_and_say_what_came_out(command):
 def test_a_config_with_every_default_is_written_and_trains(command):
     assert "Saved run.toml" in command("train", *SMALL, "--init", "run.toml").stdout
     assert not Path("run").exists()
+    refusal = command("train", "--init", "run.toml").refusal()
+    assert refusal == "Cannot write run.toml: it is there already."
     assert read_config("run.toml")["training"]["n_steps"] == 4
     command("train", "run.toml", "--n-steps", "2")
     assert read_config("run/config.toml")["training"]["n_steps"] == 2

@@ -1,12 +1,15 @@
 """Measures between models: known values, and what must not change them."""
 
 import re
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
 
 from icgd.errors import SettingError
+from icgd.training.covariates import Gaussian
+from icgd.training.labels import LinearFunctions
 from icgd.training.models import KernelTransformer
 from icgd.training.similarity import (
     between,
@@ -17,7 +20,7 @@ from icgd.training.similarity import (
     sensitivities,
     similarity,
 )
-from icgd.training.tasks import Batch
+from icgd.training.tasks import Batch, InContextTask
 
 WIDTH = 3
 
@@ -142,3 +145,16 @@ def test_in_the_example_of_its_page_a_learnt_model_is_like_the_constructed_one(c
     assert found.prediction_difference < 0.1
     assert found.sensitivity_cosine > 0.99
     assert found.losses[0] == pytest.approx(found.losses[-1], rel=0.05)
+
+
+def test_models_of_any_precision_are_compared_in_float64():
+    """As `load` gives them, in the precision of their training."""
+    first, second = (
+        KernelTransformer(2, 2, ("exp",), transforms_covariates=False, seed=seed) for seed in (0, 1)
+    )
+    task = InContextTask(Gaussian(torch.eye(2, dtype=torch.float64)), LinearFunctions(), 4)
+    batch = task.sample(20, seed=0, index=0)
+    rounded = similarity(deepcopy(first).float(), deepcopy(second).float(), batch)
+    exact = similarity(first, second, batch)
+    assert rounded.prediction_difference == pytest.approx(exact.prediction_difference, rel=1e-5)
+    assert rounded.sensitivity_cosine == pytest.approx(exact.sensitivity_cosine, rel=1e-5)

@@ -16,7 +16,7 @@ from icgd.cli.own_code import told_in_a_sentence
 from icgd.cli.problem_options import options_of
 from icgd.cli.progress import training_progress
 from icgd.cli.writing import write_file
-from icgd.errors import InterruptedTrainingError
+from icgd.errors import FileError, InterruptedTrainingError
 from icgd.training.config import Config, read_config
 from icgd.training.config_keys import SECTIONS, Key
 from icgd.training.configured import Trained, train_config
@@ -78,6 +78,8 @@ def train(
     Example: icgd train --labels exp --kernels exp --n-steps 300 --folder run
     """
     if init is not None:
+        if init.exists():
+            raise FileError.unwritable(init, "it is there already")
         write_file(init, config.moved_to(init.parent).text().encode())
         typer.echo(f"Saved {init}; train with: icgd train {init}")
         return

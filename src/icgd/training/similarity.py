@@ -8,6 +8,7 @@ is drawn between them. Kernels of distances (rbf, laplace, matern) keep their B 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from icgd.errors import SettingError
+from icgd.problems.settings import instance
 from icgd.training.covariates import Square, power_of
 from icgd.training.models import OF_SCORES, KernelTransformer
 from icgd.training.tasks import Batch
@@ -38,7 +40,12 @@ class Similarity:
 def similarity(
     first: KernelTransformer, second: KernelTransformer, batch: Batch, *, n_points: int = 11
 ) -> Similarity:
-    """Compare two models of the same shape; one of them may lack A, which then counts as 0."""
+    """Compare two models of the same shape, in float64, whatever their own precision is.
+
+    One of them may lack A, which then counts as 0.
+    """
+    first, second = _in_float64("first", first), _in_float64("second", second)
+    batch = batch.to(first.B.device, torch.float64)
     difference = first(batch.x, batch.y) - second(batch.x, batch.y)
     ours, theirs = sensitivities(first, batch), sensitivities(second, batch)
     return Similarity(
@@ -50,6 +57,11 @@ def similarity(
             for fraction in torch.linspace(0, 1, n_points)
         ),
     )
+
+
+def _in_float64(name: str, model: KernelTransformer) -> KernelTransformer:
+    instance(name, model, KernelTransformer)
+    return deepcopy(model).double()
 
 
 def sensitivities(model: KernelTransformer, batch: Batch) -> Float[Tensor, "task input_width"]:
