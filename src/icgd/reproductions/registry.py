@@ -10,6 +10,7 @@ from icgd.reproductions import (
     cheng_loss,
     cheng_matrices,
     cot_cost,
+    cot_operators,
     learnt_constructed,
     wang_in_context,
     wang_rates,
@@ -32,6 +33,7 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         wang_in_context.IN_CONTEXT,
         wang_rates.RATES,
         cot_cost.COST,
+        cot_operators.OPERATORS,
         learnt_constructed.SIMILARITY,
     )
 }
