@@ -90,7 +90,7 @@ def test_what_cannot_be_trained_on_is_refused():
         replace(TASK, n_teachers=0)
     with pytest.raises(SettingError, match="direction must be one of forward, backward, got 'up'"):
         replace(TASK, direction="up")
-    with pytest.raises(SettingError, match="batch_size must be at most 40; got 41"):
+    with pytest.raises(SettingError, match="batch_size must be at most 40, got 41"):
         TASK.steps_per_epoch(41)
     with pytest.raises(DataError, match=re.escape("(8, 1, 18); expected (pair, column, 19)")):
         TASK.loss(Constant(torch.zeros(1, 18)), TASK.sample(8, seed=0, index=0))
@@ -98,7 +98,9 @@ def test_what_cannot_be_trained_on_is_refused():
 
 def test_descent_that_overflows_is_refused_with_its_settings():
     wild = replace(TASK, teachers=Teachers(3, 3, 2, weight_scale=1e7))
-    message = r"of student \d overflows: .*e\+\d+ in round 1, with step_size=0.02 and weight_scale=1e"
+    message = (
+        r"of student \d overflows: .*e\+\d+ in round 1, with step_size=0.02 and weight_scale=1e"
+    )
     with pytest.raises(DistributionError, match=message):
         wild.sample(4, seed=0, index=0)
 

@@ -135,7 +135,7 @@ def test_the_checkpoint_of_another_operator_is_refused(tmp_path):
     message = re.escape("its model.kind is 'plain operator', here it is 'product operator'")
     with pytest.raises(CheckpointError, match=message):
         train(ProductOperator(2), TASK, SETTINGS, folder=tmp_path)
-    with pytest.raises(CheckpointError, match="its task.direction is 'forward', here it is 'back"):
+    with pytest.raises(CheckpointError, match=r"its task\.direction is 'forward', here it is '"):
         train(plain("added"), replace(TASK, direction="backward"), SETTINGS, folder=tmp_path)
 
 

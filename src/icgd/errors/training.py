@@ -45,8 +45,8 @@ class DistributionError(IcgdError, ValueError):
         cls, teacher: int, number: int, largest: float, step_size: float, weight_scale: float
     ) -> DistributionError:
         return cls(
-            f"The descent of student {teacher} overflows: a number of its chain is {largest:.3g} in "
-            f"round {number}, with step_size={step_size:g} and weight_scale={weight_scale:g}. "
+            f"The descent of student {teacher} overflows: a number of its chain is {largest:.3g} "
+            f"in round {number}, with step_size={step_size:g} and weight_scale={weight_scale:g}. "
             "Make one of them smaller."
         )
 

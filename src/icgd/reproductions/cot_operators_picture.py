@@ -84,7 +84,7 @@ def _draw_chain(panel: Axes, cases: dict[str, list[Row]]) -> None:
         if name == list(cases)[-1]:
             for column, colour in CHAINS.items():
                 _band(panel, rounds, column, colour)
-    panel.xaxis.get_major_locator().set_params(integer=True)
+    panel.set_xticks(range(0, int(panel.get_xlim()[1]) + 1, 5))
 
 
 def _band(

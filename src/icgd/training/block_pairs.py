@@ -37,8 +37,8 @@ LARGEST_NUMBER = 1e18
 TRAINING_TEACHERS, VALIDATION_TEACHERS, CHAIN_TEACHERS = 2**31, 2**31 + 1, 2**31 + 2
 """Streams of random numbers for teachers; orders of epochs have the streams 0, 1, ..."""
 
-Pairs = tuple[Float[Tensor, "pair two_blocks"], Float[Tensor, "pair rows"]]
-"""What an operator reads, and what it writes."""
+Pairs = tuple[Tensor, Tensor]
+"""What an operator reads, (pair, two blocks), and what it writes, (pair, rows)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,13 +90,13 @@ class Teachers:
 
     def pairs(self, direction: str, n_teachers: int, generator: np.random.Generator) -> Pairs:
         """What one operator reads and writes in the exact chains of all students, in float32."""
-        of = self.students(n_teachers, generator)
-        chain = written_chain(self.rows, self.exact, of.start, of.x, of.y)
-        wanted = [each for each in chain if each.place.is_forward == (direction == "forward")]
-        for each in wanted:
+        of, stacked, blocks = self.students(n_teachers, generator), [], []
+        for each in written_chain(self.rows, self.exact, of.start, of.x, of.y):
             self._require_numbers(each.block, each.place.round)
-        stacked = torch.cat([each.stacked.float() for each in wanted])
-        return stacked, torch.cat([each.block.float() for each in wanted])
+            if each.place.is_forward == (direction == "forward"):
+                stacked.append(each.stacked.float())
+                blocks.append(each.block.float())
+        return torch.cat(stacked), torch.cat(blocks)
 
     def _require_numbers(self, block: Block, number: int) -> None:
         sizes = block.abs().nan_to_num(nan=torch.inf).amax(-1)

@@ -56,8 +56,9 @@ class BlockRows:
     def weights(self, backward: Block) -> Float[Tensor, "task out in"]:
         """The matrix in a backward block."""
         start = 2 * self.width
-        flat = backward[:, start : start + self.width**2]
-        return flat.unflatten(-1, (self.width, self.width)).mT
+        flat: Tensor = backward[:, start : start + self.width**2]
+        columns: Tensor = flat.unflatten(-1, (self.width, self.width))
+        return columns.mT
 
     def data(self, values: Float[Tensor, "task width"]) -> Block:
         """The block of an input or of a label."""
