@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any, final
 
@@ -209,11 +210,11 @@ class Study(AbstractStudy[Outcome]):
         )
 
     def step_seconds(self, device: str) -> float:
-        settings = replace(self.settings(device), warmup_steps=0)  # a few steps have no room for it
-        times = [
-            timed_step(self.model(direction), self.task(direction), settings)
-            for direction in DIRECTIONS
-        ]
+        """The time of a step, which needs no more teachers than a batch has pairs of."""
+        pairs_of_a_teacher = self.depth * self.budget.n_rounds
+        few = replace(self, n_teachers=ceil(self.budget.batch_size / pairs_of_a_teacher))
+        settings = replace(few.settings(device), warmup_steps=0, n_validation=0)
+        times = [timed_step(few.model(each), few.task(each), settings) for each in DIRECTIONS]
         return sum(times) / len(times)
 
     def train(self, folder: Path | None = None) -> Outcome:
