@@ -170,6 +170,11 @@ MESSAGES = [
         "take what there is.",
     ),
     (
+        made(SettingError.device_not_used, "cuda", "cot-cost"),
+        "device='cuda' would not be used: the studies of cot-cost compute on the processor. Leave "
+        "it out, or use 'auto'.",
+    ),
+    (
         made(SettingError.no_precision, "mps", "float64", "dtype='float32'"),
         "device='mps' does not compute in float64. Use dtype='float32'.",
     ),

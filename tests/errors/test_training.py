@@ -130,6 +130,11 @@ MESSAGES = [
         "on later.",
     ),
     (
+        made(InterruptedTrainingError.between_steps, "run"),
+        "Training was interrupted while no step was under way. Whatever run holds is whole; train "
+        "again alike to go on.",
+    ),
+    (
         made(WorkerError.ended, -9),
         "A worker's process ended with exit code -9; -9 often means that memory ran out. Use fewer "
         "workers.",

@@ -105,6 +105,17 @@ def test_own_data_models_and_kernels_stand_in_files_beside_the_config():
     assert not Path("third").exists()
 
 
+def test_a_module_beside_the_config_needs_no_py_and_the_run_goes_on_from_its_folder():
+    Path("mine.py").write_text(OWN)
+    Path("run.toml").write_text(
+        'imports = ["mine"]\n[data]\ngenerator = "mine:draw"\n[model]\nkernels = ["own"]\n'
+        "[training]\nn_steps = 2\nbatch_size = 4\n"
+    )
+    first = train_config("run.toml").log
+    assert 'generator = "../mine.py:draw"' in Path("run/config.toml").read_text()
+    assert train_config("run/config.toml").log == first
+
+
 def test_a_table_of_tasks_is_read_beside_the_config():
     rows = [f"{task},{x},{2 * x}" for task in range(20) for x in (task, task + 1, task - 1)]
     Path("tasks.csv").write_text("task,x,y\n" + "\n".join(rows) + "\n")

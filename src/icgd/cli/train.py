@@ -93,7 +93,10 @@ def _trained(config: Config) -> Trained:
             return train_config(config, on_step=bar.update)
     except InterruptedTrainingError as interruption:
         typer.echo(f"icgd: {interruption}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt:
+        between = InterruptedTrainingError.between_steps(config.run_folder)
+        typer.echo(f"icgd: {between}", err=True)
+    raise typer.Exit(INTERRUPTED)
 
 
 def _print(trained: Trained, *, as_json: bool) -> None:

@@ -313,6 +313,13 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def device_not_used(cls, name: str, figure: str) -> SettingError:
+        return cls(
+            f"device={name!r} would not be used: the studies of {figure} compute on the processor. "
+            "Leave it out, or use 'auto'."
+        )
+
+    @classmethod
     def no_precision(cls, device: str, precision: str, remedy: str) -> SettingError:
         return cls(f"device={device!r} does not compute in {precision}. Use {remedy}.")
 

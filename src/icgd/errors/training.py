@@ -184,6 +184,14 @@ class InterruptedTrainingError(IcgdError, KeyboardInterrupt):
             kept = f"The checkpoint of this step is in {folder}; train again alike to go on."
         return cls(f"Training was interrupted after {step} of {n_steps} steps. {kept}")
 
+    @classmethod
+    def between_steps(cls, folder: object) -> InterruptedTrainingError:
+        """Ctrl-C came before the first step of this process, or after its last."""
+        return cls(
+            f"Training was interrupted while no step was under way. Whatever {folder} holds is "
+            "whole; train again alike to go on."
+        )
+
 
 class SweepError(IcgdError, RuntimeError):
     """A configuration of a sweep failed."""

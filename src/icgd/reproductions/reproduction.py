@@ -48,6 +48,9 @@ class AbstractStudy(ABC, Generic[Outcome]):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
+    uses_device: ClassVar[bool] = False
+    """Whether it computes where its conduct says; otherwise it does so on the processor."""
+
     budget: Any
     """A frozen dataclass: how long and on how much the study works."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from icgd.errors import SettingError
 from icgd.problems.settings import as_float, count, is_sequence
+from icgd.training.references import file_of
 
 LARGEST = 2**63 - 1
 """The largest whole number that a TOML file must be able to hold."""
@@ -51,11 +52,13 @@ class Key:
         """A place relative to `origin` as one relative to `target`; module names have no place."""
         if self.is_list:
             return [replace(self, is_list=False).moved(each, origin, target) for each in value]
-        stays = not value or not self.names or (self.names == "code" and not _is_file(value))
-        # A link's parent is that of what it links to, so links are followed first.
-        return (
-            value if stays else Path(relpath(realpath(origin / value), realpath(target))).as_posix()
-        )
+        if not value or not self.names:
+            return value
+        if self.names == "file":
+            return _moved(value, origin, target)
+        module, separator, function = value.rpartition(":") if ":" in value else (value, "", "")
+        file = file_of(module, origin)
+        return value if file is None else _moved(file, origin, target) + separator + function
 
     def _one(self, value: object) -> Any:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
@@ -75,9 +78,9 @@ class Key:
             raise SettingError.wrong_kind(self.name, part, KINDS[self.kind]) from None
 
 
-def _is_file(code: str) -> bool:
-    """Whether "mine.py", "mine.py:draw" or "package:draw" names a file."""
-    return code.endswith(".py") or code.rpartition(":")[0].endswith(".py")
+def _moved(path: str, origin: Path, target: Path) -> str:
+    """A link's parent is that of what it links to, so links are followed first."""
+    return Path(relpath(realpath(origin / path), realpath(target))).as_posix()
 
 
 def _is_writable(text: str) -> bool:
