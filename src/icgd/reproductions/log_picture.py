@@ -14,7 +14,7 @@ LOSSES = {"loss": BLUE, "validation_loss": RED}
 """The columns of the first panel, and their colours."""
 
 OTHERS = (GREEN, ORANGE, PURPLE, BLUE, RED)
-LARGEST_DRAWN = 1e250
+LARGEST_DRAWN = 1e150
 """Larger numbers are drawn at this height, because the ticks of an axis would overflow."""
 
 MOST_PANELS = 12
