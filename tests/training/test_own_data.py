@@ -110,7 +110,7 @@ def test_an_npz_has_two_arrays(tmp_path):
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        (CSV.replace("9,10", "9,nan"), DataError, "row 4, column 'b' is nan; every number must"),
+        (CSV.replace("9,10", "9,nan"), DataError, "line 5 has no value in column 'b'. Fill it"),
         (CSV + "2,1,1,1\n", DataError, "task 1 has 2 rows, but task 2 has 3. Give every task"),
         (CSV.replace("task", "group"), UnknownNameError, "Unknown column 'task' in tasks.csv"),
         ("task,y\n1,2\n1,3\n", DataError, "Cannot read tasks.csv: it has no column of inputs."),

@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from icgd.cli import show
-from icgd.cli.options import INTERRUPTED, AsJson, in_panel
+from icgd.cli.options import INTERRUPTED, AsJson, in_panel, options_of
 from icgd.cli.own_code import told_in_a_sentence
-from icgd.cli.problem_options import options_of
 from icgd.cli.progress import training_progress
 from icgd.cli.writing import write_file
 from icgd.errors import FileError, InterruptedTrainingError
