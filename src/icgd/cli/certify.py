@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from icgd.cli import show
 from icgd.cli.data_options import takes_table
 from icgd.cli.examples import Source, read_examples, require_within
-from icgd.cli.options import AsJson, BackendName, CompiledFile, DtypeName, Seed
+from icgd.cli.options import AsJson, BackendName, CompiledFile, DtypeName, Seed, output
 from icgd.cli.progress import progress
+from icgd.cli.writing import require_writable
 from icgd.pipeline import load
 
 
@@ -19,9 +18,7 @@ from icgd.pipeline import load
 def certify(
     file: CompiledFile,
     source: Source,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="The certificate to write, a JSON file.")
-    ] = Path("run.cert.json"),
+    out: Annotated[Path, output("The certificate to write, a JSON file.")] = Path("run.cert.json"),
     seed: Seed = 0,
     backend: BackendName = "fused",
     dtype: DtypeName = "float64",
@@ -33,6 +30,7 @@ def certify(
 
     Example: icgd certify run.safetensors train.csv -o run.cert.json
     """
+    require_writable(out)
     compiled = load(file)
     examples = read_examples(source, compiled.problem)
     require_within(compiled.problem.domain, examples)

@@ -13,9 +13,6 @@ import typer
 from icgd.backends.registry import BACKENDS
 from icgd.problems.arrays import DTYPES
 
-INTERRUPTED = 130
-"""Exit code of what Ctrl-C has stopped: 128 and the signal's number, as in a shell."""
-
 CompiledFile = Annotated[Path, typer.Argument(help="File that `icgd compile` wrote.")]
 QueryFile = Annotated[
     Path | None,
@@ -33,6 +30,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing el
 def options_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
     """The parameters of a function, always the same objects."""
     return tuple(signature(function, eval_str=True).parameters.values())
+
+
+def output(text: str, metavar: str | None = None) -> Any:
+    """The option for what is written, which has the same names everywhere."""
+    return typer.Option("--output", "-o", "--out", help=text, metavar=metavar)
 
 
 def in_panel(title: str) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from icgd.cli.fitting import fitted_to
 from icgd.cli.linear_options import LinearOptions, refuse_beside
 from icgd.cli.options import in_panel, options_of
 from icgd.cli.progress import progress
+from icgd.cli.writing import require_writable
 from icgd.compiled import Compiled
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError
@@ -35,6 +36,9 @@ DEFAULT_STEP_SIZE = 0.1
 """For networks and kernels. A linear model has no default: its data decide what converges."""
 
 DEFAULT_BOX = 3.0
+
+OFFERED = [name for name, loss in LOSSES.items() if loss.slope_parts is not None]
+"""The losses that a construction takes."""
 
 _WIDTHS = "Widths from the input to the output, joined by commas."
 _ACTIVATION = f"Activation of the hidden layers: {', '.join(ACTIVATIONS)}. Default: tanh."
@@ -95,7 +99,9 @@ def problem_from(
     l1: Annotated[float | None, _linear("Penalty l1 sum |w_j|. Default: 0.")] = None,
     reduction: Annotated[str | None, _linear(_REDUCTION)] = None,
     score_bound: Annotated[float | None, _linear(_SCORE)] = None,
-    loss: Annotated[str | None, _training(f"One of {', '.join(LOSSES)}. Default: squared.")] = None,
+    loss: Annotated[
+        str | None, _training(f"One of {', '.join(OFFERED)}. Default: squared.")
+    ] = None,
     step_size: Annotated[float | None, _training(_STEP_SIZE)] = None,
     box: Annotated[float | None, _training(_BOX)] = None,
     batch_size: Annotated[
@@ -187,7 +193,14 @@ def takes_training_run(command: Callable[..., None]) -> Callable[..., None]:
         return compiled_from(fitted_to(problem_from(**given), stated, **table), **chosen)
 
     options = (*options_of(problem_from), *of_table, *run_options())
-    return _with_options(command, options, make)
+    compiling = _with_options(command, options, make)
+
+    @wraps(compiling)
+    def checking_first(**given: Any) -> None:
+        require_writable(given.get("out"))
+        compiling(**given)
+
+    return checking_first
 
 
 def _with_options(

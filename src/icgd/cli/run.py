@@ -22,14 +22,15 @@ from icgd.cli.examples import (
     require_within,
     score,
 )
+from icgd.cli.exit_codes import INTERRUPTED
 from icgd.cli.options import (
-    INTERRUPTED,
     AsJson,
     BackendName,
     CompiledFile,
     DtypeName,
     QueryFile,
     Seed,
+    output,
 )
 from icgd.cli.progress import progress
 from icgd.cli.writing import predictions_content, require_writable, write_file
@@ -47,15 +48,8 @@ def run(
     seed: Seed = 0,
     backend: BackendName = "fused",
     dtype: DtypeName = "float64",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            "--out",
-            help="CSV to write the queries and their predictions to.",
-            metavar="P.csv",
-        ),
+    out: Annotated[
+        Path | None, output("CSV to write the queries and their predictions to.", "P.csv")
     ] = None,
     stop_below: Annotated[
         float | None,
@@ -69,9 +63,9 @@ def run(
 
     Example: icgd run run.safetensors train.csv --target price --queries new.csv -o prices.csv
     """
-    if output and not queries:
+    if out and not queries:
         raise SettingError.without("--output", "--queries")
-    require_writable(output)
+    require_writable(out)
     compiled = load(file)
     examples = read_examples(source, compiled.problem)
     asked = read_queries(queries, examples) if queries else None
@@ -84,15 +78,15 @@ def run(
         dtype=dtype,
     )
     outcome = _train(compiled, task, examples, asked, backend=backend, stop_below=stop_below)
-    if output and asked:
+    if out and asked:
         answers = outcome.labels, outcome.predictions
-        write_file(output, predictions_content(asked.table.frame, *answers))
+        write_file(out, predictions_content(asked.table.frame, *answers))
     if as_json:
         show.print_json(outcome)
     else:
         _print(outcome, compiled)
-        if output:
-            typer.echo(f"Saved {output}")
+        if out:
+            typer.echo(f"Saved {out}")
     raise typer.Exit(INTERRUPTED if outcome.ending is Ending.INTERRUPTED else 0)
 
 

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from icgd.cli import show
-from icgd.cli.options import INTERRUPTED, AsJson, in_panel, options_of
+from icgd.cli.exit_codes import INTERRUPTED
+from icgd.cli.options import AsJson, in_panel, options_of
 from icgd.cli.own_code import told_in_a_sentence
 from icgd.cli.progress import training_progress
 from icgd.cli.writing import write_file
