@@ -38,5 +38,5 @@ def test_the_options_stand_in_the_place_of_the_source():
 def test_what_is_not_offered_is_refused():
     with pytest.raises(SettingError, match="--missing must be one of refuse, drop, mean, median"):
         source_from(Path("d.csv"), missing="zero")
-    with pytest.raises(UnknownNameError, match="Unknown decimal 'point,'; .*'point'"):
+    with pytest.raises(UnknownNameError, match=r"Unknown decimal 'point,'; .*'point'"):
         source_from(Path("d.csv"), decimal="point,")

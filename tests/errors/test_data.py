@@ -65,8 +65,13 @@ MESSAGES = [
         "y is empty: its shape is (0, 1). Give at least one row.",
     ),
     (
+        made(DataError.too_large_whole, "y", 2**60, 2**53),
+        "y holds the whole number 1152921504606846976, beyond 9007199254740992, which float64 "
+        "would round. Rescale the data, or convert them to float64 yourself.",
+    ),
+    (
         made(DataError.wrong_dtype, "X", "float16"),
-        "X has dtype float16; float64 or float32 is expected. "
+        "X has dtype float16; float64, float32, integers or bool are expected. "
         "Convert it explicitly to one of them.",
     ),
     (

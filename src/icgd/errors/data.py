@@ -36,9 +36,16 @@ class DataError(IcgdError, ValueError):
         return cls(f"{name} is empty: its shape is {tuple(shape)}. Give at least one row.")
 
     @classmethod
+    def too_large_whole(cls, name: str, value: int, most: int) -> DataError:
+        return cls(
+            f"{name} holds the whole number {value}, beyond {most}, which float64 would round. "
+            "Rescale the data, or convert them to float64 yourself."
+        )
+
+    @classmethod
     def wrong_dtype(cls, name: str, dtype: object) -> DataError:
         return cls(
-            f"{name} has dtype {dtype}; float64 or float32 is expected. "
+            f"{name} has dtype {dtype}; float64, float32, integers or bool are expected. "
             "Convert it explicitly to one of them."
         )
 
