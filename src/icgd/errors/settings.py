@@ -331,6 +331,13 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def cannot_grow(cls, task: str) -> SettingError:
+        return cls(
+            f"A curriculum needs an InContextTask, whose sizes it can change; got {task}. "
+            "Leave the curriculum out."
+        )
+
+    @classmethod
     def uneven_heads(cls, width: int, n_heads: int) -> SettingError:
         return cls(
             f"width={width} is no multiple of n_heads={n_heads}, and heads share it equally. "
