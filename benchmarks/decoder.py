@@ -32,6 +32,11 @@ def rows() -> list[dict[str, object]]:
         return [row for sizes in SIZES for row in _rows(*sizes)]
 
 
+def prompts(n_examples: int) -> CausalTask:
+    law = InContextTask(ShiftedMixture.of_width(INPUT_WIDTH), Teachers(3, 20), n_examples)
+    return CausalTask(law)
+
+
 def _rows(n_blocks: int, width: int, n_examples: int) -> list[dict[str, object]]:
     kinds = list(product(LIMITS, ("softmax", "relu")))
     sizes = {"input_width": INPUT_WIDTH, "n_blocks": n_blocks, "width": width, "n_heads": N_HEADS}
@@ -42,9 +47,7 @@ def _rows(n_blocks: int, width: int, n_examples: int) -> list[dict[str, object]]
         )
         for tokens, attention in kinds
     }
-    task = CausalTask(
-        InContextTask(ShiftedMixture.of_width(INPUT_WIDTH), Teachers(3, 20), n_examples)
-    )
+    task = prompts(n_examples)
     settings = Settings(n_steps=N_STEPS, batch_size=BATCH, learning_rate=1e-4, clip_norm=1.0)
     models["gpt2"] = Gpt2(models["interleaved", "softmax"], n_positions)
     jobs = {
