@@ -47,7 +47,12 @@ def test_every_size_was_measured_and_keeps_its_limit():
 def test_the_page_says_what_was_measured():
     page = (ROOT / "docs" / "training" / "decoder.md").read_text(encoding="utf-8")
     for row in ROWS:
-        names = f"{row['blocks']} x {row['width']}", row["examples"], row["tokens"], row["attention"]
+        names = (
+            f"{row['blocks']} x {row['width']}",
+            row["examples"],
+            row["tokens"],
+            row["attention"],
+        )
         speeds = f"{row['steps/s']:.1f} | {row['GPT2Model steps/s']:.1f} | {1 / row['ratio']:.2f}"
         line = " | ".join(map(str, names)) + f" | {speeds} |"
         assert re.search(re.escape(line), page), line
