@@ -23,7 +23,7 @@ from icgd.training import (
 )
 
 SIZES = ((4, 64, 20), (8, 128, 40))  # blocks, width, examples
-N_HEADS, BATCH, INPUT_WIDTH, N_STEPS, ROUNDS = 4, 64, 5, 5, 7
+N_HEADS, BATCH, INPUT_WIDTH, N_STEPS, ROUNDS = 4, 64, 5, 2, 7
 LIMITS = {"interleaved": 1 / 1.5, "joint": 1 / 3.0}  # our time over that of GPT2Model
 
 
