@@ -47,6 +47,14 @@ class DataError(IcgdError, ValueError):
         return cls(f"{name} has shape {tuple(shape)}; expected {expected}.")
 
     @classmethod
+    def too_long(cls, n_examples: int, n_places: int, n_positions: int) -> DataError:
+        return cls(
+            f"A prompt of {n_examples} examples and a query takes {n_places} places; the decoder "
+            f"has n_positions={n_positions}. Give shorter prompts, or make a decoder with "
+            f"n_positions={n_places}, or without positions (n_positions=None)."
+        )
+
+    @classmethod
     def other_number_of_examples(cls, got: int, expected: int) -> DataError:
         return cls(
             f"X has {got} examples, but the transformer was made for prompts of {expected}. "

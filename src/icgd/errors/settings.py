@@ -331,6 +331,13 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def uneven_heads(cls, width: int, n_heads: int) -> SettingError:
+        return cls(
+            f"width={width} is no multiple of n_heads={n_heads}, and heads share it equally. "
+            "Give a width that is a multiple of the number of heads."
+        )
+
+    @classmethod
     def uneven_parts(cls, share: int, n_parts: int) -> SettingError:
         return cls(
             f"accumulate={n_parts} does not divide the {share} tasks that a process takes in a "

@@ -41,6 +41,19 @@ class DistributionError(IcgdError, ValueError):
         )
 
 
+    @classmethod
+    def overflows(cls, law: str, largest: float, limit: float) -> DistributionError:
+        return cls(
+            f"Labels of {law} overflow: the largest is {largest:.3g}, and training can square "
+            f"labels up to {limit:.0e}. Give fewer layers, smaller widths, a mean nearer to 0, or "
+            "smaller inputs."
+        )
+
+    @classmethod
+    def not_shares(cls, name: str, values: object) -> DistributionError:
+        return cls(f"{name} must be shares of at least 0 that add up to 1; got {values}.")
+
+
 class OwnCodeError(IcgdError, ImportError):
     """A function of the user's own cannot be used."""
 

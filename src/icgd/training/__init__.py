@@ -4,10 +4,12 @@ What a user needs stands here; each name is explained where it is defined.
 """
 
 from icgd.training.averaged import AveragedTask
+from icgd.training.causal_task import CausalTask, Curriculum
 from icgd.training.config import Config, read_config
 from icgd.training.configured import Trained, train_config
 from icgd.training.constructed import compare_with_constructions
-from icgd.training.covariates import Ellipsoid, Gaussian, GaussianMixture
+from icgd.training.covariates import Ellipsoid, Gaussian, GaussianMixture, ShiftedMixture
+from icgd.training.decoder import Decoder
 from icgd.training.descents import as_compiled, nearest_descent, why_not_descent
 from icgd.training.labels import KernelProcess, LinearFunctions, ReluNetworks
 from icgd.training.loading import load
@@ -20,13 +22,17 @@ from icgd.training.settings import Settings
 from icgd.training.similarity import similarity
 from icgd.training.sweeps import sweep
 from icgd.training.tasks import AbstractTask, Batch, InContextTask
+from icgd.training.teachers import Teachers
 
 __all__ = [
     "AbstractLogger",
     "AbstractTask",
     "AveragedTask",
     "Batch",
+    "CausalTask",
     "Config",
+    "Curriculum",
+    "Decoder",
     "Ellipsoid",
     "Gaussian",
     "GaussianMixture",
@@ -38,7 +44,9 @@ __all__ = [
     "Log",
     "ReluNetworks",
     "Settings",
+    "ShiftedMixture",
     "TaskTable",
+    "Teachers",
     "Trained",
     "as_compiled",
     "compare_with_constructions",
