@@ -331,6 +331,14 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def beyond_prompt(cls, length: int, longest: int) -> SettingError:
+        return cls(
+            f"lengths go up to {length} examples, and a test prompt has {longest}, 1.5 times those "
+            "of pretraining, for which the decoder has positions. Give shorter lengths, or more "
+            "n_examples."
+        )
+
+    @classmethod
     def uneven_heads(cls, width: int, n_heads: int) -> SettingError:
         return cls(
             f"width={width} is no multiple of n_heads={n_heads}, and heads share it equally. "

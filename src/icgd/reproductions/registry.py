@@ -14,6 +14,8 @@ from icgd.reproductions import (
     wang_in_context,
     wang_rates,
     wang_resources,
+    wu_curves,
+    wu_depth,
 )
 from icgd.reproductions.reproduction import AbstractReproduction
 
@@ -31,6 +33,11 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         wang_resources.RESOURCES,
         wang_in_context.IN_CONTEXT,
         wang_rates.RATES,
+        wu_curves.FIGURE_1,
+        wu_curves.FIGURE_2,
+        wu_curves.FIGURE_3,
+        wu_curves.FIGURE_4,
+        wu_depth.DEPTH,
         cot_cost.COST,
         learnt_constructed.SIMILARITY,
     )

@@ -20,6 +20,7 @@ from torch.optim import Adam
 
 from icgd.reproductions.wu_references import Inputs, Predictions, TokenLabels, label_size
 from icgd.training.covariates import normal
+from icgd.training.devices import device_named
 from icgd.training.tasks import generator_of
 
 EpochPredictions = Float[Tensor, "epoch task"]
@@ -37,6 +38,7 @@ class DirectTraining:
     n_epochs: int
     learning_rate: float
     seed: int = 0
+    device: str = "cpu"
 
     def predictions(self, x: Inputs, y: TokenLabels) -> EpochPredictions:
         """The predictions at the query after every epoch; the query's label is not read."""
@@ -46,7 +48,8 @@ class DirectTraining:
         return torch.cat(found, dim=1) * size[:, 0]
 
     def _epochs(self, x: Tensor, y: Tensor, index: int) -> Iterator[Tensor]:
-        x, y = x.float(), y.float()
+        place = device_named(self.device).place
+        x, y = x.to(place, torch.float32), y.to(place, torch.float32)
         weights = self._first_weights(len(x), x.shape[-1], index)
         adam = Adam(weights, lr=self.learning_rate, fused=True)
         for _ in range(self.n_epochs):
@@ -56,13 +59,13 @@ class DirectTraining:
                 matrix.grad = gradient
             adam.step()
             with torch.no_grad():
-                yield outputs_of(weights, x[:, -1:])[:, 0].double()
+                yield outputs_of(weights, x[:, -1:])[:, 0].cpu().double()
 
     def _first_weights(self, n_tasks: int, input_width: int, index: int) -> list[Tensor]:
-        generator = generator_of(self.seed, index)
+        generator, place = generator_of(self.seed, index), device_named(self.device).place
         widths = (input_width, *[self.hidden_width] * (self.n_layers - 1), 1)
         scales = [sqrt((2 if end > 1 else 1) / fan_in) for fan_in, end in pairwise(widths)]
-        drawn = (normal(generator, n_tasks, *shape).float() for shape in pairwise(widths))
+        drawn = (normal(generator, n_tasks, *shape).to(place, torch.float32) for shape in pairwise(widths))
         return [(s * matrix).requires_grad_() for s, matrix in zip(scales, drawn, strict=True)]
 
 
