@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from icgd.reproductions.wu_constructed import BOX, Constructed
+from icgd.reproductions.wu_constructed import Constructed
 from icgd.reproductions.wu_direct import outputs_of
 
-STEP, DEPTH, WIDTH = 0.05, 3, 6
+STEP, DEPTH, WIDTH, BOX = 0.05, 3, 6, 4.0
 
 
 def prompts(n_tasks=4, n_tokens=8, width=3):
@@ -18,7 +18,8 @@ def prompts(n_tasks=4, n_tokens=8, width=3):
 
 def descended(x, y, n_steps, seed=0):
     """Gradient descent on (1 / 2n) sum of squares by autograd, labels divided by their size."""
-    target = Constructed(DEPTH, WIDTH, STEP).compiled(x.shape[-1], x.shape[1] - 1, 0).problem.network
+    compiled = Constructed(DEPTH, WIDTH, STEP).compiled(x.shape[-1], x.shape[1] - 1, 0)
+    target = compiled.problem.network
     first = target.initial_parameters(seed, BOX, (len(x),))
     weights = [m.mT.clone().requires_grad_() for m in target.matrices(first)]
     size = y[:, :-1].square().mean(1).sqrt()
@@ -60,3 +61,11 @@ def test_seeds_give_other_first_weights():
     first, second = (Constructed(DEPTH, WIDTH, STEP, seed).predictions(x, y, 0) for seed in (0, 1))
     assert not torch.equal(first, second)
     np.testing.assert_allclose(second, descended(x, y, 0, seed=1), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("input_width", "hidden_width"), [(5, 20), (20, 200)])
+def test_networks_of_six_layers_can_be_compiled_at_the_sizes_of_the_presets(
+    input_width, hidden_width
+):
+    compiled = Constructed(6, hidden_width, STEP).compiled(input_width, 75, 1000)
+    assert compiled.summary().layers_per_step == 2 * 6 + 4

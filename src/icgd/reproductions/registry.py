@@ -16,6 +16,7 @@ from icgd.reproductions import (
     wang_resources,
     wu_curves,
     wu_depth,
+    wu_flops,
 )
 from icgd.reproductions.reproduction import AbstractReproduction
 
@@ -38,6 +39,7 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         wu_curves.FIGURE_3,
         wu_curves.FIGURE_4,
         wu_depth.DEPTH,
+        wu_flops.FLOPS,
         cot_cost.COST,
         learnt_constructed.SIMILARITY,
     )

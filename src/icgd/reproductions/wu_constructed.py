@@ -23,8 +23,11 @@ from icgd.problems.problem import Problem
 from icgd.problems.updates import GradientStep
 from icgd.reproductions.wu_references import Inputs, Predictions, TokenLabels, label_size
 
-BOX = 4.0
-"""Weights are projected onto this box; the first ones are normal with variance 1 / fan-in."""
+LARGEST_BOX = 4.0
+"""Weights are projected onto a box; the first ones are normal with variance 1 / fan-in."""
+
+LARGEST_OUTPUT = 5e11
+"""The network's outputs stay below this for all weights in the box: float64 needs its digits."""
 
 LARGEST_INPUT = 10.0
 
@@ -38,11 +41,16 @@ class Constructed:
     step_size: float
     seed: int = 0
 
+    def box(self, input_width: int) -> float:
+        """The largest box in which outputs stay moderate; deep and wide networks have small ones."""
+        ones = LARGEST_INPUT * input_width * self.hidden_width ** (self.n_layers - 1)
+        return min(LARGEST_BOX, (LARGEST_OUTPUT / ones) ** (1 / self.n_layers))
+
     def compiled(self, input_width: int, n_examples: int, n_steps: int) -> Compiled:
         """The transformer itself."""
         widths = (input_width, *[self.hidden_width] * (self.n_layers - 1), 1)
         domain = Domain(LARGEST_INPUT, 1.01 * sqrt(n_examples))
-        step = GradientStep(self.step_size, BOX)
+        step = GradientStep(self.step_size, self.box(input_width))
         return compile(
             Problem(MLP(widths, "relu"), "squared", step, domain), ReluStack(), n_steps=n_steps
         )
@@ -59,8 +67,8 @@ class Constructed:
         """
         x, size, n = x.double(), label_size(y), x.shape[1] - 1
         known = (y[:, :-1].double() / size)[..., None]
-        target = self.compiled(x.shape[-1], n, 0).problem.network
-        weights, done, found = target.initial_parameters(self.seed, BOX, (len(x),)), 0, []
+        target, box = self.compiled(x.shape[-1], n, 0).problem.network, self.box(x.shape[-1])
+        weights, done, found = target.initial_parameters(self.seed, box, (len(x),)), 0, []
         for step in steps:
             compiled = self.compiled(x.shape[-1], n, step - done)
             run = compiled.run(x[:, :-1], known, queries=x[:, -1:], initial=weights, history=False)
