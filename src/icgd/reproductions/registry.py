@@ -17,6 +17,7 @@ from icgd.reproductions import (
     wu_curves,
     wu_depth,
     wu_flops,
+    wu_mechanism,
 )
 from icgd.reproductions.reproduction import AbstractReproduction
 
@@ -40,6 +41,7 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         wu_curves.FIGURE_4,
         wu_depth.DEPTH,
         wu_flops.FLOPS,
+        wu_mechanism.MECHANISM,
         cot_cost.COST,
         learnt_constructed.SIMILARITY,
     )

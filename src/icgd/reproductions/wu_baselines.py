@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any, final
@@ -72,7 +73,7 @@ class BaselineStudy(AbstractStudy[Outcome]):
         few = min(TIMED_PROMPTS, self.budget.n_test)
         test = self.budget.task(self.n_layers, self.law, self.budget.longest)
         batch, rate = test.sample(few, seed=0, index=0), self.budget.baselines.learning_rates[0]
-        chosen = {name: rate for name in (DIRECT, RIDGE, *self._constructed_lines())}
+        chosen = dict.fromkeys((DIRECT, RIDGE, *self._constructed_lines()), rate)
         start = process_time()
         list(self._points(batch.x, batch.y, chosen, device))
         return (process_time() - start) * self.budget.n_test / few
@@ -88,25 +89,25 @@ class BaselineStudy(AbstractStudy[Outcome]):
 
     def _found(self, conduct: Conduct, folder: Path | None) -> Outcome:
         """Go through the lengths; what was found of each is kept."""
-        stopwatch, points = Stopwatch(folder), []
+        stopwatch = Stopwatch(folder)
+        points: list[Point] = []
         chosen = kept(folder, "choice", lambda: self._chosen(conduct.device))
         test = self.budget.test(self.n_layers, self.law, self.seed)
         for step, n in enumerate(self.budget.lengths, start=2):
             x, y = test.x[:, : n + 1], test.y[:, : n + 1]
-            at_length = kept(
-                folder,
-                f"length-{n}",
-                lambda x=x, y=y: [asdict(p) for p in self._points(x, y, chosen, conduct.device)],
-            )
-            points += [Point(**point) for point in at_length]
+            find = partial(self._plain_points, x, y, chosen, conduct.device)
+            points += [Point(**point) for point in kept(folder, f"length-{n}", find)]
             stopwatch.keep()
             if conduct.on_step:
                 conduct.on_step(step, self.n_steps, 1 - points[-1].r_squared)
         return Outcome(tuple(points), stopwatch.seconds)
 
-    def _points(
+    def _plain_points(
         self, x: Tensor, y: Tensor, chosen: Chosen, device: str
-    ) -> Iterator[Point]:
+    ) -> list[dict[str, Any]]:
+        return [asdict(point) for point in self._points(x, y, chosen, device)]
+
+    def _points(self, x: Tensor, y: Tensor, chosen: Chosen, device: str) -> Iterator[Point]:
         """All lines after these examples."""
         epochs = self._direct(chosen[DIRECT], device).predictions(x, y)
         found: dict[str, Tensor] = {
@@ -145,7 +146,9 @@ class BaselineStudy(AbstractStudy[Outcome]):
         rows = zip(self._constructed_lines(), zip(*paths.values(), strict=True), strict=True)
         return {
             DIRECT: _best(
-                plan.learning_rates, lambda rate: self._direct(rate, device).predictions(x, y)[-1], y
+                plan.learning_rates,
+                lambda rate: self._direct(rate, device).predictions(x, y)[-1],
+                y,
             ),
             RIDGE: _best(plan.penalties, lambda penalty: ridge(x, y, penalty), y),
             **{

@@ -42,9 +42,9 @@ class Constructed:
     seed: int = 0
 
     def box(self, input_width: int) -> float:
-        """The largest box in which outputs stay moderate; deep and wide networks have small ones."""
+        """The largest box in which outputs stay moderate: small for deep and wide networks."""
         ones = LARGEST_INPUT * input_width * self.hidden_width ** (self.n_layers - 1)
-        return min(LARGEST_BOX, (LARGEST_OUTPUT / ones) ** (1 / self.n_layers))
+        return min(LARGEST_BOX, float((LARGEST_OUTPUT / ones) ** (1 / self.n_layers)))
 
     def compiled(self, input_width: int, n_examples: int, n_steps: int) -> Compiled:
         """The transformer itself."""

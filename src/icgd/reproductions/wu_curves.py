@@ -24,8 +24,8 @@ from icgd.reproductions.reproduction import (
     number,
     preset_of,
 )
-from icgd.reproductions.wu_curves_picture import law_of
 from icgd.reproductions.wu_baselines import BaselineStudy
+from icgd.reproductions.wu_curves_picture import law_of
 from icgd.reproductions.wu_learnt import LearntStudy
 from icgd.reproductions.wu_lines import LEARNT, Outcome
 from icgd.reproductions.wu_setting import Baselines, Budget, Law

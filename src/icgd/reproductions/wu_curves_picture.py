@@ -43,7 +43,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     figure, axes = plotting.new_panels(len(panels), n_columns, 4.6, 3.7)
     for ax, of_panel in zip(axes, panels.values(), strict=True):
         _draw_panel(ax, of_panel, styles)
-    r_squared_height(axes)
+    r_squared_height(axes, rows)
     entries = [(line, style.colour) for line, style in styles.items()]
     dashes = {line: style.dashes for line, style in styles.items()}
     plotting.legend(figure, entries, dashes=dashes, n_columns=3 * min(n_columns, 3))
@@ -70,13 +70,12 @@ def _draw_line(ax: Axes, rows: Sequence[Row], style: Style) -> None:
     plotting.band(ax, places, left, style.colour, linestyle=style.dashes)
 
 
-def r_squared_height(axes: Sequence[Axes]) -> None:
+def r_squared_height(axes: Sequence[Axes], rows: Sequence[Row]) -> None:
     """Make the axis of 1 - R^2 logarithmic and name R^2: it rises, and does not crowd near 1.
 
     All panels have one height. What has an R^2 below 0 leaves a panel at the bottom.
     """
-    heights = [float(min(line.get_ydata())) for ax in axes for line in ax.lines]
-    least = min(height for height in heights if height > 0)  # a vertical line begins at 0
+    least = min(1 - number(row, "r_squared") for row in rows)
     for ax in axes:
         ax.set_yscale("log")
         ax.set_yticks(list(SHOWN.values()), [f"{each:g}" for each in SHOWN])

@@ -26,7 +26,7 @@ from icgd.reproductions.wu_curves import BUDGETS as CURVE_BUDGETS
 from icgd.reproductions.wu_curves_picture import r_squared_height
 from icgd.reproductions.wu_learnt import LearntStudy
 from icgd.reproductions.wu_lines import Outcome
-from icgd.reproductions.wu_setting import PRETRAINING, Budget
+from icgd.reproductions.wu_setting import PRETRAINING
 
 N_LAYERS = 4
 
@@ -89,7 +89,7 @@ class DepthFigure(AbstractReproduction[LearntStudy, Outcome]):
             _draw(ax, of_panel, colours)
             message = f"{attention} attention; {_in_title(of_panel)}"
             plotting.describe(ax, message, "blocks of the decoder", "R^2")
-        r_squared_height(axes)
+        r_squared_height(axes, rows)
         plotting.legend(figure, [(f"{n} examples", colour) for n, colour in colours.items()])
         return figure
 

@@ -3,7 +3,8 @@ r"""Direct training: a network of its own is trained on the examples of each pro
 Networks have no biases. Their first weights are normal with variance 2 / fan-in, those of the last
 layer with variance 1 / fan-in. An epoch is one step of Adam on the mean squared error of all
 examples. Labels are divided by their root mean square in the prompt, and predictions multiplied by
-it, so that no law of labels asks for a learning rate of its own. Prompts are trained together, a batch of matrices for each layer; they do not mix.
+it, so that no law of labels asks for a learning rate of its own. Prompts are trained together, with
+a batch of matrices for each layer; they do not mix.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ class DirectTraining:
         generator, place = generator_of(self.seed, index), device_named(self.device).place
         widths = (input_width, *[self.hidden_width] * (self.n_layers - 1), 1)
         scales = [sqrt((2 if end > 1 else 1) / fan_in) for fan_in, end in pairwise(widths)]
-        drawn = (normal(generator, n_tasks, *shape).to(place, torch.float32) for shape in pairwise(widths))
+        drawn = (
+            normal(generator, n_tasks, *shape).to(place, torch.float32)
+            for shape in pairwise(widths)
+        )
         return [(s * matrix).requires_grad_() for s, matrix in zip(scales, drawn, strict=True)]
 
 

@@ -1,4 +1,4 @@
-r"""wu-flops: what a prompt costs in context, by direct training, and in the constructed transformer.
+r"""wu-flops: what a prompt costs in context, by direct training, and constructed.
 
 App. B.3 says 3.3 billion FLOPs in context against 7.6 billion by direct training, for 6 layers, and
 not how they are counted. Both are counted here under every convention that comes to mind:
@@ -24,7 +24,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, final
 
-import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -40,9 +39,9 @@ from icgd.reproductions.reproduction import (
     preset_of,
 )
 from icgd.reproductions.wu_constructed import Constructed
+from icgd.reproductions.wu_curves import BUDGETS
 from icgd.reproductions.wu_direct import DirectTraining
 from icgd.reproductions.wu_setting import PRETRAINING, Budget
-from icgd.reproductions.wu_curves import BUDGETS
 
 N_LAYERS = 6
 IN_CONTEXT, DIRECT, BUILT = "in context", "direct training", "constructed"
@@ -253,9 +252,7 @@ def _draw(ax: Axes, rows: Sequence[Row]) -> None:
         colour = COLOURS[str(side)]
         for (by,), of_way in groups(of_side, "counted_by").items():
             heights = [number(row, "flops") for row in of_way]
-            ax.plot(
-                [place] * len(heights), heights, MARKS[str(by)], color=colour, ms=8, alpha=0.55
-            )
+            ax.plot([place] * len(heights), heights, MARKS[str(by)], color=colour, ms=8, alpha=0.55)
         printed = PRINTED.get(str(side))
         if printed is not None:
             ax.plot([place - 0.3, place + 0.3], [printed] * 2, color=INK, lw=1.5)
@@ -264,7 +261,10 @@ def _draw(ax: Axes, rows: Sequence[Row]) -> None:
     ax.set_xlim(-0.6, len(groups(rows, "side")) - 0.1)
     ax.set_xticks(range(len(groups(rows, "side"))), [str(s) for (s,) in groups(rows, "side")])
     plotting.describe(
-        ax, "One prompt, counted in many ways; diamonds were counted, dots are formulas", "", "FLOPs"
+        ax,
+        "One prompt, counted in many ways; diamonds were counted, dots are formulas",
+        "",
+        "FLOPs",
     )
 
 

@@ -3,8 +3,8 @@ r"""What a prompt tells without any network: its mean label, ridge regression, a
 The last token of a prompt is the query; its label is not read. Every function returns the
 prediction at the query of each prompt, in float64.
 
-A teacher of N layers without biases, with independent weights of mean 0, is in the limit of infinite
-width a Gaussian process. Its kernel begins with the inner product, and each ReLU layer turns it into
+A teacher of N layers without biases, with independent weights of mean 0, is a Gaussian process in
+the limit of infinite width. Its kernel begins with the inner product; each ReLU layer turns it into
 
     K'(u, v) = sqrt(K(u, u) K(v, v)) (sin t + (pi - t) cos t) / pi,    cos t = K(u, v) / sqrt(...),
 
@@ -41,7 +41,8 @@ def ridge(x: Inputs, y: TokenLabels, penalty: float) -> Predictions:
     moved, left = examples - centre, known - level[:, None]
     square = moved.mT @ moved + penalty * torch.eye(x.shape[-1], dtype=torch.float64)
     slope = torch.linalg.solve(square, moved.mT @ left[..., None])
-    return level + ((x[:, -1:].double() - centre) @ slope)[:, 0, 0]
+    predicted: Tensor = level + ((x[:, -1:].double() - centre) @ slope)[:, 0, 0]
+    return predicted
 
 
 def arc_cosine(x: Inputs, y: TokenLabels, n_layers: int) -> Predictions:
@@ -50,7 +51,9 @@ def arc_cosine(x: Inputs, y: TokenLabels, n_layers: int) -> Predictions:
     gram, to_query = kernel[:, :-1, :-1], kernel[:, -1, None, :-1]
     size = gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
     steady = gram + JITTER * size * torch.eye(gram.shape[-1], dtype=torch.float64)
-    return (to_query @ torch.linalg.solve(steady, y[:, :-1, None].double()))[:, 0, 0]
+    weights = torch.linalg.solve(steady, y[:, :-1, None].double())
+    predicted: Tensor = (to_query @ weights)[:, 0, 0]
+    return predicted
 
 
 def arc_cosine_kernel(x: Inputs, n_layers: int) -> Float[Tensor, "task token token"]:

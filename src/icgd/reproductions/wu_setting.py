@@ -38,7 +38,7 @@ CHECKPOINT_EVERY = 100
 
 @dataclass(frozen=True)
 class Law:
-    """Where prompts come from: the weights of the mixture, and the mean of the teachers' weights."""
+    """Where prompts come from: the mixture of the inputs, and the mean of the teachers' weights."""
 
     mixture: tuple[float, float] = (1.0, 0.0)
     mean: float = 0.0
