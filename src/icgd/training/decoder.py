@@ -94,13 +94,9 @@ class Decoder(nn.Module):
         self.read_in = gaussian(token_width**-0.5, width, token_width)
         self.read_in_bias = constant(0, width)
         self.qkv = gaussian(width**-0.5, n, 3 * width, width)
-        self.qkv_bias = constant(0, n, 3 * width)
         self.mix = gaussian(added * width**-0.5, n, width, width)
-        self.mix_bias = constant(0, n, width)
         self.hidden = gaussian(width**-0.5, n, hidden, width)
-        self.hidden_bias = constant(0, n, hidden)
         self.out = gaussian(added * hidden**-0.5, n, width, hidden)
-        self.out_bias = constant(0, n, width)
         self.norms, self.norm_biases = constant(1, n, 2, width), constant(0, n, 2, width)
         self.last_norm, self.last_norm_bias = constant(1, width), constant(0, width)
         self.read_out = gaussian(width**-0.5, self.output_width, width)
@@ -193,40 +189,36 @@ class Decoder(nn.Module):
             raise DataError.too_long(n_tokens - 1, n_places, self.n_positions)
 
     def _blocks(self) -> list[Block]:
-        stacks = (
-            self.qkv, self.qkv_bias, self.mix, self.mix_bias, self.hidden, self.hidden_bias,
-            self.out, self.out_bias, self.norms, self.norm_biases,
-        )  # fmt: skip
+        stacks = self.qkv, self.mix, self.hidden, self.out, self.norms, self.norm_biases
         return [Block(*parts) for parts in zip(*(stack.unbind(0) for stack in stacks), strict=True)]
 
     def _attended(self, stream: Stream, block: Block) -> Stream:
         """The stream after attention."""
-        n_tasks, n_places, width = stream.shape
-        normed = layer_norm(stream, (width,), block.norms[0], block.norm_biases[0])
-        qkv = linear(normed, block.qkv, block.qkv_bias)
-        heads = qkv.view(n_tasks, n_places, 3, self.n_heads, width // self.n_heads)
-        gathered = self._attend(*heads.permute(2, 0, 3, 1, 4).unbind(0))
-        joined = gathered.transpose(1, 2).reshape(n_tasks, n_places, width)
-        return stream + linear(joined, block.mix, block.mix_bias)
+        normed = layer_norm(stream, (self.width,), block.norms[0], block.norm_biases[0])
+        parts = linear(normed, block.qkv).split(self.width, dim=-1)
+        query, key, value = (part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in parts)
+        gathered = self._attend(query, key, value).transpose(1, 2).flatten(2)
+        return _added(stream, gathered, block.mix)
 
     def _thought(self, stream: Stream, block: Block) -> Stream:
         """The stream after the MLP."""
         normed = layer_norm(stream, (self.width,), block.norms[1], block.norm_biases[1])
-        hidden = gelu(linear(normed, block.hidden, block.hidden_bias))
-        return stream + linear(hidden, block.out, block.out_bias)
+        return _added(stream, gelu(linear(normed, block.hidden)), block.out)
+
+
+def _added(stream: Stream, signal: Tensor, matrix: Tensor) -> Stream:
+    """The stream plus the matrix times a signal, as one operation."""
+    flat = torch.addmm(stream.flatten(0, 1), signal.flatten(0, 1), matrix.mT)
+    return flat.view_as(stream)
 
 
 class Block(NamedTuple):
     """The numbers of one block."""
 
     qkv: Tensor
-    qkv_bias: Tensor
     mix: Tensor
-    mix_bias: Tensor
     hidden: Tensor
-    hidden_bias: Tensor
     out: Tensor
-    out_bias: Tensor
     norms: Tensor
     norm_biases: Tensor
 
