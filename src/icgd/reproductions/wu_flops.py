@@ -64,7 +64,7 @@ class Convention:
     unit: str
     passes: str
     details: str
-    flops: float
+    flops: int
     by: str = "formula"
 
 
