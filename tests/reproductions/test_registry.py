@@ -26,7 +26,8 @@ def test_an_unknown_figure_is_refused_with_a_suggestion():
     assert str(caught.value) == (
         "Unknown figure 'cheng-fig7'; known are cheng-fig1, cheng-fig2, cheng-fig3, cheng-fig4, "
         "cheng-fig5, cheng-fig6, cheng-losses, cheng-curvature, wang-resources, wang-in-context, "
-        "wang-rates, wu-fig1, wu-fig2, wu-fig3, wu-fig4, wu-fig5, wu-flops, wu-mechanism, cot-cost, learnt-constructed. Did you mean 'cheng-fig6'?"
+        "wang-rates, wu-fig1, wu-fig2, wu-fig3, wu-fig4, wu-fig5, wu-flops, wu-mechanism, "
+        "cot-cost, learnt-constructed. Did you mean 'cheng-fig6'?"
     )
 
 

@@ -17,7 +17,7 @@ LAW = Law((0.5, 0.5))
 STUDY = BaselineStudy(3, LAW, 1, SMOKE)
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     pass
 
 
@@ -62,9 +62,9 @@ def test_an_interrupted_study_keeps_what_it_found(tmp_path):
     def on_step(step, n_steps, _):
         assert n_steps == 4
         if step == 3:  # the choice, and two lengths
-            raise Stopped
+            raise StoppedError
 
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         STUDY.train_with(Conduct(on_step=on_step), tmp_path)
     kept = sorted(path.name for path in tmp_path.glob("*.json"))
     assert kept == ["choice.json", "length-2.json", "length-4.json"]

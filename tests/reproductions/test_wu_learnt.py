@@ -1,4 +1,4 @@
-"""A decoder that is interrupted ends with the same bits; its points are those of its predictions."""
+"""A decoder that is interrupted ends with the same bits; its points follow from predictions."""
 
 from dataclasses import asdict, replace
 
@@ -16,14 +16,14 @@ SMOKE = BUDGETS["smoke"]
 STUDY = LearntStudy(3, "softmax", MIXTURES[:2], 0, replace(SMOKE, n_steps=6))
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     pass
 
 
 def stop_at(step):
     def on_step(done, _, __):
         if done == step:
-            raise Stopped
+            raise StoppedError
 
     return on_step
 
@@ -38,7 +38,7 @@ def test_a_decoder_is_tested_on_every_law_and_length():
 
 def test_an_interrupted_study_ends_with_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(wu_setting, "CHECKPOINT_EVERY", 2)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         STUDY.train_with(Conduct(on_step=stop_at(5)), tmp_path)
     assert list((tmp_path / "model").glob("checkpoint-4*"))
     steps = []

@@ -20,7 +20,7 @@ def found():
     return STUDY.train()
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     pass
 
 
@@ -59,9 +59,9 @@ def test_an_interrupted_study_ends_with_the_same_numbers(found, tmp_path, monkey
     monkeypatch.setattr(wu_setting, "CHECKPOINT_EVERY", 1)
 
     def on_step(*_):
-        raise Stopped
+        raise StoppedError
 
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         STUDY.train_with(Conduct(on_step=on_step), tmp_path)
     again = STUDY.train_with(Conduct(), tmp_path)
     assert again.compared == found.compared
