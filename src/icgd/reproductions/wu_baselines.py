@@ -39,7 +39,7 @@ from icgd.reproductions.wu_setting import Budget, Law
 Chosen = dict[str, float]
 """The number that was chosen for a line, by the line's name."""
 
-TIMED_PROMPTS = 4
+TIMED_PROMPTS = 32
 
 SECONDS_A_WEIGHT = 1e-8
 """The rough time of an epoch of direct training for each weight, one prompt."""

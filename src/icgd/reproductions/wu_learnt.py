@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -51,7 +51,7 @@ class LearntStudy(AbstractStudy[Outcome]):
 
     def step_seconds(self, device: str) -> float:
         model, budget = self.budget.decoder(self.attention, self.seed), self.budget
-        settings = budget.settings(self.seed, device)
+        settings = replace(budget.settings(self.seed, device), warmup_steps=0)  # few are timed
         return timed_step(model, budget.pretraining(self.n_layers), settings)
 
     def train(self, folder: Path | None = None) -> Outcome:
