@@ -4,7 +4,7 @@ from icgd.errors import UnknownNameError
 from icgd.reproductions.registry import REPRODUCTIONS, reproduction_named
 
 CHENG = [f"cheng-fig{number}" for number in range(1, 7)]
-WU = [*(f"wu-fig{number}" for number in range(1, 6)), "wu-flops", "wu-mechanism"]
+WU = [*(f"wu-fig{number}" for number in range(1, 6)), "wu-flops", "wu-mechanism", "wu-choices"]
 WANG = ["wang-resources", "wang-in-context", "wang-rates"]
 
 
@@ -27,7 +27,7 @@ def test_an_unknown_figure_is_refused_with_a_suggestion():
         "Unknown figure 'cheng-fig7'; known are cheng-fig1, cheng-fig2, cheng-fig3, cheng-fig4, "
         "cheng-fig5, cheng-fig6, cheng-losses, cheng-curvature, wang-resources, wang-in-context, "
         "wang-rates, wu-fig1, wu-fig2, wu-fig3, wu-fig4, wu-fig5, wu-flops, wu-mechanism, "
-        "cot-cost, learnt-constructed. Did you mean 'cheng-fig6'?"
+        "wu-choices, cot-cost, learnt-constructed. Did you mean 'cheng-fig6'?"
     )
 
 

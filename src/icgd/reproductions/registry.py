@@ -14,6 +14,7 @@ from icgd.reproductions import (
     wang_in_context,
     wang_rates,
     wang_resources,
+    wu_choices,
     wu_curves,
     wu_depth,
     wu_flops,
@@ -42,6 +43,7 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         wu_depth.DEPTH,
         wu_flops.FLOPS,
         wu_mechanism.MECHANISM,
+        wu_choices.CHOICES_FIGURE,
         cot_cost.COST,
         learnt_constructed.SIMILARITY,
     )
