@@ -47,7 +47,9 @@ def _rows(n_blocks: int, width: int, n_examples: int) -> list[dict[str, object]]
     )
     settings = Settings(n_steps=N_STEPS, batch_size=BATCH, learning_rate=1e-4, clip_norm=1.0)
     models["gpt2"] = Gpt2(models["interleaved", "softmax"], n_positions)
-    jobs = {kind: lambda model=model: train(model, task, settings) for kind, model in models.items()}
+    jobs = {
+        kind: lambda model=model: train(model, task, settings) for kind, model in models.items()
+    }
     turns = interleaved_seconds(jobs, ROUNDS, process_time)
     seconds = {kind: median(turn[kind] for turn in turns) / (N_STEPS + 1) for kind in jobs}
     return [

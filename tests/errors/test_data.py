@@ -126,6 +126,12 @@ MESSAGES = [
         "X[3, 1] is 5.5, outside [-4, 4]. Rescale the data or compile with a larger domain.x.",
     ),
     (
+        made(DataError.too_long, 30, 61, 41),
+        "A prompt of 30 examples and a query takes 61 places; the decoder has n_positions=41. Give "
+        "shorter prompts, or make a decoder with n_positions=61, or without positions "
+        "(n_positions=None).",
+    ),
+    (
         made(DataError.other_number_of_examples, 3, 2),
         "X has 3 examples, but the transformer was made for prompts of 2. Give 2, or compile with "
         "n_examples=3.",

@@ -184,6 +184,16 @@ MESSAGES = [
         "train on. Give a smaller share.",
     ),
     (
+        made(SettingError.cannot_grow, "TaskTable"),
+        "A curriculum needs an InContextTask, whose sizes it can change; got TaskTable. Leave the "
+        "curriculum out.",
+    ),
+    (
+        made(SettingError.uneven_heads, 64, 5),
+        "width=64 is no multiple of n_heads=5, and heads share it equally. Give a width that is a "
+        "multiple of the number of heads.",
+    ),
+    (
         made(SettingError.uneven_parts, 4, 3),
         "accumulate=3 does not divide the 4 tasks that a process takes in a step. Give a "
         "batch_size that is a multiple of it for each process.",

@@ -6,6 +6,7 @@ from icgd.errors.training import (
     DistributionError,
     InterruptedStudiesError,
     InterruptedTrainingError,
+    ModelSizeError,
     OwnCodeError,
     RunFolderError,
     SweepError,
@@ -32,6 +33,20 @@ MESSAGES = [
         made(DistributionError.other_width, 4, 5),
         "The labels are a function of 4 inputs, but the covariates have 5. Give both the same "
         "width.",
+    ),
+    (
+        made(DistributionError.overflows, "Teachers", 2.5e30, 1e18),
+        "Labels of Teachers overflow: the largest is 2.5e+30, and training can square labels up to "
+        "1e+18. Give fewer layers, smaller widths, a mean nearer to 0, or smaller inputs.",
+    ),
+    (
+        made(DistributionError.not_shares, "weights", (0.5, 0.4)),
+        "weights must be shares of at least 0 that add up to 1; got (0.5, 0.4).",
+    ),
+    (
+        made(ModelSizeError.too_large, "A decoder of 9 weights", 3 * 2**40, 2**31, "60% of it"),
+        "A decoder of 9 weights takes about 3,072.0 GiB; 2.0 GiB may be used, 60% of it. Give "
+        "smaller sizes or shorter prompts, or gather the gradient in parts (accumulate).",
     ),
     (
         made(OwnCodeError.malformed, "my_data.py"),

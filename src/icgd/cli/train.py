@@ -57,7 +57,7 @@ def _option(section: str, key: Key) -> Parameter:
 def _shown(default: object) -> str:
     if isinstance(default, bool):
         return "yes" if default else "no"
-    return ",".join(default) if isinstance(default, list) else str(default)
+    return ",".join(map(str, default)) if isinstance(default, list) else str(default)
 
 
 @takes_config

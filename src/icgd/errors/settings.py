@@ -331,11 +331,10 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
-    def beyond_prompt(cls, length: int, longest: int) -> SettingError:
+    def cannot_grow(cls, task: str) -> SettingError:
         return cls(
-            f"lengths go up to {length} examples, and a test prompt has {longest}, 1.5 times those "
-            "of pretraining, for which the decoder has positions. Give shorter lengths, or more "
-            "n_examples."
+            f"A curriculum needs an InContextTask, whose sizes it can change; got {task}. "
+            "Leave the curriculum out."
         )
 
     @classmethod
@@ -355,6 +354,14 @@ class SettingError(IcgdError, ValueError):
     @classmethod
     def no_parts(cls, figure: str) -> SettingError:
         return cls(f"{figure} has no panels to choose from. Leave out --only.")
+
+    @classmethod
+    def beyond_prompt(cls, length: int, longest: int) -> SettingError:
+        return cls(
+            f"lengths go up to {length} examples, and a test prompt has {longest}, 1.5 times those "
+            "of pretraining, for which the decoder has positions. Give shorter lengths, or more "
+            "n_examples."
+        )
 
     @classmethod
     def uneven_shares(cls, batch_size: int, n_processes: int) -> SettingError:

@@ -40,7 +40,6 @@ class DistributionError(IcgdError, ValueError):
             "Give both the same width."
         )
 
-
     @classmethod
     def overflows(cls, law: str, largest: float, limit: float) -> DistributionError:
         return cls(
@@ -183,6 +182,18 @@ class TrainingError(IcgdError, RuntimeError):
         return cls(
             f"The log has columns {', '.join(expected)}; a row came with {', '.join(got)}. "
             "measure must return the same names, in the same order, each time."
+        )
+
+
+class ModelSizeError(IcgdError, MemoryError):
+    """A model, or its training, does not fit in memory."""
+
+    @classmethod
+    def too_large(cls, what: str, needed: int, available: int, limit: str) -> ModelSizeError:
+        return cls(
+            f"{what} takes about {needed / 2**30:,.1f} GiB; {available / 2**30:,.1f} GiB may be "
+            f"used, {limit}. Give smaller sizes or shorter prompts, or gather the gradient in "
+            "parts (accumulate)."
         )
 
 

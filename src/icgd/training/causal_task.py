@@ -61,8 +61,7 @@ class CausalTask(AbstractTask):
 
     def _require_growth(self, curriculum: Curriculum) -> None:
         if not isinstance(self.task, InContextTask):
-            kind = f"InContextTask, because there is a curriculum; {type(self.task).__name__} is"
-            raise SettingError.wrong_kind("task", self.task, kind)
+            raise SettingError.cannot_grow(type(self.task).__name__)
         count("first_width", curriculum.first_width, most=self.task.covariates.input_width)
         count("first_examples", curriculum.first_examples, most=self.task.n_examples)
 

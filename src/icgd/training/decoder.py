@@ -28,7 +28,9 @@ from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_att
 
 from icgd.errors import DataError, SettingError
 from icgd.problems.settings import count, named
-from icgd.training.token_layouts import TOKEN_LAYOUTS, Inputs, Labels
+from icgd.training.decoder_memory import DecoderMemory
+from icgd.training.tasks import Batch
+from icgd.training.token_layouts import TOKEN_LAYOUTS, Inputs
 
 Heads = Float[Tensor, "task head place head_width"]
 """The queries, keys, values or outputs of all heads."""
@@ -77,6 +79,7 @@ class Decoder(nn.Module):
         self.n_positions = None if n_positions is None else count("n_positions", n_positions)
         self.output_width = count("output_width", output_width)
         self.seed = count("seed", seed, least=0)
+        self.memory.require_weights()
         self._draw(np.random.default_rng(self.seed))
 
     def _draw(self, generator: np.random.Generator) -> None:
@@ -85,8 +88,8 @@ class Decoder(nn.Module):
         def gaussian(scale: float, *shape: int) -> nn.Parameter:
             return nn.Parameter(scale * torch.from_numpy(generator.standard_normal(shape)))
 
-        def constant(value: float, *shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.full(shape, value, dtype=torch.float64))
+        def constant(value: int, *shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.full(shape, float(value), dtype=torch.float64))
 
         n, width, hidden = self.n_blocks, self.width, self.mlp_width
         token_width = self._layout.width(self.input_width, self.output_width)
@@ -103,6 +106,31 @@ class Decoder(nn.Module):
         self.read_out_bias = constant(0, self.output_width)
         positions = self.n_positions
         self.positions = gaussian(POSITION_SCALE, positions, width) if positions else None
+
+    @property
+    def memory(self) -> DecoderMemory:
+        """What this model takes in memory."""
+        return DecoderMemory(
+            n_blocks=self.n_blocks,
+            width=self.width,
+            mlp_width=self.mlp_width,
+            n_heads=self.n_heads,
+            token_width=self._layout.width(self.input_width, self.output_width),
+            n_positions=self.n_positions or 0,
+            output_width=self.output_width,
+            keeps_scores=self.attention == "relu",
+        )
+
+    def require(self, batch: Batch, n_tasks: int) -> None:
+        """Raise an error unless the model can be trained on `n_tasks` prompts like these at a time.
+
+        The loop asks before training begins. A graphics card has a memory of its own, of which it
+        tells only when it is full.
+        """
+        self._tokens(batch.x[:1], batch.y[:1])
+        if self.read_in.device.type == "cpu":
+            n_places = self._layout.n_places(batch.x.shape[1])
+            self.memory.require_training(n_tasks, n_places, self.read_in.element_size())
 
     @classmethod
     def of_description(cls, data: Mapping[str, Any]) -> Decoder:
@@ -161,7 +189,7 @@ class Decoder(nn.Module):
 
     def _streams(self, x: Inputs, y: Tensor, kept: slice) -> list[Stream]:
         """The streams after the blocks; the last one has only the places that are kept."""
-        stream = linear(self._tokens(x, y), self.read_in, self.read_in_bias)
+        stream = linear(self._tokens(x, y), self.read_in, self.read_in_bias).to(self.read_in.dtype)
         if self.positions is not None:
             stream = stream + self.positions[: stream.shape[1]]
         streams = []
@@ -196,7 +224,9 @@ class Decoder(nn.Module):
         """The stream after attention."""
         normed = layer_norm(stream, (self.width,), block.norms[0], block.norm_biases[0])
         parts = linear(normed, block.qkv).split(self.width, dim=-1)
-        query, key, value = (part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in parts)
+        query, key, value = (
+            part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in parts
+        )
         gathered = self._attend(query, key, value).transpose(1, 2).flatten(2)
         return _added(stream, gathered, block.mix)
 
@@ -207,7 +237,12 @@ class Decoder(nn.Module):
 
 
 def _added(stream: Stream, signal: Tensor, matrix: Tensor) -> Stream:
-    """The stream plus the matrix times a signal, as one operation."""
+    """The stream plus the matrix times a signal, as one operation if both have one precision.
+
+    Under autocast the signal is in bfloat16, and the stream keeps its precision.
+    """
+    if signal.dtype != stream.dtype:
+        return stream + linear(signal, matrix)
     flat = torch.addmm(stream.flatten(0, 1), signal.flatten(0, 1), matrix.mT)
     return flat.view_as(stream)
 
@@ -234,7 +269,8 @@ def relu_attention(query: Heads, key: Heads, value: Heads) -> Heads:
     n_read = torch.arange(1, n_places + 1, device=query.device, dtype=query.dtype)
     shares = (torch.ones_like(n_read).expand(n_places, -1) / n_read[:, None]).tril()
     scores = torch.relu(query @ key.mT)
-    return (scores * (shares * head_width**-0.5)) @ value
+    gathered: Tensor = (scores * (shares * head_width**-0.5)) @ value
+    return gathered
 
 
 ATTENTIONS: dict[str, Callable[[Heads, Heads, Heads], Heads]] = {

@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import final
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from icgd.errors import DistributionError
@@ -45,7 +44,10 @@ class Teachers(AbstractLabels):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        n_layers, hidden = count("n_layers", self.n_layers), count("hidden_width", self.hidden_width)
+        n_layers, hidden = (
+            count("n_layers", self.n_layers),
+            count("hidden_width", self.hidden_width),
+        )
         settle(self, n_layers=n_layers, hidden_width=hidden, mean=finite("mean", self.mean))
         activation_named(self.activation)
 
