@@ -36,7 +36,7 @@ def test_one_thing_is_changed_at_a_time():
     assert (wide.hidden_width, replace(wide, hidden_width=20)) == (80, LAPTOP)
     assert changed(LAPTOP, "teachers a quarter as wide").hidden_width == 5
     assert changed(LAPTOP, "half the learning rate").learning_rate == 0.001
-    assert changed(LAPTOP, "twice the steps").n_steps == 2000
+    assert changed(LAPTOP, "twice the steps").n_steps == 1000
     assert changed(LAPTOP, "interleaved tokens").tokens == "interleaved"
 
 

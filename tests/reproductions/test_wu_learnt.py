@@ -40,7 +40,7 @@ def test_an_interrupted_study_ends_with_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(wu_setting, "CHECKPOINT_EVERY", 2)
     with pytest.raises(StoppedError):
         STUDY.train_with(Conduct(on_step=stop_at(5)), tmp_path)
-    assert list((tmp_path / "model").glob("checkpoint-4*"))
+    assert list((tmp_path / "model").glob("checkpoint-*4.safetensors"))
     steps = []
     again = STUDY.train_with(Conduct(on_step=lambda step, *_: steps.append(step)), tmp_path)
     assert steps == [5, 6]  # it went on from the checkpoint of step 4

@@ -34,7 +34,9 @@ def test_the_last_stream_of_the_query_gives_the_models_prediction():
     streams = streams_at_query(model, batch)
     assert [stream.shape for stream in streams] == [(8, 8)] * SMOKE.n_blocks
     with torch.no_grad():
-        torch.testing.assert_close(model._read(streams[-1])[:, 0], model(batch.x, batch.y))
+        torch.testing.assert_close(
+            model._read(streams[-1][:, None])[:, 0, 0], model(batch.x, batch.y)
+        )
 
 
 def test_the_nearest_number_of_steps_is_that_of_the_smallest_distance():

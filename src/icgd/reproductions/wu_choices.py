@@ -63,7 +63,7 @@ def _of_one_length(budget: Budget) -> Budget:
 
 BUDGETS = {
     "smoke": _of_one_length(CURVE_BUDGETS["smoke"]),
-    "laptop": replace(_of_one_length(CURVE_BUDGETS["laptop"]), n_steps=1000, n_test=512),
+    "laptop": replace(_of_one_length(CURVE_BUDGETS["laptop"]), n_steps=500, n_test=256),
     "paper": _of_one_length(CURVE_BUDGETS["paper"]),
 }
 

@@ -32,7 +32,9 @@ def streams_at_query(model: Decoder, batch: Batch) -> list[Stream]:
     return [torch.cat(of_block).double() for of_block in zip(*parts, strict=True)]
 
 
-def read_out(known: Stream, labels: Predictions, asked: Stream) -> Predictions:
+def read_out(
+    known: Float[Tensor, "known width"], labels: Float[Tensor, "known"], asked: Stream
+) -> Predictions:
     """A linear function with an intercept, fitted to some prompts, on others."""
     centre, size = known.mean(0), known.std(0).clamp(min=1e-12)
     design, other = (pad((each - centre) / size, (0, 1), value=1.0) for each in (known, asked))
