@@ -65,10 +65,15 @@ def test_the_summary_begins_with_what_was_counted_and_then_has_the_nearest_conve
     assert [row["side"] for row in of_side] == [DIRECT] * 3
 
 
-def test_the_picture_shows_both_printed_numbers():
-    figure = FLOPS.picture(rows_of())
-    texts = [text.get_text().strip() for text in figure.axes[0].texts]
-    assert texts == ["printed: 3.3 billion", "printed: 7.6 billion"]
+def test_the_picture_shows_both_printed_numbers_and_what_torch_counted():
+    rows = rows_of()
+    ax = FLOPS.picture(rows).axes[0]
+    lines = [line.get_ydata().tolist() for line in ax.lines if len(line.get_xdata()) == 2]
+    assert lines == [[3.3] * 2] * 2 + [[7.6] * 2] * 2
+    torch_counts = [row["flops"] / 1e9 for row in rows if row["counted_by"] == "torch"]
+    texts = [text.get_text().strip() for text in ax.texts]
+    assert {f"{count:.2f}" for count in torch_counts} <= set(texts)
+    assert "the constructed transformer takes" in ax.get_title(loc="left")
 
 
 def test_an_outcome_comes_back_from_its_data():

@@ -28,7 +28,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, GREEN, INK, RED, Axes, Figure
+from icgd.reproductions.plotting import FAINT, GREEN, INK, RED, Axes, Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     AbstractStudy,
@@ -197,10 +197,13 @@ class FlopsFigure(AbstractReproduction[FlopsStudy, Outcome]):
         return Summary(names, tuple(_text(row) for row in chosen))
 
     def picture(self, rows: Sequence[Row]) -> Figure:
-        """A column of points for each side, the printed numbers as lines."""
-        figure, [ax] = plotting.new_figure(8.0, 5.0, 1)
-        _draw(ax, rows)
-        plotting.legend(figure, [("in context", RED), ("direct", BLUE), ("constructed", GREEN)])
+        """A column of points for each side and length, and the printed numbers as lines."""
+        figure, [ax] = plotting.new_figure(9.0, 5.4, 1)
+        _draw(ax, [row for row in rows if row["side"] in PRINTED])
+        [built_row] = [row for row in rows if row["side"] == BUILT]
+        beyond = f"the constructed transformer takes {number(built_row, 'flops'):.2g}"
+        plotting.describe(ax, f"One prompt, counted in many ways; {beyond}", "", "billion FLOPs")
+        plotting.legend(figure, [("a formula", FAINT), ("counted by torch", GREEN), *LEGEND])
         return figure
 
 
@@ -243,29 +246,26 @@ def _text(row: Row) -> tuple[str, ...]:
     return (*(str(row[name]) for name in columns), billions, printed)
 
 
-COLOURS = {IN_CONTEXT: RED, DIRECT: BLUE, BUILT: GREEN}
-MARKS = {"formula": "o", "torch": "D", "program": "D"}
+LEGEND = (("nearest to the printed number", RED), ("printed", INK))
 
 
 def _draw(ax: Axes, rows: Sequence[Row]) -> None:
-    for place, ((side,), of_side) in enumerate(groups(rows, "side").items()):
-        colour = COLOURS[str(side)]
-        for (by,), of_way in groups(of_side, "counted_by").items():
-            heights = [number(row, "flops") for row in of_way]
-            ax.plot([place] * len(heights), heights, MARKS[str(by)], color=colour, ms=8, alpha=0.55)
-        printed = PRINTED.get(str(side))
-        if printed is not None:
-            ax.plot([place - 0.3, place + 0.3], [printed] * 2, color=INK, lw=1.5)
-            plotting.tag(ax, f"  printed: {printed / 1e9:.1f} billion", (place + 0.3, printed))
-    ax.set_yscale("log")
-    ax.set_xlim(-0.6, len(groups(rows, "side")) - 0.1)
-    ax.set_xticks(range(len(groups(rows, "side"))), [str(s) for (s,) in groups(rows, "side")])
-    plotting.describe(
-        ax,
-        "One prompt, counted in many ways; diamonds were counted, dots are formulas",
-        "",
-        "FLOPs",
-    )
+    columns = groups(rows, "side", "n_examples")
+    for place, ((side, _), of_column) in enumerate(columns.items()):
+        best = nearest([row for row in rows if row["side"] == side], n_rows=1)[0]
+        for shift, row in enumerate(of_column):
+            _draw_count(ax, place - 0.3 + 0.6 * shift / len(of_column), row, is_best=row is best)
+        ax.plot([place - 0.42, place + 0.42], [PRINTED[str(side)] / 1e9] * 2, color=INK, lw=1.5)
+    ax.set_xticks(range(len(columns)), [f"{side},\n{n} examples" for side, n in columns])
+    ax.set_ylim(bottom=0)
+
+
+def _draw_count(ax: Axes, place: float, row: Row, *, is_best: bool) -> None:
+    by_torch, height = row["counted_by"] == "torch", number(row, "flops") / 1e9
+    colour = RED if is_best else GREEN if by_torch else FAINT
+    ax.plot([place], [height], "o", color=colour, ms=9 if is_best or by_torch else 5)
+    if is_best or by_torch:
+        plotting.tag(ax, f"{height:.2f}", (place, height - 0.28), ha="center")
 
 
 FLOPS = FlopsFigure(
