@@ -327,6 +327,11 @@ MESSAGES = [
         "eigenvector. Add noise, such as icgd.spectrum(machine, X, noise=3.01) and "
         "icgd.FunctionalStep(steps, noise=3.01). Or use another kernel.",
     ),
+    (
+        made(SettingError.beyond_prompt, 7, 6),
+        "lengths go up to 7 examples, and a test prompt has 6, 1.5 times those of pretraining, for "
+        "which the decoder has positions. Give shorter lengths, or more n_examples.",
+    ),
 ]
 
 

@@ -363,6 +363,14 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{figure} has no panels to choose from. Leave out --only.")
 
     @classmethod
+    def beyond_prompt(cls, length: int, longest: int) -> SettingError:
+        return cls(
+            f"lengths go up to {length} examples, and a test prompt has {longest}, 1.5 times those "
+            "of pretraining, for which the decoder has positions. Give shorter lengths, or more "
+            "n_examples."
+        )
+
+    @classmethod
     def uneven_shares(cls, batch_size: int, n_processes: int) -> SettingError:
         return cls(
             f"batch_size={batch_size} cannot be shared evenly by {n_processes} processes. "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from math import exp, log
 from statistics import fmean
@@ -108,16 +108,27 @@ def band(
     panel.plot(places, means, color=colour, marker=marker, ls=linestyle, lw=1.8, ms=4.5)
 
 
-def legend(figure: Figure, entries: Sequence[tuple[str, str]], dashed: Sequence[str] = ()) -> None:
-    """Write one line below all panels: each name with its colour, some of them dashed."""
+def legend(
+    figure: Figure,
+    entries: Sequence[tuple[str, str]],
+    dashed: Sequence[str] = (),
+    *,
+    dashes: Mapping[str, str] | None = None,
+    n_columns: int | None = None,
+) -> None:
+    """Write each name with its colour below all panels, in one line or in `n_columns` columns.
+
+    Some names may be dashed; `dashes` gives the style of a line by its name.
+    """
+    styles = {**dict.fromkeys(dashed, "--"), **(dashes or {})}
     handles = [
-        Line2D([], [], color=colour, linewidth=3, label=name, ls="--" if name in dashed else "-")
+        Line2D([], [], color=colour, linewidth=3, label=name, ls=styles.get(name, "-"))
         for name, colour in entries
     ]
     figure.legend(
         handles=handles,
         loc="outside lower center",
-        ncols=len(handles),
+        ncols=n_columns or len(handles),
         frameon=False,
         fontsize=11.5,
     )

@@ -14,6 +14,11 @@ from icgd.reproductions import (
     wang_in_context,
     wang_rates,
     wang_resources,
+    wu_choices,
+    wu_curves,
+    wu_depth,
+    wu_flops,
+    wu_mechanism,
 )
 from icgd.reproductions.reproduction import AbstractReproduction
 
@@ -31,6 +36,14 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         wang_resources.RESOURCES,
         wang_in_context.IN_CONTEXT,
         wang_rates.RATES,
+        wu_curves.FIGURE_1,
+        wu_curves.FIGURE_2,
+        wu_curves.FIGURE_3,
+        wu_curves.FIGURE_4,
+        wu_depth.DEPTH,
+        wu_flops.FLOPS,
+        wu_mechanism.MECHANISM,
+        wu_choices.CHOICES_FIGURE,
         cot_cost.COST,
         learnt_constructed.SIMILARITY,
     )
