@@ -16,10 +16,12 @@ from icgd.training.logs import Log, read_log
 from icgd.training.loop import train
 from icgd.training.models import KernelTransformer
 from icgd.training.own_data import GeneratedTask, TaskTable
+from icgd.training.query_task import QueryTask
 from icgd.training.settings import Settings
 from icgd.training.similarity import similarity
 from icgd.training.sweeps import sweep
 from icgd.training.tasks import AbstractTask, Batch, InContextTask
+from icgd.training.through_the_run import LearnableRun, UntiedRun, unrolled_descent
 
 __all__ = [
     "AbstractLogger",
@@ -34,12 +36,15 @@ __all__ = [
     "InContextTask",
     "KernelProcess",
     "KernelTransformer",
+    "LearnableRun",
     "LinearFunctions",
     "Log",
+    "QueryTask",
     "ReluNetworks",
     "Settings",
     "TaskTable",
     "Trained",
+    "UntiedRun",
     "as_compiled",
     "compare_with_constructions",
     "load",
@@ -50,5 +55,6 @@ __all__ = [
     "sweep",
     "train",
     "train_config",
+    "unrolled_descent",
     "why_not_descent",
 ]
