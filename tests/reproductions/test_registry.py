@@ -9,7 +9,7 @@ WANG = ["wang-resources", "wang-in-context", "wang-rates"]
 
 def test_every_figure_of_the_papers_is_there():
     controls = ["cheng-losses", "cheng-curvature"]
-    own = ["learnt-constructed", "meta-learning"]
+    own = ["learnt-constructed", "meta-gradients", "meta-learning"]
     assert list(REPRODUCTIONS) == [*CHENG, *controls, *WANG, "cot-cost", *own]
     for name, reproduction in REPRODUCTIONS.items():
         assert reproduction_named(name) is reproduction
@@ -23,7 +23,8 @@ def test_an_unknown_figure_is_refused_with_a_suggestion():
     assert str(caught.value) == (
         "Unknown figure 'cheng-fig7'; known are cheng-fig1, cheng-fig2, cheng-fig3, cheng-fig4, "
         "cheng-fig5, cheng-fig6, cheng-losses, cheng-curvature, wang-resources, wang-in-context, "
-        "wang-rates, cot-cost, learnt-constructed, meta-learning. Did you mean 'cheng-fig6'?"
+        "wang-rates, cot-cost, learnt-constructed, meta-gradients, meta-learning. Did you mean "
+        "'cheng-fig6'?"
     )
 
 

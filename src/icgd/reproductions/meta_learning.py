@@ -34,6 +34,7 @@ from icgd.reproductions.meta_training import (
     batch_of,
     best_step_size,
     compiled_run,
+    in_units,
 )
 from icgd.reproductions.plotting import Figure
 from icgd.reproductions.reproduction import (
@@ -132,7 +133,7 @@ def _lines(stages: Stages, test: Parts) -> dict[str, Line]:
     stages.learn("step-sizes", sizes, budget.step_size_steps)
     start = LearnableRun(compiled, step_sizes=[best] * N_STEPS, seed=seed)
     stages.learn("start", start, budget.start_steps)
-    tuned = start.untied()
+    tuned = in_units(start.untied())
     stages.learn("all", tuned, budget.all_steps)
     longer, nearest = Descent(start), Descent(start)
     stages.learn("longer", longer, budget.longer_steps)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import ceil, log2
 from pathlib import Path
 from typing import final
 
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization
 
 from icgd.compiled import Compiled
 from icgd.pipeline import compile
@@ -35,6 +37,7 @@ from icgd.training.query_task import Parts, QueryTask
 from icgd.training.settings import Settings
 from icgd.training.tasks import AbstractTask, Batch
 from icgd.training.through_the_run import AbstractRun, LearnableRun, UntiedRun, unrolled_descent
+from icgd.training.units import Units
 
 N_STEPS, N_EXAMPLES, N_QUERIES = 5, 10, 10
 
@@ -62,7 +65,7 @@ class Budget:
     longer_steps: int
     nearest_steps: int
     learning_rate: float = 0.02
-    all_learning_rate: float = 1e-6
+    all_learning_rate: float = 1e-5
 
     @property
     def n_steps(self) -> int:
@@ -156,9 +159,9 @@ class Stages:
         return model.cpu()
 
     def settings(self, model: nn.Module, n_steps: int) -> Settings:
-        """The rate falls to a hundredth. Weights of a transformer have a smaller one: see the page.
+        """The rate rises for ten steps, then falls to a hundredth.
 
-        One of them is 2^13, the inverse width of a ramp, and multiplies what others change.
+        Half a million weights that all move at once change more, so their rate is smaller.
         """
         budget, tunes = self.budget, isinstance(model, UntiedRun)
         rate = budget.all_learning_rate if tunes else budget.learning_rate
@@ -168,12 +171,29 @@ class Stages:
             learning_rate=rate,
             final_learning_rate=rate / 100,
             clip_norm=1.0,
+            warmup_steps=min(10, n_steps - 1),
             seed=self.seed,
             log_every=n_steps,
             checkpoint_every=50,
             device=self.conduct.device,
             dtype="float64",
         )
+
+
+def in_units(run: UntiedRun) -> UntiedRun:
+    """Let what a layer reads be learnt in units of the inverse of its largest output weight.
+
+    A ramp of width 2^-13 is the difference of two relus times 2^13: a change of what one of them
+    reads is multiplied by that. In these units Adam may move all weights at one speed.
+    """
+    for layer in (*run.transformer.block, *run.transformer.final):
+        weights = {name: weight.detach() for name, weight in layer.named_parameters()}
+        outputs = [name for name in weights if name in ("W_O", "W_out")]
+        largest = max(float(weights[name].abs().max()) for name in outputs)
+        unit = torch.tensor(2.0 ** -max(0, ceil(log2(largest))), dtype=torch.float64)
+        for name in weights.keys() - set(outputs):
+            register_parametrization(layer, name, Units(unit))
+    return run
 
 
 def batch_of(index: int, n_tasks: int, seed: int) -> Parts:

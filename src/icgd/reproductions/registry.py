@@ -11,6 +11,7 @@ from icgd.reproductions import (
     cheng_matrices,
     cot_cost,
     learnt_constructed,
+    meta_gradients,
     meta_learning,
     wang_in_context,
     wang_rates,
@@ -34,6 +35,7 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         wang_rates.RATES,
         cot_cost.COST,
         learnt_constructed.SIMILARITY,
+        meta_gradients.GRADIENTS,
         meta_learning.META_LEARNING,
     )
 }
