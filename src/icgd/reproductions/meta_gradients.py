@@ -115,13 +115,16 @@ class Study(AbstractStudy[Outcome]):
 
     def train(self, folder: Path | None = None) -> Outcome:
         began = perf_counter()
-        run, parts = _run(self.case, self.seed), _data(self.seed)
-        exact = unrolled_descent(run.problem, *parts[:3], run.initial, run.step_sizes)
-        through, direct = run(*parts[:3]), exact.predictions[:, -1]
-        pairs = zip(_gradients(run, through, parts), _gradients(run, direct, parts), strict=True)
-        shares = [float((one - other).abs().max() / other.abs().max()) for one, other in pairs]
-        difference = float((through - direct).detach().abs().max())
-        return Outcome(difference, *shares, seconds=perf_counter() - began)
+        run, (x, y, queries, labels) = _run(self.case, self.seed), _data(self.seed)
+        exact = unrolled_descent(run.problem, x, y, queries, run.initial, run.step_sizes)
+        through, direct = run(x, y, queries), exact.predictions[:, -1]
+        found, true = (_gradients(run, each, labels) for each in (through, direct))
+        return Outcome(
+            predictions=float((through - direct).detach().abs().max()),
+            step_sizes=_error(found[0], true[0]),
+            start=_error(found[1], true[1]),
+            seconds=perf_counter() - began,
+        )
 
     def outcome_of(self, data: Mapping[str, Any]) -> Outcome:
         return Outcome(**data)
@@ -134,23 +137,28 @@ def _run(case: Case, seed: int) -> LearnableRun:
         update=GradientStep(step_size=STEP_SIZES[0], box=1.0),
         domain=Domain(x=1.0, y=1.0),
     )
-    settings = {"pieces": case.pieces} if case.pieces else {}
+    settings: dict[str, Any] = {"pieces": case.pieces} if case.pieces else {}
     compiled = compile(problem, case.construction, n_steps=len(STEP_SIZES), **settings)
     return LearnableRun(compiled, step_sizes=STEP_SIZES, seed=seed)
 
 
-def _data(seed: int) -> list[Tensor]:
+def _data(seed: int) -> tuple[Tensor, ...]:
     """Inputs in [-1, 1] and labels in [0, 1] of examples, then of queries."""
     generator = torch.Generator().manual_seed(seed)
     sizes = ((N_EXAMPLES, 2), (N_EXAMPLES, 1), (N_QUERIES, 2), (N_QUERIES, 1))
     drawn = (torch.rand(N_TASKS, *size, generator=generator).double() for size in sizes)
-    return [2 * part - 1 if part.shape[-1] == 2 else part for part in drawn]
+    return tuple(2 * part - 1 if part.shape[-1] == 2 else part for part in drawn)
 
 
-def _gradients(run: LearnableRun, predictions: Tensor, parts: list[Tensor]) -> tuple[Tensor, ...]:
+def _gradients(run: LearnableRun, predictions: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
     """The gradients of the loss at the queries by the step sizes and by the initial weights."""
-    loss = (predictions - parts[3]).square().mean()
+    loss = (predictions - labels).square().mean()
     return torch.autograd.grad(loss, (run.step_sizes, run.initial), retain_graph=True)
+
+
+def _error(found: Tensor, true: Tensor) -> float:
+    """The largest error as a share of the largest entry."""
+    return float((found - true).abs().max() / true.abs().max())
 
 
 @final

@@ -129,7 +129,7 @@ def _lines(stages: Stages, test: Parts) -> dict[str, Line]:
     best = best_step_size(hand, batch_of(TUNING_INDEX, budget.n_test, seed), CANDIDATES)
     single = LearnableRun(compiled, step_sizes=best, seed=seed)
     sizes = LearnableRun(compiled, step_sizes=[best] * N_STEPS, seed=seed)
-    sizes.initial.requires_grad_(requires_grad=False)
+    sizes.initial.requires_grad = False
     stages.learn("step-sizes", sizes, budget.step_size_steps)
     start = LearnableRun(compiled, step_sizes=[best] * N_STEPS, seed=seed)
     stages.learn("start", start, budget.start_steps)

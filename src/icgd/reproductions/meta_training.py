@@ -126,8 +126,9 @@ class NearTask(AbstractTask):
         """The mean of the squared difference of the two predictions."""
         x, y, queries, _ = TASK.parts(batch)
         with torch.no_grad():
-            aim = self.model(x, y, queries).to(x)
-        return (model(x, y, queries) - aim).square().mean()
+            aim: Tensor = self.model(x, y, queries).to(x)
+        prediction: Tensor = model(x, y, queries)
+        return (prediction - aim).square().mean()
 
     def description(self) -> dict[str, object]:
         return {"task": type(self).__name__, "family": TASK.description()}
