@@ -1,10 +1,10 @@
 r"""meta-learning: what gradients through a compiled run are good for, and what they do to it.
 
 A transformer runs five steps of descent on a relu network, exactly. First its step sizes learn on a
-family of tasks, then also the weights from which all tasks start, and last all its weights. Every
-line is the loss on new tasks after each step. Beside it stands how far the transformer is from
-descent: its weights and predictions after every step against those of exact descent with the step
-sizes and the start that it began with.
+family of tasks, then also the weights from which all tasks start, and last all its weights
+(`meta_training.py`). Every line is the loss on new tasks after each step. Beside it stands how far
+the transformer is from descent: its weights and predictions after every step against those of exact
+descent with the step sizes and the start that it began with.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any, final
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from icgd.reproductions import meta_learning_picture
@@ -52,13 +53,13 @@ from icgd.reproductions.stopwatch import Stopwatch
 from icgd.training.query_task import Parts
 from icgd.training.through_the_run import AbstractRun, LearnableRun, unrolled_descent
 
-HAND, BEST, SIZES, START, ALL = meta_learning_picture.LINES
-LONGER, NEAREST = "start, learnt longer", meta_learning_picture.NEAREST
+HAND, BEST, SIZES, START, LONGER, ALL = meta_learning_picture.LINES
+NEAREST = meta_learning_picture.NEAREST
 
 BUDGETS = {
-    "smoke": Budget(1, 3, 2, 4, 1, 2, 1, 2, 1),
-    "laptop": Budget(3, 8, 16, 1000, 100, 300, 250, 2000, 300),
-    "paper": Budget(5, 16, 64, 4000, 500, 2000, 5000, 20000, 2000),
+    "smoke": Budget(1, 3, 2, 4, 1, 2, 2, 1, 1),
+    "laptop": Budget(3, 8, 16, 1000, 100, 300, 4000, 400, 300),
+    "paper": Budget(5, 16, 64, 4000, 500, 2000, 40000, 5000, 2000),
 }
 """No paper has this figure; the longest preset is called after the others."""
 
@@ -69,16 +70,18 @@ class Line:
 
     losses: tuple[float, ...]
     weight_distances: tuple[float, ...]
-    """Root mean squares of the differences of all weights, over the tasks."""
+    """Of each task the root mean square of the differences of all weights; of these the median."""
     prediction_distances: tuple[float, ...]
+    """The same of the predictions at the queries."""
+    largest_distances: tuple[float, ...]
+    """Of the predictions in the worst task, where a unit may lie on a ramp."""
     step_sizes: tuple[float, ...]
     """Those of the descent that it is compared with."""
 
 
-def _by_step(squares: Tensor, *, root: bool = True) -> tuple[float, ...]:
-    """Means over the tasks at every step, or their roots."""
-    means = squares.mean((0, 2, 3))
-    return tuple((means.sqrt() if root else means).tolist())
+def _distances(one: Tensor, other: Tensor) -> Float[Tensor, "task step"]:
+    """Root mean squares of the differences, for each task and step."""
+    return (one - other).flatten(2).square().mean(-1).sqrt()
 
 
 @dataclass(frozen=True)
@@ -133,17 +136,17 @@ def _lines(stages: Stages, test: Parts) -> dict[str, Line]:
     stages.learn("step-sizes", sizes, budget.step_size_steps)
     start = LearnableRun(compiled, step_sizes=[best] * N_STEPS, seed=seed)
     stages.learn("start", start, budget.start_steps)
-    tuned = in_units(start.untied())
-    stages.learn("all", tuned, budget.all_steps)
-    longer, nearest = Descent(start), Descent(start)
+    longer = Descent(start)
     stages.learn("longer", longer, budget.longer_steps)
+    ready = longer.in_transformer(compiled)
+    tuned, nearest = in_units(ready.untied()), Descent(ready)
+    stages.learn("all", tuned, budget.all_steps)
     stages.learn("nearest", nearest, budget.nearest_steps, NearTask(tuned))
-    tied = {HAND: hand, BEST: single, SIZES: sizes, START: start}
+    tied = {HAND: hand, BEST: single, SIZES: sizes, START: start, LONGER: ready}
     return {
-        **{name: _line(run, test, run, judged=run) for name, run in tied.items()},
-        ALL: _line(start, test, tuned, judged=tuned),
-        LONGER: _line(longer, test),
-        NEAREST: _line(nearest, test, tuned),
+        **{name: _line(run, test, run) for name, run in tied.items()},
+        ALL: _line(ready, test, tuned),
+        NEAREST: _line(nearest, test, tuned, judges_descent=True),
     }
 
 
@@ -151,21 +154,21 @@ def _lines(stages: Stages, test: Parts) -> dict[str, Line]:
 def _line(
     descent: LearnableRun | Descent,
     test: Parts,
-    run: AbstractRun | None = None,
-    judged: AbstractRun | None = None,
+    run: AbstractRun,
+    *,
+    judges_descent: bool = False,
 ) -> Line:
-    """The distances of `run` from a descent, and the losses of `judged`, or else of the descent."""
+    """The distances of `run` from a descent, and the losses of the run, or of the descent."""
     x, y, queries, labels = test
     sizes = descent.step_sizes.expand(N_STEPS)
     exact = unrolled_descent(descent.problem, x, y, queries, descent.initial, sizes)
-    found = exact if run is None else run.steps(x, y, queries)
-    predictions = exact.predictions if judged is None else judged.steps(x, y, queries).predictions
-    return Line(
-        _by_step((predictions - labels[:, None]).square(), root=False),
-        _by_step((found.parameters - exact.parameters).square().unsqueeze(-1)),
-        _by_step((found.predictions - exact.predictions).square()),
-        tuple(sizes.tolist()),
-    )
+    found = run.steps(x, y, queries)
+    predictions = (exact if judges_descent else found).predictions
+    losses = (predictions - labels[:, None]).square().mean((0, 2, 3))
+    of_weights = _distances(found.parameters, exact.parameters)
+    of_predictions = _distances(found.predictions, exact.predictions)
+    measured = losses, of_weights.median(0).values, of_predictions.median(0).values
+    return Line(*(tuple(part.tolist()) for part in (*measured, of_predictions.amax(0), sizes)))
 
 
 @final
@@ -187,9 +190,9 @@ class MetaLearning(AbstractReproduction[Study, Outcome]):
         ]
 
     def summary(self, rows: Sequence[Row]) -> Summary:
-        """Means over the seeds; after the last step also the smallest and the largest loss."""
+        """Means over the seeds; after the last step also the spread, and distances from descent."""
         names = ("what learns", "loss after 0", "1", "3", "5 steps", "smallest to largest")
-        distances = ("weights from descent", "predictions from descent")
+        distances = ("weights from descent", "predictions from descent", "in the worst task")
         found = (_cells(str(name), of_line) for (name,), of_line in groups(rows, "line").items())
         return Summary((*names, *distances), tuple(found))
 
@@ -206,7 +209,10 @@ def _row(study: Study, outcome: Outcome, name: str, step: int) -> Row:
         "loss": six_digits(line.losses[step]),
         "weight_distance": six_digits(line.weight_distances[step]),
         "prediction_distance": six_digits(line.prediction_distances[step]),
+        "largest_distance": six_digits(line.largest_distances[step]),
         "step_size": six_digits(line.step_sizes[step - 1]) if step else None,
+        "learning_steps": _learning_steps(budget)[name],
+        "learning_rate": budget.all_learning_rate if name == ALL else budget.learning_rate,
         "width": budget.width,
         "n_examples": N_EXAMPLES,
         "n_queries": N_QUERIES,
@@ -216,13 +222,21 @@ def _row(study: Study, outcome: Outcome, name: str, step: int) -> Row:
     }
 
 
+def _learning_steps(budget: Budget) -> dict[str, int]:
+    """How many steps each line has learnt; all weights go on from the line before."""
+    longer = budget.start_steps + budget.longer_steps
+    own = {HAND: 0, BEST: 0, SIZES: budget.step_size_steps, START: budget.start_steps}
+    after = {LONGER: longer, ALL: longer + budget.all_steps}
+    return {**own, **after, NEAREST: longer + budget.nearest_steps}
+
+
 def _cells(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
     at = {step: of_step for (step,), of_step in groups(rows, "step").items()}
     losses = [f"{fmean(number(row, 'loss') for row in at[step]):.4f}" for step in (0, 1, 3, 5)]
     last = [number(row, "loss") for row in at[N_STEPS]]
     distances = [
         f"{fmean(number(row, column) for row in at[N_STEPS]):.1e}"
-        for column in ("weight_distance", "prediction_distance")
+        for column in ("weight_distance", "prediction_distance", "largest_distance")
     ]
     return (name, *losses, f"{min(last):.4f} to {max(last):.4f}", *distances)
 

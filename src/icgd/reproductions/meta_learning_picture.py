@@ -13,13 +13,17 @@ LINES = (
     "best step size",
     "learnt step sizes",
     "learnt start and step sizes",
+    "the same, learnt longer",
     "all weights learnt",
 )
 """What learns, from nothing to everything."""
 
 NEAREST = "descent nearest to all weights learnt"
 
-COLOURS = dict(zip(LINES, (FAINT, ORANGE, BLUE, GREEN, RED), strict=True))
+SKY = "#56B4E9"
+"""One more colour of Okabe and Ito."""
+
+COLOURS = dict(zip(LINES, (FAINT, ORANGE, BLUE, SKY, GREEN, RED), strict=True))
 
 SMALLEST = 1e-17
 """Distances that are 0 are drawn at this height."""
@@ -41,14 +45,13 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 def _draw_distances(panel: Axes, lines: dict[str, list[Row]]) -> None:
     """Draw predictions against those of descent, from the first step on."""
-    names = {**{name: name for name in LINES[3:]}, NEAREST: NEAREST}
-    for name, colour in zip(names, (GREEN, RED, PURPLE), strict=True):
+    for name, colour in zip((*LINES[4:], NEAREST), (GREEN, RED, PURPLE), strict=True):
         after = [row for row in lines[name] if number(row, "step")]
         style = "--" if name == NEAREST else "-"
         _band(panel, after, "prediction_distance", colour, linestyle=style)
     plotting.logarithmic_height(panel)
     message = "Predictions against those of exact descent"
-    plotting.describe(panel, message, "steps of the run", "root mean square of the difference")
+    plotting.describe(panel, message, "steps of the run", "difference in the median task")
 
 
 def _band(panel: Axes, rows: Sequence[Row], column: str, colour: str, linestyle: str = "-") -> None:

@@ -1,13 +1,13 @@
 r"""The stages of meta-learning: what is learnt through a run of five steps, one after the other.
 
-    step sizes              a number for each step, from the best single one; the start is random
-    start                   the step sizes and the weights that every task starts from
-    all                     every weight of every layer, of a transformer whose steps share none
-    longer                  the start and step sizes again, for longer, without a transformer
-    nearest                 the start and step sizes whose predictions are nearest to those of "all"
+    step sizes    a number for each step, from the best single one; the start is random
+    start         the step sizes and the weights that every task starts from
+    longer        the same for longer, through exact descent, whose gradients are the same
+    all           from there every weight of every layer, of a transformer whose steps share none
+    nearest       the start and step sizes of the descent that predicts most nearly as "all" does
 
-The last two are controls: they are descent, whatever is learnt. They learn through exact descent,
-whose gradients are those through the transformer.
+"longer" is there so that "all" does not only learn what descent could have learnt, and "nearest"
+tells whether what it learnt is still descent.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ class Budget:
     n_test: int
     step_size_steps: int
     start_steps: int
-    all_steps: int
     longer_steps: int
+    all_steps: int
     nearest_steps: int
     learning_rate: float = 0.02
-    all_learning_rate: float = 1e-5
+    all_learning_rate: float = 3e-6
 
     @property
     def n_steps(self) -> int:
         """The steps of all stages together."""
-        own = (self.step_size_steps, self.start_steps, self.all_steps)
-        return sum(own) + self.longer_steps + self.nearest_steps
+        before = self.step_size_steps + self.start_steps + self.longer_steps
+        return before + self.all_steps + self.nearest_steps
 
 
 def sines(n_tasks: int, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -105,6 +105,14 @@ class Descent(nn.Module):
         self.problem = run.problem
         self.initial = nn.Parameter(run.initial.detach().clone())
         self.step_sizes = nn.Parameter(run.step_sizes.detach().clone())
+
+    @torch.no_grad()
+    def in_transformer(self, compiled: Compiled) -> LearnableRun:
+        """The same descent, run by the transformer."""
+        run = LearnableRun(compiled, step_sizes=[HAND_CHOSEN] * N_STEPS)
+        run.initial.copy_(self.initial)
+        run.step_sizes.copy_(self.step_sizes)
+        return run
 
     def forward(self, x: Tensor, y: Tensor, queries: Tensor) -> Tensor:
         """The predictions at the queries after all steps."""
