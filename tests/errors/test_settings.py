@@ -6,6 +6,12 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(SettingError.no_step_layer, "universal"),
+        "In universal the step size is not a factor of one layer and of nothing else, so it cannot "
+        "be learnt. Compile with relu-stack, which is exact for piecewise-linear networks, or with "
+        "softmax-stack.",
+    ),
+    (
         made(SettingError.not_a_chain, "relu-stack"),
         "Only the block of cot-network trains networks of every depth, and this is relu-stack, "
         "whose layers belong to one depth. Compile with cot-network, or compile the deeper "

@@ -198,6 +198,14 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def no_step_layer(cls, construction: str) -> SettingError:
+        return cls(
+            f"In {construction} the step size is not a factor of one layer and of nothing else, so "
+            "it cannot be learnt. Compile with relu-stack, which is exact for piecewise-linear "
+            "networks, or with softmax-stack."
+        )
+
+    @classmethod
     def not_a_chain(cls, construction: str) -> SettingError:
         return cls(
             "Only the block of cot-network trains networks of every depth, and this is "

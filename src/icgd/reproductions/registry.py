@@ -11,6 +11,8 @@ from icgd.reproductions import (
     cheng_matrices,
     cot_cost,
     learnt_constructed,
+    meta_gradients,
+    meta_learning,
     wang_in_context,
     wang_rates,
     wang_resources,
@@ -46,6 +48,8 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         wu_choices.CHOICES_FIGURE,
         cot_cost.COST,
         learnt_constructed.SIMILARITY,
+        meta_gradients.GRADIENTS,
+        meta_learning.META_LEARNING,
     )
 }
 

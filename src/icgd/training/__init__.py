@@ -18,11 +18,13 @@ from icgd.training.logs import Log, read_log
 from icgd.training.loop import train
 from icgd.training.models import KernelTransformer
 from icgd.training.own_data import GeneratedTask, TaskTable
+from icgd.training.query_task import QueryTask
 from icgd.training.settings import Settings
 from icgd.training.similarity import similarity
 from icgd.training.sweeps import sweep
 from icgd.training.tasks import AbstractTask, Batch, InContextTask
 from icgd.training.teachers import Teachers
+from icgd.training.through_the_run import LearnableRun, UntiedRun, unrolled_descent
 
 __all__ = [
     "AbstractLogger",
@@ -40,14 +42,17 @@ __all__ = [
     "InContextTask",
     "KernelProcess",
     "KernelTransformer",
+    "LearnableRun",
     "LinearFunctions",
     "Log",
+    "QueryTask",
     "ReluNetworks",
     "Settings",
     "ShiftedMixture",
     "TaskTable",
     "Teachers",
     "Trained",
+    "UntiedRun",
     "as_compiled",
     "compare_with_constructions",
     "load",
@@ -58,5 +63,6 @@ __all__ = [
     "sweep",
     "train",
     "train_config",
+    "unrolled_descent",
     "why_not_descent",
 ]
