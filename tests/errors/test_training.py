@@ -49,6 +49,11 @@ MESSAGES = [
         "smaller sizes or shorter prompts, or gather the gradient in parts (accumulate).",
     ),
     (
+        made(DistributionError.descent_overflows, 3, 7, 1.5e21, 50.0, 1.0),
+        "The descent of student 3 overflows: a number of its chain is 1.5e+21 in round 7, with "
+        "step_size=50 and weight_scale=1. Make one of them smaller.",
+    ),
+    (
         made(OwnCodeError.malformed, "my_data.py"),
         "'my_data.py' names no function; expected a file or a module, a colon and a name, such as "
         "my_data.py:draw.",

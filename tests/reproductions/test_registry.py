@@ -7,7 +7,7 @@ CHENG = [f"cheng-fig{number}" for number in range(1, 7)]
 WU = [*(f"wu-fig{number}" for number in range(1, 6)), "wu-flops", "wu-mechanism", "wu-choices"]
 WANG = ["wang-resources", "wang-in-context", "wang-rates"]
 
-COT = ["cot-cost"]
+COT = ["cot-cost", "cot-fig2"]
 
 
 def test_every_figure_of_the_papers_is_there():

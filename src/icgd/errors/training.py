@@ -52,6 +52,16 @@ class DistributionError(IcgdError, ValueError):
     def not_shares(cls, name: str, values: object) -> DistributionError:
         return cls(f"{name} must be shares of at least 0 that add up to 1; got {values}.")
 
+    @classmethod
+    def descent_overflows(
+        cls, teacher: int, number: int, largest: float, step_size: float, weight_scale: float
+    ) -> DistributionError:
+        return cls(
+            f"The descent of student {teacher} overflows: a number of its chain is {largest:.3g} "
+            f"in round {number}, with step_size={step_size:g} and weight_scale={weight_scale:g}. "
+            "Make one of them smaller."
+        )
+
 
 class OwnCodeError(IcgdError, ImportError):
     """A function of the user's own cannot be used."""

@@ -22,6 +22,7 @@ from icgd.training.checkpoints import (
 )
 from icgd.training.decoder import Decoder
 from icgd.training.models import KernelTransformer
+from icgd.training.operators import PlainOperator, ProductOperator
 
 CHECKPOINTS = {"last": "checkpoint-*.safetensors", "best": BEST}
 """The files that hold a model: the newest ones, and the one of the smallest validation loss."""
@@ -29,6 +30,8 @@ CHECKPOINTS = {"last": "checkpoint-*.safetensors", "best": BEST}
 BUILDERS: dict[str, Callable[[Mapping[str, Any]], nn.Module]] = {
     "decoder": Decoder.of_description,
     "kernel transformer": KernelTransformer.of_description,
+    PlainOperator.kind: PlainOperator.of_description,
+    ProductOperator.kind: ProductOperator.of_description,
 }
 """What builds a model again from its `description()`, by the kind that it names."""
 
