@@ -14,6 +14,7 @@ from icgd.reproductions import (
     wang_in_context,
     wang_rates,
     wang_resources,
+    wu_score,
 )
 from icgd.reproductions.reproduction import AbstractReproduction
 
@@ -31,6 +32,7 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         wang_resources.RESOURCES,
         wang_in_context.IN_CONTEXT,
         wang_rates.RATES,
+        wu_score.SCORE,
         cot_cost.COST,
         learnt_constructed.SIMILARITY,
     )
