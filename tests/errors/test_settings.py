@@ -210,6 +210,11 @@ MESSAGES = [
         "batch_size that is a multiple of it for each process.",
     ),
     (
+        made(SettingError.no_score_at, 0.0),
+        "A diffusion must begin at a time above 0, got first=0.0: data without noise may have no "
+        "score. Give a small time T_0, such as 0.02.",
+    ),
+    (
         made(SettingError.no_parts, "cot-cost"),
         "cot-cost has no panels to choose from. Leave out --only.",
     ),

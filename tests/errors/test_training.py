@@ -54,6 +54,12 @@ MESSAGES = [
         "step_size=50 and weight_scale=1. Make one of them smaller.",
     ),
     (
+        made(DistributionError.score_overflows, 0.02, (1e200, -0.5)),
+        "The score of the law is not a finite number at t = 0.02, x = (1e+200, -0.5). Its "
+        "components are too far apart or too narrow for float64. Scale the data to variance 1, or "
+        "begin at a later time.",
+    ),
+    (
         made(OwnCodeError.malformed, "my_data.py"),
         "'my_data.py' names no function; expected a file or a module, a colon and a name, such as "
         "my_data.py:draw.",

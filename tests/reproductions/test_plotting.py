@@ -37,6 +37,16 @@ def test_a_grid_lists_its_panels_row_by_row():
     ]
 
 
+def test_a_mosaic_has_a_panel_for_each_name_and_columns_of_the_given_widths():
+    figure, panels = plotting.new_mosaic(6.0, 3.0, [["a", "b"], ["c", "b"]], [1.0, 2.0])
+    assert list(panels) == ["a", "b", "c"]
+    assert figure.get_size_inches().tolist() == [6.0, 3.0]
+    tall = panels["b"].get_subplotspec()
+    assert (tall.rowspan, tall.colspan) == (range(2), range(1, 2))
+    assert tall.get_gridspec().get_width_ratios() == [1.0, 2.0]
+    assert not panels["a"].spines["top"].get_visible()
+
+
 def test_a_band_spans_the_values_around_their_geometric_mean():
     _, [panel] = plotting.new_figure(3.0, 2.0, n_panels=1)
     plotting.band(panel, [1.0, 2.0], [[1.0, 4.0], [2.0, 8.0]], plotting.BLUE)

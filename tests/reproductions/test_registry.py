@@ -4,7 +4,13 @@ from icgd.errors import UnknownNameError
 from icgd.reproductions.registry import REPRODUCTIONS, reproduction_named
 
 CHENG = [f"cheng-fig{number}" for number in range(1, 7)]
-WU = [*(f"wu-fig{number}" for number in range(1, 6)), "wu-flops", "wu-mechanism", "wu-choices"]
+WU = [
+    *(f"wu-fig{number}" for number in range(1, 6)),
+    "wu-flops",
+    "wu-mechanism",
+    "wu-choices",
+    "wu-score",
+]
 WANG = ["wang-resources", "wang-in-context", "wang-rates"]
 
 COT = ["cot-cost", "cot-fig2"]

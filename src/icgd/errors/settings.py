@@ -367,6 +367,13 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def no_score_at(cls, time: float) -> SettingError:
+        return cls(
+            f"A diffusion must begin at a time above 0, got first={time!r}: data without noise may "
+            "have no score. Give a small time T_0, such as 0.02."
+        )
+
+    @classmethod
     def no_parts(cls, figure: str) -> SettingError:
         return cls(f"{figure} has no panels to choose from. Leave out --only.")
 

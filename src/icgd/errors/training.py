@@ -62,6 +62,15 @@ class DistributionError(IcgdError, ValueError):
             "Make one of them smaller."
         )
 
+    @classmethod
+    def score_overflows(cls, time: float, x: Sequence[float]) -> DistributionError:
+        place = ", ".join(f"{entry:.4g}" for entry in x)
+        return cls(
+            f"The score of the law is not a finite number at t = {time:g}, x = ({place}). Its "
+            "components are too far apart or too narrow for float64. Scale the data to variance 1, "
+            "or begin at a later time."
+        )
+
 
 class OwnCodeError(IcgdError, ImportError):
     """A function of the user's own cannot be used."""

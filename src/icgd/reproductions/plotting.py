@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from math import exp, log
 from statistics import fmean
+from typing import Any
 
 from icgd.errors import MissingExtraError
 
@@ -46,6 +47,20 @@ def new_grid(width: float, height: float, n_rows: int, n_columns: int) -> tuple[
     FigureCanvasAgg(figure)
     panels = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
     for panel in panels:
+        _dress(panel)
+    return figure, panels
+
+
+def new_mosaic(
+    width: float, height: float, names: list[list[Any]], ratios: Sequence[float]
+) -> tuple[Figure, dict[str, Axes]]:
+    """A figure whose panels cover all places of their name; `ratios` are widths of columns."""
+    require_matplotlib()
+    room = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06)
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout=room)
+    FigureCanvasAgg(figure)
+    panels: dict[str, Axes] = figure.subplot_mosaic(names, width_ratios=list(ratios))
+    for panel in panels.values():
         _dress(panel)
     return figure, panels
 
@@ -100,12 +115,13 @@ def band(
     *,
     marker: str = "",
     linestyle: str = "-",
+    width: float = 1.8,
 ) -> None:
     """Draw a line through the geometric means at each place, in a band of the values' range."""
     means = [exp(fmean(log(value) for value in at_place)) for at_place in values]
     ends = [min(at) for at in values], [max(at) for at in values]
     panel.fill_between(places, *ends, color=colour, alpha=0.2, lw=0)
-    panel.plot(places, means, color=colour, marker=marker, ls=linestyle, lw=1.8, ms=4.5)
+    panel.plot(places, means, color=colour, marker=marker, ls=linestyle, lw=width, ms=4.5)
 
 
 def legend(

@@ -22,6 +22,7 @@ from icgd.reproductions import (
     wu_depth,
     wu_flops,
     wu_mechanism,
+    wu_score,
 )
 from icgd.reproductions.reproduction import AbstractReproduction
 
@@ -47,6 +48,7 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         wu_flops.FLOPS,
         wu_mechanism.MECHANISM,
         wu_choices.CHOICES_FIGURE,
+        wu_score.SCORE,
         cot_cost.COST,
         cot_operators.OPERATORS,
         learnt_constructed.SIMILARITY,
