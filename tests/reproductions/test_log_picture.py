@@ -7,8 +7,6 @@ from icgd.reproductions import plotting
 from icgd.reproductions.log_picture import log_picture
 from icgd.training.logs import Log
 
-pytest.importorskip("matplotlib")
-
 
 def log_of(**columns: list[float]) -> Log:
     rows = zip(*columns.values(), strict=True)

@@ -12,6 +12,7 @@ from icgd.cli.certify import certify
 from icgd.cli.compare import compare
 from icgd.cli.compile import compile
 from icgd.cli.demo import demo
+from icgd.cli.draw import draw
 from icgd.cli.guarantee import guarantee
 from icgd.cli.options import INTERRUPTED
 from icgd.cli.plot import plot
@@ -41,6 +42,7 @@ COMMANDS = (
     verify,
     certify,
     guarantee,
+    draw,
     size,
     compare,
     theorems,

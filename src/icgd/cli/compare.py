@@ -39,7 +39,6 @@ def compare(
     Example: icgd compare --widths 3,4,4,2 --box 1 --x-bound 2
     """
     if out:
-        plotting.require_matplotlib()
         make_folder(out)
     with progress("compiling, running, timing"):
         result = measure(Settings(problem, steps, examples, seed, backend=backend))

@@ -29,7 +29,6 @@ def demo(
 
     Example: icgd demo --out icgd-demo
     """
-    plotting.require_matplotlib()
     make_folder(out)
     with progress("training, checking, timing") as on_progress:
         result = numbers(SETTINGS, on_progress)

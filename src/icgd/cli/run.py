@@ -25,6 +25,7 @@ from icgd.cli.options import (
     Seed,
 )
 from icgd.cli.progress import progress
+from icgd.cli.weights_out import WeightsOut, require_weights_file, write_weights
 from icgd.cli.writing import write_file
 from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
@@ -47,6 +48,7 @@ def run(
         float | None,
         typer.Option(help="Stop when a step, or a pass of batches, moves no weight by more."),
     ] = None,
+    weights_out: WeightsOut = None,
     as_json: AsJson = False,
 ) -> None:
     """Train on a CSV file in one forward pass, and predict.
@@ -57,6 +59,8 @@ def run(
     """
     if out and not queries:
         raise SettingError.without("--out", "--queries")
+    if weights_out:
+        require_weights_file(weights_out)
     compiled = load(file)
     examples = read_examples(data, compiled.problem.target, label)
     task = compiled.task(
@@ -66,7 +70,7 @@ def run(
         seed=seed,
         dtype=dtype,
     )
-    outcome = _train(compiled, task, examples, backend=backend, stop_below=stop_below)
+    outcome = _train(compiled, task, examples, weights_out, backend=backend, stop_below=stop_below)
     if out:
         write_file(out, csv_content(outcome.labels, outcome.predictions))
     if as_json:
@@ -75,6 +79,8 @@ def run(
         _print(outcome, compiled)
         if out:
             typer.echo(f"Saved {out}")
+        if weights_out:
+            typer.echo(f"Saved {weights_out}")
     raise typer.Exit(INTERRUPTED if outcome.ending is Ending.INTERRUPTED else 0)
 
 
@@ -104,8 +110,12 @@ class Outcome:
     predictions: list[list[float]]
 
 
-def _train(compiled: Compiled, task: Task, examples: Examples, **options: Any) -> Outcome:
+def _train(
+    compiled: Compiled, task: Task, examples: Examples, weights_out: Path | None, **options: Any
+) -> Outcome:
     result, ending = _ended_run(compiled, task, options)
+    if weights_out:
+        write_weights(weights_out, result.weights)
     first, last = result.parameters[0], result.parameters[-1]
     oracle = compiled.problem.oracle
     return Outcome(
