@@ -91,5 +91,5 @@ def test_a_summary_shows_itself_in_a_line():
     summary = summarise(build(RELU_STACK, case, n_steps=2), n_tokens=7)
     assert repr(summary) == (
         "Summary(construction: relu-stack; layers: 14, 6 a step; d_model: 23; "
-        "heads: 4 in the widest layer, of width 4; weights: 5,276; flops: 1.421e+05 on 7 tokens)"
+        "heads: 4 in the widest layer, of width 4; weights: 6,848; flops: 1.832e+05 on 7 tokens)"
     )
