@@ -24,6 +24,7 @@ COMPARED = comparison.Settings(  # icgd compare --widths 3,4,4,2 --box 2 --x-bou
         domain=icgd.Domain(x=2.0, y=2.0),
     ),
     n_timings=21,
+    n_seeds=5,
 )
 
 
