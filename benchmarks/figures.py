@@ -11,7 +11,8 @@ from pathlib import Path
 import icgd
 from benchmarks import chain_mask, error_decay, function_learning
 from icgd.cli.show import plain
-from icgd.reproductions import comparison, plotting
+from icgd.pictures import plotting
+from icgd.reproductions import comparison
 from icgd.weights.atomic import whole_file
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -24,6 +25,7 @@ COMPARED = comparison.Settings(  # icgd compare --widths 3,4,4,2 --box 2 --x-bou
         domain=icgd.Domain(x=2.0, y=2.0),
     ),
     n_timings=21,
+    n_seeds=5,
 )
 
 

@@ -12,6 +12,16 @@ MESSAGES = [
         "softmax-stack.",
     ),
     (
+        made(SettingError.no_origin),
+        "This run does not know what it trained, because a backend made it on its own. Make it "
+        "with compiled.run or compiled.run_task.",
+    ),
+    (
+        made(SettingError.not_traced),
+        "The run recorded no slot, so there is no residual stream to draw. Run with trace=True, "
+        "or name the slots, such as trace=['y'].",
+    ),
+    (
         made(SettingError.not_a_chain, "relu-stack"),
         "Only the block of cot-network trains networks of every depth, and this is relu-stack, "
         "whose layers belong to one depth. Compile with cot-network, or compile the deeper "

@@ -25,6 +25,8 @@ COMMANDS = {
     "verify": "Compare every step with real gradient descent, and with what was proved.",
     "certify": "Run on a table, and write a certificate that icgd-check accepts without icgd.",
     "guarantee": "Compare the end of a linear model's descent with Theorems 3.1 to 3.3 of cot.",
+    "draw": "Draw the layers of a transformer, and what each reads and writes in the residual "
+    "stream.",
     "size": "Print how large the transformer would be, without building it.",
     "compare": "Run one problem through every construction that accepts it, and compare them.",
     "theorems": "Try the statements of the papers, and print what was measured beside what is "

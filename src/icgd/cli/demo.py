@@ -11,7 +11,7 @@ from icgd.cli import show
 from icgd.cli.options import AsJson, output
 from icgd.cli.progress import progress
 from icgd.cli.writing import make_folder, write_file
-from icgd.reproductions import plotting
+from icgd.pictures import plotting
 from icgd.reproductions.demo import Result, Settings, numbers, picture
 
 SETTINGS = Settings()
@@ -27,7 +27,6 @@ def demo(
 
     Example: icgd demo --output icgd-demo
     """
-    plotting.require_matplotlib()
     make_folder(out)
     with progress("training, checking, timing") as on_progress:
         result = numbers(SETTINGS, on_progress)

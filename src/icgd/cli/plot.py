@@ -9,7 +9,7 @@ import typer
 
 from icgd.cli.options import output
 from icgd.cli.writing import require_writable, write_file
-from icgd.reproductions import plotting
+from icgd.pictures import plotting
 from icgd.reproductions.log_picture import log_picture
 from icgd.training.logs import read_log
 

@@ -33,6 +33,7 @@ from icgd.cli.options import (
     output,
 )
 from icgd.cli.progress import progress
+from icgd.cli.weights_out import WeightsOut, require_weights_file, write_weights
 from icgd.cli.writing import predictions_content, require_writable, write_file
 from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
@@ -55,6 +56,7 @@ def run(
         float | None,
         typer.Option(help="Stop when a step, or a pass of batches, moves no weight by more."),
     ] = None,
+    weights_out: WeightsOut = None,
     as_json: AsJson = False,
 ) -> None:
     """Train on a table in one forward pass, and predict.
@@ -66,6 +68,8 @@ def run(
     if out and not queries:
         raise SettingError.without("--output", "--queries")
     require_writable(out)
+    if weights_out:
+        require_weights_file(weights_out)
     compiled = load(file)
     examples = read_examples(source, compiled.problem)
     asked = read_queries(queries, examples) if queries else None
@@ -77,7 +81,11 @@ def run(
         seed=seed,
         dtype=dtype,
     )
-    outcome = _train(compiled, task, examples, asked, backend=backend, stop_below=stop_below)
+    outcome, result = _train(
+        compiled, task, examples, asked, backend=backend, stop_below=stop_below
+    )
+    if weights_out:
+        write_weights(weights_out, result.weights)
     if out and asked:
         answers = outcome.labels, outcome.predictions
         write_file(out, predictions_content(asked.table.frame, *answers))
@@ -87,6 +95,8 @@ def run(
         _print(outcome, compiled)
         if out:
             typer.echo(f"Saved {out}")
+        if weights_out:
+            typer.echo(f"Saved {weights_out}")
     raise typer.Exit(INTERRUPTED if outcome.ending is Ending.INTERRUPTED else 0)
 
 
@@ -121,7 +131,8 @@ class Outcome:
 
 def _train(
     compiled: Compiled, task: Task, examples: Examples, asked: Queries | None, **options: Any
-) -> Outcome:
+) -> tuple[Outcome, Run]:
+    """What is printed of a run, and the run itself."""
     result, ending = _ended_run(compiled, task, options)
     predictions = result.predictions.double().numpy()
     measure, value = None, None
@@ -129,7 +140,7 @@ def _train(
         measure, value = score(predictions, asked.labels, examples.classes)
     first, last = result.parameters[0], result.parameters[-1]
     oracle = compiled.problem.oracle
-    return Outcome(
+    outcome = Outcome(
         steps=len(result.parameters) - 1,
         ending=ending,
         risk_before=float(oracle.risk(task, first)),
@@ -142,6 +153,7 @@ def _train(
         measure=measure,
         score=value,
     )
+    return outcome, result
 
 
 def _ended_run(compiled: Compiled, task: Task, options: dict[str, Any]) -> tuple[Run, Ending]:

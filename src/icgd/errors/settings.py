@@ -397,6 +397,20 @@ class SettingError(IcgdError, ValueError):
         """`kind` says what stands between the commas, such as "whole numbers"."""
         return cls(f"{name} must be {kind} joined by commas, such as {example}, got {text!r}.")
 
+    @classmethod
+    def no_origin(cls) -> SettingError:
+        return cls(
+            "This run does not know what it trained, because a backend made it on its own. Make it "
+            "with compiled.run or compiled.run_task."
+        )
+
+    @classmethod
+    def not_traced(cls) -> SettingError:
+        return cls(
+            "The run recorded no slot, so there is no residual stream to draw. "
+            "Run with trace=True, or name the slots, such as trace=['y']."
+        )
+
 
 class ToleranceError(IcgdError, ValueError):
     """No number of pieces or registers proves the tolerance."""

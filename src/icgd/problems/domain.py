@@ -24,6 +24,11 @@ class Domain:
     y: float
     score: float | None = None
 
+    def in_words(self) -> str:
+        """The bounds, such as "|x| <= 2, |y| <= 1"."""
+        bounds = {"x": self.x, "y": self.y, "<w, x>": self.score}
+        return ", ".join(f"|{name}| <= {b:g}" for name, b in bounds.items() if b is not None)
+
     def __post_init__(self) -> None:
         settle(self, x=positive("domain.x", self.x), y=positive("domain.y", self.y))
         if self.score is not None:

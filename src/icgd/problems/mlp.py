@@ -36,6 +36,13 @@ class MLP:
         activation_named(self.output_activation)
         instance("biases", self.biases, bool)
 
+    def in_words(self) -> str:
+        """The network in a few words, such as "3-4-1 tanh network with biases"."""
+        name = "-".join(map(str, self.widths))
+        output = self.output_activation
+        end = "" if output == "identity" else f", {output} at the output"
+        return f"{name} {self.activation} network{' with biases' * self.biases}{end}"
+
     @property
     def depth(self) -> int:
         return len(self.widths) - 1

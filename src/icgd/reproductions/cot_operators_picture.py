@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Axes, Figure
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Axes, Figure
 from icgd.reproductions.reproduction import Row, groups, number
 
 COLOURS = {"plain": BLUE, "plain, no positions": GREEN, "products, steep slopes": ORANGE}

@@ -17,13 +17,13 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, RED, Axes, Figure
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.updates import GradientStep
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, FAINT, RED, Axes, Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     AbstractStudy,

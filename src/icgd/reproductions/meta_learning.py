@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from icgd.pictures.plotting import Figure
 from icgd.reproductions import meta_learning_picture
 from icgd.reproductions.meta_training import (
     CANDIDATES,
@@ -37,7 +38,6 @@ from icgd.reproductions.meta_training import (
     compiled_run,
     in_units,
 )
-from icgd.reproductions.plotting import Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     AbstractStudy,

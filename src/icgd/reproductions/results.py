@@ -29,8 +29,8 @@ import numpy as np
 import torch
 
 from icgd.errors import CheckpointError, FileError, SettingError
+from icgd.pictures import plotting
 from icgd.problems.settings import count
-from icgd.reproductions import plotting
 from icgd.reproductions.partial import (
     Job,
     OnStanding,
@@ -68,7 +68,6 @@ class Order(Generic[Study, Outcome]):
         count("n_workers", self.n_workers)
         count("seed", self.seed, least=0, most=LARGEST_SEED - MOST_SEEDS)
         self._require_device()
-        plotting.require_matplotlib()
         self.part.studies(self.preset, self.seed)  # refuses unknown presets and panels
 
     def _require_device(self) -> None:

@@ -13,8 +13,8 @@ from itertools import product
 from statistics import fmean
 from typing import Any, final
 
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, FAINT, INK, RED, Axes, Figure
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, INK, RED, Axes, Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     Row,

@@ -14,8 +14,8 @@ from statistics import fmean
 from string import ascii_lowercase
 from typing import final
 
+from icgd.pictures.plotting import Figure
 from icgd.reproductions import wu_curves_picture
-from icgd.reproductions.plotting import Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     Row,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, FAINT, GREEN, INK, RED, Axes, Figure
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, RED, Axes, Figure
 from icgd.reproductions.reproduction import Row, groups, number
 from icgd.reproductions.wu_lines import ARC_COSINE, BEST, DIRECT, LEARNT, MEAN, RIDGE
 

@@ -12,8 +12,8 @@ from itertools import product
 from statistics import fmean
 from typing import final
 
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, GREEN, ORANGE, Axes, Figure
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, GREEN, ORANGE, Axes, Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     Row,

@@ -27,8 +27,8 @@ from typing import Any, final
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import FAINT, GREEN, INK, RED, Axes, Figure
+from icgd.pictures import plotting
+from icgd.pictures.plotting import FAINT, GREEN, INK, RED, Axes, Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     AbstractStudy,

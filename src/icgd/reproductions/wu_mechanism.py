@@ -24,10 +24,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from icgd.pictures.plotting import Figure
 from icgd.reproductions import wu_mechanism_picture
 from icgd.reproductions.cheng_training import AS_ALWAYS
 from icgd.reproductions.kept import kept
-from icgd.reproductions.plotting import Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     AbstractStudy,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from textwrap import fill
 
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, FAINT, GREEN, INK, ORANGE, RED, Axes, Figure
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, ORANGE, RED, Axes, Figure
 from icgd.reproductions.reproduction import Row, Summary, Value, groups, number
 from icgd.reproductions.wu_lines import ARC_COSINE, MEAN, RIDGE
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import final
 
+from icgd.pictures.plotting import Figure
 from icgd.reproductions import wu_score_picture
-from icgd.reproductions.plotting import Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     Row,

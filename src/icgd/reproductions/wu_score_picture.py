@@ -8,9 +8,9 @@ from itertools import product
 
 import numpy as np
 
-from icgd.reproductions import plotting
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, ORANGE, Axes, Figure
 from icgd.reproductions.digits import SIDE, Components, Numbers, read_digits
-from icgd.reproductions.plotting import BLUE, FAINT, GREEN, INK, ORANGE, Axes, Figure
 from icgd.reproductions.reproduction import Row, groups, number
 
 METHODS = {"exact score": INK, "in context": BLUE, "direct": ORANGE, "Adam": GREEN}

@@ -8,17 +8,13 @@ from math import exp, log
 from statistics import fmean
 from typing import Any
 
-from icgd.errors import MissingExtraError
-
-try:
-    from matplotlib import patheffects
-    from matplotlib.axes import Axes as Axes
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-    from matplotlib.lines import Line2D
-except ImportError:  # the extra `plots` is not installed
-    Axes = Figure = None  # type: ignore[assignment,misc]
+from matplotlib import patheffects, rc_context
+from matplotlib.axes import Axes as Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 BLUE, ORANGE, RED = "#0072B2", "#E69F00", "#D55E00"
 GREEN, PURPLE = "#009E73", "#CC79A7"
@@ -28,12 +24,6 @@ INK, FAINT = "#222222", "#767676"
 DOTS_PER_INCH = 150
 
 
-def require_matplotlib() -> None:
-    """Raise `MissingExtraError` if nothing can be drawn."""
-    if Figure is None:
-        raise MissingExtraError.of("matplotlib", "plots", "Drawing the figure")
-
-
 def new_figure(width: float, height: float, n_panels: int) -> tuple[Figure, list[Axes]]:
     """A figure of `n_panels` panels side by side; its size is in inches."""
     return new_grid(width, height, 1, n_panels)
@@ -41,7 +31,6 @@ def new_figure(width: float, height: float, n_panels: int) -> tuple[Figure, list
 
 def new_grid(width: float, height: float, n_rows: int, n_columns: int) -> tuple[Figure, list[Axes]]:
     """A figure with rows and columns of panels, which are listed row by row."""
-    require_matplotlib()
     room = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout=room)
     FigureCanvasAgg(figure)
@@ -55,7 +44,6 @@ def new_mosaic(
     width: float, height: float, names: list[list[Any]], ratios: Sequence[float]
 ) -> tuple[Figure, dict[str, Axes]]:
     """A figure whose panels cover all places of their name; `ratios` are widths of columns."""
-    require_matplotlib()
     room = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06)
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout=room)
     FigureCanvasAgg(figure)
@@ -91,6 +79,11 @@ def describe(panel: Axes, message: str, x: str, y: str) -> None:
     panel.set_title(message, loc="left", fontsize=13, color=INK, pad=10)
     panel.set_xlabel(x, fontsize=11.5, color=INK)
     panel.set_ylabel(y, fontsize=11.5, color=INK)
+
+
+def whole_numbers(panel: Axes) -> None:
+    """Put ticks at whole numbers only, for steps and other things that are counted."""
+    panel.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
 
 
 def logarithmic_height(panel: Axes) -> None:
@@ -165,4 +158,12 @@ def png(figure: Figure) -> bytes:
     """The figure as the content of a PNG file; equal figures give equal bytes."""
     content = BytesIO()
     figure.savefig(content, format="png", metadata={"Software": None})
+    return content.getvalue()
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as the content of an SVG file, with texts as texts; equal figures, equal bytes."""
+    content = BytesIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "icgd"}):
+        figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
     return content.getvalue()

@@ -1,11 +1,8 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from icgd.errors import MissingExtraError
-from icgd.reproductions import plotting
+from icgd.pictures import plotting
 
 
 def test_a_figure_becomes_a_png_of_its_size():
@@ -37,16 +34,6 @@ def test_a_grid_lists_its_panels_row_by_row():
     ]
 
 
-def test_a_mosaic_has_a_panel_for_each_name_and_columns_of_the_given_widths():
-    figure, panels = plotting.new_mosaic(6.0, 3.0, [["a", "b"], ["c", "b"]], [1.0, 2.0])
-    assert list(panels) == ["a", "b", "c"]
-    assert figure.get_size_inches().tolist() == [6.0, 3.0]
-    tall = panels["b"].get_subplotspec()
-    assert (tall.rowspan, tall.colspan) == (range(2), range(1, 2))
-    assert tall.get_gridspec().get_width_ratios() == [1.0, 2.0]
-    assert not panels["a"].spines["top"].get_visible()
-
-
 def test_a_band_spans_the_values_around_their_geometric_mean():
     _, [panel] = plotting.new_figure(3.0, 2.0, n_panels=1)
     plotting.band(panel, [1.0, 2.0], [[1.0, 4.0], [2.0, 8.0]], plotting.BLUE)
@@ -73,19 +60,24 @@ def test_a_legend_names_every_colour_in_one_line():
     assert [line.get_color() for line in legend.get_lines()] == [plotting.BLUE, plotting.GREEN]
 
 
-def test_a_missing_matplotlib_is_named_with_its_extra(monkeypatch):
-    monkeypatch.setattr(plotting, "Figure", None)
-    with pytest.raises(MissingExtraError) as caught:
-        plotting.new_figure(3.0, 2.0, n_panels=1)
-    assert str(caught.value) == (
-        "Drawing the figure needs matplotlib. Install it with: pip install 'icgd[plots]'"
-    )
+def test_ticks_of_things_that_are_counted_are_whole_numbers():
+    figure, [panel] = plotting.new_figure(6.0, 2.0, n_panels=1)
+    panel.plot([0, 1, 2, 3], [1.0, 2.0, 3.0, 4.0])
+    plotting.whole_numbers(panel)
+    plotting.png(figure)
+    assert {tick % 1 for tick in panel.get_xticks()} == {0.0}
 
 
-def test_the_command_line_starts_without_matplotlib():
-    script = "import sys; sys.modules['matplotlib'] = None; import icgd.cli.app"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_an_svg_holds_its_texts_and_no_date():
+    def drawn() -> bytes:
+        figure, [panel] = plotting.new_figure(3.0, 2.0, n_panels=1)
+        plotting.describe(panel, "A message", "x", "y")
+        return plotting.svg(figure)
+
+    content = drawn()
+    assert content == drawn()
+    assert b">A message</text>" in content
+    assert b"dc:date" not in content
 
 
 def test_no_global_state_of_pyplot_is_used():
