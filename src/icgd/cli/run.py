@@ -29,6 +29,7 @@ from icgd.cli.writing import write_file
 from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
 from icgd.pipeline import load
+from icgd.problems.convergence import Convergence, convergence
 from icgd.problems.task import Task
 
 
@@ -100,6 +101,7 @@ class Outcome:
     objective_before: Tensor | None
     objective_after: Tensor | None
     coefficients: dict[str, float] | None
+    convergence: Convergence
     labels: tuple[str, ...]
     predictions: list[list[float]]
 
@@ -116,6 +118,7 @@ def _train(compiled: Compiled, task: Task, examples: Examples, **options: Any) -
         objective_before=oracle.objective(task, first),
         objective_after=oracle.objective(task, last),
         coefficients=oracle.named(last, examples.input_names),
+        convergence=convergence(oracle, task, result.parameters),
         labels=examples.label_names,
         predictions=result.predictions.tolist(),
     )
@@ -144,6 +147,8 @@ def _print(outcome: Outcome, compiled: Compiled) -> None:
     if formula := compiled.problem.oracle.unusual_loss:
         rows.append(("an example's loss", formula))
     show.print_rows("Training", rows)
+    if not outcome.convergence.is_done:
+        show.output.print(str(outcome.convergence), highlight=False)
     if outcome.coefficients is not None:
         show.print_coefficients(outcome.coefficients)
     if outcome.predictions:
