@@ -14,7 +14,7 @@ class Fixed(AbstractClassifier):
     """A classifier whose outputs are given."""
 
     def __init__(self, classes, shares):
-        self.classes_, self.given = np.array(classes), np.array(shares)
+        self.classes_, self.given = np.array(list(classes)), np.array(shares)
 
     def _shares(self, X):
         return self.given

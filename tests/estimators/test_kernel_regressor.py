@@ -29,9 +29,7 @@ def test_descent_tends_to_kernel_ridge(alpha):
 def test_the_length_scale_divides_scaled_inputs():
     fit = InContextKernelRegressor(length_scale=2.0).fit(X, Y)
     real = KernelRidge(kernel="rbf", gamma=1 / 8).fit(SCALED, LABELS)
-    np.testing.assert_allclose(
-        fit.predict(X), real.predict(SCALED) * Y.std() + Y.mean(), rtol=1e-5
-    )
+    np.testing.assert_allclose(fit.predict(X), real.predict(SCALED) * Y.std() + Y.mean(), rtol=1e-5)
 
 
 def test_few_steps_are_not_enough():
@@ -49,8 +47,8 @@ def test_other_kernels_learn_too(kernel):
     [
         ({"kernel": "softmax"}, KernelError, "softmax"),
         ({"kernel": "rbg"}, UnknownNameError, "Did you mean 'rbf'"),
-        ({"alpha": 0.0}, SettingError, "alpha must be positive"),
-        ({"length_scale": -1.0}, SettingError, "length_scale must be positive"),
+        ({"alpha": 0.0}, SettingError, "alpha must be a positive"),
+        ({"length_scale": -1.0}, SettingError, "length_scale must be a positive"),
     ],
 )
 def test_bad_settings_are_refused(settings, error, message):

@@ -45,5 +45,5 @@ def test_no_run_reaches_its_box(fit):
 
 @pytest.mark.parametrize("name", ["fit_intercept", "standardize"])
 def test_flags_are_true_or_false(name):
-    with pytest.raises(SettingError, match=f"{name} must be a bool"):
+    with pytest.raises(SettingError, match=f"{name} must be of type bool, got 1"):
         InContextRidge(**{name: 1}).fit(X, Y)

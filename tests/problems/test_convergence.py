@@ -43,7 +43,7 @@ def test_lasso_on_raw_diabetes_is_not_done_and_says_what_would_do():
     assert not found.is_done
     assert found.more_steps > 1e6
     text = str(found)
-    assert text.startswith("Descent is not done after 1,000 steps: 0.026 of what there is to gain")
+    assert text.startswith("Descent is not done after 1,000 steps: 0.027 of what there is to gain")
     assert f"The intercept is {float(history[-1, -1]):.4g} and tends to {real.intercept_:.4g}" in (
         text
     )
@@ -75,15 +75,15 @@ def test_separable_data_have_no_end():
     problem = icgd.Problem(model, "matching", icgd.ProximalStep(1.0), icgd.Domain(2.0, 1.0))
     found = found_for(problem, x, np.array([0.0, 1.0]), 5)
     assert (found.left, found.more_steps) == (1.0, inf)
-    assert "separate" in found.remedies[0]
+    assert "Add an l2 penalty" in found.remedies[0]
 
 
 def test_of_several_tasks_the_furthest_counts():
     x = np.random.default_rng(0).normal(size=(2, 20, 3))
     y = np.stack([x[0, :, :1], np.zeros((20, 1))])
     problem = lasso(x[0], y[0], intercept=False)
-    single = [found_for(problem, x[i], y[i], 2) for i in range(2)]
-    both = found_for(problem, x, y, 2)
+    single = [found_for(problem, x[i], y[i], 1) for i in range(2)]
+    both = found_for(problem, x, y, 1)
     assert single[1].left == 0.0
     assert both == single[0]
     assert not both.is_done
@@ -107,7 +107,8 @@ def test_a_network_whose_loss_still_falls_is_not_done():
     assert "in the last 2 steps. If the loss goes on to fall like 1 over" in str(found)
     assert convergence(problem.oracle, task, history[:1]).left == 1.0
     rising = found_for(network(40.0), x, np.sin(x[:, :1]), 1, seed=0)
-    assert rising.remedies == ("The loss rose in the last 1 steps: halve the step size.",)
+    assert rising.remedies[0].startswith("The loss rises to ")
+    assert rising.remedies[0].endswith(": halve the step size.")
     still = convergence(problem.oracle, task, history[:1].repeat(5, 1))
     assert still.left == 0.0
     assert str(still).startswith("Descent is done after 4 steps: 0 of the loss")
@@ -116,7 +117,9 @@ def test_a_network_whose_loss_still_falls_is_not_done():
 def test_a_function_leaves_what_is_not_learnt_of_the_labels():
     case = KERNEL_CASES[0]
     machine = icgd.KernelMachine(3, "rbf")
-    problem = icgd.Problem(machine, "squared", icgd.FunctionalStep(0.01, 0.1), icgd.Domain(9, 9))
+    problem = icgd.Problem(
+        machine, "squared", icgd.FunctionalStep(0.01, 0.1), icgd.Domain(9.0, 9.0)
+    )
     found = found_for(problem, case.x, case.y, 2)
     gram = machine.gram(case.x) + 0.1 * torch.eye(len(case.x)).double()
     left = torch.linalg.matrix_power(torch.eye(len(gram)) - 0.01 * gram, 2) @ case.y
@@ -126,7 +129,9 @@ def test_a_function_leaves_what_is_not_learnt_of_the_labels():
     low, high = float(values[0]), float(values[-1])
     n_steps = int(re_number(found.remedies[0]))
     steps = icgd.chebyshev_steps(low, high, n_steps)
-    enough = icgd.Problem(machine, "squared", icgd.FunctionalStep(steps, 0.1), icgd.Domain(9, 9))
+    enough = icgd.Problem(
+        machine, "squared", icgd.FunctionalStep(steps, 0.1), icgd.Domain(9.0, 9.0)
+    )
     assert found_for(enough, case.x, case.y, n_steps).left < 2e-3
 
 
@@ -148,5 +153,3 @@ def test_numbers_of_steps_have_two_digits():
 
 def test_what_is_not_a_number_is_not_done():
     assert not Convergence(1, float("nan"), 1e-3, "it").is_done
-    with pytest.raises(NotImplementedError, match="object"):
-        convergence.dispatch(object)(object(), None, None)

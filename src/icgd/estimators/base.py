@@ -28,13 +28,16 @@ from icgd.problems.settings import count, instance
 from icgd.problems.task import Task
 
 MOST_HALVINGS = 12
-"""How often a step size that lets the loss grow is halved before that is an error."""
+"""How often a step size that lets the loss rise is halved before that is an error."""
 
 ROOM = 4.0
 """How much larger than the context rows may be before their prediction is compiled anew."""
 
+LOOKS, RISE = 64, 0.01
+"""At how many steps a run's loss is looked at, and by which share it may rise in between."""
+
 NUMBERS_AT_ONCE = 2**22
-"""About how many predictions are made at once for the curve of losses."""
+"""About how many inputs are looked at at once for the curve of losses."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class Lesson:
     """A problem, the scaled examples that it is trained on, and how the run ends.
 
     `initial` are the weights that it starts from, if they are not the problem's own. The run stops
-    after the first step that moves no weight by more than `tol`, if there is one.
+    after the first step that moves no weight by more than `tol`, if there is one. If it
+    `may_shorten` its steps, they are halved until the loss falls.
     """
 
     problem: Problem
@@ -51,12 +55,12 @@ class Lesson:
     initial: Tensor | None = None
     construction: str | AbstractConstruction | None = None
     tol: float | None = None
+    may_shorten: bool = True
 
     def shortened(self) -> Lesson:
         """The same with half the step size."""
         update: Any = self.problem.update
-        half = (np.asarray(update.step_size) / 2).tolist()
-        shorter: Any = replace(update, step_size=half)
+        shorter: Any = replace(update, step_size=update.step_size / 2)
         return replace(self, problem=replace(self.problem, update=shorter))
 
 
@@ -101,24 +105,25 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
         return f"{self.convergence_} The most steps are max_iter={self.max_iter}; data are scaled."
 
     def __dir__(self) -> list[str]:
-        """All names but that of the certificate: a notebook shows what they hold, which is slow."""
-        return [name for name in super().__dir__() if name != "certificate_"]
+        """All names but that of the certificate: notebooks look at what names hold, which is slow."""
+        names = [name for name in object.__dir__(self) if name != "certificate_"]
+        return [name for name in names if hasattr(self, name)]
 
     def _trained(self, lesson: Lesson) -> tuple[Lesson, Compiled, Task, Run]:
-        """The first run that ends with a lower loss than it began with."""
+        """The first run whose loss falls all along, with half the step size after each other."""
         for _ in range(MOST_HALVINGS):
             compiled = compile_problem(lesson.problem, lesson.construction, n_steps=self.max_iter)
             task = compiled.task(*self._moved(lesson.x, lesson.y), initial=lesson.initial)
             try:
                 run = compiled.run_task(task, stop_below=lesson.tol, trace=self.traced)
-            except OverflowedRunError as error:
-                failure: Exception = error
+            except OverflowedRunError:
+                if not lesson.may_shorten:
+                    raise
             else:
-                if _falls(compiled, task, run):
+                if not lesson.may_shorten or _falls(compiled, task, run):
                     return lesson, compiled, task, run
-                failure = OverflowedRunError.never_falls(_largest_step(lesson.problem))
             lesson = lesson.shortened()
-        raise failure
+        raise OverflowedRunError.never_falls(float(np.max(lesson.problem.update.step_size)))
 
     def _moved(self, *arrays: Array) -> list[Tensor]:
         """Arrays as tensors on the estimator's device."""
@@ -187,9 +192,14 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
             tasks = zip(task.x, task.y, task.queries, history, strict=True)
             single = (self._curve(Task(x, y, q, run[0]), run) for x, y, q, run in tasks)
             return torch.stack(list(single)).sum(0)
-        steps = max(1, NUMBERS_AT_ONCE // task.y.numel())
-        parts = [_objective(self.compiled_, task, part) for part in history.split(steps)]
-        return torch.cat(parts)
+        steps = max(1, NUMBERS_AT_ONCE // max(task.x.numel(), task.y.numel()))
+        return torch.cat([self._losses_at(task, part) for part in history.split(steps)])
+
+    def _losses_at(self, task: Task, weights: Tensor) -> Tensor:
+        """The losses of several weights on one task: as many tasks with the same data."""
+        parts = (task.x, task.y, task.queries)
+        repeated = (part.expand(len(weights), -1, -1) for part in parts)
+        return _objective(self.compiled_, Task(*repeated, weights), weights)
 
     @property
     def certificate_(self) -> Report:
@@ -209,10 +219,9 @@ def _objective(compiled: Compiled, task: Task, weights: Tensor) -> Tensor:
 
 
 def _falls(compiled: Compiled, task: Task, run: Run) -> bool:
-    """Whether the loss of no task is larger at the end of a run; a NaN is no fall."""
-    first, last = (_objective(compiled, task, run.parameters[..., end, :]) for end in (0, -1))
-    return bool((last <= first).all())
-
-
-def _largest_step(problem: Problem) -> float:
-    return float(np.max(problem.update.step_size))
+    """Whether the loss of no task rises over a run by more than a little; a NaN is a rise."""
+    n_steps = run.parameters.shape[-2] - 1
+    steps = np.unique(np.linspace(0, n_steps, LOOKS, dtype=int)).tolist()
+    losses = torch.stack([_objective(compiled, task, run.parameters[..., i, :]) for i in steps])
+    rise = losses[1:] - losses[:-1]
+    return bool((rise <= RISE * losses[:-1].abs()).all())

@@ -90,7 +90,7 @@ class InContextKernelRegressor(RegressorMixin, AbstractInContext):  # type: igno
         self._scaling, self._label_scaling = Scaling.of(X), Scaling.of(raw)
         rows, labels = self._rows(X), self._label_scaling.applied(raw)
         problem = self._problem(rows, labels)
-        self._learn(Lesson(problem, rows, labels))
+        self._learn(Lesson(problem, rows, labels, may_shorten=False))
         return self
 
     def _problem(self, rows: Array, labels: Array) -> Problem:

@@ -61,8 +61,9 @@ class AbstractLeastSquares(RegressorMixin, AbstractLinear):  # type: ignore[misc
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         weights = None if sample_weight is None else _checked_weights(sample_weight, X)
         labels = np.asarray(y, dtype=np.float64).reshape(-1, 1)
+        rows = self._scale(X, weights)
         self._label_scaling = Scaling.of(labels, weights, centered=self.fit_intercept)
-        rows, scaled = self._scale(X, weights), self._label_scaling.applied(labels)
+        scaled = self._label_scaling.applied(labels)
         total = float(len(rows)) if weights is None else float(weights.sum())
         if weights is not None:
             share = np.sqrt(len(rows) * weights / total)[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -11,6 +12,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from icgd.constructions.relu_stack import ReluStack
 from icgd.estimators.base import ROOM, AbstractInContext, Lesson
 from icgd.estimators.classes import AbstractClassifier
 from icgd.estimators.scaling import Array, Scaling, bound_above
@@ -21,6 +23,9 @@ from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive
 from icgd.problems.updates import GradientStep
+
+FINE = ReluStack(pieces=512)
+"""Activations to about 5e-6, which takes no longer to run than fewer pieces."""
 
 NO_BOX = 2.0**20
 """A box that holds all weights; the real one is found with the step size."""
@@ -34,7 +39,7 @@ class AbstractNetwork(AbstractInContext):
         hidden_layer_sizes: Any = (32,),
         activation: Any = "tanh",
         *,
-        construction: Any = "relu-stack",
+        construction: Any = None,
         max_iter: Any = 300,
         step_size: Any = None,
         random_state: Any = None,
@@ -68,7 +73,8 @@ class AbstractNetwork(AbstractInContext):
         size = 1 / sharpness(first.network_oracle, task) if size is None else size
         update = GradientStep(positive("step_size", size), self._box(first, task, size))
         problem = Problem(target, loss, update, domain)
-        self._learn(Lesson(problem, rows, labels, task.initial, self.construction))
+        lesson = Lesson(problem, rows, labels, task.initial, self.construction or FINE)
+        self._learn(replace(lesson, may_shorten=self.step_size is None))
 
     def _box(self, problem: Problem, task: Any, size: float) -> float:
         """A box that descent does not reach: L steps of size s that lower the risk from R to 0.
@@ -96,9 +102,11 @@ class InContextRegressor(RegressorMixin, AbstractNetwork):  # type: ignore[misc]
     Args:
         hidden_layer_sizes: widths of the hidden layers; () is a linear model.
         activation: the activation of hidden layers, such as "tanh" or "relu".
-        construction: the construction that is compiled, as for `icgd.compile`.
+        construction: the construction that is compiled, an object or a name as for `icgd.compile`;
+            the default is `icgd.ReluStack(pieces=512)`.
         max_iter: the number of gradient steps.
-        step_size: the step size; by default the inverse of the sharpest curvature at the start.
+        step_size: the step size; by default the inverse of the sharpest curvature at the start,
+            halved until the loss falls all along.
         random_state: the seed of the initial weights.
         device: the torch device that runs it.
         cache_context: whether `predict` uses the weights that `fit` reached; if not, it runs the
@@ -153,9 +161,11 @@ class InContextClassifier(AbstractClassifier, AbstractNetwork):
     Args:
         hidden_layer_sizes: widths of the hidden layers; () is a linear model.
         activation: the activation of hidden layers, such as "tanh" or "relu".
-        construction: the construction that is compiled, as for `icgd.compile`.
+        construction: the construction that is compiled, an object or a name as for `icgd.compile`;
+            the default is `icgd.ReluStack(pieces=512)`.
         max_iter: the number of gradient steps.
-        step_size: the step size; by default the inverse of the sharpest curvature at the start.
+        step_size: the step size; by default the inverse of the sharpest curvature at the start,
+            halved until the loss falls all along.
         random_state: the seed of the initial weights.
         device: the torch device that runs it.
         cache_context: whether `predict` uses the weights that `fit` reached; if not, it runs the

@@ -188,8 +188,8 @@ def _of_network(oracle: NetworkOracle, task: Task, history: History) -> Converge
     found = Convergence(n_steps, left, OF_FALL, what, 0.0)
     if found.is_done:
         return found
-    if bool((last > before).any()):
-        remedy = f"The loss rose in the last {tenth:,} steps: halve the step size."
+    if bool((last > torch.minimum(first, before)).any()):
+        remedy = f"The loss rises to {float(last.max()):.3g}: halve the step size."
         return replace(found, more_steps=None, remedies=(remedy,))
     more = n_steps * (left / OF_FALL - 1)
     remedy = (
