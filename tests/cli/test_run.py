@@ -10,6 +10,8 @@ from safetensors.torch import save_file
 
 import icgd
 from icgd.backends.memory import Memory
+from icgd.cli.show import plain
+from icgd.problems.convergence import convergence
 from icgd.problems.oracles import network
 from tests.bare_oracles import on_network as reference
 from tests.cli.files import PROBLEM, TRAIN, compiled_run, listing, write_all
@@ -34,6 +36,8 @@ def risk(parameters: torch.Tensor) -> float:
 def test_json_holds_the_librarys_risks_and_predictions(run):
     data = json.loads(run("--queries", "new.csv", "--seed", "7", "--json").stdout)
     expected = compiled_run().run(X, Y, queries=QUERIES, seed=7)
+    task = compiled_run().task(X, Y, seed=7)
+    found = convergence(PROBLEM.oracle, task, expected.parameters)
     assert data == {
         "steps": 2,
         "ending": "all steps taken",
@@ -42,11 +46,13 @@ def test_json_holds_the_librarys_risks_and_predictions(run):
         "objective_before": None,
         "objective_after": None,
         "coefficients": None,
+        "convergence": plain(found),
         "labels": ["price"],
         "predictions": expected.predictions.tolist(),
         "measure": None,
         "score": None,
     }
+    assert 0 < found.left < 1
     assert data["risk_after"] < data["risk_before"]
 
 

@@ -38,6 +38,7 @@ from icgd.cli.writing import predictions_content, require_writable, write_file
 from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
 from icgd.pipeline import load
+from icgd.problems.convergence import Convergence, convergence
 from icgd.problems.task import Task
 
 
@@ -123,6 +124,7 @@ class Outcome:
     objective_before: Tensor | None
     objective_after: Tensor | None
     coefficients: dict[str, float] | None
+    convergence: Convergence
     labels: tuple[str, ...]
     predictions: list[list[float | str]]
     measure: str | None
@@ -148,6 +150,7 @@ def _train(
         objective_before=oracle.objective(task, first),
         objective_after=oracle.objective(task, last),
         coefficients=oracle.named(last, examples.input_names),
+        convergence=convergence(oracle, task, result.parameters),
         labels=examples.answer_names,
         predictions=examples.answers(predictions),
         measure=measure,
@@ -181,6 +184,8 @@ def _print(outcome: Outcome, compiled: Compiled) -> None:
     if outcome.measure is not None:
         rows.append((f"{outcome.measure} of the predictions", f"{outcome.score:.4g}"))
     show.print_rows("Training", rows)
+    if not outcome.convergence.is_done:
+        show.output.print(str(outcome.convergence), highlight=False)
     if outcome.coefficients is not None:
         show.print_coefficients(outcome.coefficients)
     if outcome.predictions:

@@ -97,6 +97,34 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
+    def one_class(cls, value: object) -> DataError:
+        return cls(
+            f"All labels are of one class, {value!r}; a classifier needs examples of at least two "
+            "classes."
+        )
+
+    @classmethod
+    def no_weight(cls, n_rows: int) -> DataError:
+        return cls(
+            f"The weight of all {n_rows} examples is zero; at least one sample_weight must be "
+            "positive."
+        )
+
+    @classmethod
+    def not_counts(cls, least: float) -> DataError:
+        """`least` is the smallest label."""
+        found = f"one is {least:g}" if least < 0 else "all are 0, which no finite intercept fits"
+        return cls(f"Labels of a poisson model are counts or rates of at least 0, but {found}.")
+
+    @classmethod
+    def score_too_large(cls, row: int, score: float, limit: float) -> DataError:
+        return cls(
+            f"The expected count of row {row} (counted from 0) is exp({score:.3g}) times as large "
+            f"or small as the mean label, but the heads are made for up to exp({limit:g}). Leave "
+            "such rows out, or clip their inputs to the range of the context."
+        )
+
+    @classmethod
     def text_cell(cls, path: object, line: int, column: str, cell: str) -> DataError:
         return cls(
             f"{path}, line {line}, column {column!r}: {cell!r} is not a number. Remove the column "
