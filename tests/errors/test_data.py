@@ -138,7 +138,7 @@ MESSAGES = [
         "--target, remove other columns, or compile with --widths that begin with 2.",
     ),
     (
-        made(DataError.one_class, "data.csv", "kind", "red"),
+        made(DataError.one_class_in, "data.csv", "kind", "red"),
         "data.csv, column 'kind' has only the class 'red'; two are needed. Name another column "
         "with --target.",
     ),

@@ -28,7 +28,7 @@ class Classes:
         """The classes of a column; `DataError` if the outputs cannot tell them apart."""
         names, n_outputs = tuple(sorted(set(cells))), problem.target.output_width
         if len(names) < 2:
-            raise DataError.one_class(path, column, names[0])
+            raise DataError.one_class_in(path, column, names[0])
         if n_outputs != len(names) and (n_outputs, len(names)) != (1, 2):
             raise DataError.wrong_classes(path, column, names, n_outputs)
         # A network with the logistic loss returns a score; all others return the label itself.

@@ -219,7 +219,7 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
-    def one_class(cls, path: object, column: str, name: str) -> DataError:
+    def one_class_in(cls, path: object, column: str, name: str) -> DataError:
         return cls(
             f"{path}, column {column!r} has only the class {name!r}; two are needed. Name another "
             "column with --target."
