@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, GREEN, INK, ORANGE, Axes, Figure
 from icgd.program.chain import ChainMask
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, GREEN, INK, ORANGE, Axes, Figure
 
 
 @dataclass(frozen=True)

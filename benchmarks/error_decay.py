@@ -14,6 +14,8 @@ import torch
 
 from icgd.approximation.lattice import nearest_point
 from icgd.compiled import Compiled
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, ORANGE, RED, Axes, Figure
 from icgd.pipeline import compile
 from icgd.problems.catalog import function_named
 from icgd.problems.domain import Domain
@@ -24,8 +26,6 @@ from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
 from icgd.program.functions import Function, LatticeFunction
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, FAINT, ORANGE, RED, Axes, Figure
 
 PROBLEM = Problem(
     MLP((3, 4, 4, 2), "tanh"), "squared", GradientStep(0.3, box=1.0), Domain(x=2.0, y=2.0)

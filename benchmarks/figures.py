@@ -12,7 +12,8 @@ from pathlib import Path
 import icgd
 from benchmarks import chain_mask, drawings, error_decay, function_learning
 from icgd.cli.show import plain
-from icgd.reproductions import comparison, plotting
+from icgd.pictures import plotting
+from icgd.reproductions import comparison
 from icgd.weights.atomic import whole_file
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

@@ -1,7 +1,7 @@
 import re
 
 from benchmarks.chain_mask import draw, measure
-from icgd.reproductions.plotting import png
+from icgd.pictures.plotting import png
 
 
 def test_cells_are_named_by_what_they_read():

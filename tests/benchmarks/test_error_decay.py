@@ -1,7 +1,7 @@
 from functools import cache
 
 from benchmarks.error_decay import Result, Sizes, draw, measure
-from icgd.reproductions.plotting import png
+from icgd.pictures.plotting import png
 
 
 @cache

@@ -7,7 +7,7 @@ import icgd
 from icgd.backends.memory import Memory
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import UnknownNameError, UnsupportedProblemError
-from icgd.reproductions import plotting
+from icgd.pictures import plotting
 from icgd.reproductions.comparison import SIZES, Comparison, Settings, compare, draw
 from tests.cases import TINY
 

@@ -3,7 +3,7 @@ from math import nan
 import pytest
 
 from icgd.errors import DataError
-from icgd.reproductions import plotting
+from icgd.pictures import plotting
 from icgd.reproductions.log_picture import log_picture
 from icgd.training.logs import Log
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from icgd import pictures
-from icgd.cli.options import CompiledFile
+from icgd.cli.options import CompiledFile, output
+from icgd.cli.writing import require_writable
 from icgd.pipeline import load
 
 
@@ -16,19 +17,15 @@ def draw(
     file: CompiledFile,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="SVG or PNG file to write. Default: the name of FILE with the ending .svg.",
-            metavar="PICTURE",
-        ),
+        output("SVG or PNG file to write. Default: the name of FILE with .svg.", "PICTURE"),
     ] = None,
 ) -> None:
     """Draw the layers of a transformer, and what each reads and writes in the residual stream.
 
-    Example: icgd draw run.safetensors --out run.svg
+    Example: icgd draw run.safetensors -o run.svg
     """
     path = out or file.with_suffix(".svg")
     pictures.picture.writer_for(path)  # a wrong ending is refused before any work
+    require_writable(path)
     load(file).draw(path)
     typer.echo(f"Saved {path}")

@@ -40,6 +40,37 @@ class DistributionError(IcgdError, ValueError):
             "Give both the same width."
         )
 
+    @classmethod
+    def overflows(cls, law: str, largest: float, limit: float) -> DistributionError:
+        return cls(
+            f"Labels of {law} overflow: the largest is {largest:.3g}, and training can square "
+            f"labels up to {limit:.0e}. Give fewer layers, smaller widths, a mean nearer to 0, or "
+            "smaller inputs."
+        )
+
+    @classmethod
+    def not_shares(cls, name: str, values: object) -> DistributionError:
+        return cls(f"{name} must be shares of at least 0 that add up to 1; got {values}.")
+
+    @classmethod
+    def descent_overflows(
+        cls, teacher: int, number: int, largest: float, step_size: float, weight_scale: float
+    ) -> DistributionError:
+        return cls(
+            f"The descent of student {teacher} overflows: a number of its chain is {largest:.3g} "
+            f"in round {number}, with step_size={step_size:g} and weight_scale={weight_scale:g}. "
+            "Make one of them smaller."
+        )
+
+    @classmethod
+    def score_overflows(cls, time: float, x: Sequence[float]) -> DistributionError:
+        place = ", ".join(f"{entry:.4g}" for entry in x)
+        return cls(
+            f"The score of the law is not a finite number at t = {time:g}, x = ({place}). Its "
+            "components are too far apart or too narrow for float64. Scale the data to variance 1, "
+            "or begin at a later time."
+        )
+
 
 class OwnCodeError(IcgdError, ImportError):
     """A function of the user's own cannot be used."""
@@ -170,6 +201,18 @@ class TrainingError(IcgdError, RuntimeError):
         return cls(
             f"The log has columns {', '.join(expected)}; a row came with {', '.join(got)}. "
             "measure must return the same names, in the same order, each time."
+        )
+
+
+class ModelSizeError(IcgdError, MemoryError):
+    """A model, or its training, does not fit in memory."""
+
+    @classmethod
+    def too_large(cls, what: str, needed: int, available: int, limit: str) -> ModelSizeError:
+        return cls(
+            f"{what} takes about {needed / 2**30:,.1f} GiB; {available / 2**30:,.1f} GiB may be "
+            f"used, {limit}. Give smaller sizes or shorter prompts, or gather the gradient in "
+            "parts (accumulate)."
         )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from math import exp, log
 from statistics import fmean
+from typing import Any
 
 from matplotlib import patheffects, rc_context
 from matplotlib.axes import Axes as Axes
@@ -35,6 +36,19 @@ def new_grid(width: float, height: float, n_rows: int, n_columns: int) -> tuple[
     FigureCanvasAgg(figure)
     panels = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
     for panel in panels:
+        _dress(panel)
+    return figure, panels
+
+
+def new_mosaic(
+    width: float, height: float, names: list[list[Any]], ratios: Sequence[float]
+) -> tuple[Figure, dict[str, Axes]]:
+    """A figure whose panels cover all places of their name; `ratios` are widths of columns."""
+    room = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06)
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout=room)
+    FigureCanvasAgg(figure)
+    panels: dict[str, Axes] = figure.subplot_mosaic(names, width_ratios=list(ratios))
+    for panel in panels.values():
         _dress(panel)
     return figure, panels
 
@@ -94,24 +108,36 @@ def band(
     *,
     marker: str = "",
     linestyle: str = "-",
+    width: float = 1.8,
 ) -> None:
     """Draw a line through the geometric means at each place, in a band of the values' range."""
     means = [exp(fmean(log(value) for value in at_place)) for at_place in values]
     ends = [min(at) for at in values], [max(at) for at in values]
     panel.fill_between(places, *ends, color=colour, alpha=0.2, lw=0)
-    panel.plot(places, means, color=colour, marker=marker, ls=linestyle, lw=1.8, ms=4.5)
+    panel.plot(places, means, color=colour, marker=marker, ls=linestyle, lw=width, ms=4.5)
 
 
-def legend(figure: Figure, entries: Sequence[tuple[str, str]], dashed: Sequence[str] = ()) -> None:
-    """Write one line below all panels: each name with its colour, some of them dashed."""
+def legend(
+    figure: Figure,
+    entries: Sequence[tuple[str, str]],
+    dashed: Sequence[str] = (),
+    *,
+    dashes: Mapping[str, str] | None = None,
+    n_columns: int | None = None,
+) -> None:
+    """Write each name with its colour below all panels, in one line or in `n_columns` columns.
+
+    Some names may be dashed; `dashes` gives the style of a line by its name.
+    """
+    styles = {**dict.fromkeys(dashed, "--"), **(dashes or {})}
     handles = [
-        Line2D([], [], color=colour, linewidth=3, label=name, ls="--" if name in dashed else "-")
+        Line2D([], [], color=colour, linewidth=3, label=name, ls=styles.get(name, "-"))
         for name, colour in entries
     ]
     figure.legend(
         handles=handles,
         loc="outside lower center",
-        ncols=len(handles),
+        ncols=n_columns or len(handles),
         frameon=False,
         fontsize=11.5,
     )

@@ -30,15 +30,15 @@ from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, UnsupportedProblemError
 from icgd.facts import counted
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, ORANGE, Axes, Figure
 from icgd.pipeline import compile, verify
 from icgd.problems.entry import as_task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 from icgd.problems.sizing import sized_problem
 from icgd.problems.task import Task
-from icgd.reproductions import plotting
 from icgd.reproductions.descent import descend
-from icgd.reproductions.plotting import BLUE, FAINT, ORANGE, Axes, Figure
 from icgd.reproductions.timing import interleaved_seconds, one_thread
 
 SMALLEST_ERROR = 1e-17

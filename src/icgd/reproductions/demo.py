@@ -18,16 +18,16 @@ from icgd.backends.run import OnProgress
 from icgd.certificates import rigorous
 from icgd.certificates.certificate import Report
 from icgd.compiled import Compiled
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
 from icgd.pipeline import compile, verify
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
-from icgd.reproductions import plotting
 from icgd.reproductions.cars import INPUTS, Cars, Scaling, read_cars, split_cars
 from icgd.reproductions.descent import descend
-from icgd.reproductions.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
 from icgd.reproductions.timing import interleaved_medians, one_thread
 from icgd.shapes import History
 from icgd.weights.summary import Summary

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import isfinite, nan
 
 from icgd.errors import DataError
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, GREEN, ORANGE, PURPLE, RED, Axes, Figure
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, GREEN, ORANGE, PURPLE, RED, Axes, Figure
 from icgd.training.logs import Log
 
 LOSSES = {"loss": BLUE, "validation_loss": RED}

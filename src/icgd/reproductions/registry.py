@@ -10,10 +10,19 @@ from icgd.reproductions import (
     cheng_loss,
     cheng_matrices,
     cot_cost,
+    cot_operators,
     learnt_constructed,
+    meta_gradients,
+    meta_learning,
     wang_in_context,
     wang_rates,
     wang_resources,
+    wu_choices,
+    wu_curves,
+    wu_depth,
+    wu_flops,
+    wu_mechanism,
+    wu_score,
 )
 from icgd.reproductions.reproduction import AbstractReproduction
 
@@ -31,8 +40,20 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         wang_resources.RESOURCES,
         wang_in_context.IN_CONTEXT,
         wang_rates.RATES,
+        wu_curves.FIGURE_1,
+        wu_curves.FIGURE_2,
+        wu_curves.FIGURE_3,
+        wu_curves.FIGURE_4,
+        wu_depth.DEPTH,
+        wu_flops.FLOPS,
+        wu_mechanism.MECHANISM,
+        wu_choices.CHOICES_FIGURE,
+        wu_score.SCORE,
         cot_cost.COST,
+        cot_operators.OPERATORS,
         learnt_constructed.SIMILARITY,
+        meta_gradients.GRADIENTS,
+        meta_learning.META_LEARNING,
     )
 }
 

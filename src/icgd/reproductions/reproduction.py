@@ -11,7 +11,7 @@ from string import ascii_lowercase
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from icgd.errors import SettingError, UnknownNameError
-from icgd.reproductions.plotting import Figure
+from icgd.pictures.plotting import Figure
 from icgd.training.loop import OnStep
 
 Value = str | int | float | bool | None

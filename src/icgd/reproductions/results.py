@@ -29,8 +29,8 @@ import numpy as np
 import torch
 
 from icgd.errors import CheckpointError, FileError, SettingError
+from icgd.pictures import plotting
 from icgd.problems.settings import count
-from icgd.reproductions import plotting
 from icgd.reproductions.partial import (
     Job,
     OnStanding,

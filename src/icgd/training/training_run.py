@@ -20,10 +20,13 @@ from icgd.training.devices import Device
 from icgd.training.logs import Log
 from icgd.training.parallel import Processes
 from icgd.training.settings import Settings
-from icgd.training.tasks import AbstractTask, Batch
+from icgd.training.tasks import VALIDATION_INDEX, AbstractTask, Batch
 
 Measure = Callable[[nn.Module], Mapping[str, float]]
 """A function that measures further columns of the log on the model at a step."""
+
+FEW_TASKS = 64
+"""So many tasks show what the others are like, and fit into any memory."""
 
 
 class TrainingRun:
@@ -52,6 +55,17 @@ class TrainingRun:
         self._moved: Buffers = {}
         self._batch: tuple[int, Batch] | None = None
         self._validation: list[Batch] | None = None
+
+    def require_room(self) -> None:
+        """Let a model that has a method `require` refuse what it cannot be trained on.
+
+        It is given a few tasks of full size, which also tells of laws that nothing can be drawn
+        from, and the number of tasks that it will have to take at a time.
+        """
+        require = getattr(self.model, "require", None)
+        if require is not None:
+            place = {"seed": self.settings.seed, "index": VALIDATION_INDEX}
+            require(self.task.sample(min(self.part, FEW_TASKS), **place), self.part)
 
     def configuration(self) -> Configuration:
         """What must be the same for a training to continue."""

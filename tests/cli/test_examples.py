@@ -2,10 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from icgd.cli.csv_data import csv_content, read_examples, read_queries
+from icgd.cli.examples import Source, read_examples, read_queries
 from icgd.errors import DataError, UnknownNameError
-from icgd.problems.csv_table import read_table
-from icgd.problems.mlp import MLP
+from tests.cli.files import network_of
 
 
 @pytest.fixture
@@ -16,7 +15,7 @@ def path(tmp_path, monkeypatch):
 
 def examples_in(path: Path, text: str, labels: list[str] | None = None):
     path.write_text(text)
-    return read_examples(path, MLP((2, 1)), labels)
+    return read_examples(Source(path, tuple(labels or ())), network_of(2, 1))
 
 
 def test_labels_are_the_last_columns(path):
@@ -29,7 +28,7 @@ def test_labels_are_the_last_columns(path):
 
 def test_labels_are_found_by_name_and_keep_their_order(path):
     path.write_text("a,b,c\n1,2,3\n")
-    examples = read_examples(path, MLP((1, 2)), ["c", "a"])
+    examples = read_examples(Source(path, ("c", "a")), network_of(1, 2))
     assert examples.input_names == ("b",)
     assert examples.labels.tolist() == [[3.0, 1.0]]
 
@@ -52,17 +51,19 @@ def test_as_many_labels_as_outputs_are_needed(path, labels):
         examples_in(path, "a,b,c\n1,2,3\n", labels)
     assert str(caught.value) == (
         f"The model has 1 output, but the label columns are {', '.join(labels)}. "
-        "Give --label once for each output."
+        "Give --target once for each output."
     )
 
 
-@pytest.mark.parametrize(("text", "got"), [("a,b\n1,2\n", 2), ("a,b,c,d\n1,2,3,4\n", 4)])
-def test_the_number_of_columns_must_fit_the_network(path, text, got):
+@pytest.mark.parametrize(
+    ("text", "got", "names"), [("a,b\n1,2\n", 1, "a"), ("a,b,c,d\n1,2,3,4\n", 3, "a, b, c")]
+)
+def test_the_number_of_columns_must_fit_the_network(path, text, got, names):
     with pytest.raises(DataError) as caught:
         examples_in(path, text)
     assert str(caught.value) == (
-        f"data.csv has {got} columns; the model needs 3 "
-        "(inputs first, then labels; name label columns with --label)."
+        f"data.csv has {got} columns of inputs ({names}); the model has 2. Name the label columns "
+        f"with --target, remove other columns, or compile with --widths that begin with {got}."
     )
 
 
@@ -70,7 +71,7 @@ def test_queries_are_matched_by_name(path, tmp_path):
     examples = examples_in(path, "a,b,c\n1,2,3\n")
     queries = tmp_path / "queries.csv"
     queries.write_text("extra,b,a\n9,2,1\n")
-    assert read_queries(queries, examples).tolist() == [[1.0, 2.0]]
+    assert read_queries(queries, examples).inputs.tolist() == [[1.0, 2.0]]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_queries_are_matched_by_name(path, tmp_path):
 def test_queries_without_common_names_are_matched_by_place(path, data, queries):
     examples = examples_in(path, data)
     path.write_text(queries)
-    assert read_queries(path, examples).tolist() == [[5.0, 6.0]]
+    assert read_queries(path, examples).inputs.tolist() == [[5.0, 6.0]]
 
 
 def test_queries_that_lack_an_input_are_refused(path):
@@ -102,9 +103,25 @@ def test_queries_of_another_width_are_refused(path):
     )
 
 
-def test_written_numbers_read_back_bit_for_bit(path):
-    rows = [[0.1, 1 / 3], [-1e-300, 12345678.9]]
-    path.write_bytes(csv_content(["a", "b, c"], rows))
-    table = read_table(path)
-    assert table.names == ("a", "b, c")
-    assert table.numbers.tolist() == rows
+def test_labels_of_queries_are_read_where_they_are(path, tmp_path):
+    examples = examples_in(path, "a,b,c\n1,2,3\n4,5,7\n")
+    queries = tmp_path / "queries.csv"
+    queries.write_text("a,b,c\n9,2,1\n")
+    assert read_queries(queries, examples).labels.tolist() == [[1.0]]
+    queries.write_text("a,b,c\n9,2,\n")
+    assert read_queries(queries, examples).labels is None
+
+
+def test_inputs_are_filled_with_what_the_examples_have(path, tmp_path):
+    path.write_text("a,b,c\n1,2,3\n,4,5\n5,6,7\n")
+    examples = read_examples(Source(path, missing="mean"), network_of(2, 1))
+    assert examples.inputs.tolist() == [[1, 2], [3, 4], [5, 6]]
+    queries = tmp_path / "queries.csv"
+    queries.write_text("a,b\n,\n")
+    assert read_queries(queries, examples).inputs.tolist() == [[3.0, 4.0]]
+
+
+def test_a_label_is_never_made_up(path):
+    path.write_text("a,b,c\n1,2,3\n4,5,\n")
+    with pytest.raises(DataError, match="line 3 has no value in column 'c'"):
+        read_examples(Source(path, missing="mean"), network_of(2, 1))

@@ -1,0 +1,101 @@
+"""The picture of cot-fig2: losses over epochs, and distances of the chain over rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Axes, Figure
+from icgd.reproductions.reproduction import Row, groups, number
+
+COLOURS = {"plain": BLUE, "plain, no positions": GREEN, "products, steep slopes": ORANGE}
+"""The architectures that are drawn, each with the most teachers it had; the table has all."""
+
+PAPER = {"forward": 3.00, "backward": 0.139}
+"""The validation losses that the paper reports."""
+
+SIMPLE = {"mean_loss": ("mean block", FAINT), "linear_loss": ("linear map", INK)}
+
+CHAINS = {"unmoved": INK, "constructed": PURPLE}
+
+SMALLEST = 1e-33
+"""A smaller distance is shown as this: a logarithmic axis has no 0."""
+
+WIDTH, HEIGHT = 5.6, 4.4
+
+
+def draw(rows: Sequence[Row]) -> Figure:
+    """Draw a line of three panels for each size of the networks."""
+    sizes = groups(rows, "width", "depth")
+    figure, panels = plotting.new_grid(3 * WIDTH, HEIGHT * len(sizes) + 0.6, len(sizes), 3)
+    for line, ((width, depth), of_size) in enumerate(sizes.items()):
+        forward, backward, chain = panels[3 * line : 3 * line + 3]
+        cases = _drawn(of_size)
+        for panel, operator in ((forward, "forward"), (backward, "backward")):
+            _draw_losses(panel, operator, cases)
+            title = f"{operator.capitalize()} operator, d = {width}, N = {depth}"
+            plotting.describe(panel, title, "epoch", "loss")
+        _draw_chain(chain, cases)
+        title = f"Weights of the chain, d = {width}, N = {depth}"
+        plotting.describe(chain, title, "round", "squared distance from descent")
+    plotting.legend(figure, _entries(rows), dashed=["the paper's loss", "training"])
+    return figure
+
+
+def _drawn(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each architecture that is drawn, with its largest number of teachers."""
+    found: dict[str, list[Row]] = {}
+    for (architecture, _), of_case in sorted(
+        groups(rows, "architecture", "n_teachers").items(), key=lambda item: item[0]
+    ):
+        if architecture in COLOURS:
+            found[str(architecture)] = of_case
+    return found
+
+
+def _entries(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    cases = {
+        f"{name}, {of_case[0]['n_teachers']} teachers": COLOURS[name]
+        for name, of_case in _drawn(rows).items()
+    }
+    simple = [("mean block", FAINT), ("linear map or weights at first", INK)]
+    rest = [("constructed", PURPLE), ("the paper's loss", RED), ("training", FAINT)]
+    return [*cases.items(), *simple, *rest]
+
+
+def _draw_losses(panel: Axes, operator: str, cases: dict[str, list[Row]]) -> None:
+    plotting.logarithmic_height(panel)
+    for name, of_case in cases.items():
+        of_operator = [row for row in of_case if row["operator"] == operator]
+        _band(panel, of_operator, "validation_loss", COLOURS[name])
+        _band(panel, of_operator, "training_loss", COLOURS[name], linestyle="--")
+        for column, (_, colour) in SIMPLE.items():
+            if name == list(cases)[-1]:  # the most pairs, so that they are fitted best
+                _band(panel, of_operator, column, colour)
+    panel.axhline(PAPER[operator], color=RED, ls="--", lw=1.5)
+
+
+def _draw_chain(panel: Axes, cases: dict[str, list[Row]]) -> None:
+    panel.set_yscale("log")
+    for name, of_case in cases.items():
+        rounds = [row for row in of_case if row["operator"] == "chain" and number(row, "at") > 0]
+        _band(panel, rounds, "learnt", COLOURS[name])
+        if name == list(cases)[-1]:
+            for column, colour in CHAINS.items():
+                _band(panel, rounds, column, colour)
+    panel.set_xticks(range(0, int(panel.get_xlim()[1]) + 1, 5))
+
+
+def _band(
+    panel: Axes, rows: Sequence[Row], column: str, colour: str, *, linestyle: str = "-"
+) -> None:
+    """Draw the geometric mean over the seeds, in the band of their range, where all are numbers."""
+    at = {number(of[0], "at"): [number(row, column) for row in of] for of in _by_place(rows)}
+    kept = {place: values for place, values in at.items() if all(map(isfinite, values))}
+    values = [[max(value, SMALLEST) for value in of] for of in kept.values()]
+    plotting.band(panel, list(kept), values, colour, linestyle=linestyle)
+
+
+def _by_place(rows: Sequence[Row]) -> list[list[Row]]:
+    return list(groups(rows, "at").values())
