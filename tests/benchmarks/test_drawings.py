@@ -1,5 +1,6 @@
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -26,5 +27,6 @@ def test_the_committed_drawing_is_that_of_the_program(construction):
     """If this fails, run `make figures`, or `python -m benchmarks.figures drawings`."""
     drawn = plotting.svg(DRAWN[construction]().draw().figure).decode()
     committed = files(IMAGES, construction)[0].read_text()
+    assert ElementTree.fromstring(committed).tag.endswith("svg")
     assert texts_and_marks(drawn) == texts_and_marks(committed)
     assert len(texts_and_marks(committed)) > 20

@@ -26,6 +26,9 @@ SENTENCE_SIZE, NAME_SIZE, TITLE_SIZE = 9.0, 9.0, 15.0
 WRAPPED = 60
 """The most characters in a line of a sentence."""
 
+INDENT = 4 * MONO_WIDTH * SENTENCE_SIZE
+"""How far the further lines of a sentence stand to the right: four letters."""
+
 MOST_TEXTS = 3
 """The most lines of a sentence; of a longer one the middle is left out."""
 

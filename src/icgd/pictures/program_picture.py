@@ -15,6 +15,7 @@ from icgd.pictures.chain_strip import draw_chain, strip_height
 from icgd.pictures.diagram import Column, Diagram, diagram
 from icgd.pictures.picture import Picture, saved
 from icgd.pictures.plan import (
+    INDENT,
     LINE,
     MARGIN,
     NAME_SIZE,
@@ -198,8 +199,9 @@ def _draw_line(canvas: Canvas, placed: Plan, line: PlacedLine, name: str) -> Non
             slot = placed.diagram.columns[place].slots[0].name
             _mark(canvas, use, (placed.x(place), line.y), placed, place, f"{name}-{use}-{slot}")
     for number, text in enumerate(line.texts):
-        at = (placed.sentences, line.y + number * LINE)
-        canvas.text(at, text, size=SENTENCE_SIZE, mono=True)
+        shift = INDENT * bool(number)  # an SVG file keeps no spaces in front of a text
+        at = (placed.sentences + shift, line.y + number * LINE)
+        canvas.text(at, text.lstrip(), size=SENTENCE_SIZE, mono=True)
 
 
 def _mark(canvas: Canvas, use: str, at: Point, placed: Plan, place: int, name: str) -> None:
