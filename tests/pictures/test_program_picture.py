@@ -47,7 +47,7 @@ def test_it_says_kinds_and_sizes_in_words():
 
 @pytest.mark.parametrize("construction", drawn.MAKE)
 def test_no_text_leaves_the_sheet(construction):
-    figure = draw(drawn.compiled(construction).program, "A title").figure
+    figure = drawn.compiled(construction).draw().figure
     plotting.png(figure)
     width, height = figure.bbox.max
     for text in figure.axes[0].texts:

@@ -149,6 +149,8 @@ def test_targets_and_updates_say_what_they_are():
     assert MLP((2, 3, 1), "relu", "tanh", biases=True).in_words() == (
         "2-3-1 relu network with biases, tanh at the output"
     )
+    deep = MLP((3, *(2,) * 159, 1))
+    assert deep.in_words() == "3-2-2-…-1 tanh network of 160 layers"
     assert LinearModel(1, "poisson", intercept=True).in_words() == (
         "linear model of 1 input, poisson link, intercept"
     )

@@ -2,7 +2,7 @@
 
 matplotlib takes long to import, and most who import icgd draw nothing. Therefore the modules of
 this folder, and matplotlib with them, are imported when they are first asked for, such as by
-`pictures.plotting`. This is the only folder of which that is true, and these lines are all of it.
+`pictures.plotting`: others import the folder at the top of their files, as they import any stage.
 """
 
 from importlib import import_module

@@ -11,8 +11,8 @@ from icgd.pictures.plotting import DOTS_PER_INCH, INK, Figure
 
 POINTS_PER_INCH = 72.0
 
-MONO_WIDTH, SANS_WIDTH = 0.602, 0.59
-"""The width of a letter of the fixed-width font, and the usual one of the other, per size."""
+MONO_WIDTH, SANS_WIDTH, BOLD_WIDTH = 0.602, 0.59, 0.68
+"""The width of a letter by its size: in the fixed-width font, in the other, and in bold."""
 
 Number = float | int
 Point = tuple[Number, Number]

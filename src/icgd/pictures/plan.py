@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import wrap
 
-from icgd.pictures.canvas import MONO_WIDTH, SANS_WIDTH
+from icgd.pictures.canvas import BOLD_WIDTH, MONO_WIDTH, SANS_WIDTH
 from icgd.pictures.diagram import Diagram, Line, Row, Section
 
 MARGIN = 26.0
@@ -22,9 +22,12 @@ LINE = 15.0
 GAP = 8.0
 HEADING = 30.0
 TITLE = 74.0
-SENTENCE_SIZE, NAME_SIZE = 9.0, 9.0
+SENTENCE_SIZE, NAME_SIZE, TITLE_SIZE = 9.0, 9.0, 15.0
 WRAPPED = 60
 """The most characters in a line of a sentence."""
+
+INDENT = 4 * MONO_WIDTH * SENTENCE_SIZE
+"""How far the further lines of a sentence stand to the right: four letters."""
 
 MOST_TEXTS = 3
 """The most lines of a sentence; of a longer one the middle is left out."""
@@ -108,7 +111,7 @@ class Plan:
         return sorted({self.diagram.place_of[slot] for slot in slots})
 
 
-def plan(diagram: Diagram, above: float = 0.0) -> Plan:
+def plan(diagram: Diagram, title: str = "", above: float = 0.0) -> Plan:
     """Place a diagram, with room of height `above` below the title."""
     longest = max(len(column.label) for column in diagram.columns)
     names = TITLE + above + SLOPE * SANS_WIDTH * NAME_SIZE * longest + 12.0
@@ -120,7 +123,8 @@ def plan(diagram: Diagram, above: float = 0.0) -> Plan:
     end = _line(diagram.end, y + LINE)
     legend = y + LINE * (1 + len(end.texts)) + 16.0
     height = legend + LINE * (4 + len(diagram.kinds)) + 4.0
-    return Plan(diagram, _width(diagram), height, names, start, tuple(sections), end, legend)
+    width = max(_width(diagram), 2 * MARGIN + len(title) * BOLD_WIDTH * TITLE_SIZE)
+    return Plan(diagram, width, height, names, start, tuple(sections), end, legend)
 
 
 def _width(diagram: Diagram) -> float:

@@ -15,10 +15,12 @@ from icgd.pictures.chain_strip import draw_chain, strip_height
 from icgd.pictures.diagram import Column, Diagram, diagram
 from icgd.pictures.picture import Picture, saved
 from icgd.pictures.plan import (
+    INDENT,
     LINE,
     MARGIN,
     NAME_SIZE,
     SENTENCE_SIZE,
+    TITLE_SIZE,
     PlacedLine,
     PlacedRow,
     PlacedSection,
@@ -56,7 +58,7 @@ KINDS: dict[LayerKind | None, tuple[str, str, str]] = {
 """The kinds of layer: what they are called, their colour, and what they do."""
 
 PAPER, THREAD, RULE = "#F4F6F9", "#E2E2E2", "#C9C9C9"
-HEADING_WIDTH = 6.6
+HEADING_WIDTH = 6.4
 """The width of a letter of a heading, behind which the lines of slots pass."""
 
 SLANT = 60.0
@@ -86,9 +88,9 @@ def draw(
     program: AbstractProgram, title: str, path: str | os.PathLike[str] | None = None
 ) -> Picture:
     """The picture of a program, which is also written to `path` if there is one."""
-    placed = plan(diagram(program), above_of(program))
+    placed = plan(diagram(program), title, above_of(program))
     canvas = Canvas(placed.width, placed.height)
-    canvas.text((MARGIN, 26), title, size=15, bold=True)
+    canvas.text((MARGIN, 26), title, size=TITLE_SIZE, bold=True)
     canvas.text((MARGIN, 47), placed.diagram.facts, size=10.5, colour=FAINT)
     canvas.text((MARGIN, 63), HOW_TO_READ, size=10.5, colour=FAINT)
     draw_above(program, canvas)
@@ -197,8 +199,9 @@ def _draw_line(canvas: Canvas, placed: Plan, line: PlacedLine, name: str) -> Non
             slot = placed.diagram.columns[place].slots[0].name
             _mark(canvas, use, (placed.x(place), line.y), placed, place, f"{name}-{use}-{slot}")
     for number, text in enumerate(line.texts):
-        at = (placed.sentences, line.y + number * LINE)
-        canvas.text(at, text, size=SENTENCE_SIZE, mono=True)
+        shift = INDENT * bool(number)  # an SVG file keeps no spaces in front of a text
+        at = (placed.sentences + shift, line.y + number * LINE)
+        canvas.text(at, text.lstrip(), size=SENTENCE_SIZE, mono=True)
 
 
 def _mark(canvas: Canvas, use: str, at: Point, placed: Plan, place: int, name: str) -> None:

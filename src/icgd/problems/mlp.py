@@ -13,6 +13,9 @@ from icgd.problems.activations import Activation, activation_named
 from icgd.problems.settings import count, instance, is_sequence, settle
 from icgd.shapes import Matrix, Parameters, Values
 
+MOST_NAMED_LAYERS = 8
+"""In words, a deeper network has only its first and last widths."""
+
 
 @dataclass(frozen=True)
 class MLP:
@@ -38,10 +41,14 @@ class MLP:
 
     def in_words(self) -> str:
         """The network in a few words, such as "3-4-1 tanh network with biases"."""
-        name = "-".join(map(str, self.widths))
+        first, *hidden, last = self.widths
+        is_deep = self.depth > MOST_NAMED_LAYERS
+        inner = [*hidden[:2], "…"] if is_deep else hidden
+        deep = f" of {self.depth:,} layers" if is_deep else ""
         output = self.output_activation
         end = "" if output == "identity" else f", {output} at the output"
-        return f"{name} {self.activation} network{' with biases' * self.biases}{end}"
+        name = "-".join(map(str, (first, *inner, last)))
+        return f"{name} {self.activation} network{deep}{' with biases' * self.biases}{end}"
 
     @property
     def depth(self) -> int:

@@ -252,7 +252,7 @@ def _report(entry: _Entry, task: Task) -> Report:
 
 def draw(comparison: Comparison) -> Figure:
     """Three panels with a line for each construction: weights, error and bound, time."""
-    figure, panels = plotting.new_figure(13.5, 1.7 + 0.5 * len(comparison.rows), 3)
+    figure, panels = plotting.new_figure(13.5, 1.9 + 0.5 * len(comparison.rows), 3)
     rows = comparison.rows[::-1]  # the first at the top
     names = [f"{row.construction}, {row.backend}" for row in rows]
     for panel in panels:
@@ -262,29 +262,34 @@ def draw(comparison: Comparison) -> Figure:
     _dots(panels[0], [row.parameters and row.parameters / 1e6 for row in rows])
     plotting.describe(panels[0], "Weights of the transformer", "millions", "")
     _errors(panels[1], rows)
-    n_seeds, n_timings = comparison.settings.n_seeds, comparison.settings.n_timings
-    measured = f"dots: measured on {counted(n_seeds, 'set')} of data; bar: proved, bound (b)"
-    plotting.describe(panels[1], "Error of a step", measured, "")
+    measured = f"dots: {counted(comparison.settings.n_seeds, 'set')} of data"
+    plotting.describe(panels[1], "Error of a step", f"{measured}\nbar: proved, bound (b)", "")
     panels[2].axvline(1.0, color=FAINT, linewidth=1.2, linestyle="--")
-    _dots(panels[2], [row.over_descent for row in rows], least=1.0)
-    for place, row in enumerate(rows):
-        panels[2].plot(row.over_descent_range, (place, place), color=BLUE, lw=6, alpha=0.35)
-    times = f"times real training; band: range of {counted(n_timings, 'round')} at most"
+    _dots(panels[2], [row.over_descent for row in rows], [row.over_descent_range for row in rows])
+    times = "times real training\nband: all rounds that were timed"
     plotting.describe(panels[2], "Time of a run, building included", times, "")
     return figure
 
 
-def _dots(panel: Axes, values: Sequence[float | None], least: float = inf) -> None:
-    """A dot for each construction and its value in figures, on an axis that shows `least` too."""
+def _dots(
+    panel: Axes, values: Sequence[float | None], ranges: Sequence[tuple[float, float]] = ()
+) -> None:
+    """A dot for each construction and its value in figures, in a band of its range if it has one.
+
+    An axis with ranges shows 1 too, which is real training.
+    """
     known = {place: value for place, value in enumerate(values) if value is not None}
-    shown = list(known.values()) or [1.0, 100.0]
+    ends = [end for ends in ranges for end in ends]
+    shown = [*known.values(), *ends] or [1.0, 100.0]
+    for place, (least, largest) in enumerate(ranges):
+        panel.plot((least, largest), (place, place), color=BLUE, lw=6, alpha=0.35)
     panel.plot(list(known.values()), list(known), "o", color=BLUE, markersize=8)
-    low, high = min(least, *shown) / 2, max(shown) * 6
+    low, high = min(*shown, 1.0 if ranges else inf) / 2, max(shown) * 6
     panel.set_xlim(low, high)
     for place in range(len(values)):
-        value = known.get(place)
-        right_of_it = (value or low) * (high / low) ** 0.03
-        plotting.tag(panel, _figures(value), (right_of_it, float(place)))
+        end = ranges[place][1] if ranges else known.get(place, low)
+        at = (end * (high / low) ** 0.03, float(place))
+        plotting.tag(panel, _figures(known.get(place)), at)
 
 
 def _figures(value: float | None) -> str:
