@@ -284,6 +284,18 @@ def test_the_tables_of_a_linear_model_tell_the_same(ridge):
     assert "with penalties after" in text
 
 
+def test_a_run_that_is_not_done_says_what_would_do(ridge, tmp_path):
+    run, _ = ridge
+    assert "Descent is not done" not in run().stdout
+    loaded = icgd.load(tmp_path / "run.safetensors")
+    icgd.compile(loaded.problem, n_steps=2).save(tmp_path / "run.safetensors", weights=False)
+    text = " ".join(run().stdout.split())
+    found = json.loads(run("--json").stdout)["convergence"]
+    assert found["left"] > found["enough"] == 1e-4
+    assert f"Descent is not done after 2 steps: {found['left']:.2g} of what there is" in text
+    assert f"About {found['more_steps']:.0f} more steps of 0.1 would do." in text
+
+
 def test_an_interrupted_run_prints_what_it_knows(ridge, tmp_path, monkeypatch):
     run, own = ridge
 

@@ -6,6 +6,30 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(DataError.one_class, "setosa"),
+        "All labels are of one class, 'setosa'; a classifier needs examples of at least two "
+        "classes.",
+    ),
+    (
+        made(DataError.no_weight, 442),
+        "The weight of all 442 examples is zero; at least one sample_weight must be positive.",
+    ),
+    (
+        made(DataError.not_counts, -1.5),
+        "Labels of a poisson model are counts or rates of at least 0, but one is -1.5.",
+    ),
+    (
+        made(DataError.not_counts, 0.0),
+        "Labels of a poisson model are counts or rates of at least 0, but all are 0, which no "
+        "finite intercept fits.",
+    ),
+    (
+        made(DataError.score_too_large, 3, 8.125, 6.5),
+        "The expected count of row 3 (counted from 0) is exp(8.12) times as large or small as the "
+        "mean label, but the heads are made for up to exp(6.5). Leave such rows out, or clip their "
+        "inputs to the range of the context.",
+    ),
+    (
         made(DataError.not_finite_cell, "tasks.csv", 3, "x_2", float("nan")),
         "tasks.csv, line 3, column 'x_2' is nan; every number must be finite. Correct the cell, or "
         "remove the line.",

@@ -79,5 +79,5 @@ def test_constant_labels_and_columns_are_learnt():
 
 
 def test_a_penalty_is_not_negative():
-    with pytest.raises(SettingError, match="l2.*negative"):
+    with pytest.raises(SettingError, match=r"^l2 must not be negative, got -1\.0"):
         InContextRidge(-1.0).fit(X, Y)

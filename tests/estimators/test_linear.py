@@ -38,7 +38,7 @@ def test_without_an_intercept_nothing_is_centred():
     "fit", [InContextRidge(1e-6), InContextLasso(1e-6), InContextLogistic(1e6), InContextPoisson()]
 )
 def test_no_run_reaches_its_box(fit):
-    fit.set_params(max_iter=200).fit(X, Y.mean() < Y if hasattr(fit, "C") else Y)
+    fit.set_params(max_iter=200).fit(X, Y > 140 if hasattr(fit, "C") else Y)
     weights = fit._run.parameters.abs().max()
     assert float(weights) < fit.compiled_.problem.box / 2
 

@@ -41,5 +41,5 @@ def test_more_classes_are_each_told_from_the_rest_in_one_run():
 
 def test_the_inverse_penalty_is_positive():
     X, y = load_iris(return_X_y=True)
-    with pytest.raises(SettingError, match="C must be a positive finite number, got 0.0"):
+    with pytest.raises(SettingError, match=r"C must be a positive finite number, got 0\.0"):
         InContextLogistic(0.0).fit(X, y)

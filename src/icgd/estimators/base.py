@@ -105,7 +105,7 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
         return f"{self.convergence_} The most steps are max_iter={self.max_iter}; data are scaled."
 
     def __dir__(self) -> list[str]:
-        """All names but that of the certificate: notebooks look at what names hold, which is slow."""
+        """All names but `certificate_`: notebooks look at what names hold, and it is slow."""
         names = [name for name in object.__dir__(self) if name != "certificate_"]
         return [name for name in names if hasattr(self, name)]
 
@@ -123,7 +123,8 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
                 if not lesson.may_shorten or _falls(compiled, task, run):
                     return lesson, compiled, task, run
             lesson = lesson.shortened()
-        raise OverflowedRunError.never_falls(float(np.max(lesson.problem.update.step_size)))
+        size: Any = lesson.problem.update.step_size
+        raise OverflowedRunError.never_falls(float(size))
 
     def _moved(self, *arrays: Array) -> list[Tensor]:
         """Arrays as tensors on the estimator's device."""
@@ -197,9 +198,10 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _losses_at(self, task: Task, weights: Tensor) -> Tensor:
         """The losses of several weights on one task: as many tasks with the same data."""
-        parts = (task.x, task.y, task.queries)
-        repeated = (part.expand(len(weights), -1, -1) for part in parts)
-        return _objective(self.compiled_, Task(*repeated, weights), weights)
+        x, y, queries = (
+            part.expand(len(weights), -1, -1) for part in (task.x, task.y, task.queries)
+        )
+        return _objective(self.compiled_, Task(x, y, queries, weights), weights)
 
     @property
     def certificate_(self) -> Report:
