@@ -23,13 +23,18 @@ from icgd.training import (
 )
 
 SIZES = ((4, 64, 20), (8, 128, 40))  # blocks, width, examples
-N_HEADS, BATCH, INPUT_WIDTH, N_STEPS, ROUNDS = 4, 64, 5, 5, 7
+N_HEADS, BATCH, INPUT_WIDTH, N_STEPS, ROUNDS = 4, 64, 5, 2, 7
 LIMITS = {"interleaved": 1 / 1.5, "joint": 1 / 3.0}  # our time over that of GPT2Model
 
 
 def rows() -> list[dict[str, object]]:
     with one_thread():
         return [row for sizes in SIZES for row in _rows(*sizes)]
+
+
+def prompts(n_examples: int) -> CausalTask:
+    law = InContextTask(ShiftedMixture.of_width(INPUT_WIDTH), Teachers(3, 20), n_examples)
+    return CausalTask(law)
 
 
 def _rows(n_blocks: int, width: int, n_examples: int) -> list[dict[str, object]]:
@@ -42,9 +47,7 @@ def _rows(n_blocks: int, width: int, n_examples: int) -> list[dict[str, object]]
         )
         for tokens, attention in kinds
     }
-    task = CausalTask(
-        InContextTask(ShiftedMixture.of_width(INPUT_WIDTH), Teachers(3, 20), n_examples)
-    )
+    task = prompts(n_examples)
     settings = Settings(n_steps=N_STEPS, batch_size=BATCH, learning_rate=1e-4, clip_norm=1.0)
     models["gpt2"] = Gpt2(models["interleaved", "softmax"], n_positions)
     jobs = {

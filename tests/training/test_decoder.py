@@ -1,8 +1,10 @@
 """The decoder beside its formula in numpy, what it may read, and what it refuses."""
 
+import json
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -266,6 +268,15 @@ def test_sizes_beyond_memory_are_refused_before_anything_is_made(tmp_path, monke
         train(model, TASK, replace(SETTINGS, batch_size=4000), folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     train(model, TASK, replace(SETTINGS, n_steps=1, batch_size=4000, accumulate=50))
+
+
+def test_the_example_of_the_page_learns(tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parents[2] / "docs" / "training" / "decoder.md"
+    [code] = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, str(page), "exec"), {})
+    first, some, most = json.loads(capsys.readouterr().out)
+    assert first < 0.2 < 0.6 < min(some, most)
 
 
 def test_teachers_that_overflow_are_refused_before_training(tmp_path):
