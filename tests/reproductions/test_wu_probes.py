@@ -33,10 +33,9 @@ def test_the_last_stream_of_the_query_gives_the_models_prediction():
     batch = SMOKE.test(3, PRETRAINING, 0)
     streams = streams_at_query(model, batch)
     assert [stream.shape for stream in streams] == [(8, 8)] * SMOKE.n_blocks
-    with torch.no_grad():
-        torch.testing.assert_close(
-            model._read(streams[-1][:, None])[:, 0, 0], model(batch.x, batch.y)
-        )
+    with torch.no_grad():  # at first the norm has no parameters of its own
+        read = streams[-1] @ model.read_out[0] + model.read_out_bias
+        torch.testing.assert_close(read, model(batch.x, batch.y))
 
 
 def test_the_nearest_number_of_steps_is_that_of_the_smallest_distance():

@@ -80,7 +80,7 @@ SMOKE, LAPTOP, PAPER = (CURVE_BUDGETS[preset] for preset in ("smoke", "laptop", 
 LONG_PATH = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 BUDGETS = {
     "smoke": ProbeBudget(SMOKE, n_read=32, n_test=8, steps=(0, 1, 3), n_starts=2),
-    "laptop": ProbeBudget(LAPTOP, n_read=2048, n_test=256, steps=LONG_PATH, n_starts=4),
+    "laptop": ProbeBudget(LAPTOP, n_read=4096, n_test=256, steps=LONG_PATH, n_starts=4),
     "paper": ProbeBudget(PAPER, n_read=6400, n_test=640, steps=LONG_PATH, n_starts=4),
 }
 

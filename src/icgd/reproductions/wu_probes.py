@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, pad
+from torch.nn.functional import cosine_similarity, layer_norm, pad
 
 from icgd.reproductions.wu_references import Predictions, r_squared
 from icgd.reproductions.wu_setting import PROMPTS_AT_ONCE
@@ -23,10 +23,13 @@ READ_OUT_PENALTY = 1e-3
 
 @torch.no_grad()
 def streams_at_query(model: Decoder, batch: Batch) -> list[Stream]:
-    """The stream after each block at the query of each prompt."""
+    """The stream after each block at the query of each prompt, through a norm.
+
+    The decoder itself reads its last stream through one.
+    """
     dtype = next(model.parameters()).dtype
     parts = [
-        [stream[:, -1] for stream in model.streams(part.x, part.y)]
+        [layer_norm(stream[:, -1], (model.width,)) for stream in model.streams(part.x, part.y)]
         for part in batch.to("cpu", dtype).split(PROMPTS_AT_ONCE)
     ]
     return [torch.cat(of_block).double() for of_block in zip(*parts, strict=True)]

@@ -72,7 +72,7 @@ class Baselines:
     n_epochs: int = 100
     learning_rates: tuple[float, ...] = (0.003, 0.01)
     step_counts: tuple[int, ...] = (10, 100, 1000)
-    step_sizes: tuple[float, ...] = (0.025, 0.05, 0.1)
+    step_sizes: tuple[float, ...] = (0.0125, 0.025, 0.05)
     penalties: tuple[float, ...] = (0.01, 0.1, 1.0, 10.0)
     n_choice: int = 32
 
