@@ -39,7 +39,7 @@ from icgd.reproductions.wu_score_study import (
 )
 from icgd.reproductions.wu_score_training import Legs
 
-SETTLED = 0.01
+SETTLED = 0.02
 """A loss has settled if a tenth of the training lowers it by a smaller share of the labels'."""
 
 DIMENSIONS = {
@@ -56,16 +56,16 @@ PLANE = Budget(
     n_seeds=3, n_examples=512, legs=Legs(20, 500), width=32, adam=Legs(5, 500), n_verified=8,
     n_measured=4000, n_samples=3000, n_shown=180,
 )  # fmt: skip
-NOISY = replace(PLANE, n_examples=3072, legs=Legs(20, 125), n_verified=4)
+NOISY = replace(PLANE, n_examples=3072, legs=Legs(20, 125), n_verified=4, step_share=0.4)
 IMAGES = replace(
-    PLANE, n_examples=2048, legs=Legs(20, 175), n_verified=4, n_samples=800, n_shown=9,
-    span=Span(0.05, 5.0),
+    PLANE, n_examples=1536, legs=Legs(20, 280), n_verified=4, n_samples=800, n_shown=9,
+    step_share=0.4, span=Span(0.05, 5.0),
 )  # fmt: skip
 LONG = Budget(
     n_seeds=5, n_examples=16_384, legs=Legs(200, 250), width=64, adam=Legs(40, 1000), n_verified=8,
     n_measured=20_000, n_samples=20_000, n_shown=180, steps_between=100, batch_size=1024,
 )  # fmt: skip
-LONG_IMAGES = replace(LONG, n_samples=898, n_shown=9, span=Span(0.05, 5.0))
+LONG_IMAGES = replace(LONG, n_samples=898, n_shown=9, step_share=0.4, span=Span(0.05, 5.0))
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,7 @@ def _settings(study: Study) -> Row:
         "n_examples": budget.n_examples,
         "width": budget.width,
         "n_steps": budget.legs.total,
+        "step_share": budget.step_share,
         "adam_steps": budget.adam.total,
         "n_samples": budget.n_samples,
         "first_time": budget.span.first,
