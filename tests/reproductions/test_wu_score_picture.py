@@ -70,7 +70,7 @@ def test_lines_are_means_over_the_seeds_with_time_running_to_the_data():
 
 
 def test_losses_are_shares_of_the_loss_of_predicting_nothing():
-    [losses] = titled(draw(ROWS), "loss, of predicting 0")
+    [losses] = titled(draw(ROWS), "loss over that of f = 0")
     drawn = {(line.get_color(), line.get_linestyle()) for line in losses.lines}
     assert drawn == {(METHODS[m], s) for m in ("in context", "direct") for s in ("-", "--")}
     assert losses.lines[0].get_xdata() == pytest.approx([1, 3])

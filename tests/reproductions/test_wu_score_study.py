@@ -19,7 +19,6 @@ from icgd.reproductions.wu_score_study import (
     IN_CONTEXT,
     NORMAL,
     PROMPT,
-    STEP_SHARE,
     Bench,
     Study,
 )
@@ -66,7 +65,7 @@ def test_the_step_size_comes_from_another_prompt_than_the_one_learnt_from():
     bench = Bench(STUDY)
     other = bench._task(bench.problem, CHOICE)
     curvature = largest_curvature(bench.problem, other, STUDY.seed)
-    assert bench.problem.gradient_step.step_size == pytest.approx(STEP_SHARE / curvature)
+    assert bench.problem.gradient_step.step_size == pytest.approx(0.25 / curvature)
     assert not torch.equal(other.x, bench.task.x)
     assert torch.equal(other.initial, bench.task.initial)
     assert torch.equal(bench.task.x, bench.examples(PROMPT, 16).x)
@@ -105,6 +104,8 @@ def test_steps_are_counted_and_timed():
 def test_what_cannot_be_studied_is_refused_before_the_work():
     with pytest.raises(SettingError, match=r"^n_seeds must be a whole number of at least 1, got 0"):
         replace(SMOKE, n_seeds=0)
+    with pytest.raises(SettingError, match=r"^step_share must be a positive finite number, got 0"):
+        replace(SMOKE, step_share=0.0)
     with pytest.raises(SettingError, match=r"^n_times must be a whole number of at least 2, got 1"):
         replace(SMOKE, n_times=1)
     with pytest.raises(SettingError, match=r"^dimension must be at most 2, got 3\.$"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from statistics import fmean
 from typing import final
 
@@ -39,7 +40,7 @@ from icgd.reproductions.wu_score_study import (
 )
 from icgd.reproductions.wu_score_training import Legs
 
-SETTLED = 0.01
+SETTLED = 0.02
 """A loss has settled if a tenth of the training lowers it by a smaller share of the labels'."""
 
 DIMENSIONS = {
@@ -56,37 +57,32 @@ PLANE = Budget(
     n_seeds=3, n_examples=512, legs=Legs(20, 500), width=32, adam=Legs(5, 500), n_verified=8,
     n_measured=4000, n_samples=3000, n_shown=180,
 )  # fmt: skip
-NOISY = replace(PLANE, n_examples=3072, legs=Legs(20, 125), n_verified=4)
+NOISY = replace(PLANE, n_examples=3072, legs=Legs(20, 125), n_verified=4, step_share=0.3)
 IMAGES = replace(
-    PLANE, n_examples=2048, legs=Legs(20, 175), n_verified=4, n_samples=800, n_shown=9,
-    span=Span(0.05, 5.0),
+    PLANE, n_examples=1536, legs=Legs(20, 280), n_verified=4, n_samples=800, n_shown=9,
+    step_share=0.4, span=Span(0.05, 5.0),
 )  # fmt: skip
+NOISY_IMAGES = replace(IMAGES, n_examples=6144, legs=Legs(20, 50))
 LONG = Budget(
     n_seeds=5, n_examples=16_384, legs=Legs(200, 250), width=64, adam=Legs(40, 1000), n_verified=8,
     n_measured=20_000, n_samples=20_000, n_shown=180, steps_between=100, batch_size=1024,
 )  # fmt: skip
-LONG_IMAGES = replace(LONG, n_samples=898, n_shown=9, span=Span(0.05, 5.0))
+LONG_IMAGES = replace(LONG, n_samples=898, n_shown=9, step_share=0.4, span=Span(0.05, 5.0))
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """The budgets of the plane laws with exact and with noisy labels, and of the digits."""
-
-    exact: Budget
-    denoising: Budget
-    digits: Budget
-
-    def of(self, law: str, targets: str) -> Budget:
-        """The budget of a law and its labels."""
-        if law == "digits":
-            return self.digits
-        return self.exact if targets == "exact" else self.denoising
+Budgets = Mapping[tuple[bool, str], Budget]
+"""What is spent on images or points of the plane, and on each kind of labels."""
 
 
-PRESETS = {
-    "smoke": Sizes(SMOKE, SMOKE, SMOKE),
-    "laptop": Sizes(PLANE, NOISY, IMAGES),
-    "paper": Sizes(LONG, LONG, LONG_IMAGES),
+def _budgets(*budgets: Budget) -> Budgets:
+    """The budgets of points with exact labels and with noisy ones, then of images."""
+    return dict(zip(product((False, True), TARGETS), budgets, strict=True))
+
+
+PRESETS: dict[str, Budgets] = {
+    "smoke": _budgets(SMOKE, SMOKE, SMOKE, SMOKE),
+    "laptop": _budgets(PLANE, NOISY, IMAGES, NOISY_IMAGES),
+    "paper": _budgets(LONG, LONG, LONG_IMAGES, LONG_IMAGES),
 }
 """The paper has no experiment; the preset `paper` is what more time can buy."""
 
@@ -101,12 +97,12 @@ class ScoreFigure(AbstractReproduction[Study, Outcome]):
 
     def studies(self, preset: str, seed: int) -> list[Study]:
         """Both kinds of labels for every law and seed."""
-        sizes, dimensions = preset_of(PRESETS, preset), preset_of(DIMENSIONS, preset)
-        budgets = {(law, each): sizes.of(law, each) for law in self.panels for each in TARGETS}
+        budgets, dimensions = preset_of(PRESETS, preset), preset_of(DIMENSIONS, preset)
         return [
-            Study(law, dimensions[law], targets, seed + number, budget)
-            for (law, targets), budget in budgets.items()
-            for number in range(budget.n_seeds)
+            Study(law, dimensions[law], targets, seed + index, budget)
+            for law, targets in product(self.panels, TARGETS)
+            for budget in [budgets[law == "digits", targets]]
+            for index in range(budget.n_seeds)
         ]
 
     def rows(self, studies: Sequence[Study], outcomes: Sequence[Outcome]) -> list[Row]:
@@ -166,6 +162,7 @@ def _settings(study: Study) -> Row:
         "n_examples": budget.n_examples,
         "width": budget.width,
         "n_steps": budget.legs.total,
+        "step_share": budget.step_share,
         "adam_steps": budget.adam.total,
         "n_samples": budget.n_samples,
         "first_time": budget.span.first,

@@ -29,8 +29,8 @@ from icgd.training.tasks import generator_of
 Points = Float[Tensor, "point dimension"]
 Times = Float[Tensor, " point"]
 
-RING_DEVIATION = 0.2
-"""The deviation of the ring's eight components, whose circle has a radius of about 1.4."""
+RING_DEVIATION = 0.18
+"""The deviation of the ring's six components, whose circle has a radius of about 1.4."""
 
 SPLIT = 2**20
 """The number of the random stream that divides the digits."""
@@ -129,11 +129,11 @@ def standardised(means: Tensor, covariances: Tensor) -> Mixture:
 
 
 def ring(dimension: int, seed: int) -> Law:
-    """Eight round components on a circle."""
+    """Six round components on a circle."""
     del seed
-    angles = torch.arange(8, dtype=torch.float64) * pi / 4
+    angles = torch.arange(6, dtype=torch.float64) * pi / 3
     radius = (2 * (1 - RING_DEVIATION**2)) ** 0.5
-    round_ones = RING_DEVIATION**2 * torch.eye(2, dtype=torch.float64).repeat(8, 1, 1)
+    round_ones = RING_DEVIATION**2 * torch.eye(2, dtype=torch.float64).repeat(6, 1, 1)
     return Law(standardised(radius * _directions(angles), round_ones).first(dimension))
 
 

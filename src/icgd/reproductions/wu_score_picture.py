@@ -35,10 +35,10 @@ MOST_SHOWN = 5
 """The times that fit into a row; the first and the last are among them."""
 
 NUMBERS = ("loss", "error", "distance")
-NUMBERS_WIDE = 2.6
+NUMBERS_WIDE = 2.3
 """The panels of numbers, and their width over that of a panel of samples."""
 
-WIDE, HIGH = 16.5, 4.9
+WIDE, HIGH = 17.0, 5.6
 """The size of a law's block, in inches."""
 
 REACH = 2.7
@@ -96,7 +96,9 @@ def _draw_samples(strips: list[list[Axes]], law: str, rows: Sequence[Row]) -> No
     for panel, time in zip(strips[0], times, strict=True):
         panel.set_title(f"t = {time:.2g}", fontsize=11.5, color=INK)
     first = strips[0][0]
-    first.annotate(law, (0, 1.28), xycoords="axes fraction", fontsize=15, color=INK, weight="bold")
+    first.annotate(
+        law, (-0.9, 1.22), xycoords="axes fraction", fontsize=15, color=INK, weight="bold"
+    )
 
 
 def _bare(panel: Axes) -> None:
@@ -113,7 +115,7 @@ def _points(text: str) -> Numbers:
 def _draw_points(panel: Axes, points: Numbers, colour: str) -> None:
     """Dots in the plane, or images whose principal components the points are."""
     if points.shape[1] == 2:
-        panel.scatter(points[:, 0], points[:, 1], s=3.5, color=colour, alpha=0.7, linewidths=0)
+        panel.scatter(points[:, 0], points[:, 1], s=4.5, color=colour, alpha=0.7, linewidths=0)
         panel.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH))
         return
     images = _components(points.shape[1]).images(points)
@@ -147,7 +149,7 @@ def _draw_numbers(panels: list[Axes], rows: Sequence[Row]) -> None:
         is_repeated = (targets, method) == ("denoising", "exact score")
         _line(distances, [] if is_repeated else timed, "time", "distance", *style)
     _draw_references(errors, distances, [row for row in rows if row["targets"] == "exact"])
-    plotting.describe(losses, "loss, of predicting 0", "step of training", "")
+    plotting.describe(losses, "loss over that of f = 0", "step of training", "")
     plotting.describe(errors, "score: relative error", "t", "")
     plotting.describe(distances, "samples: distance from data", "t", "")
 

@@ -24,7 +24,7 @@ from icgd.pipeline import compile, verify
 from icgd.problems.entry import as_task
 from icgd.problems.oracles.network import predict
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, named
+from icgd.problems.settings import count, named, positive
 from icgd.problems.task import Task
 from icgd.reproductions.reproduction import AbstractStudy, Conduct
 from icgd.reproductions.stopwatch import Stopwatch
@@ -68,10 +68,6 @@ EXACT, IN_CONTEXT, DIRECT, ADAM, NORMAL = "exact score", "in context", "direct",
 LEARNT = (IN_CONTEXT, DIRECT, ADAM)
 SAMPLED = (EXACT, *LEARNT)
 
-STEP_SHARE = 0.25
-"""The step size times the curvature of the first weights, which grows about fourfold while the
-network learns. Where it comes to 2 over the step size, descent is unstable, and rounding grows."""
-
 N_DIRECTIONS = 128
 
 SPAN = Span()
@@ -100,6 +96,9 @@ class Budget:
     n_times: int = 7
     steps_between: int = 40
     """The steps of the reverse equation between two times at which samples are looked at."""
+    step_share: float = 0.25
+    """The step size times the curvature at the first weights, which grows several times while the
+    network learns. At 2 over the step size descent becomes unstable, and rounding grows."""
     batch_size: int = 256
     learning_rate: float = 0.005
     span: Span = SPAN
@@ -108,6 +107,7 @@ class Budget:
         for name, value in vars(self).items():
             if isinstance(value, int):
                 count(name, value, least=2 if name == "n_times" else 1)
+        positive("step_share", self.step_share)
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Bench:
         return problem_of(
             self.study.dimension,
             self.budget.width,
-            STEP_SHARE / largest_curvature(sketch, task, self.study.seed),
+            self.budget.step_share / largest_curvature(sketch, task, self.study.seed),
         )
 
     @cached_property
