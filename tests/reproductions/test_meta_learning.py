@@ -31,7 +31,7 @@ def outcome(loss):
             losses=tuple(loss / (place + step + 1) for step in range(6)),
             weight_distances=(0.0, *(1e-3 * step for step in range(1, 6))),
             prediction_distances=(0.0, *(1e-2 * step for step in range(1, 6))),
-            largest_distances=(0.0, *(1e-1 * step for step in range(1, 6))),
+            mean_distances=(0.0, *(1e-1 * step for step in range(1, 6))),
             step_sizes=(0.1, 0.2, 0.3, 0.4, 0.5),
         )
         for place, name in enumerate(NAMES)
@@ -65,10 +65,10 @@ def test_a_study_learns_stage_by_stage_and_measures_distances_from_descent(tmp_p
     assert len(set(best.step_sizes)) == 1 < len(set(sizes.step_sizes))
     for line in (hand, best, sizes, start, longer):
         assert max(line.weight_distances + line.prediction_distances) < 1e-12
-        assert line.largest_distances[0] < 1e-12
+        assert line.mean_distances[0] < 1e-12
     assert tuned.step_sizes == longer.step_sizes != start.step_sizes
     assert tuned.prediction_distances[-1] > 1e-6
-    assert tuned.largest_distances[-1] >= tuned.prediction_distances[-1]
+    assert tuned.mean_distances[-1] > 1e-6
     assert nearest.prediction_distances != tuned.prediction_distances
     (tmp_path / "outcome.json").unlink(missing_ok=True)
     assert study.train(tmp_path).lines == found.lines  # all stages are read again
@@ -79,10 +79,10 @@ def test_there_is_a_row_for_each_seed_line_and_step():
     assert len(rows) == 7 * 6
     assert rows[1] == {
         **{"line": HAND, "seed": 0, "step": 1, "loss": 0.5, "weight_distance": 0.001},
-        **{"prediction_distance": 0.01, "largest_distance": 0.1, "step_size": 0.1, "width": 3},
+        **{"prediction_distance": 0.01, "mean_distance": 0.1, "step_size": 0.1, "width": 3},
         **{
             "learning_steps": 0,
-            "learning_rate": 0.02,
+            "learning_rate": None,
             "n_examples": 10,
             "n_queries": 10,
             "n_test": 4,
@@ -92,7 +92,7 @@ def test_there_is_a_row_for_each_seed_line_and_step():
     }
     assert rows[0]["step_size"] is None
     steps = {row["line"]: (row["learning_steps"], row["learning_rate"]) for row in rows}
-    expected = [(0, 0.02), (0, 0.02), (1, 0.02), (2, 0.02), (4, 0.02), (5, 3e-6), (5, 0.02)]
+    expected = [(0, None)] * 2 + [(1, 0.05), (2, 0.02), (4, 0.02), (5, 3e-6), (5, 0.003)]
     assert list(steps.values()) == expected
 
 

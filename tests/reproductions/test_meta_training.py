@@ -107,20 +107,22 @@ def test_stages_tell_of_their_steps_and_continue_in_their_folders(run, tmp_path)
     budget = replace(BUDGETS["smoke"], batch_size=2)
     stages = Stages(0, budget, conduct, tmp_path)
     first, second = Descent(run), Descent(run)
-    stages.learn("one", first, 2)
-    stages.learn("two", second, 1)
+    stages.learn("one", first, 2, 0.02)
+    stages.learn("two", second, 1, 0.02)
     assert told == [(1, budget.n_steps), (2, budget.n_steps), (3, budget.n_steps)]
     assert budget.n_steps == 1 + 2 + 2 + 1 + 1
     again = Descent(run)
-    Stages(0, budget, conduct, tmp_path).learn("one", again, 2)
+    Stages(0, budget, conduct, tmp_path).learn("one", again, 2, 0.02)
     assert len(told) == 3  # it was finished
     assert torch.equal(again.initial, first.initial)
     assert not torch.equal(again.initial, run.initial)
 
 
-def test_weights_of_the_transformer_learn_at_a_smaller_rate(run):
+def test_rates_rise_for_ten_steps_and_fall_to_a_hundredth():
     stages = Stages(7, BUDGETS["laptop"], Conduct(), None)
-    tied, untied = stages.settings(run, 100), stages.settings(run.untied(), 100)
-    assert (tied.learning_rate, untied.learning_rate) == (0.02, 3e-6)
-    assert (tied.seed, tied.dtype, tied.warmup_steps) == (7, "float64", 10)
-    assert stages.settings(run, 1).warmup_steps == 0
+    settings = stages.settings(100, 0.02)
+    assert (settings.seed, settings.dtype, settings.batch_size) == (7, "float64", 16)
+    assert settings.learning_rate_at(0) == pytest.approx(0.002)
+    assert settings.learning_rate_at(10) == 0.02
+    assert settings.final_learning_rate == pytest.approx(0.0002)
+    assert stages.settings(1, 0.02).warmup_steps == 0

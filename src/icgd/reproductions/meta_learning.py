@@ -58,7 +58,7 @@ NEAREST = meta_learning_picture.NEAREST
 
 BUDGETS = {
     "smoke": Budget(1, 3, 2, 4, 1, 2, 2, 1, 1),
-    "laptop": Budget(3, 8, 16, 1000, 100, 300, 4000, 400, 300),
+    "laptop": Budget(3, 8, 16, 1000, 250, 300, 3000, 350, 400),
     "paper": Budget(5, 16, 64, 4000, 500, 2000, 40000, 5000, 2000),
 }
 """No paper has this figure; the longest preset is called after the others."""
@@ -73,8 +73,8 @@ class Line:
     """Of each task the root mean square of the differences of all weights; of these the median."""
     prediction_distances: tuple[float, ...]
     """The same of the predictions at the queries."""
-    largest_distances: tuple[float, ...]
-    """Of the predictions in the worst task, where a unit may lie on a ramp."""
+    mean_distances: tuple[float, ...]
+    """The root mean square of these over the tasks; where a unit lies on a ramp they are large."""
     step_sizes: tuple[float, ...]
     """Those of the descent that it is compared with."""
 
@@ -133,15 +133,16 @@ def _lines(stages: Stages, test: Parts) -> dict[str, Line]:
     single = LearnableRun(compiled, step_sizes=best, seed=seed)
     sizes = LearnableRun(compiled, step_sizes=[best] * N_STEPS, seed=seed)
     sizes.initial.requires_grad = False
-    stages.learn("step-sizes", sizes, budget.step_size_steps)
+    stages.learn("step-sizes", sizes, budget.step_size_steps, budget.step_size_rate)
     start = LearnableRun(compiled, step_sizes=[best] * N_STEPS, seed=seed)
-    stages.learn("start", start, budget.start_steps)
+    stages.learn("start", start, budget.start_steps, budget.start_rate)
     longer = Descent(start)
-    stages.learn("longer", longer, budget.longer_steps)
+    stages.learn("longer", longer, budget.longer_steps, budget.start_rate)
     ready = longer.in_transformer(compiled)
     tuned, nearest = in_units(ready.untied()), Descent(ready)
-    stages.learn("all", tuned, budget.all_steps)
-    stages.learn("nearest", nearest, budget.nearest_steps, NearTask(tuned))
+    stages.learn("all", tuned, budget.all_steps, budget.all_rate)
+    near = NearTask(tuned)
+    stages.learn("nearest", nearest, budget.nearest_steps, budget.nearest_rate, near)
     tied = {HAND: hand, BEST: single, SIZES: sizes, START: start, LONGER: ready}
     return {
         **{name: _line(run, test, run) for name, run in tied.items()},
@@ -167,8 +168,9 @@ def _line(
     losses = (predictions - labels[:, None]).square().mean((0, 2, 3))
     of_weights = _distances(found.parameters, exact.parameters)
     of_predictions = _distances(found.predictions, exact.predictions)
-    measured = losses, of_weights.median(0).values, of_predictions.median(0).values
-    return Line(*(tuple(part.tolist()) for part in (*measured, of_predictions.amax(0), sizes)))
+    medians = of_weights.median(0).values, of_predictions.median(0).values
+    means = of_predictions.square().mean(0).sqrt()
+    return Line(*(tuple(part.tolist()) for part in (losses, *medians, means, sizes)))
 
 
 @final
@@ -192,7 +194,7 @@ class MetaLearning(AbstractReproduction[Study, Outcome]):
     def summary(self, rows: Sequence[Row]) -> Summary:
         """Means over the seeds; after the last step also the spread, and distances from descent."""
         names = ("what learns", "loss after 0", "1", "3", "5 steps", "smallest to largest")
-        distances = ("weights from descent", "predictions from descent", "in the worst task")
+        distances = ("weights from descent", "predictions from descent", "in the mean")
         found = (_cells(str(name), of_line) for (name,), of_line in groups(rows, "line").items())
         return Summary((*names, *distances), tuple(found))
 
@@ -202,6 +204,7 @@ class MetaLearning(AbstractReproduction[Study, Outcome]):
 
 def _row(study: Study, outcome: Outcome, name: str, step: int) -> Row:
     line, budget = outcome.lines[name], study.budget
+    steps, rate = _learning(budget)[name]
     return {
         "line": name,
         "seed": study.seed,
@@ -209,10 +212,10 @@ def _row(study: Study, outcome: Outcome, name: str, step: int) -> Row:
         "loss": six_digits(line.losses[step]),
         "weight_distance": six_digits(line.weight_distances[step]),
         "prediction_distance": six_digits(line.prediction_distances[step]),
-        "largest_distance": six_digits(line.largest_distances[step]),
+        "mean_distance": six_digits(line.mean_distances[step]),
         "step_size": six_digits(line.step_sizes[step - 1]) if step else None,
-        "learning_steps": _learning_steps(budget)[name],
-        "learning_rate": budget.all_learning_rate if name == ALL else budget.learning_rate,
+        "learning_steps": steps,
+        "learning_rate": rate,
         "width": budget.width,
         "n_examples": N_EXAMPLES,
         "n_queries": N_QUERIES,
@@ -222,12 +225,18 @@ def _row(study: Study, outcome: Outcome, name: str, step: int) -> Row:
     }
 
 
-def _learning_steps(budget: Budget) -> dict[str, int]:
-    """How many steps each line has learnt; all weights go on from the line before."""
+def _learning(budget: Budget) -> dict[str, tuple[int, float | None]]:
+    """The steps that each line has learnt, and the rate of the last stage."""
     longer = budget.start_steps + budget.longer_steps
-    own = {HAND: 0, BEST: 0, SIZES: budget.step_size_steps, START: budget.start_steps}
-    after = {LONGER: longer, ALL: longer + budget.all_steps}
-    return {**own, **after, NEAREST: longer + budget.nearest_steps}
+    return {
+        HAND: (0, None),
+        BEST: (0, None),
+        SIZES: (budget.step_size_steps, budget.step_size_rate),
+        START: (budget.start_steps, budget.start_rate),
+        LONGER: (longer, budget.start_rate),
+        ALL: (longer + budget.all_steps, budget.all_rate),
+        NEAREST: (longer + budget.nearest_steps, budget.nearest_rate),
+    }
 
 
 def _cells(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -236,7 +245,7 @@ def _cells(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
     last = [number(row, "loss") for row in at[N_STEPS]]
     distances = [
         f"{fmean(number(row, column) for row in at[N_STEPS]):.1e}"
-        for column in ("weight_distance", "prediction_distance", "largest_distance")
+        for column in ("weight_distance", "prediction_distance", "mean_distance")
     ]
     return (name, *losses, f"{min(last):.4f} to {max(last):.4f}", *distances)
 

@@ -12,13 +12,13 @@ LINES = (
     "step size 0.1",
     "best step size",
     "learnt step sizes",
-    "learnt start and step sizes",
-    "the same, learnt longer",
-    "all weights learnt",
+    "and learnt start",
+    "both for longer",
+    "all weights",
 )
 """What learns, from nothing to everything."""
 
-NEAREST = "descent nearest to all weights learnt"
+NEAREST = "nearest descent"
 
 SKY = "#56B4E9"
 """One more colour of Okabe and Ito."""
@@ -38,8 +38,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     plotting.logarithmic_height(losses)
     plotting.describe(losses, "Loss on new tasks", "steps of the run", "mean squared error")
     _draw_distances(distances, lines)
-    entries = [*COLOURS.items(), ("from the nearest descent", PURPLE)]
-    plotting.legend(figure, entries, dashed=["from the nearest descent"])
+    plotting.legend(figure, [*COLOURS.items(), (NEAREST, PURPLE)], dashed=[NEAREST])
     return figure
 
 
@@ -52,6 +51,7 @@ def _draw_distances(panel: Axes, lines: dict[str, list[Row]]) -> None:
     plotting.logarithmic_height(panel)
     message = "Predictions against those of exact descent"
     plotting.describe(panel, message, "steps of the run", "difference in the median task")
+    panel.yaxis.labelpad = 12  # room for the numbers
 
 
 def _band(panel: Axes, rows: Sequence[Row], column: str, colour: str, linestyle: str = "-") -> None:

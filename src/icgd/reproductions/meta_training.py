@@ -53,7 +53,10 @@ TUNING_INDEX, TEST_INDEX = 2**31, 2**31 + 1
 
 @dataclass(frozen=True)
 class Budget:
-    """How wide the network is, and how long each stage learns; rates are those of Adam."""
+    """How wide the network is, how long each stage learns, and at which rates of Adam.
+
+    Half a million weights that all move at once change much, so their rate is small.
+    """
 
     n_seeds: int
     width: int
@@ -64,8 +67,10 @@ class Budget:
     longer_steps: int
     all_steps: int
     nearest_steps: int
-    learning_rate: float = 0.02
-    all_learning_rate: float = 3e-6
+    step_size_rate: float = 0.05
+    start_rate: float = 0.02
+    all_rate: float = 3e-6
+    nearest_rate: float = 0.003
 
     @property
     def n_steps(self) -> int:
@@ -153,8 +158,13 @@ class Stages:
     done: int = field(default=0, init=False)
 
     def learn(
-        self, name: str, model: nn.Module, n_steps: int, task: AbstractTask = TASK
-    ) -> nn.Module:
+        self,
+        name: str,
+        model: nn.Module,
+        n_steps: int,
+        learning_rate: float,
+        task: AbstractTask = TASK,
+    ) -> None:
         """Train the model in place, in a folder of the stage's own."""
         done = self.done
 
@@ -162,23 +172,18 @@ class Stages:
             if self.conduct.on_step:
                 self.conduct.on_step(done + step, self.budget.n_steps, loss)
 
-        folder = self.folder and self.folder / name
-        train(model, task, self.settings(model, n_steps), folder=folder, on_step=on_step)
+        folder, settings = self.folder and self.folder / name, self.settings(n_steps, learning_rate)
+        train(model, task, settings, folder=folder, on_step=on_step)
         self.done += n_steps
-        return model.cpu()
+        model.cpu()
 
-    def settings(self, model: nn.Module, n_steps: int) -> Settings:
-        """The rate rises for ten steps, then falls to a hundredth.
-
-        Half a million weights that all move at once change more, so their rate is smaller.
-        """
-        budget, tunes = self.budget, isinstance(model, UntiedRun)
-        rate = budget.all_learning_rate if tunes else budget.learning_rate
+    def settings(self, n_steps: int, learning_rate: float) -> Settings:
+        """The rate rises for ten steps, then falls to a hundredth."""
         return Settings(
             n_steps=n_steps,
-            batch_size=budget.batch_size,
-            learning_rate=rate,
-            final_learning_rate=rate / 100,
+            batch_size=self.budget.batch_size,
+            learning_rate=learning_rate,
+            final_learning_rate=learning_rate / 100,
             clip_norm=1.0,
             warmup_steps=min(10, n_steps - 1),
             seed=self.seed,
