@@ -15,9 +15,15 @@ COLOURS = {"plain": BLUE, "plain, no positions": GREEN, "products, steep slopes"
 PAPER = {"forward": 3.00, "backward": 0.139}
 """The validation losses that the paper reports."""
 
-SIMPLE = {"mean_loss": ("mean block", FAINT), "linear_loss": ("linear map", INK)}
+BESIDE = {
+    "mean_loss": ("mean block", FAINT),
+    "linear_loss": ("linear map", INK),
+    "unmoved": ("weights as at first", INK),
+    "constructed": ("constructed block", PURPLE),
+}
+"""What is not learnt by steps: its column, its name, its colour."""
 
-CHAINS = {"unmoved": INK, "constructed": PURPLE}
+TRAINING = "training"
 
 SMALLEST = 1e-33
 """A smaller distance is shown as this: a logarithmic axis has no 0."""
@@ -39,7 +45,7 @@ def draw(rows: Sequence[Row]) -> Figure:
         _draw_chain(chain, cases)
         title = f"Weights of the chain, d = {width}, N = {depth}"
         plotting.describe(chain, title, "round", "squared distance from descent")
-    plotting.legend(figure, _entries(rows), dashed=["the paper's loss", "training"])
+    plotting.legend(figure, _entries(rows), dashed=[TRAINING])
     return figure
 
 
@@ -55,13 +61,11 @@ def _drawn(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _entries(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    cases = {
-        f"{name}, {of_case[0]['n_teachers']} teachers": COLOURS[name]
+    cases = [
+        (f"{name}, {of_case[0]['n_teachers']:,} teachers", COLOURS[name])
         for name, of_case in _drawn(rows).items()
-    }
-    simple = [("mean block", FAINT), ("linear map or weights at first", INK)]
-    rest = [("constructed", PURPLE), ("the paper's loss", RED), ("training", FAINT)]
-    return [*cases.items(), *simple, *rest]
+    ]
+    return [*cases, ("validation", FAINT), (TRAINING, FAINT)]
 
 
 def _draw_losses(panel: Axes, operator: str, cases: dict[str, list[Row]]) -> None:
@@ -70,10 +74,10 @@ def _draw_losses(panel: Axes, operator: str, cases: dict[str, list[Row]]) -> Non
         of_operator = [row for row in of_case if row["operator"] == operator]
         _band(panel, of_operator, "validation_loss", COLOURS[name])
         _band(panel, of_operator, "training_loss", COLOURS[name], linestyle="--")
-        for column, (_, colour) in SIMPLE.items():
-            if name == list(cases)[-1]:  # the most pairs, so that they are fitted best
-                _band(panel, of_operator, column, colour)
-    panel.axhline(PAPER[operator], color=RED, ls="--", lw=1.5)
+    _draw_beside(panel, of_operator, "mean_loss", "linear_loss")
+    panel.axhline(PAPER[operator], color=RED, lw=1.5)
+    end = max(number(row, "at") for row in of_operator)
+    _name_line(panel, "the paper's loss", end, PAPER[operator])
 
 
 def _draw_chain(panel: Axes, cases: dict[str, list[Row]]) -> None:
@@ -81,10 +85,28 @@ def _draw_chain(panel: Axes, cases: dict[str, list[Row]]) -> None:
     for name, of_case in cases.items():
         rounds = [row for row in of_case if row["operator"] == "chain" and number(row, "at") > 0]
         _band(panel, rounds, "learnt", COLOURS[name])
-        if name == list(cases)[-1]:
-            for column, colour in CHAINS.items():
-                _band(panel, rounds, column, colour)
-    panel.set_xticks(range(0, int(panel.get_xlim()[1]) + 1, 5))
+    _draw_beside(panel, rounds, "unmoved", "constructed")
+    last = int(max(number(row, "at") for row in rounds))
+    panel.set_xticks(range(0, last + 1, max(1, last // 4)))
+
+
+def _draw_beside(panel: Axes, rows: Sequence[Row], *columns: str) -> None:
+    """Draw what is not learnt by steps, with its name at the end of its line.
+
+    The rows are those of the case with the most teachers, on which a linear map is fitted best.
+    """
+    last = [row for row in rows if row["at"] == max(number(each, "at") for each in rows)]
+    for column in columns:
+        name, colour = BESIDE[column]
+        _band(panel, rows, column, colour)
+        height = max(number(row, column) for row in last)
+        _name_line(panel, name, number(last[0], "at"), max(height, SMALLEST))
+
+
+def _name_line(panel: Axes, name: str, end: float, height: float) -> None:
+    """Write the name of a line above its end."""
+    low, high = panel.get_ylim()
+    plotting.tag(panel, name, (end, height * (high / low) ** 0.035), ha="right")
 
 
 def _band(
