@@ -59,7 +59,7 @@ def test_the_commands_for_a_table_work_as_shown(tmp_path):
 
 def test_files_that_it_points_to_exist():
     targets = re.findall(r"\]\(([^)]+)\)", README)
-    assert "docs/images/demo.png" in targets
+    assert "docs/images/drawing_relu_stack.png" in targets
     files = [target for target in targets if not target.startswith("https://")]
     missing = [target for target in files if not (ROOT / target).exists()]
     assert missing == []
