@@ -98,7 +98,8 @@ class Order(Generic[Study, Outcome]):
     def jobs(self) -> list[Job]:
         places = [self.partial_folder / f"{self.whole.index(study):03d}" for study in self.studies]
         pairs = zip(self.studies, places, strict=True)
-        return [Job(study, place, self.device) for study, place in pairs]
+        device = self.device if self._uses_device else "cpu"
+        return [Job(study, place, device) for study, place in pairs]
 
     @property
     def folder(self) -> Path:

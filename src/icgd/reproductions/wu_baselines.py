@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import process_time
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from torch import Tensor
 
@@ -49,6 +49,8 @@ SECONDS_A_WEIGHT = 1e-8
 @dataclass(frozen=True)
 class BaselineStudy(AbstractStudy[Outcome]):
     """All lines but the decoder's, on the test prompts of a law."""
+
+    uses_device: ClassVar[bool] = True
 
     n_layers: int
     law: Law

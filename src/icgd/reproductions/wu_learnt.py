@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -30,6 +30,8 @@ SECONDS_A_PLACE = 4e-8
 @dataclass(frozen=True)
 class LearntStudy(AbstractStudy[Outcome]):
     """A decoder for teachers of `n_layers` layers, and the laws that it is tested on."""
+
+    uses_device: ClassVar[bool] = True
 
     n_layers: int
     attention: str

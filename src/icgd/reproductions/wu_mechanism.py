@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -98,6 +98,8 @@ class Outcome:
 @dataclass(frozen=True)
 class MechanismStudy(AbstractStudy[Outcome]):
     """A decoder, its blocks, and the controls."""
+
+    uses_device: ClassVar[bool] = True
 
     attention: str
     seed: int
