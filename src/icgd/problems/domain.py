@@ -38,6 +38,14 @@ class Domain:
     def of(cls, X: Any, y: Any, *, room: float = ROOM) -> Domain:
         """The domain of these data, larger by the factor `room`; 1 where all of them are 0.
 
+        Args:
+            X: The inputs, of one task or of many.
+            y: The labels.
+            room: How much larger than the data the bounds are, for queries.
+
+        Returns:
+            The bounds of inputs and labels.
+
         Example:
             >>> Domain.of([[1.0, -2.0]], [4.0])
             Domain(x=2.5, y=5.0, score=None)
