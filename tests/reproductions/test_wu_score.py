@@ -67,9 +67,9 @@ def test_the_summary_has_a_line_for_each_law_and_kind_of_labels(done):
 def test_the_loss_settles_where_a_tenth_of_the_training_hardly_lowers_it():
     losses = [1.0, 0.5, 0.4, 0.39, 0.388, 0.387, 0.386, 0.385, 0.384, 0.383, 0.382]
     curve = [{"step": 100.0 * place, "loss": loss} for place, loss in enumerate(losses)]
-    assert settled_after(curve, label_power=0.25) == 300  # 0.39 falls by 0.002, less than 0.005
-    assert settled_after(curve, label_power=2.5) == 200
-    assert settled_after(curve, label_power=0.025) is None
+    assert settled_after(curve, signal=0.1) == 300  # 0.39 falls by 0.002, less than 0.005
+    assert settled_after(curve, signal=1.0) == 200
+    assert settled_after(curve, signal=0.01) is None
 
 
 def test_no_seeds_and_an_unknown_preset_are_refused(tmp_path):

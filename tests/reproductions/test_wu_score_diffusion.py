@@ -65,6 +65,8 @@ def test_exact_labels_are_the_mean_of_denoising_labels():
     assert float(left.mean()) == pytest.approx(0.0, abs=0.01)
     assert (exact.x * left).mean(0).abs().max() < 0.02
     assert float(left.square().mean()) > 0.1
+    assert torch.equal(denoising.exact, exact.y)
+    assert denoising.signal == pytest.approx(float(exact.y.square().mean() / 2))
 
 
 def test_a_prompt_is_inputs_and_velocities_at_times_of_uniform_logarithm():

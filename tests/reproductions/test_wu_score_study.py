@@ -34,6 +34,7 @@ def found():
 
 def test_a_study_measures_what_the_paper_leaves_open(found):
     assert found.times == pytest.approx([5.0, sqrt(0.1), 0.02])
+    assert found.signal == pytest.approx(found.label_power)  # labels are exact
     assert found.weight_difference < 1e-11
     assert found.sample_difference < 1e-10
     assert found.step_error <= found.step_bound < 1e-9

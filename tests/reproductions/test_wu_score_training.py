@@ -8,7 +8,7 @@ from icgd.errors import CheckpointError, SettingError
 from icgd.pipeline import compile
 from icgd.problems.entry import as_task
 from icgd.problems.oracles.network import predict
-from icgd.reproductions.wu_score_diffusion import Prompt, Span, inputs, prompt, score_of
+from icgd.reproductions.wu_score_diffusion import Span, inputs, prompt, score_of
 from icgd.reproductions.wu_score_laws import law_named
 from icgd.reproductions.wu_score_training import (
     Adam,
@@ -130,7 +130,7 @@ def test_curvature_is_the_largest_eigenvalue_of_the_hessian():
 
 def test_the_network_has_three_layers_and_takes_the_inputs_of_a_point():
     assert problem_of(2, 32).network.widths == (8, 32, 32, 2)
-    slope = slope_of(PROBLEM.network, TASK.initial, Prompt(TASK.x, TASK.y))
+    slope = slope_of(PROBLEM.network, TASK.initial, TASK.x, TASK.y)
     assert slope == pytest.approx(PROBLEM.network_oracle.gradient(TASK, TASK.initial))
 
 

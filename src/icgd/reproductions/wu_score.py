@@ -40,8 +40,8 @@ from icgd.reproductions.wu_score_study import (
 )
 from icgd.reproductions.wu_score_training import Legs
 
-SETTLED = 0.02
-"""A loss has settled if a tenth of the training lowers it by a smaller share of the labels'."""
+SETTLED = 0.05
+"""A loss has settled if a tenth of the training lowers it by a smaller share of the signal."""
 
 DIMENSIONS = {
     "smoke": {"ring": 2, "pinwheel": 2, "digits": 3},
@@ -174,7 +174,8 @@ def _settings(study: Study) -> Row:
 def _findings(outcome: Outcome) -> Row:
     return {
         "step_size": six_digits(outcome.step_size),
-        "settled_after": settled_after(outcome.curves[IN_CONTEXT], outcome.label_power),
+        "settled_after": settled_after(outcome.curves[IN_CONTEXT], outcome.signal),
+        "signal": six_digits(outcome.signal),
         "weight_difference": six_digits(outcome.weight_difference),
         "sample_difference": six_digits(outcome.sample_difference),
         "step_error": six_digits(outcome.step_error),
@@ -199,11 +200,11 @@ def _at_time(outcome: Outcome, name: str, place: int, shows_points: bool) -> Row
     return found
 
 
-def settled_after(curve: Sequence[Mapping[str, float]], label_power: float) -> int | None:
+def settled_after(curve: Sequence[Mapping[str, float]], signal: float) -> int | None:
     """The first step after which a tenth of the training hardly lowers the loss; None if none."""
     window = max(1, (len(curve) - 1) // 10)
     for now, later in zip(curve, curve[window:], strict=False):
-        if now["loss"] - later["loss"] < SETTLED * label_power:
+        if now["loss"] - later["loss"] < SETTLED * signal:
             return int(now["step"])
     return None
 

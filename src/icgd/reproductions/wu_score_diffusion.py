@@ -88,10 +88,16 @@ def score_of(velocity: Points, x: Points, times: Times) -> Points:
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """Examples: what the network reads, and the velocities that it should return."""
+    """Examples: what the network reads, the labels, and the velocities of the exact score."""
 
     x: Tensor
     y: Tensor
+    exact: Tensor
+
+    @property
+    def signal(self) -> float:
+        """What there is to learn: half the mean square of the exact velocities."""
+        return float(self.exact.square().sum(-1).mean() / 2)
 
 
 def prompt(
@@ -108,7 +114,8 @@ def prompt(
     noise = normal(generator, *clean.shape)
     x = m * clean + s * noise
     exact = velocity_of(law.mixture.score(x, times), x, times)
-    return Prompt(inputs(x, times, span), exact if is_exact else m * noise - s * clean)
+    labels = exact if is_exact else m * noise - s * clean
+    return Prompt(inputs(x, times, span), labels, exact)
 
 
 def noised(clean: Points, time: float, generator: np.random.Generator) -> Points:

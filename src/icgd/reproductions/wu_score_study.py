@@ -119,6 +119,8 @@ class Outcome:
     """The loss on the prompt after each leg, for each way to train."""
     label_power: float
     """The loss of the prediction 0."""
+    signal: float
+    """The part of it that can be learnt: the same of the exact velocities."""
     times: list[float]
     score_sizes: list[float]
     score_errors: dict[str, list[float]]
@@ -261,6 +263,7 @@ class Bench:
             step_size=self.problem.gradient_step.step_size,
             curves={name: list(log.rows) for name, (_, log) in found.items()},
             label_power=float(self.task.y.square().sum(-1).mean() / 2),
+            signal=self.examples(PROMPT, self.budget.n_examples).signal,
             times=self.times.tolist(),
             score_sizes=sizes,
             score_errors=errors,

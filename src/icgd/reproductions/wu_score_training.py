@@ -32,7 +32,7 @@ from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
 from icgd.reproductions.wu_score_diffusion import Prompt, Span, inputs, score_of
 from icgd.reproductions.wu_score_laws import Points, Times
-from icgd.shapes import Parameters
+from icgd.shapes import Inputs, Labels, Parameters
 from icgd.training.checkpoints import Checkpoints, State
 from icgd.training.covariates import normal
 from icgd.training.logs import Log
@@ -138,17 +138,17 @@ class Direct(AbstractTrainer):
         return self.task.initial[None]
 
     def leg(self, state: Tensor, step: int, n_steps: int) -> Tensor:
-        weights, examples = state[0], Prompt(self.task.x, self.task.y)
+        weights, x, y = state[0], self.task.x, self.task.y
         for _ in range(n_steps):
-            slope = slope_of(self.problem.network, weights, examples)
+            slope = slope_of(self.problem.network, weights, x, y)
             weights = (weights - self.problem.gradient_step.step_size * slope).clamp(-BOX, BOX)
         return weights[None]
 
 
-def slope_of(target: MLP, weights: Parameters, examples: Prompt) -> Parameters:
+def slope_of(target: MLP, weights: Parameters, x: Inputs, y: Labels) -> Parameters:
     """The gradient of half the mean of |f - y|^2, by automatic differentiation."""
     weights = weights.detach().requires_grad_()
-    errors = predict(target, weights, examples.x) - examples.y
+    errors = predict(target, weights, x) - y
     (slope,) = torch.autograd.grad(errors.square().sum(-1).mean() / 2, weights)
     return slope
 
@@ -172,7 +172,8 @@ class Adam(AbstractTrainer):
     def leg(self, state: Tensor, step: int, n_steps: int) -> Tensor:
         weights, mean, square = state
         for number in range(step, step + n_steps):
-            slope = slope_of(self.problem.network, weights, self.examples(number))
+            drawn = self.examples(number)
+            slope = slope_of(self.problem.network, weights, drawn.x, drawn.y)
             mean = FIRST_MOMENT * mean + (1 - FIRST_MOMENT) * slope
             square = SECOND_MOMENT * square + (1 - SECOND_MOMENT) * slope.square()
             rate = self.learning_rate * (1 + cos(pi * number / self.total)) / 2
