@@ -10,12 +10,14 @@ def test_the_list_names_every_figure_and_its_place(command):
     outcome = command("reproduce", "--list", "--json")
     listed = json.loads(outcome.stdout)
     figures = [*(f"cheng-fig{n}" for n in range(1, 7)), "cheng-losses", "cheng-curvature"]
-    names = [*figures, *WANG, "cot-cost", "learnt-constructed"]
+    own = ["learnt-constructed", "meta-gradients", "meta-learning"]
+    names = [*figures, *WANG, "cot-cost", *own]
     assert [entry["figure"] for entry in listed] == names
     assert listed[3]["where"] == "Figure 4, App. D"
     assert listed[1]["paper preset"] == "288 studies, 1,200 core-hours"
-    assert listed[-2]["paper preset"] == "100 studies"
-    assert listed[-1]["paper preset"] == "90 studies"
+    assert listed[-4]["paper preset"] == "100 studies"
+    assert listed[-3]["paper preset"] == "90 studies"
+    assert listed[-1]["paper preset"] == "5 studies"
     table = command("reproduce", "--list").stdout
     assert "cheng-fig6" in table
     assert command("reproduce").stdout == table

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 import icgd
-from icgd.errors import DataError, DomainError, PrecisionWarning, SettingError
+from icgd.errors import CheckpointError, DataError, DomainError, PrecisionWarning, SettingError
 from icgd.training import GeneratedTask, LearnableRun, QueryTask, Settings, train, unrolled_descent
 
 ROOT = Path(__file__).parents[2]
@@ -369,6 +369,14 @@ def test_a_killed_training_ends_with_the_same_bits(tmp_path, is_untied):
     assert any(not torch.equal(tensor, first[name]) for name, tensor in whole.state_dict().items())
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    settings = replace(SETTINGS, n_steps=1, n_validation=0)
+    train(run_on_sines(), TASK, settings, folder=tmp_path)
+    other = replace(problem_of(widths=(2, 5, 1)), loss="huber")
+    with pytest.raises(CheckpointError, match=r"problem\.loss is 'squared', here it is 'huber'"):
+        train(LearnableRun(compiled_of(other)), TASK, settings, folder=tmp_path)
 
 
 def test_the_page_runs_and_learns(capsys):

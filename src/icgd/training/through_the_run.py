@@ -98,6 +98,15 @@ class AbstractRun(nn.Module, ABC):
             for stream in self._streams(task)
         )
 
+    def description(self) -> dict[str, Any]:
+        """Plain data that identifies the run before training; checkpoints hold it."""
+        return {
+            "kind": type(self).__name__,
+            "construction": self.program.construction,
+            "n_steps": self.program.n_steps,
+            "problem": self.problem.to_data(),
+        }
+
     def _streams(self, task: Task) -> Iterator[Stream]:
         """The prompt, then the stream after every step."""
         stream = encode(self.program, task)
