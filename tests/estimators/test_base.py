@@ -26,12 +26,12 @@ from icgd.estimators import (
 )
 
 QUICK = [
-    InContextRegressor((8,), max_iter=50),
-    InContextClassifier((8,), max_iter=50),
-    InContextRidge(max_iter=200),
-    InContextLasso(max_iter=200),
-    InContextLogistic(max_iter=200),
-    InContextPoisson(max_iter=200),
+    InContextRegressor((8,), max_iter=40, construction="relu-stack"),
+    InContextClassifier((8,), max_iter=40, construction="relu-stack"),
+    InContextRidge(max_iter=100),
+    InContextLasso(max_iter=100),
+    InContextLogistic(max_iter=100),
+    InContextPoisson(max_iter=100),
     InContextKernelRegressor(max_iter=30),
 ]
 

@@ -78,6 +78,7 @@ def test_constant_labels_and_columns_are_learnt():
     assert InContextLasso().fit(flat, Y).coef_[-1] == 0.0
 
 
-def test_a_penalty_is_not_negative():
-    with pytest.raises(SettingError, match=r"^l2 must not be negative, got -1\.0"):
-        InContextRidge(-1.0).fit(X, Y)
+@pytest.mark.parametrize("kind", [InContextRidge, InContextLasso])
+def test_a_penalty_is_not_negative(kind):
+    with pytest.raises(SettingError, match=r"^alpha must not be negative, got -1\.0"):
+        kind(-1.0).fit(X, Y)

@@ -43,6 +43,12 @@ def test_no_run_reaches_its_box(fit):
     assert float(weights) < fit.compiled_.problem.box / 2
 
 
+@pytest.mark.parametrize(("name", "value"), [("max_iter", -3), ("tol", 0.0), ("alpha", "1")])
+def test_bad_settings_are_named(name, value):
+    with pytest.raises(SettingError, match=f"^{name} must be"):
+        InContextRidge(**{name: value}).fit(X, Y)
+
+
 @pytest.mark.parametrize("name", ["fit_intercept", "standardize"])
 def test_flags_are_true_or_false(name):
     with pytest.raises(SettingError, match=f"{name} must be of type bool, got 1"):

@@ -132,6 +132,7 @@ def test_weights_never_reach_the_box():
         ({"construction": "none"}, UnknownNameError, "Unknown construction 'none'"),
         ({"step_size": -1.0}, SettingError, "step_size.*-1"),
         ({"max_iter": 0}, SettingError, "max_iter.*0"),
+        ({"max_iter": -2}, SettingError, "max_iter.*-2"),
     ],
 )
 def test_bad_settings_are_refused(settings, error, message):

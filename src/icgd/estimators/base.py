@@ -24,7 +24,7 @@ from icgd.pipeline import compile as compile_problem
 from icgd.pipeline import verify
 from icgd.problems.convergence import convergence
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, instance
+from icgd.problems.settings import instance
 from icgd.problems.task import Task
 
 MOST_HALVINGS = 12
@@ -88,7 +88,6 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
     def _learn(self, lesson: Lesson) -> None:
         """Compile and run, with a step size that makes the loss fall; remember the outcome."""
         instance("cache_context", self.cache_context, bool)
-        count("max_iter", self.max_iter)
         self._lesson, compiled, self._task, self._run = self._trained(lesson)
         self.n_iter_ = self._run.parameters.shape[-2] - 1
         program: Any = replace(compiled.program, n_steps=self.n_iter_)  # type: ignore[type-var]
@@ -110,7 +109,7 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
         return [name for name in names if hasattr(self, name)]
 
     def _trained(self, lesson: Lesson) -> tuple[Lesson, Compiled, Task, Run]:
-        """The first run whose loss falls all along, with half the step size after each other."""
+        """The first run whose loss falls all along; after every other the step size is halved."""
         for _ in range(MOST_HALVINGS):
             compiled = compile_problem(lesson.problem, lesson.construction, n_steps=self.max_iter)
             task = compiled.task(*self._moved(lesson.x, lesson.y), initial=lesson.initial)

@@ -15,7 +15,6 @@ from icgd.estimators.linear import AbstractLinear
 from icgd.estimators.scaling import Array, Scaling
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.settings import finite
 
 
 class AbstractLeastSquares(RegressorMixin, AbstractLinear):  # type: ignore[misc]
@@ -129,7 +128,7 @@ class InContextRidge(AbstractLeastSquares):
     """
 
     def _penalty(self, total: float) -> ProximalStep:
-        return ProximalStep(l2=finite("alpha", self.alpha) / total / self._common_scale**2)
+        return ProximalStep(l2=self._penalty_named("alpha") / total / self._common_scale**2)
 
 
 class InContextLasso(AbstractLeastSquares):
@@ -163,4 +162,4 @@ class InContextLasso(AbstractLeastSquares):
 
     def _penalty(self, total: float) -> ProximalStep:
         size = float(self._label_scaling.scale[0])
-        return ProximalStep(l1=finite("alpha", self.alpha) / size / self._common_scale)
+        return ProximalStep(l1=self._penalty_named("alpha") / size / self._common_scale)

@@ -12,6 +12,7 @@ from math import sqrt
 import numpy as np
 from torch import Tensor
 
+from icgd.errors import SettingError
 from icgd.estimators.base import ROOM, AbstractInContext
 from icgd.estimators.scaling import Array, Scaling, bound_above
 from icgd.problems.domain import Domain
@@ -19,7 +20,7 @@ from icgd.problems.entry import as_task
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.settings import instance
+from icgd.problems.settings import count, finite, instance, positive
 from icgd.problems.sizing import sized_problem
 
 
@@ -37,9 +38,17 @@ class AbstractLinear(AbstractInContext):
         """Find the scales of raw columns; return the scaled rows."""
         for name in ("fit_intercept", "standardize"):
             instance(name, getattr(self, name), bool)
+        count("max_iter", self.max_iter), positive("tol", self.tol)
         own = Scaling.of(X, weights, centered=self.fit_intercept)
         self._scaling = own if self.standardize else own.alike()
         return self._rows(X)
+
+    def _penalty_named(self, name: str) -> float:
+        """The setting called `name`, if it is a number that is not negative."""
+        number = finite(name, getattr(self, name))
+        if number < 0:
+            raise SettingError.negative_penalty(name, number)
+        return number
 
     @property
     def _common_scale(self) -> float:

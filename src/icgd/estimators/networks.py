@@ -83,7 +83,7 @@ class AbstractNetwork(AbstractInContext):
         most sqrt(2 s L R).
         """
         risk = float(problem.oracle.risk(task, task.initial))
-        reach = sqrt(2 * size * self.max_iter * risk)
+        reach = sqrt(2 * size * count("max_iter", self.max_iter) * risk)
         return bound_above(task.initial.abs().max() + reach)
 
     @property

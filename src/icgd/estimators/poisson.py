@@ -17,7 +17,6 @@ from icgd.estimators.linear import AbstractLinear
 from icgd.estimators.scaling import Array
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.settings import finite
 from icgd.problems.task import Task
 
 LARGEST_SCORE = 6.5
@@ -97,7 +96,7 @@ class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
         self._unit = self._unit_of(labels)
         labels = labels / self._unit
         model = LinearModel(rows.shape[1], link="poisson", intercept=self.fit_intercept)
-        l2 = finite("alpha", self.alpha) / self._unit / self._common_scale**2
+        l2 = self._penalty_named("alpha") / self._unit / self._common_scale**2
         size = 1 / _curvature(model, l2, rows, labels)
         problem = self._problem(model, ProximalStep(size, l2=l2), rows, labels)
         problem = replace(problem, domain=replace(problem.domain, score=LARGEST_SCORE))
