@@ -205,7 +205,7 @@ def test_dense_weights_that_do_not_fit_are_refused(command, tmp_path, monkeypatc
 
 def test_a_missing_folder_is_refused(command, tmp_path):
     message = command(*SMALL[:-1], "missing/run.safetensors").refusal()
-    assert message == "Cannot write missing/run.safetensors: No such file or directory."
+    assert message == "Cannot write missing/run.safetensors: there is no folder missing."
     assert listing(tmp_path) == []
 
 

@@ -1,21 +1,17 @@
 import json
 from importlib import import_module
 
+from icgd.reproductions.registry import REPRODUCTIONS
 from tests.cli.files import listing
-
-WANG = ("wang-resources", "wang-in-context", "wang-rates")
 
 
 def test_the_list_names_every_figure_and_its_place(command):
     outcome = command("reproduce", "--list", "--json")
     listed = json.loads(outcome.stdout)
-    figures = [*(f"cheng-fig{n}" for n in range(1, 7)), "cheng-losses", "cheng-curvature"]
-    own = ["learnt-constructed", "meta-gradients", "meta-learning"]
-    names = [*figures, *WANG, "cot-cost", *own]
-    assert [entry["figure"] for entry in listed] == names
+    assert [entry["figure"] for entry in listed] == list(REPRODUCTIONS)
     assert listed[3]["where"] == "Figure 4, App. D"
     assert listed[1]["paper preset"] == "288 studies, 1,200 core-hours"
-    assert listed[-4]["paper preset"] == "100 studies"
+    assert listed[-5]["paper preset"] == "100 studies"
     assert listed[-3]["paper preset"] == "90 studies"
     assert listed[-1]["paper preset"] == "5 studies"
     table = command("reproduce", "--list").stdout
