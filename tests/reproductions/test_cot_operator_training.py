@@ -15,7 +15,6 @@ from icgd.reproductions.cot_operator_training import (
     Study,
     chained,
     constructed_weights,
-    loss_parts,
     simple_losses,
     trained,
 )
@@ -27,7 +26,7 @@ TRAINING = import_module("icgd.reproductions.cot_operator_training")
 BUDGET = Budget(
     n_epochs=2, batch_size=4, n_validation_teachers=2, n_chains=3, n_rounds=3, n_seeds=1
 )
-STUDY = Study("products, steep, gated", 3, 2, 2, seed=0, budget=BUDGET)
+STUDY = Study("products, steep slopes", 3, 2, 2, seed=0, budget=BUDGET)
 
 
 def test_the_mean_block_and_the_linear_map_are_fitted_on_training_and_tried_on_validation():
@@ -45,31 +44,6 @@ def test_the_mean_block_and_the_linear_map_are_fitted_on_training_and_tried_on_v
         for answer in (wanted.mean(0), blocks.mean(0), linear)
     ]
     assert found == pytest.approx(expected, rel=1e-9)
-
-
-class OffAt(torch.nn.Module):
-    """Exact blocks, but for some numbers."""
-
-    def __init__(self, exact, off):
-        super().__init__()
-        self.exact, self.off = exact, off
-
-    def forward(self, stacked):
-        return (self.exact(stacked.double()) + self.off)[:, None].float()
-
-
-def test_parts_of_the_loss_are_those_of_the_worst_pairs_and_of_the_slopes():
-    task = replace(STUDY, budget=replace(BUDGET, n_validation_teachers=34)).task("forward")
-    n_pairs, n_rows = task.n_validation, task.teachers.rows.n_rows
-    assert n_pairs == 204  # the worst hundredth are 3
-    off = torch.zeros(n_pairs, n_rows, dtype=torch.float64)
-    off[[3, 50, 70, 90], 0] = torch.tensor([3.0, 2.0, 1.0, 1.0]).double()
-    off[7, 4] = 1.0  # r'(z_1)
-    worst, slopes = loss_parts(task, OffAt(task.teachers.exact.forward, off))
-    assert worst == pytest.approx(14 / 16, rel=1e-4)
-    assert slopes == pytest.approx(1 / 16, rel=1e-4)
-    backward = replace(task, direction="backward")
-    assert loss_parts(backward, OffAt(task.teachers.exact.backward, off))[1] is None
 
 
 def test_exact_operators_make_the_chain_of_descent_and_the_construction_agrees():

@@ -9,8 +9,8 @@ STUDIES = [
     Study(name, n_teachers, 2, 2, seed, BUDGET)
     for name, n_teachers in (
         ("plain", 4),
-        ("products, steep, gated", 4),
-        ("products, steep, gated", 9),
+        ("products, steep slopes", 4),
+        ("products, steep slopes", 9),
     )
     for seed in (0, 1)
 ]

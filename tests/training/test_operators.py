@@ -89,23 +89,6 @@ def test_steep_slopes_follow_from_the_other_rows_and_pass_no_gradient_on():
     assert model.gains.grad.abs().max() > 0
 
 
-def test_a_gated_unit_passes_numbers_of_every_size():
-    """One unit with chosen numbers multiplies the first output above by r' of the block below."""
-    model = ProductOperator(2, stream_width=22, router_width=1, gated=True).double()
-    with torch.no_grad():
-        for part in model.parameters():
-            part.zero_()
-        model.embed.weight.copy_(torch.eye(22))
-        model.router.gates.weight[0, 11 + 4] = 1.0
-        model.router.inner.weight[0, 0] = 1.0
-        model.router.outer.weight[5, 0] = model.read.weight[0, 5] = 1.0
-        stacked = torch.zeros(4, 22, dtype=torch.float64)
-        stacked[:, 0] = torch.tensor([0.5, 1e6, -3.0, -1e6])
-        stacked[:, 15] = torch.tensor([1.0, 1.0, 0.0, 1.0])
-        assert model(stacked)[:, 0, 0].tolist() == [0.5, 1e6, 0.0, -1e6]
-    assert not hasattr(ProductOperator(2).router, "gates")
-
-
 def test_without_steep_slopes_all_rows_are_read_alike():
     model = ProductOperator(2, seed=1).double()
     model(STACKED)[:, 0, TASK.teachers.rows.slopes].sum().backward()
@@ -134,7 +117,7 @@ SETTINGS = Settings(n_steps=2, batch_size=4, learning_rate=0.01, log_every=1, ch
 
 @pytest.mark.parametrize(
     "model",
-    [plain("scaled"), ProductOperator(2, steep_slopes=True, gated=True, n_heads=3)],
+    [plain("scaled"), ProductOperator(2, steep_slopes=True, n_heads=3, key_width=2)],
     ids=["plain", "product"],
 )
 def test_a_trained_operator_comes_back_from_its_folder(model, tmp_path):

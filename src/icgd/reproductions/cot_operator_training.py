@@ -38,9 +38,6 @@ AS_ALWAYS = Conduct()
 
 CHECKPOINTS_PER_EPOCH = 2
 
-WORST = 0.01
-"""The part of the pairs that is looked at as the worst."""
-
 Make = Callable[..., LearntOperator]
 
 
@@ -70,9 +67,7 @@ def _plain(width: int, seed: int, positions: str) -> PlainOperator:
     )
 
 
-def _products(
-    width: int, seed: int, *, gated: bool = False, steep_slopes: bool = False
-) -> ProductOperator:
+def _products(width: int, seed: int, *, steep_slopes: bool = False) -> ProductOperator:
     """Room for all rows in the stream, and at least as many heads as the constructed block has."""
     return ProductOperator(
         width,
@@ -81,7 +76,6 @@ def _products(
         key_width=width + 1,
         router_width=13 * width,
         hidden_width=26 * width,
-        gated=gated,
         steep_slopes=steep_slopes,
         seed=seed,
     )
@@ -93,9 +87,6 @@ ARCHITECTURES = {
     "plain, positions scale": Architecture(partial(_plain, positions="scaled"), 1e-3),
     "products": Architecture(_products, 3e-3),
     "products, steep slopes": Architecture(_products, 3e-3, {"steep_slopes": True}),
-    "products, steep, gated": Architecture(
-        partial(_products, gated=True), 3e-3, {"steep_slopes": True}
-    ),
 }
 """The operators that are tried, from the paper's own to the one nearest to the construction."""
 
@@ -130,10 +121,6 @@ class Learnt:
     linear_loss: float
     """The validation loss of the linear map that fits the training pairs best."""
     n_parameters: int
-    worst_part: float
-    """The part of the last validation loss that a hundredth of the pairs have, those with most."""
-    slopes_part: float | None
-    """The part that the rows r'(z) of forward blocks have; backward blocks have no such rows."""
 
 
 @dataclass(frozen=True)
@@ -285,19 +272,7 @@ def _learnt(
     curve = tuple(_at_epoch(row, study.epoch_steps) for row in log.rows)
     simple = simple_losses(study.width, task.pairs, task.validation_pairs)
     n_parameters = sum(part.numel() for part in model.parameters() if part.requires_grad)
-    parts = loss_parts(task, model.cpu())
-    return model, Learnt(curve, *simple, n_parameters, *parts)
-
-
-def loss_parts(task: BlockTask, model: nn.Module) -> tuple[float, float | None]:
-    """Which part of the validation loss the worst pairs have, and which the slopes."""
-    stacked, blocks = task.validation_pairs
-    with torch.no_grad():
-        off = (model(stacked) - blocks[:, None]).square().mean(1).double()
-    worst = off.sum(-1).sort(descending=True).values[: ceil(WORST * len(off))]
-    slopes = off[:, task.teachers.rows.slopes].sum() / off.sum()
-    is_forward = task.direction == "forward"
-    return float(worst.sum() / off.sum()), float(slopes) if is_forward else None
+    return model, Learnt(curve, *simple, n_parameters)
 
 
 def _training_loss(task: BlockTask, model: nn.Module) -> float:

@@ -46,7 +46,7 @@ class Sizes:
 
 PRESETS = {
     "smoke": Sizes(
-        (("plain", 2), ("products, steep, gated", 2)), (2,), (2,), Budget(2, 4, 2, 2, 3, n_seeds=1)
+        (("plain", 2), ("products, steep slopes", 2)), (2,), (2,), Budget(2, 4, 2, 2, 3, n_seeds=1)
     ),
     "laptop": Sizes(
         (
@@ -55,16 +55,15 @@ PRESETS = {
             ("plain, positions scale", 300),
             ("products", 300),
             ("products, steep slopes", 300),
-            ("products, steep, gated", 300),
             ("plain, no positions", 2000),
-            ("products, steep, gated", 6000),
+            ("products, steep slopes", 6000),
         ),
         (5,),
         (3,),
         Budget(),
     ),
     "paper": Sizes(
-        (("plain", 300), ("plain", 6000), ("products, steep, gated", 6000)),
+        (("plain", 300), ("plain", 6000), ("products, steep slopes", 6000)),
         (5, 10, 20),
         (3, 6, 9),
         Budget(n_validation_teachers=300, n_chains=100, n_seeds=5),
@@ -147,8 +146,6 @@ EMPTY: Row = dict.fromkeys(
         "variance",
         "mean_loss",
         "linear_loss",
-        "worst_part",
-        "slopes_part",
         "learnt",
         "learnt_median",
         "constructed",
@@ -159,9 +156,10 @@ EMPTY: Row = dict.fromkeys(
 
 
 def _of_epochs(learnt: Learnt) -> list[Row]:
-    names = ("variance", "mean_loss", "linear_loss")
-    beside = {name: six_digits(getattr(learnt, name)) for name in names}
-    found: list[Row] = [
+    beside = {
+        name: six_digits(getattr(learnt, name)) for name in ("variance", "mean_loss", "linear_loss")
+    }
+    return [
         {
             **EMPTY,
             "at": row["epoch"],
@@ -171,10 +169,6 @@ def _of_epochs(learnt: Learnt) -> list[Row]:
         }
         for row in learnt.curve
     ]
-    slopes = learnt.slopes_part
-    found[-1]["worst_part"] = six_digits(learnt.worst_part)
-    found[-1]["slopes_part"] = None if slopes is None else six_digits(slopes)
-    return found
 
 
 def _of_rounds(chain: Chained) -> list[Row]:

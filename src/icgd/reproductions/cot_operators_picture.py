@@ -9,7 +9,7 @@ from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Axes, Figure
 from icgd.reproductions.reproduction import Row, groups, number
 
-COLOURS = {"plain": BLUE, "plain, no positions": GREEN, "products, steep, gated": ORANGE}
+COLOURS = {"plain": BLUE, "plain, no positions": GREEN, "products, steep slopes": ORANGE}
 """The architectures that are drawn, each with the most teachers it had; the table has all."""
 
 PAPER = {"forward": 3.00, "backward": 0.139}

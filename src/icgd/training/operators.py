@@ -9,11 +9,9 @@ score has products in it.
 
 `ProductOperator` is nearer to the constructed block: MLP - heads - MLP on one column, where each
 head returns its score <Q t, K t> itself. That is what the constructed heads do by softmax over a
-grid of tokens. Units of the first MLP may be gated, relu(g t + c) (a t + b): a gate that is open or
-closed for numbers of usual size is so for numbers of every size. Rows that jump, the slopes of
-forward blocks, may be read through steep units: a sigmoid of all other rows, with a gain of its
-own. Their gradient goes no further. It is a few huge numbers from units near their kink, and its
-noise would keep the products from being learnt.
+grid of tokens. Rows that jump, the slopes of forward blocks, may be read through steep units: a
+sigmoid of all other rows, with a gain of its own. Their gradient goes no further. It is a few huge
+numbers from units near their kink, and its noise would keep the products from being learnt.
 """
 
 from __future__ import annotations
@@ -52,19 +50,6 @@ class _Residual(nn.Module):
 
     def forward(self, stream: Stream) -> Stream:
         added: Tensor = self.outer(self.inner(stream).relu())
-        return stream + added
-
-
-class _Gated(nn.Module):
-    """t + W_out (relu(G t + c) * (A t + b)) + e, where * multiplies entry by entry."""
-
-    def __init__(self, width: int, hidden_width: int) -> None:
-        super().__init__()
-        self.gates, self.inner = nn.Linear(width, hidden_width), nn.Linear(width, hidden_width)
-        self.outer = nn.Linear(hidden_width, width)
-
-    def forward(self, stream: Stream) -> Stream:
-        added: Tensor = self.outer(self.gates(stream).relu() * self.inner(stream))
         return stream + added
 
 
@@ -137,8 +122,8 @@ class PlainOperator(nn.Module):
 class ProductOperator(nn.Module):
     """MLP - heads that return their scores - MLP, on the one column that stands for all.
 
-    With `gated` the units of the first MLP are gated. With `steep_slopes` the rows r'(z) are read
-    through steep units. The first weights follow from `seed`.
+    With `steep_slopes` the rows r'(z) are read through steep units. The first weights follow from
+    `seed`.
     """
 
     kind = "product operator"
@@ -152,7 +137,6 @@ class ProductOperator(nn.Module):
         key_width: int = 6,
         router_width: int = 64,
         hidden_width: int = 128,
-        gated: bool = False,
         steep_slopes: bool = False,
         seed: int = 0,
     ) -> None:
@@ -161,11 +145,11 @@ class ProductOperator(nn.Module):
         self.n_heads, self.key_width = count("n_heads", n_heads), count("key_width", key_width)
         self.router_width = count("router_width", router_width)
         self.hidden_width = count("hidden_width", hidden_width)
-        self.gated, self.steep_slopes, self.seed = gated, steep_slopes, seed
+        self.steep_slopes, self.seed = steep_slopes, seed
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.embed, self.read = _ends(self.rows, width)
-            self.router = (_Gated if gated else _Residual)(width, router_width)
+            self.router = _Residual(width, router_width)
             self.queries = nn.Linear(width, n_heads * key_width)
             self.keys = nn.Linear(width, n_heads * key_width)
             self.join = nn.Linear(n_heads, width)
@@ -200,7 +184,6 @@ class ProductOperator(nn.Module):
             "key_width": self.key_width,
             "router_width": self.router_width,
             "hidden_width": self.hidden_width,
-            "gated": self.gated,
             "steep_slopes": self.steep_slopes,
             "seed": self.seed,
         }
