@@ -149,7 +149,7 @@ def _draw_numbers(panels: list[Axes], rows: Sequence[Row]) -> None:
         is_repeated = (targets, method) == ("denoising", "exact score")
         _line(distances, [] if is_repeated else timed, "time", "distance", *style)
     _draw_references(errors, distances, [row for row in rows if row["targets"] == "exact"])
-    plotting.describe(losses, "loss over that of f = 0", "step of training", "")
+    plotting.describe(losses, "loss on the prompt", "step of training", "over that of predicting 0")
     plotting.describe(errors, "score: relative error", "t", "")
     plotting.describe(distances, "samples: distance from data", "t", "")
 
@@ -158,9 +158,9 @@ def _draw_references(errors: Axes, distances: Axes, rows: Sequence[Row]) -> None
     """The error of the score of N(0, I), the distance of data from data, and the axes."""
     timed = [row for row in rows if row["time"] is not None]
     normal = [row for row in timed if row["method"] == NORMAL]
-    _line(errors, normal, "time", "relative_error", FAINT, ":")
+    _line(errors, normal, "time", "relative_error", FAINT, "-")
     floor = [row for row in timed if row["method"] == "exact score"]
-    _line(distances, floor, "time", "floor", FAINT, ":")
+    _line(distances, floor, "time", "floor", FAINT, "-")
     errors.set_ylim(bottom=max(errors.get_ylim()[0], SMALLEST_ERROR))
     for panel in (errors, distances):
         panel.set_xscale("log")
