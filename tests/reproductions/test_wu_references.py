@@ -14,6 +14,7 @@ from icgd.reproductions.wu_references import (
     label_mean,
     r_squared,
     r_squared_within,
+    relative_error,
     ridge,
 )
 
@@ -81,6 +82,12 @@ def test_r_squared_is_that_of_scikit_learn():
     guess = 0.8 * y[:, -1] + 0.1
     assert r_squared(guess - y[:, -1], y[:, -1]) == pytest.approx(r2_score(y[:, -1], guess))
     assert r_squared(0 * guess, y[:, -1]) == 1.0
+
+
+def test_the_relative_error_does_not_depend_on_the_size_of_a_prompt():
+    y = torch.tensor([[3.0, 3.0, 2.0], [300.0, -300.0, 150.0]]).double()
+    found = relative_error(torch.tensor([3.5, 0.0]).double(), y)
+    assert found == pytest.approx((0.25 + 0.25) / 2)
 
 
 def test_within_a_prompt_the_level_of_the_prompt_explains_nothing():

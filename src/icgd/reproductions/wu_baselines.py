@@ -1,8 +1,8 @@
 """A study: what direct training, the constructed transformer and simple references make of prompts.
 
 Each has one free number: a learning rate, a step size for each number of steps, a penalty. It is
-the one with the least squared error on other prompts, which come from the law of pretraining and
-have its length: whoever meets a shifted law does not know it.
+the one with the least squared error, in units of each prompt's labels, on other prompts. These come
+from the law of pretraining and have its length: whoever meets a shifted law does not know it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from icgd.reproductions.wu_lines import (
     Point,
     constructed,
 )
-from icgd.reproductions.wu_references import arc_cosine, label_mean, ridge
+from icgd.reproductions.wu_references import arc_cosine, label_mean, relative_error, ridge
 from icgd.reproductions.wu_setting import Budget, Law
 
 Chosen = dict[str, float]
@@ -161,5 +161,5 @@ class BaselineStudy(AbstractStudy[Outcome]):
 
 
 def _best(settings: Sequence[float], predict: Callable[[float], Tensor], y: Tensor) -> float:
-    """The setting whose predictions have the least squared error."""
-    return min(settings, key=lambda each: float((predict(each) - y[:, -1]).square().mean()))
+    """The setting whose predictions have the least relative error."""
+    return min(settings, key=lambda each: relative_error(predict(each), y))

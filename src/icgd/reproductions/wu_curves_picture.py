@@ -46,7 +46,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     r_squared_height(axes, rows)
     entries = [(line, style.colour) for line, style in styles.items()]
     dashes = {line: style.dashes for line, style in styles.items()}
-    plotting.legend(figure, entries, dashes=dashes, n_columns=3 * min(n_columns, 3))
+    plotting.legend(figure, entries, dashes=dashes, n_columns=9 if n_columns > 3 else 5)
     return figure
 
 

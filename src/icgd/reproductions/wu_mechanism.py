@@ -50,7 +50,7 @@ from icgd.reproductions.wu_mechanism_picture import (
     summary_lines,
 )
 from icgd.reproductions.wu_probes import Compared, read_out, streams_at_query
-from icgd.reproductions.wu_references import arc_cosine, label_mean, ridge
+from icgd.reproductions.wu_references import arc_cosine, label_mean, relative_error, ridge
 from icgd.reproductions.wu_setting import PRETRAINING, Budget
 from icgd.training.decoder import Decoder
 from icgd.training.tasks import Batch
@@ -154,7 +154,7 @@ class MechanismStudy(AbstractStudy[Outcome]):
 
         def error(step_size: float) -> float:
             last = self._descent(step_size, 0).predictions(batch.x, batch.y, self.budget.steps[-1])
-            return float((last - batch.y[:, -1]).square().mean())
+            return relative_error(last, batch.y)
 
         return min(self.budget.decoder.baselines.step_sizes, key=error)
 

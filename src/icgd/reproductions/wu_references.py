@@ -78,6 +78,11 @@ def label_size(y: TokenLabels) -> Float[Tensor, "task 1"]:
     return torch.where(size > 0, size, 1.0)
 
 
+def relative_error(predictions: Predictions, y: TokenLabels) -> float:
+    """The mean squared error in units of each prompt's labels, so that no large prompt decides."""
+    return float(((predictions - y[:, -1]) / label_size(y)[:, 0]).square().mean())
+
+
 def r_squared(errors: Predictions, labels: Predictions) -> float:
     """1 - (mean of squared errors) / (variance of the queries' labels), over all prompts."""
     return 1 - float(errors.square().mean() / labels.double().var(correction=0))
