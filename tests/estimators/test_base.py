@@ -1,6 +1,8 @@
 """What all estimators owe: scikit-learn's conventions, and the same answers without a cache."""
 
+import importlib
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import has_fit_parameter
 
 from icgd.compiled import Compiled
-from icgd.errors import SettingError
+from icgd.errors import MissingExtraError, SettingError
 from icgd.estimators import (
     InContextClassifier,
     InContextKernelRegressor,
@@ -184,3 +186,11 @@ def test_nothing_is_known_before_fit():
     for name in ("loss_curve_", "certificate_"):
         with pytest.raises(NotFittedError):
             getattr(InContextRidge(), name)
+
+
+def test_without_scikit_learn_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.delitem(sys.modules, "icgd.estimators")
+    message = r"^icgd.estimators needs scikit-learn. Install it with: pip install 'icgd\[sklearn\]'"
+    with pytest.raises(MissingExtraError, match=message):
+        importlib.import_module("icgd.estimators")
