@@ -33,7 +33,7 @@ N_LAYERS = 4
 BUDGETS = {
     "smoke": replace(CURVE_BUDGETS["smoke"], lengths=(1, 2, 4)),
     "laptop": replace(
-        CURVE_BUDGETS["laptop"], lengths=(6, 12, 18), n_steps=500, mlp_width=64, n_test=1024
+        CURVE_BUDGETS["laptop"], lengths=(6, 12, 18), n_steps=800, mlp_width=64, n_test=1024
     ),
     "paper": replace(CURVE_BUDGETS["paper"], lengths=(15, 30, 45)),
 }

@@ -9,7 +9,7 @@ mean over several first weights, which a decoder cannot know.
 All that predicts well is near to descent that predicts well. So the same is measured of controls
 that do not descend on a network: an untrained decoder with fitted read-outs, ridge regression from
 a large penalty to a small one, the label mean, the arc-cosine process, and the answer to another
-prompt. Descent from one other set of first weights is as near as anything can be expected to come.
+prompt. Descent from one other set of first weights shows what the first weights alone make of it.
 The cosine between the errors p - y and g_s - y leaves out what follows from being right.
 """
 
