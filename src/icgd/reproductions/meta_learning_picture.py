@@ -38,7 +38,8 @@ def draw(rows: Sequence[Row]) -> Figure:
     plotting.logarithmic_height(losses)
     plotting.describe(losses, "Loss on new tasks", "steps of the run", "mean squared error")
     _draw_distances(distances, lines)
-    plotting.legend(figure, [*COLOURS.items(), (NEAREST, PURPLE)], dashed=[NEAREST])
+    entries = [*COLOURS.items(), (NEAREST, PURPLE)]
+    plotting.legend(figure, entries, dashed=[NEAREST], n_columns=4)
     return figure
 
 
