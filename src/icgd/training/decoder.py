@@ -18,7 +18,7 @@ exact normal distribution: torch computes it faster than the approximation by ta
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_att
 from icgd.errors import DataError, SettingError
 from icgd.problems.settings import count, named
 from icgd.training.decoder_memory import DecoderMemory
+from icgd.training.fast_blocks import Block, FastBlocks, shares_of_places
 from icgd.training.tasks import Batch
 from icgd.training.token_layouts import TOKEN_LAYOUTS, Inputs
 
@@ -159,7 +160,7 @@ class Decoder(nn.Module):
         y: Float[Tensor, "task token *output_width"],
     ) -> Float[Tensor, "task *output_width"]:
         """The prediction at the query, which is the last token; its own label is not read."""
-        stream = self._streams(x, y, slice(-1, None))[-1]
+        stream = self._last_stream(x, y, slice(-1, None))
         return self._read(stream).reshape(y[:, -1].shape)
 
     def predictions(
@@ -168,7 +169,7 @@ class Decoder(nn.Module):
         y: Float[Tensor, "task token *output_width"],
     ) -> Float[Tensor, "task token *output_width"]:
         """The prediction of every token's label from the examples before it."""
-        stream = self._streams(x, y, self._layout.predicting)[-1]
+        stream = self._last_stream(x, y, self._layout.predicting)
         return self._read(stream).reshape(y.shape)
 
     def streams(
@@ -180,20 +181,31 @@ class Decoder(nn.Module):
 
         The last one, through the last norm and the read-out, gives `predictions`.
         """
-        *inner, last = self._streams(x, y, self._layout.predicting)
+        *inner, last = self._streams(self._begin(x, y), self._layout.predicting)
         return [*(stream[:, self._layout.predicting] for stream in inner), last]
 
     def _read(self, stream: Stream) -> Tensor:
         normed = layer_norm(stream, (self.width,), self.last_norm, self.last_norm_bias)
         return linear(normed, self.read_out, self.read_out_bias)
 
-    def _streams(self, x: Inputs, y: Tensor, kept: slice) -> list[Stream]:
-        """The streams after the blocks; the last one has only the places that are kept."""
+    def _begin(self, x: Inputs, y: Tensor) -> Stream:
+        """The stream before the first block."""
         stream = linear(self._tokens(x, y), self.read_in, self.read_in_bias).to(self.read_in.dtype)
-        if self.positions is not None:
-            stream = stream + self.positions[: stream.shape[1]]
+        return stream if self.positions is None else stream + self.positions[: stream.shape[1]]
+
+    def _last_stream(self, x: Inputs, y: Tensor, kept: slice) -> Stream:
+        """The stream after the last block at the places that are kept, by the fastest way."""
+        stream = self._begin(x, y)
+        if stream.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+            return self._streams(stream, kept)[-1]
+        how = self.n_heads, self.attention, kept
+        last: Tensor = FastBlocks.apply(stream, *how, *self._blocks)  # type: ignore[no-untyped-call]
+        return last
+
+    def _streams(self, stream: Tensor, kept: slice) -> list[Tensor]:
+        """The streams after the blocks; the last one has only the places that are kept."""
         streams = []
-        for number, block in enumerate(self._blocks(), start=1):
+        for number, block in enumerate(self._blocks.unbound(), start=1):
             stream = self._attended(stream, block)
             stream = stream[:, kept] if number == self.n_blocks else stream
             stream = self._thought(stream, block)
@@ -216,9 +228,11 @@ class Decoder(nn.Module):
         if self.n_positions is not None and n_places > self.n_positions:
             raise DataError.too_long(n_tokens - 1, n_places, self.n_positions)
 
-    def _blocks(self) -> list[Block]:
+    @property
+    def _blocks(self) -> Block:
+        """The numbers of all blocks."""
         stacks = self.qkv, self.mix, self.hidden, self.out, self.norms, self.norm_biases
-        return [Block(*parts) for parts in zip(*(stack.unbind(0) for stack in stacks), strict=True)]
+        return Block(*stacks)
 
     def _attended(self, stream: Stream, block: Block) -> Stream:
         """The stream after attention."""
@@ -247,17 +261,6 @@ def _added(stream: Stream, signal: Tensor, matrix: Tensor) -> Stream:
     return flat.view_as(stream)
 
 
-class Block(NamedTuple):
-    """The numbers of one block."""
-
-    qkv: Tensor
-    mix: Tensor
-    hidden: Tensor
-    out: Tensor
-    norms: Tensor
-    norm_biases: Tensor
-
-
 def softmax_attention(query: Heads, key: Heads, value: Heads) -> Heads:
     """Each place reads itself and those before it, by a softmax of the scores."""
     return scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -265,11 +268,8 @@ def softmax_attention(query: Heads, key: Heads, value: Heads) -> Heads:
 
 def relu_attention(query: Heads, key: Heads, value: Heads) -> Heads:
     """The same by relu of the scores over the number of places that are read."""
-    n_places, head_width = query.shape[-2:]
-    n_read = torch.arange(1, n_places + 1, device=query.device, dtype=query.dtype)
-    shares = (torch.ones_like(n_read).expand(n_places, -1) / n_read[:, None]).tril()
-    scores = torch.relu(query @ key.mT)
-    gathered: Tensor = (scores * (shares * head_width**-0.5)) @ value
+    shares = shares_of_places(query.shape[-2], query.shape[-1], query)
+    gathered: Tensor = (torch.relu(query @ key.mT) * shares) @ value
     return gathered
 
 

@@ -38,10 +38,10 @@ class DecoderMemory:
         """The numbers that a forward pass keeps for the backward pass, but for small ones.
 
         At a place, a block keeps the stream and its norm twice, queries, keys, values, what was
-        gathered, and the hidden units before and after GELU; relu attention keeps its scores and
-        their shares for every place that is read, and softmax attention its outputs once more.
+        gathered, and the hidden units before and after GELU; relu attention keeps a score of each
+        head for every place that is read.
         """
-        scores = 2 * self.n_heads * n_places if self.keeps_scores else self.width
+        scores = self.n_heads * n_places if self.keeps_scores else 0
         return n_tasks * n_places * self.n_blocks * (8 * self.width + 2 * self.mlp_width + scores)
 
     def require_weights(self) -> None:
