@@ -1,10 +1,10 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
 from icgd.reproductions.wu_choices import BUDGETS, CHOICES, CHOICES_FIGURE, changed
 from icgd.reproductions.wu_learnt import LearntStudy
 from icgd.reproductions.wu_lines import Outcome, Point
+from tests.reproductions.committed import committed
 
 ROOT = Path(__file__).parents[2]
 LAPTOP = BUDGETS["laptop"]
@@ -67,7 +67,7 @@ def test_the_picture_has_a_panel_for_each_law_and_form():
 
 
 def test_committed_results_are_whole_and_of_a_clean_commit():
-    numbers = json.loads((ROOT / "results/wu-choices/laptop.json").read_text(encoding="utf-8"))
+    numbers = committed("wu-choices")
     assert "dirty" not in numbers["commit"]
     summary = CHOICES_FIGURE.summary(numbers["rows"])
     assert [tuple(row.values()) for row in numbers["summary"]] == list(summary.rows)

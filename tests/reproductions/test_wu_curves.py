@@ -1,6 +1,5 @@
 """Which studies the panels have, and what table and picture say of outcomes made by hand."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from icgd.reproductions.wu_baselines import BaselineStudy
 from icgd.reproductions.wu_curves import FIGURE_1, FIGURE_2, FIGURE_3, FIGURE_4
 from icgd.reproductions.wu_learnt import LearntStudy
 from icgd.reproductions.wu_lines import Outcome, Point
+from tests.reproductions.committed import committed
 
 ROOT = Path(__file__).parents[2]
 FIGURES = [FIGURE_1, FIGURE_2, FIGURE_3, FIGURE_4]
@@ -112,8 +112,7 @@ def test_the_summary_has_means_at_the_length_of_pretraining():
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
 def test_committed_results_are_whole_and_of_a_clean_commit(figure):
-    path = ROOT / "results" / figure.name / "laptop.json"
-    numbers = json.loads(path.read_text(encoding="utf-8"))
+    numbers = committed(figure.name)
     assert "dirty" not in numbers["commit"]
     assert REPRODUCTIONS[figure.name] is figure
     summary = figure.summary(numbers["rows"])

@@ -1,10 +1,10 @@
-import json
 from pathlib import Path
 
 import pytest
 
 from icgd.reproductions.wu_depth import DEPTH, verdict
 from icgd.reproductions.wu_lines import Outcome, Point
+from tests.reproductions.committed import committed
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,7 +76,7 @@ def test_the_picture_says_the_verdict_over_each_panel():
 
 
 def test_committed_results_are_whole_and_of_a_clean_commit():
-    numbers = json.loads((ROOT / "results/wu-fig5/laptop.json").read_text(encoding="utf-8"))
+    numbers = committed("wu-fig5")
     assert "dirty" not in numbers["commit"]
     summary = DEPTH.summary(numbers["rows"])
     assert [tuple(row.values()) for row in numbers["summary"]] == list(summary.rows)
