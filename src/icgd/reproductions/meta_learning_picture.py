@@ -31,7 +31,7 @@ SMALLEST = 1e-17
 
 def draw(rows: Sequence[Row]) -> Figure:
     """Draw losses on the left and distances on the right."""
-    figure, (losses, distances) = plotting.new_figure(13.0, 5.2, 2)
+    figure, (losses, distances) = plotting.new_figure(14.6, 5.4, 2)
     lines = {str(name): of_line for (name,), of_line in groups(rows, "line").items()}
     for name, colour in COLOURS.items():
         _band(losses, lines[name], "loss", colour)
