@@ -10,7 +10,7 @@ def test_the_list_names_every_figure_and_its_place(command):
     outcome = command("reproduce", "--list", "--json")
     listed = json.loads(outcome.stdout)
     figures = [*(f"cheng-fig{n}" for n in range(1, 7)), "cheng-losses", "cheng-curvature"]
-    names = [*figures, *WANG, "cot-cost", "learnt-constructed"]
+    names = [*figures, *WANG, "wu-score", "cot-cost", "learnt-constructed"]
     assert [entry["figure"] for entry in listed] == names
     assert listed[3]["where"] == "Figure 4, App. D"
     assert listed[1]["paper preset"] == "288 studies, 1,200 core-hours"
