@@ -57,10 +57,14 @@ def test_the_summary_has_a_line_for_each_law_and_kind_of_labels(done):
     ]
     rows = [row for row in done.numbers["rows"] if row["targets"] == "exact"]
     [end] = [r for r in rows if r["method"] == "in context" and r["time"] == 0.02]
-    assert lines[0]["score error at T_0"] == f"{end['relative_error']:.3f}"
-    assert lines[0]["distance of samples"] == lines[0]["direct"] == f"{end['distance']:.4f}"
-    assert lines[0]["floor"] == f"{end['floor']:.4f}"
-    assert float(lines[0]["from direct"]) < 1e-11
+    [adam] = [r for r in rows if r["method"] == "Adam" and r["time"] == 0.02]
+    [exact] = [r for r in rows if r["method"] == "exact score" and r["time"] == 0.02]
+    errors = [f"{row['relative_error']:.3f}" for row in (end, adam)]
+    assert lines[0]["score error at T_0: in context / Adam"] == " / ".join(errors)
+    distances = [f"{row['distance']:.3f}" for row in (end, adam, exact)]
+    cell = lines[0]["distance: in context / Adam / exact / floor"]
+    assert cell == " / ".join([*distances, f"{exact['floor']:.3f}"])
+    assert float(lines[0]["off direct"]) < 1e-11
     assert lines[0]["steps"] == "4"
 
 

@@ -29,7 +29,6 @@ from icgd.reproductions.reproduction import (
 from icgd.reproductions.wu_score_diffusion import TARGETS, Span
 from icgd.reproductions.wu_score_study import (
     ADAM,
-    DIRECT,
     EXACT,
     IN_CONTEXT,
     NORMAL,
@@ -118,9 +117,9 @@ class ScoreFigure(AbstractReproduction[Study, Outcome]):
     def summary(self, rows: Sequence[Row]) -> Summary:
         """A line for each law and kind of labels: means over the seeds."""
         names = (
-            "law", "labels", "steps", "settled after", "loss left", "score error at T_0",
-            "Adam's", "distance of samples", "direct", "Adam", "exact score", "floor",
-            "from direct",
+            "law", "labels", "steps", "settled after", "loss left",
+            "score error at T_0: in context / Adam",
+            "distance: in context / Adam / exact / floor", "off direct",
         )  # fmt: skip
         parts = groups(rows, "law", "targets").items()
         return Summary(names, tuple(_line(key, of_law) for key, of_law in parts))
@@ -215,19 +214,18 @@ def _line(key: tuple[Value, ...], rows: Sequence[Row]) -> tuple[str, ...]:
     ends = [row for row in steps if row["step"] == row["n_steps"]]
     left = fmean(number(row, "loss") / number(row, "label_power") for row in ends)
     last = min(number(row, "time") for row in rows if row["time"] is not None)
-    at_end = {name: of[0] for name, of in _at(rows, last).items()}
     settled = [row["settled_after"] for row in ends]
     errors = [_mean(rows, name, last, "relative_error") for name in (IN_CONTEXT, ADAM)]
-    distances = [_mean(rows, name, last, "distance") for name in (IN_CONTEXT, DIRECT, ADAM, EXACT)]
+    distances = [_mean(rows, name, last, "distance") for name in (IN_CONTEXT, ADAM, EXACT)]
+    floor = _mean(rows, EXACT, last, "floor")
     return (
         *map(str, key),
-        f"{number(at_end[EXACT], 'n_steps'):,.0f}",
-        ", ".join("-" if each is None else f"{each:,}" for each in settled),
+        str(ends[0]["n_steps"]),
+        ", ".join("-" if each is None else str(each) for each in settled),
         f"{left:.3f}",
-        *(f"{error:.3f}" for error in errors),
-        *(f"{distance:.4f}" for distance in distances),
-        f"{_mean(rows, EXACT, last, 'floor'):.4f}",
-        f"{max(number(row, 'weight_difference') for row in ends):.1e}",
+        " / ".join(f"{error:.3f}" for error in errors),
+        " / ".join(f"{distance:.3f}" for distance in (*distances, floor)),
+        f"{max(number(row, 'weight_difference') for row in ends):.0e}",
     )
 
 
