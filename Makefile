@@ -3,7 +3,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-exports test-sweeps check fmt bench figures theorems clean
+.PHONY: help demo test test-slow test-exports test-sweeps check fmt bench figures docs theorems clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,11 +36,16 @@ fmt: $(INSTALLED) ## Format the code and mend what the linter can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(INSTALLED) ## Run the benchmarks
+bench: $(INSTALLED) ## Install transformers too, and run the benchmarks
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,gpt2]"
 	$(BIN)/python -m benchmarks
 
 figures: $(INSTALLED) ## Measure and draw the figures of the documentation
 	$(BIN)/python -m benchmarks.figures
+
+docs: $(INSTALLED) ## Build the documentation site in build/site
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
+	$(BIN)/mkdocs build --strict --quiet
 
 theorems: $(INSTALLED) ## Try every statement of the theorem book, and write docs/theorems.md
 	$(BIN)/python -m benchmarks.theorem_book

@@ -18,6 +18,7 @@ from benchmarks import (
     accuracy,
     chain_memory,
     chains,
+    decoder,
     functional,
     linear,
     memory,
@@ -82,6 +83,10 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "training": (
         "Training steps against plain einsum and bmm, batch 3000, n = 30, d = 5, 3 layers, float32",
         training.rows,
+    ),
+    "decoder": (
+        "Training steps of the decoder against transformers' GPT2Model, batch 64, one thread",
+        decoder.rows,
     ),
     "functional": ("Functional descent, 40 layers, 30 examples, 10 queries", functional.rows),
     "schedules": ("What 40 layers leave, constant and Chebyshev steps", functional.schedules),

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, GREEN, INK, ORANGE, Axes, Figure
 from icgd.program.chain import ChainMask
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, GREEN, INK, ORANGE, Axes, Figure
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Names of the rows and columns, and the cells (row, column) that are read, by their kind."""
+    """Names of the rows and columns, and the cells (row, column) that are read, by their kind.
+
+    A name such as F_1^{(2)} is that of the forward block of layer 1 in round 2; the blocks of round
+    0 hold the initial weights.
+    """
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -25,9 +29,11 @@ def measure(depth: int = 3, n_rounds: int = 2) -> Picture:
     mask = ChainMask(depth)
     n_data, matrix = 2 * n_rounds, mask.matrix(n_rounds)
     steps = [step.place for step in mask.walk(1, len(matrix))]
-    rows = tuple(f"{'F' if step.is_forward else 'B'}{step.layer}" for step in steps)
-    data = tuple(f"{name}{number}" for number in range(1, n_rounds + 1) for name in "XY")
-    initial = tuple(f"B{layer}" for layer in range(depth, 0, -1))
+    rows = tuple(
+        f"{'F' if step.is_forward else 'B'}_{step.layer}^{{({step.round + 1})}}" for step in steps
+    )
+    data = tuple(f"{name}^{{({number})}}" for number in range(1, n_rounds + 1) for name in "XY")
+    initial = tuple(f"B_{layer}^{{(0)}}" for layer in range(depth, 0, -1))
     cells = [
         (row, column)
         for row, reads in enumerate(matrix)
@@ -54,14 +60,19 @@ def draw(picture: Picture) -> Figure:
     _name_ticks(panel, picture)
     plotting.legend(figure, [("block before", BLUE), ("same layer", ORANGE), ("data", GREEN)])
     plotting.describe(
-        panel, "Every block of the chain reads two others", "block that is read", "block"
+        panel,
+        "Every block of the chain reads two others",
+        "block that is read: forward (F) or backward (B), layer below, round above; round 0 is the "
+        "prompt",
+        "block that reads",
     )
     return figure
 
 
 def _name_ticks(panel: Axes, picture: Picture) -> None:
     """Blocks by name, the first row on top."""
-    panel.set_xticks(range(len(picture.columns)), picture.columns, fontsize=9, color=INK)
-    panel.set_yticks(range(len(picture.rows)), picture.rows, fontsize=9, color=INK)
+    columns, rows = ([f"${name}$" for name in part] for part in (picture.columns, picture.rows))
+    panel.set_xticks(range(len(columns)), columns, fontsize=11, color=INK)
+    panel.set_yticks(range(len(rows)), rows, fontsize=11, color=INK)
     panel.set_xlim(-0.7, len(picture.columns) - 0.3)
     panel.set_ylim(len(picture.rows) - 0.3, -0.7)

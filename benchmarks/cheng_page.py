@@ -42,9 +42,9 @@ def main() -> None:
     print(f"Written to {PAGE.relative_to(ROOT)}")
 
 
-def with_tables(page: str) -> str:
+def with_tables(page: str, figures: Mapping[str, str] = FIGURES) -> str:
     """The page with the tables of all figures that have results."""
-    for heading, figure in FIGURES.items():
+    for heading, figure in figures.items():
         results = ROOT / "results" / figure / "laptop.json"
         before, found, after = page.partition(f"\n{heading}")
         if found and results.exists():

@@ -14,6 +14,8 @@ import torch
 
 from icgd.approximation.lattice import nearest_point
 from icgd.compiled import Compiled
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, ORANGE, RED, Axes, Figure
 from icgd.pipeline import compile
 from icgd.problems.catalog import function_named
 from icgd.problems.domain import Domain
@@ -24,8 +26,6 @@ from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
 from icgd.program.functions import Function, LatticeFunction
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, FAINT, ORANGE, RED, Axes, Figure
 
 PROBLEM = Problem(
     MLP((3, 4, 4, 2), "tanh"), "squared", GradientStep(0.3, box=1.0), Domain(x=2.0, y=2.0)
@@ -44,11 +44,20 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Curve:
-    """Largest error of a weight after the last step, for every size."""
+    """Largest error of a weight after the last step, for every size.
+
+    The lattices of the first `n_flat` sizes end where tanh is flat; the others cover the domain.
+    """
 
     name: str
     sizes: tuple[int, ...]
     errors: tuple[float, ...]
+    n_flat: int = 0
+
+    def parts(self) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+        """Sizes and errors of those that end early, then of the others; a curve joins neither."""
+        cuts = (slice(0, self.n_flat), slice(self.n_flat, None))
+        return [(self.sizes[cut], self.errors[cut]) for cut in cuts if self.sizes[cut]]
 
 
 @dataclass(frozen=True)
@@ -69,9 +78,10 @@ def measure(sizes: Sizes = Sizes()) -> Result:  # noqa: B008 - a constant
     def curve(
         name: str, tried: Sequence[int], build: Callable[[int], Compiled], backend: str
     ) -> Curve:
-        finals = [build(size).run_task(task, backend=backend).parameters[-1] for size in tried]
+        runs = [build(size) for size in tried]
+        finals = [run.run_task(task, backend=backend).parameters[-1] for run in runs]
         errors = tuple(float((final - real[-1]).abs().max()) for final in finals)
-        return Curve(name, tuple(tried), errors)
+        return Curve(name, tuple(tried), errors, sum(map(_ends_early, runs)))
 
     return Result(
         lattice=curve("softmax-stack, registers", sizes.lattice, _softmax_stack, "dense"),
@@ -79,6 +89,11 @@ def measure(sizes: Sizes = Sizes()) -> Result:  # noqa: B008 - a constant
         pieces=curve("relu-stack, pieces", sizes.pieces, _relu_stack, "fused"),
         moved=float((real[-1] - real[0]).abs().max()),
     )
+
+
+def _ends_early(compiled: Compiled) -> bool:
+    """Whether the look-ups of activations end where these are flat, short of the domain."""
+    return any(function.saturates for function in compiled.stack.lattice_functions)
 
 
 def _task() -> Task:
@@ -117,7 +132,8 @@ def draw(result: Result) -> Figure:
     panel.set_yscale("log")
     curves = ((result.lattice, BLUE), (result.nearest, RED), (result.pieces, ORANGE))
     for curve, colour in curves:
-        panel.plot(curve.sizes, curve.errors, "o-", color=colour, markersize=4, linewidth=1.6)
+        for sizes, errors in curve.parts():
+            panel.plot(sizes, errors, "o-", color=colour, markersize=4, linewidth=1.6)
     _rate(panel, result.pieces, -2.0, "pieces$^{-2}$")
     _rate(panel, result.pieces, -0.5, "pieces$^{-1/2}$ (wu)")
     _rate(panel, result.nearest, -1.0, "1 / registers (cot)")
@@ -126,9 +142,10 @@ def draw(result: Result) -> Figure:
     left_of_end = (0.5 * pieces.sizes[-1], pieces.errors[-1])
     plotting.note(panel, pieces.name, left_of_end, ORANGE, ha="right")
     plotting.note(panel, lattice.name, (1.12 * lattice.sizes[-1], lattice.errors[-1]), BLUE)
+    _explain_jump(panel, lattice)
     panel.set_ylim(top=8 * nearest.errors[0])
     panel.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
-    panel.set_xlim(right=3 * result.pieces.sizes[-1])
+    panel.set_xlim(left=0.6 * pieces.sizes[0], right=6 * pieces.sizes[-1])
     plotting.describe(
         panel,
         "With a softmax lattice the error falls exponentially",
@@ -136,6 +153,16 @@ def draw(result: Result) -> Figure:
         "largest error of a weight after 5 steps",
     )
     return figure
+
+
+def _explain_jump(panel: Axes, lattice: Curve) -> None:
+    """Say beside the two parts of the curve how they differ, if there are two."""
+    if len(lattice.parts()) < 2:
+        return
+    (early, first), (late, second) = lattice.parts()
+    at = (0.9 * early[len(early) // 2], first[len(early) // 2] / 2)
+    plotting.tag(panel, "the lattice ends\nwhere tanh is flat", at, ha="right")
+    plotting.tag(panel, "it covers\nthe domain", (1.12 * late[1], 2 * second[1]))
 
 
 def _rate(panel: Axes, curve: Curve, power: float, name: str) -> None:

@@ -1,6 +1,7 @@
 """Measure and draw the figures of the documentation: `make figures`.
 
-`python -m benchmarks.figures` draws all of them; names draw those alone.
+`python -m benchmarks.figures` draws all of them; names draw those alone. The name `drawings` stands
+for the transformers of all constructions.
 """
 
 import json
@@ -9,12 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import icgd
-from benchmarks import chain_mask, error_decay, function_learning
+from benchmarks import chain_mask, drawings, error_decay, function_learning
 from icgd.cli.show import plain
-from icgd.reproductions import comparison, plotting
+from icgd.pictures import plotting
+from icgd.reproductions import comparison
 from icgd.weights.atomic import whole_file
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
+
+DRAWINGS = "drawings"
 
 COMPARED = comparison.Settings(  # icgd compare --widths 3,4,4,2 --box 2 --x-bound 2
     icgd.Problem(
@@ -24,13 +28,17 @@ COMPARED = comparison.Settings(  # icgd compare --widths 3,4,4,2 --box 2 --x-bou
         domain=icgd.Domain(x=2.0, y=2.0),
     ),
     n_timings=21,
+    n_seeds=5,
 )
 
 
 def main(names: list[str]) -> None:
-    for name in names or FIGURES:
-        numbers, figure = FIGURES[name]()
-        _write(name, numbers, figure)
+    for name in names or (DRAWINGS, *FIGURES):
+        if name == DRAWINGS:
+            for path in drawings.draw_all(IMAGES):
+                print(f"Written to {path.relative_to(IMAGES.parents[1])}")
+        else:
+            _write(name, *FIGURES[name]())
 
 
 def _chain_mask() -> tuple[object, plotting.Figure]:

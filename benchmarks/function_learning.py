@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.problem import Problem
 from icgd.problems.spectrum import spectrum
 from icgd.problems.updates import FunctionalStep, best_constant_step, chebyshev_steps
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
 
 CONDITION = 100.0
 

@@ -26,6 +26,7 @@ SOURCE = ROOT / "src" / "icgd"
 NOT_MIRRORED = {
     "backends/rules.py": "a list; tests/test_rules.py asks it for every rule",
     "certificates/rules.py": "a list; tests/test_rules.py asks it for every rule",
+    "cli/exit_codes.py": "two constants, whose values the tests of subcommands hold",
     "cli/app.py": "joins the subcommands, each of which is tested in its own file",
     "constructions/base.py": "abstract; the test matrix runs it through every construction",
     "constructions/registry.py": "a list; the test matrix is made from it",
@@ -48,7 +49,7 @@ KIND_QUESTIONS = {
     "backends/prompt.py:read_learnt": "what was learnt of a function is at the tokens",
     "backends/prompt.py:read_predictions": "slot y holds the negative of a function",
     "certificates/linear_bound.py:_descent": "a step on a linear model, or an error",
-    "cli/linear_options.py:sized_by": "--step-from makes sense for linear models only",
+    "cli/fitting.py:_sized": "--step-from makes sense for linear models only",
     "compiled.py:for_depth": "only a chain's block trains networks of every depth",
     "compiled.py:stack": "what only a stack has is refused for a chain, by name",
     "constructions/base.py:trains": "a construction says which kind of target it trains",

@@ -10,6 +10,7 @@ from icgd.errors import (
     DataError,
     DenseSizeError,
     DomainError,
+    FileError,
     LayoutError,
     OverflowedRunError,
     SettingError,
@@ -246,3 +247,22 @@ def test_an_overflow_of_inputs_that_move_blames_the_transforms(backend):
     X = torch.tensor([[1.0, 2.0], [-1.5, 0.5], [2.0, -2.0]], dtype=torch.float64)
     with pytest.raises(OverflowedRunError, match="float64: transforms with entries of up to 7 are"):
         icgd.compile(problem, n_steps=200).run(X, X[:, 0], backend=backend)
+
+
+def test_it_shows_itself_in_a_line():
+    assert repr(COMPILED) == (
+        "Compiled(target: 2-3-1 tanh network; loss: squared; update: gradient steps of 0.1, box 2; "
+        "domain: |x| <= 1, |y| <= 1; construction: relu-stack; steps: 2; "
+        "layers: 19: 8 layers for 1 step, 3 to predict; d_model: 29 in 15 slots)"
+    )
+    assert COMPILED._repr_html_().startswith("<strong>Compiled</strong><table>")
+
+
+def test_it_draws_itself(tmp_path):
+    picture = COMPILED.draw(tmp_path / "a.svg")
+    assert picture.title == "relu-stack trains a 2-3-1 tanh network"
+    assert "units_1 = tanh(weights_1 @ x)" in (tmp_path / "a.svg").read_text()
+    COMPILED.draw(tmp_path / "b.svg")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    with pytest.raises(FileError, match=r"must end in .svg or .png"):
+        COMPILED.draw(tmp_path / "a.gif")

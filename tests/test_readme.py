@@ -1,10 +1,11 @@
-"""What the README shows works as shown."""
+"""What the README and the pages behind it say works, and was measured."""
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
-import icgd_check
 from icgd.cli.show import count_text, error_text, three_digits
 from icgd.reproductions.cost_lines import best_points, crossing
 from icgd.reproductions.reproduction import groups
@@ -12,32 +13,53 @@ from icgd.theorems.papers import PAPERS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = "\n".join(
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("choosing", "proofs", "limits", "training/models")
+)
+"""The pages that hold the numbers which the README leaves out."""
+
 COUNTED = ("layers_per_step", "max_heads", "d_model", "n_registers", "parameters", "flops")
 BOUNDED = ("step_error", "step_bound", "domain_bound", "run_error")
 RESULTS = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
 
 
-def test_the_example_runs_and_its_verdict_holds(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # it writes a certificate
-    examples = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert len(examples) == 1
+def test_the_example_runs_and_its_certificate_says_something(capsys):
+    [example] = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    assert len([line for line in example.splitlines() if line]) <= 11
     names: dict[str, object] = {}
-    exec(examples[0], names)
+    exec(example, names)
     report = names["report"]
-    assert report.verdict.name == "HOLDS_EMPTY", "after 20 steps (a) is the box"
-    assert float(report.step_errors.max()) < 1e-4
-    printed = capsys.readouterr().out
-    assert "every measured error is within its bounds" in printed
-    assert icgd_check.main(["run.cert.json"]) == 0
-    chosen = names["chosen"].summary()
-    assert f"{chosen.construction} because {chosen.chosen_because}" in printed
-    said = f'for this network {chosen.construction}, "because {chosen.chosen_because}"'
-    assert said in README
+    assert report.verdict.name == "HOLDS"
+    assert float(report.step_bounds.max()) < 1e-9
+    assert "every measured error is within its proved bounds" in capsys.readouterr().out
+    chosen = names["compiled"].summary()
+    assert f'{chosen.construction}, "because {chosen.chosen_because}"' in PAGES
+
+
+def test_it_is_short_and_no_lab_notebook():
+    assert len(README.split()) <= 600
+    prose = re.sub(
+        r"```.*?```|\(https?:.*?\)|^    .*?$|arXiv:[\d.]+", "", README, flags=re.S | re.M
+    )
+    assert len(re.findall(r"\d+", prose)) <= 20
+
+
+def test_the_commands_for_a_table_work_as_shown(tmp_path):
+    lines = re.findall(r"^    icgd (.*)$", README, flags=re.MULTILINE)
+    rows = [f"{a},{a * b % 7},{b},{a - b},{a + 2 * b}" for a in range(5) for b in range(4)]
+    (tmp_path / "cars.csv").write_text("a,b,c,d,price\n" + "\n".join(rows) + "\n")
+    (tmp_path / "new.csv").write_text("a,b,c,d\n1,2,3,-1\n")
+    for line in lines:
+        command = [sys.executable, "-m", "icgd.cli.app", *line.split()]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "predictions.csv").read_text().startswith("a,b,c,d,price\n1")
 
 
 def test_files_that_it_points_to_exist():
     targets = re.findall(r"\]\(([^)]+)\)", README)
-    assert "docs/images/demo.png" in targets
+    assert "docs/images/drawing_relu_stack.png" in targets
     files = [target for target in targets if not target.startswith("https://")]
     missing = [target for target in files if not (ROOT / target).exists()]
     assert missing == []
@@ -56,28 +78,28 @@ def test_its_figures_are_those_of_the_last_benchmark():
         for tasks in (1, 256):
             rows = [r for r in speed if (r["activation"], r["tasks"]) == (activation, tasks)]
             for key in ("ratio", "ratio, all steps kept"):
-                assert ", ".join(f"{row[key]:.2f}" for row in rows) in README
+                assert ", ".join(f"{row[key]:.2f}" for row in rows) in PAGES
     median = RESULTS["bounds"][0]["median bound / measured"]
-    assert f"(b) is {median:.1f} times the measured error in the median" in README
+    assert f"(b) is {median:.1f} times the measured error in the median" in PAGES
     weights = next(row for row in RESULTS["weights"] if row["pieces"] == 128)
-    assert f"within {weights['largest weight error']:.1e} of real gradient descent" in README
+    assert f"within {weights['largest weight error']:.1e} of real gradient descent" in PAGES
     softmax = next(row for row in RESULTS["softmax_weights"] if row["registers"] == 92)
-    assert f"within {softmax['largest weight error']:.1e} of real gradient descent" in README
+    assert f"within {softmax['largest weight error']:.1e} of real gradient descent" in PAGES
     ratios = [row["ratio"] for row in RESULTS["softmax_speed"]]
-    assert f"takes {min(ratios):.2f} to {max(ratios):.2f} times as long" in README
+    assert f"takes {min(ratios):.2f} to {max(ratios):.2f} times as long" in PAGES
     fits = [row["ratio"] for row in RESULTS["fits"]]
-    assert f"{min(fits):.2f} to {max(fits):.2f} times the asymptotic optimum" in README
+    assert f"{min(fits):.2f} to {max(fits):.2f} times the asymptotic optimum" in PAGES
 
 
 def test_its_figures_of_kernels_are_those_of_the_last_benchmark():
     errors = [row[f"{how} error"] for row in RESULTS["functional"] for how in ("dense", "fused")]
-    assert f"to {max(errors):.1e} at every token" in README
+    assert f"to {max(errors):.1e} at every token" in PAGES
     assert max(errors) <= 1e-12
     [times] = [row["times"] for row in RESULTS["schedules"] if row["condition"] == 100]
-    assert f"leave {times:.0f} times less" in README
+    assert f"leave {times:.0f} times less" in PAGES
     assert times >= 300
     fixed = [row["ratio"] for row in RESULTS["training"] if row["A"] == "0"]
-    assert f"takes {min(fixed):.2f} to {max(fixed):.2f} of the time" in README
+    assert f"takes {min(fixed):.2f} to {max(fixed):.2f} of the time" in PAGES
     assert max(fixed) <= 0.5
 
 
@@ -89,16 +111,16 @@ def test_its_figures_of_recursion_are_those_of_the_last_benchmark():
         for row in rows
         if (row["widths"], row["backend"]) == ("2-3-3-1", "dense")
     }
-    assert f"within {errors['sigmoid']:.1e} of real gradient descent" in README
-    assert f"with 200 relus for each function within {errors['relu']:.1e}" in README
+    assert f"within {errors['sigmoid']:.1e} of real gradient descent" in PAGES
+    assert f"with 200 relus for each function within {errors['relu']:.1e}" in PAGES
     assert max(row["largest weight error"] for row in rows if row["units"] == "sigmoid") <= 1e-3
     corner = max(row["clip, at a corner"] for row in rows if row["units"] == "sigmoid")
-    assert f"200 sigmoids err by up to {corner:.1e}" in README
+    assert f"200 sigmoids err by up to {corner:.1e}" in PAGES
     ratios = [row["ratio"] for row in RESULTS["recursion_speed"] if row["limit"]]
-    assert f"takes {min(ratios):.1f} to {max(ratios):.1f} times as long" in README
+    assert f"takes {min(ratios):.1f} to {max(ratios):.1f} times as long" in PAGES
     deep, kinked = (row["ratio"] for row in RESULTS["recursion_speed"] if not row["limit"])
-    assert f"{deep:.0f} times for four layers" in README
-    assert f"{kinked:.0f} times for a relu network" in README
+    assert f"{deep:.0f} times for four layers" in PAGES
+    assert f"{kinked:.0f} times for a relu network" in PAGES
 
 
 def test_the_figures_of_chains_are_those_of_the_last_benchmark():
@@ -130,7 +152,7 @@ def test_what_is_said_of_the_cost_of_a_chain_was_measured():
     stack, chain = (lines["depth", name, "dense"] for name in ("relu-stack", "cot-network"))
     size, _ = crossing(best_points(stack, "FLOPs"), best_points(chain, "FLOPs"))
     construction = (ROOT / "docs" / "constructions" / "cot_network.md").read_text(encoding="utf-8")
-    for text in (page, construction, README):
+    for text in (page, construction, PAGES):
         assert f"N = {size:.0f}" in text
     exponents = [best_points(line, "FLOPs").exponent() for line in (stack, chain)]
     growth = " and ".join(f"N^{exponent:.2f}" for exponent in exponents)
@@ -177,7 +199,7 @@ def test_its_comparison_is_the_last_one_measured():
             *errors,
             three_digits(row["over_descent"]),
         )
-        assert f"| {' | '.join(cells)} |" in README
+        assert f"| {' | '.join(cells)} |" in PAGES
 
 
 def test_no_benchmark_was_over_its_limit():
@@ -210,7 +232,7 @@ def test_the_figures_of_linear_models_are_those_of_the_last_benchmark():
         assert row["relative difference"] <= 1e-6
         assert row["largest dense step error"] <= 1e-11
     largest = max(row["relative difference"] for row in rows)
-    assert f"scikit-learn's coefficients to {largest:.1e}" in README
+    assert f"scikit-learn's coefficients to {largest:.1e}" in PAGES
     ratios = [row["ratio"] for row in RESULTS["linear_speed"]]
     assert f"{min(ratios):.1f} to {max(ratios):.1f} times as much time" in LINEAR
 

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from icgd import pictures
 from icgd.backends.dense import build_block, build_transformer
 from icgd.backends.registry import backend_named
-from icgd.backends.run import OnProgress, Run, RunOptions
+from icgd.backends.run import OnProgress, Origin, Run, RunOptions, with_origin
 from icgd.certificates.abstract_bounds import AbstractBounds
 from icgd.certificates.certificate import Certificate
 from icgd.certificates.enclosures import Arithmetic
@@ -26,7 +27,8 @@ from icgd.certificates.proof import (
 )
 from icgd.certificates.registry import bounds_of
 from icgd.constructions.cot_network import for_depth
-from icgd.errors import OverflowedRunError, SettingError
+from icgd.errors import InterruptedRunError, OverflowedRunError, SettingError
+from icgd.facts import shown
 from icgd.layers.transformer import Transformer
 from icgd.problems.arrays import dtype_named
 from icgd.problems.entry import as_task, checked_task
@@ -53,6 +55,7 @@ CERTIFIED_TOKENS = 1024
 """The default prompt length up to which the rounding terms of a certificate hold."""
 
 
+@shown
 @dataclass(frozen=True)
 class Compiled:
     """A problem and the program that trains it in a transformer's forward pass.
@@ -63,6 +66,9 @@ class Compiled:
     problem: Problem
     program: AbstractProgram
     chosen_because: str | None = field(default=None, compare=False, kw_only=True)
+
+    def facts(self) -> dict[str, str]:
+        return {**self.problem.facts(), **self.program.facts()}
 
     @property
     def stack(self) -> StackProgram:
@@ -138,7 +144,13 @@ class Compiled:
         oracle = self.problem.oracle
         _warn(oracle.doubts(task, self.program.n_steps))
         options = RunOptions(self._slots(trace), history, on_progress, stop_below, oracle.overflow)
-        run = runner.run(self.program, task, options)
+        origin = Origin(self.problem, self.program, task, history)
+        try:
+            run = with_origin(runner.run(self.program, task, options), origin)
+        except InterruptedRunError as interruption:
+            if isinstance(interruption.partial, Run):
+                interruption.partial = with_origin(interruption.partial, origin)
+            raise
         _warn(oracle.afterthoughts(run.parameters[..., -1, :]))
         return run
 
@@ -253,6 +265,15 @@ class Compiled:
         return Compiled(
             *for_depth(self.problem, self.program, count("depth", depth, most=LARGEST_DEPTH))
         )
+
+    def draw(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
+        """The transformer as one picture: its layers, their heads, and what they read and write.
+
+        Columns are the slots of the residual stream, rows are the layers. With a `path` the picture
+        is also written, as SVG or PNG by the ending of the name.
+        """
+        title = f"{self.program.construction} trains a {self.problem.target.in_words()}"
+        return pictures.program_picture.draw(self.program, title, path)
 
     def listing(self) -> str:
         """The program as readable text."""

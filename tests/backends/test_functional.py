@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.backends.functional import FunctionDescent, states
+from icgd.backends.functional import FunctionDescent, recalled, states
 from icgd.backends.run import RunOptions
 from icgd.problems.task import Task
 from tests.cases import KERNEL_CASES
@@ -41,7 +41,8 @@ def test_the_kernel_is_computed_once_unless_the_inputs_move():
         task = icgd.as_task(problem, case.x, case.y, queries=case.queries)
         calls.clear()
         assert len(list(states(program, task))) == 5
-        assert calls == [(10, 3)] * expected
+        queries, examples = (3, 3), (7, 3)
+        assert calls == [queries, examples] * expected
 
 
 def test_large_batches_run_in_groups_with_the_same_result(monkeypatch):
@@ -54,6 +55,28 @@ def test_large_batches_run_in_groups_with_the_same_result(monkeypatch):
     grouped = compiled.run(x, y, on_progress=lambda *call: calls.append(call))
     assert torch.equal(together.parameters, grouped.parameters)
     assert calls[-1] == (9, 9)  # three groups of three steps
+
+
+@pytest.mark.parametrize("case", KERNEL_CASES, ids=lambda case: case.name)
+def test_what_is_learnt_at_examples_does_not_depend_on_queries(case):
+    compiled = icgd.compile(case.problem, n_steps=3)
+    alone = compiled.run(case.x, case.y, trace=["y"]).trace["y"]
+    beside = compiled.run(case.x, case.y, queries=case.queries, trace=["y"]).trace["y"]
+    assert torch.equal(beside[:, : len(case.x)], alone)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in KERNEL_CASES if not case.problem.update.transforms],
+    ids=lambda case: case.name,
+)
+def test_predictions_are_recalled_bit_for_bit(case):
+    compiled = icgd.compile(case.problem, n_steps=3)
+    residuals = compiled.run(case.x, case.y, trace=["y"]).trace["y"]
+    for queries in (case.queries, case.queries[:1]):
+        whole = compiled.run(case.x, case.y, queries=queries)
+        again = recalled(compiled.stack, compiled.task(case.x, case.y, queries=queries), residuals)
+        assert torch.equal(again, whole.predictions)
 
 
 def test_an_interrupted_function_leaves_its_whole_steps():

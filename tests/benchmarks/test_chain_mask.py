@@ -1,18 +1,31 @@
+import re
+
 from benchmarks.chain_mask import draw, measure
-from icgd.reproductions.plotting import png
+from icgd.pictures.plotting import png
 
 
 def test_cells_are_named_by_what_they_read():
     picture = measure(depth=2, n_rounds=1)
-    assert picture.rows == ("F1", "F2", "B2", "B1")
-    assert picture.columns == ("X1", "Y1", "B2", "B1", "F1", "F2", "B2", "B1")
+    assert picture.rows == ("F_1^{(1)}", "F_2^{(1)}", "B_2^{(1)}", "B_1^{(1)}")
+    assert picture.columns[:4] == ("X^{(1)}", "Y^{(1)}", "B_2^{(0)}", "B_1^{(0)}")
+    assert picture.columns[4:] == picture.rows
 
     def pairs(cells):
-        return [(picture.rows[row], picture.columns[column]) for row, column in cells]
+        names = [(picture.rows[row], picture.columns[column]) for row, column in cells]
+        return [tuple(re.sub("[_^{}()]", "", name) for name in pair) for pair in names]
 
-    assert pairs(picture.near) == [("F1", "B1"), ("F2", "F1"), ("B2", "F2"), ("B1", "B2")]
-    assert pairs(picture.far) == [("F2", "B2"), ("B1", "F1")]
-    assert pairs(picture.data) == [("F1", "X1"), ("B2", "Y1")]
+    assert pairs(picture.near) == [
+        ("F11", "B10"), ("F21", "F11"), ("B21", "F21"), ("B11", "B21")
+    ]  # fmt: skip
+    assert pairs(picture.far) == [("F21", "B20"), ("B11", "F11")]
+    assert pairs(picture.data) == [("F11", "X1"), ("B21", "Y1")]
+
+
+def test_no_name_of_a_tick_stands_twice():
+    picture = measure(depth=3, n_rounds=2)
+    assert len(set(picture.columns)) == len(picture.columns) == 4 + 3 + 12
+    names = [tick.get_text() for tick in draw(picture).axes[0].get_xticklabels()]
+    assert names == [f"${name}$" for name in picture.columns]
 
 
 def test_it_can_be_drawn():

@@ -1,7 +1,7 @@
 from functools import cache
 
 from benchmarks.error_decay import Result, Sizes, draw, measure
-from icgd.reproductions.plotting import png
+from icgd.pictures.plotting import png
 
 
 @cache
@@ -33,3 +33,19 @@ def test_training_moves_the_weights_much_more():
 
 def test_it_can_be_drawn():
     assert png(draw(result())).startswith(b"\x89PNG")
+
+
+def test_the_jump_of_the_lattice_is_cut_and_explained():
+    curve = result().lattice
+    assert curve.n_flat == 1  # 32 registers reach no further than where tanh is flat
+    assert curve.parts() == [((32,), curve.errors[:1]), ((64, 88), curve.errors[1:])]
+    panel = draw(result()).axes[0]
+    assert [line.get_xdata().tolist() for line in panel.lines[:2]] == [[32], [64, 88]]
+    assert "the lattice ends\nwhere tanh is flat" in [text.get_text() for text in panel.texts]
+
+
+def test_no_text_touches_the_edge():
+    figure = draw(result())
+    png(figure)
+    for text in figure.axes[0].texts:
+        assert text.get_window_extent().x1 < 0.99 * figure.bbox.width, text

@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.function_learning import Sizes, draw, measure
-from icgd.reproductions import plotting
+from icgd.pictures import plotting
 
 QUICK = Sizes(n_queries=9, n_layers=150, most_layers=6, n_eigenvalues=5)
 

@@ -141,3 +141,25 @@ def test_an_infinite_bound_of_a_prediction_says_nothing():
 
 def test_verdicts_are_sentences():
     assert Verdict.HOLDS.value == "every measured error is within its proved bounds"
+
+
+def test_they_show_themselves_in_a_line():
+    found = report()
+    assert repr(found.certificate) == (
+        "Certificate(error of a step: at most 4; error of the run: at most 8; "
+        "holds for: dense runs in float64, 3 tokens or fewer)"
+    )
+    assert repr(replace(found.certificate, widest=8.0, condition="x > 0")) == (
+        "Certificate(error of a step: at most 4; error of the run: at most 8, which says nothing; "
+        "holds for: dense runs in float64, 3 tokens or fewer; if: x > 0)"
+    )
+    assert repr(found) == (
+        "Report(verdict: every measured error is within its proved bounds; steps: 2; "
+        "error of a step: 1, the bound of the run is 2; "
+        "distance from real descent: 2, the bound of the run is 3)"
+    )
+    silent = replace(found, certificate=replace(found.certificate, widest=1.5))
+    assert "error of a step: 1, the bound of the run says nothing" in repr(silent)
+    parts = ("step_errors", "step_bounds", "trajectory_errors", "trajectory_bounds")
+    nothing = {name: torch.zeros(0) for name in parts}
+    assert "error of a step: no step was taken" in repr(replace(found, **nothing))

@@ -247,3 +247,14 @@ def test_a_verdict_is_given_only_where_it_is_certain(distance, slack, outcome):
     other = replace(found, distance=distance, distance_slack=slack, **bounds)
     assert other.distance_verdict is other.verdict is outcome
     assert other.holds is (outcome is Outcome.KEPT)
+
+
+def test_it_shows_itself_in_a_line():
+    x, y, _ = data()
+    found = icgd.guarantee(compiled_of(sized(MODELS["3.2"]), 3), x, y)
+    nearest = found.contraction_bound
+    assert repr(found) == (
+        f"Guarantee(verdict: Every promise is kept.; steps: 3 of {found.step_size:.4g}; "
+        f"distance from the minimiser: {found.distance:.4g}, at most {nearest:.4g}; "
+        f"excess: {found.excess:.4g}, at most {found.excess_bound:.4g})"
+    )

@@ -70,3 +70,12 @@ def test_what_cannot_be_certified_is_refused_before_the_run(monkeypatch):
     monkeypatch.setattr(icgd.Compiled, "run_task", lambda *parts, **options: pytest.fail("it ran"))
     with pytest.raises(MissingExtraError, match=r"icgd\[proofs\]"):
         compiled.certify(case.x, case.y)
+
+
+def test_a_proof_shows_itself_in_a_line():
+    case = make_case(icgd.MLP((2, 3, 1), "tanh"), "squared")
+    proof = icgd.compile(case.problem, "relu-stack", n_steps=2).certify(case.x, case.y, seed=3)
+    assert repr(proof) == (
+        f"Proof(claim: {proof.claim}; steps: 2; "
+        f"distance in the end: at most {proof.distances[-1]:.4g}; bits: {proof.bits})"
+    )

@@ -11,6 +11,12 @@ PROBLEM = icgd.Problem(
     domain=icgd.Domain(x=4.0, y=2.0),
 )
 
+
+def network_of(*widths: int) -> icgd.Problem:
+    """A network of these widths with the squared loss."""
+    return icgd.Problem(icgd.MLP(widths), "squared", PROBLEM.update, PROBLEM.domain)
+
+
 TRAIN = """\
 a,b,c,d,price
 0.5,-1,2,0,1

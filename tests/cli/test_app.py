@@ -1,18 +1,51 @@
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
+
+import pytest
 
 import icgd
+from icgd.cli.app import COMMANDS
 
 
 def test_version(command):
     assert command("--version").stdout == f"icgd {icgd.__version__}\n"
 
 
-def test_help_lists_every_subcommand(command):
+def test_help_lists_every_subcommand_with_its_own_first_sentence(command):
     help_text = command("--help").stdout
-    for name in ("demo", "compile", "run", "verify", "size", "reproduce"):
+    for name, sentence in COMMANDS.items():
         assert f" {name} " in help_text
+        function = getattr(import_module(f"icgd.cli.{name}"), name)
+        assert function.__doc__.splitlines()[0] == sentence
+
+
+def test_every_file_of_a_subcommand_is_listed():
+    """A file with a function of its own name is a subcommand, if that takes options of a shell."""
+    files = Path(import_module("icgd.cli").__file__).parent.glob("*.py")
+    texts = {path.stem: path.read_text() for path in files}
+    found = {name for name, text in texts.items() if text.startswith(f'"""`icgd {name}`')}
+    assert found == set(COMMANDS)
+
+
+def test_alone_it_says_what_to_do_first(command):
+    outcome = command()
+    assert outcome.code == 0
+    assert "icgd demo" in outcome.stdout
+    assert "--bounds-from data.csv" in outcome.stdout
+
+
+@pytest.mark.parametrize("option", ["--version", "--help", ""])
+def test_what_needs_no_torch_imports_none(option):
+    code = (
+        "import sys; from icgd.cli.app import main\n"
+        f"sys.argv = ['icgd', *{[option] if option else []}]\n"
+        "try: main()\n"
+        "except SystemExit: print({'torch', 'numpy', 'polars'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.endswith("set()\n")
 
 
 def test_wrong_usage_is_refused_with_code_2(command):

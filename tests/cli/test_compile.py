@@ -205,7 +205,7 @@ def test_dense_weights_that_do_not_fit_are_refused(command, tmp_path, monkeypatc
 
 def test_a_missing_folder_is_refused(command, tmp_path):
     message = command(*SMALL[:-1], "missing/run.safetensors").refusal()
-    assert message == "Cannot write missing/run.safetensors: No such file or directory."
+    assert message == "Cannot write missing/run.safetensors: there is no folder missing."
     assert listing(tmp_path) == []
 
 
@@ -245,3 +245,16 @@ def test_the_arithmetic_and_the_width_of_kinks_are_settings(command):
     settings = {"dtype": "float32", "kink_width": 0.0625}
     expected = icgd.compile(loaded.problem, n_steps=2, **settings)
     assert loaded == expected
+
+
+def test_a_folder_that_is_not_there_is_refused_before_anything_is_compiled(command, monkeypatch):
+    monkeypatch.setattr(import_module("icgd.cli.problem_options"), "compile", None)
+    refusal = command("compile", "--widths", "4,1", "-o", "missing/run.safetensors").refusal()
+    assert refusal == "Cannot write missing/run.safetensors: there is no folder missing."
+    assert "folder" in command("compile", "--widths", "4,1", "-o", ".").refusal()
+
+
+def test_a_loss_that_no_construction_takes_is_not_offered(command):
+    text = command("compile", "--help").stdout
+    assert "squared" in text
+    assert "cross_entropy" not in text

@@ -4,7 +4,6 @@ from importlib import import_module
 import pytest
 
 import icgd
-from icgd.reproductions import plotting
 from icgd.reproductions.demo import QUICK, numbers
 from tests.cli.files import listing
 
@@ -43,14 +42,6 @@ def test_the_example_of_the_help_with_json_holds_the_librarys_numbers(demo, comm
     assert data["report"]["verdict"] == "HOLDS_EMPTY"
     assert data["report"]["step_errors"] == expected.report.step_errors.tolist()
     assert data["summary"]["dense_bytes"] == 8 * expected.summary.parameters
-
-
-def test_without_matplotlib_it_says_how_to_get_it(demo, tmp_path, monkeypatch):
-    monkeypatch.setattr(plotting, "Figure", None)
-    assert demo().refusal() == (
-        "Drawing the figure needs matplotlib. Install it with: pip install 'icgd[plots]'"
-    )
-    assert listing(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_is_refused(demo, tmp_path):

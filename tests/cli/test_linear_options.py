@@ -2,13 +2,11 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import icgd
-from icgd.cli.linear_options import LinearOptions, sized_by
+from icgd.cli.linear_options import LinearOptions
 from icgd.cli.problem_options import problem_from
-from icgd.errors import DataError, DomainError, SettingError
 from tests.cli.files import PROBLEM, listing
 
 LABELLED = "age,sold,size\n1,1,0.5\n-2,0,1\n0.5,0,-1\n2,1,3\n"
@@ -70,36 +68,6 @@ def test_contradictions_are_refused(settings, message):
 def test_options_that_were_not_given_are_no_contradiction():
     LinearOptions().refuse()
     assert problem_from("4,3,1") == PROBLEM
-
-
-def test_the_step_comes_from_the_data(data):
-    problem = problem_from(**LOGISTIC, l2=0.5)
-    sized = sized_by(problem, data, ["sold"])
-    inputs = np.array([[1.0, 0.5], [-2, 1], [0.5, -1], [2, 3]])
-    steepest = np.linalg.eigvalsh(inputs.T @ inputs).max() / 4 / 4 + 0.5
-    assert sized.update.step_size == pytest.approx(1 / steepest, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("settings", "label", "error", "message"),
-    [
-        ({**LOGISTIC, "step_size": 0.1}, "sold", SettingError, "either --step-size or --step-from"),
-        ({"widths": "2,1"}, "sold", SettingError, "--step-from has no effect without --link"),
-        (LOGISTIC, "age", DataError, r"y\[1, 0\] is -2; the logistic link needs labels between 0"),
-        ({**LOGISTIC, "x_bound": 2.5}, "sold", DomainError, r"X\[3, 1\] is 3, outside"),
-        ({"widths": "3,1", "link": "probit"}, "sold", DataError, "3 columns; the model needs 4"),
-    ],
-)
-def test_data_that_do_not_fit_are_refused(data, settings, label, error, message):
-    with pytest.raises(error, match=message):
-        sized_by(problem_from(**settings), data, [label])
-
-
-def test_a_step_size_must_come_from_somewhere():
-    with pytest.raises(SettingError, match="Give --step-size or --step-from; got neither"):
-        sized_by(problem_from(**LOGISTIC), None, None)
-    with pytest.raises(SettingError, match="--label has no effect without --step-from"):
-        sized_by(PROBLEM, None, ["sold"])
 
 
 def test_the_number_of_examples_is_no_option_of_a_linear_model(command, data):

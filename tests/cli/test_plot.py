@@ -1,12 +1,9 @@
 from pathlib import Path
 
-import pytest
-
 from icgd.training.logs import Log, write_json
 
 
 def test_a_log_is_drawn_beside_it_or_where_one_likes(command):
-    pytest.importorskip("matplotlib")
     Path("run").mkdir()
     write_json(
         Log(tuple({"step": float(k), "loss": 1.0 / (k + 1)} for k in range(3))),

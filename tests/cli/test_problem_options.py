@@ -4,6 +4,7 @@ import pytest
 
 from icgd.cli.compare import compare
 from icgd.cli.compile import compile
+from icgd.cli.fitting import fitted_to
 from icgd.cli.problem_options import (
     SETTINGS,
     compiled_from,
@@ -83,7 +84,9 @@ def test_a_command_receives_the_run_and_its_own_options():
     def command(compiled, loud: bool = False) -> None:
         received.append((compiled, loud))
 
-    defaults = {option.name: option.default for option in [*PROBLEM_OPTIONS, *run_options()]}
+    of_table = options_of(fitted_to)[2:]
+    options = [*PROBLEM_OPTIONS, *of_table, *run_options()]
+    defaults = {option.name: option.default for option in options}
     command(**{**defaults, "widths": "4,3,1", "steps": 2, "pieces": 8}, loud=True)
     [(compiled, loud)] = received
     assert loud

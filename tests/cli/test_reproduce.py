@@ -1,22 +1,22 @@
 import json
 from importlib import import_module
 
+from icgd.reproductions.registry import REPRODUCTIONS
 from tests.cli.files import listing
-
-WANG = ("wang-resources", "wang-in-context", "wang-rates")
 
 
 def test_the_list_names_every_figure_and_its_place(command):
     outcome = command("reproduce", "--list", "--json")
     listed = json.loads(outcome.stdout)
-    figures = [*(f"cheng-fig{n}" for n in range(1, 7)), "cheng-losses", "cheng-curvature"]
-    names = [*figures, *WANG, "cot-cost", "cot-fig2", "learnt-constructed"]
-    assert [entry["figure"] for entry in listed] == names
+    assert [entry["figure"] for entry in listed] == list(REPRODUCTIONS)
     assert listed[3]["where"] == "Figure 4, App. D"
     assert listed[1]["paper preset"] == "288 studies, 1,200 core-hours"
-    assert listed[-3]["paper preset"] == "100 studies"
-    assert listed[-2]["paper preset"] == "135 studies, 1,000 core-hours"
-    assert listed[-1]["paper preset"] == "90 studies"
+    assert {entry["figure"]: entry["paper preset"] for entry in listed}["cot-fig2"] == (
+        "135 studies, 1,000 core-hours"
+    )
+    assert listed[-5]["paper preset"] == "100 studies"
+    assert listed[-3]["paper preset"] == "90 studies"
+    assert listed[-1]["paper preset"] == "5 studies"
     table = command("reproduce", "--list").stdout
     assert "cheng-fig6" in table
     assert command("reproduce").stdout == table

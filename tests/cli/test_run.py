@@ -10,6 +10,8 @@ from safetensors.torch import save_file
 
 import icgd
 from icgd.backends.memory import Memory
+from icgd.cli.show import plain
+from icgd.problems.convergence import convergence
 from icgd.problems.oracles import network
 from tests.bare_oracles import on_network as reference
 from tests.cli.files import PROBLEM, TRAIN, compiled_run, listing, write_all
@@ -34,6 +36,8 @@ def risk(parameters: torch.Tensor) -> float:
 def test_json_holds_the_librarys_risks_and_predictions(run):
     data = json.loads(run("--queries", "new.csv", "--seed", "7", "--json").stdout)
     expected = compiled_run().run(X, Y, queries=QUERIES, seed=7)
+    task = compiled_run().task(X, Y, seed=7)
+    found = convergence(PROBLEM.oracle, task, expected.parameters)
     assert data == {
         "steps": 2,
         "ending": "all steps taken",
@@ -42,9 +46,13 @@ def test_json_holds_the_librarys_risks_and_predictions(run):
         "objective_before": None,
         "objective_after": None,
         "coefficients": None,
+        "convergence": plain(found),
         "labels": ["price"],
         "predictions": expected.predictions.tolist(),
+        "measure": None,
+        "score": None,
     }
+    assert 0 < found.left < 1
     assert data["risk_after"] < data["risk_before"]
 
 
@@ -60,9 +68,10 @@ def test_predictions_are_written_with_every_digit(run, tmp_path):
     assert run("--queries", "new.csv", "--out", "prices.csv").code == 0
     with (tmp_path / "prices.csv").open(newline="") as file:
         header, *rows = csv.reader(file)
-    assert header == ["price"]
+    assert header == ["d", "c", "b", "a", "price"]  # the queries as their file has them
     expected = compiled_run().run(X, Y, queries=QUERIES).predictions
-    assert [[float(cell) for cell in row] for row in rows] == expected.tolist()
+    assert [[float(row[4])] for row in rows] == expected.tolist()
+    assert [[float(cell) for cell in row[3::-1]] for row in rows] == QUERIES.tolist()
     assert listing(tmp_path) == ["new.csv", "prices.csv", "run.safetensors", "train.csv"]
 
 
@@ -103,29 +112,39 @@ def test_dense_and_float32_reach_the_library(run):
         (
             "-3,1,-0.5",
             "nan,1,-0.5",
-            "X[1, 2] is nan; every entry must be finite. Drop or fill such rows first.",
+            "train.csv, line 3 has no value in column 'c'. Fill it, or remove the line. `icgd run` "
+            "can do it: --missing drop, mean or median.",
         ),
         (
             "-3,1,-0.5",
             "1e999,1,-0.5",
-            "X[1, 2] is inf; every entry must be finite. Drop or fill such rows first.",
+            "train.csv, line 3, column 'c' is inf; every number must be finite. Correct the cell, "
+            "or remove the line.",
         ),
         (
             "-3,1,-0.5",
             "-5,1,-0.5",
-            "X[1, 2] is -5, outside [-4, 4]. Rescale the data or compile with a larger domain.x.",
+            "train.csv, column 'c' goes to -5, but the transformer was made for 4 at most. Compile "
+            "with --x-bound 5.005 or larger, or with --bounds-from a table that holds such values.",
         ),
         (
             "0.125,0.75",
             "0.125,2.5",
-            "y[2, 0] is 2.5, outside [-2, 2]. Rescale the data or compile with a larger domain.y.",
+            "train.csv, column 'price' goes to 2.5, but the transformer was made for 2 at most. "
+            "Compile with --y-bound 2.502 or larger, or with --bounds-from a table that holds such "
+            "values.",
         ),
-        ("-3,1,-0.5", "-3,1", "train.csv, line 3 has 4 cells; the first line has 5."),
+        (
+            "-3,1,-0.5",
+            "-3,1",
+            "train.csv, line 3 has no value in column 'price'. Fill it, or remove the line. `icgd "
+            "run` can do it: --missing drop, mean or median.",
+        ),
         (
             TRAIN,
             "a,price\n1,2\n",
-            "train.csv has 2 columns; the model needs 5 "
-            "(inputs first, then labels; name label columns with --label).",
+            "train.csv has 1 columns of inputs (a); the model has 4. Name the label columns with "
+            "--target, remove other columns, or compile with --widths that begin with 1.",
         ),
         (TRAIN, "", "Cannot read train.csv: it is empty."),
         (TRAIN, "a,b,c,d,price\n", "Cannot read train.csv: it has a header and no rows."),
@@ -148,10 +167,10 @@ def test_bad_data_are_refused_and_nothing_is_written(run, tmp_path, replaced, by
         (
             ["--label", "a", "--label", "b"],
             "The model has 1 output, but the label columns are a, b. "
-            "Give --label once for each output.",
+            "Give --target once for each output.",
         ),
         (["--queries", "old.csv"], "Cannot read old.csv: No such file or directory."),
-        (["--out", "p.csv"], "--out has no effect without --queries; give both or neither."),
+        (["--out", "p.csv"], "--output has no effect without --queries; give both or neither."),
         (["--seed", "-1"], "seed must be a whole number of at least 0, got -1."),
         (
             ["--backend", "fussed"],
@@ -163,7 +182,7 @@ def test_bad_data_are_refused_and_nothing_is_written(run, tmp_path, replaced, by
         ),
         (
             ["--queries", "new.csv", "--out", "missing/p.csv"],
-            "Cannot write missing/p.csv: No such file or directory.",
+            "Cannot write missing/p.csv: there is no folder missing.",
         ),
     ],
 )
@@ -205,7 +224,7 @@ def test_a_file_that_is_no_compiled_run_is_refused(run, tmp_path):
 def test_the_example_of_the_help_works(run, command, tmp_path):
     assert run().code == 0
     assert command(*command("run", "--help").example()).code == 0
-    assert (tmp_path / "prices.csv").read_text().startswith("price\n")
+    assert (tmp_path / "prices.csv").read_text().startswith("d,c,b,a,price\n")
 
 
 def test_a_kernel_learns_from_a_table_and_warns_of_steps_that_diverge(command, tmp_path):
@@ -265,6 +284,18 @@ def test_the_tables_of_a_linear_model_tell_the_same(ridge):
     assert "with penalties after" in text
 
 
+def test_a_run_that_is_not_done_says_what_would_do(ridge, tmp_path):
+    run, _ = ridge
+    assert "Descent is not done" not in run().stdout
+    loaded = icgd.load(tmp_path / "run.safetensors")
+    icgd.compile(loaded.problem, n_steps=2).save(tmp_path / "run.safetensors", weights=False)
+    text = " ".join(run().stdout.split())
+    found = json.loads(run("--json").stdout)["convergence"]
+    assert found["left"] > found["enough"] == 1e-4
+    assert f"Descent is not done after 2 steps: {found['left']:.2g} of what there is" in text
+    assert f"About {found['more_steps']:.0f} more steps of 0.1 would do." in text
+
+
 def test_an_interrupted_run_prints_what_it_knows(ridge, tmp_path, monkeypatch):
     run, own = ridge
 
@@ -288,9 +319,8 @@ def test_an_interrupted_run_prints_what_it_knows(ridge, tmp_path, monkeypatch):
     assert (data["steps"], data["ending"]) == (3, "interrupted")
     assert list(data["coefficients"].values()) == own.parameters[3].tolist()
     assert "3 of 400: interrupted" in run().stdout
-    assert (tmp_path / "p.csv").read_text().splitlines()[1:] == [
-        repr(value) for [value] in data["predictions"]
-    ]
+    written = (tmp_path / "p.csv").read_text().splitlines()[1:]
+    assert [float(line.split(",")[-1]) for line in written] == [v for [v] in data["predictions"]]
 
 
 def test_a_kernel_cannot_be_told_to_stop(command, tmp_path):
@@ -307,3 +337,93 @@ def test_a_run_in_float32_of_what_was_compiled_for_float64_says_so(run, tmp_path
     assert ran.stderr.startswith("icgd: warning: This softmax-stack was compiled for float64, but")
     assert "Compile with dtype='float32' (--dtype float32)" in ran.stderr
     assert run("--dtype", "float32").stderr == ""
+
+
+IRIS = """\
+long,wide,kind
+1.4,0.2,rose
+4.7,1.4,lily
+1.3,,rose
+4.5,1.5,lily
+"""
+
+
+def trained_on(command, tmp_path, text, *options, compile_options=()):
+    """One compile and one run on a table; new.csv has the same rows."""
+    (tmp_path / "data.csv").write_text(text)
+    (tmp_path / "new.csv").write_text(text.replace(",,", ",0.3,"))
+    made = command(
+        "compile", *compile_options, "--bounds-from", "data.csv", "-o", "run.safetensors", *options
+    )
+    assert made.code == 0, made
+    ran = command("run", "run.safetensors", "data.csv", "--queries", "new.csv", *options, "--json")
+    assert ran.code == 0, ran
+    return json.loads(ran.stdout)
+
+
+def test_text_classes_with_an_output_each(command, tmp_path):
+    network = ("--widths", "2,4,2", "--loss", "logistic", "--steps", "40", "--step-size", "1")
+    fill = ("--missing", "drop", "--standardize")
+    data = trained_on(command, tmp_path, IRIS, *fill, compile_options=network)
+    assert data["labels"] == ["kind", "kind lily", "kind rose"]
+    assert [row[0] for row in data["predictions"]] == ["rose", "lily", "rose", "lily"]
+    assert (data["measure"], data["score"]) == ("accuracy", 1.0)
+
+
+def test_text_classes_with_one_output(command, tmp_path):
+    model = ("--link", "logistic", "--widths", "2,1", "--l2", "0.01", "--steps", "300")
+    fill = ("--missing", "mean", "--standardize")
+    data = trained_on(command, tmp_path, IRIS, *fill, compile_options=model)
+    assert data["labels"] == ["kind", "kind rose"]
+    assert [row[0] for row in data["predictions"]] == ["rose", "lily", "rose", "lily"]
+    assert all((row[1] > 0.5) == (row[0] == "rose") for row in data["predictions"])
+
+
+def test_standard_units_are_those_of_the_table_and_predictions_are_not_in_them(command, tmp_path):
+    """Far and large labels: without standard units nothing would be learnt in few steps."""
+    rows = [(x, 5000.0 + 300.0 * x) for x in (100.0, 101.0, 102.0, 103.0, 104.0)]
+    text = "x;y\n" + "".join(f"{x};{y}\n" for x, y in rows).replace(".", ",")
+    network = ("--widths", "1,8,1", "--steps", "300", "--step-size", "0.5")
+    data = trained_on(command, tmp_path, text, "--standardize", compile_options=network)
+    predictions = [row[0] for row in data["predictions"]]
+    assert np.allclose(predictions, [y for _, y in rows], atol=30)
+    assert data["measure"] == "R²"
+    expected = (
+        1
+        - np.square(np.subtract(predictions, [y for _, y in rows])).sum()
+        / np.square(300.0 * np.array([-2, -1, 0, 1, 2])).sum()
+    )
+    assert data["score"] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (IRIS, (), "data.csv, line 4 has no value in column 'wide'."),
+        (IRIS, ("--missing", "fill"), "--missing must be one of refuse, drop, mean, median, got"),
+        (IRIS.replace("lily", "rose"), ("--missing", "drop"), "has only the class 'rose'"),
+        (IRIS + "1,1,oak\n", ("--missing", "drop"), "has 3 classes (lily, oak, rose), but the mod"),
+        (IRIS, ("--target", "sort"), "Unknown column 'sort' in data.csv; known are long, wide"),
+        ("", (), "Cannot read data.csv: it is empty."),
+        ("0,1,2\n0.5,0.5,1\n", (), "may be a header or an example. Give --header or"),
+        (IRIS, ("--delimiter", "comma", "--decimal", "dot"), "Unknown decimal 'dot'"),
+    ],
+)
+def test_tables_that_cannot_be_used_are_refused_before_compiling(
+    command, tmp_path, text, options, message
+):
+    (tmp_path / "data.csv").write_text(text)
+    made = ("compile", "--widths", "2,2", "--bounds-from", "data.csv", "-o", "run.safetensors")
+    assert message in command(*made, *options).refusal()
+    assert listing(tmp_path) == ["data.csv"]
+
+
+def test_a_query_cannot_be_dropped_and_must_be_of_a_known_class(command, tmp_path):
+    network = ("--widths", "2,2", "--steps", "1")
+    trained_on(command, tmp_path, IRIS, "--missing", "drop", compile_options=network)
+    run = ("run", "run.safetensors", "data.csv", "--missing", "drop", "--queries", "q.csv")
+    (tmp_path / "q.csv").write_text(IRIS)
+    refusal = command(*run).refusal()
+    assert refusal.startswith("q.csv, line 4 has no value in column 'wide', and a query cannot be")
+    (tmp_path / "q.csv").write_text("long,wide,kind\n1,1,Lily\n")
+    assert command(*run).refusal().endswith("known are lily, rose. Did you mean 'lily'?")

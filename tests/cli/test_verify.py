@@ -122,8 +122,8 @@ def test_a_broken_bound_gives_code_1(verify, monkeypatch):
 def test_bad_data_are_refused(verify, tmp_path):
     (tmp_path / "train.csv").write_text("a,b,c,d,price\n1,2,3,4,x\n")
     assert verify().refusal() == (
-        "train.csv, line 2, column 'price': 'x' is not a number. "
-        "Remove the column or encode it as numbers."
+        "train.csv, column 'price' has only the class 'x'; two are needed. Name another column "
+        "with --target."
     )
     assert listing(tmp_path) == FILES
 

@@ -1,4 +1,7 @@
-"""Hostile ends of `icgd reproduce`: whatever stops it, nothing is lost, damaged or left running."""
+"""Hostile ends of `icgd reproduce` and `icgd train`.
+
+Whatever stops them, nothing is lost, damaged or left running.
+"""
 
 import json
 import os
@@ -16,6 +19,7 @@ import pytest
 from icgd.errors import FileError, RunFolderError
 from icgd.reproductions.cheng_matrices import FIGURE_3
 from icgd.reproductions.results import reproduce
+from icgd.training.lock import LOCK
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 FORKING = get_context("fork")  # starts at once
@@ -57,10 +61,10 @@ def command(out: Path, n_workers: int) -> list[str]:
     ]
 
 
-def started(out: Path, n_workers: int) -> subprocess.Popen[str]:
-    """`icgd reproduce` in a session of its own, ready to begin."""
+def started(*arguments: str) -> subprocess.Popen[str]:
+    """`icgd` with these arguments in a session of its own, ready to begin."""
     process = subprocess.Popen(
-        [sys.executable, "-c", WAITING, *command(out, n_workers)],
+        [sys.executable, "-c", WAITING, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -103,9 +107,21 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> bool:
         time.sleep(0.01)
     if number is signal.SIGINT and process.returncode == STOPPED:
         assert "Traceback" not in errors
-        assert "kept in" in errors
-        assert "Give the same command again to go on." in errors
+        assert errors.rstrip().endswith(
+            ("Give the same command again to go on.", "alike to go on.")
+        )
     return process.returncode in (STOPPED, -number)
+
+
+def stop_after(
+    process: subprocess.Popen[str], folder: Path, number: signal.Signals, moment: float
+) -> bool:
+    """Let it begin, and stop it `moment` seconds after its folder is there."""
+    begin(process)
+    while process.poll() is None and not folder.exists():
+        time.sleep(0.001)
+    time.sleep(moment)
+    return stop(process, number)
 
 
 def stop_and_resume(out: Path, n_workers: int, number: signal.Signals, moment: float) -> bool:
@@ -113,12 +129,8 @@ def stop_and_resume(out: Path, n_workers: int, number: signal.Signals, moment: f
 
     Returns whether the run was still at work when it was stopped.
     """
-    process = started(out, n_workers)
-    begin(process)
-    while process.poll() is None and not (out / "cheng-fig3").exists():
-        time.sleep(0.001)
-    time.sleep(moment)
-    was_at_work = stop(process, number)
+    process = started(*command(out, n_workers))
+    was_at_work = stop_after(process, out / "cheng-fig3", number, moment)
     reproduce(FIGURE_3, "smoke", out=out)
     return was_at_work
 
@@ -129,9 +141,9 @@ def test_ctrl_c_ends_two_workers_and_nothing_is_lost(tmp_path, expected):
     assert written(tmp_path) == expected
 
 
-def time_of(out: Path, n_workers: int) -> float:
+def time_of(*arguments: str) -> float:
     """The seconds of a run that nobody stops."""
-    process = started(out, n_workers)
+    process = started(*arguments)
     start = time.monotonic()
     begin(process)
     process.communicate()
@@ -143,13 +155,57 @@ def time_of(out: Path, n_workers: int) -> float:
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_stops_at_random_moments_change_no_number(tmp_path, expected, n_workers):
     chance, hits = random.Random(n_workers), 0
-    longest = time_of(tmp_path / "whole", n_workers)
+    longest = time_of(*command(tmp_path / "whole", n_workers))
     assert written(tmp_path / "whole") == expected
     for trial in range(25):
         number, moment = chance.choice(SIGNALS), chance.uniform(0, longest)
         hits += stop_and_resume(tmp_path / f"{trial}", n_workers, number, moment)
         assert written(tmp_path / f"{trial}") == expected
     assert hits >= 10
+
+
+def training(folder: Path) -> list[str]:
+    """The arguments of a training that saves all the time."""
+    options = {
+        "labels": "exp",
+        "kernels": "exp",
+        "n-steps": 150,
+        "batch-size": 16,
+        "n-validation": 8,
+        "log-every": 2,
+        "checkpoint-every": 1,
+        "folder": folder,
+    }
+    return [
+        "train",
+        *(text for name, value in options.items() for text in (f"--{name}", str(value))),
+    ]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """What a training wrote, without the lock."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != LOCK}
+
+
+def test_a_training_that_is_stopped_ends_with_the_same_bytes(tmp_path):
+    whole, folder = tmp_path / "whole" / "run", tmp_path / "stopped" / "run"
+    assert time_of(*training(whole)) > 0
+    assert stop_after(started(*training(folder)), folder, signal.SIGINT, 0.0)
+    time_of(*training(folder))
+    assert files_of(folder) == files_of(whole)
+
+
+@pytest.mark.slow
+def test_trainings_that_are_stopped_at_random_moments_end_with_the_same_bytes(tmp_path):
+    chance, hits, trials = random.Random(0), 0, 50
+    longest = time_of(*training(tmp_path / "whole" / "run"))
+    for trial in range(trials):
+        folder, moment = tmp_path / f"{trial}" / "run", chance.uniform(0, longest)
+        process, number = started(*training(folder)), chance.choice(SIGNALS)
+        hits += stop_after(process, folder, number, moment)
+        time_of(*training(folder))
+        assert files_of(folder) == files_of(tmp_path / "whole" / "run")
+    assert hits >= trials // 2
 
 
 def reproduce_here(out: Path) -> None:
@@ -205,7 +261,7 @@ def test_of_two_processes_on_one_folder_one_is_refused(tmp_path, expected):
 def test_of_two_commands_on_one_folder_one_is_refused(tmp_path, expected):
     for trial in range(20):
         out = tmp_path / f"{trial}"
-        both = [started(out, 1) for _ in range(2)]
+        both = [started(*command(out, 1)) for _ in range(2)]
         for process in both:
             begin(process)
         errors = {process.pid: process.communicate()[1] for process in both}

@@ -38,8 +38,8 @@ MESSAGES = [
         "Unknown loss 3; known are squared, huber.",
     ),
     (
-        made(MissingExtraError.of, "matplotlib", "plots", "Drawing a figure"),
-        "Drawing a figure needs matplotlib. Install it with: pip install 'icgd[plots]'",
+        made(MissingExtraError.of, "onnx", "onnx", "Exporting a transformer"),
+        "Exporting a transformer needs onnx. Install it with: pip install 'icgd[onnx]'",
     ),
 ]
 

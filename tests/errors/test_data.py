@@ -6,9 +6,33 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(DataError.one_class, "setosa"),
+        "All labels are of one class, 'setosa'; a classifier needs examples of at least two "
+        "classes.",
+    ),
+    (
+        made(DataError.no_weight, 442),
+        "The weight of all 442 examples is zero; at least one sample_weight must be positive.",
+    ),
+    (
+        made(DataError.not_counts, -1.5),
+        "Labels of a poisson model are counts or rates of at least 0, but one is -1.5.",
+    ),
+    (
+        made(DataError.not_counts, 0.0),
+        "Labels of a poisson model are counts or rates of at least 0, but all are 0, which no "
+        "finite intercept fits.",
+    ),
+    (
+        made(DataError.score_too_large, 3, 8.125, 6.5),
+        "The expected count of row 3 (counted from 0) is exp(8.12) times as large or small as the "
+        "mean label, but the heads are made for up to exp(6.5). Leave such rows out, or clip their "
+        "inputs to the range of the context.",
+    ),
+    (
         made(DataError.not_finite_cell, "tasks.csv", 3, "x_2", float("nan")),
-        "tasks.csv, row 3, column 'x_2' is nan; every number must be finite. Fill the cell, or "
-        "remove the task.",
+        "tasks.csv, line 3, column 'x_2' is nan; every number must be finite. Correct the cell, or "
+        "remove the line.",
     ),
     (
         made(DataError.uneven_tasks, "tasks.csv", 1.0, 4, 2.0, 5),
@@ -65,8 +89,13 @@ MESSAGES = [
         "y is empty: its shape is (0, 1). Give at least one row.",
     ),
     (
+        made(DataError.too_large_whole, "y", 2**60, 2**53),
+        "y holds the whole number 1152921504606846976, beyond 9007199254740992, which float64 "
+        "would round. Rescale the data, or convert them to float64 yourself.",
+    ),
+    (
         made(DataError.wrong_dtype, "X", "float16"),
-        "X has dtype float16; float64 or float32 is expected. "
+        "X has dtype float16; float64, float32, integers or bool are expected. "
         "Convert it explicitly to one of them.",
     ),
     (
@@ -84,27 +113,73 @@ MESSAGES = [
         "Remove the column or encode it as numbers.",
     ),
     (
-        made(DataError.text_cell, "data.csv", 7, "age", ""),
-        "data.csv, line 7, column 'age' is empty; a number is expected. "
-        "Fill the cell, or remove the line.",
+        made(DataError.missing_value, "data.csv", 7, ["age"], 1),
+        "data.csv, line 7 has no value in column 'age'. Fill it, or remove the line. `icgd run` "
+        "can do it: --missing drop, mean or median.",
     ),
     (
-        made(DataError.text_cell, "data.csv", 2, "a;b", "1;2"),
-        "data.csv, line 2, column 'a;b': '1;2' is not a number. Put commas between the cells.",
+        made(DataError.missing_value, "data.csv", 7, ["age", "sex"], 1200),
+        "data.csv, line 7 has no value in column 'age' (1,200 are missing, in age, sex). Fill it, "
+        "or remove the line. `icgd run` can do it: --missing drop, mean or median.",
     ),
     (
-        made(DataError.mixed_header, "data.csv", 1, "3", "age"),
-        "data.csv, line 1 holds numbers ('3') and text ('age'), so it is neither a header nor an "
-        "example. Give every column a name that is not a number.",
+        made(DataError.missing_in_query, "new.csv", 3, "age"),
+        "new.csv, line 3 has no value in column 'age', and a query cannot be dropped. Fill it, or "
+        "give --missing mean or median, which are those of the examples.",
     ),
     (
-        made(DataError.ragged_csv, "data.csv", 7, 3, 4),
-        "data.csv, line 7 has 3 cells; the first line has 4.",
+        made(DataError.nothing_there, "data.csv", "age"),
+        "data.csv, column 'age' has no value at all, so nothing can fill it. Remove the column.",
     ),
     (
-        made(DataError.too_few_columns, "data.csv", 3, 5),
-        "data.csv has 3 columns; the model needs 5 "
-        "(inputs first, then labels; name label columns with --label).",
+        made(DataError.no_whole_row, "data.csv"),
+        "Every row of data.csv lacks a value, so --missing drop leaves none. Use --missing mean or "
+        "median, or remove the columns with gaps.",
+    ),
+    (
+        made(DataError.other_type, "data.parquet", "day", "Date"),
+        "data.parquet, column 'day' holds Date; numbers are expected. Remove the column or encode "
+        "it as numbers.",
+    ),
+    (
+        made(DataError.row_numbers, "data.csv"),
+        "The first column of data.csv has no name and only counts the rows. Remove it, or give it "
+        "a name if it is an input.",
+    ),
+    (
+        made(DataError.long_line, "data.csv", ","),
+        "Cannot read data.csv: a line has more cells than the first one, with ',' between cells. "
+        "Mend the line, or give --delimiter.",
+    ),
+    (
+        made(DataError.unclear_header, "data.csv", ["0", "1", "2", "3", "4"]),
+        "The first line of data.csv (0, 1, 2, 3, ...) may be a header or an example. Give --header "
+        "or --no-header (header=True or False in Python).",
+    ),
+    (
+        made(DataError.wrong_inputs, "data.csv", ["a", "b"], 5),
+        "data.csv has 2 columns of inputs (a, b); the model has 5. Name the label columns with "
+        "--target, remove other columns, or compile with --widths that begin with 2.",
+    ),
+    (
+        made(DataError.one_class_in, "data.csv", "kind", "red"),
+        "data.csv, column 'kind' has only the class 'red'; two are needed. Name another column "
+        "with --target.",
+    ),
+    (
+        made(DataError.wrong_classes, "data.csv", "kind", ["blue", "green", "red"], 1),
+        "data.csv, column 'kind' has 3 classes (blue, green, red), but the model has 1 output. "
+        "Compile with --widths that end with 3.",
+    ),
+    (
+        made(DataError.unknown_class, "new.csv", "kind", "blau", ["blue", "red"]),
+        "new.csv, column 'kind' has the class 'blau', which the examples lack; known are blue, "
+        "red. Did you mean 'blue'?",
+    ),
+    (
+        made(DomainError.column_outside, "data.csv", "age", -71.0, 50.0, "--x-bound", ""),
+        "data.csv, column 'age' goes to -71, but the transformer was made for 50 at most. Compile "
+        "with --x-bound 71.07 or larger, or with --bounds-from a table that holds such values.",
     ),
     (made(DataError.unreadable, "data.csv", "no such file"), "Cannot read data.csv: no such file."),
     (
@@ -114,7 +189,7 @@ MESSAGES = [
     (
         made(DataError.wrong_labels, ["a", "b"], 3),
         "The model has 3 outputs, but the label columns are a, b. "
-        "Give --label once for each output.",
+        "Give --target once for each output.",
     ),
     (
         made(DataError.wrong_query_columns, "queries.csv", 4, 3),
@@ -124,6 +199,12 @@ MESSAGES = [
     (
         made(DomainError.outside, "X", [3, 1], 5.5, 4.0, "domain.x"),
         "X[3, 1] is 5.5, outside [-4, 4]. Rescale the data or compile with a larger domain.x.",
+    ),
+    (
+        made(DataError.too_long, 30, 61, 41),
+        "A prompt of 30 examples and a query takes 61 places; the decoder has n_positions=41. Give "
+        "shorter prompts, or make a decoder with n_positions=61, or without positions "
+        "(n_positions=None).",
     ),
     (
         made(DataError.other_number_of_examples, 3, 2),

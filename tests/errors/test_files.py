@@ -6,6 +6,15 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(FileError.no_picture, "run.gif", [".svg", ".png"]),
+        "The name of a picture must end in .svg or .png, but run.gif does not. Rename it.",
+    ),
+    (
+        made(FileError.no_weights, "run.csv", [".safetensors", ".json"]),
+        "Weights are written to a .safetensors or .json file; run.csv has another ending. "
+        "Rename it.",
+    ),
+    (
         made(FileError.unreadable, "train.csv", "No such file or directory"),
         "Cannot read train.csv: No such file or directory.",
     ),

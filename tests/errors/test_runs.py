@@ -6,6 +6,11 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(OverflowedRunError.never_falls, 0.25),
+        "The loss is larger after the run than before it, even with step_size=0.25. Look for "
+        "examples that are far larger than all others, or take fewer steps.",
+    ),
+    (
         made(OverflowedRunError.beyond_grid, "z", 8, "forward 2 of round 2", 5000.5, 4096.0),
         "Row z of block 8 (forward 2 of round 2) reaches 5000.5, but the grid that its heads read "
         "ends at 4096. Use a smaller step size, box or domain.",

@@ -6,6 +6,22 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(SettingError.no_step_layer, "universal"),
+        "In universal the step size is not a factor of one layer and of nothing else, so it cannot "
+        "be learnt. Compile with relu-stack, which is exact for piecewise-linear networks, or with "
+        "softmax-stack.",
+    ),
+    (
+        made(SettingError.no_origin),
+        "This run does not know what it trained, because a backend made it on its own. Make it "
+        "with compiled.run or compiled.run_task.",
+    ),
+    (
+        made(SettingError.not_traced),
+        "The run recorded no slot, so there is no residual stream to draw. Run with trace=True, "
+        "or name the slots, such as trace=['y'].",
+    ),
+    (
         made(SettingError.not_a_chain, "relu-stack"),
         "Only the block of cot-network trains networks of every depth, and this is relu-stack, "
         "whose layers belong to one depth. Compile with cot-network, or compile the deeper "
@@ -170,6 +186,11 @@ MESSAGES = [
         "take what there is.",
     ),
     (
+        made(SettingError.device_not_used, "cuda", "cot-cost"),
+        "device='cuda' would not be used: the studies of cot-cost compute on the processor. Leave "
+        "it out, or use 'auto'.",
+    ),
+    (
         made(SettingError.no_precision, "mps", "float64", "dtype='float32'"),
         "device='mps' does not compute in float64. Use dtype='float32'.",
     ),
@@ -184,9 +205,24 @@ MESSAGES = [
         "train on. Give a smaller share.",
     ),
     (
+        made(SettingError.cannot_grow, "TaskTable"),
+        "A curriculum needs an InContextTask, whose sizes it can change; got TaskTable. Leave the "
+        "curriculum out.",
+    ),
+    (
+        made(SettingError.uneven_heads, 64, 5),
+        "width=64 is no multiple of n_heads=5, and heads share it equally. Give a width that is a "
+        "multiple of the number of heads.",
+    ),
+    (
         made(SettingError.uneven_parts, 4, 3),
         "accumulate=3 does not divide the 4 tasks that a process takes in a step. Give a "
         "batch_size that is a multiple of it for each process.",
+    ),
+    (
+        made(SettingError.no_score_at, 0.0),
+        "A diffusion must begin at a time above 0, got first=0.0: data without noise may have no "
+        "score. Give a small time T_0, such as 0.02.",
     ),
     (
         made(SettingError.no_parts, "cot-cost"),
@@ -311,6 +347,11 @@ MESSAGES = [
         "1e-14 times the largest one, which is 1: no step makes the error smaller along its "
         "eigenvector. Add noise, such as icgd.spectrum(machine, X, noise=3.01) and "
         "icgd.FunctionalStep(steps, noise=3.01). Or use another kernel.",
+    ),
+    (
+        made(SettingError.beyond_prompt, 7, 6),
+        "lengths go up to 7 examples, and a test prompt has 6, 1.5 times those of pretraining, for "
+        "which the decoder has positions. Give shorter lengths, or more n_examples.",
     ),
 ]
 

@@ -6,6 +6,7 @@ from icgd.errors.training import (
     DistributionError,
     InterruptedStudiesError,
     InterruptedTrainingError,
+    ModelSizeError,
     OwnCodeError,
     RunFolderError,
     SweepError,
@@ -34,9 +35,29 @@ MESSAGES = [
         "width.",
     ),
     (
+        made(DistributionError.overflows, "Teachers", 2.5e30, 1e18),
+        "Labels of Teachers overflow: the largest is 2.5e+30, and training can square labels up to "
+        "1e+18. Give fewer layers, smaller widths, a mean nearer to 0, or smaller inputs.",
+    ),
+    (
+        made(DistributionError.not_shares, "weights", (0.5, 0.4)),
+        "weights must be shares of at least 0 that add up to 1; got (0.5, 0.4).",
+    ),
+    (
+        made(ModelSizeError.too_large, "A decoder of 9 weights", 3 * 2**40, 2**31, "60% of it"),
+        "A decoder of 9 weights takes about 3,072.0 GiB; 2.0 GiB may be used, 60% of it. Give "
+        "smaller sizes or shorter prompts, or gather the gradient in parts (accumulate).",
+    ),
+    (
         made(DistributionError.descent_overflows, 3, 7, 1.5e21, 50.0, 1.0),
         "The descent of student 3 overflows: a number of its chain is 1.5e+21 in round 7, with "
         "step_size=50 and weight_scale=1. Make one of them smaller.",
+    ),
+    (
+        made(DistributionError.score_overflows, 0.02, (1e200, -0.5)),
+        "The score of the law is not a finite number at t = 0.02, x = (1e+200, -0.5). Its "
+        "components are too far apart or too narrow for float64. Scale the data to variance 1, or "
+        "begin at a later time.",
     ),
     (
         made(OwnCodeError.malformed, "my_data.py"),
@@ -133,6 +154,11 @@ MESSAGES = [
         made(InterruptedTrainingError.after, 3, 9, None),
         "Training was interrupted after 3 of 9 steps. Nothing was saved; with a folder it could go "
         "on later.",
+    ),
+    (
+        made(InterruptedTrainingError.between_steps, "run"),
+        "Training was interrupted while no step was under way. Whatever run holds is whole; train "
+        "again alike to go on.",
     ),
     (
         made(WorkerError.ended, -9),

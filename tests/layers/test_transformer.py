@@ -40,3 +40,11 @@ def test_layers_come_in_the_order_in_which_they_run():
 def test_a_repeated_block_has_its_weights_once():
     transformer = Transformer([Affine(2.0), Affine(3.0)], 5, [Affine(10.0)])
     assert [weight.item() for weight in transformer.parameters()] == [2.0, 3.0, 10.0]
+
+
+def test_it_shows_itself_in_a_line():
+    transformer = Transformer([Affine(2.0), Affine(3.0)], 5, [Affine(10.0)])
+    assert repr(transformer) == (
+        "Transformer(layers: 11: 2 layers repeated 5 times, then 1; weights: 3)"
+    )
+    assert transformer._repr_html_().startswith("<strong>Transformer</strong><table>")

@@ -1,6 +1,7 @@
 """What users may hand over as arrays, and what is said of the rest."""
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -71,12 +72,34 @@ def test_a_masked_array_without_a_masked_entry_is_an_array():
 
 
 @pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
-@pytest.mark.parametrize("dtype", ["int64", "int32", "bool", "float16", "complex128"])
+@pytest.mark.parametrize("dtype", ["float16", "complex128"])
 def test_other_types_of_number_are_refused_by_name(convert, dtype):
     assert refusal(convert(X.astype(dtype))) == (
-        f"X has dtype {dtype}; float64 or float32 is expected. "
+        f"X has dtype {dtype}; float64, float32, integers or bool are expected. "
         "Convert it explicitly to one of them."
     )
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "bool"])
+def test_whole_numbers_and_truth_values_become_float64(convert, dtype):
+    whole = np.array([[0, 1], [1, 1]], dtype)
+    array = checked_array("X", convert(whole))
+    assert array.dtype is torch.float64
+    assert array.tolist() == [[0.0, 1.0], [1.0, 1.0]]
+
+
+def test_a_whole_number_that_would_be_rounded_is_refused():
+    assert checked_array("X", np.array([2**53])).tolist() == [2.0**53]
+    assert refusal(np.array([-(2**53) - 1])).startswith(
+        "X holds the whole number 9007199254740993, beyond 9007199254740992"
+    )
+
+
+def test_data_frames_are_arrays():
+    frame = pl.DataFrame({"a": [1, 2], "b": [0.5, 1.5]})
+    assert checked_array("X", frame).tolist() == [[1.0, 0.5], [2.0, 1.5]]
+    assert refusal(pl.DataFrame({"a": ["x"]})).startswith("X is not a rectangular array of numbers")
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])

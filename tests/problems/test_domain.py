@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from icgd.errors import SettingError
+from icgd.errors import DataError, SettingError
 from icgd.problems.domain import Domain
 
 
@@ -14,6 +14,16 @@ def test_bounds_become_floats():
 
 def test_the_bound_on_scores_may_be_left_out():
     assert Domain(1.0, 2.0).score is None
+
+
+def test_the_domain_of_data_has_room_for_queries():
+    assert Domain.of([[1.0, -2.0]], [4.0]) == Domain(x=2.5, y=5.0)
+    assert Domain.of(np.array([[3, -8]]), np.array([True]), room=1.0) == Domain(x=8.0, y=1.0)
+    assert Domain.of([[0.0]], [0.0]) == Domain(x=1.0, y=1.0)
+    with pytest.raises(SettingError, match="room must be a positive finite number, got 0"):
+        Domain.of([[1.0]], [1.0], room=0.0)
+    with pytest.raises(DataError, match=r"X\[0, 0\] is nan"):
+        Domain.of([[float("nan")]], [1.0])
 
 
 @pytest.mark.parametrize("name", ["x", "y", "score"])

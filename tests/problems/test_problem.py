@@ -5,7 +5,7 @@ import pytest
 
 from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.domain import Domain
-from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.losses import HUBER
 from icgd.problems.mlp import MLP
@@ -135,3 +135,38 @@ def test_only_linear_models_have_a_bound_on_scores(problem):
 def test_the_loss_of_machines_and_linear_models_is_given(problem, only):
     with pytest.raises(SettingError, match=f"^loss of a .* must be one of {only}, got 'huber'"):
         replace(problem, loss="huber")
+
+
+def test_a_problem_shows_itself_in_a_line():
+    assert repr(PROBLEM) == (
+        "Problem(target: 3-4-2 gelu network; loss: huber; update: gradient steps of 0.1, box 3; "
+        "domain: |x| <= 4, |y| <= 2.5)"
+    )
+    assert '<td style="text-align: left">|x| &lt;= 4, |y| &lt;= 2.5</td>' in PROBLEM._repr_html_()
+
+
+def test_targets_and_updates_say_what_they_are():
+    assert MLP((2, 3, 1), "relu", "tanh", biases=True).in_words() == (
+        "2-3-1 relu network with biases, tanh at the output"
+    )
+    deep = MLP((3, *(2,) * 159, 1))
+    assert deep.in_words() == "3-2-2-…-1 tanh network of 160 layers"
+    assert LinearModel(1, "poisson", intercept=True).in_words() == (
+        "linear model of 1 input, poisson link, intercept"
+    )
+    assert KernelMachine(3, "rbf").in_words() == "function of 3 inputs, rbf kernel"
+    assert GradientStep(0.1, 2.0, 4).in_words() == "gradient steps of 0.1, box 2, batches of 4"
+    assert FunctionalStep((0.1, 0.3), noise=0.2, transforms=0.5).in_words() == (
+        "functional steps of 0.1 to 0.3, noise 0.2, inputs are moved"
+    )
+    assert ProximalStep(l1=0.5, box=2.0).in_words() == (
+        "proximal steps of 1 / curvature, l1 0.5, box 2"
+    )
+    assert Domain(2.0, 1.0, score=5.0).in_words() == "|x| <= 2, |y| <= 1, |<w, x>| <= 5"
+
+
+def test_long_schedules_and_matrices_are_not_written_out():
+    head = KernelHead("matern", [[1.0, 0.5]] * 40, weight=2.0, shape=2.5)
+    assert repr(head) == "KernelHead(2 matern[2.5], G 40 x 2)"
+    step = FunctionalStep([0.1 + k / 1000 for k in range(500)], heads=[head] * 500)
+    assert repr(step) == "FunctionalStep(steps of 0.1 to 0.599, each with its own kernel)"

@@ -23,3 +23,11 @@ def test_its_points_are_the_examples_then_the_queries_in_float64():
     points = Task(X, Y, -X[:2], WEIGHTS).points
     assert points.dtype is torch.float64
     assert points.tolist() == [*X.tolist(), *(-X[:2]).tolist()]
+
+
+def test_it_shows_itself_in_a_line():
+    assert repr(Task(X, Y, -X[:2], WEIGHTS)) == (
+        "Task(examples: 5 of 3 inputs, 1 label; queries: 2; initial: 16 numbers; dtype: float32)"
+    )
+    batch = Task(X.expand(4, 5, 3), Y.expand(4, 5, 1), X[:0].expand(4, 0, 3), WEIGHTS.expand(4, 16))
+    assert repr(batch).startswith("Task(tasks: 4; examples: 5 of 3 inputs, 1 label; queries: 0;")

@@ -80,3 +80,12 @@ def test_a_chain_says_what_it_trains_what_can_be_recorded_and_where_its_ramp_is(
     assert chain.has_kinks
     assert chain.ramps("relu'") == ((0.0, chain.kink_width),)
     assert not program_of(problem_of(MLP((2, 3, 1), "identity"))).has_kinks
+
+
+def test_a_chain_shows_itself_in_a_line():
+    program = program_of(problem_of(MLP((3, 4, 2), "relu")), n_steps=2)
+    assert repr(program) == (
+        f"ChainProgram(construction: cot-network; steps: 2; chain: 8 blocks of width "
+        f"{program.rows.width}; layers: 3 that write a block; d_model: {program.layout.width} in "
+        f"{len(program.layout.slots)} slots)"
+    )

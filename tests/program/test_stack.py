@@ -88,3 +88,10 @@ def test_ramps_are_where_a_sum_of_relus_climbs_or_in_the_bands_of_a_sum_of_units
 )
 def test_a_program_has_kinks_if_a_ramp_stands_in_for_a_step(function, expected):
     assert replace(PROGRAM, functions=(function,)).has_kinks is expected
+
+
+def test_it_shows_itself_in_a_line():
+    assert repr(PROGRAM) == (
+        "StackProgram(construction: by hand; steps: 3; "
+        "layers: 7: 2 layers for 1 step, 1 to predict; d_model: 0 in 0 slots)"
+    )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from icgd.reproductions import plotting
+from icgd.pictures import plotting
 from icgd.reproductions.cheng_loss import FIGURE_1, FIGURE_2, FIGURE_4, LOSSES, SMALLEST_LOSS
 from icgd.reproductions.cheng_training import Outcome
 

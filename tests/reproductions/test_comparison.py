@@ -7,7 +7,7 @@ import icgd
 from icgd.backends.memory import Memory
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import UnknownNameError, UnsupportedProblemError
-from icgd.reproductions import plotting
+from icgd.pictures import plotting
 from icgd.reproductions.comparison import SIZES, Comparison, Settings, compare, draw
 from tests.cases import TINY
 
@@ -133,3 +133,22 @@ def test_the_picture_says_that_a_fused_run_builds_no_weights():
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert texts == ["no weights are built"] * 4
     assert figure.axes[0].get_yticklabels()[0].get_text() == "cot-network, fused"
+
+
+def test_errors_of_several_sets_of_data_and_times_of_all_rounds_are_kept():
+    problem = NARROW
+    found = compare(quick(problem, n_seeds=3, n_timings=3, backend="fused"))
+    alone = [compare(quick(problem, seed=seed, backend="fused")) for seed in range(3)]
+    for place, row in enumerate(found.rows):
+        assert row.step_errors == tuple(one.rows[place].step_error for one in alone)
+        assert row.step_error == max(row.step_errors) <= row.step_bound
+        assert 0 < row.over_descent_range[0] <= row.over_descent_range[1]
+
+
+def test_the_picture_shows_the_spread():
+    found = compare(quick(NARROW, n_seeds=2, n_timings=2, backend="fused"))
+    _, errors, times = draw(found).axes
+    last = found.rows[-1]
+    assert errors.lines[0].get_xdata().tolist() == [max(e, 1e-17) for e in last.step_errors]
+    assert tuple(times.lines[1].get_xdata()) == last.over_descent_range
+    assert errors.get_xlabel() == "dots: 2 sets of data\nbar: proved, bound (b)"

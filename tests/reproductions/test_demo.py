@@ -3,8 +3,6 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-import icgd
-from icgd.reproductions import demo, plotting
 from icgd.reproductions.demo import QUICK, Result, Settings, numbers, picture
 
 
@@ -108,9 +106,3 @@ def test_every_text_of_the_picture_stays_inside_it(result):
             assert box.y0 >= 0, text
             assert box.x1 <= width, text
             assert box.y1 <= height, text
-
-
-def test_the_picture_needs_matplotlib(result, monkeypatch):
-    monkeypatch.setattr(plotting, "Figure", None)
-    with pytest.raises(icgd.errors.MissingExtraError, match="needs matplotlib"):
-        demo.picture(result)

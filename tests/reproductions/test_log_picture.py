@@ -3,10 +3,9 @@ from math import nan
 import pytest
 
 from icgd.errors import DataError
+from icgd.pictures import plotting
 from icgd.reproductions.log_picture import log_picture
 from icgd.training.logs import Log
-
-pytest.importorskip("matplotlib")
 
 
 def log_of(**columns: list[float]) -> Log:
@@ -33,6 +32,15 @@ def test_losses_share_a_panel_and_every_other_column_has_its_own():
 
 def test_a_loss_that_is_not_positive_has_a_plain_axis():
     assert log_picture(log_of(loss=[1.0, -1.0]), "run").axes[0].get_yscale() == "linear"
+
+
+@pytest.mark.parametrize("losses", [(1e308, 1.7e308), (1e308, -1e308), (1e-320, 1e308)])
+def test_numbers_near_the_largest_float_are_drawn(losses):
+    rows = tuple({"step": float(step), "loss": loss} for step, loss in enumerate(losses))
+    picture = log_picture(Log(rows), "run")
+    assert plotting.png(picture)
+    heights = picture.axes[0].lines[0].get_ydata()
+    assert list(heights) == [max(-1e150, min(1e150, loss)) for loss in losses]
 
 
 def test_a_log_of_one_row_has_no_curve():

@@ -4,13 +4,22 @@ from icgd.errors import UnknownNameError
 from icgd.reproductions.registry import REPRODUCTIONS, reproduction_named
 
 CHENG = [f"cheng-fig{number}" for number in range(1, 7)]
+WU = [
+    *(f"wu-fig{number}" for number in range(1, 6)),
+    "wu-flops",
+    "wu-mechanism",
+    "wu-choices",
+    "wu-score",
+]
 WANG = ["wang-resources", "wang-in-context", "wang-rates"]
+
+COT = ["cot-cost", "cot-fig2"]
 
 
 def test_every_figure_of_the_papers_is_there():
     controls = ["cheng-losses", "cheng-curvature"]
-    own = ["cot-cost", "cot-fig2", "learnt-constructed"]
-    assert list(REPRODUCTIONS) == [*CHENG, *controls, *WANG, *own]
+    own = ["learnt-constructed", "meta-gradients", "meta-learning"]
+    assert list(REPRODUCTIONS) == [*CHENG, *controls, *WANG, *WU, *COT, *own]
     for name, reproduction in REPRODUCTIONS.items():
         assert reproduction_named(name) is reproduction
     for name in CHENG:
@@ -23,7 +32,8 @@ def test_an_unknown_figure_is_refused_with_a_suggestion():
     assert str(caught.value) == (
         "Unknown figure 'cheng-fig7'; known are cheng-fig1, cheng-fig2, cheng-fig3, cheng-fig4, "
         "cheng-fig5, cheng-fig6, cheng-losses, cheng-curvature, wang-resources, wang-in-context, "
-        "wang-rates, cot-cost, cot-fig2, learnt-constructed. Did you mean 'cheng-fig6'?"
+        f"wang-rates, {', '.join([*WU, *COT])}, learnt-constructed, meta-gradients, "
+        "meta-learning. Did you mean 'cheng-fig6'?"
     )
 
 

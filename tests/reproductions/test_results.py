@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from icgd.errors import (
     CheckpointError,
@@ -18,7 +19,9 @@ from icgd.errors import (
     UnknownNameError,
 )
 from icgd.reproductions.cheng_matrices import FIGURE_3
-from icgd.reproductions.results import circumstances, reproduce, stored_rows
+from icgd.reproductions.results import Order, circumstances, reproduce, stored_rows
+from icgd.reproductions.wang_rates import RATES
+from icgd.training.devices import Device
 from icgd.training.lock import locked
 
 RESULTS = import_module("icgd.reproductions.results")
@@ -207,6 +210,16 @@ def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path, options,
     with pytest.raises(problem, match=f"^{message}"):
         reproduce(FIGURE_3, "smoke", out=tmp_path / "out", **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_that_a_figure_would_not_use_is_refused(tmp_path, monkeypatch):
+    there = Device(torch.device("meta"))
+    monkeypatch.setattr(RESULTS, "device_named", lambda name: there)
+    with pytest.raises(SettingError, match=r"^device='cuda' would not be used: .* wang-rates "):
+        reproduce(RATES, "smoke", out=tmp_path / "out", device="cuda")
+    assert list(tmp_path.iterdir()) == []
+    assert Order(RATES, "smoke", tmp_path, device="auto").facts["device"] == "cpu"
+    assert Order(FIGURE_3, "smoke", tmp_path, device="cuda").facts["device"] == "meta"
 
 
 def test_files_that_a_killed_process_had_not_finished_are_removed(tmp_path):

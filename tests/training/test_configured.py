@@ -7,14 +7,18 @@ import torch
 
 from icgd.errors import CheckpointError, IcgdError, SettingError
 from icgd.training.averaged import AveragedTask
+from icgd.training.causal_task import CausalTask, Curriculum
 from icgd.training.config import read_config
 from icgd.training.configured import model_of, task_of, train_config
-from icgd.training.covariates import Ellipsoid
+from icgd.training.covariates import Ellipsoid, ShiftedMixture
+from icgd.training.decoder import Decoder
 from icgd.training.labels import KernelProcess
+from icgd.training.loading import load
 from icgd.training.loop import train
 from icgd.training.models import KernelTransformer
 from icgd.training.settings import Settings
 from icgd.training.tasks import InContextTask
+from icgd.training.teachers import Teachers
 
 SMALL = {"n_steps": 3, "batch_size": 4, "log_every": 1, "n_examples": 3, "input_width": 2}
 
@@ -105,6 +109,17 @@ def test_own_data_models_and_kernels_stand_in_files_beside_the_config():
     assert not Path("third").exists()
 
 
+def test_a_module_beside_the_config_needs_no_py_and_the_run_goes_on_from_its_folder():
+    Path("mine.py").write_text(OWN)
+    Path("run.toml").write_text(
+        'imports = ["mine"]\n[data]\ngenerator = "mine:draw"\n[model]\nkernels = ["own"]\n'
+        "[training]\nn_steps = 2\nbatch_size = 4\n"
+    )
+    first = train_config("run.toml").log
+    assert 'generator = "../mine.py:draw"' in Path("run/config.toml").read_text()
+    assert train_config("run/config.toml").log == first
+
+
 def test_a_table_of_tasks_is_read_beside_the_config():
     rows = [f"{task},{x},{2 * x}" for task in range(20) for x in (task, task + 1, task - 1)]
     Path("tasks.csv").write_text("task,x,y\n" + "\n".join(rows) + "\n")
@@ -148,3 +163,54 @@ def test_the_log_is_plain_json():
     train_config(read_config(None, SMALL))
     rows = json.loads(Path("run/log.json").read_text())
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
+
+
+DECODER = {**SMALL, "kind": "decoder", "n_blocks": 1, "width": 8, "n_heads": 2, "model_seed": 3}
+
+
+def test_a_config_trains_a_decoder_on_teachers_as_python_does():
+    options = {**DECODER, "attention": "relu", "tokens": "interleaved", "n_positions": 7}
+    options |= {"inputs": "shifted-mixture", "weights": "0.7,0.3", "labels": "teachers"}
+    options |= {"teacher_layers": 2, "hidden_width": 4, "teacher_mean": 0.5, "every_token": True}
+    options |= {"curriculum_batches": 2, "first_width": 1}
+    trained = train_config(read_config(None, options))
+    inputs = ShiftedMixture(torch.eye(2, dtype=torch.float64), (0.7, 0.3))
+    labels = Teachers(2, 4, 0.5, whitening=inputs.whitening)
+    task = CausalTask(InContextTask(inputs, labels, 3), Curriculum(1, 3, 2))
+    sizes = {"input_width": 2, "n_blocks": 1, "width": 8, "n_heads": 2, "seed": 3}
+    model = Decoder(**sizes, attention="relu", tokens="interleaved", n_positions=7)
+    log = train(model, task, Settings(3, 4, 0.01, log_every=1))
+    assert trained.log == log
+    assert trained.task.description() == task.description()
+    assert torch.equal(trained.model.qkv, model.qkv)
+    assert torch.equal(load("run").qkv, model.qkv)
+
+
+def test_a_decoder_learns_labels_of_several_entries_and_the_query_alone():
+    trained = train_config(read_config(None, {**DECODER, "output_width": 2}))
+    assert isinstance(trained.task, InContextTask)
+    assert trained.model.output_width == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_blocks": 2}, "n_blocks has no effect without kind='decoder'; give both or neither."),
+        ({"tokens": "interleaved"}, "tokens has no effect without kind='decoder'"),
+        ({"kind": "decoder", "n_layers": 2}, "n_layers has no effect without kind='kernel-trans"),
+        ({"weights": "0.5,0.5"}, "weights has no effect without inputs='shifted-mixture'"),
+        ({"teacher_mean": 0.5}, "teacher_mean has no effect without labels='teachers'"),
+        ({"curriculum_batches": 5}, "curriculum_batches has no effect without every_token=True"),
+        ({"first_width": 1}, "first_width has no effect without curriculum_batches"),
+        ({"average_labels": True, "every_token": True}, "either average_labels or every_token"),
+        ({"kind": "decodr"}, "Unknown kind of model 'decodr'; known are kernel-transformer, decod"),
+        ({"kind": "decoder", "attention": "soft"}, "Did you mean 'softmax'?"),
+        ({"labels": "teacher"}, "Did you mean 'teachers'?"),
+        ({"inputs": "shifted"}, "Did you mean 'shifted-mixture'?"),
+        ({"kind": "decoder", "n_positions": 3}, "3 examples and a query takes 4 places; the deco"),
+    ],
+)
+def test_keys_without_effect_and_unknown_names_are_refused_before_training(options, message):
+    with pytest.raises(IcgdError, match=re.escape(message)):
+        train_config(read_config(None, {**SMALL, **options}))
+    assert not Path("run").exists()

@@ -8,7 +8,13 @@ import torch
 from torch.testing import assert_close
 
 from icgd.errors import DistributionError, SettingError
-from icgd.training.covariates import Ellipsoid, Gaussian, GaussianMixture, random_rotation
+from icgd.training.covariates import (
+    Ellipsoid,
+    Gaussian,
+    GaussianMixture,
+    ShiftedMixture,
+    random_rotation,
+)
 
 N_TASKS = 20_000
 SIGMA = torch.tensor([[2.0, 0.6], [0.6, 0.5]], dtype=torch.float64)
@@ -104,3 +110,41 @@ def test_a_matrix_without_a_law_is_refused(matrix, error, message):
 def test_impossible_counts_are_refused(make, message):
     with pytest.raises(SettingError, match=message):
         make()
+
+
+def test_a_token_of_a_shifted_mixture_has_the_centre_of_its_component():
+    mixture = ShiftedMixture(SIGMA, (0.7, 0.3), (-2.0, 3.0))
+    x = tokens(mixture, 2)
+    mean = torch.full((2,), 0.7 * -2 + 0.3 * 3).double()
+    assert_mean(x[:, 0], mean)
+    assert_mean(products(x[:, 0], x[:, 0]), SIGMA + (0.7 * 4 + 0.3 * 9))
+    assert_mean(products(x[:, 0], x[:, 1]), torch.outer(mean, mean))  # tokens are independent
+
+
+def test_weights_of_a_shifted_mixture_move_the_centres_and_not_the_noise():
+    one, other = (ShiftedMixture.of_width(2, weights) for weights in ((1.0, 0.0), (0.5, 0.5)))
+    gap = tokens(other) - tokens(one)
+    assert torch.minimum(gap.abs(), (gap - 4).abs()).max() < 1e-12
+    assert_mean((gap[:, 0, 0] > 2).double(), 0.5)
+    assert_mean(tokens(one)[:, 0], torch.full((2,), -2.0).double())
+    assert one.description() == {
+        "law": "ShiftedMixture",
+        "covariance": [[1.0, 0.0], [0.0, 1.0]],
+        "weights": [1.0, 0.0],
+        "centres": [-2.0, 2.0],
+    }
+
+
+@pytest.mark.parametrize(
+    ("weights", "centres", "error", "message"),
+    [
+        ((0.5, 0.4), (-2.0, 2.0), DistributionError, "weights must be shares of at least 0 that"),
+        ((1.5, -0.5), (-2.0, 2.0), DistributionError, "add up to 1; got (1.5, -0.5)."),
+        ((), (), DistributionError, "add up to 1; got ()."),
+        ((1.0,), (-2.0, 2.0), SettingError, "centres has 2 entries; expected 1, one for each"),
+        ((1.0, 0.0), (-2.0, np.inf), SettingError, "centres must be a finite number, got inf."),
+    ],
+)
+def test_mixtures_that_nothing_can_be_drawn_from_are_refused(weights, centres, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        ShiftedMixture(SIGMA, weights, centres)

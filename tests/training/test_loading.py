@@ -122,8 +122,8 @@ def test_own_models_are_filled_in_place(tmp_path):
     with pytest.raises(
         CheckpointError,
         match=re.escape(
-            "a model of kind 'Mine', and icgd can build kernel transformer, plain operator, "
-            "product operator only. Make"
+            "a model of kind 'Mine', and icgd can build decoder, kernel transformer, plain "
+            "operator, product operator only. Make"
         ),
     ):
         load(tmp_path)

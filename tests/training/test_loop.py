@@ -397,6 +397,19 @@ def test_the_best_checkpoint_is_that_of_the_smallest_validation_loss(tmp_path):
     assert 0 < best_step(tmp_path) < 12
 
 
+def test_a_best_checkpoint_off_the_schedule_outlives_worse_rows_of_a_longer_run(tmp_path):
+    """The loss is smallest at the end of the short run, where the longer one has no row."""
+    rising = replace(VALIDATED, learning_rate=1.0, final_learning_rate=None)
+    _, every = train_toy(None, replace(rising, n_steps=12))
+    losses = every.column("validation_loss")
+    best = losses.index(min(losses))
+    train_toy(tmp_path, replace(rising, n_steps=best, log_every=best + 1))
+    assert best_step(tmp_path) == best
+    _, log = train_toy(tmp_path, replace(rising, n_steps=best + 1, log_every=best + 1))
+    assert log.column("step") == [0.0, best + 1]
+    assert best_step(tmp_path) == best
+
+
 def test_patience_looks_at_the_validation_loss():
     still = {"learning_rate": 1e-30, "final_learning_rate": None}
     settings = replace(VALIDATED, n_steps=50, patience=4, **still)

@@ -28,7 +28,6 @@ def test_an_own_kernel_on_own_data_needs_one_config_file(blocks, tmp_path):
 def test_an_own_kernel_own_data_and_a_plot_are_at_most_25_lines_of_python(
     blocks, tmp_path, monkeypatch, capsys
 ):
-    pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     code = blocks["python"][1]
     assert sum(bool(line.strip()) for line in code.splitlines()) <= 25

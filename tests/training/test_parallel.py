@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from icgd.errors import SettingError
 from icgd.training.loop import train
 from icgd.training.parallel import Processes, joined
+from tests.training.decoders import trained_decoder
 from tests.training.toy import SETTINGS, ToyModel, ToyTask, files_of, forked, train_toy
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +43,8 @@ def as_one_of_two(rank: int, folder: Path) -> None:
         train_toy(folder / "resumed", on_step=stop_after_five)
     except KeyboardInterrupt:
         train_toy(folder / "resumed")
+    decoder, _ = trained_decoder("relu")
+    save_file(state_of(decoder), folder / f"decoder, rank {rank}")
     dist.barrier()
     dist.destroy_process_group()
 
@@ -81,6 +84,15 @@ def test_both_processes_end_with_the_same_bits(folder, run):
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["weight"], ToyModel().weight)
+
+
+def test_two_processes_train_a_decoder(folder):
+    """The same bits in both, from other batches than one process draws."""
+    first, second = (load_file(folder / f"decoder, rank {rank}") for rank in (0, 1))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    alone = state_of(trained_decoder("relu")[0])
+    assert first.keys() == alone.keys()
+    assert not torch.equal(first["qkv"], alone["qkv"])
 
 
 def test_an_interrupted_run_of_two_goes_on_with_the_same_bits(folder):

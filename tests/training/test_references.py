@@ -16,6 +16,14 @@ def test_a_function_is_found_in_a_file_and_in_a_module(tmp_path):
     assert function_named("math:sqrt", tmp_path)(9) == 3
 
 
+def test_a_name_means_the_file_beside_the_config_first(tmp_path):
+    (tmp_path / "math.py").write_text("def sqrt(x):\n    return -x\n")
+    assert function_named("math:sqrt", tmp_path)(9) == -9
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "mine.py").write_text("def draw():\n    return 8\n")
+    assert function_named("inner.mine:draw", tmp_path)() == 8
+
+
 @pytest.mark.parametrize(
     ("reference", "message"),
     [

@@ -11,6 +11,7 @@ from icgd.errors import (
 )
 from icgd.training import sweeps, workers
 from icgd.training.sweeps import sweep
+from tests.training.decoders import losses_of_decoder
 from tests.training.swept import counted, reciprocal, threads_and_square
 
 FAILURE = "^Configuration 1, 0, failed with ZeroDivisionError: division by zero$"
@@ -34,6 +35,14 @@ def squares(runner: str, n_workers: int) -> list[int]:
 @pytest.mark.parametrize(("runner", "n_workers"), [("auto", 1), ("in-process", 1), ("pool", 1)])
 def test_results_come_in_the_order_of_the_configurations(runner, n_workers):
     assert squares(runner, n_workers) == [9, 1, 4]
+
+
+def test_a_pool_trains_decoders_as_this_process_does(monkeypatch):
+    monkeypatch.setattr(workers, "get_context", lambda _: get_context("fork"))  # starts at once
+    kinds = ["softmax", "relu"]
+    assert sweep(losses_of_decoder, kinds, n_workers=2, runner="pool") == [
+        losses_of_decoder(kind) for kind in kinds
+    ]
 
 
 @pytest.mark.slow

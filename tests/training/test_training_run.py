@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from icgd.training.devices import device_named
+from icgd.training.logs import Log
 from icgd.training.parallel import Processes
 from icgd.training.settings import Settings
 from icgd.training.training_run import TrainingRun
@@ -20,7 +21,7 @@ def test_a_state_put_into_another_run_continues_with_the_same_bits():
     for _ in range(4):
         first.evaluate()
         first.update()
-    second.resume(first.state())
+    second.resume(first.state(), Log())
     for run in (first, second):
         run.evaluate()
         run.update()
@@ -94,7 +95,7 @@ def test_buffers_hold_one_forward_pass_for_each_update_also_if_training_continue
         drawn = ToyTask().sample(8, seed=0, index=step // SETTINGS.resample_every)
         expected = 0.5 * expected + 0.5 * drawn.x[:, -1].float().mean(0)
     torch.testing.assert_close(first.model.mean, expected)
-    second.resume(first.state())
+    second.resume(first.state(), Log())
     second.evaluate()
     for run in (first, second):
         run.update()

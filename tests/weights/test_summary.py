@@ -84,3 +84,12 @@ def test_float32_weights_take_half_the_memory():
     assert dense_bytes(layers, torch.float64.itemsize) == 2 * dense_bytes(
         layers, torch.float32.itemsize
     )
+
+
+def test_a_summary_shows_itself_in_a_line():
+    case = make_case(MLP((3, 2), "identity"), "squared")
+    summary = summarise(build(RELU_STACK, case, n_steps=2), n_tokens=7)
+    assert repr(summary) == (
+        "Summary(construction: relu-stack; layers: 14, 6 a step; d_model: 23; "
+        "heads: 4 in the widest layer, of width 4; weights: 6,848; flops: 1.832e+05 on 7 tokens)"
+    )

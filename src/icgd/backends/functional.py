@@ -6,7 +6,7 @@ Only steps that move the inputs (GD++), or that have a kernel each, need a new k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import cycle, islice
 from typing import NamedTuple, final
@@ -64,20 +64,62 @@ class FunctionDescent(AbstractExecutor[State]):
 
 
 def states(program: StackProgram, task: Task) -> Iterator[State]:
-    """The prompt, and the stream after every step."""
-    state = State(torch.cat([task.x, task.queries], dim=-2), known_labels(task))
-    yield state
+    """The prompt, and the stream after every step.
+
+    Examples and queries have products of their own, so that no bit of what is learnt at the
+    examples depends on the queries.
+    """
+    examples = State(task.x, task.y)
+    queries = State(task.queries, known_labels(task)[..., task.n_examples :, :])
+    yield _joined(examples, queries)
+    kernel_of_examples, kernel_of_queries = Kernel(), Kernel()
+    for step, size in steps_of(program, task):
+        after = _after(step, size, queries, examples, kernel_of_queries)
+        learnt = _after(step, size, examples, examples, kernel_of_examples, step.noise)
+        examples, queries = learnt, after
+        yield _joined(examples, queries)
+
+
+def recalled(program: StackProgram, task: Task, residuals: Iterable[Labels]) -> Predictions:
+    """The predictions of a run on this task, without what it computes at its examples.
+
+    `residuals` holds what was left to learn at the examples before every step: slot `y` of a traced
+    run on the same examples. Not a bit differs from the predictions of a whole run. Steps must not
+    move the inputs.
+    """
+    queries = State(task.queries, known_labels(task)[..., task.n_examples :, :])
+    kernel = Kernel()
+    for (step, size), left in zip(steps_of(program, task), residuals, strict=False):
+        queries = _after(step, size, queries, State(task.x, left), kernel)
+    return -queries.residual
+
+
+def steps_of(program: StackProgram, task: Task) -> Iterator[tuple[DescendFunction, Tensor]]:
+    """The instruction and the step size of every step."""
     parts = [part for layer in program.block for part in layer.instructions]
     steps = [part for part in parts if isinstance(part, DescendFunction)]
     sizes = [task.x.new_tensor(step.step_size) for step in steps]  # a float takes longer
-    known: tuple[KernelTerm, ...] | None = None
-    for step, size in islice(cycle(zip(steps, sizes, strict=True)), program.n_steps):
-        if known is None or step.terms != known:
-            examples = state.points[..., : task.n_examples, :]
-            kernel = sum_of_heads(heads_of(step), state.points, examples)
-        state = _after(step, size, state, kernel)
-        known = None if step.transform is not None else step.terms
-        yield state
+    return islice(cycle(zip(steps, sizes, strict=True)), program.n_steps)
+
+
+def _joined(examples: State, queries: State) -> State:
+    pairs = zip(examples, queries, strict=True)
+    return State(*(torch.cat(pair, dim=-2) for pair in pairs))
+
+
+class Kernel:
+    """The kernel of some tokens and the examples, computed again only if a step has another."""
+
+    def __init__(self) -> None:
+        self._known: tuple[KernelTerm, ...] | None = None
+        self._matrix = torch.empty(0)
+
+    def at(self, step: DescendFunction, tokens: State, examples: State) -> Tensor:
+        """The kernel of this step."""
+        if self._known is None or step.terms != self._known:
+            self._matrix = sum_of_heads(heads_of(step), tokens.points, examples.points)
+        self._known = None if step.transform is not None else step.terms
+        return self._matrix
 
 
 def heads_of(step: DescendFunction) -> tuple[KernelHead, ...]:
@@ -85,15 +127,23 @@ def heads_of(step: DescendFunction) -> tuple[KernelHead, ...]:
     return tuple(KernelHead(**asdict(term)) for term in step.terms)
 
 
-def _after(step: DescendFunction, size: Tensor, state: State, kernel: Tensor) -> State:
-    """The stream after one step, with the kernel of every token and example."""
-    n_examples = kernel.shape[-1]
-    left = state.residual.narrow(-2, 0, n_examples)  # faster than an index
-    update = kernel @ left
-    if step.noise:
-        update[..., :n_examples, :] += step.noise * left
-    points = state.points
+def _after(
+    step: DescendFunction,
+    size: Tensor,
+    tokens: State,
+    examples: State,
+    kernel: Kernel,
+    noise: float = 0.0,
+) -> State:
+    """The stream of some tokens after one step, in which they read the examples."""
+    if not tokens.points.numel():
+        return tokens
+    matrix = kernel.at(step, tokens, examples)
+    update = matrix @ examples.residual
+    if noise:
+        update += noise * examples.residual
+    points = tokens.points
     if step.transform is not None:
-        moved = kernel @ points[..., :n_examples, :]
+        moved = matrix @ examples.points
         points = points + moved @ as_matrix(step.transform, points).mT
-    return State(points, state.residual - update.mul_(size))
+    return State(points, tokens.residual - update.mul_(size))

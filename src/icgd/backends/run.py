@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from icgd.errors import OverflowedRunError
-from icgd.shapes import History, Predictions
+from icgd import pictures
+from icgd.errors import OverflowedRunError, SettingError, UnknownNameError
+from icgd.facts import counted, shown
+from icgd.problems.problem import Problem
+from icgd.problems.task import Task
+from icgd.program.program import AbstractProgram
+from icgd.shapes import History, Parameters, Predictions
 
 OnProgress = Callable[[int, int], None]
 """A function that is called with the number of training steps done and the number in all."""
@@ -37,6 +47,17 @@ PLAIN = RunOptions()
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What a run came from, and whether it kept the weights of every step."""
+
+    problem: Problem
+    program: AbstractProgram
+    task: Task
+    keeps_all: bool
+
+
+@shown
+@dataclass(frozen=True)
 class Run:
     """A transformer's forward pass, read out.
 
@@ -44,10 +65,101 @@ class Run:
     history has the first and the last ones. `predictions` holds the labels that it gives to the
     queries. `trace` holds the traced slots, of shape (layer, token, width): entry 0 is the prompt,
     and entry i is the stream after layer i. A batch of tasks adds an axis in front. `stopped_after`
-    is the step after which a run stopped because its weights moved no more.
+    is the step after which a run stopped because its weights moved no more. `origin` is what it
+    came from; a run that a backend made on its own has none.
     """
 
     parameters: History
     predictions: Predictions
     trace: Mapping[str, Tensor] = field(default_factory=dict)
     stopped_after: int | None = None
+    origin: Origin | None = field(default=None, compare=False)
+
+    def facts(self) -> dict[str, str]:
+        kept, n_weights = self.parameters.shape[-2:]
+        n_queries, width = self.predictions.shape[-2:]
+        found = {"weights": f"{n_weights:,}, kept {kept:,} times"}
+        found["predictions"] = f"{n_queries:,} of {counted(width, 'label')}"
+        found |= {"tasks": f"{len(self.parameters):,}"} if self.parameters.ndim > 2 else {}
+        found |= {"traced": counted(len(self.trace), "slot")} if self.trace else {}
+        stopped = self.stopped_after
+        return found | ({} if stopped is None else {"stopped after": counted(stopped, "step")})
+
+    def _known_origin(self) -> Origin:
+        if self.origin is None:
+            raise SettingError.no_origin()
+        return self.origin
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """What was trained, as named matrices.
+
+        A network has weights_1, bias_1, weights_2, ..., a linear model has coefficients and maybe
+        an intercept, and a function has its values at_examples and at_queries.
+        """
+        origin = self._known_origin()
+        return origin.problem.oracle.by_name(origin.task, self.parameters[..., -1, :])
+
+    @property
+    def loss_in_words(self) -> str:
+        """Which loss the curve shows."""
+        return self._known_origin().problem.oracle.loss_in_words
+
+    @cached_property
+    def loss_curve(self) -> Float[Tensor, "*tasks step"]:
+        """The training loss before the first step and after every step that was kept, in float64.
+
+        It is computed when it is first asked for; `loss_in_words` says which loss it is.
+        """
+        oracle, task = self._known_origin().problem.oracle, self._known_origin().task
+        return torch.stack([oracle.risk(task, weights) for weights in self._kept()], dim=-1)
+
+    @cached_property
+    def objective_curve(self) -> Float[Tensor, "*tasks step"] | None:
+        """The loss with penalties, which descent makes small, or None if there are none."""
+        oracle, task = self._known_origin().problem.oracle, self._known_origin().task
+        found = [oracle.objective(task, weights) for weights in self._kept()]
+        curve = [value for value in found if value is not None]
+        objectives = torch.stack(curve, dim=-1) if curve else self.loss_curve
+        return None if objectives.equal(self.loss_curve) else objectives
+
+    def _kept(self) -> tuple[Parameters, ...]:
+        return self.parameters.double().unbind(-2)
+
+    def plot(
+        self, path: str | os.PathLike[str] | None = None, *, labels: Any = None
+    ) -> pictures.picture.Picture:
+        """The loss over the steps, and the predictions if there are queries.
+
+        With `labels` of the queries the predictions are drawn against them. With a `path` the
+        picture is also written, as SVG or PNG by the ending of the name.
+        """
+        origin = self._known_origin()
+        curves = pictures.run_picture.LossCurves(
+            self.loss_in_words, self.loss_curve, self.objective_curve, origin.keeps_all
+        )
+        guesses = pictures.run_picture.guesses_of(origin.task, self.predictions, labels)
+        return pictures.run_picture.draw(curves, guesses, path)
+
+    def plot_stream(
+        self, slot: str | None = None, path: str | os.PathLike[str] | None = None
+    ) -> pictures.picture.Picture:
+        """The residual stream of a traced run as a heat map: slots by layers, or tokens by layers.
+
+        A square shows the root mean square of a slot over all its coordinates and tokens. If one
+        `slot` is named, a row is a token instead. With a `path` the picture is also written.
+        """
+        if not self.trace:
+            raise SettingError.not_traced()
+        if slot is not None and slot not in self.trace:
+            raise UnknownNameError.of("traced slot", slot, known=list(self.trace))
+        return pictures.stream_picture.draw(self.trace, self._known_origin().program, slot, path)
+
+
+def with_origin(run: Run, origin: Origin) -> Run:
+    """The run, which now knows what it came from; of a batch it may hold the first tasks only."""
+    task = origin.task
+    if task.batch:
+        parts = (task.x, task.y, task.queries, task.initial)
+        task = Task(*(part[: len(run.parameters)] for part in parts))
+    return replace(run, origin=replace(origin, task=task))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import Enum
 from math import inf, nan
 
+import torch
 from torch import Tensor
 
+from icgd import pictures
 from icgd.certificates.near_kinks import NearKinks
 from icgd.certificates.prediction_bounds import at_end
 from icgd.certificates.rigorous import Trajectory
+from icgd.facts import number, shown
 
 
 class Verdict(Enum):
@@ -34,6 +38,7 @@ class Verdict(Enum):
         return self in (Verdict.HOLDS, Verdict.HOLDS_EMPTY, Verdict.HOLDS_ESTIMATED)
 
 
+@shown
 @dataclass(frozen=True)
 class Certificate:
     """What is proved for every task in the domain, before any run.
@@ -60,6 +65,17 @@ class Certificate:
     backend: str = "dense"
     dtype: str = "float64"
 
+    def facts(self) -> dict[str, str]:
+        return {
+            "error of a step": f"at most {self._told(self.domain_step)}",
+            "error of the run": f"at most {self._told(self.domain_trajectory)}",
+            "holds for": f"{self.backend} runs in {self.dtype}, {self.n_tokens:,} tokens or fewer",
+            **({"if": self.condition} if self.condition else {}),
+        }
+
+    def _told(self, bound: float) -> str:
+        return f"{number(bound)}{', which says nothing' * self.says_nothing(bound)}"
+
     def says_nothing(self, bound: float) -> bool:
         """Whether a bound is no smaller than what is known without it."""
         return not bound < self.widest
@@ -79,6 +95,7 @@ class Certificate:
         return Verdict.PROMISED
 
 
+@shown
 @dataclass(frozen=True)
 class Report:
     """Measured errors of a run beside their bounds, with an entry for each task and step.
@@ -105,6 +122,47 @@ class Report:
     rigorous: Trajectory | None = None
     prediction_errors: Tensor | None = None
     prediction_bounds: Tensor | None = None
+
+    def facts(self) -> dict[str, str]:
+        return {
+            "verdict": self.verdict.value,
+            "steps": f"{self.step_errors.shape[-1]:,}",
+            "error of a step": self._largest("step_errors", "step_bounds"),
+            "distance from real descent": self._largest("trajectory_errors", "trajectory_bounds"),
+        }
+
+    def _largest(self, errors: str, bounds: str) -> str:
+        """The largest measured error, and what is proved of it."""
+        if not getattr(self, errors).numel():
+            return "no step was taken"
+        measured, proved = float(getattr(self, errors).max()), self.told[bounds]
+        what = "says nothing" if proved.isnan().any() else f"is {number(float(proved.max()))}"
+        return f"{number(measured)}, the bound of the run {what}"
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
+        """The measured errors beside their bounds over the steps, on logarithmic axes.
+
+        Of a batch of tasks the largest are drawn. Where a bound says nothing, the legend says so.
+        With a `path` the picture is also written, as SVG or PNG by the ending of the name.
+        """
+        panels = {"Error of one step": self._curves("step")}
+        panels["Distance from real descent"] = self._curves("trajectory")
+        return pictures.report_picture.draw(panels, self.verdict.value, path)
+
+    def _curves(self, which: str) -> dict[str, list[float]]:
+        """The measured errors and their bounds by name, with NaN where a bound says nothing."""
+        errors = getattr(self, f"{which}_errors")
+        everywhere = self.certificate.told(getattr(self.certificate, f"domain_{which}"))
+        found = {
+            "measured": errors,
+            "proved for this run (b)": self.told[f"{which}_bounds"],
+            "proved for every run (a)": torch.full_like(errors, everywhere or nan),
+        }
+        if which == "trajectory" and self.paper_trajectory is not None:
+            found["the paper's line (c)"] = self.paper_trajectory
+        if which == "trajectory" and self.rigorous is not None:
+            found["proved by balls"] = self.rigorous.distances
+        return {name: _over_tasks(part) for name, part in found.items()}
 
     @property
     def beyond_paper(self) -> int | None:
@@ -154,3 +212,9 @@ class Report:
             ends = at_end(self.trajectory_bounds).unsqueeze(-1)
             told["prediction_bounds"] = bounds.where((ends < widest) & (bounds < inf), nan)
         return told
+
+
+def _over_tasks(part: Tensor) -> list[float]:
+    """The largest number of all tasks, for each step."""
+    largest: list[float] = part.reshape(-1, part.shape[-1]).amax(0).tolist()
+    return largest

@@ -16,6 +16,7 @@ from math import inf
 
 from icgd.certificates.linear_bound import LinearBounds, norm
 from icgd.errors import DataError
+from icgd.facts import number, shown
 from icgd.problems.curvature import Curvature, Scores, common, curvature, over_ball, spanned
 from icgd.problems.guarantees import InexactDescent
 from icgd.problems.linear_model import LinearModel
@@ -39,6 +40,7 @@ class Outcome(Enum):
     )
 
 
+@shown
 @dataclass(frozen=True)
 class Guarantee:
     """A run of `n_steps` steps: how far it ends from the minimiser, and how far at most.
@@ -65,6 +67,15 @@ class Guarantee:
     excess_slack: float
     excess_rounding: float
     excess_bound: float
+
+    def facts(self) -> dict[str, str]:
+        nearest = min(self.distance_bound, self.contraction_bound)
+        return {
+            "verdict": self.verdict.value,
+            "steps": f"{self.n_steps:,} of {number(self.step_size)}",
+            "distance from the minimiser": f"{number(self.distance)}, at most {number(nearest)}",
+            "excess": f"{number(self.excess)}, at most {number(self.excess_bound)}",
+        }
 
     @property
     def distance_verdict(self) -> Outcome:

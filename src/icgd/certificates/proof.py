@@ -25,6 +25,7 @@ from icgd.certificates.rigorous import (
     rigorous_trajectory,
 )
 from icgd.errors import DataError, FileError, ProofError
+from icgd.facts import number, shown
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.shapes import History
@@ -46,6 +47,7 @@ class Sources:
     data: str | os.PathLike[str] | None = None
 
 
+@shown
 @dataclass(frozen=True)
 class Proof:
     """A certificate as text. After step l no number is further than `distances[l - 1]`."""
@@ -54,6 +56,14 @@ class Proof:
     distances: tuple[float, ...]
     bits: int
     text: str
+
+    def facts(self) -> dict[str, str]:
+        return {
+            "claim": self.claim,
+            "steps": f"{len(self.distances):,}",
+            "distance in the end": f"at most {number(self.distances[-1])}",
+            "bits": str(self.bits),
+        }
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the certificate, whole or not at all."""

@@ -1,56 +1,88 @@
-"""The command `icgd`: joins the subcommands, and turns errors of icgd into one line."""
+"""The command `icgd`: joins the subcommands, and turns errors of icgd into one line.
+
+A subcommand is imported when it is called. So `icgd --help` and `icgd --version` need no torch.
+"""
 
 from __future__ import annotations
 
+import sys
 import warnings
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from icgd import __version__
-from icgd.cli.certify import certify
-from icgd.cli.compare import compare
-from icgd.cli.compile import compile
-from icgd.cli.demo import demo
-from icgd.cli.guarantee import guarantee
-from icgd.cli.options import INTERRUPTED
-from icgd.cli.plot import plot
-from icgd.cli.reproduce import reproduce
-from icgd.cli.resources import resources
-from icgd.cli.run import run
-from icgd.cli.size import size
-from icgd.cli.theorems import theorems
-from icgd.cli.train import train
-from icgd.cli.verify import verify
+from icgd.cli.exit_codes import INTERRUPTED, WRONG_INPUT
 from icgd.errors import IcgdError
 
-WRONG_INPUT = 2
-"""Exit code for input that cannot be used, the same as for a wrong option."""
+COMMANDS = {
+    "demo": "Train a network on real cars in a transformer's forward pass, and check it.",
+    "compile": "Compile a training run into a transformer, and save it.",
+    "run": "Train on a table in one forward pass, and predict.",
+    "verify": "Compare every step with real gradient descent, and with what was proved.",
+    "certify": "Run on a table, and write a certificate that icgd-check accepts without icgd.",
+    "guarantee": "Compare the end of a linear model's descent with Theorems 3.1 to 3.3 of cot.",
+    "draw": "Draw the layers of a transformer, and what each reads and writes in the residual "
+    "stream.",
+    "size": "Print how large the transformer would be, without building it.",
+    "compare": "Run one problem through every construction that accepts it, and compare them.",
+    "theorems": "Try the statements of the papers, and print what was measured beside what is "
+    "allowed.",
+    "resources": "Count the parameter matrices of a transformer that learns a function through a "
+    "network.",
+    "train": "Train a transformer to learn in context, or go on with a training.",
+    "plot": "Draw the losses of a training, and whatever else its log has.",
+    "reproduce": "Train the models of a published figure; write its numbers (JSON, CSV) and its "
+    "picture.",
+}
+"""The subcommands in the order of the help, each with the first sentence of its own."""
+
+FIRST_STEPS = """\
+icgd compiles a training run into the weights of a transformer, and proves how close it comes.
+
+  icgd demo                      a training run on real data, its proof and its picture, in seconds
+
+  icgd compile --widths 4,16,1 --bounds-from data.csv --standardize -o run.safetensors
+  icgd run run.safetensors data.csv --standardize --queries new.csv
+  icgd verify run.safetensors data.csv --standardize
+
+icgd --help lists all commands, and icgd COMMAND --help has an example of each.
+"""
+
+
+class LateCommand(TyperCommand):
+    """A subcommand that is imported when it is called or asked for help."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """The context of the real subcommand, which then is invoked in place of this one."""
+        function = getattr(import_module(f"icgd.cli.{self.name}"), str(self.name))
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone.command(self.name)(function)
+        return get_command(alone).make_context(*arguments, **options)
+
+
+class LateCommands(TyperGroup):
+    """All subcommands, none of them imported."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> LateCommand | None:
+        if cmd_name not in COMMANDS:
+            return None
+        return LateCommand(cmd_name, help=COMMANDS[cmd_name], rich_markup_mode="rich")
+
 
 app = typer.Typer(
+    cls=LateCommands,
     help="Compile a training run into the weights of a transformer, and prove how close it comes.",
     epilog="Start with: icgd demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-COMMANDS = (
-    demo,
-    compile,
-    run,
-    verify,
-    certify,
-    guarantee,
-    size,
-    compare,
-    theorems,
-    resources,
-    train,
-    plot,
-    reproduce,
-)
-for each in COMMANDS:
-    app.command()(each)
 
 
 def _print_version(wanted: bool) -> bool:
@@ -80,6 +112,9 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 def main() -> None:
     """Run the command line."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
+    if len(sys.argv) == 1:
+        typer.echo(FIRST_STEPS, nl=False)
+        raise SystemExit(0)
     try:
         app()
     except IcgdError as error:

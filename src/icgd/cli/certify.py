@@ -5,22 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from icgd.cli import show
-from icgd.cli.csv_data import read_examples
-from icgd.cli.options import AsJson, BackendName, CompiledFile, Data, DtypeName, Labels, Seed
+from icgd.cli.data_options import takes_table
+from icgd.cli.examples import Source, read_examples, require_within
+from icgd.cli.options import AsJson, BackendName, CompiledFile, DtypeName, Seed, output
 from icgd.cli.progress import progress
+from icgd.cli.writing import require_writable
 from icgd.pipeline import load
 
 
+@takes_table
 def certify(
     file: CompiledFile,
-    data: Data,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="The certificate to write, a JSON file.")
-    ] = Path("run.cert.json"),
-    label: Labels = None,
+    source: Source,
+    out: Annotated[Path, output("The certificate to write, a JSON file.")] = Path("run.cert.json"),
     seed: Seed = 0,
     backend: BackendName = "fused",
     dtype: DtypeName = "float64",
@@ -32,8 +30,10 @@ def certify(
 
     Example: icgd certify run.safetensors train.csv -o run.cert.json
     """
+    require_writable(out)
     compiled = load(file)
-    examples = read_examples(data, compiled.problem.target, label)
+    examples = read_examples(source, compiled.problem)
+    require_within(compiled.problem.domain, examples)
     with progress("proving") as on_progress:
         proof = compiled.certify(
             examples.inputs,
@@ -42,7 +42,7 @@ def certify(
             seed=seed,
             backend=backend,
             dtype=dtype,
-            files=(file, data),
+            files=(file, source.path),
             on_progress=on_progress,
         )
     if as_json:

@@ -9,12 +9,12 @@ import typer
 
 from icgd.backends.registry import BACKENDS
 from icgd.cli import show
-from icgd.cli.options import AsJson
+from icgd.cli.options import AsJson, output
 from icgd.cli.problem_options import Steps, takes_problem
 from icgd.cli.progress import progress
 from icgd.cli.writing import make_folder, write_file
+from icgd.pictures import plotting
 from icgd.problems.problem import Problem
-from icgd.reproductions import plotting
 from icgd.reproductions.comparison import SIZES, Comparison, Row, Settings, draw
 from icgd.reproductions.comparison import compare as measure
 
@@ -29,7 +29,7 @@ def compare(
         str | None,
         typer.Option(help=f"{' or '.join(BACKENDS)}. Default: dense where it fits in memory."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for a picture and the numbers.")] = None,
+    out: Annotated[Path | None, output("Folder for a picture and the numbers.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run one problem through every construction that accepts it, and compare them.
@@ -39,7 +39,6 @@ def compare(
     Example: icgd compare --widths 3,4,4,2 --box 1 --x-bound 2
     """
     if out:
-        plotting.require_matplotlib()
         make_folder(out)
     with progress("compiling, running, timing"):
         result = measure(Settings(problem, steps, examples, seed, backend=backend))

@@ -9,7 +9,7 @@ import typer
 
 from icgd.certificates.certificate import Certificate
 from icgd.cli import show
-from icgd.cli.options import AsJson
+from icgd.cli.options import AsJson, output
 from icgd.cli.problem_options import takes_training_run
 from icgd.cli.progress import progress
 from icgd.compiled import Compiled
@@ -18,9 +18,7 @@ from icgd.compiled import Compiled
 @takes_training_run
 def compile(
     compiled: Compiled,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="File to write.", metavar="FILE.safetensors")
-    ],
+    out: Annotated[Path, output("File to write.", "FILE.safetensors")],
     weights: Annotated[
         bool | None,
         typer.Option(help="Store the dense weights too. Default: if they take up to 256 MiB."),
@@ -34,26 +32,24 @@ def compile(
     """
     with progress("proving and saving"):
         certificate = compiled.certificate()
-        compiled.save(output, weights=weights)
+        compiled.save(out, weights=weights)
     if as_json:
-        return show.print_json(_data(compiled, certificate, output, listing))
+        return show.print_json(_data(compiled, certificate, out, listing))
     show.print_summary(compiled.summary())
     show.print_functions(compiled.program.functions)
     show.print_certificate(certificate)
     if listing:
         typer.echo(compiled.listing())
-    typer.echo(f"Saved {output}")
+    typer.echo(f"Saved {out}")
 
 
-def _data(
-    compiled: Compiled, certificate: Certificate, output: Path, listing: bool
-) -> dict[str, Any]:
+def _data(compiled: Compiled, certificate: Certificate, out: Path, listing: bool) -> dict[str, Any]:
     functions = [
         {"name": function.name, "fineness": function.fineness, "error": function.error}
         for function in compiled.program.functions
     ]
     data = {
-        "file": str(output),
+        "file": str(out),
         "problem": compiled.problem.to_data(),
         "functions": functions,
         "summary": show.summary_data(compiled.summary()),

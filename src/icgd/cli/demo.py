@@ -8,28 +8,25 @@ from typing import Annotated, Any
 import typer
 
 from icgd.cli import show
-from icgd.cli.options import AsJson
+from icgd.cli.options import AsJson, output
 from icgd.cli.progress import progress
 from icgd.cli.writing import make_folder, write_file
-from icgd.reproductions import plotting
+from icgd.pictures import plotting
 from icgd.reproductions.demo import Result, Settings, numbers, picture
 
 SETTINGS = Settings()
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for demo.png and demo.json.")] = Path(
-        "icgd-demo"
-    ),
+    out: Annotated[Path, output("Folder for demo.png and demo.json.")] = Path("icgd-demo"),
     as_json: AsJson = False,
 ) -> None:
     """Train a network on real cars in a transformer's forward pass, and check it.
 
     It needs no arguments.
 
-    Example: icgd demo --out icgd-demo
+    Example: icgd demo --output icgd-demo
     """
-    plotting.require_matplotlib()
     make_folder(out)
     with progress("training, checking, timing") as on_progress:
         result = numbers(SETTINGS, on_progress)

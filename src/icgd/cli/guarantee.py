@@ -9,8 +9,9 @@ import typer
 
 from icgd.certificates.guarantee import Guarantee, Outcome
 from icgd.cli import show
-from icgd.cli.csv_data import read_examples
-from icgd.cli.options import AsJson, BackendName, CompiledFile, Data, Labels
+from icgd.cli.data_options import takes_table
+from icgd.cli.examples import Source, read_examples, require_within
+from icgd.cli.options import AsJson, BackendName, CompiledFile
 from icgd.cli.progress import progress
 from icgd.pipeline import guarantee as check
 from icgd.pipeline import load
@@ -21,10 +22,10 @@ EXIT_CODES = {Outcome.KEPT: 0, Outcome.BROKEN: 1, Outcome.NOT_KNOWN: 2}
 CELLS = {Outcome.KEPT: "kept", Outcome.BROKEN: "broken", Outcome.NOT_KNOWN: "not known"}
 
 
+@takes_table
 def guarantee(
     file: CompiledFile,
-    data: Data,
-    label: Labels = None,
+    source: Source,
     backend: BackendName = "fused",
     as_json: AsJson = False,
 ) -> None:
@@ -34,10 +35,11 @@ def guarantee(
     steps, and a proof says how well it is known. The exit code is 0 if every promise is kept, 1 if
     one is broken, 2 if that is not known.
 
-    Example: icgd guarantee model.safetensors patients.csv --label ill
+    Example: icgd guarantee model.safetensors patients.csv --target ill
     """
     compiled = load(file)
-    examples = read_examples(data, compiled.problem.target, label)
+    examples = read_examples(source, compiled.problem)
+    require_within(compiled.problem.domain, examples)
     with progress("descending") as on_progress:
         found = check(
             compiled, examples.inputs, examples.labels, backend=backend, on_progress=on_progress

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from icgd.cli.csv_data import read_examples
 from icgd.errors import SettingError
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
 from icgd.problems.linear_model import LinearModel
-from icgd.problems.oracles.linear import MATCHING, LinearOracle
+from icgd.problems.oracles.linear import MATCHING
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.sizing import sized_problem
 
 
 @dataclass(frozen=True)
@@ -54,20 +50,3 @@ def refuse_beside(chosen: str, others: Mapping[str, object]) -> None:
     for name, value in others.items():
         if value is not None:
             raise SettingError.both(name, chosen)
-
-
-def sized_by(problem: Problem, data: Path | None, labels: list[str] | None) -> Problem:
-    """The problem with a step size, from the examples in `data` if there are any."""
-    if data is None:
-        if labels:
-            raise SettingError.without("--label", "--step-from")
-        if problem.update.step_size is None:
-            raise SettingError.neither("--step-size", "--step-from")
-        return problem
-    if not isinstance(problem.oracle, LinearOracle):
-        raise SettingError.without("--step-from", "--link")
-    if problem.proximal_step.step_size is not None:
-        raise SettingError.both("--step-size", "--step-from")
-    examples = read_examples(data, problem.target, labels)
-    task = as_task(problem, examples.inputs, examples.labels)
-    return sized_problem(problem, task.x)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,15 +13,7 @@ import typer
 from icgd.backends.registry import BACKENDS
 from icgd.problems.arrays import DTYPES
 
-INTERRUPTED = 130
-"""Exit code of what Ctrl-C has stopped: 128 and the signal's number, as in a shell."""
-
 CompiledFile = Annotated[Path, typer.Argument(help="File that `icgd compile` wrote.")]
-Data = Annotated[Path, typer.Argument(help="CSV of inputs and labels, with or without a header.")]
-Labels = Annotated[
-    list[str] | None,
-    typer.Option("--label", help="A label column, once for each output. Default: the last ones."),
-]
 QueryFile = Annotated[
     Path | None,
     typer.Option("--queries", help="CSV of inputs to predict labels for.", metavar="Q.csv"),
@@ -30,6 +24,17 @@ BackendName = Annotated[
 ]
 DtypeName = Annotated[str, typer.Option("--dtype", help=f"{' or '.join(DTYPES)}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
+
+
+@cache
+def options_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
+    """The parameters of a function, always the same objects."""
+    return tuple(signature(function, eval_str=True).parameters.values())
+
+
+def output(text: str, metavar: str | None = None) -> Any:
+    """The option for what is written, which has the same names everywhere."""
+    return typer.Option("--output", "-o", "--out", help=text, metavar=metavar)
 
 
 def in_panel(title: str) -> Callable[..., Any]:

@@ -7,24 +7,25 @@ from typing import Annotated
 
 import typer
 
-from icgd.cli.writing import write_file
-from icgd.reproductions import plotting
+from icgd.cli.options import output
+from icgd.cli.writing import require_writable, write_file
+from icgd.pictures import plotting
 from icgd.reproductions.log_picture import log_picture
 from icgd.training.logs import read_log
 
 
 def plot(
     folder: Annotated[Path, typer.Argument(help="Folder of a training.", metavar="RUN")],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="PNG file to write. Default: log.png in the folder."),
+    out: Annotated[
+        Path | None, output("PNG file to write. Default: log.png in the folder.")
     ] = None,
 ) -> None:
     """Draw the losses of a training, and whatever else its log has.
 
     Example: icgd plot run -o log.png
     """
+    require_writable(out)
     picture = log_picture(read_log(folder), folder.resolve().name)
-    path = output or folder / "log.png"
+    path = out or folder / "log.png"
     write_file(path, plotting.png(picture))
     typer.echo(f"Saved {path}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, wraps
-from inspect import Parameter, Signature, signature
-from pathlib import Path
+from inspect import Parameter, Signature
 from typing import Annotated, Any
 
-from icgd.cli.linear_options import LinearOptions, refuse_beside, sized_by
-from icgd.cli.options import in_panel
+from icgd.cli.fitting import fitted_to
+from icgd.cli.linear_options import LinearOptions, refuse_beside
+from icgd.cli.options import in_panel, options_of
 from icgd.cli.progress import progress
+from icgd.cli.writing import require_writable
 from icgd.compiled import Compiled
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError
@@ -36,6 +37,9 @@ DEFAULT_STEP_SIZE = 0.1
 
 DEFAULT_BOX = 3.0
 
+OFFERED = [name for name, loss in LOSSES.items() if loss.slope_parts is not None]
+"""The losses that a construction takes."""
+
 _WIDTHS = "Widths from the input to the output, joined by commas."
 _ACTIVATION = f"Activation of the hidden layers: {', '.join(ACTIVATIONS)}. Default: tanh."
 _KERNEL = f"Train the function of a kernel instead (widths: inputs, outputs): {', '.join(KERNELS)}."
@@ -44,8 +48,9 @@ _REDUCTION = f"What is made of the examples' losses: {' or '.join(REDUCTIONS)}. 
 _SCORE = "Largest size of a score <w, x> (domain.score). Default: what box and inputs allow."
 _STEP_SIZE = "Learning rate. Default: 0.1; a linear model needs this or --step-from."
 _BOX = "After every step each weight is clipped to ±box. Default: 3."
+_X_BOUND = "Largest size of an input (domain.x). Default: 4, or from --bounds-from."
+_Y_BOUND = "Largest size of a label (domain.y). Default: 2, or from --bounds-from."
 _NOISE = "With --kernel: added to the kernel where an example meets itself (ridge)."
-_STEP_LABEL = "With --step-from: name of its label column. Default: the last one."
 _CONSTRUCTION = (
     f"One of {', '.join(CONSTRUCTIONS)}. Default: the smallest that is accurate to rounding, or "
     "that proves --tolerance."
@@ -94,18 +99,21 @@ def problem_from(
     l1: Annotated[float | None, _linear("Penalty l1 sum |w_j|. Default: 0.")] = None,
     reduction: Annotated[str | None, _linear(_REDUCTION)] = None,
     score_bound: Annotated[float | None, _linear(_SCORE)] = None,
-    loss: Annotated[str | None, _training(f"One of {', '.join(LOSSES)}. Default: squared.")] = None,
+    loss: Annotated[
+        str | None, _training(f"One of {', '.join(OFFERED)}. Default: squared.")
+    ] = None,
     step_size: Annotated[float | None, _training(_STEP_SIZE)] = None,
     box: Annotated[float | None, _training(_BOX)] = None,
     batch_size: Annotated[
         int | None, _training("Examples of a step, taken in turn. Default: all.")
     ] = None,
     noise: Annotated[float, _training(_NOISE)] = 0.0,
-    x_bound: Annotated[float, _training("Largest size of an input (domain.x).")] = 4.0,
-    y_bound: Annotated[float, _training("Largest size of a label (domain.y).")] = 2.0,
+    x_bound: Annotated[float | None, _training(_X_BOUND)] = None,
+    y_bound: Annotated[float | None, _training(_Y_BOUND)] = None,
 ) -> Problem:
     """The problem that the options describe."""
-    sizes, domain = parse_widths(widths), Domain(x_bound, y_bound)
+    sizes = parse_widths(widths)
+    domain = Domain(4.0 if x_bound is None else x_bound, 2.0 if y_bound is None else y_bound)
     linear = LinearOptions(intercept, l2, l1, reduction, score_bound)
     if noise and kernel is None:
         raise SettingError.without("--noise", "--kernel")
@@ -130,18 +138,12 @@ def problem_from(
 
 def compiled_from(
     problem: Problem,
-    step_from: Annotated[
-        Path | None,
-        _linear("CSV of examples: choose the step size from their curvature.", metavar="DATA.csv"),
-    ] = None,
-    label: Annotated[list[str] | None, _linear(_STEP_LABEL)] = None,
     steps: Steps = 20,
     construction: Annotated[str | None, _building(_CONSTRUCTION)] = None,
     tolerance: Annotated[float | None, _building(_TOLERANCE)] = None,
     **settings: Any,
 ) -> Compiled:
     """The training run that the options describe; a setting that is None is left to its default."""
-    problem = sized_by(problem, step_from, label)
     given = {name: value for name, value in settings.items() if value is not None}
     with progress("compiling"):
         return compile(problem, construction, n_steps=steps, tolerance=tolerance, **given)
@@ -149,7 +151,7 @@ def compiled_from(
 
 @cache
 def run_options() -> tuple[Parameter, ...]:
-    """The options of a training run beyond those of its problem."""
+    """The options of a training run beyond those of its problem and of a table."""
     own = options_of(compiled_from)[1:-1]
     return *own, *(_setting(name, kind, text) for name, (kind, text) in SETTINGS.items())
 
@@ -175,12 +177,6 @@ def parse_widths(text: str) -> tuple[int, ...]:
         raise SettingError.not_joined("--widths", "whole numbers", "4,16,1", text) from None
 
 
-@cache
-def options_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
-    """The parameters of a function, always the same objects."""
-    return tuple(signature(function, eval_str=True).parameters.values())
-
-
 def takes_problem(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a problem in place of its first parameter."""
     return _with_options(command, options_of(problem_from), problem_from)
@@ -188,12 +184,23 @@ def takes_problem(command: Callable[..., None]) -> Callable[..., None]:
 
 def takes_training_run(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a compiled training run in place of its first parameter."""
+    of_table = options_of(fitted_to)[2:]
 
     def make(**given: Any) -> Compiled:
         chosen = {option.name: given.pop(option.name) for option in run_options()}
-        return compiled_from(problem_from(**given), **chosen)
+        table = {option.name: given.pop(option.name) for option in of_table}
+        stated = {name: given[name] for name in ("x_bound", "y_bound")}
+        return compiled_from(fitted_to(problem_from(**given), stated, **table), **chosen)
 
-    return _with_options(command, (*options_of(problem_from), *run_options()), make)
+    options = (*options_of(problem_from), *of_table, *run_options())
+    compiling = _with_options(command, options, make)
+
+    @wraps(compiling)
+    def checking_first(**given: Any) -> None:
+        require_writable(given.get("out"))
+        compiling(**given)
+
+    return checking_first
 
 
 def _with_options(

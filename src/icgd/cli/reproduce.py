@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from icgd.cli import show
-from icgd.cli.options import INTERRUPTED, AsJson
+from icgd.cli.exit_codes import INTERRUPTED
+from icgd.cli.options import AsJson, output
 from icgd.cli.progress import training_progress
 from icgd.errors import InterruptedStudiesError
 from icgd.reproductions.estimates import estimate
@@ -27,7 +28,7 @@ def reproduce(
     preset: Annotated[
         str, typer.Option(help=f"{', '.join(PRESETS)}: seconds, minutes, or the paper's sizes.")
     ] = "laptop",
-    out: Annotated[Path, typer.Option(help="Folder for numbers and pictures.")] = Path("results"),
+    out: Annotated[Path, output("Folder for numbers and pictures.")] = Path("results"),
     seed: Annotated[int, typer.Option(help="First seed of the data and of the weights.")] = 0,
     workers: Annotated[int, typer.Option(help="Models that are trained at the same time.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "cpu",
@@ -44,7 +45,7 @@ def reproduce(
 
     An interrupted run goes on where it stopped. The paper preset first says what it takes.
 
-    Example: icgd reproduce cheng-fig3 --preset smoke --out results
+    Example: icgd reproduce cheng-fig3 --preset smoke --output results
     """
     if list_all or not figures:
         _print_list(as_json=as_json)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from icgd.cli import show
-from icgd.cli.options import AsJson
+from icgd.cli.options import AsJson, output
 from icgd.cli.reproduce import reproduced
 from icgd.errors import SettingError, UnknownNameError
 from icgd.reproductions import resources as theory_of
@@ -64,7 +64,7 @@ def resources(
     measure: Annotated[
         str | None, typer.Option(help=f"indicator: train networks now; {', '.join(PRESETS)}.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of `icgd reproduce`.")] = Path("results"),
+    out: Annotated[Path, output("Folder of `icgd reproduce`.")] = Path("results"),
     as_json: AsJson = False,
 ) -> None:
     """Count the parameter matrices of a transformer that learns a function through a network.

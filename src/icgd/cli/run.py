@@ -12,69 +12,92 @@ from torch import Tensor
 
 from icgd.backends.run import Run
 from icgd.cli import show
-from icgd.cli.csv_data import Examples, csv_content, read_examples, read_queries
+from icgd.cli.data_options import takes_table
+from icgd.cli.examples import (
+    Examples,
+    Queries,
+    Source,
+    read_examples,
+    read_queries,
+    require_within,
+    score,
+)
+from icgd.cli.exit_codes import INTERRUPTED
 from icgd.cli.options import (
-    INTERRUPTED,
     AsJson,
     BackendName,
     CompiledFile,
-    Data,
     DtypeName,
-    Labels,
     QueryFile,
     Seed,
+    output,
 )
 from icgd.cli.progress import progress
-from icgd.cli.writing import write_file
+from icgd.cli.weights_out import WeightsOut, require_weights_file, write_weights
+from icgd.cli.writing import predictions_content, require_writable, write_file
 from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
 from icgd.pipeline import load
+from icgd.problems.convergence import Convergence, convergence
 from icgd.problems.task import Task
 
 
+@takes_table
 def run(
     file: CompiledFile,
-    data: Data,
+    source: Source,
     queries: QueryFile = None,
-    label: Labels = None,
     seed: Seed = 0,
     backend: BackendName = "fused",
     dtype: DtypeName = "float64",
     out: Annotated[
-        Path | None, typer.Option(help="CSV to write the predictions to.", metavar="P.csv")
+        Path | None, output("CSV to write the queries and their predictions to.", "P.csv")
     ] = None,
     stop_below: Annotated[
         float | None,
         typer.Option(help="Stop when a step, or a pass of batches, moves no weight by more."),
     ] = None,
+    weights_out: WeightsOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train on a CSV file in one forward pass, and predict.
+    """Train on a table in one forward pass, and predict.
 
     Ctrl-C ends the run after the last whole step, prints what is known, and exits with 130.
 
-    Example: icgd run run.safetensors train.csv --label price --queries new.csv --out prices.csv
+    Example: icgd run run.safetensors train.csv --target price --queries new.csv -o prices.csv
     """
     if out and not queries:
-        raise SettingError.without("--out", "--queries")
+        raise SettingError.without("--output", "--queries")
+    require_writable(out)
+    if weights_out:
+        require_weights_file(weights_out)
     compiled = load(file)
-    examples = read_examples(data, compiled.problem.target, label)
+    examples = read_examples(source, compiled.problem)
+    asked = read_queries(queries, examples) if queries else None
+    require_within(compiled.problem.domain, examples, asked)
     task = compiled.task(
         examples.inputs,
         examples.labels,
-        queries=read_queries(queries, examples) if queries else None,
+        queries=asked.inputs if asked else None,
         seed=seed,
         dtype=dtype,
     )
-    outcome = _train(compiled, task, examples, backend=backend, stop_below=stop_below)
-    if out:
-        write_file(out, csv_content(outcome.labels, outcome.predictions))
+    outcome, result = _train(
+        compiled, task, examples, asked, backend=backend, stop_below=stop_below
+    )
+    if weights_out:
+        write_weights(weights_out, result.weights)
+    if out and asked:
+        answers = outcome.labels, outcome.predictions
+        write_file(out, predictions_content(asked.table.frame, *answers))
     if as_json:
         show.print_json(outcome)
     else:
         _print(outcome, compiled)
         if out:
             typer.echo(f"Saved {out}")
+        if weights_out:
+            typer.echo(f"Saved {weights_out}")
     raise typer.Exit(INTERRUPTED if outcome.ending is Ending.INTERRUPTED else 0)
 
 
@@ -90,7 +113,8 @@ class Ending(Enum):
 class Outcome:
     """How far a run came, its training loss before and after, and a row of labels for each query.
 
-    A linear model has an objective too, which is the loss with penalties, and coefficients.
+    A linear model has an objective too, which is the loss with penalties, and coefficients. If the
+    labels of the queries are known, `score` says how good the predictions are, in `measure`.
     """
 
     steps: int
@@ -100,15 +124,25 @@ class Outcome:
     objective_before: Tensor | None
     objective_after: Tensor | None
     coefficients: dict[str, float] | None
+    convergence: Convergence
     labels: tuple[str, ...]
-    predictions: list[list[float]]
+    predictions: list[list[float | str]]
+    measure: str | None
+    score: float | None
 
 
-def _train(compiled: Compiled, task: Task, examples: Examples, **options: Any) -> Outcome:
+def _train(
+    compiled: Compiled, task: Task, examples: Examples, asked: Queries | None, **options: Any
+) -> tuple[Outcome, Run]:
+    """What is printed of a run, and the run itself."""
     result, ending = _ended_run(compiled, task, options)
+    predictions = result.predictions.double().numpy()
+    measure, value = None, None
+    if asked is not None and asked.labels is not None:
+        measure, value = score(predictions, asked.labels, examples.classes)
     first, last = result.parameters[0], result.parameters[-1]
     oracle = compiled.problem.oracle
-    return Outcome(
+    outcome = Outcome(
         steps=len(result.parameters) - 1,
         ending=ending,
         risk_before=float(oracle.risk(task, first)),
@@ -116,9 +150,13 @@ def _train(compiled: Compiled, task: Task, examples: Examples, **options: Any) -
         objective_before=oracle.objective(task, first),
         objective_after=oracle.objective(task, last),
         coefficients=oracle.named(last, examples.input_names),
-        labels=examples.label_names,
-        predictions=result.predictions.tolist(),
+        convergence=convergence(oracle, task, result.parameters),
+        labels=examples.answer_names,
+        predictions=examples.answers(predictions),
+        measure=measure,
+        score=value,
     )
+    return outcome, result
 
 
 def _ended_run(compiled: Compiled, task: Task, options: dict[str, Any]) -> tuple[Run, Ending]:
@@ -143,7 +181,11 @@ def _print(outcome: Outcome, compiled: Compiled) -> None:
     rows += _penalised_rows(outcome)
     if formula := compiled.problem.oracle.unusual_loss:
         rows.append(("an example's loss", formula))
+    if outcome.measure is not None:
+        rows.append((f"{outcome.measure} of the predictions", f"{outcome.score:.4g}"))
     show.print_rows("Training", rows)
+    if not outcome.convergence.is_done:
+        show.output.print(str(outcome.convergence), highlight=False)
     if outcome.coefficients is not None:
         show.print_coefficients(outcome.coefficients)
     if outcome.predictions:

@@ -314,12 +314,12 @@ def print_coefficients(coefficients: Mapping[str, float]) -> None:
     print_columns("Coefficients", ("input", "coefficient"), rows)
 
 
-def print_predictions(names: Sequence[str], rows: Sequence[Sequence[float]]) -> None:
+def print_predictions(names: Sequence[str], rows: Sequence[Sequence[float | str]]) -> None:
     """Print the first predictions, numbered as the rows of the queries."""
     listed = [
-        (str(number), *(f"{value:.6g}" for value in row))
+        (str(number), *(cell if isinstance(cell, str) else f"{cell:.6g}" for cell in row))
         for number, row in enumerate(rows[:LISTED_ROWS], start=1)
     ]
     print_columns("Predictions", ("query", *names), listed)
     if len(rows) > LISTED_ROWS:
-        output.print(f"and {len(rows) - LISTED_ROWS} more; --out writes all to a file")
+        output.print(f"and {len(rows) - LISTED_ROWS} more; --output writes all to a file")

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from icgd.cli import show
-from icgd.cli.options import INTERRUPTED, AsJson, in_panel
+from icgd.cli.exit_codes import INTERRUPTED
+from icgd.cli.options import AsJson, in_panel, options_of
 from icgd.cli.own_code import told_in_a_sentence
-from icgd.cli.problem_options import options_of
 from icgd.cli.progress import training_progress
 from icgd.cli.writing import write_file
 from icgd.errors import FileError, InterruptedTrainingError
@@ -57,7 +57,7 @@ def _option(section: str, key: Key) -> Parameter:
 def _shown(default: object) -> str:
     if isinstance(default, bool):
         return "yes" if default else "no"
-    return ",".join(default) if isinstance(default, list) else str(default)
+    return ",".join(map(str, default)) if isinstance(default, list) else str(default)
 
 
 @takes_config
@@ -93,7 +93,10 @@ def _trained(config: Config) -> Trained:
             return train_config(config, on_step=bar.update)
     except InterruptedTrainingError as interruption:
         typer.echo(f"icgd: {interruption}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt:
+        between = InterruptedTrainingError.between_steps(config.run_folder)
+        typer.echo(f"icgd: {between}", err=True)
+    raise typer.Exit(INTERRUPTED)
 
 
 def _print(trained: Trained, *, as_json: bool) -> None:

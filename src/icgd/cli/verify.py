@@ -7,27 +7,19 @@ from typing import Annotated
 import typer
 
 from icgd.cli import show
-from icgd.cli.csv_data import read_examples, read_queries
-from icgd.cli.options import (
-    AsJson,
-    BackendName,
-    CompiledFile,
-    Data,
-    DtypeName,
-    Labels,
-    QueryFile,
-    Seed,
-)
+from icgd.cli.data_options import takes_table
+from icgd.cli.examples import Source, read_examples, read_queries, require_within
+from icgd.cli.options import AsJson, BackendName, CompiledFile, DtypeName, QueryFile, Seed
 from icgd.cli.progress import progress
 from icgd.pipeline import load
 from icgd.pipeline import verify as verify_run
 
 
+@takes_table
 def verify(
     file: CompiledFile,
-    data: Data,
+    source: Source,
     queries: QueryFile = None,
-    label: Labels = None,
     seed: Seed = 0,
     backend: BackendName = "fused",
     dtype: DtypeName = "float64",
@@ -43,16 +35,18 @@ def verify(
 
     The exit code is 0 if every bound holds, also if one says nothing, and 1 if one is broken.
 
-    Example: icgd verify run.safetensors train.csv --label price --json
+    Example: icgd verify run.safetensors train.csv --target price --json
     """
     compiled = load(file)
-    examples = read_examples(data, compiled.problem.target, label)
+    examples = read_examples(source, compiled.problem)
+    asked = read_queries(queries, examples) if queries else None
+    require_within(compiled.problem.domain, examples, asked)
     with progress("verifying") as on_progress:
         report = verify_run(
             compiled,
             examples.inputs,
             examples.labels,
-            queries=read_queries(queries, examples) if queries else None,
+            queries=asked.inputs if asked else None,
             seed=seed,
             backend=backend,
             dtype=dtype,

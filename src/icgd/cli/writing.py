@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
+
+import polars as pl
 
 from icgd.errors import FileError
 from icgd.weights.atomic import whole_file
@@ -12,6 +16,31 @@ def write_file(path: Path, content: bytes) -> None:
     """Write a file that is whole or not there at all."""
     with whole_file(path) as temporary:
         temporary.write_bytes(content)
+
+
+def require_writable(path: Path | None) -> None:
+    """Raise `FileError` before the work if a file could not be written after it."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise FileError.unwritable(path, "it is a folder")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise FileError.unwritable(path, f"there is no folder {path.parent}")
+    if not os.access(folder, os.W_OK):
+        raise FileError.unwritable(path, f"the folder {path.parent} is read-only")
+
+
+def predictions_content(
+    queries: pl.DataFrame, names: Sequence[str], rows: Sequence[Sequence[object]]
+) -> bytes:
+    """A CSV file of the queries with their predictions beside them; numbers read back bit for bit.
+
+    A column that the queries have too is called "predicted ...".
+    """
+    free = [f"predicted {name}" if name in queries.columns else name for name in names]
+    predictions = pl.DataFrame(rows, schema=free, orient="row")
+    return queries.hstack(predictions).write_csv().encode()
 
 
 def make_folder(path: Path) -> None:

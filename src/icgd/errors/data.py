@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icgd.errors.base import IcgdError, at
+from icgd.errors.base import IcgdError, at, did_you_mean
 
 
 class DataError(IcgdError, ValueError):
@@ -36,15 +36,30 @@ class DataError(IcgdError, ValueError):
         return cls(f"{name} is empty: its shape is {tuple(shape)}. Give at least one row.")
 
     @classmethod
+    def too_large_whole(cls, name: str, value: int, most: int) -> DataError:
+        return cls(
+            f"{name} holds the whole number {value}, beyond {most}, which float64 would round. "
+            "Rescale the data, or convert them to float64 yourself."
+        )
+
+    @classmethod
     def wrong_dtype(cls, name: str, dtype: object) -> DataError:
         return cls(
-            f"{name} has dtype {dtype}; float64 or float32 is expected. "
+            f"{name} has dtype {dtype}; float64, float32, integers or bool are expected. "
             "Convert it explicitly to one of them."
         )
 
     @classmethod
     def wrong_shape(cls, name: str, shape: Sequence[int], expected: str) -> DataError:
         return cls(f"{name} has shape {tuple(shape)}; expected {expected}.")
+
+    @classmethod
+    def too_long(cls, n_examples: int, n_places: int, n_positions: int) -> DataError:
+        return cls(
+            f"A prompt of {n_examples} examples and a query takes {n_places} places; the decoder "
+            f"has n_positions={n_positions}. Give shorter prompts, or make a decoder with "
+            f"n_positions={n_places}, or without positions (n_positions=None)."
+        )
 
     @classmethod
     def other_number_of_examples(cls, got: int, expected: int) -> DataError:
@@ -82,22 +97,106 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
-    def text_cell(cls, path: object, line: int, column: str, cell: str) -> DataError:
-        where = f"{path}, line {line}, column {column!r}"
-        if not cell:
-            return cls(
-                f"{where} is empty; a number is expected. Fill the cell, or remove the line."
-            )
-        if ";" in cell or "\t" in cell:
-            return cls(f"{where}: {cell!r} is not a number. Put commas between the cells.")
-        return cls(f"{where}: {cell!r} is not a number. Remove the column or encode it as numbers.")
+    def one_class(cls, value: object) -> DataError:
+        return cls(
+            f"All labels are of one class, {value!r}; a classifier needs examples of at least two "
+            "classes."
+        )
 
     @classmethod
-    def not_finite_cell(cls, path: object, row: int, column: str, value: float) -> DataError:
-        """`row` counts from 1, without the header."""
+    def no_weight(cls, n_rows: int) -> DataError:
         return cls(
-            f"{path}, row {row}, column {column!r} is {value}; every number must be finite. "
-            "Fill the cell, or remove the task."
+            f"The weight of all {n_rows} examples is zero; at least one sample_weight must be "
+            "positive."
+        )
+
+    @classmethod
+    def not_counts(cls, least: float) -> DataError:
+        """`least` is the smallest label."""
+        found = f"one is {least:g}" if least < 0 else "all are 0, which no finite intercept fits"
+        return cls(f"Labels of a poisson model are counts or rates of at least 0, but {found}.")
+
+    @classmethod
+    def score_too_large(cls, row: int, score: float, limit: float) -> DataError:
+        return cls(
+            f"The expected count of row {row} (counted from 0) is exp({score:.3g}) times as large "
+            f"or small as the mean label, but the heads are made for up to exp({limit:g}). Leave "
+            "such rows out, or clip their inputs to the range of the context."
+        )
+
+    @classmethod
+    def text_cell(cls, path: object, line: int, column: str, cell: str) -> DataError:
+        return cls(
+            f"{path}, line {line}, column {column!r}: {cell!r} is not a number. Remove the column "
+            "or encode it as numbers."
+        )
+
+    @classmethod
+    def not_finite_cell(cls, path: object, line: int, column: str, value: float) -> DataError:
+        return cls(
+            f"{path}, line {line}, column {column!r} is {value}; every number must be finite. "
+            "Correct the cell, or remove the line."
+        )
+
+    @classmethod
+    def missing_value(
+        cls, path: object, line: int, columns: Sequence[str], total: int
+    ) -> DataError:
+        """The first one is in `line` of the first of `columns`; there are `total` of them."""
+        rest = f" ({total:,} are missing, in {', '.join(columns)})" if total > 1 else ""
+        return cls(
+            f"{path}, line {line} has no value in column {columns[0]!r}{rest}. Fill it, or remove "
+            "the line. `icgd run` can do it: --missing drop, mean or median."
+        )
+
+    @classmethod
+    def missing_in_query(cls, path: object, line: int, column: str) -> DataError:
+        return cls(
+            f"{path}, line {line} has no value in column {column!r}, and a query cannot be "
+            "dropped. Fill it, or give --missing mean or median, which are those of the examples."
+        )
+
+    @classmethod
+    def nothing_there(cls, path: object, column: str) -> DataError:
+        return cls(
+            f"{path}, column {column!r} has no value at all, so nothing can fill it. Remove the "
+            "column."
+        )
+
+    @classmethod
+    def no_whole_row(cls, path: object) -> DataError:
+        return cls(
+            f"Every row of {path} lacks a value, so --missing drop leaves none. Use --missing mean "
+            "or median, or remove the columns with gaps."
+        )
+
+    @classmethod
+    def other_type(cls, path: object, column: str, kind: str) -> DataError:
+        return cls(
+            f"{path}, column {column!r} holds {kind}; numbers are expected. Remove the column or "
+            "encode it as numbers."
+        )
+
+    @classmethod
+    def row_numbers(cls, path: object) -> DataError:
+        return cls(
+            f"The first column of {path} has no name and only counts the rows. Remove it, or give "
+            "it a name if it is an input."
+        )
+
+    @classmethod
+    def long_line(cls, path: object, delimiter: str) -> DataError:
+        return cls(
+            f"Cannot read {path}: a line has more cells than the first one, with {delimiter!r} "
+            "between cells. Mend the line, or give --delimiter."
+        )
+
+    @classmethod
+    def unclear_header(cls, path: object, cells: Sequence[str]) -> DataError:
+        shown = ", ".join(cells[:4]) + ", ..." * (len(cells) > 4)
+        return cls(
+            f"The first line of {path} ({shown}) may be a header or an example. Give --header or "
+            "--no-header (header=True or False in Python)."
         )
 
     @classmethod
@@ -110,21 +209,38 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
-    def mixed_header(cls, path: object, line: int, number: str, text: str) -> DataError:
+    def wrong_inputs(cls, path: object, inputs: Sequence[str], expected: int) -> DataError:
+        """`inputs` are all columns but the labels."""
+        shown = ", ".join(inputs[:6]) + ", ..." * (len(inputs) > 6)
         return cls(
-            f"{path}, line {line} holds numbers ({number!r}) and text ({text!r}), so it is neither "
-            "a header nor an example. Give every column a name that is not a number."
+            f"{path} has {len(inputs)} columns of inputs ({shown or 'none'}); the model has "
+            f"{expected}. Name the label columns with --target, remove other columns, or compile "
+            f"with --widths that begin with {len(inputs)}."
         )
 
     @classmethod
-    def ragged_csv(cls, path: object, line: int, got: int, expected: int) -> DataError:
-        return cls(f"{path}, line {line} has {got} cells; the first line has {expected}.")
+    def one_class_in(cls, path: object, column: str, name: str) -> DataError:
+        return cls(
+            f"{path}, column {column!r} has only the class {name!r}; two are needed. Name another "
+            "column with --target."
+        )
 
     @classmethod
-    def too_few_columns(cls, path: object, got: int, expected: int) -> DataError:
+    def wrong_classes(
+        cls, path: object, column: str, names: Sequence[str], n_outputs: int
+    ) -> DataError:
+        shown = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
         return cls(
-            f"{path} has {got} columns; the model needs {expected} "
-            "(inputs first, then labels; name label columns with --label)."
+            f"{path}, column {column!r} has {len(names)} classes ({shown}), but the model has "
+            f"{n_outputs} output{'s' * (n_outputs > 1)}. Compile with --widths that end with "
+            f"{len(names)}."
+        )
+
+    @classmethod
+    def unknown_class(cls, path: object, column: str, cell: str, names: Sequence[str]) -> DataError:
+        return cls(
+            f"{path}, column {column!r} has the class {cell!r}, which the examples lack; known are "
+            f"{', '.join(names)}.{did_you_mean(cell, names)}"
         )
 
     @classmethod
@@ -146,7 +262,7 @@ class DataError(IcgdError, ValueError):
     def wrong_labels(cls, labels: Sequence[str], expected: int) -> DataError:
         return cls(
             f"The model has {expected} output{'s' * (expected > 1)}, but the label columns are "
-            f"{', '.join(labels)}. Give --label once for each output."
+            f"{', '.join(labels)}. Give --target once for each output."
         )
 
     @classmethod
@@ -195,4 +311,15 @@ class DomainError(IcgdError, ValueError):
         return cls(
             f"{name}{at(index)} is {value:.12g}, outside [-{bound:g}, {bound:g}]. "
             f"Rescale the data or compile with a larger {setting}."
+        )
+
+    @classmethod
+    def column_outside(
+        cls, path: object, column: str, value: float, bound: float, option: str, units: str
+    ) -> DomainError:
+        """`value` is the largest of the column; `units` are empty or those that it is in."""
+        return cls(
+            f"{path}, column {column!r} goes to {value:.6g}{units}, but the transformer was made "
+            f"for {bound:g} at most. Compile with {option} {abs(value) * 1.001:.4g} or larger, or "
+            "with --bounds-from a table that holds such values."
         )

@@ -60,6 +60,16 @@ class FileError(IcgdError, ValueError):
         return cls(f"Cannot read {path}: {problem}.")
 
     @classmethod
+    def no_picture(cls, path: object, endings: Sequence[str]) -> FileError:
+        known = " or ".join(endings)
+        return cls(f"The name of a picture must end in {known}, but {path} does not. Rename it.")
+
+    @classmethod
+    def no_weights(cls, path: object, endings: Sequence[str]) -> FileError:
+        known = " or ".join(endings)
+        return cls(f"Weights are written to a {known} file; {path} has another ending. Rename it.")
+
+    @classmethod
     def own_source(cls, path: object) -> FileError:
         return cls(
             f"The certificate would replace {path}, a file that it is about. Write it elsewhere."

@@ -21,6 +21,13 @@ class OverflowedRunError(IcgdError, ArithmeticError):
         )
 
     @classmethod
+    def never_falls(cls, step_size: float) -> OverflowedRunError:
+        return cls(
+            f"The loss is larger after the run than before it, even with step_size={step_size:g}. "
+            "Look for examples that are far larger than all others, or take fewer steps."
+        )
+
+    @classmethod
     def by_transforms(cls, dtype: str, largest: float) -> OverflowedRunError:
         """`largest` is the largest entry of the matrices that move the inputs."""
         return cls(

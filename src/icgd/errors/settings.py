@@ -198,6 +198,14 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def no_step_layer(cls, construction: str) -> SettingError:
+        return cls(
+            f"In {construction} the step size is not a factor of one layer and of nothing else, so "
+            "it cannot be learnt. Compile with relu-stack, which is exact for piecewise-linear "
+            "networks, or with softmax-stack."
+        )
+
+    @classmethod
     def not_a_chain(cls, construction: str) -> SettingError:
         return cls(
             "Only the block of cot-network trains networks of every depth, and this is "
@@ -313,6 +321,13 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def device_not_used(cls, name: str, figure: str) -> SettingError:
+        return cls(
+            f"device={name!r} would not be used: the studies of {figure} compute on the processor. "
+            "Leave it out, or use 'auto'."
+        )
+
+    @classmethod
     def no_precision(cls, device: str, precision: str, remedy: str) -> SettingError:
         return cls(f"device={device!r} does not compute in {precision}. Use {remedy}.")
 
@@ -331,6 +346,20 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def cannot_grow(cls, task: str) -> SettingError:
+        return cls(
+            f"A curriculum needs an InContextTask, whose sizes it can change; got {task}. "
+            "Leave the curriculum out."
+        )
+
+    @classmethod
+    def uneven_heads(cls, width: int, n_heads: int) -> SettingError:
+        return cls(
+            f"width={width} is no multiple of n_heads={n_heads}, and heads share it equally. "
+            "Give a width that is a multiple of the number of heads."
+        )
+
+    @classmethod
     def uneven_parts(cls, share: int, n_parts: int) -> SettingError:
         return cls(
             f"accumulate={n_parts} does not divide the {share} tasks that a process takes in a "
@@ -338,8 +367,23 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def no_score_at(cls, time: float) -> SettingError:
+        return cls(
+            f"A diffusion must begin at a time above 0, got first={time!r}: data without noise may "
+            "have no score. Give a small time T_0, such as 0.02."
+        )
+
+    @classmethod
     def no_parts(cls, figure: str) -> SettingError:
         return cls(f"{figure} has no panels to choose from. Leave out --only.")
+
+    @classmethod
+    def beyond_prompt(cls, length: int, longest: int) -> SettingError:
+        return cls(
+            f"lengths go up to {length} examples, and a test prompt has {longest}, 1.5 times those "
+            "of pretraining, for which the decoder has positions. Give shorter lengths, or more "
+            "n_examples."
+        )
 
     @classmethod
     def uneven_shares(cls, batch_size: int, n_processes: int) -> SettingError:
@@ -352,6 +396,20 @@ class SettingError(IcgdError, ValueError):
     def not_joined(cls, name: str, kind: str, example: str, text: str) -> SettingError:
         """`kind` says what stands between the commas, such as "whole numbers"."""
         return cls(f"{name} must be {kind} joined by commas, such as {example}, got {text!r}.")
+
+    @classmethod
+    def no_origin(cls) -> SettingError:
+        return cls(
+            "This run does not know what it trained, because a backend made it on its own. Make it "
+            "with compiled.run or compiled.run_task."
+        )
+
+    @classmethod
+    def not_traced(cls) -> SettingError:
+        return cls(
+            "The run recorded no slot, so there is no residual stream to draw. "
+            "Run with trace=True, or name the slots, such as trace=['y']."
+        )
 
 
 class ToleranceError(IcgdError, ValueError):

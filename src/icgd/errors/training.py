@@ -41,6 +41,18 @@ class DistributionError(IcgdError, ValueError):
         )
 
     @classmethod
+    def overflows(cls, law: str, largest: float, limit: float) -> DistributionError:
+        return cls(
+            f"Labels of {law} overflow: the largest is {largest:.3g}, and training can square "
+            f"labels up to {limit:.0e}. Give fewer layers, smaller widths, a mean nearer to 0, or "
+            "smaller inputs."
+        )
+
+    @classmethod
+    def not_shares(cls, name: str, values: object) -> DistributionError:
+        return cls(f"{name} must be shares of at least 0 that add up to 1; got {values}.")
+
+    @classmethod
     def descent_overflows(
         cls, teacher: int, number: int, largest: float, step_size: float, weight_scale: float
     ) -> DistributionError:
@@ -48,6 +60,15 @@ class DistributionError(IcgdError, ValueError):
             f"The descent of student {teacher} overflows: a number of its chain is {largest:.3g} "
             f"in round {number}, with step_size={step_size:g} and weight_scale={weight_scale:g}. "
             "Make one of them smaller."
+        )
+
+    @classmethod
+    def score_overflows(cls, time: float, x: Sequence[float]) -> DistributionError:
+        place = ", ".join(f"{entry:.4g}" for entry in x)
+        return cls(
+            f"The score of the law is not a finite number at t = {time:g}, x = ({place}). Its "
+            "components are too far apart or too narrow for float64. Scale the data to variance 1, "
+            "or begin at a later time."
         )
 
 
@@ -183,6 +204,18 @@ class TrainingError(IcgdError, RuntimeError):
         )
 
 
+class ModelSizeError(IcgdError, MemoryError):
+    """A model, or its training, does not fit in memory."""
+
+    @classmethod
+    def too_large(cls, what: str, needed: int, available: int, limit: str) -> ModelSizeError:
+        return cls(
+            f"{what} takes about {needed / 2**30:,.1f} GiB; {available / 2**30:,.1f} GiB may be "
+            f"used, {limit}. Give smaller sizes or shorter prompts, or gather the gradient in "
+            "parts (accumulate)."
+        )
+
+
 class InterruptedTrainingError(IcgdError, KeyboardInterrupt):
     """The user stopped a training; the model holds its last whole step."""
 
@@ -193,6 +226,14 @@ class InterruptedTrainingError(IcgdError, KeyboardInterrupt):
         if folder is not None:
             kept = f"The checkpoint of this step is in {folder}; train again alike to go on."
         return cls(f"Training was interrupted after {step} of {n_steps} steps. {kept}")
+
+    @classmethod
+    def between_steps(cls, folder: object) -> InterruptedTrainingError:
+        """Ctrl-C came before the first step of this process, or after its last."""
+        return cls(
+            f"Training was interrupted while no step was under way. Whatever {folder} holds is "
+            "whole; train again alike to go on."
+        )
 
 
 class SweepError(IcgdError, RuntimeError):

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
+from icgd.facts import counted, shown
 from icgd.shapes import Stream
 
 
+@shown
 class Transformer(nn.Module):
     """`block` repeated `n_repeats` times, with the same weights each time, then `final`."""
 
@@ -19,6 +21,15 @@ class Transformer(nn.Module):
         self.block = nn.ModuleList(block)
         self.n_repeats = n_repeats
         self.final = nn.ModuleList(final)
+
+    def facts(self) -> dict[str, str]:
+        n_weights = sum(weights.numel() for weights in self.parameters())
+        n_layers = len(self.block) * self.n_repeats + len(self.final)
+        repeated = f"{counted(len(self.block), 'layer')} repeated {self.n_repeats:,} times"
+        return {
+            "layers": f"{n_layers:,}: {repeated}, then {len(self.final)}",
+            "weights": f"{n_weights:,}",
+        }
 
     def unrolled(self) -> Iterator[nn.Module]:
         """All layers in the order in which they run."""

@@ -13,6 +13,9 @@ from icgd.problems.settings import named
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
+LARGEST_WHOLE = 2**53
+"""Up to this, float64 holds every whole number."""
+
 FLOAT32_ROUNDING = 2.0**-22
 """Relative change, with room to spare, of a number that is converted to float32."""
 
@@ -24,7 +27,7 @@ def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def checked_array(name: str, data: Any) -> Tensor:
-    """`data` as a finite, non-empty tensor of float64 or float32."""
+    """`data` as a finite, non-empty tensor of float64 or float32; whole numbers become float64."""
     if not isinstance(data, Tensor):
         if np.ma.is_masked(data):
             raise DataError.not_an_array(name, "it has masked entries")
@@ -36,6 +39,7 @@ def checked_array(name: str, data: Any) -> Tensor:
             raise DataError.not_an_array(name, f"dtype {data.dtype}")
     elif data.layout != torch.strided:
         raise DataError.not_an_array(name, "a sparse tensor")
+    data = _as_floats(name, data)
     if str(data.dtype).removeprefix("torch.") not in DTYPES:
         raise DataError.wrong_dtype(name, str(data.dtype).removeprefix("torch."))
     if 0 in data.shape:
@@ -44,6 +48,18 @@ def checked_array(name: str, data: Any) -> Tensor:
     if index := first_set(~torch.isfinite(array)):
         raise DataError.not_finite(name, index, array[tuple(index)].item())
     return array
+
+
+def _as_floats(name: str, data: Any) -> Any:
+    """Integers and truth values as float64, which holds each of them; other numbers as they are."""
+    kind = str(data.dtype).removeprefix("torch.")
+    if not kind.startswith(("int", "uint", "bool")):
+        return data
+    if 0 not in data.shape and kind != "bool":
+        largest = max(abs(int(data.max())), abs(int(data.min())))
+        if largest > LARGEST_WHOLE:
+            raise DataError.too_large_whole(name, largest, LARGEST_WHOLE)
+    return data.double() if isinstance(data, Tensor) else data.astype(np.float64)
 
 
 def checked_inputs(data: Any, width: int) -> Tensor:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from icgd.problems.arrays import checked_array
 from icgd.problems.settings import positive, settle
+
+ROOM = 1.25
+"""How much larger than the data the bounds of `Domain.of` are: queries may lie a little outside."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +24,32 @@ class Domain:
     y: float
     score: float | None = None
 
+    def in_words(self) -> str:
+        """The bounds, such as "|x| <= 2, |y| <= 1"."""
+        bounds = {"x": self.x, "y": self.y, "<w, x>": self.score}
+        return ", ".join(f"|{name}| <= {b:g}" for name, b in bounds.items() if b is not None)
+
     def __post_init__(self) -> None:
         settle(self, x=positive("domain.x", self.x), y=positive("domain.y", self.y))
         if self.score is not None:
             settle(self, score=positive("domain.score", self.score))
+
+    @classmethod
+    def of(cls, X: Any, y: Any, *, room: float = ROOM) -> Domain:
+        """The domain of these data, larger by the factor `room`; 1 where all of them are 0.
+
+        Args:
+            X: The inputs, of one task or of many.
+            y: The labels.
+            room: How much larger than the data the bounds are, for queries.
+
+        Returns:
+            The bounds of inputs and labels.
+
+        Example:
+            >>> Domain.of([[1.0, -2.0]], [4.0])
+            Domain(x=2.5, y=5.0, score=None)
+        """
+        factor = positive("room", room)
+        bounds = [factor * float(checked_array(n, a).abs().max()) for n, a in (("X", X), ("y", y))]
+        return cls(*(bound or 1.0 for bound in bounds))

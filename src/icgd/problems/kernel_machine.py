@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from icgd.errors import KernelError, SettingError
+from icgd.facts import counted
 from icgd.problems.arrays import first_set
 from icgd.problems.kernels import Kernel, kernel_named
 from icgd.problems.settings import count, instance, is_sequence, positive, settle
@@ -76,6 +77,13 @@ class KernelHead:
         if len(self.key_transform) != len(self.transform):
             expected = f"{len(self.transform)}, one for each row of transform"
             raise SettingError.wrong_length("key_transform", len(self.key_transform), expected)
+
+    def __repr__(self) -> str:
+        """The head without the numbers of its matrices."""
+        shape = "" if self.shape is None else f"[{self.shape:g}]"
+        maps = {"G": self.transform, "H": self.key_transform}
+        sizes = [f", {name} {len(m)} x {len(m[0])}" for name, m in maps.items() if m is not None]
+        return f"KernelHead({self.weight:g} {self.kernel}{shape}{''.join(sizes)})"
 
     @property
     def function(self) -> Kernel:
@@ -145,6 +153,11 @@ class KernelMachine:
             for row in getattr(head, name) or ():
                 if len(row) != self.input_width:
                     raise SettingError.wrong_length(f"A row of {name}", len(row), expected)
+
+    def in_words(self) -> str:
+        """The machine in a few words, such as "function of 3 inputs, rbf kernel"."""
+        kernels = " + ".join(dict.fromkeys(head.kernel for head in self.heads))
+        return f"function of {counted(self.input_width, 'input')}, {kernels} kernel"
 
     @property
     def is_symmetric(self) -> bool:

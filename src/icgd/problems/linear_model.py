@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import DataError, SettingError
+from icgd.facts import counted
 from icgd.problems.arrays import checked_array, checked_inputs, first_set
 from icgd.problems.links import Link, link_named
 from icgd.problems.settings import count, instance, settle
@@ -40,6 +41,11 @@ class LinearModel:
         instance("intercept", self.intercept, bool)
         if self.reduction not in REDUCTIONS:
             raise SettingError.not_one_of("reduction", self.reduction, REDUCTIONS)
+
+    def in_words(self) -> str:
+        """The model in a few words, such as "linear model of 3 inputs, logistic link"."""
+        intercept = ", intercept" * self.intercept
+        return f"linear model of {counted(self.input_width, 'input')}, {self.link} link{intercept}"
 
     @property
     def output_width(self) -> int:

@@ -13,6 +13,9 @@ from icgd.problems.activations import Activation, activation_named
 from icgd.problems.settings import count, instance, is_sequence, settle
 from icgd.shapes import Matrix, Parameters, Values
 
+MOST_NAMED_LAYERS = 8
+"""In words, a deeper network has only its first and last widths."""
+
 
 @dataclass(frozen=True)
 class MLP:
@@ -35,6 +38,17 @@ class MLP:
         activation_named(self.activation)
         activation_named(self.output_activation)
         instance("biases", self.biases, bool)
+
+    def in_words(self) -> str:
+        """The network in a few words, such as "3-4-1 tanh network with biases"."""
+        first, *hidden, last = self.widths
+        is_deep = self.depth > MOST_NAMED_LAYERS
+        inner = [*hidden[:2], "…"] if is_deep else hidden
+        deep = f" of {self.depth:,} layers" if is_deep else ""
+        output = self.output_activation
+        end = "" if output == "identity" else f", {output} at the output"
+        name = "-".join(map(str, (first, *inner, last)))
+        return f"{name} {self.activation} network{deep}{' with biases' * self.biases}{end}"
 
     @property
     def depth(self) -> int:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
 from icgd.errors import SettingError
+from icgd.facts import shown
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
@@ -48,6 +49,7 @@ class PartOfKind(Generic[Kind]):
         return cast(Kind, part)
 
 
+@shown
 @dataclass(frozen=True)
 class Problem:
     """One training problem; plain data, comparable and savable.
@@ -87,6 +89,14 @@ class Problem:
     network_oracle = PartOfKind("oracle", NetworkOracle)
     function_oracle = PartOfKind("oracle", FunctionOracle)
     linear_oracle = PartOfKind("oracle", LinearOracle)
+
+    def facts(self) -> dict[str, str]:
+        return {
+            "target": self.target.in_words(),
+            "loss": self.loss.replace("_", " "),
+            "update": self.update.in_words(),
+            "domain": self.domain.in_words(),
+        }
 
     @property
     def box(self) -> float | None:

@@ -29,6 +29,13 @@ class ProximalStep:
         if self.box is not None:
             settle(self, box=positive("box", self.box))
 
+    def in_words(self) -> str:
+        """The step in a few words, such as "proximal steps of 0.3, l2 0.1, box 1"."""
+        size = "1 / curvature" if self.step_size is None else f"{self.step_size:g}"
+        parts = {"l2": self.l2, "l1": self.l1, "box": self.box}
+        others = (f", {name} {value:g}" for name, value in parts.items() if value)
+        return f"proximal steps of {size}{''.join(others)}"
+
     @property
     def penalises(self) -> bool:
         """Whether it draws coefficients towards 0."""

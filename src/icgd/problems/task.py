@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
+from icgd.facts import counted, shown
 from icgd.shapes import Inputs, Labels, Parameters, Points, Queries
 
 
+@shown
 @dataclass(frozen=True)
 class Task:
     """Examples (x, y), queries and initial weights; with a leading axis for many tasks.
@@ -20,6 +22,16 @@ class Task:
     y: Labels
     queries: Queries
     initial: Parameters
+
+    def facts(self) -> dict[str, str]:
+        tasks = {"tasks": f"{self.batch[0]:,}"} if self.batch else {}
+        inputs = counted(self.x.shape[-1], "input")
+        return tasks | {
+            "examples": f"{self.n_examples:,} of {inputs}, {counted(self.y.shape[-1], 'label')}",
+            "queries": f"{self.n_queries:,}",
+            "initial": counted(self.initial.shape[-1], "number"),
+            "dtype": str(self.x.dtype).removeprefix("torch."),
+        }
 
     @property
     def n_examples(self) -> int:

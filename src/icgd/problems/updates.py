@@ -42,6 +42,11 @@ class GradientStep:
         if self.batch_size is not None:
             settle(self, batch_size=count("batch_size", self.batch_size))
 
+    def in_words(self) -> str:
+        """The step in a few words, such as "gradient steps of 0.1, box 2, batches of 4"."""
+        batches = "" if self.batch_size is None else f", batches of {self.batch_size:,}"
+        return f"gradient steps of {self.step_size:g}, box {self.box:g}{batches}"
+
     def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
         """The examples of a step, counted from 0."""
         if self.batch_size is None:
@@ -76,6 +81,18 @@ class FunctionalStep:
         settle(self, step_size=_as_step_size(step_size), transforms=_as_transforms(transforms))
         settle(self, noise=0.0 if noise == 0 else positive("noise", noise))
         settle(self, heads=_as_heads(heads))
+
+    def in_words(self) -> str:
+        """The step in a few words, such as "functional steps of 0.1, noise 0.3"."""
+        sizes = self.step_size if isinstance(self.step_size, tuple) else (self.step_size,)
+        span = f"{min(sizes):g} to {max(sizes):g}" if len(set(sizes)) > 1 else f"{sizes[0]:g}"
+        noise = f", noise {self.noise:g}" if self.noise else ""
+        moved = ", inputs are moved" if self.transforms else ""
+        own = ", each with its own kernel" if self.heads else ""
+        return f"functional steps of {span}{noise}{moved}{own}"
+
+    def __repr__(self) -> str:
+        return f"FunctionalStep({self.in_words().removeprefix('functional ')})"
 
     @property
     def is_constant(self) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
+from icgd.facts import counted, shown
 from icgd.program import render
 from icgd.program.chain_instructions import MarkFlat
 from icgd.program.functions import LatticeFunction
@@ -128,6 +129,7 @@ class ChainMask:
 
 
 @final
+@shown
 @dataclass(frozen=True)
 class ChainProgram(AbstractProgram):
     """A block of `layers` that writes the next block of a chain from two that it is shown.
@@ -147,6 +149,15 @@ class ChainProgram(AbstractProgram):
     kinds: tuple[str, ...]
     batch_size: int
     n_steps: int
+
+    def facts(self) -> dict[str, str]:
+        return {
+            "construction": self.construction,
+            "steps": f"{self.n_steps:,}",
+            "chain": f"{counted(self.n_blocks, 'block')} of width {self.rows.width:,}",
+            "layers": f"{len(self.layers)} that write a block",
+            "d_model": f"{self.layout.width:,} in {counted(len(self.layout.slots), 'slot')}",
+        }
 
     @property
     def weight_shapes(self) -> tuple[tuple[int, ...], ...]:

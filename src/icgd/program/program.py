@@ -39,6 +39,10 @@ class AbstractProgram(ABC):
     n_steps: int
     layers: tuple[Layer, ...]
 
+    @abstractmethod
+    def facts(self) -> dict[str, str]:
+        """What the program shows of itself: its construction, its steps and its sizes."""
+
     def first(self, kind: type[AnyInstruction]) -> AnyInstruction | None:
         """The first instruction of a kind, or None."""
         instructions = (part for layer in self.layers for part in layer.instructions)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from icgd.errors import UnknownNameError
+from icgd.facts import counted, shown
 from icgd.program import render
 from icgd.program.functions import AnyFunction, Function, GridMean, LatticeFunction, ReluSum
 from icgd.program.grid_instructions import DescendExamples, PredictMean
@@ -18,6 +19,7 @@ from icgd.program.table_instructions import LookUpStep
 
 
 @final
+@shown
 @dataclass(frozen=True)
 class StackProgram(AbstractProgram):
     """A block of layers, repeated, that performs the training steps, and layers that predict.
@@ -39,6 +41,15 @@ class StackProgram(AbstractProgram):
     activation: str = "relu"
     paper_layers: int | None = None
     made_for: str | None = None
+
+    def facts(self) -> dict[str, str]:
+        own = f"{counted(len(self.block), 'layer')} for {counted(self.steps_per_block, 'step')}"
+        return {
+            "construction": self.construction,
+            "steps": f"{self.n_steps:,}",
+            "layers": f"{self.n_layers:,}: {own}, {len(self.prediction)} to predict",
+            "d_model": f"{self.layout.width:,} in {counted(len(self.layout.slots), 'slot')}",
+        }
 
     @property
     def layers(self) -> tuple[Layer, ...]:  # type: ignore[override]

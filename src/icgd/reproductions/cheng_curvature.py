@@ -20,10 +20,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from icgd.reproductions import plotting
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, ORANGE, Axes, Figure
 from icgd.reproductions.cheng_matrices import N_EXAMPLES, N_LAYERS
 from icgd.reproductions.cheng_training import task_of, unit
-from icgd.reproductions.plotting import BLUE, FAINT, ORANGE, Axes, Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     AbstractStudy,

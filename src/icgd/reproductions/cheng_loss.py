@@ -12,9 +12,9 @@ from itertools import product
 from statistics import fmean
 from typing import final
 
-from icgd.reproductions import plotting
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, GREEN, INK, ORANGE, RED, Axes, Figure
 from icgd.reproductions.cheng_training import Budget, Outcome, Study
-from icgd.reproductions.plotting import BLUE, GREEN, INK, ORANGE, RED, Axes, Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     Row,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import final
 
-from icgd.reproductions import plotting
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, Axes, Figure
 from icgd.reproductions.cheng_training import Budget, Outcome, Study
-from icgd.reproductions.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, Axes, Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     Row,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -179,6 +179,8 @@ class Study(AbstractStudy[Outcome]):
         """What the model learns from."""
         averages, logarithmic = self.budget.averages_labels, self.budget.logarithmic
         return AveragedTask(self.task, logarithmic) if averages else self.task
+
+    uses_device: ClassVar[bool] = True
 
     @property
     def n_steps(self) -> int:

@@ -4,6 +4,7 @@ Everything in a row comes from one backend. By default that is the dense backend
 fit in memory, and else the fused one, which builds no transformer: its rows have no sizes.
 
 Data are drawn over the domain from a seed; a linear model without a step size gets one from them.
+Errors are measured on `n_seeds` sets of data, with as many runs, and the picture shows their range.
 Times are processor seconds of one thread; a dense run includes building its weights. They are
 compared with real training done directly: torch.autograd for a network, kernel regression for a
 function, proximal steps for a linear model.
@@ -23,20 +24,21 @@ import torch
 
 from icgd.backends.memory import usable_memory
 from icgd.backends.registry import backend_named
-from icgd.certificates.certificate import Verdict
+from icgd.certificates.certificate import Report, Verdict
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, UnsupportedProblemError
+from icgd.facts import counted
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, ORANGE, Axes, Figure
 from icgd.pipeline import compile, verify
 from icgd.problems.entry import as_task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 from icgd.problems.sizing import sized_problem
 from icgd.problems.task import Task
-from icgd.reproductions import plotting
 from icgd.reproductions.descent import descend
-from icgd.reproductions.plotting import BLUE, FAINT, ORANGE, Axes, Figure
 from icgd.reproductions.timing import interleaved_seconds, one_thread
 
 SMALLEST_ERROR = 1e-17
@@ -59,9 +61,10 @@ class Settings:
     seed: int = 0
     n_timings: int = 5
     backend: str | None = None
+    n_seeds: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("n_steps", "n_examples", "n_timings"):
+        for name in ("n_steps", "n_examples", "n_timings", "n_seeds"):
             count(name, getattr(self, name))
         if self.backend is not None:
             backend_named(self.backend)
@@ -72,7 +75,8 @@ class Row:
     """One construction on the problem; errors and bounds are the largest over weights and steps.
 
     A bound that says nothing is None. A fused row has no sizes but layers. `fused_because` says why
-    it is fused, if nobody asked.
+    it is fused, if nobody asked. `step_errors` are the largest of each set of data, and
+    `over_descent_range` is that of the rounds that were timed; `over_descent` is their median.
     """
 
     construction: str
@@ -92,6 +96,8 @@ class Row:
     verdict: Verdict
     seconds: float
     over_descent: float
+    step_errors: tuple[float, ...]
+    over_descent_range: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ class Comparison:
 
 def compare(settings: Settings) -> Comparison:
     """Run the problem through every construction, each with its default settings."""
-    task, problem = _task(settings), settings.problem
+    task, problem = _task(settings, settings.seed), settings.problem
     if problem.update.step_size is None:
         settings = replace(settings, problem=sized_problem(problem, task.x))
     entries, refusals = _entries(settings)
@@ -118,21 +124,39 @@ def compare(settings: Settings) -> Comparison:
     jobs[""] = lambda: descend(settings.problem, task, settings.n_steps)
     with one_thread():
         turns = interleaved_seconds(jobs, settings.n_timings, process_time, patience=PATIENCE)
-    seconds = {name: median(turn[name] for turn in turns) for name in jobs}
-    rows = tuple(_row(entry, task, seconds[name], seconds[""]) for name, entry in entries.items())
+    seeds = range(settings.seed, settings.seed + settings.n_seeds)
+    tasks = [_task(settings, seed) for seed in seeds]
+    rows = tuple(_row(entry, tasks, Times.of(turns, name)) for name, entry in entries.items())
     flops = [entry.compiled.summary(task.n_tokens).direct_flops for entry in entries.values()]
-    return Comparison(settings, rows, refusals, flops[0], seconds[""])
+    return Comparison(settings, rows, refusals, flops[0], Times.of(turns, "").seconds)
 
 
-def _task(settings: Settings) -> Task:
+@dataclass(frozen=True)
+class Times:
+    """The median seconds of a job, and its rounds beside real training in the same rounds."""
+
+    seconds: float
+    ratio: float
+    least_ratio: float
+    largest_ratio: float
+
+    @classmethod
+    def of(cls, turns: Sequence[Mapping[str, float]], name: str) -> Times:
+        """Those of a job; the job without a name is real training."""
+        seconds, descent = (median(turn[job] for turn in turns) for job in (name, ""))
+        ratios = [turn[name] / turn[""] if turn[""] else nan for turn in turns]
+        return cls(seconds, seconds / descent if descent else nan, min(ratios), max(ratios))
+
+
+def _task(settings: Settings, seed: int) -> Task:
     """Inputs over the whole domain, labels between 0 and 1, which suit every loss."""
     problem = settings.problem
-    generator = torch.Generator().manual_seed(settings.seed)
+    generator = torch.Generator().manual_seed(seed)
     shape = (settings.n_examples, problem.target.input_width)
     x = problem.domain.x * (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1)
     shape = (settings.n_examples, problem.target.output_width)
     y = torch.rand(shape, generator=generator, dtype=torch.float64) * min(1.0, problem.domain.y)
-    return as_task(problem, x, y, seed=settings.seed)
+    return as_task(problem, x, y, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -197,31 +221,38 @@ def _in_one_batch(settings: Settings) -> Problem:
     return replace(settings.problem, update=replace(update, batch_size=settings.n_examples))
 
 
-def _row(entry: _Entry, task: Task, seconds: float, descent: float) -> Row:
-    summary = entry.compiled.summary(task.n_tokens)
-    report = verify(entry.compiled, task.x, task.y, initial=task.initial, backend=entry.backend)
-    is_dense = entry.backend == "dense"
+def _row(entry: _Entry, tasks: Sequence[Task], times: Times) -> Row:
+    summary = entry.compiled.summary(tasks[0].n_tokens)
+    reports = [_report(entry, task) for task in tasks]
+    errors = tuple(float(report.step_errors.max()) for report in reports)
+    proved, is_dense = reports[0].certificate, entry.backend == "dense"
     sizes: dict[str, Any] = {name: getattr(summary, name) if is_dense else None for name in SIZES}
     return Row(
         construction=summary.construction,
-        backend=report.backend,
+        backend=entry.backend,
         fused_because=entry.fused_because,
         layers_per_step=summary.layers_per_step,
         n_layers=summary.n_layers,
         **sizes,
-        step_error=float(report.step_errors.max()),
-        step_bound=report.certificate.told(float(report.step_bounds.max())),
-        domain_bound=report.certificate.told(report.certificate.domain_step),
-        run_error=float(report.trajectory_errors.max()),
-        verdict=report.verdict,
-        seconds=seconds,
-        over_descent=seconds / descent if descent else nan,
+        step_error=max(errors),
+        step_bound=proved.told(max(float(report.step_bounds.max()) for report in reports)),
+        domain_bound=proved.told(proved.domain_step),
+        run_error=max(float(report.trajectory_errors.max()) for report in reports),
+        verdict=next((r.verdict for r in reports if not r.verdict.holds), reports[0].verdict),
+        seconds=times.seconds,
+        over_descent=times.ratio,
+        step_errors=errors,
+        over_descent_range=(times.least_ratio, times.largest_ratio),
     )
+
+
+def _report(entry: _Entry, task: Task) -> Report:
+    return verify(entry.compiled, task.x, task.y, initial=task.initial, backend=entry.backend)
 
 
 def draw(comparison: Comparison) -> Figure:
     """Three panels with a line for each construction: weights, error and bound, time."""
-    figure, panels = plotting.new_figure(13.5, 1.7 + 0.5 * len(comparison.rows), 3)
+    figure, panels = plotting.new_figure(13.5, 1.9 + 0.5 * len(comparison.rows), 3)
     rows = comparison.rows[::-1]  # the first at the top
     names = [f"{row.construction}, {row.backend}" for row in rows]
     for panel in panels:
@@ -231,24 +262,34 @@ def draw(comparison: Comparison) -> Figure:
     _dots(panels[0], [row.parameters and row.parameters / 1e6 for row in rows])
     plotting.describe(panels[0], "Weights of the transformer", "millions", "")
     _errors(panels[1], rows)
-    plotting.describe(panels[1], "Error of a step", "dot: measured; bar: proved, bound (b)", "")
+    measured = f"dots: {counted(comparison.settings.n_seeds, 'set')} of data"
+    plotting.describe(panels[1], "Error of a step", f"{measured}\nbar: proved, bound (b)", "")
     panels[2].axvline(1.0, color=FAINT, linewidth=1.2, linestyle="--")
-    _dots(panels[2], [row.over_descent for row in rows], least=1.0)
-    plotting.describe(panels[2], "Time of a run, building included", "times real training", "")
+    _dots(panels[2], [row.over_descent for row in rows], [row.over_descent_range for row in rows])
+    times = "times real training\nband: all rounds that were timed"
+    plotting.describe(panels[2], "Time of a run, building included", times, "")
     return figure
 
 
-def _dots(panel: Axes, values: Sequence[float | None], least: float = inf) -> None:
-    """A dot for each construction and its value in figures, on an axis that shows `least` too."""
+def _dots(
+    panel: Axes, values: Sequence[float | None], ranges: Sequence[tuple[float, float]] = ()
+) -> None:
+    """A dot for each construction and its value in figures, in a band of its range if it has one.
+
+    An axis with ranges shows 1 too, which is real training.
+    """
     known = {place: value for place, value in enumerate(values) if value is not None}
-    shown = list(known.values()) or [1.0, 100.0]
+    ends = [end for ends in ranges for end in ends]
+    shown = [*known.values(), *ends] or [1.0, 100.0]
+    for place, (least, largest) in enumerate(ranges):
+        panel.plot((least, largest), (place, place), color=BLUE, lw=6, alpha=0.35)
     panel.plot(list(known.values()), list(known), "o", color=BLUE, markersize=8)
-    low, high = min(least, *shown) / 2, max(shown) * 6
+    low, high = min(*shown, 1.0 if ranges else inf) / 2, max(shown) * 6
     panel.set_xlim(low, high)
     for place in range(len(values)):
-        value = known.get(place)
-        right_of_it = (value or low) * (high / low) ** 0.03
-        plotting.tag(panel, _figures(value), (right_of_it, float(place)))
+        end = ranges[place][1] if ranges else known.get(place, low)
+        at = (end * (high / low) ** 0.03, float(place))
+        plotting.tag(panel, _figures(known.get(place)), at)
 
 
 def _figures(value: float | None) -> str:
@@ -258,10 +299,11 @@ def _figures(value: float | None) -> str:
 
 
 def _errors(panel: Axes, rows: tuple[Row, ...]) -> None:
-    """Measured as a dot, what is proved of this run as a bar, joined by a line."""
+    """Measured on each set of data as a dot, what is proved of all as a bar, joined by a line."""
     for place, row in enumerate(rows):
-        measured = max(row.step_error, SMALLEST_ERROR)
-        panel.plot(measured, place, "o", color=BLUE, markersize=8)
+        dots = [max(error, SMALLEST_ERROR) for error in row.step_errors]
+        measured = max(dots)
+        panel.plot(dots, [place] * len(dots), "o", color=BLUE, markersize=8, alpha=0.6, mew=0)
         if row.step_bound is not None:
             panel.plot((measured, row.step_bound), (place, place), color=FAINT, linewidth=1.2)
             panel.plot(row.step_bound, place, "|", color=ORANGE, markersize=16, markeredgewidth=3)

@@ -16,12 +16,12 @@ from statistics import median
 from time import perf_counter
 from typing import Any, final
 
+from icgd.pictures.plotting import Figure
 from icgd.reproductions import cot_cost_picture
 from icgd.reproductions.cost_cases import AbstractCase, Measured, Network, measure
 from icgd.reproductions.cost_chains import MEMORIES, READINGS, MemoryCase, ReadingCase
 from icgd.reproductions.cost_lines import exponents
 from icgd.reproductions.cost_steps import BACKENDS, VARIANTS, AbstractVariant, StepCase
-from icgd.reproductions.plotting import Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     AbstractStudy,

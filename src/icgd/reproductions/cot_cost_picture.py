@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from math import log
 
-from icgd.reproductions import plotting
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Axes, Figure
 from icgd.reproductions.cost_lines import COSTS, Points, best_points, crossing, points
-from icgd.reproductions.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Axes, Figure
 from icgd.reproductions.reproduction import Row, Value, groups
 
 AXES = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -148,6 +148,8 @@ class Outcome:
 @dataclass(frozen=True)
 class Study(AbstractStudy[Outcome]):
     """Both operators of an architecture, for networks of `depth` layers of `width` units."""
+
+    uses_device: ClassVar[bool] = True
 
     architecture: str
     n_teachers: int

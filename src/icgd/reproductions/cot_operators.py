@@ -13,9 +13,9 @@ from itertools import product
 from statistics import fmean
 from typing import final
 
+from icgd.pictures.plotting import Figure
 from icgd.reproductions import cot_operators_picture
 from icgd.reproductions.cot_operator_training import Budget, Chained, Learnt, Outcome, Study
-from icgd.reproductions.plotting import Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     Row,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import isfinite
 from statistics import geometric_mean
 
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Axes, Figure
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Axes, Figure
 from icgd.reproductions.reproduction import Row, groups, number
 
 COLOURS = {"plain": BLUE, "plain, no positions": GREEN, "products, steep slopes": ORANGE}

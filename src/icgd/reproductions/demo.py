@@ -18,16 +18,16 @@ from icgd.backends.run import OnProgress
 from icgd.certificates import rigorous
 from icgd.certificates.certificate import Report
 from icgd.compiled import Compiled
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
 from icgd.pipeline import compile, verify
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
-from icgd.reproductions import plotting
 from icgd.reproductions.cars import INPUTS, Cars, Scaling, read_cars, split_cars
 from icgd.reproductions.descent import descend
-from icgd.reproductions.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
 from icgd.reproductions.timing import interleaved_medians, one_thread
 from icgd.shapes import History
 from icgd.weights.summary import Summary
@@ -218,12 +218,12 @@ def _draw_losses(panel: Axes, result: Result) -> None:
     plotting.describe(
         panel, "One forward pass trains the network", "training step", "training loss (log scale)"
     )
-    panel.plot(real, color=ORANGE, linewidth=8, alpha=0.5, solid_capstyle="round")
+    panel.plot(real, color=ORANGE, linewidth=8, solid_capstyle="round")
     panel.plot(ours, color=BLUE, linewidth=2)
     panel.set_yscale("log")
     panel.yaxis.set_major_formatter("{x:g}")
     at, top = 0.12 * len(ours), max(ours)
-    plotting.note(panel, "broad: real gradient descent", (at, 0.75 * top), RED)
+    plotting.note(panel, "broad: real gradient descent", (at, 0.75 * top), ORANGE)
     plotting.note(panel, "thin: the transformer", (at, 0.55 * top), BLUE)
 
 
@@ -239,7 +239,7 @@ def _draw_errors(panel: Axes, result: Result) -> None:
         panel, "Every error is proved", "training step", "largest error of any weight (log scale)"
     )
     steps = range(1, len(report.step_errors) + 1)
-    panel.plot(steps, proved, color=ORANGE, linewidth=8, alpha=0.5, solid_capstyle="round")
+    panel.plot(steps, proved, color=ORANGE, linewidth=8, solid_capstyle="round")
     panel.plot(steps, report.trajectory_errors, color=RED, linewidth=2)
     panel.plot(steps, report.step_bounds, color=BLUE, linewidth=2, linestyle=(0, (4, 2)))
     panel.plot(steps, report.step_errors, color=BLUE, linewidth=2)
@@ -247,7 +247,7 @@ def _draw_errors(panel: Axes, result: Result) -> None:
     low, high = float(report.step_errors.min()), float(proved.max())
     panel.set_ylim(low / 12, 25 * high)
     for text, height, colour in (
-        ("broad: distance to exact descent, proved", 9 * high, RED),
+        ("broad: distance to exact descent, proved", 9 * high, ORANGE),
         ("thin: the same, measured", 3.2 * high, RED),
         ("dashed: error of one step, proved", low / 2.6, BLUE),
         ("solid: the same, measured", low / 7.5, BLUE),
@@ -256,14 +256,14 @@ def _draw_errors(panel: Axes, result: Result) -> None:
 
 
 def _draw_cars(panel: Axes, result: Result) -> None:
-    """Draw gradient descent as large pale discs, and the transformer as dots in them."""
+    """Draw gradient descent as large discs, and the transformer as dots in them."""
     cars = result.predictions
     true, ours = [car.true_mpg for car in cars], [car.transformer_mpg for car in cars]
     plotting.describe(
         panel, "It predicts cars that it never saw", "true miles per gallon", "predicted mpg"
     )
     panel.axline((20, 20), slope=1, color=FAINT, linewidth=1, linestyle=":")
-    panel.scatter(true, [car.descent_mpg for car in cars], s=150, color=ORANGE, alpha=0.5, lw=0)
+    panel.scatter(true, [car.descent_mpg for car in cars], s=150, color=ORANGE, lw=0)
     panel.scatter(true, ours, s=26, color=BLUE)
     ends = (min(*true, *ours) - 2, max(*true, *ours) + 2)
     panel.set(xlim=ends, ylim=ends)
@@ -273,7 +273,7 @@ def _draw_cars(panel: Axes, result: Result) -> None:
         plotting.tag(panel, car.car, at, ha="left" if side > 0 else "right")
     low, high = ends
     for text, share, colour in (
-        ("disc: real gradient descent", 0.96, RED),
+        ("disc: real gradient descent", 0.96, ORANGE),
         ("dot: the transformer", 0.89, BLUE),
     ):
         plotting.note(panel, text, (low + 0.5, low + share * (high - low)), colour)

@@ -19,10 +19,11 @@ from typing import Any, final
 
 import torch
 
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, GREEN, INK, ORANGE, PURPLE, RED, Axes, Figure
 from icgd.problems.kernel_machine import KernelMachine
-from icgd.reproductions import cheng_training, plotting
+from icgd.reproductions import cheng_training
 from icgd.reproductions.cheng_training import INPUT_WIDTH, LABELS, Budget, first_model
-from icgd.reproductions.plotting import BLUE, GREEN, INK, ORANGE, PURPLE, RED, Axes, Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     AbstractStudy,

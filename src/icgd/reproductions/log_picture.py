@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
+from math import isfinite, nan
 
 from icgd.errors import DataError
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, GREEN, ORANGE, PURPLE, RED, Axes, Figure
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, GREEN, ORANGE, PURPLE, RED, Axes, Figure
 from icgd.training.logs import Log
 
 LOSSES = {"loss": BLUE, "validation_loss": RED}
 """The columns of the first panel, and their colours."""
 
 OTHERS = (GREEN, ORANGE, PURPLE, BLUE, RED)
+LARGEST_DRAWN = 1e150
+"""Larger numbers are drawn at this height, because the ticks of an axis would overflow."""
+
 MOST_PANELS = 12
 """Further columns are left out, because no one could read their panels."""
 
@@ -41,7 +44,13 @@ def log_picture(log: Log, title: str) -> Figure:
 
 
 def _curve(panel: Axes, log: Log, name: str, colour: str) -> None:
-    panel.plot(log.column("step"), log.column(name), color=colour, lw=1.8)
+    drawn = [_drawn(value) for value in log.column(name)]
+    panel.plot(log.column("step"), drawn, color=colour, lw=1.8)
+
+
+def _drawn(value: float) -> float:
+    """The height at which a number is drawn; what is not finite leaves a gap."""
+    return max(-LARGEST_DRAWN, min(LARGEST_DRAWN, value)) if isfinite(value) else nan
 
 
 def _all_positive(log: Log, names: Sequence[str]) -> bool:

@@ -12,9 +12,17 @@ from icgd.reproductions import (
     cot_cost,
     cot_operators,
     learnt_constructed,
+    meta_gradients,
+    meta_learning,
     wang_in_context,
     wang_rates,
     wang_resources,
+    wu_choices,
+    wu_curves,
+    wu_depth,
+    wu_flops,
+    wu_mechanism,
+    wu_score,
 )
 from icgd.reproductions.reproduction import AbstractReproduction
 
@@ -32,9 +40,20 @@ REPRODUCTIONS: dict[str, AbstractReproduction[Any, Any]] = {
         wang_resources.RESOURCES,
         wang_in_context.IN_CONTEXT,
         wang_rates.RATES,
+        wu_curves.FIGURE_1,
+        wu_curves.FIGURE_2,
+        wu_curves.FIGURE_3,
+        wu_curves.FIGURE_4,
+        wu_depth.DEPTH,
+        wu_flops.FLOPS,
+        wu_mechanism.MECHANISM,
+        wu_choices.CHOICES_FIGURE,
+        wu_score.SCORE,
         cot_cost.COST,
         cot_operators.OPERATORS,
         learnt_constructed.SIMILARITY,
+        meta_gradients.GRADIENTS,
+        meta_learning.META_LEARNING,
     )
 }
 
@@ -46,6 +65,7 @@ PAPER_HOURS = {
     "cheng-fig5": 78,
     "cheng-fig6": 250,
     "cot-fig2": 1000,
+    "wu-score": 69,
 }
 """The core-hours of the paper presets, as `icgd reproduce NAME --preset paper --estimate` said."""
 

@@ -11,7 +11,7 @@ from string import ascii_lowercase
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from icgd.errors import SettingError, UnknownNameError
-from icgd.reproductions.plotting import Figure
+from icgd.pictures.plotting import Figure
 from icgd.training.loop import OnStep
 
 Value = str | int | float | bool | None
@@ -47,6 +47,9 @@ class AbstractStudy(ABC, Generic[Outcome]):
     """One unit of a figure's work, such as one model to train: a dataclass that JSON can hold."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    uses_device: ClassVar[bool] = False
+    """Whether it computes where its conduct says; otherwise it does so on the processor."""
 
     budget: Any
     """A frozen dataclass: how long and on how much the study works."""

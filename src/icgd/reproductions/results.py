@@ -28,9 +28,9 @@ from typing import Any, Generic
 import numpy as np
 import torch
 
-from icgd.errors import CheckpointError, FileError
+from icgd.errors import CheckpointError, FileError, SettingError
+from icgd.pictures import plotting
 from icgd.problems.settings import count
-from icgd.reproductions import plotting
 from icgd.reproductions.partial import (
     Job,
     OnStanding,
@@ -67,9 +67,18 @@ class Order(Generic[Study, Outcome]):
     def __post_init__(self) -> None:
         count("n_workers", self.n_workers)
         count("seed", self.seed, least=0, most=LARGEST_SEED - MOST_SEEDS)
-        device_named(self.device)
-        plotting.require_matplotlib()
+        self._require_device()
         self.part.studies(self.preset, self.seed)  # refuses unknown presets and panels
+
+    def _require_device(self) -> None:
+        """Refuse a device that is not there, and one that the figure would not use."""
+        is_asked = device_named(self.device).place.type != "cpu" and self.device != "auto"
+        if is_asked and not self._uses_device:
+            raise SettingError.device_not_used(self.device, self.reproduction.name)
+
+    @cached_property
+    def _uses_device(self) -> bool:
+        return all(study.uses_device for study in self.studies)
 
     @cached_property
     def part(self) -> AbstractReproduction[Study, Outcome]:
@@ -89,7 +98,8 @@ class Order(Generic[Study, Outcome]):
     def jobs(self) -> list[Job]:
         places = [self.partial_folder / f"{self.whole.index(study):03d}" for study in self.studies]
         pairs = zip(self.studies, places, strict=True)
-        return [Job(study, place, self.device) for study, place in pairs]
+        device = self.device if self._uses_device else "cpu"
+        return [Job(study, place, device) for study, place in pairs]
 
     @property
     def folder(self) -> Path:
@@ -115,7 +125,7 @@ class Order(Generic[Study, Outcome]):
             "seed": self.seed,
             **circumstances(),
             "n_workers": self.n_workers,
-            "device": device_named(self.device).place.type,
+            "device": device_named(self.device).place.type if self._uses_device else "cpu",
         }
 
 

@@ -22,6 +22,7 @@ import torch
 
 from icgd.compiled import Compiled
 from icgd.constructions.recursion import Recursion
+from icgd.pictures.plotting import Figure
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
@@ -30,7 +31,6 @@ from icgd.problems.task import Task
 from icgd.problems.updates import GradientStep
 from icgd.reproductions import wang_in_context_picture
 from icgd.reproductions.ball import LARGEST_RADIUS, ball_sample
-from icgd.reproductions.plotting import Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     AbstractStudy,

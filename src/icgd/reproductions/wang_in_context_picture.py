@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, ORANGE, Axes, Figure
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, ORANGE, Axes, Figure
 from icgd.reproductions.reproduction import Row, groups, number
 
 COLOURS = {2: BLUE, 3: ORANGE}

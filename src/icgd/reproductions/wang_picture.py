@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from itertools import product
 from math import exp, log, nan
 
-from icgd.reproductions import plotting, resources
-from icgd.reproductions.plotting import BLUE, FAINT, ORANGE, Axes, Figure
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, ORANGE, Axes, Figure
+from icgd.reproductions import resources
 from icgd.reproductions.reproduction import Row
 from icgd.reproductions.wang_widths import DEEP, DEPTHS, SHALLOW, dimensions, needed
 

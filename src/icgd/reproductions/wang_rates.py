@@ -16,10 +16,10 @@ from time import perf_counter
 from typing import Any, final
 
 from icgd.constructions.recursion import Recursion
+from icgd.pictures.plotting import Figure
 from icgd.pipeline import compile
 from icgd.reproductions import wang_rates_picture
 from icgd.reproductions.lottery import Lottery
-from icgd.reproductions.plotting import Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     AbstractStudy,

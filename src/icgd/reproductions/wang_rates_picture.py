@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import sqrt
 
-from icgd.reproductions import plotting
-from icgd.reproductions.plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, RED, Axes, Figure
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, RED, Axes, Figure
 from icgd.reproductions.reproduction import Row, groups, number
 
 HEADS, DRAWN, GREEDY = "heads and units", "drawn units", "greedy units"

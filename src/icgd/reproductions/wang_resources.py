@@ -18,13 +18,13 @@ from typing import final
 
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError
+from icgd.pictures.plotting import Figure
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.problem import Problem
 from icgd.problems.updates import GradientStep
 from icgd.reproductions import wang_picture
 from icgd.reproductions.ball import LARGEST_RADIUS
-from icgd.reproductions.plotting import Figure
 from icgd.reproductions.reproduction import (
     AbstractReproduction,
     Row,

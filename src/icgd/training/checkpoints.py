@@ -83,6 +83,13 @@ class Checkpoints:
         """Write the state of the smallest validation loss so far, in place of the one before."""
         _write(self.folder / BEST, state, self.configuration)
 
+    def best_log(self) -> Log:
+        """The log up to the best state that is kept; empty if there is none to read."""
+        try:
+            return read_checkpoint(self.folder / BEST)[0].log
+        except CheckpointError:
+            return Log()
+
     def tidy(self) -> None:
         """Remove earlier checkpoints that are not kept, and unfinished files that a kill left.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from icgd.errors import SettingError
 from icgd.problems.settings import as_float, count, is_sequence
+from icgd.training.references import file_of
 
 LARGEST = 2**63 - 1
 """The largest whole number that a TOML file must be able to hold."""
@@ -51,11 +52,13 @@ class Key:
         """A place relative to `origin` as one relative to `target`; module names have no place."""
         if self.is_list:
             return [replace(self, is_list=False).moved(each, origin, target) for each in value]
-        stays = not value or not self.names or (self.names == "code" and not _is_file(value))
-        # A link's parent is that of what it links to, so links are followed first.
-        return (
-            value if stays else Path(relpath(realpath(origin / value), realpath(target))).as_posix()
-        )
+        if not value or not self.names:
+            return value
+        if self.names == "file":
+            return _moved(value, origin, target)
+        module, separator, function = value.rpartition(":") if ":" in value else (value, "", "")
+        file = file_of(module, origin)
+        return value if file is None else _moved(file, origin, target) + separator + function
 
     def _one(self, value: object) -> Any:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
@@ -75,9 +78,9 @@ class Key:
             raise SettingError.wrong_kind(self.name, part, KINDS[self.kind]) from None
 
 
-def _is_file(code: str) -> bool:
-    """Whether "mine.py", "mine.py:draw" or "package:draw" names a file."""
-    return code.endswith(".py") or code.rpartition(":")[0].endswith(".py")
+def _moved(path: str, origin: Path, target: Path) -> str:
+    """A link's parent is that of what it links to, so links are followed first."""
+    return Path(relpath(realpath(origin / path), realpath(target))).as_posix()
 
 
 def _is_writable(text: str) -> bool:
@@ -119,15 +122,34 @@ DATA = _section(
         "Or a function that draws tasks, such as my_data.py:draw.",
         names="code",
     ),
-    Key("inputs", str, "gaussian", "Or a law of inputs: gaussian, ellipsoid, mixture ..."),
+    Key(
+        "inputs",
+        str,
+        "gaussian",
+        "Or a law of inputs: gaussian, ellipsoid, mixture, shifted-mixture ...",
+    ),
     Key("spectrum", float, [], "Eigenvalues of its covariance. Default: all 1.", is_list=True),
     Key("n_clusters", int, 2, "Clusters of a mixture."),
-    Key("labels", str, "linear", "... and of labels: linear, relu-network, or a kernel's name."),
-    Key("hidden_width", int, 20, "Hidden units of a relu-network."),
+    Key("weights", float, [1.0, 0.0], "Shares of a shifted-mixture's components.", is_list=True),
+    Key("centres", float, [-2.0, 2.0], "Centres of those, the same in all inputs.", is_list=True),
+    Key(
+        "labels",
+        str,
+        "linear",
+        "... and of labels: linear, relu-network, teachers, or a kernel's name.",
+    ),
+    Key("hidden_width", int, 20, "Hidden units of a relu-network, or of a teacher's layer."),
+    Key("teacher_layers", int, 3, "Layers of the teachers."),
+    Key("teacher_mean", float, 0.0, "Mean of the teachers' weights."),
+    Key("teacher_activation", str, "relu", "Activation of the teachers."),
     Key("input_width", int, 5, "Entries of an input."),
     Key("output_width", int, 1, "Entries of a label, which are independent."),
     Key("n_examples", int, 20, "Examples in a prompt."),
     Key("average_labels", bool, False, "Average the loss over labels in closed form."),
+    Key("every_token", bool, False, "Take the loss at every token; needs a decoder."),
+    Key("curriculum_batches", int, None, "Then prompts grow for so many batches. Default: none."),
+    Key("first_width", int, None, "Active inputs of the first one. Default: all."),
+    Key("first_examples", int, None, "Examples of the first one. Default: all."),
 )
 
 MODEL = _section(
@@ -138,10 +160,18 @@ MODEL = _section(
         "A function that makes your own model, such as my_model.py:make.",
         names="code",
     ),
-    Key("kernels", str, ["linear"], "Or a kernel transformer: a kernel a head.", is_list=True),
+    Key("kind", str, "kernel-transformer", "Or a model of icgd: kernel-transformer, decoder."),
+    Key("kernels", str, ["linear"], "Kernel transformer: a kernel a head.", is_list=True),
     Key("n_layers", int, 3, "Its layers."),
     Key("transform_inputs", bool, False, "Whether its layers change the inputs too."),
-    Key("model_seed", int, 0, "The seed of its first weights."),
+    Key("n_blocks", int, 4, "Decoder: its blocks."),
+    Key("width", int, 64, "Entries of its stream, a multiple of n_heads."),
+    Key("n_heads", int, 4, "Heads of a block."),
+    Key("mlp_width", int, None, "Hidden units of a block. Default: 4 * width."),
+    Key("attention", str, "softmax", "softmax or relu."),
+    Key("tokens", str, "joint", "joint (an example at each) or interleaved (x, y, x, y)."),
+    Key("n_positions", int, None, "Places with learnt positions. Default: none has one."),
+    Key("model_seed", int, 0, "The seed of the model's first weights."),
 )
 
 TRAINING = _section(

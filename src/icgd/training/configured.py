@@ -15,8 +15,17 @@ from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import KERNELS
 from icgd.problems.settings import count, named
 from icgd.training.averaged import AveragedTask
+from icgd.training.causal_task import CausalTask, Curriculum
 from icgd.training.config import Config, read_config
-from icgd.training.covariates import AbstractCovariates, Ellipsoid, Gaussian, GaussianMixture
+from icgd.training.covariates import (
+    AbstractCovariates,
+    Ellipsoid,
+    Gaussian,
+    GaussianMixture,
+    ShiftedMixture,
+)
+from icgd.training.decoder import Decoder
+from icgd.training.effective_keys import DECODER_KEYS, require_effective
 from icgd.training.labels import AbstractLabels, KernelProcess, LinearFunctions, ReluNetworks
 from icgd.training.logs import Log
 from icgd.training.loop import OnStep, train
@@ -24,7 +33,8 @@ from icgd.training.models import KernelTransformer
 from icgd.training.own_data import GeneratedTask, TaskTable
 from icgd.training.references import function_named, imported
 from icgd.training.settings import Settings
-from icgd.training.tasks import AbstractTask, InContextTask
+from icgd.training.tasks import AbstractTask, Batch, InContextTask
+from icgd.training.teachers import Teachers
 
 CONFIG = "config.toml"
 """The file in a run's folder that holds its whole config, defaults included."""
@@ -71,9 +81,33 @@ def train_config(
 
 def task_of(config: Config) -> AbstractTask:
     """The tasks of a config: of a table, of a function, or of a law."""
+    require_effective(config)
     data = config["data"]
     if data["tasks"] and data["generator"]:
         raise SettingError.both("tasks", "generator")
+    if data["average_labels"] and data["every_token"]:
+        raise SettingError.both("average_labels", "every_token")
+    task = _prompts_of(config)
+    if data["every_token"]:
+        return CausalTask(task, _curriculum_of(data))
+    if data["average_labels"] and isinstance(task, InContextTask):
+        return AveragedTask(task)
+    return task
+
+
+def _curriculum_of(data: Mapping[str, Any]) -> Curriculum | None:
+    if data["curriculum_batches"] is None:
+        return None
+    width, n_examples = data["first_width"], data["first_examples"]
+    return Curriculum(
+        data["input_width"] if width is None else width,
+        data["n_examples"] if n_examples is None else n_examples,
+        data["curriculum_batches"],
+    )
+
+
+def _prompts_of(config: Config) -> AbstractTask:
+    data = config["data"]
     if data["tasks"]:
         return TaskTable.read(
             config.folder / data["tasks"],
@@ -86,11 +120,10 @@ def task_of(config: Config) -> AbstractTask:
     return _law_of(data)
 
 
-def _law_of(data: Mapping[str, Any]) -> AbstractTask:
+def _law_of(data: Mapping[str, Any]) -> InContextTask:
     covariates = named("law of inputs", data["inputs"], INPUTS)(data)
     labels = _labels_of(data, covariates)
-    task = InContextTask(covariates, labels, data["n_examples"], data["output_width"])
-    return AveragedTask(task) if data["average_labels"] else task
+    return InContextTask(covariates, labels, data["n_examples"], data["output_width"])
 
 
 def _covariance(data: Mapping[str, Any]) -> Tensor:
@@ -105,6 +138,9 @@ INPUTS: dict[str, Callable[[Mapping[str, Any]], AbstractCovariates]] = {
     "gaussian": lambda data: Gaussian(_covariance(data)),
     "ellipsoid": lambda data: Ellipsoid(_covariance(data)),
     "mixture": lambda data: GaussianMixture(_covariance(data), data["n_clusters"]),
+    "shifted-mixture": lambda data: ShiftedMixture(
+        _covariance(data), tuple(data["weights"]), tuple(data["centres"])
+    ),
 }
 """The laws of inputs that a config may name."""
 
@@ -116,14 +152,17 @@ def _labels_of(data: Mapping[str, Any], covariates: AbstractCovariates) -> Abstr
         return LinearFunctions(whitening)
     if name == "relu-network":
         return ReluNetworks(data["hidden_width"], whitening)
+    if name == "teachers":
+        sizes = data["teacher_layers"], data["hidden_width"]
+        return Teachers(*sizes, data["teacher_mean"], data["teacher_activation"], whitening)
     if name not in KERNELS:
-        known = ["linear", "relu-network", *KERNELS]
+        known = ["linear", "relu-network", "teachers", *KERNELS]
         raise UnknownNameError.of("law of labels", name, known=list(dict.fromkeys(known)))
     return KernelProcess(KernelMachine(covariates.input_width, name), whitening)
 
 
 def model_of(config: Config, task: AbstractTask) -> nn.Module:
-    """The model of a config before training: your own, or a kernel transformer."""
+    """The model of a config before training: your own, or one of icgd's."""
     model = config["model"]
     if model["factory"]:
         made = function_named(model["factory"], config.folder)()
@@ -131,10 +170,30 @@ def model_of(config: Config, task: AbstractTask) -> nn.Module:
             made_by = f"The result of {model['factory']}"
             raise SettingError.wrong_kind(made_by, made, "a torch module")
         return made
+    return named("kind of model", model["kind"], MODELS)(model, task.sample(1, seed=0, index=0))
+
+
+def _kernel_transformer(model: Mapping[str, Any], batch: Batch) -> nn.Module:
     return KernelTransformer(
-        task.sample(1, seed=0, index=0).x.shape[-1],
+        batch.x.shape[-1],
         model["n_layers"],
         tuple(model["kernels"]),
         transforms_covariates=model["transform_inputs"],
         seed=count("model_seed", model["model_seed"], least=0),
     )
+
+
+def _decoder(model: Mapping[str, Any], batch: Batch) -> nn.Module:
+    return Decoder(
+        input_width=batch.x.shape[-1],
+        output_width=batch.y.shape[-1] if batch.y.ndim == 3 else 1,
+        seed=count("model_seed", model["model_seed"], least=0),
+        **{name: model[name] for name in DECODER_KEYS},
+    )
+
+
+MODELS: dict[str, Callable[[Mapping[str, Any], Batch], nn.Module]] = {
+    "kernel-transformer": _kernel_transformer,
+    "decoder": _decoder,
+}
+"""The models that a config may name, each from its section and a batch."""

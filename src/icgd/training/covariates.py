@@ -17,9 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.errors import DistributionError
+from icgd.errors import DistributionError, SettingError
 from icgd.problems.kernel_machine import ASYMMETRY, as_rows
-from icgd.problems.settings import count
+from icgd.problems.settings import count, finite, settle
 
 Square = Float[Tensor, "input_width input_width"]
 """A matrix on the input space."""
@@ -29,6 +29,9 @@ Tokens = Float[Tensor, "task token input_width"]
 
 PAPER_SPECTRUM = (1.0, 1.0, 0.25, 2.25, 1.0)
 """The eigenvalues of Sigma in all experiments of cheng (App. H.1)."""
+
+SHARES_ROUNDING = 1e-9
+"""Shares such as (0.7, 0.3) add up to 1 but for rounding."""
 
 
 def normal(generator: np.random.Generator, *shape: int) -> Tensor:
@@ -162,3 +165,44 @@ class GaussianMixture(AbstractCovariates):
     def description(self) -> dict[str, object]:
         """Plain data that identifies the law."""
         return {**super().description(), "n_clusters": self.n_clusters}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ShiftedMixture(AbstractCovariates):
+    """x = mu_c + Sigma^{1/2} xi, xi ~ N(0, I), with a component c for each token (App. G of wu).
+
+    Every entry of mu_c is `centres[c]`, and c has probability `weights[c]`. The default is the law
+    of wu's pretraining, N(-2, I). Because its centres are fixed, no Sigma makes this law round.
+    """
+
+    weights: tuple[float, ...] = (1.0, 0.0)
+    centres: tuple[float, ...] = (-2.0, 2.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        weights = tuple(finite("weights", weight) for weight in self.weights)
+        centres = tuple(finite("centres", centre) for centre in self.centres)
+        settle(self, weights=weights, centres=centres)
+        if min(weights, default=-1) < 0 or abs(sum(weights) - 1) > SHARES_ROUNDING:
+            raise DistributionError.not_shares("weights", weights)
+        if len(centres) != len(weights):
+            expected = f"{len(weights)}, one for each weight"
+            raise SettingError.wrong_length("centres", len(centres), expected)
+
+    @classmethod
+    def of_width(cls, input_width: int, weights: tuple[float, ...] = (1.0, 0.0)) -> ShiftedMixture:
+        """The mixture of N(-2, I) and N(2, I) with these weights."""
+        return cls(torch.eye(count("input_width", input_width), dtype=torch.float64), weights)
+
+    def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
+        """The centre of each token's component, and noise; weights do not change the noise."""
+        noise = normal(generator, n_tasks, n_tokens, self.input_width) @ self.root
+        shares = np.array(self.weights) / sum(self.weights)
+        component = generator.choice(len(shares), size=(n_tasks, n_tokens), p=shares)
+        return noise + torch.tensor(self.centres, dtype=torch.float64)[component][..., None]
+
+    def description(self) -> dict[str, object]:
+        """Plain data that identifies the law."""
+        own = {"weights": list(self.weights), "centres": list(self.centres)}
+        return {**super().description(), **own}

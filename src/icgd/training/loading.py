@@ -20,6 +20,7 @@ from icgd.training.checkpoints import (
     read_checkpoint,
     require_equal,
 )
+from icgd.training.decoder import Decoder
 from icgd.training.models import KernelTransformer
 from icgd.training.operators import PlainOperator, ProductOperator
 
@@ -27,6 +28,7 @@ CHECKPOINTS = {"last": "checkpoint-*.safetensors", "best": BEST}
 """The files that hold a model: the newest ones, and the one of the smallest validation loss."""
 
 BUILDERS: dict[str, Callable[[Mapping[str, Any]], nn.Module]] = {
+    "decoder": Decoder.of_description,
     "kernel transformer": KernelTransformer.of_description,
     PlainOperator.kind: PlainOperator.of_description,
     ProductOperator.kind: ProductOperator.of_description,

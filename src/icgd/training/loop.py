@@ -74,7 +74,9 @@ def _begin(
     device = device_named(settings.device, settings.dtype, autocast=settings.autocast)
     model.to(device.place, dtype_named(settings.dtype)).train()
     settings = replace(settings, device=device.place.type)
-    return TrainingRun(model, task, settings, device, joined(device.place), measure)
+    training = TrainingRun(model, task, settings, device, joined(device.place), measure)
+    training.require_room()
+    return training
 
 
 def _take_steps(training: TrainingRun, record: Record | None, on_step: OnStep | None) -> None:

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from icgd.errors import DataError, SettingError
 from icgd.problems.arrays import checked_array
-from icgd.problems.csv_table import Table, read_table
 from icgd.problems.settings import count, instance, within
+from icgd.problems.tables import Table, read_table
 from icgd.training.tasks import AbstractTask, Batch, generator_of, query_loss
 
 Indices = NDArray[np.intp]
@@ -61,13 +61,13 @@ class TaskTable(AbstractTask):
     def read(
         cls, path: Path | str, *, label_columns: Sequence[str] = (), **options: Any
     ) -> TaskTable:
-        """The tasks in a file: CSV, or NPZ with the arrays x and y.
+        """The tasks in a file: CSV, Parquet, Arrow, or NPZ with the arrays x and y.
 
-        A CSV file has a header and a row for each token. Its column `task` says to which task a
+        A table has a header and a row for each token. Its column `task` says to which task a
         row belongs; `label_columns` (default: the last other column) are labels, the rest inputs.
         """
         path = Path(path)
-        read = _read_npz(path) if path.suffix == ".npz" else _read_csv(path, label_columns)
+        read = _read_npz(path) if path.suffix == ".npz" else _read_table(path, label_columns)
         return cls(*checked_tasks(*read, f"x in {path}", f"y in {path}"), **options)
 
     @cached_property
@@ -191,11 +191,10 @@ def _read_npz(path: Path) -> tuple[Any, Any]:
         raise DataError.unreadable(path, str(problem)) from None
 
 
-def _read_csv(path: Path, label_columns: Sequence[str]) -> tuple[Any, Any]:
+def _read_table(path: Path, label_columns: Sequence[str]) -> tuple[Any, Any]:
     """Inputs and labels with an axis for tasks, which must all have as many rows."""
     table = read_table(path)
-    _require_finite(table)
-    numbers = table.columns([TASK_COLUMN])[:, 0]
+    numbers = table.numbers([TASK_COLUMN])[:, 0]
     inputs, labels = _inputs_and_labels(table, label_columns)
     if not inputs:
         raise DataError.unreadable(path, "it has no column of inputs")
@@ -206,7 +205,7 @@ def _read_csv(path: Path, label_columns: Sequence[str]) -> tuple[Any, Any]:
         raise DataError.uneven_tasks(path, *sizes[0], *sizes[1])
     shape = (len(names), counts[0], -1)
     order = np.argsort(numbers, kind="stable")
-    x, y = (table.columns(part)[order].reshape(shape) for part in (inputs, labels))
+    x, y = (table.numbers(part)[order].reshape(shape) for part in (inputs, labels))
     return x, y[..., 0] if len(labels) == 1 else y
 
 
@@ -220,11 +219,3 @@ def _inputs_and_labels(
         expected = f"a list of columns other than {TASK_COLUMN!r}, each named once"
         raise SettingError.wrong_kind("label_columns", label_columns, expected)
     return [name for name in others if name not in labels], labels
-
-
-def _require_finite(table: Table) -> None:
-    bad = np.argwhere(~np.isfinite(table.numbers))
-    if len(bad):
-        row, column = map(int, bad[0])
-        value = float(table.numbers[row, column])
-        raise DataError.not_finite_cell(table.path, row + 1, table.names[column], value)

@@ -45,7 +45,7 @@ class Record:
         self._checkpoints = Checkpoints(folder, training.configuration())
         state = self._checkpoints.load()
         if state is not None:
-            training.resume(state)
+            training.resume(state, self._checkpoints.best_log())
         training.processes.wait()  # nobody writes while another still reads
         has_loggers = self.writes and not training.is_over
         self._loggers = [self._begun(make) for make in loggers] if has_loggers else []

@@ -14,13 +14,23 @@ from icgd.errors import OwnCodeError
 def imported(module: str, folder: Path) -> ModuleType:
     """The module of this name, or of this file; a relative path starts at `folder`.
 
-    A file is run once and then known by its path.
+    "mine" is the file mine.py if `folder` has one, and otherwise an installed module. A file is run
+    once and then known by its path.
     """
+    file = file_of(module, folder)
     try:
-        return _of_file(folder / module) if module.endswith(".py") else import_module(module)
+        return import_module(module) if file is None else _of_file(folder / file)
     except Exception as problem:  # whatever the user's code raises
         reason = f"{type(problem).__name__}: {problem}"
         raise OwnCodeError.cannot_import(module, reason) from problem
+
+
+def file_of(module: str, folder: Path) -> str | None:
+    """The file that a module's name means in `folder`; None if it means an installed module."""
+    if module.endswith(".py"):
+        return module
+    file = f"{module.replace('.', '/')}.py"
+    return file if (folder / file).is_file() else None
 
 
 def function_named(reference: str, folder: Path) -> Any:

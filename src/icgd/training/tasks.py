@@ -122,9 +122,15 @@ class InContextTask(AbstractTask):
 
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
         """Draw inputs, then labels given the inputs, from one stream of random numbers."""
-        generator = generator_of(seed, index, shard)
-        n_tokens = self.n_examples + 1
-        x = self.covariates.sample(count("n_tasks", n_tasks), n_tokens, generator)
+        width = self.covariates.input_width
+        return self.draw(n_tasks, generator_of(seed, index, shard), self.n_examples, width)
+
+    def draw(
+        self, n_tasks: int, generator: np.random.Generator, n_examples: int, active_width: int
+    ) -> Batch:
+        """Draw tasks of `n_examples` examples whose inputs are 0 beyond `active_width` entries."""
+        x = self.covariates.sample(count("n_tasks", n_tasks), n_examples + 1, generator)
+        x[..., active_width:] = 0
         drawn = [self.labels.sample(x, generator) for _ in range(self.output_width)]
         return Batch(x, torch.stack(drawn, -1) if self.output_width > 1 else drawn[0])
 

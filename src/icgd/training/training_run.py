@@ -20,10 +20,13 @@ from icgd.training.devices import Device
 from icgd.training.logs import Log
 from icgd.training.parallel import Processes
 from icgd.training.settings import Settings
-from icgd.training.tasks import AbstractTask, Batch
+from icgd.training.tasks import VALIDATION_INDEX, AbstractTask, Batch
 
 Measure = Callable[[nn.Module], Mapping[str, float]]
 """A function that measures further columns of the log on the model at a step."""
+
+FEW_TASKS = 64
+"""So many tasks show what the others are like, and fit into any memory."""
 
 
 class TrainingRun:
@@ -48,9 +51,21 @@ class TrainingRun:
         processes.copy_from_first(list(model.state_dict().values()))
         self.optimizer = settings.new_optimizer(self.parameters)
         self.step, self.log, self.is_over, self.is_best = 0, Log(), False, False
+        self._to_beat = inf
         self._moved: Buffers = {}
         self._batch: tuple[int, Batch] | None = None
         self._validation: list[Batch] | None = None
+
+    def require_room(self) -> None:
+        """Let a model that has a method `require` refuse what it cannot be trained on.
+
+        It is given a few tasks of full size, which also tells of laws that nothing can be drawn
+        from, and the number of tasks that it will have to take at a time.
+        """
+        require = getattr(self.model, "require", None)
+        if require is not None:
+            place = {"seed": self.settings.seed, "index": VALIDATION_INDEX}
+            require(self.task.sample(min(self.part, FEW_TASKS), **place), self.part)
 
     def configuration(self) -> Configuration:
         """What must be the same for a training to continue."""
@@ -67,10 +82,15 @@ class TrainingRun:
     def state(self) -> State:
         return State(self.step, tensors_of(self.model, self.optimizer), self.log)
 
-    def resume(self, state: State) -> None:
-        """Continue from a state. The row of its step is measured again, with the same result."""
+    def resume(self, state: State, best: Log) -> None:
+        """Continue from a state. The row of its step is measured again, with the same result.
+
+        The last row of `best` is that of the best state that is kept. A longer training may drop
+        that row, but nothing worse replaces the state.
+        """
         restore(state.tensors, self.model, self.optimizer)
         self.step, self.log = state.step, state.log
+        self._to_beat = min(self._judged(best)[-1:], default=inf)
         self.is_over = self._ends()
         if not self.is_over:
             self.log = state.log.before(state.step)
@@ -155,18 +175,18 @@ class TrainingRun:
         like = self.parameters[0]
         return batch.to(like.device, like.dtype)
 
-    def _judged(self) -> list[float]:
+    def _judged(self, log: Log) -> list[float]:
         """The losses by which training is judged, row by row; none is worse than no number."""
-        losses = self.log.column("validation_loss" if self.settings.n_validation else "loss")
+        losses = log.column("validation_loss" if self.settings.n_validation else "loss")
         return [inf if isnan(loss) else loss for loss in losses]
 
     def _is_best(self) -> bool:
-        *earlier, last = self._judged()
-        return bool(self.settings.n_validation) and last < min(earlier, default=inf)
+        *earlier, last = self._judged(self.log)
+        return bool(self.settings.n_validation) and last < min([*earlier, self._to_beat])
 
     def _ends(self) -> bool:
         """Whether the last row of the log ends the training."""
-        losses = self._judged()
+        losses = self._judged(self.log)
         patience = self.settings.patience or len(losses)
         stalled = len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
         return stalled or bool(losses and self.log.rows[-1]["step"] == self.settings.n_steps)

@@ -8,6 +8,7 @@ from functools import singledispatch
 from typing import Any
 
 from icgd.errors import ProgramError
+from icgd.facts import counted, number, shown
 from icgd.program.chain import ChainProgram
 from icgd.program.instructions import LayerKind
 from icgd.program.layout import Role
@@ -18,6 +19,7 @@ from icgd.weights.grid_heads import grid_layer_size
 from icgd.weights.sizes import LayerSize, layer_size
 
 
+@shown
 @dataclass(frozen=True)
 class Summary:
     """The sizes of one compiled transformer; a repeated block's weights count once.
@@ -47,6 +49,16 @@ class Summary:
     layers: tuple[LayerSize, ...]
     paper_layers: int | None = None
     chosen_because: str | None = None
+
+    def facts(self) -> dict[str, str]:
+        return {
+            "construction": self.construction,
+            "layers": f"{self.n_layers:,}, {self.layers_per_step:,} a step",
+            "d_model": f"{self.d_model:,}",
+            "heads": f"{self.max_heads:,} in the widest layer, of width {self.d_head:,}",
+            "weights": f"{self.parameters:,}",
+            "flops": f"{number(self.flops)} on {counted(self.n_tokens, 'token')}",
+        }
 
     @property
     def layers_of_a_step(self) -> tuple[LayerSize, ...]:

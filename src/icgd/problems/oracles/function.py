@@ -165,6 +165,16 @@ class FunctionOracle(AbstractOracle):
         left: Tensor = values[..., : task.n_examples, :] - task.y.double()
         return left.square().sum(-1).mean(-1) / 2
 
+    @property
+    def loss_in_words(self) -> str:
+        return "half the mean squared loss of all examples"
+
+    def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
+        """The function's values at the examples and at the queries: it has no weights."""
+        values: Tensor = weights.unflatten(-1, (task.n_tokens, task.y.shape[-1]))
+        examples, queries = values.split((task.n_examples, task.n_queries), dim=-2)
+        return {"at_examples": examples, "at_queries": queries}
+
     def require_end(self, task: Task) -> None:
         """A function takes all its steps."""
         raise SettingError.functions_do_not_stop()

@@ -84,6 +84,18 @@ class LinearOracle(AbstractOracle):
         losses = self.target.link_function.loss(scores, task.y.double())
         return self.target.loss_scale(task.n_examples) * losses.sum((-2, -1))
 
+    @property
+    def loss_in_words(self) -> str:
+        link = f"the loss that matches the {self.target.link} link"
+        formula = f", {self.unusual_loss}" if self.unusual_loss else ""
+        return f"{self.target.reduction} over all examples of {link}{formula}"
+
+    def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
+        """The coefficients, and the intercept if there is one."""
+        width = self.target.input_width
+        found = {"coefficients": weights[..., :width]}
+        return found | ({"intercept": weights[..., width]} if self.target.intercept else {})
+
     def objective(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
         """L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1."""
         penalised = weights.double() * self.target.penalised(weights.double())

@@ -169,6 +169,20 @@ class NetworkOracle(AbstractOracle):
         outputs = predict(self.target, weights.double(), task.x.double())
         return loss_named(self.loss).value(outputs, task.y.double()).mean(-1) / 2
 
+    @property
+    def loss_in_words(self) -> str:
+        return f"half the mean {self.loss.replace('_', ' ')} loss of all examples"
+
+    def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
+        """weights_1, bias_1, weights_2, ...: a bias is the last column of its layer's matrix."""
+        found: dict[str, Tensor] = {}
+        for layer, matrix in enumerate(self.target.matrices(weights), start=1):
+            n_inputs = self.target.widths[layer - 1]
+            found[f"weights_{layer}"] = matrix[..., :n_inputs]
+            if self.target.biases:
+                found[f"bias_{layer}"] = matrix[..., n_inputs]
+        return found
+
     def preactivations(self, task: Task, weights: Parameters, number: int) -> list[Tensor]:
         x, _ = self.examples(task, number)
         return forward(self.target, weights.double(), x.double()).preactivations

@@ -111,6 +111,15 @@ class AbstractOracle(ABC):
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
         """The training loss, one number a task."""
 
+    @property
+    @abstractmethod
+    def loss_in_words(self) -> str:
+        """Which loss `risk` is."""
+
+    @abstractmethod
+    def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
+        """What is trained as named matrices; a batch of tasks adds an axis in front of each."""
+
     def objective(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"] | None:
         """What descent makes small, where that is more than the training loss: with penalties."""
         return None

@@ -1,0 +1,143 @@
+"""Write docs/measurements.md from the last benchmarks.
+
+    python -m benchmarks.measurements_page
+
+Every table of benchmarks/results.json has a section: what was measured in a sentence, and all rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from icgd.weights.atomic import whole_file
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "benchmarks" / "results.json", ROOT / "docs" / "measurements.md"
+
+SECTIONS = {
+    "speed": (
+        "A fused run of relu-stack beside torch.autograd",
+        "Times of a step. `ratio` is that of a run that keeps the final weights only; `limit` is "
+        "the ratio that is asked for. Runs are interleaved, and ratios are medians.",
+    ),
+    "softmax_speed": ("softmax-stack beside relu-stack", "Times of a fused step."),
+    "recursion_speed": (
+        "recursion beside relu-stack",
+        "Times of a fused step. Rows without a limit are cases that it is slow in.",
+    ),
+    "chain_speed": ("cot-network beside plain torch", "A whole fused run."),
+    "linear_speed": ("Linear models beside plain torch", "Times of a fused step."),
+    "scaling": ("How the time of a fused run grows", "With depth, width, examples and steps."),
+    "memory": ("Peak memory beside torch.autograd", "Of a fused run that keeps all steps."),
+    "start_up": ("Start", "Seconds until something happens."),
+    "weights": (
+        "relu-stack: error over the number of pieces",
+        "Five dense steps of 3-4-4-2 tanh. The error of weights is that of the whole run.",
+    ),
+    "softmax_weights": (
+        "softmax-stack: error over the number of registers",
+        "Five dense steps of 3-4-4-2. The error of weights is that of the whole run.",
+    ),
+    "recursion_weights": (
+        "recursion: error over the activation of its units",
+        "Five steps, 200 units for each function.",
+    ),
+    "chain_weights": ("cot-network: error of the whole chain", "Against exact descent."),
+    "chain_blocks": ("cot-network: time of a block over the depth", "By the fused backend."),
+    "chain_memory": ("cot-network: memory of a long chain", "With short and whole memory."),
+    "functional": (
+        "functional: error at every token after 40 layers",
+        "Against functional gradient descent, kernel by kernel.",
+    ),
+    "schedules": (
+        "functional: Chebyshev steps beside the best constant step",
+        "What 40 layers leave of the error, by the condition number.",
+    ),
+    "linear_coefficients": (
+        "Linear models beside scikit-learn",
+        "Differences are relative to the largest coefficient.",
+    ),
+    "linear_sizes": ("Linear models: sizes", "Of one block."),
+    "linear_means": ("Linear models: tokens of a mean", "And the proved error of the mean."),
+    "linear_guarantees": (
+        "Linear models: what theorems promise, beside the run",
+        "Distances from the minimiser, and what is left of the objective.",
+    ),
+    "bounds": (
+        "Bounds beside measured errors",
+        "Of a step, over random problems of depth 1 to 4, every activation and loss.",
+    ),
+    "rigorous": (
+        "Whole runs enclosed by balls",
+        "`ratio` is the time over that of the fused run.",
+    ),
+    "verify_speed": ("Time of the bounds of a run", "Beside the fused run itself."),
+    "fits": (
+        "Sums of ReLUs: certified error of 64 pieces",
+        "Beside the asymptotic optimum.",
+    ),
+    "lattices": ("Softmax look-ups: certified errors", "By the number of tokens."),
+    "ridge_sums": (
+        "Sums over directions: certified errors",
+        "Of the functions that recursion needs, activation by activation.",
+    ),
+    "training": (
+        "A training step beside einsum and bmm",
+        "3000 tasks, 30 examples, 3 layers, float32. `ratio` is the time over that of einsum.",
+    ),
+    "training_data": ("Drawing a batch beside using it", "Ten steps use a batch."),
+    "decoder": (
+        "A training step of the decoder beside GPT2Model",
+        "The same sizes and the same loop, interleaved, medians.",
+    ),
+}
+"""The tables in the order of the page: what each shows, and how it was measured."""
+
+HEAD = """\
+# Measurements
+
+`make bench` measures these tables again, and `python -m benchmarks.measurements_page` writes \
+this page from `benchmarks/results.json`. A part may be older than the date below: \
+`python -m benchmarks NAME` measures one table alone.
+"""
+
+
+def main() -> None:
+    with whole_file(PAGE) as temporary:
+        temporary.write_text(page(json.loads(RESULTS.read_text(encoding="utf-8"))), "utf-8")
+    print(f"Written to {PAGE.relative_to(ROOT)}")
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """The whole page."""
+    machine = results["machine"]
+    where = f"Last measured on {machine['date']}, torch {machine['torch']}, {machine['cpu']}.\n"
+    parts = [
+        _section(title, sentence, results[name])
+        for name, (title, sentence) in SECTIONS.items()
+        if name in results
+    ]
+    return "\n".join([HEAD, where, *parts])
+
+
+def _section(title: str, sentence: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [columns, ["---"] * len(columns)]
+    lines += [[_cell(row.get(name)) for name in columns] for row in rows]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"## {title}\n\n{sentence}\n\n{table}"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+    if isinstance(value, list):
+        return " to ".join(map(_cell, value))
+    return "" if value is None else str(value)
+
+
+if __name__ == "__main__":
+    main()

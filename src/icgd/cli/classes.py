@@ -1,0 +1,50 @@
+"""Labels that are texts: a class each, learnt as numbers and predicted as texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from icgd.errors import DataError
+from icgd.problems.losses import LOGISTIC
+from icgd.problems.problem import Problem
+from icgd.problems.tables import Numbers
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The names of all classes, sorted; one output tells two apart, or each has an output."""
+
+    names: tuple[str, ...]
+    n_outputs: int
+    threshold: float
+    """With one output: the second class is predicted above it."""
+
+    @classmethod
+    def of(cls, path: Path, column: str, cells: Sequence[str], problem: Problem) -> Classes:
+        """The classes of a column; `DataError` if the outputs cannot tell them apart."""
+        names, n_outputs = tuple(sorted(set(cells))), problem.target.output_width
+        if len(names) < 2:
+            raise DataError.one_class_in(path, column, names[0])
+        if n_outputs != len(names) and (n_outputs, len(names)) != (1, 2):
+            raise DataError.wrong_classes(path, column, names, n_outputs)
+        # A network with the logistic loss returns a score; all others return the label itself.
+        return cls(names, n_outputs, 0.0 if problem.loss == LOGISTIC.name else 0.5)
+
+    def encoded(self, path: Path, column: str, cells: Sequence[str]) -> Numbers:
+        """A row of labels for each cell: 0 or 1, or a 1 in the place of its class."""
+        for cell in cells:
+            if cell not in self.names:
+                raise DataError.unknown_class(path, column, cell, self.names)
+        places = np.array([self.names.index(cell) for cell in cells])
+        one_hot: Numbers = np.eye(len(self.names))[places]
+        return one_hot if self.n_outputs > 1 else one_hot[:, 1:]
+
+    def decoded(self, predictions: Numbers) -> list[str]:
+        """The class of every row of predictions."""
+        is_second = predictions[:, 0] > self.threshold
+        places = predictions.argmax(1) if self.n_outputs > 1 else is_second.astype(int)
+        return [self.names[place] for place in places]

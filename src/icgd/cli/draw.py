@@ -1,0 +1,31 @@
+"""`icgd draw`: a compiled transformer as one picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icgd import pictures
+from icgd.cli.options import CompiledFile, output
+from icgd.cli.writing import require_writable
+from icgd.pipeline import load
+
+
+def draw(
+    file: CompiledFile,
+    out: Annotated[
+        Path | None,
+        output("SVG or PNG file to write. Default: the name of FILE with .svg.", "PICTURE"),
+    ] = None,
+) -> None:
+    """Draw the layers of a transformer, and what each reads and writes in the residual stream.
+
+    Example: icgd draw run.safetensors -o run.svg
+    """
+    path = out or file.with_suffix(".svg")
+    pictures.picture.writer_for(path)  # a wrong ending is refused before any work
+    require_writable(path)
+    load(file).draw(path)
+    typer.echo(f"Saved {path}")

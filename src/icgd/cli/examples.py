@@ -1,0 +1,216 @@
+"""Examples and queries from tables: which columns are labels, what is missing, what units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from icgd.cli.classes import Classes
+from icgd.errors import DataError, DomainError, SettingError
+from icgd.problems.csv_text import Reading
+from icgd.problems.domain import Domain
+from icgd.problems.losses import HUBER, SQUARED
+from icgd.problems.problem import Problem
+from icgd.problems.scaling import Scaling
+from icgd.problems.tables import Numbers, Table, read_table
+
+FILLS = ("mean", "median")
+CHOICES = ("refuse", "drop", *FILLS)
+"""What may be done about missing values."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table of examples, and how it is read."""
+
+    path: Path
+    targets: tuple[str, ...] = ()
+    reading: Reading = field(default_factory=Reading)
+    missing: str = "refuse"
+    standardized: bool = False
+
+    def __post_init__(self) -> None:
+        if self.missing not in CHOICES:
+            raise SettingError.not_one_of("--missing", self.missing, CHOICES)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Inputs and labels as the transformer sees them, and what their columns are called."""
+
+    inputs: Numbers
+    labels: Numbers
+    input_names: tuple[str, ...]
+    label_names: tuple[str, ...]
+    has_header: bool
+    source: Source
+    input_scaling: Scaling
+    label_scaling: Scaling
+    classes: Classes | None = None
+    fills: Mapping[str, float] | None = None
+
+    def answers(self, predictions: Numbers) -> list[list[float | str]]:
+        """A row for each query, in the units of the table; the class first, if there are any."""
+        rows: list[list[float | str]] = self.label_scaling.undone(predictions).tolist()
+        if self.classes is None:
+            return rows
+        return [
+            [name, *row] for name, row in zip(self.classes.decoded(predictions), rows, strict=True)
+        ]
+
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        """The columns of `answers`."""
+        if self.classes is None:
+            return self.label_names
+        name = self.label_names[0]
+        shown = self.classes.names[-1:] if self.classes.n_outputs == 1 else self.classes.names
+        return name, *(f"{name} {each}" for each in shown)
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Inputs to predict labels for, as the transformer sees them; the labels too if they are there.
+
+    `table` has them as the file does.
+    """
+
+    inputs: Numbers
+    labels: Numbers | None
+    table: Table
+
+
+def read_examples(source: Source, problem: Problem) -> Examples:
+    """The examples in a table; the labels are the columns that it names, or the last ones."""
+    table = read_table(source.path, source.reading)
+    targets = _targets(table, source, problem)
+    inputs = tuple(name for name in table.names if name not in targets)
+    if len(inputs) != problem.target.input_width:
+        raise DataError.wrong_inputs(source.path, inputs, problem.target.input_width)
+    table, fills = _without_gaps(table, inputs, targets, source.missing)
+    classes, labels = _labels(table, targets, problem)
+    x = table.numbers(inputs)
+    measured = classes is None and problem.loss in (SQUARED.name, HUBER.name)
+    x_scaling = _scaling(x, source.standardized)
+    y_scaling = _scaling(labels, source.standardized and measured)
+    return Examples(
+        inputs=x_scaling.applied(x),
+        labels=y_scaling.applied(labels),
+        input_names=inputs,
+        label_names=targets,
+        has_header=table.has_header,
+        source=source,
+        input_scaling=x_scaling,
+        label_scaling=y_scaling,
+        classes=classes,
+        fills=fills,
+    )
+
+
+def read_queries(path: Path, examples: Examples) -> Queries:
+    """The queries in a table: columns are found by name if both tables have a header."""
+    table = read_table(path, examples.source.reading)
+    inputs = examples.input_names
+    if not (table.has_header and examples.has_header):
+        if len(table.names) != len(inputs):
+            raise DataError.wrong_query_columns(path, len(table.names), len(inputs))
+        inputs = table.names
+    if examples.fills is not None:
+        table = table.filled(dict(zip(inputs, examples.fills.values(), strict=True)))
+    elif examples.source.missing == "drop":
+        _refuse_gaps(table, inputs)
+    x = examples.input_scaling.applied(table.numbers(inputs))
+    return Queries(x, _known_labels(table, examples), table)
+
+
+def _targets(table: Table, source: Source, problem: Problem) -> tuple[str, ...]:
+    """The label columns: one of classes, or one for each output."""
+    n_outputs = problem.target.output_width
+    if not source.targets and table.texts(table.names[-1]) is not None:
+        return table.names[-1:]
+    targets = source.targets or table.names[-n_outputs:]
+    is_of_classes = len(targets) == 1 and table.texts(targets[0]) is not None
+    if not is_of_classes and not len(targets) == len(set(targets)) == n_outputs:
+        raise DataError.wrong_labels(targets, n_outputs)
+    return targets
+
+
+def _without_gaps(
+    table: Table, inputs: Sequence[str], targets: Sequence[str], missing: str
+) -> tuple[Table, dict[str, float] | None]:
+    """The table without missing values, and what fills those of inputs."""
+    if missing == "drop":
+        return table.without_gaps([*inputs, *targets]), None
+    if missing in FILLS:
+        fills = table.means(inputs, missing)
+        table = table.filled(fills)
+        table.require_whole(targets)  # a label is never made up
+        return table, fills
+    table.require_whole([*inputs, *targets])
+    return table, None
+
+
+def _labels(
+    table: Table, targets: Sequence[str], problem: Problem
+) -> tuple[Classes | None, Numbers]:
+    cells = table.texts(targets[0])
+    if cells is None:
+        return None, table.numbers(targets)
+    classes = Classes.of(table.path, targets[0], cells, problem)
+    return classes, classes.encoded(table.path, targets[0], cells)
+
+
+def _scaling(numbers: Numbers, is_scaled: bool) -> Scaling:
+    return Scaling.of(numbers) if is_scaled else Scaling.none(numbers.shape[1])
+
+
+def require_within(domain: Domain, examples: Examples, queries: Queries | None = None) -> None:
+    """Raise `DomainError` for the largest number that the transformer was not made for."""
+    path, units = examples.source.path, " in standard units" * examples.source.standardized
+    _require_within(path, examples.inputs, examples.input_names, domain.x, "--x-bound", units)
+    labels = examples.label_names * (examples.labels.shape[1] // len(examples.label_names))
+    _require_within(path, examples.labels, labels, domain.y, "--y-bound", units)
+    if queries is not None:
+        names, path = examples.input_names, queries.table.path
+        _require_within(path, queries.inputs, names, domain.x, "--x-bound", units)
+
+
+def _require_within(
+    path: Path, numbers: Numbers, names: Sequence[str], bound: float, option: str, units: str
+) -> None:
+    largest = np.abs(numbers).max(0)
+    column = int(largest.argmax())
+    if largest[column] > bound:
+        value = numbers[np.abs(numbers[:, column]).argmax(), column]
+        raise DomainError.column_outside(path, names[column], float(value), bound, option, units)
+
+
+def _refuse_gaps(table: Table, inputs: Sequence[str]) -> None:
+    for name in inputs:
+        gaps = table.gaps(name)
+        if gaps:
+            raise DataError.missing_in_query(table.path, gaps[0], name)
+
+
+def _known_labels(table: Table, examples: Examples) -> Numbers | None:
+    """The labels of queries, as the transformer sees them, if the table has them all."""
+    names = examples.label_names
+    if not examples.has_header or any(n not in table.names or table.gaps(n) for n in names):
+        return None
+    if examples.classes is None:
+        return examples.label_scaling.applied(table.numbers(names))
+    cells = [str(cell) for cell in table.frame[names[0]]]
+    return examples.classes.encoded(table.path, names[0], cells)
+
+
+def score(predictions: Numbers, labels: Numbers, classes: Classes | None) -> tuple[str, float]:
+    """The accuracy of classes, or R^2, which is 1 - squared error / variance over all outputs."""
+    if classes is not None:
+        found, true = classes.decoded(predictions), classes.decoded(labels)
+        return "accuracy", float(np.mean([a == b for a, b in zip(found, true, strict=True)]))
+    spread = np.square(labels - labels.mean(0)).sum()
+    left = np.square(predictions - labels).sum()
+    return "R²", float(1 - left / spread) if spread else float("nan")

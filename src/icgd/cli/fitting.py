@@ -1,0 +1,88 @@
+"""What a table of examples says of a problem: its bounds, and the step size of a linear model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from icgd.cli.data_options import (
+    Decimal,
+    Delimiter,
+    Header,
+    Missing,
+    Standardize,
+    Targets,
+    source_from,
+)
+from icgd.cli.examples import Examples, read_examples
+from icgd.cli.options import in_panel
+from icgd.errors import SettingError
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
+from icgd.problems.oracles.linear import LinearOracle
+from icgd.problems.problem import Problem
+from icgd.problems.sizing import sized_problem
+
+_table = in_panel("The table")
+
+BOUNDS_FROM = (
+    "Take the bounds of inputs and labels from this table of examples, with room for a quarter "
+    "more, and the step size of a linear model too."
+)
+STEP_FROM = "Take only the step size of a linear model from this table of examples."
+
+
+def fitted_to(
+    problem: Problem,
+    stated: Mapping[str, float | None],
+    bounds_from: Annotated[Path | None, _table(BOUNDS_FROM, metavar="DATA")] = None,
+    step_from: Annotated[Path | None, _table(STEP_FROM, metavar="DATA")] = None,
+    target: Targets = None,
+    header: Header = None,
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+    missing: Missing = "refuse",
+    standardize: Standardize = False,
+) -> Problem:
+    """The problem with bounds and a step size of the table, if there is one.
+
+    A bound that is `stated`, by an option of its own, is kept.
+    """
+    data = bounds_from or step_from
+    if data is None:
+        _refuse_without_table(target, standardize)
+        if problem.update.step_size is None:
+            raise SettingError.neither("--step-size", "--bounds-from")
+        return problem
+    source = source_from(data, target, header, delimiter, decimal, missing, standardize)
+    examples = read_examples(source, problem)
+    if bounds_from is not None:
+        problem = replace(problem, domain=_bounds(problem.domain, examples, stated))
+    return _sized(problem, examples, is_asked=step_from is not None)
+
+
+def _refuse_without_table(target: Targets, standardize: bool) -> None:
+    for name, value in (("--target", target), ("--standardize", standardize)):
+        if value:
+            raise SettingError.without(name, "--bounds-from")
+
+
+def _bounds(domain: Domain, examples: Examples, stated: Mapping[str, float | None]) -> Domain:
+    found = Domain.of(examples.inputs, examples.labels)
+    x = domain.x if stated["x_bound"] is not None else found.x
+    y = domain.y if stated["y_bound"] is not None else found.y
+    return replace(domain, x=x, y=y)
+
+
+def _sized(problem: Problem, examples: Examples, *, is_asked: bool) -> Problem:
+    """The problem with a step size from the curvature on the examples, if it has none."""
+    is_linear = isinstance(problem.oracle, LinearOracle)
+    if is_asked and not is_linear:
+        raise SettingError.without("--step-from", "--link")
+    if is_asked and problem.update.step_size is not None:
+        raise SettingError.both("--step-size", "--step-from")
+    if problem.update.step_size is not None:
+        return problem
+    return sized_problem(problem, as_task(problem, examples.inputs, examples.labels).x)

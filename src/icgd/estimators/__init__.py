@@ -1,0 +1,28 @@
+"""Estimators for scikit-learn: frozen transformers that learn from the data in their context.
+
+`fit` scales the examples, finds a step size and bounds, compiles and runs; `predict` asks the
+transformer for the labels of new rows. It needs the extra `sklearn`.
+"""
+
+from icgd.errors import MissingExtraError
+
+try:
+    import sklearn  # noqa: F401 - only to say what is missing
+except ImportError:
+    raise MissingExtraError.of("scikit-learn", "sklearn", "icgd.estimators") from None
+
+from icgd.estimators.kernel_regressor import InContextKernelRegressor
+from icgd.estimators.least_squares import InContextLasso, InContextRidge
+from icgd.estimators.logistic import InContextLogistic
+from icgd.estimators.networks import InContextClassifier, InContextRegressor
+from icgd.estimators.poisson import InContextPoisson
+
+__all__ = [
+    "InContextClassifier",
+    "InContextKernelRegressor",
+    "InContextLasso",
+    "InContextLogistic",
+    "InContextPoisson",
+    "InContextRegressor",
+    "InContextRidge",
+]

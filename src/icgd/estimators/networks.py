@@ -1,0 +1,214 @@
+"""Networks of any depth, trained by gradient descent in a transformer's forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from scipy.special import expit
+from sklearn.base import RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from icgd.constructions.relu_stack import ReluStack
+from icgd.estimators.base import ROOM, AbstractInContext, Lesson
+from icgd.estimators.classes import AbstractClassifier
+from icgd.estimators.scaling import Array, Scaling, bound_above
+from icgd.estimators.sharpness import sharpness
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
+from icgd.problems.mlp import MLP
+from icgd.problems.problem import Problem
+from icgd.problems.settings import count, positive
+from icgd.problems.updates import GradientStep
+
+FINE = ReluStack(pieces=512)
+"""Activations to about 5e-6, which takes no longer to run than fewer pieces."""
+
+NO_BOX = 2.0**20
+"""A box that holds all weights; the real one is found with the step size."""
+
+
+class AbstractNetwork(AbstractInContext):
+    """A network without biases; a constant input of 1 is the bias of its first layer."""
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Any = (32,),
+        activation: Any = "tanh",
+        *,
+        construction: Any = None,
+        max_iter: Any = 300,
+        step_size: Any = None,
+        random_state: Any = None,
+        device: Any = "cpu",
+        cache_context: Any = True,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.construction = construction
+        self.max_iter = max_iter
+        self.step_size = step_size
+        self.random_state = random_state
+        self.device = device
+        self.cache_context = cache_context
+
+    def _rows(self, X: Array) -> Array:
+        return np.hstack([self._scaling.applied(X), np.ones((len(X), 1))])
+
+    def _teach(self, X: Array, labels: Array, loss: str) -> None:
+        """Learn from raw rows and scaled labels."""
+        self._scaling = Scaling.of(X)
+        rows = self._rows(X)
+        hidden = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
+        widths = (rows.shape[1], *(count("hidden_layer_sizes", w) for w in hidden), labels.shape[1])
+        target = MLP(widths, activation=self.activation)
+        domain = Domain(bound_above(rows, room=ROOM), bound_above(labels))
+        first = Problem(target, loss, GradientStep(1.0, NO_BOX), domain)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        task = as_task(first, rows, labels, seed=seed)
+        size = self.step_size
+        size = 1 / sharpness(first.network_oracle, task) if size is None else size
+        update = GradientStep(positive("step_size", size), self._box(first, task, size))
+        problem = Problem(target, loss, update, domain)
+        lesson = Lesson(problem, rows, labels, task.initial, self.construction or FINE)
+        self._learn(replace(lesson, may_shorten=self.step_size is None))
+
+    def _box(self, problem: Problem, task: Any, size: float) -> float:
+        """A box that descent does not reach: L steps of size s that lower the risk from R to 0.
+
+        Each step d of them lowers it by |d|^2 / (2 s), so that all together move weights by at
+        most sqrt(2 s L R).
+        """
+        risk = float(problem.oracle.risk(task, task.initial))
+        reach = sqrt(2 * size * count("max_iter", self.max_iter) * risk)
+        return bound_above(task.initial.abs().max() + reach)
+
+    @property
+    def coefs_(self) -> list[Array]:
+        """The trained matrices, one a layer, for scaled inputs and a constant 1 as last input."""
+        check_is_fitted(self)
+        matrices = self.compiled_.problem.network.matrices(self._run.parameters[-1])
+        return [matrix.cpu().numpy() for matrix in matrices]
+
+
+class InContextRegressor(RegressorMixin, AbstractNetwork):  # type: ignore[misc]
+    """A network that a frozen transformer trains on the squared loss, in its forward pass.
+
+    Inputs and labels are standardised inside. Descent is plain gradient descent on all examples.
+
+    Args:
+        hidden_layer_sizes: widths of the hidden layers; () is a linear model.
+        activation: the activation of hidden layers, such as "tanh" or "relu".
+        construction: the construction that is compiled, an object or a name as for `icgd.compile`;
+            the default is `icgd.ReluStack(pieces=512)`.
+        max_iter: the number of gradient steps.
+        step_size: the step size; by default the inverse of the sharpest curvature at the start,
+            halved until the loss falls all along.
+        random_state: the seed of the initial weights.
+        device: the torch device that runs it.
+        cache_context: whether `predict` uses the weights that `fit` reached; if not, it runs the
+            whole transformer on context and rows, with the same answers, bit for bit.
+
+    Attributes:
+        compiled_: the compiled run, with `transformer()`, `summary()` and `listing()`.
+        n_iter_: the number of steps taken.
+        loss_curve_: half the mean squared error on scaled labels, before and after every step.
+        convergence_: how far from its end descent stopped.
+        certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
+        coefs_: the trained matrices.
+        n_features_in_: the number of inputs.
+        feature_names_in_: their names, if X was a data frame.
+    """
+
+    def fit(self, X: Any, y: Any) -> InContextRegressor:
+        """Store the examples as context, scale them, compile and run.
+
+        Args:
+            X: rows of the inputs.
+            y: a number for each row.
+
+        Returns:
+            The estimator itself.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        labels = np.asarray(y, dtype=np.float64).reshape(-1, 1)
+        self._label_scaling = Scaling.of(labels)
+        self._teach(X, self._label_scaling.applied(labels), "squared")
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """The expected label of every row.
+
+        Args:
+            X: rows of the inputs.
+
+        Returns:
+            An array (n_rows,).
+        """
+        answers = self._answers(X)
+        return self._label_scaling.undone(answers).ravel()
+
+
+class InContextClassifier(AbstractClassifier, AbstractNetwork):
+    """A network that a frozen transformer trains to tell classes, in its forward pass.
+
+    Inputs are standardised inside. Each class has an output with the logistic loss of that class
+    against the rest; two classes share one output.
+
+    Args:
+        hidden_layer_sizes: widths of the hidden layers; () is a linear model.
+        activation: the activation of hidden layers, such as "tanh" or "relu".
+        construction: the construction that is compiled, an object or a name as for `icgd.compile`;
+            the default is `icgd.ReluStack(pieces=512)`.
+        max_iter: the number of gradient steps.
+        step_size: the step size; by default the inverse of the sharpest curvature at the start,
+            halved until the loss falls all along.
+        random_state: the seed of the initial weights.
+        device: the torch device that runs it.
+        cache_context: whether `predict` uses the weights that `fit` reached; if not, it runs the
+            whole transformer on context and rows, with the same answers, bit for bit.
+
+    Attributes:
+        classes_: the classes, in the order of probabilities.
+        compiled_: the compiled run, with `transformer()`, `summary()` and `listing()`.
+        n_iter_: the number of steps taken.
+        loss_curve_: half the mean logistic loss, summed over outputs, before and after every step.
+        convergence_: how far from its end descent stopped.
+        certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
+        coefs_: the trained matrices.
+        n_features_in_: the number of inputs.
+        feature_names_in_: their names, if X was a data frame.
+    """
+
+    def fit(self, X: Any, y: Any) -> InContextClassifier:
+        """Store the examples as context, scale them, compile and run.
+
+        Args:
+            X: rows of the inputs.
+            y: a class for each row.
+
+        Returns:
+            The estimator itself.
+        """
+        X, labels = self._encoded(X, y)
+        self._teach(X, labels, "logistic")
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """The outputs of the network: log-odds of each class against the rest.
+
+        Args:
+            X: rows of the inputs.
+
+        Returns:
+            An array (n_rows, n_classes), or (n_rows,) for the second of two classes.
+        """
+        outputs = self._answers(X)
+        return outputs.ravel() if outputs.shape[1] == 1 else outputs
+
+    def _shares(self, X: Any) -> Array:
+        shares: Array = expit(self._answers(X))
+        return shares

@@ -1,0 +1,51 @@
+"""What objects show of themselves: one line in a terminal, and a small table in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Protocol, TypeVar, runtime_checkable
+
+
+@runtime_checkable
+class HasFacts(Protocol):
+    """An object that knows a few facts about itself, in words."""
+
+    def facts(self) -> Mapping[str, str]:
+        """The facts by name, the most important first."""
+
+
+Shown = TypeVar("Shown", bound=type[HasFacts])
+
+
+def shown(kind: Shown) -> Shown:
+    """Give a class with `facts` a `__repr__` of one line, and a `_repr_html_` for notebooks."""
+    kind.__repr__ = line  # type: ignore[method-assign,assignment]
+    kind._repr_html_ = table  # type: ignore[attr-defined]
+    return kind
+
+
+def line(thing: HasFacts) -> str:
+    """The name of its class, and its facts in brackets."""
+    facts = "; ".join(f"{name}: {fact}" for name, fact in thing.facts().items())
+    return f"{type(thing).__name__}({facts})"
+
+
+def table(thing: HasFacts) -> str:
+    """The name of its class above a table of its facts."""
+    rows = "".join(
+        f'<tr><th style="text-align: left">{escape(name)}</th>'
+        f'<td style="text-align: left">{escape(fact)}</td></tr>'
+        for name, fact in thing.facts().items()
+    )
+    return f"<strong>{escape(type(thing).__name__)}</strong><table>{rows}</table>"
+
+
+def number(value: float | int | None) -> str:
+    """A number in at most four figures, or "none"."""
+    return "none" if value is None else f"{value:.4g}"
+
+
+def counted(n: int, noun: str) -> str:
+    """A number of things, such as "1 layer" and "1,200 layers"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

@@ -1,0 +1,334 @@
+"""A program as rows and columns: what each layer reads and writes in the residual stream.
+
+A column is a slot of the stream, and a row is a layer, with a line for each of its instructions.
+All of it is plain data; `program_picture.py` draws it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, singledispatch
+
+from icgd.errors import ProgramError
+from icgd.facts import counted
+from icgd.pictures.folding import folded
+from icgd.program.chain import FAR, NEAR, OUT, ChainProgram
+from icgd.program.instructions import Instruction, LayerKind, WipeSlots
+from icgd.program.layout import Layout, Role, Slot
+from icgd.program.program import AbstractProgram, Layer
+from icgd.program.stack import StackProgram
+from icgd.program.unit_instructions import WipeByUnits
+from icgd.program.uses import Use, names
+from icgd.weights.sizes import LayerSize
+from icgd.weights.summary import summarise
+
+MOST_COLUMNS = 32
+"""Of more slots, those that differ only in their number are folded."""
+
+MOST_ROWS = 24
+"""Of more layers, neighbours that do the same are folded."""
+
+MOST_LINES = 26
+"""Of more instructions in a layer, neighbours with the same verb are folded."""
+
+MOST_NAMED = 4
+"""A line names no more slots that it wipes."""
+
+NO_WEIGHTS = "y holds labels, and 0 at queries"
+
+WIPING = (WipeSlots, WipeByUnits)
+"""The instructions after which a slot is empty."""
+
+NOUNS = {LayerKind.MLP: "hidden units", None: "heads and units"}
+"""What layers have that have no heads, or not only heads."""
+
+GROUPS = {
+    Role.INPUT: "data",
+    Role.LABEL: "data",
+    Role.RESIDUAL: "data",
+    Role.PARAMETER: "weights",
+    Role.SCRATCH: "scratch",
+    Role.CONSTANT: "constants",
+}
+"""What stands above neighbouring columns."""
+
+CHAIN_GROUPS = {NEAR: "near: block t - 1", FAR: "far: the second block", OUT: "out: block t"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One slot of the residual stream, or several that are folded."""
+
+    slots: tuple[Slot, ...]
+    group: str
+
+    @property
+    def name(self) -> str:
+        """The slot's name, without that of the block which it belongs to."""
+        first, last = (slot.name.split(".")[-1] for slot in (self.slots[0], self.slots[-1]))
+        return first if len(self.slots) == 1 else f"{first} … {last}"
+
+    @property
+    def shape(self) -> str:
+        if len(self.slots) > 1:
+            return f"{len(self.slots)} slots"
+        return "×".join(map(str, self.slots[0].shape))
+
+    @property
+    def label(self) -> str:
+        """The name and the shape, as they stand above the column."""
+        return f"{self.name} ({self.shape})"
+
+    @property
+    def tone(self) -> str:
+        """What gives it its colour: the block of a chain that it belongs to, or its role."""
+        block, dot, _ = self.slots[0].name.partition(".")
+        return block if dot and block in CHAIN_GROUPS else self.slots[0].role.name.lower()
+
+
+@dataclass(frozen=True)
+class Line:
+    """An instruction, or several in one line: a sentence, and the slots by what is done to them.
+
+    `sets` are those that are written or replaced, `adds` those that are added to, and `wipes` those
+    that are empty afterwards.
+    """
+
+    sentence: str
+    reads: frozenset[str] = frozenset()
+    flags: frozenset[str] = frozenset()
+    sets: frozenset[str] = frozenset()
+    adds: frozenset[str] = frozenset()
+    wipes: frozenset[str] = frozenset()
+
+    @property
+    def touched(self) -> frozenset[str]:
+        return self.reads | self.flags | self.sets | self.adds | self.wipes
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer, or several that are folded; these may be of several kinds, which is None."""
+
+    number: str
+    title: str
+    kind: LayerKind | None
+    size: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Layers that belong together, such as those of one step, and how often they run."""
+
+    heading: str
+    rows: tuple[Row, ...]
+    n_times: int = 1
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """The columns of a program, what they hold at first, its sections, and what is read at last.
+
+    The two `ends` are the names of the first and the last line.
+    """
+
+    facts: str
+    columns: tuple[Column, ...]
+    start: Line
+    sections: tuple[Section, ...]
+    end: Line
+    ends: tuple[str, str]
+    activation: str = "relu"
+
+    @cached_property
+    def place_of(self) -> dict[str, int]:
+        """The column of every slot."""
+        columns = enumerate(self.columns)
+        return {slot.name: place for place, column in columns for slot in column.slots}
+
+    @property
+    def kinds(self) -> tuple[LayerKind, ...]:
+        """The kinds of layer, in the order in which they appear."""
+        rows = (row for section in self.sections for row in section.rows)
+        return tuple(dict.fromkeys(row.kind for row in rows if row.kind is not None))
+
+
+@singledispatch
+def diagram(program: AbstractProgram) -> Diagram:
+    """The rows and columns of a program."""
+    raise ProgramError.broken(type(program).__name__, "has no rule in pictures/diagram.py")
+
+
+@diagram.register
+def _of_stack(program: StackProgram) -> Diagram:
+    sizes, layout = summarise(program, 1).layers, program.layout
+    n_block = len(program.block)
+    block = Section(
+        _step_heading(program), _rows(program.block, sizes[:n_block]), program.n_repeats
+    )
+    first = n_block * program.n_repeats + 1
+    prediction = Section("Prediction", _rows(program.prediction, sizes[n_block:], first))
+    facts = f"{counted(program.n_layers, 'layer')}, residual stream of width {layout.width}"
+    return Diagram(
+        facts,
+        _columns(layout),
+        _stack_prompt(program),
+        tuple(part for part in (block, prediction) if part.rows and part.n_times),
+        _stack_end(program),
+        ("Prompt", "Read out"),
+        program.activation,
+    )
+
+
+def _step_heading(program: StackProgram) -> str:
+    """Which steps the block performs, and that all others are like them."""
+    n_steps, own = program.n_steps, program.steps_per_block
+    which = "Step 1" if own == 1 else f"Steps 1 to {own}"
+    if own == n_steps:
+        return which if own == 1 else f"All {n_steps} steps"
+    others = "the others run the same layers, with the same weights"
+    return f"{which} of {n_steps:,}: {others}"
+
+
+def _stack_prompt(program: StackProgram) -> Line:
+    """What stands in the residual stream before the first layer."""
+    filled = [slot for slot in program.layout.slots if slot.role is not Role.SCRATCH]
+    held = "every token holds the initial weights" if program.weight_shapes else NO_WEIGHTS
+    registers = f"{program.n_registers} registers, then " if program.n_registers else ""
+    sentence = f"{registers}a token for each example and each query; {held}"
+    return Line(sentence, sets=frozenset(slot.name for slot in filled))
+
+
+def _stack_end(program: StackProgram) -> Line:
+    """What a run reads in the end; a function's predictions are what is left of a label of 0."""
+    weights = [slot.name for slot in program.layout.having(Role.PARAMETER)]
+    learnt = "predictions in y at the queries; the trained weights"
+    what = learnt if weights else "predictions: -y at the queries"
+    return Line(what, reads=frozenset(("y", *weights)))
+
+
+@diagram.register
+def _of_chain(program: ChainProgram) -> Diagram:
+    sizes, mask = summarise(program, 1).layers, program.mask
+    read, made = (_rows_of(program, *blocks) for blocks in ((NEAR, FAR), (OUT,)))
+    heading = f"The layers that write block t from block t - 1 and {mask.far_in_words()}"
+    if len(heading) > 90:
+        heading = "The layers that write block t from two earlier ones"
+    blocks = f"{counted(program.n_blocks, 'block')}, each of width {program.rows.width}"
+    return Diagram(
+        f"one block of {counted(len(sizes), 'layer')} writes a chain of {blocks}",
+        _columns(program.layout),
+        Line("the two blocks that it reads", sets=read),
+        (Section(heading, _rows(program.layers, sizes), program.n_blocks),),
+        Line("the new block, which joins the chain", reads=made),
+        ("Shown", "Written"),
+    )
+
+
+def _rows_of(program: ChainProgram, *blocks: str) -> frozenset[str]:
+    """The slots of these blocks in the working stream, with the constants."""
+    slots = program.layout.slots
+    constants = {slot.name for slot in slots if slot.role is Role.CONSTANT and OUT not in blocks}
+    return frozenset({s.name for s in slots if s.name.split(".")[0] in blocks} | constants)
+
+
+def _columns(layout: Layout) -> tuple[Column, ...]:
+    folds = folded(layout.slots, lambda slot: (_stem(slot.name), slot.role), MOST_COLUMNS)
+    return tuple(Column(slots, _group(slots[0])) for slots in folds)
+
+
+def _stem(name: str) -> str:
+    """A name without its numbers: of slot `jacobian_3_1` it is `jacobian`."""
+    return re.sub(r"([_ ]\d+)+$", "", name)
+
+
+def _group(slot: Slot) -> str:
+    block, dot, _ = slot.name.partition(".")
+    return CHAIN_GROUPS[block] if dot and block in CHAIN_GROUPS else GROUPS[slot.role]
+
+
+def _rows(layers: Sequence[Layer], sizes: Sequence[LayerSize], first: int = 1) -> tuple[Row, ...]:
+    """Rows for layers whose numbers start at `first`."""
+    numbered = list(zip(range(first, first + len(layers)), layers, sizes, strict=True))
+    folds = folded(numbered, lambda part: _signature(part[1]), MOST_ROWS)
+    return tuple(_row(*fold[0]) if len(fold) == 1 else _folded_row(fold) for fold in folds)
+
+
+def _signature(layer: Layer) -> tuple[str, LayerKind, frozenset[type[Instruction]]]:
+    """What is equal in layers that do the same, such as `forward 2` and `forward 3`."""
+    return _stem(layer.title), layer.kind, frozenset(map(type, layer.instructions))
+
+
+def _row(number: int, layer: Layer, size: LayerSize) -> Row:
+    folds = folded(_merged(layer.instructions), lambda part: type(part[0]), MOST_LINES)
+    lines = tuple(_line(fold[0]) if len(fold) == 1 else _folded_line(fold) for fold in folds)
+    return Row(str(number), layer.title, layer.kind, _size_in_words(size), lines)
+
+
+def _merged(instructions: Sequence[Instruction]) -> list[tuple[Instruction, ...]]:
+    """The instructions one by one, but all that wipe slots together, at the end."""
+    wiping = tuple(part for part in instructions if isinstance(part, WIPING))
+    others = ((part,) for part in instructions if not isinstance(part, WIPING))
+    return [*others, wiping] if wiping else list(others)
+
+
+def _size_in_words(size: LayerSize) -> str:
+    if size.kind is LayerKind.MLP:
+        return counted(size.units, "hidden unit")
+    return f"{counted(size.units, 'head')} of width {size.width}"
+
+
+def _line(instructions: Sequence[Instruction]) -> Line:
+    """The line of an instruction, or of all that wipe."""
+    wipes = _named(instructions, Use.CHANGE) if isinstance(instructions[0], WIPING) else ()
+    if len(wipes) > MOST_NAMED:
+        sentence = f"wipe {len(wipes)} slots: they are 0 again"
+    else:
+        sentence = f"wipe {', '.join(wipes)}" if wipes else instructions[0].formula()
+    return _marked(sentence, instructions)
+
+
+def _marked(sentence: str, instructions: Sequence[Instruction]) -> Line:
+    """A line with the slots of its instructions; what is read and written is added to."""
+    wiping = [part for part in instructions if isinstance(part, WIPING)]
+    others = [part for part in instructions if not isinstance(part, WIPING)]
+    reads = frozenset(_named(others, Use.READ))
+    writes = frozenset(name for part in others for name in part.writes())
+    adds = frozenset(_named(others, Use.ADD, Use.ACCUMULATE)) | (reads & writes)
+    return Line(
+        sentence,
+        reads=reads,
+        flags=frozenset(_named(others, Use.FLAG)),
+        sets=writes - adds,
+        adds=adds,
+        wipes=frozenset(_named(wiping, Use.CHANGE)),
+    )
+
+
+def _named(instructions: Sequence[Instruction], *uses: Use) -> tuple[str, ...]:
+    return tuple(name for part in instructions for name in names(part, *uses))
+
+
+def _folded_line(fold: Sequence[tuple[Instruction, ...]]) -> Line:
+    instructions = [part for parts in fold for part in parts]
+    return _marked(f"… {len(instructions)} more like these", instructions)
+
+
+def _folded_row(fold: Sequence[tuple[int, Layer, LayerSize]]) -> Row:
+    """One row for many layers: what the first and the last of them say, and all their slots."""
+    (start, first, _), (end, last, _) = fold[0], fold[-1]
+    instructions = [part for _, layer, _ in fold for part in layer.instructions]
+    ends = f"{first.instructions[0].formula()}  …  {last.instructions[0].formula()}"
+    kinds = {layer.kind for _, layer, _ in fold}
+    kind = first.kind if len(kinds) == 1 else None
+    which = f": {first.title} … {last.title}" if first.title != last.title else ""
+    return Row(
+        number=f"{start} – {end}",
+        title=f"{len(fold):,} layers{' like these' if kind else ''}{which}",
+        kind=kind,
+        size=f"{sum(size.units for _, _, size in fold):,} {NOUNS.get(kind, 'heads')} in all",
+        lines=(_marked(ends, instructions),),
+    )

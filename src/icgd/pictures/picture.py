@@ -1,0 +1,57 @@
+"""A picture that shows itself in notebooks, and becomes a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from icgd.errors import FileError
+from icgd.facts import line
+from icgd.pictures import plotting
+from icgd.pictures.plotting import Figure
+from icgd.weights.atomic import whole_file
+
+WRITERS: dict[str, Callable[[Figure], bytes]] = {".svg": plotting.svg, ".png": plotting.png}
+"""How a figure becomes a file, by the ending of its name."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Picture:
+    """A figure of matplotlib with a title; `figure` may be changed before it is saved."""
+
+    title: str
+    figure: Figure
+
+    def facts(self) -> dict[str, str]:
+        width, height = self.figure.get_size_inches()
+        return {"title": self.title, "inches": f"{width:.1f} x {height:.1f}"}
+
+    def __repr__(self) -> str:
+        return line(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an SVG or a PNG file, by the ending of the name; equal pictures, equal bytes."""
+        writer = writer_for(Path(path))
+        content = writer(self.figure)
+        with whole_file(Path(path)) as temporary:
+            temporary.write_bytes(content)
+
+    def _repr_png_(self) -> bytes:
+        return plotting.png(self.figure)
+
+
+def writer_for(path: Path) -> Callable[[Figure], bytes]:
+    """How a figure becomes this file; raises `FileError` if the name has no ending for pictures."""
+    writer = WRITERS.get(path.suffix.lower())
+    if writer is None:
+        raise FileError.no_picture(path, list(WRITERS))
+    return writer
+
+
+def saved(picture: Picture, path: str | os.PathLike[str] | None) -> Picture:
+    """The picture, which is also written to `path` if there is one."""
+    if path is not None:
+        picture.save(path)
+    return picture

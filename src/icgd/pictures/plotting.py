@@ -1,0 +1,169 @@
+"""The one place that imports matplotlib: how every figure looks, and how it becomes a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from math import exp, log
+from statistics import fmean
+from typing import Any
+
+from matplotlib import patheffects, rc_context
+from matplotlib.axes import Axes as Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+BLUE, ORANGE, RED = "#0072B2", "#E69F00", "#D55E00"
+GREEN, PURPLE = "#009E73", "#CC79A7"
+"""The colours of Okabe and Ito, which colour-blind readers can tell apart."""
+
+INK, FAINT = "#222222", "#767676"
+DOTS_PER_INCH = 150
+
+
+def new_figure(width: float, height: float, n_panels: int) -> tuple[Figure, list[Axes]]:
+    """A figure of `n_panels` panels side by side; its size is in inches."""
+    return new_grid(width, height, 1, n_panels)
+
+
+def new_grid(width: float, height: float, n_rows: int, n_columns: int) -> tuple[Figure, list[Axes]]:
+    """A figure with rows and columns of panels, which are listed row by row."""
+    room = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout=room)
+    FigureCanvasAgg(figure)
+    panels = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
+    for panel in panels:
+        _dress(panel)
+    return figure, panels
+
+
+def new_mosaic(
+    width: float, height: float, names: list[list[Any]], ratios: Sequence[float]
+) -> tuple[Figure, dict[str, Axes]]:
+    """A figure whose panels cover all places of their name; `ratios` are widths of columns."""
+    room = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06)
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout=room)
+    FigureCanvasAgg(figure)
+    panels: dict[str, Axes] = figure.subplot_mosaic(names, width_ratios=list(ratios))
+    for panel in panels.values():
+        _dress(panel)
+    return figure, panels
+
+
+def new_panels(
+    n_panels: int, n_columns: int, width: float, height: float
+) -> tuple[Figure, list[Axes]]:
+    """A figure with rows of `n_columns` panels of this size, and room for a legend below."""
+    n_columns = min(n_columns, n_panels)
+    n_rows = -(-n_panels // n_columns)
+    figure, places = new_grid(width * n_columns, height * n_rows + 0.4, n_rows, n_columns)
+    for empty in places[n_panels:]:
+        empty.set_visible(False)
+    return figure, places[:n_panels]
+
+
+def _dress(panel: Axes) -> None:
+    """Show two axes, a faint grid behind the data, and text that can be read."""
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.spines[["left", "bottom"]].set_color(FAINT)
+    panel.tick_params(labelsize=10.5, colors=INK)
+    panel.grid(color="#E6E6E6", linewidth=0.7)
+    panel.set_axisbelow(True)
+
+
+def describe(panel: Axes, message: str, x: str, y: str) -> None:
+    """Write the panel's message above it, and what its axes show beside them."""
+    panel.set_title(message, loc="left", fontsize=13, color=INK, pad=10)
+    panel.set_xlabel(x, fontsize=11.5, color=INK)
+    panel.set_ylabel(y, fontsize=11.5, color=INK)
+
+
+def whole_numbers(panel: Axes) -> None:
+    """Put ticks at whole numbers only, for steps and other things that are counted."""
+    panel.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+
+
+def logarithmic_height(panel: Axes) -> None:
+    """Make the axis logarithmic, with plain numbers also between powers of ten if these are few."""
+
+    def between(value: float, _: object) -> str:
+        low, high = panel.get_ylim()
+        is_named = high < 4 * low or (high < 50 * low and f"{value:e}"[0] in "2346")
+        return f"{value:.3g}" if is_named else ""
+
+    panel.set_yscale("log")
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_minor_formatter(between)
+    panel.tick_params(which="minor", labelsize=9, colors=INK)
+
+
+def band(
+    panel: Axes,
+    places: Sequence[float],
+    values: Sequence[Sequence[float]],
+    colour: str,
+    *,
+    marker: str = "",
+    linestyle: str = "-",
+    width: float = 1.8,
+) -> None:
+    """Draw a line through the geometric means at each place, in a band of the values' range."""
+    means = [exp(fmean(log(value) for value in at_place)) for at_place in values]
+    ends = [min(at) for at in values], [max(at) for at in values]
+    panel.fill_between(places, *ends, color=colour, alpha=0.2, lw=0)
+    panel.plot(places, means, color=colour, marker=marker, ls=linestyle, lw=width, ms=4.5)
+
+
+def legend(
+    figure: Figure,
+    entries: Sequence[tuple[str, str]],
+    dashed: Sequence[str] = (),
+    *,
+    dashes: Mapping[str, str] | None = None,
+    n_columns: int | None = None,
+) -> None:
+    """Write each name with its colour below all panels, in one line or in `n_columns` columns.
+
+    Some names may be dashed; `dashes` gives the style of a line by its name.
+    """
+    styles = {**dict.fromkeys(dashed, "--"), **(dashes or {})}
+    handles = [
+        Line2D([], [], color=colour, linewidth=3, label=name, ls=styles.get(name, "-"))
+        for name, colour in entries
+    ]
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=n_columns or len(handles),
+        frameon=False,
+        fontsize=11.5,
+    )
+
+
+def note(panel: Axes, text: str, at: tuple[float, float], colour: str, ha: str = "left") -> None:
+    """Write text in the colour of the curve that it names, at a point of the data."""
+    panel.text(*at, text, color=colour, fontsize=11.5, ha=ha, va="center")
+
+
+def tag(panel: Axes, text: str, at: tuple[float, float], ha: str = "left") -> None:
+    """Write the small name of one point; a white rim keeps it readable on top of a line."""
+    rim = [patheffects.withStroke(linewidth=2.5, foreground="white")]
+    panel.text(*at, text, color=INK, fontsize=9, ha=ha, va="center", path_effects=rim)
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as the content of a PNG file; equal figures give equal bytes."""
+    content = BytesIO()
+    figure.savefig(content, format="png", metadata={"Software": None})
+    return content.getvalue()
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as the content of an SVG file, with texts as texts; equal figures, equal bytes."""
+    content = BytesIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "icgd"}):
+        figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
+    return content.getvalue()

@@ -1,0 +1,146 @@
+"""A run drawn: its loss over the steps, and what it predicts at the queries."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from textwrap import fill
+from typing import Any
+
+from torch import Tensor
+
+from icgd.errors import DataError
+from icgd.pictures import plotting
+from icgd.pictures.picture import Picture, saved
+from icgd.pictures.plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, RED, Axes
+from icgd.problems.arrays import checked_array
+from icgd.problems.task import Task
+
+OUTPUTS = (BLUE, RED, GREEN, PURPLE, ORANGE)
+"""The colours of the first outputs; further ones take them again."""
+
+MOST_OUTPUTS = 5
+"""More outputs are not named in the legend."""
+
+ENDS = ("before", "after")
+"""What a run without history kept."""
+
+
+@dataclass(frozen=True)
+class LossCurves:
+    """The loss, in words and numbers, of one run or of many, and the same with penalties."""
+
+    words: str
+    losses: Tensor
+    objectives: Tensor | None
+    keeps_all: bool
+
+    def rows(self, curve: Tensor) -> list[list[float]]:
+        """A list of numbers for each task."""
+        found: list[list[float]] = curve.reshape(-1, curve.shape[-1]).tolist()
+        return found
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """Predictions of one task at its queries, with their labels if these are known."""
+
+    task: Task
+    predictions: Tensor
+    labels: Tensor | None
+
+
+def guesses_of(task: Task, predictions: Tensor, labels: Any) -> Guesses | None:
+    """What there is to draw of predictions, or None: no queries, or many tasks."""
+    known = None if labels is None else checked_array("labels", labels)
+    if known is not None:
+        known = known.reshape(-1, 1) if known.ndim == 1 else known
+        if known.shape != predictions.shape:
+            expected = f"{tuple(predictions.shape)}, a row for each query"
+            raise DataError.wrong_shape("labels", known.shape, expected)
+    return None if task.batch or not task.n_queries else Guesses(task, predictions, known)
+
+
+def draw(
+    curves: LossCurves, guesses: Guesses | None, path: str | os.PathLike[str] | None = None
+) -> Picture:
+    """One panel for the loss, and one for predictions if there are any."""
+    n_panels = 1 if guesses is None else 2
+    figure, panels = plotting.new_figure(5.6 * n_panels, 4.4, n_panels)
+    _draw_losses(panels[0], curves)
+    if guesses is not None:
+        _draw_guesses(panels[1], guesses)
+    return saved(Picture(curves.words, figure), path)
+
+
+def _draw_losses(panel: Axes, curves: LossCurves) -> None:
+    """The loss of each task, and dashed the loss with penalties."""
+    words = fill(curves.words, 44)
+    plotting.describe(panel, "The forward pass trains", "training step", words)
+    plotting.whole_numbers(panel)
+    rows = curves.rows(curves.losses)
+    for row in rows:
+        panel.plot(row, color=BLUE, lw=1.8, alpha=1.0 if len(rows) == 1 else 0.5)
+    for row in [] if curves.objectives is None else curves.rows(curves.objectives):
+        panel.plot(row, color=ORANGE, lw=1.8, ls="--")
+    if curves.objectives is not None:
+        _name_lines(panel, [("loss", BLUE), ("with penalties", ORANGE)])
+    if min(map(min, rows)) > 0:
+        plotting.logarithmic_height(panel)
+    if not curves.keeps_all:
+        panel.set_xticks((0, 1), ENDS)
+
+
+def _name_lines(panel: Axes, names: list[tuple[str, str]]) -> None:
+    for place, (name, colour) in enumerate(names):
+        panel.text(
+            0.97, 0.95 - 0.08 * place, name, color=colour, fontsize=11, ha="right",
+            va="center", transform=panel.transAxes,
+        )  # fmt: skip
+
+
+def _draw_guesses(panel: Axes, guesses: Guesses) -> None:
+    """Against the labels if they are known, over x if there is one input, else query by query."""
+    if guesses.labels is not None:
+        _against_labels(panel, guesses, guesses.labels)
+    elif guesses.task.x.shape[-1] == 1:
+        _over_inputs(panel, guesses)
+    else:
+        plotting.describe(panel, "What it predicts", "query", "prediction")
+        plotting.whole_numbers(panel)
+        for column, colour in _columns(guesses.predictions):
+            panel.plot(column.tolist(), "o", color=colour, ms=5)
+    n_outputs = guesses.predictions.shape[-1]
+    if 1 < n_outputs <= MOST_OUTPUTS:
+        named = [f"output {number + 1}" for number in range(n_outputs)]
+        _name_lines(panel, list(zip(named, OUTPUTS, strict=False)))
+
+
+def _columns(values: Tensor) -> list[tuple[Tensor, str]]:
+    """The outputs one by one, each with its colour."""
+    columns = enumerate(values.unbind(-1))
+    return [(column, OUTPUTS[number % len(OUTPUTS)]) for number, column in columns]
+
+
+def _against_labels(panel: Axes, guesses: Guesses, labels: Tensor) -> None:
+    plotting.describe(panel, "What it predicts", "label of the query", "prediction")
+    for (column, colour), label in zip(
+        _columns(guesses.predictions), labels.unbind(-1), strict=True
+    ):
+        panel.plot(label.tolist(), column.tolist(), "o", color=colour, ms=5)
+    middle = float(labels.double().mean())
+    panel.axline((middle, middle), slope=1, color=FAINT, lw=1, ls=":")
+
+
+def _over_inputs(panel: Axes, guesses: Guesses) -> None:
+    """The examples as grey dots, and the predictions as a line in the order of x."""
+    task = guesses.task
+    plotting.describe(panel, "What it predicts", "x", "y")
+    order = task.queries.flatten().argsort()
+    for (column, colour), label in zip(
+        _columns(guesses.predictions), task.y.unbind(-1), strict=True
+    ):
+        panel.plot(task.x.flatten().tolist(), label.tolist(), "o", color=FAINT, ms=4, alpha=0.6)
+        panel.plot(
+            task.queries.flatten()[order].tolist(), column[order].tolist(), "o-", color=colour
+        )

@@ -1,0 +1,217 @@
+r"""How far from its end a descent stopped, and what would bring it there.
+
+A linear model descends a convex objective F whose minimiser w* is known (`minimiser.py`). So
+
+    left = (F(w_L) - F*) / (F(w_0) - F*)
+
+is the share of what there is to gain that a run of L steps left. Around w* a step multiplies the
+distance from it by at most q = max(|1 - step_size alpha|, |step_size beta - 1|), with the extreme
+eigenvalues of the Hessian among the coefficients that a penalty does not keep at 0; so F - F* falls
+by q^2 a step, which says how many more steps it takes. Kernel machines leave what is not learnt of
+the labels. Where a network's descent ends is not known: what the last tenth of its steps gained
+counts as left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import singledispatch
+from math import ceil, inf, log, sqrt
+
+import torch
+from torch import Tensor
+
+from icgd.errors import SeparableDataError
+from icgd.problems.curvature import Curvature, step_size
+from icgd.problems.minimiser import hessian, minimise, units
+from icgd.problems.oracles.function import FunctionOracle
+from icgd.problems.oracles.linear import LinearOracle
+from icgd.problems.oracles.network import NetworkOracle
+from icgd.problems.oracles.oracle import AbstractOracle
+from icgd.problems.spectrum import spectrum
+from icgd.problems.task import Task
+from icgd.shapes import History, Parameters
+
+OF_OBJECTIVE, OF_LABELS, OF_FALL = 1e-4, 1e-3, 1e-3
+"""What a run that is done may leave: of a linear objective, of labels, of a network's loss."""
+
+MUCH_BETTER = 4.0
+"""A remedy is named if it takes so many times fewer steps."""
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """What a run of `n_steps` steps left, as a share of `what`; it is done below `enough`.
+
+    `more_steps` is about how many steps of this size would do, infinite if none would, and None if
+    it is not known. `remedies` are sentences that say what would do.
+    """
+
+    n_steps: int
+    left: float
+    enough: float
+    what: str
+    more_steps: float | None = None
+    remedies: tuple[str, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether more steps would hardly matter; a NaN counts as not done."""
+        return self.left <= self.enough
+
+    def __str__(self) -> str:
+        done = "Descent is done" if self.is_done else "Descent is not done"
+        share = f"{self.left:.2g} of {self.what} is left, where {self.enough:g} would be enough"
+        return " ".join((f"{done} after {self.n_steps:,} steps: {share}.", *self.remedies))
+
+
+@singledispatch
+def convergence(oracle: AbstractOracle, task: Task, history: History) -> Convergence:
+    """How far the run `history` on this task is from its end; of several tasks, the furthest."""
+    raise NotImplementedError(type(oracle).__name__)
+
+
+def steps_text(number: float) -> str:
+    """A number of steps that is known roughly: two digits are enough."""
+    return f"{float(f'{number:.2g}'):,.0f}"
+
+
+@convergence.register
+def _of_linear(oracle: LinearOracle, task: Task, history: History) -> Convergence:
+    if not task.batch:
+        return _Linear(oracle, task, history.double()).convergence()
+    pairs = zip(task.x, task.y, task.queries, history, strict=True)
+    single = [convergence(oracle, Task(x, y, queries, run[0]), run) for x, y, queries, run in pairs]
+    return max(single, key=lambda found: found.left)
+
+
+class _Linear:
+    """One run on a linear model, beside where it tends to."""
+
+    def __init__(self, oracle: LinearOracle, task: Task, history: History) -> None:
+        self.oracle, self.n_steps = oracle, len(history) - 1
+        self.task = replace(task, x=task.x.double(), y=task.y.double(), initial=history[-1])
+        self.start, self.end = history[0], history[-1]
+        self.size = step_size(oracle.target, oracle.update, self.task.x)
+
+    def convergence(self) -> Convergence:
+        what = "what there is to gain on the objective"
+        try:
+            self.oracle.require_end(self.task)
+        except SeparableDataError as error:
+            return Convergence(self.n_steps, 1.0, OF_OBJECTIVE, what, inf, (str(error),))
+        goal = minimise(self.oracle, self.task)
+        left = self.left(goal)
+        found = Convergence(self.n_steps, left, OF_OBJECTIVE, what, 0.0)
+        if found.is_done:
+            return found
+        curved, scaled = self.curvatures(goal)
+        more = self.steps(curved.contraction(self.size), OF_OBJECTIVE / left)
+        remedies = (self.furthest(goal), *self.remedies(curved, scaled, more))
+        return replace(found, more_steps=more, remedies=remedies)
+
+    def left(self, goal: Parameters) -> float:
+        points = (self.start, self.end, goal)
+        first, last, least = (float(self.oracle.objective(self.task, point)) for point in points)
+        gain, missing = first - least, last - least
+        rounding = 1e-12 * (abs(first) + abs(least))
+        return max(0.0, missing) / gain if max(gain, missing) > rounding and gain else 0.0
+
+    def furthest(self, goal: Parameters) -> str:
+        """The coefficient that is furthest from its goal, in units of what it does to scores."""
+        apart = (self.end - goal).abs() * units(hessian(self.oracle, self.task, goal))
+        worst = int(apart.argmax())
+        name = f"Coefficient {worst} (counted from 0)"
+        if worst == self.oracle.target.input_width:
+            name = "The intercept"
+        return f"{name} is {float(self.end[worst]):.4g} and tends to {float(goal[worst]):.4g}."
+
+    def curvatures(self, goal: Parameters) -> tuple[Curvature, Curvature]:
+        """The curvature at the goal, as it is and with every input standardised."""
+        penalised = self.oracle.target.penalised(goal)
+        moves = (goal != 0) | (self.oracle.update.l1 * penalised == 0)
+        curved = hessian(self.oracle, self.task, goal)[moves][:, moves]
+        even = _centred(curved) if self.oracle.target.intercept else curved
+        scale = units(even)
+        return _extremes(curved), _extremes(even / scale / scale[:, None])
+
+    def steps(self, contraction: float, share: float) -> float:
+        """The steps that multiply the excess by `share`."""
+        if contraction >= 1:
+            return inf
+        return float(ceil(log(share) / (2 * log(contraction)))) if contraction > 0 else 1.0
+
+    def remedies(self, curved: Curvature, scaled: Curvature, more: float) -> list[str]:
+        said, best = [], self.steps(curved.contraction(1 / curved.largest), OF_OBJECTIVE)
+        if more == inf:
+            said.append(f"No number of steps of {self.size:.4g} would do: steps are too long.")
+        else:
+            said.append(f"About {steps_text(more)} more steps of {self.size:.4g} would do.")
+        if more > MUCH_BETTER * best:
+            shorter = f"step_size={1 / curved.largest:.4g}"
+            said.append(f"With {shorter} about {steps_text(best)} steps in all would do.")
+        even = self.steps(scaled.contraction(1 / scaled.largest), OF_OBJECTIVE)
+        if min(more, best) > MUCH_BETTER * even:
+            said.append(
+                f"With standardised inputs about {steps_text(even)} steps in all would do, and a "
+                "penalty then counts for standardised coefficients."
+            )
+        return said
+
+
+def _centred(curved: Tensor) -> Tensor:
+    """The Hessian if inputs are centred: the intercept, its last row, goes with no other."""
+    beside, own = curved[:-1, -1:], curved[-1:, -1:]
+    centred: Tensor = torch.block_diag(curved[:-1, :-1] - beside @ beside.mT / own, own)
+    return centred
+
+
+def _extremes(matrix: Tensor) -> Curvature:
+    """The extreme eigenvalues; directions in which the objective is flat do not count."""
+    values = torch.linalg.eigvalsh(matrix)
+    if not values.numel() or not values[-1] > 0:
+        return Curvature(1.0, 1.0)
+    curved = values[values > 1e-12 * values[-1]]
+    return Curvature(float(curved[0]), float(curved[-1]))
+
+
+@convergence.register
+def _of_network(oracle: NetworkOracle, task: Task, history: History) -> Convergence:
+    n_steps, what = history.shape[-2] - 1, "the loss that the run began with"
+    if n_steps == 0:
+        return Convergence(0, 1.0, OF_FALL, what)
+    tenth = ceil(n_steps / 10)
+    first, before, last = (
+        oracle.risk(task, history[..., step, :]) for step in (0, n_steps - tenth, n_steps)
+    )
+    left = float(((before - last).abs() / first).nan_to_num(0.0).max())
+    found = Convergence(n_steps, left, OF_FALL, what, 0.0)
+    if found.is_done:
+        return found
+    if bool((last > torch.minimum(first, before)).any()):
+        remedy = f"The loss rises to {float(last.max()):.3g}: halve the step size."
+        return replace(found, more_steps=None, remedies=(remedy,))
+    more = n_steps * (left / OF_FALL - 1)
+    remedy = (
+        f"So much was still gained in the last {tenth:,} steps. If the loss goes on to fall like 1 "
+        f"over the number of steps, about {steps_text(more)} more would do."
+    )
+    return replace(found, more_steps=float(ceil(more)), remedies=(remedy,))
+
+
+@convergence.register
+def _of_function(oracle: FunctionOracle, task: Task, history: History) -> Convergence:
+    first, last = (oracle.risk(task, history[..., end, :]) for end in (0, -1))
+    left = float((last / first).sqrt().nan_to_num(0.0).max())
+    found = Convergence(history.shape[-2] - 1, left, OF_LABELS, "the labels")
+    if found.is_done or oracle.update.changes_kernel or not oracle.target.is_symmetric:
+        return found
+    condition = spectrum(oracle.target, task.x, oracle.update.noise).condition
+    if not condition < inf:
+        return replace(found, remedies=("The kernel is singular on these data: add noise.",))
+    best = sqrt(condition) / 2 * log(2 / OF_LABELS)
+    remedy = (
+        f"The kernel has the condition number {condition:.3g} on these data, for which "
+        f"{steps_text(best)} Chebyshev steps (icgd.chebyshev_steps) would do."
+    )
+    return replace(found, remedies=(remedy,))

@@ -1,0 +1,61 @@
+"""How much memory a decoder takes, known from its sizes before anything is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from icgd.backends.memory import usable_memory
+from icgd.errors import ModelSizeError
+
+FIRST_NUMBERS = 8
+"""Bytes of a weight in float64, in which the first ones are drawn."""
+
+COPIES = 4
+"""A weight, its gradient and two moments of Adam."""
+
+
+@dataclass(frozen=True)
+class DecoderMemory:
+    """The sizes that decide how much a decoder takes."""
+
+    n_blocks: int
+    width: int
+    mlp_width: int
+    n_heads: int
+    token_width: int
+    n_positions: int
+    output_width: int
+    keeps_scores: bool
+
+    @property
+    def n_weights(self) -> int:
+        """All numbers that training changes."""
+        block = 4 * self.width**2 + 2 * self.width * self.mlp_width + 4 * self.width
+        ends = self.token_width + 1 + self.n_positions + 2 + self.output_width
+        return self.n_blocks * block + self.width * ends + self.output_width
+
+    def activations(self, n_tasks: int, n_places: int) -> int:
+        """The numbers that a forward pass keeps for the backward pass, but for small ones.
+
+        At a place, a block keeps the stream and its norm twice, queries, keys, values, what was
+        gathered, and the hidden units before and after GELU; relu attention keeps a score of each
+        head for every place that is read.
+        """
+        scores = self.n_heads * n_places if self.keeps_scores else 0
+        return n_tasks * n_places * self.n_blocks * (8 * self.width + 2 * self.mlp_width + scores)
+
+    def require_weights(self) -> None:
+        """Raise `ModelSizeError` unless the first numbers can be drawn."""
+        _require(f"A decoder of {self.n_weights:,} weights", FIRST_NUMBERS * self.n_weights)
+
+    def require_training(self, n_tasks: int, n_places: int, n_bytes: int) -> None:
+        """Raise `ModelSizeError` unless it can be trained, with numbers of `n_bytes` bytes."""
+        numbers = COPIES * self.n_weights + self.activations(n_tasks, n_places)
+        what = f"Training a decoder of {self.n_weights:,} weights on {n_tasks:,} prompts of "
+        _require(f"{what}{n_places:,} places at a time", n_bytes * numbers)
+
+
+def _require(what: str, n_bytes: int) -> None:
+    room = usable_memory()
+    if n_bytes > room.n_bytes:
+        raise ModelSizeError.too_large(what, n_bytes, room.n_bytes, room.limit)

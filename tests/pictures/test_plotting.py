@@ -1,0 +1,84 @@
+from pathlib import Path
+
+import pytest
+
+from icgd.pictures import plotting
+
+
+def test_a_figure_becomes_a_png_of_its_size():
+    figure, panels = plotting.new_figure(4.0, 2.0, n_panels=2)
+    content = plotting.png(figure)
+    assert len(panels) == 2
+    assert content.startswith(b"\x89PNG\r\n")
+    size = [int.from_bytes(content[start : start + 4], "big") for start in (16, 20)]
+    assert size == [4 * plotting.DOTS_PER_INCH, 2 * plotting.DOTS_PER_INCH]
+
+
+def test_equal_figures_give_equal_bytes():
+    def drawn() -> bytes:
+        figure, [panel] = plotting.new_figure(3.0, 2.0, n_panels=1)
+        plotting.describe(panel, "A message", "x", "y")
+        plotting.note(panel, "note", (0.5, 0.5), plotting.BLUE)
+        plotting.tag(panel, "tag", (0.2, 0.2))
+        return plotting.png(figure)
+
+    assert drawn() == drawn()
+
+
+def test_a_grid_lists_its_panels_row_by_row():
+    _, panels = plotting.new_grid(4.0, 3.0, n_rows=2, n_columns=3)
+    places = [panel.get_subplotspec() for panel in panels]
+    assert [(at.rowspan.start, at.colspan.start) for at in places] == [
+        *((0, 0), (0, 1), (0, 2)),
+        *((1, 0), (1, 1), (1, 2)),
+    ]
+
+
+def test_a_band_spans_the_values_around_their_geometric_mean():
+    _, [panel] = plotting.new_figure(3.0, 2.0, n_panels=1)
+    plotting.band(panel, [1.0, 2.0], [[1.0, 4.0], [2.0, 8.0]], plotting.BLUE)
+    assert panel.lines[0].get_ydata().tolist() == pytest.approx([2.0, 4.0])
+    edges = panel.collections[0].get_paths()[0].vertices[:, 1]
+    assert (edges.min(), edges.max()) == (1.0, 8.0)
+
+
+def test_a_logarithmic_axis_has_plain_numbers():
+    figure, [panel] = plotting.new_figure(3.0, 2.0, n_panels=1)
+    plotting.logarithmic_height(panel)
+    panel.set_ylim(0.15, 0.9)
+    plotting.png(figure)
+    texts = {text.get_text() for text in panel.yaxis.get_minorticklabels()}
+    assert {"0.2", "0.6"} <= texts
+    assert not any("10" in text for text in texts)
+
+
+def test_a_legend_names_every_colour_in_one_line():
+    figure, _ = plotting.new_figure(3.0, 2.0, n_panels=1)
+    plotting.legend(figure, [("first", plotting.BLUE), ("second", plotting.GREEN)])
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["first", "second"]
+    assert [line.get_color() for line in legend.get_lines()] == [plotting.BLUE, plotting.GREEN]
+
+
+def test_ticks_of_things_that_are_counted_are_whole_numbers():
+    figure, [panel] = plotting.new_figure(6.0, 2.0, n_panels=1)
+    panel.plot([0, 1, 2, 3], [1.0, 2.0, 3.0, 4.0])
+    plotting.whole_numbers(panel)
+    plotting.png(figure)
+    assert {tick % 1 for tick in panel.get_xticks()} == {0.0}
+
+
+def test_an_svg_holds_its_texts_and_no_date():
+    def drawn() -> bytes:
+        figure, [panel] = plotting.new_figure(3.0, 2.0, n_panels=1)
+        plotting.describe(panel, "A message", "x", "y")
+        return plotting.svg(figure)
+
+    content = drawn()
+    assert content == drawn()
+    assert b">A message</text>" in content
+    assert b"dc:date" not in content
+
+
+def test_no_global_state_of_pyplot_is_used():
+    assert "pyplot" not in Path(plotting.__file__).read_text()

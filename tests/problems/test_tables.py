@@ -1,0 +1,134 @@
+import gzip
+import random
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from icgd.errors import DataError
+from icgd.problems.tables import read_table
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return Path("data.csv")
+
+
+def numbers(table):
+    return table.numbers(table.names).tolist()
+
+
+def test_a_first_row_without_numbers_is_a_header(path):
+    path.write_text("x,y\n1,2\n3,4\n")
+    table = read_table(path)
+    assert table.names == ("x", "y")
+    assert table.has_header
+    assert numbers(table) == [[1.0, 2.0], [3.0, 4.0]]
+    assert table.lines == (2, 3)
+
+
+def test_without_a_header_columns_are_numbered(path):
+    path.write_text("1,2.5\n3,-4e-1\n")
+    table = read_table(path)
+    assert table.names == ("column_1", "column_2")
+    assert not table.has_header
+    assert numbers(table) == [[1.0, 2.5], [3.0, -0.4]]
+    assert table.lines == (1, 2)
+
+
+def test_texts_are_columns_too(path):
+    path.write_text("5.1,3.5,setosa\n6.0,2.2,virginica\n")
+    table = read_table(path)
+    assert not table.has_header
+    assert table.texts("column_3") == ["setosa", "virginica"]
+    assert table.texts("column_1") is None
+    with pytest.raises(DataError, match=r"line 1, column 'column_3': 'setosa' is not a number"):
+        table.numbers(["column_3"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "Cannot read data.csv: it is empty."),
+        (b"\n\n", "Cannot read data.csv: it is empty."),
+        (b"x,y\n", "Cannot read data.csv: it has a header and no rows."),
+        (b"x,\xff\n1,2\n", "Cannot read data.csv: byte 2 is not UTF-8 text."),
+        (b"x,x\n1,2\n", "data.csv has two columns called 'x'; column names must be unique."),
+        (b"x,y\n1\n", "data.csv, line 2 has no value in column 'y'. Fill it"),
+        (b"x,y\n\n1,\n", "data.csv, line 3 has no value in column 'y'. Fill it"),
+        (b"x,y\n1,2,3\n", "Cannot read data.csv: a line has more cells than the first one"),
+        (b'x,y\n"1"2,3\n', "Cannot read data.csv: a cell has text beside its quotes."),
+        (b"x,y\n1,1_000\n", "data.csv, line 2, column 'y': '1_000' is not a number."),
+        (b"x,y\n1,inf\n", "data.csv, line 2, column 'y' is inf; every number must be finite."),
+        (b"x,y\n1,nan\n3,?\n", "line 2 has no value in column 'y' (2 are missing, in y)."),
+        (b"x,y\n,\n3,4\n", "line 2 has no value in column 'x'."),
+        (b",x\n0,5\n1,6\n", "The first column of data.csv has no name and only counts the rows."),
+        (gzip.compress(b"x,y\n1,2\n")[:-6], "Cannot read data.csv: it is no whole gz file ("),
+    ],
+)
+def test_unusable_files_are_refused(path, content, message):
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=re.escape(message)):
+        numbers(read_table(path))
+
+
+def test_a_folder_and_a_file_that_is_not_there_are_refused(path):
+    with pytest.raises(DataError, match=r"Cannot read data.csv: No such file or directory\."):
+        read_table(path)
+    path.mkdir()
+    with pytest.raises(DataError, match=r"Cannot read data.csv: Is a directory\."):
+        read_table(path)
+
+
+def test_parquet_and_arrow_keep_their_types(tmp_path):
+    frame = pl.DataFrame(
+        {"a": [1, 2], "b": [True, None], "c": ["x", "y"], "d": [0.5, float("nan")]}
+    )
+    frame.write_parquet(tmp_path / "t.parquet")
+    frame.write_ipc(tmp_path / "t.arrow")
+    for name in ("t.parquet", "t.arrow"):
+        table = read_table(tmp_path / name)
+        assert table.numbers(["a"]).tolist() == [[1.0], [2.0]]
+        assert table.texts("c") == ["x", "y"]
+        assert (table.gaps("b"), table.gaps("d")) == ([2], [2])
+    (tmp_path / "bad.parquet").write_bytes(b"no parquet")
+    with pytest.raises(DataError, match=r"Cannot read .*bad.parquet: "):
+        read_table(tmp_path / "bad.parquet")
+    frame.clear().write_parquet(tmp_path / "none.parquet")
+    with pytest.raises(DataError, match=r"none.parquet: it has no rows\."):
+        read_table(tmp_path / "none.parquet")
+
+
+def test_a_type_that_is_no_number_is_named(tmp_path):
+    pl.DataFrame({"a": [[1.0]]}).write_parquet(tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"column 'a' holds List\(Float64\); numbers are expected"):
+        read_table(tmp_path / "t.parquet").numbers(["a"])
+
+
+def test_gaps_are_dropped_or_filled(path):
+    path.write_text("x,y,z\n1,2,\n3,,5\n8,10,7\n")
+    table = read_table(path)
+    whole = table.without_gaps(["x", "y"])
+    assert whole.lines == (2, 4)
+    assert whole.numbers(["x", "y"]).tolist() == [[1.0, 2.0], [8.0, 10.0]]
+    assert table.means(["x", "y"], "mean") == {"x": 4.0, "y": 6.0}
+    assert table.means(["x", "y"], "median") == {"x": 3.0, "y": 6.0}
+    assert table.filled({"y": 6.0}).numbers(["y"]).tolist() == [[2.0], [6.0], [10.0]]
+    path.write_text("x,y\n1,\n,2\n")
+    with pytest.raises(DataError, match=r"Every row of data\.csv lacks a value"):
+        read_table(path).without_gaps(["x", "y"])
+
+
+def test_a_column_without_any_value_cannot_be_filled(path):
+    path.write_text("x,y\n1,\n2,\n")
+    with pytest.raises(DataError, match=r"column 'y' has no value at all"):
+        read_table(path).means(["x", "y"], "mean")
+
+
+def test_numbers_are_read_to_the_last_bit(path):
+    chance = random.Random(0)
+    rows = [[chance.uniform(-1, 1) * 10.0 ** chance.randint(-300, 300)] for _ in range(2000)]
+    path.write_text("x\n" + "".join(f"{row[0]!r}\n" for row in rows))
+    assert numbers(read_table(path)) == rows

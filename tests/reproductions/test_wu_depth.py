@@ -1,0 +1,82 @@
+from pathlib import Path
+
+import pytest
+
+from icgd.reproductions.wu_depth import DEPTH, verdict
+from icgd.reproductions.wu_lines import Outcome, Point
+from tests.reproductions.committed import committed
+
+ROOT = Path(__file__).parents[2]
+
+
+def outcome(study, gain=0.01):
+    value = 0.9 + gain * (study.budget.n_blocks - 4) / 2 - 0.002 * study.seed
+    points = [
+        Point("(1, 0)", "N(0, I)", "learnt decoder", n, value, 0.5) for n in study.budget.lengths
+    ]
+    return Outcome(tuple(points), 1.0, 0.25)
+
+
+def rows_of(gain=0.01):
+    studies = DEPTH.studies("laptop", seed=0)
+    return DEPTH.rows(studies, [outcome(study, gain) for study in studies])
+
+
+def test_decoders_of_all_depths_and_both_kinds_of_attention_are_trained():
+    studies = DEPTH.studies("laptop", seed=3)
+    assert len(studies) == 4 * 2 * 3
+    assert {study.budget.n_blocks for study in studies} == {4, 6, 8, 10}
+    assert {study.attention for study in studies} == {"relu", "softmax"}
+    paper = DEPTH.studies("paper", seed=0)[0].budget
+    assert (paper.lengths, paper.n_examples) == ((15, 30, 45), 50)
+    laptop = studies[0].budget  # the same shares of the prompt
+    assert [n / laptop.n_examples for n in laptop.lengths] == [0.3, 0.6, 0.9]
+
+
+@pytest.mark.parametrize(
+    ("gain", "words"),
+    [
+        (0.01, "depth helps beyond the spread"),
+        (0.001, "no more than the spread"),
+        (-0.01, "worse beyond the spread"),
+    ],
+)
+def test_the_verdict_asks_that_all_seeds_agree(gain, words):
+    rows = [row for row in rows_of(gain) if row["attention"] == "relu" and row["n_examples"] == 6]
+    assert verdict(rows) == words
+    assert verdict([row for row in rows if row["n_blocks"] != 8]) == "not measured"
+
+
+def test_the_summary_has_all_depths_and_the_verdict():
+    summary = DEPTH.summary(rows_of())
+    assert summary.names == (
+        *(
+            "attention",
+            "examples",
+            "4 blocks",
+            "6 blocks",
+            "8 blocks",
+            "10 blocks",
+            "4 to 8 blocks",
+        ),
+    )
+    assert summary.rows[0] == (
+        *("relu", "6", "0.8980 (0.8960 to 0.9000)", "0.9080 (0.9060 to 0.9100)"),
+        *("0.9180 (0.9160 to 0.9200)", "0.9280 (0.9260 to 0.9300)"),
+        "depth helps beyond the spread",
+    )
+
+
+def test_the_picture_says_the_verdict_over_each_panel():
+    axes = DEPTH.picture(rows_of()).axes
+    assert [ax.get_title(loc="left") for ax in axes] == [
+        f"{name} attention; 4 to 8: depth helps beyond the spread" for name in ("relu", "softmax")
+    ]
+    assert axes[0].lines[0].get_xdata().tolist() == [4, 6, 8, 10]
+
+
+def test_committed_results_are_whole_and_of_a_clean_commit():
+    numbers = committed("wu-fig5")
+    assert "dirty" not in numbers["commit"]
+    summary = DEPTH.summary(numbers["rows"])
+    assert [tuple(row.values()) for row in numbers["summary"]] == list(summary.rows)

@@ -1,0 +1,60 @@
+"""The documentation site: every page is in it, every public name is explained, examples run."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+import icgd
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+EXECUTED = ["tutorials/theorem.md", "tutorials/known_algorithm.md", "tutorials/own_table.md"]
+"""Pages whose examples run here; those of other pages run in the tests of what they explain."""
+
+
+def pages_of(entry) -> list[str]:
+    """All files that a part of the navigation names."""
+    if isinstance(entry, str):
+        return [entry]
+    parts = entry.values() if isinstance(entry, dict) else entry
+    return [page for part in parts for page in pages_of(part)]
+
+
+def test_every_page_is_in_the_navigation():
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert sorted(pages_of(config["nav"])) == PAGES
+
+
+def test_every_public_name_is_in_the_reference():
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    named = re.findall(r"^::: ([\w.]+)$", text, flags=re.MULTILINE)
+    homes = [f"{home}.{name}" for home, names in icgd._HOMES.items() for name in names]
+    assert sorted(named) == sorted(homes)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_of_a_page_lead_somewhere(page):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    code = r"```.*?```|`[^`\n]*`|^    .*?$"
+    text = re.sub(code, "", text, flags=re.DOTALL | re.MULTILINE)
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text)
+    files = [target for target in targets if not target.startswith(("http://", "https://"))]
+    missing = [file for file in files if not ((DOCS / page).parent / file).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", EXECUTED)
+def test_the_examples_of_a_tutorial_run(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS / page).read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for example in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(example, names)
+    assert capsys.readouterr().out
+    if page.endswith("theorem.md"):
+        assert names["report"].verdict.holds
+        ratios = [a / b for a, b in zip(names["errors"], names["errors"][1:], strict=False)]
+        assert all(3 < ratio < 6 for ratio in ratios)  # the page says about 4

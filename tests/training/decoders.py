@@ -1,0 +1,21 @@
+"""A decoder that trains in milliseconds, for tests in processes of their own."""
+
+from icgd.training.causal_task import CausalTask
+from icgd.training.covariates import ShiftedMixture
+from icgd.training.decoder import Decoder
+from icgd.training.logs import Log
+from icgd.training.loop import Settings, train
+from icgd.training.tasks import InContextTask
+from icgd.training.teachers import Teachers
+
+
+def trained_decoder(attention: str) -> tuple[Decoder, Log]:
+    """A small decoder with the log of its training."""
+    model = Decoder(input_width=2, n_blocks=1, width=4, n_heads=2, attention=attention, seed=0)
+    law = InContextTask(ShiftedMixture.of_width(2), Teachers(2, 3), n_examples=3)
+    return model, train(model, CausalTask(law), Settings(3, 4, 0.01, log_every=1))
+
+
+def losses_of_decoder(attention: str) -> list[float]:
+    """The losses alone, which a worker can send."""
+    return trained_decoder(attention)[1].column("loss")
