@@ -23,7 +23,7 @@ from icgd.training.parallel import Processes
 from icgd.training.training_run import TrainingRun
 
 SIZES = ((4, 64, 20), (8, 128, 40))  # blocks, width, examples
-N_HEADS, BATCH, INPUT_WIDTH, ROUNDS = 4, 64, 5, 9
+N_HEADS, BATCH, INPUT_WIDTH, ROUNDS = 4, 64, 5, 25
 LIMITS = {"interleaved": 1 / 1.5, "joint": 1 / 3.0}  # our time over that of GPT2Model
 
 

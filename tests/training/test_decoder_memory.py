@@ -37,10 +37,13 @@ def kept_numbers(model, x, y):
     return sum(kept.values())
 
 
-@pytest.mark.parametrize(("tokens", "n_places"), [("joint", 21), ("interleaved", 41)])
+@pytest.mark.parametrize(
+    ("tokens", "n_tokens", "n_places"),
+    [("joint", 21, 21), ("interleaved", 21, 41), ("joint", 70, 70)],
+)
 @pytest.mark.parametrize("attention", ["softmax", "relu"])
-def test_activations_are_foretold_to_an_eighth(attention, tokens, n_places):
-    x, y = torch.randn(16, 21, 5), torch.randn(16, 21, 2)
+def test_activations_are_foretold_to_an_eighth(attention, tokens, n_tokens, n_places):
+    x, y = torch.randn(16, n_tokens, 5), torch.randn(16, n_tokens, 2)
     model = made(attention, tokens)
     foretold = model.memory.activations(16, n_places)
     assert foretold == pytest.approx(kept_numbers(model, x, y), rel=1 / 8)

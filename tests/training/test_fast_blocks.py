@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from icgd.training.decoder import Decoder
-from icgd.training.fast_blocks import shares_of_places
+from icgd.training.fast_blocks import keeping_scores, shares_of_places
 
 KINDS = [(a, t) for a in ("softmax", "relu") for t in ("joint", "interleaved")]
 
@@ -18,7 +18,7 @@ def made(attention, tokens):
         n_heads=2,
         attention=attention,
         tokens=tokens,
-        n_positions=13,
+        n_positions=80,
         seed=4,
     )
     generator = torch.Generator().manual_seed(1)
@@ -28,11 +28,10 @@ def made(attention, tokens):
     return model
 
 
-def prompts():
+def prompts(n_tokens=7):
     generator = torch.Generator().manual_seed(2)
-    x = torch.randn(4, 7, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-    y = torch.randn(4, 7, generator=generator, dtype=torch.float64, requires_grad=True)
-    return x, y
+    settings = {"generator": generator, "dtype": torch.float64, "requires_grad": True}
+    return torch.randn(4, n_tokens, 3, **settings), torch.randn(4, n_tokens, **settings)
 
 
 def gradients(prediction, *of):
@@ -41,10 +40,10 @@ def gradients(prediction, *of):
     return torch.autograd.grad((prediction.flatten().sin() * weights).sum(), of, allow_unused=True)
 
 
-@pytest.mark.parametrize("is_query", [False, True])
+@pytest.mark.parametrize(("is_query", "n_tokens"), [(False, 7), (True, 7), (False, 40)])
 @pytest.mark.parametrize(("attention", "tokens"), KINDS)
-def test_gradients_are_those_of_autograd(attention, tokens, is_query):
-    model, (x, y) = made(attention, tokens), prompts()
+def test_gradients_are_those_of_autograd(attention, tokens, is_query, n_tokens):
+    model, (x, y) = made(attention, tokens), prompts(n_tokens)
     of = *model.parameters(), x, y
     fast = model(x, y) if is_query else model.predictions(x, y)
     plain = model._read(model.streams(x, y)[-1])[..., 0]
@@ -53,6 +52,12 @@ def test_gradients_are_those_of_autograd(attention, tokens, is_query):
     for ours, theirs in zip(gradients(fast, *of), gradients(plain, *of), strict=True):
         assert theirs.abs().max() > 1e-6
         assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n_places", "name"), [(64, "short softmax"), (65, "softmax")])
+def test_softmax_over_few_places_is_by_whole_matrices(n_places, name):
+    assert keeping_scores("softmax", n_places) == name
+    assert keeping_scores("relu", n_places) == "relu"
 
 
 def test_nothing_is_kept_of_a_prediction_without_gradients():

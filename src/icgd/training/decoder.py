@@ -119,7 +119,7 @@ class Decoder(nn.Module):
             token_width=self._layout.width(self.input_width, self.output_width),
             n_positions=self.n_positions or 0,
             output_width=self.output_width,
-            keeps_scores=self.attention == "relu",
+            attention=self.attention,
         )
 
     def require(self, batch: Batch, n_tasks: int) -> None:

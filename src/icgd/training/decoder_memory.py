@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from icgd.backends.memory import usable_memory
 from icgd.errors import ModelSizeError
+from icgd.training.fast_blocks import keeping_scores
 
 FIRST_NUMBERS = 8
 """Bytes of a weight in float64, in which the first ones are drawn."""
@@ -25,7 +26,7 @@ class DecoderMemory:
     token_width: int
     n_positions: int
     output_width: int
-    keeps_scores: bool
+    attention: str
 
     @property
     def n_weights(self) -> int:
@@ -38,10 +39,11 @@ class DecoderMemory:
         """The numbers that a forward pass keeps for the backward pass, but for small ones.
 
         At a place, a block keeps the stream and its norm twice, queries, keys, values, what was
-        gathered, and the hidden units before and after GELU; relu attention keeps a score of each
-        head for every place that is read.
+        gathered, and the hidden units before and after GELU; attention keeps a weight of each
+        head for every place that is read, but for softmax over many places.
         """
-        scores = self.n_heads * n_places if self.keeps_scores else 0
+        is_long = keeping_scores(self.attention, n_places) == "softmax"
+        scores = 0 if is_long else self.n_heads * n_places
         return n_tasks * n_places * self.n_blocks * (8 * self.width + 2 * self.mlp_width + scores)
 
     def require_weights(self) -> None:

@@ -1,8 +1,8 @@
 """A decoder's blocks with their gradients written out, for training on the processor.
 
-Values and gradients are those of `Decoder` by autograd, operation for operation. The gradients of
-all blocks go straight into one tensor for each role, sums into the stream are done in place, and
-relu attention keeps one matrix of scores where autograd keeps two.
+Values and gradients are those of `Decoder` by autograd, to rounding. The gradients of all blocks go
+straight into one tensor for each role, sums into the stream are done in place, and attention over
+few places is by products of whole matrices, of which one is kept for each head.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from torch.nn.functional import gelu
 
 EPSILON = 1e-5
 """What layer norm adds to a variance, as in torch."""
+
+SHORT = 64
+"""Up to so many places products of whole matrices are faster than torch's flash attention."""
 
 Saved = Sequence[Tensor]
 """What a forward pass keeps for the backward pass."""
@@ -56,6 +59,7 @@ class FastBlocks(torch.autograd.Function):
         """Go through the blocks; after the last attention, the places that are not kept go."""
         n_tasks, n_places, width = stream.shape
         shape = (n_tasks, n_places, n_heads, width // n_heads)
+        attention = keeping_scores(attention, n_places)
         flat, saved = stream.flatten(0, 1), list[Tensor]()
         blocks = Block(*stacks).unbound()
         for block in blocks:
@@ -169,14 +173,30 @@ def _back_through_softmax(slope: Tensor, saved: Saved) -> tuple[Tensor, ...]:
     return slopes
 
 
+def _short_softmax(qkv: Tensor) -> tuple[Tensor, list[Tensor]]:
+    query, key, value = _heads(qkv)
+    n_places, width = query.shape[-2:]
+    hidden = query.new_full((n_places, n_places), -torch.inf).triu_(1)
+    query = query * width**-0.5
+    weights = torch.softmax(torch.bmm(query, key.mT).add_(hidden), -1)
+    return _gathered(weights, value, qkv), [query, key, value, weights, hidden]
+
+
+def _back_through_short_softmax(slope: Tensor, saved: Saved) -> tuple[Tensor, ...]:
+    query, key, value, weights, _ = saved
+    flat = slope.reshape(value.shape)
+    inner = torch.bmm(flat, value.mT)
+    inner = torch.ops.aten._softmax_backward_data(inner, weights, -1, weights.dtype)
+    scaled = torch.bmm(inner, key).mul_(query.shape[-1] ** -0.5)
+    slopes = scaled, torch.bmm(inner.mT, query), torch.bmm(weights.mT, flat)
+    return tuple(part.view(slope.shape) for part in slopes)
+
+
 def _relu(qkv: Tensor) -> tuple[Tensor, list[Tensor]]:
-    n_tasks, n_places, _, n_heads, width = qkv.shape
-    flat = (3, n_tasks * n_heads, n_places, width)
-    query, key, value = qkv.permute(2, 0, 3, 1, 4).reshape(flat)
-    shares = shares_of_places(n_places, width, qkv)
+    query, key, value = _heads(qkv)
+    shares = shares_of_places(query.shape[-2], query.shape[-1], qkv)
     weights = torch.bmm(query, key.mT).relu_().mul_(shares)
-    gathered = torch.bmm(weights, value).view(n_tasks, n_heads, n_places, width)
-    return gathered.transpose(1, 2), [query, key, value, weights, shares]
+    return _gathered(weights, value, qkv), [query, key, value, weights, shares]
 
 
 def _back_through_relu(slope: Tensor, saved: Saved) -> tuple[Tensor, ...]:
@@ -188,6 +208,24 @@ def _back_through_relu(slope: Tensor, saved: Saved) -> tuple[Tensor, ...]:
     return tuple(part.view(slope.shape) for part in slopes)
 
 
+def _heads(qkv: Tensor) -> tuple[Tensor, ...]:
+    """Queries, keys and values, (task and head, place, entry), each in one piece of memory."""
+    n_tasks, n_places, _, n_heads, width = qkv.shape
+    flat = (3, n_tasks * n_heads, n_places, width)
+    return qkv.permute(2, 0, 3, 1, 4).reshape(flat).unbind(0)
+
+
+def _gathered(weights: Tensor, value: Tensor, qkv: Tensor) -> Tensor:
+    n_tasks, n_places, _, n_heads, width = qkv.shape
+    return torch.bmm(weights, value).view(n_tasks, n_heads, n_places, width).transpose(1, 2)
+
+
+def keeping_scores(attention: str, n_places: int) -> str:
+    """The attention, or for short prompts the softmax that keeps its weights."""
+    is_short = attention == "softmax" and n_places <= SHORT
+    return "short softmax" if is_short else attention
+
+
 def shares_of_places(n_places: int, head_width: int, like: Tensor) -> Tensor:
     """1 / (i sqrt(head_width)) in row i for the places up to i, and 0 for those after it."""
     n_read = torch.arange(1, n_places + 1, device=like.device, dtype=like.dtype)
@@ -196,5 +234,13 @@ def shares_of_places(n_places: int, head_width: int, like: Tensor) -> Tensor:
     return shares
 
 
-FORWARD: dict[str, Forward] = {"softmax": _softmax, "relu": _relu}
-BACKWARD: dict[str, Backward] = {"softmax": _back_through_softmax, "relu": _back_through_relu}
+FORWARD: dict[str, Forward] = {
+    "softmax": _softmax,
+    "short softmax": _short_softmax,
+    "relu": _relu,
+}
+BACKWARD: dict[str, Backward] = {
+    "softmax": _back_through_softmax,
+    "short softmax": _back_through_short_softmax,
+    "relu": _back_through_relu,
+}
