@@ -11,6 +11,9 @@ def test_the_list_names_every_figure_and_its_place(command):
     assert [entry["figure"] for entry in listed] == list(REPRODUCTIONS)
     assert listed[3]["where"] == "Figure 4, App. D"
     assert listed[1]["paper preset"] == "288 studies, 1,200 core-hours"
+    assert {entry["figure"]: entry["paper preset"] for entry in listed}["cot-fig2"] == (
+        "135 studies, 1,000 core-hours"
+    )
     assert listed[-5]["paper preset"] == "100 studies"
     assert listed[-3]["paper preset"] == "90 studies"
     assert listed[-1]["paper preset"] == "5 studies"

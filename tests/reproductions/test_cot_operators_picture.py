@@ -2,7 +2,7 @@
 
 import pytest
 
-from icgd.reproductions.cot_operators_picture import BLUE, ORANGE, RED, draw
+from icgd.reproductions.cot_operators_picture import BLUE, ORANGE, PURPLE, RED, draw
 from tests.reproductions.test_cot_operators import BUDGET, OPERATORS, Study, outcome
 
 STUDIES = [
@@ -23,17 +23,19 @@ def lines_of(panel, colour):
 
 
 def test_each_architecture_is_drawn_with_the_most_teachers_it_had():
-    forward, _, chain = draw(ROWS).axes
+    forward, _, near, far = draw(ROWS).axes
     validation, training = lines_of(forward, ORANGE)
     assert validation[-1] == pytest.approx((0.02 * 0.03) ** 0.5)
     assert training == [1.0, 1.0]
     assert lines_of(forward, BLUE)[0][-1] == pytest.approx((3.0 * 3.2) ** 0.5)
-    assert len(lines_of(chain, ORANGE)[0]) == 1  # round 0 has no distance
+    for chain in (near, far):
+        assert len(lines_of(chain, ORANGE)[0]) == 1  # round 0 has no distance
+    assert (lines_of(near, PURPLE), lines_of(far, PURPLE)) == ([], [[pytest.approx(1e-26)]])
     assert "Forward operator, d = 2, N = 2" in forward.get_title(loc="left")
 
 
 def test_the_papers_losses_are_lines():
-    forward, backward, _ = draw(ROWS).axes
+    forward, backward, *_ = draw(ROWS).axes
     assert lines_of(forward, RED)[0][0] == 3.0
     assert lines_of(backward, RED)[0][0] == 0.139
 

@@ -221,5 +221,5 @@ OPERATORS = OperatorsFigure(
     name="cot-fig2",
     place="Figure 2, App. D",
     shows="losses of learnt operators of a chain, and how far their chain is from descent",
-    laptop_time="20 minutes",
+    laptop_time="50 minutes",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
+from statistics import geometric_mean
 
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Axes, Figure
@@ -28,23 +29,31 @@ TRAINING = "training"
 SMALLEST = 1e-33
 """A smaller distance is shown as this: a logarithmic axis has no 0."""
 
-WIDTH, HEIGHT = 5.6, 4.4
+WIDTH, HEIGHT = 6.6, 4.4
+
+LIFT = 0.045
+"""How far from its line a name is written, as a part of the panel's height."""
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    """Draw a line of three panels for each size of the networks."""
+    """Draw four panels for each size of the networks: losses above, distances twice below."""
     sizes = groups(rows, "width", "depth")
-    figure, panels = plotting.new_grid(3 * WIDTH, HEIGHT * len(sizes) + 0.6, len(sizes), 3)
+    n_lines = 2 * len(sizes)
+    figure, panels = plotting.new_grid(2 * WIDTH, HEIGHT * n_lines + 0.6, n_lines, 2)
     for line, ((width, depth), of_size) in enumerate(sizes.items()):
-        forward, backward, chain = panels[3 * line : 3 * line + 3]
-        cases = _drawn(of_size)
+        forward, backward, near, far = panels[4 * line : 4 * line + 4]
+        cases, size = _drawn(of_size), f"d = {width}, N = {depth}"
         for panel, operator in ((forward, "forward"), (backward, "backward")):
             _draw_losses(panel, operator, cases)
-            title = f"{operator.capitalize()} operator, d = {width}, N = {depth}"
-            plotting.describe(panel, title, "epoch", "loss")
-        _draw_chain(chain, cases)
-        title = f"Weights of the chain, d = {width}, N = {depth}"
-        plotting.describe(chain, title, "round", "squared distance from descent")
+            plotting.describe(panel, f"{operator.capitalize()} operator, {size}", "epoch", "loss")
+        distance, last = "squared distance from descent", _rounds(next(reversed(cases.values())))
+        _draw_chain(near, cases)
+        _draw_beside(near, last, "unmoved")
+        plotting.describe(near, f"Weights of the chain, {size}", "round", distance)
+        _draw_chain(far, cases)
+        _band(far, last, "unmoved", INK)
+        _draw_beside(far, last, "constructed")
+        plotting.describe(far, "The same beside the constructed block", "round", distance)
     plotting.legend(figure, _entries(rows), dashed=[TRAINING])
     return figure
 
@@ -76,18 +85,29 @@ def _draw_losses(panel: Axes, operator: str, cases: dict[str, list[Row]]) -> Non
         _band(panel, of_operator, "training_loss", COLOURS[name], linestyle="--")
     _draw_beside(panel, of_operator, "mean_loss", "linear_loss")
     panel.axhline(PAPER[operator], color=RED, lw=1.5)
-    end = max(number(row, "at") for row in of_operator)
-    _name_line(panel, "the paper's loss", end, PAPER[operator])
+    last = _last_place(of_operator)
+    _name_line(panel, "the paper's loss", last, PAPER[operator], lift=-LIFT)
+    _whole_ticks(panel, last)
 
 
 def _draw_chain(panel: Axes, cases: dict[str, list[Row]]) -> None:
     panel.set_yscale("log")
     for name, of_case in cases.items():
-        rounds = [row for row in of_case if row["operator"] == "chain" and number(row, "at") > 0]
-        _band(panel, rounds, "learnt", COLOURS[name])
-    _draw_beside(panel, rounds, "unmoved", "constructed")
-    last = int(max(number(row, "at") for row in rounds))
-    panel.set_xticks(range(0, last + 1, max(1, last // 4)))
+        _band(panel, _rounds(of_case), "learnt", COLOURS[name])
+    _whole_ticks(panel, _last_place(_rounds(of_case)))
+
+
+def _rounds(rows: Sequence[Row]) -> list[Row]:
+    """The rows of a chain, from its first round on."""
+    return [row for row in rows if row["operator"] == "chain" and number(row, "at") > 0]
+
+
+def _last_place(rows: Sequence[Row]) -> float:
+    return max(number(row, "at") for row in rows)
+
+
+def _whole_ticks(panel: Axes, last: float) -> None:
+    panel.set_xticks(range(0, int(last) + 1, max(1, int(last) // 4)))
 
 
 def _draw_beside(panel: Axes, rows: Sequence[Row], *columns: str) -> None:
@@ -95,18 +115,19 @@ def _draw_beside(panel: Axes, rows: Sequence[Row], *columns: str) -> None:
 
     The rows are those of the case with the most teachers, on which a linear map is fitted best.
     """
-    last = [row for row in rows if row["at"] == max(number(each, "at") for each in rows)]
+    end = _last_place(rows)
     for column in columns:
         name, colour = BESIDE[column]
         _band(panel, rows, column, colour)
-        height = max(number(row, column) for row in last)
-        _name_line(panel, name, number(last[0], "at"), max(height, SMALLEST))
+        heights = [max(number(row, column), SMALLEST) for row in rows if row["at"] == end]
+        lift = -LIFT if column == "unmoved" else LIFT  # a learnt chain is just above
+        _name_line(panel, name, end, geometric_mean(heights), lift)
 
 
-def _name_line(panel: Axes, name: str, end: float, height: float) -> None:
-    """Write the name of a line above its end."""
+def _name_line(panel: Axes, name: str, end: float, height: float, lift: float = LIFT) -> None:
+    """Write the name of a line above its end, or below it."""
     low, high = panel.get_ylim()
-    plotting.tag(panel, name, (end, height * (high / low) ** 0.035), ha="right")
+    plotting.tag(panel, name, (end, height * (high / low) ** lift), ha="right")
 
 
 def _band(

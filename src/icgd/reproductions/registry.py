@@ -64,6 +64,7 @@ PAPER_HOURS = {
     "cheng-fig4": 1100,
     "cheng-fig5": 78,
     "cheng-fig6": 250,
+    "cot-fig2": 1000,
     "wu-score": 69,
 }
 """The core-hours of the paper presets, as `icgd reproduce NAME --preset paper --estimate` said."""
