@@ -59,10 +59,10 @@ def test_labels_of_another_size_change_nothing_else():
     np.testing.assert_array_equal(far, 2.0**20 * near)
 
 
-def test_first_weights_keep_the_size_of_the_outputs():
+def test_first_outputs_are_small_beside_the_labels():
     first = DirectTraining(4, 64, 1, 0.01)._first_weights(200, 5, index=0)
     outputs = outputs_of(first, torch.randn(200, 20, 5, generator=torch.Generator().manual_seed(0)))
-    assert 0.7 < float(outputs.square().mean()) < 1.3 * 2  # |x|^2 / width = 1
+    assert 0.7 < float(outputs.square().mean()) / (2 * 0.1**2) < 1.3  # |x|^2 / width is 1
 
 
 def test_the_best_epoch_is_chosen_by_the_label():

@@ -109,11 +109,12 @@ def band(
     marker: str = "",
     linestyle: str = "-",
     width: float = 1.8,
+    alpha: float = 0.2,
 ) -> None:
     """Draw a line through the geometric means at each place, in a band of the values' range."""
     means = [exp(fmean(log(value) for value in at_place)) for at_place in values]
     ends = [min(at) for at in values], [max(at) for at in values]
-    panel.fill_between(places, *ends, color=colour, alpha=0.2, lw=0)
+    panel.fill_between(places, *ends, color=colour, alpha=alpha, lw=0)
     panel.plot(places, means, color=colour, marker=marker, ls=linestyle, lw=width, ms=4.5)
 
 

@@ -46,7 +46,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     r_squared_height(axes, rows)
     entries = [(line, style.colour) for line, style in styles.items()]
     dashes = {line: style.dashes for line, style in styles.items()}
-    plotting.legend(figure, entries, dashes=dashes, n_columns=9 if n_columns > 3 else 5)
+    plotting.legend(figure, entries, dashes=dashes, n_columns=5)
     return figure
 
 
@@ -67,7 +67,8 @@ def _draw_line(ax: Axes, rows: Sequence[Row], style: Style) -> None:
     by_length = groups(rows, "n_examples")
     places = [float(of[0]["n_examples"] or 0) for of in by_length.values()]
     left = [[1 - number(row, "r_squared") for row in of] for of in by_length.values()]
-    plotting.band(ax, places, left, style.colour, linestyle=style.dashes)
+    alpha = 0.25 if style is FIXED[LEARNT] else 0.07  # many bands lie on top of each other
+    plotting.band(ax, places, left, style.colour, linestyle=style.dashes, alpha=alpha)
 
 
 def r_squared_height(axes: Sequence[Axes], rows: Sequence[Row]) -> None:

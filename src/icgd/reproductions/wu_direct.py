@@ -1,7 +1,8 @@
 r"""Direct training: a network of its own is trained on the examples of each prompt.
 
-Networks have no biases. Their first weights are normal with variance 2 / fan-in, those of the last
-layer with variance 1 / fan-in. An epoch is one step of Adam on the mean squared error of all
+Networks have no biases. Their first weights are normal with variance 2 / fan-in. Those of the last
+layer are a tenth of that in size: 100 epochs are too few to forget what a network says at first
+where no example is near. An epoch is one step of Adam on the mean squared error of all
 examples. Labels are divided by their root mean square in the prompt, and predictions multiplied by
 it, so that no law of labels asks for a learning rate of its own. Prompts are trained together, with
 a batch of matrices for each layer; they do not mix.
@@ -23,6 +24,9 @@ from icgd.reproductions.wu_references import Inputs, Predictions, TokenLabels, l
 from icgd.training.covariates import normal
 from icgd.training.devices import device_named
 from icgd.training.tasks import generator_of
+
+LAST_SHARE = 0.1
+"""The size of the last layer's first weights, as a share of what keeps the size of outputs."""
 
 EpochPredictions = Float[Tensor, "epoch task"]
 
@@ -65,7 +69,8 @@ class DirectTraining:
     def _first_weights(self, n_tasks: int, input_width: int, index: int) -> list[Tensor]:
         generator, place = generator_of(self.seed, index), device_named(self.device).place
         widths = (input_width, *[self.hidden_width] * (self.n_layers - 1), 1)
-        scales = [sqrt((2 if end > 1 else 1) / fan_in) for fan_in, end in pairwise(widths)]
+        scales = [sqrt(2 / fan_in) for fan_in in widths[:-1]]
+        scales[-1] *= LAST_SHARE
         drawn = (
             normal(generator, n_tasks, *shape).to(place, torch.float32)
             for shape in pairwise(widths)
