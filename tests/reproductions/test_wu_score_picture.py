@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
 from icgd.reproductions.wu_score_picture import FAINT, METHODS, draw
 
@@ -20,7 +21,7 @@ def rows_of(law, points):
                     if method != "exact score":
                         timed["relative_error"] = 0.1 * (1 + place) * (1 + seed)
                     if method != "N(0, I)":
-                        timed |= {"distance": 0.3, "floor": 0.2}
+                        timed |= {"distance": 0.3 * (1 + seed / 10), "floor": 0.2 * (1 + seed / 10)}
                         timed["points"] = points if seed == 0 else None
                     rows.append(timed)
                 losses = [(step, 4.0 / (1 + step)) for step in (0, 1, 3)]
@@ -43,7 +44,7 @@ def test_a_block_shows_samples_at_five_times_in_four_rows():
     figure = draw(ROWS)
     titles = [panel.get_title() for panel in figure.axes if panel.get_title()]
     assert titles == ["t = 5", "t = 1", "t = 0.5", "t = 0.2", "t = 0.05"]
-    dots = [panel for panel in figure.axes if panel.collections and not panel.lines]
+    dots = [panel for panel in figure.axes if not panel.get_title("left")]
     assert len(dots) == 4 * 5
     places = dots[0].collections[0].get_offsets()
     assert np.array_equal(places, [[0.5, 1.0], [-1.0, 0.25]])
@@ -77,11 +78,18 @@ def test_losses_are_shares_of_the_loss_of_predicting_nothing():
     assert losses.lines[0].get_ydata() == pytest.approx([1.0, 0.5])
 
 
-def test_distances_have_one_line_of_the_exact_score_and_one_floor():
-    [distances] = titled(draw(ROWS), "samples: distance from data")
-    colours = [line.get_color() for line in distances.lines]
-    assert colours.count(METHODS["exact score"]) == 1
-    assert colours.count(FAINT) == 1
+def test_distances_at_the_first_time_are_dots_of_seeds_around_their_mean():
+    [distances] = titled(draw(ROWS), "samples at T_0")
+    names = [label.get_text().replace(",\n", " ") for label in distances.get_yticklabels()]
+    learnt = ["in context", "direct", "Adam"]
+    assert names == ["data", "exact score", *learnt, *(f"{name} denoising" for name in learnt)]
+    dots, means = distances.collections[::2], distances.collections[1::2]
+    floor, exact = (each.get_offsets().tolist() for each in dots[:2])
+    assert floor == [[0.2, 0.0], [pytest.approx(0.22), 0.0]]
+    assert exact == [[0.3, -1.0], [pytest.approx(0.33), -1.0]]
+    assert means[1].get_offsets().tolist() == [[pytest.approx(0.315), -1.0]]
+    filled = [to_hex(each.get_facecolors()[0]) for each in dots]
+    assert [colour == "#ffffff" for colour in filled] == [False] * 5 + [True] * 3
 
 
 def test_points_of_more_dimensions_are_images():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
+from statistics import fmean
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from icgd.reproductions.digits import SIDE, Components, Numbers, read_digits
 from icgd.reproductions.reproduction import Row, groups, number
 
 METHODS = {"exact score": INK, "in context": BLUE, "direct": ORANGE, "Adam": GREEN}
-NORMAL, FLOOR = "N(0, I)", "data against data"
+NORMAL = "N(0, I)"
 
 STRIPS = (
     ("exact", "exact score", "exact\nscore"),
@@ -26,6 +27,8 @@ STRIPS = (
 
 STYLES = {"exact": "-", "denoising": "--"}
 
+LEARNT = ("in context", "direct", "Adam")
+
 LINES = ("direct", "in context", "Adam", "exact score")
 """In the order in which lines are drawn: that of direct training is wide, and lies below."""
 
@@ -33,6 +36,16 @@ SMALLEST_ERROR = 1e-3
 
 MOST_SHOWN = 5
 """The times that fit into a row; the first and the last are among them."""
+
+DOTS = {
+    ("exact", "exact score", "floor"): FAINT,
+    ("exact", "exact score", "distance"): INK,
+    **{("exact", name, "distance"): METHODS[name] for name in LEARNT},
+    **{("denoising", name, "distance"): METHODS[name] for name in LEARNT},
+}
+"""The lines of the last panel: labels, score and column, and their colours."""
+
+HOLLOW = {"exact": "", "denoising": ",\ndenoising"}
 
 NUMBERS = ("loss", "error", "distance")
 NUMBERS_WIDE = 2.3
@@ -75,7 +88,7 @@ def _names(law: str, n_times: int) -> list[list[str]]:
 def _entries() -> list[tuple[str, str]]:
     return [
         *METHODS.items(),
-        (f"{FLOOR}, or the score of {NORMAL}", FAINT),
+        (f"score of {NORMAL}", FAINT),
         ("from denoising", INK),
     ]
 
@@ -142,30 +155,41 @@ def _draw_numbers(panels: list[Axes], rows: Sequence[Row]) -> None:
     for targets, method in product(STYLES, LINES):
         of = [row for row in rows if (row["targets"], row["method"]) == (targets, method)]
         timed = [row for row in of if row["time"] is not None]
-        steps = [_share(row) for row in of if row["step"]]
+        steps = [_share(row) for row in of if row["step"] and method != "Adam"]
         style = (METHODS[method], STYLES[targets])
         _line(errors, timed, "time", "relative_error", *style)
-        _line(losses, [] if method == "Adam" else steps, "step", "share", *style)
-        is_repeated = (targets, method) == ("denoising", "exact score")
-        _line(distances, [] if is_repeated else timed, "time", "distance", *style)
-    _draw_references(errors, distances, [row for row in rows if row["targets"] == "exact"])
+        _line(losses, steps, "step", "share", *style)
     plotting.describe(losses, "loss on the prompt", "step of training", "over that of predicting 0")
-    plotting.describe(errors, "score: relative error", "t", "")
-    plotting.describe(distances, "samples: distance from data", "t", "")
+    _finish_errors(errors, rows)
+    _draw_distances(distances, rows)
 
 
-def _draw_references(errors: Axes, distances: Axes, rows: Sequence[Row]) -> None:
-    """The error of the score of N(0, I), the distance of data from data, and the axes."""
-    timed = [row for row in rows if row["time"] is not None]
-    normal = [row for row in timed if row["method"] == NORMAL]
-    _line(errors, normal, "time", "relative_error", FAINT, "-")
-    floor = [row for row in timed if row["method"] == "exact score"]
-    _line(distances, floor, "time", "floor", FAINT, "-")
-    errors.set_ylim(bottom=max(errors.get_ylim()[0], SMALLEST_ERROR))
-    for panel in (errors, distances):
-        panel.set_xscale("log")
-        panel.xaxis.set_major_formatter("{x:g}")
-        panel.invert_xaxis()
+def _finish_errors(panel: Axes, rows: Sequence[Row]) -> None:
+    """The error of the score of N(0, I), and the axes: time runs from noise to data."""
+    normal = [row for row in rows if (row["targets"], row["method"]) == ("exact", NORMAL)]
+    _line(panel, normal, "time", "relative_error", FAINT, "-")
+    panel.set_ylim(bottom=max(panel.get_ylim()[0], SMALLEST_ERROR))
+    panel.set_xscale("log")
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.invert_xaxis()
+    plotting.describe(panel, "score: relative error", "t", "")
+
+
+def _draw_distances(panel: Axes, rows: Sequence[Row]) -> None:
+    """A dot for each seed at T_0; hollow ones learnt from denoising. A bar is the seeds' mean."""
+    last = [row for row in rows if row["time"] == min(_times(rows))]
+    for place, ((targets, method, column), colour) in enumerate(DOTS.items()):
+        of = [row for row in last if (row["targets"], row["method"]) == (targets, method)]
+        values = [number(row, column) for row in of]
+        inside = colour if targets == "exact" else "white"
+        heights = [-place] * len(values)
+        panel.scatter(values, heights, s=42, color=inside, edgecolors=colour, linewidths=1.6)
+        panel.scatter(fmean(values), -place, s=420, marker="|", color=colour, linewidths=2.2)
+    names = ["data", *(f"{m}{HOLLOW[t]}" for t, m, _ in list(DOTS)[1:])]
+    panel.set_yticks([-place for place in range(len(names))], names)
+    panel.set_xlim(left=0)
+    panel.set_ylim(0.6 - len(names), 0.6)
+    plotting.describe(panel, "samples at T_0", "distance from data", "")
 
 
 def _share(row: Row) -> Row:
