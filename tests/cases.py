@@ -70,8 +70,9 @@ def make_case(
     float64 = {"generator": generator, "dtype": torch.float64}
     widths = "-".join(str(width) for width in target.widths)
     output = "" if target.output_activation == "identity" else f"-{target.output_activation}"
+    biases = "-biases" if target.biases else ""
     return Case(
-        name=f"{target.activation}-{widths}{output}-{loss}",
+        name=f"{target.activation}-{widths}{output}-{loss}{biases}",
         problem=Problem(target, loss, GradientStep(step_size, box), domain),
         x=torch.randn(*tasks, n_examples, target.widths[0], **float64).clamp(-domain.x, domain.x),
         y=torch.rand(*tasks, n_examples, target.widths[-1], **float64) * min(1.0, domain.y),
@@ -119,6 +120,13 @@ def _small(activation: str, loss: str, number: int) -> Case:
     return make_case(MLP(widths, activation, output), loss, seed=3 + number)
 
 
+def _with_biases(case: Case) -> Case:
+    """The same problem with biases."""
+    target = replace(case.problem.target, biases=True)
+    problem = replace(case.problem, target=target)
+    return replace(case, name=f"{case.name}-biases", problem=problem)
+
+
 TINY = make_case(
     MLP((1, 1), "tanh", "tanh"), "squared", step_size=2.0, box=1.0, n_examples=2, seed=8
 )
@@ -131,6 +139,10 @@ SMALL = (
         for column, loss in enumerate(ONE_VARIABLE_LOSSES)
     ),
     TINY,
+    *(
+        _with_biases(_small(activation, loss, number))
+        for number, (activation, loss) in enumerate((("relu", "huber"), ("silu", "logistic")), 1)
+    ),
 )
 
 FEW = tuple(case for case in SMALL if case.problem.target.activation in {"relu", "tanh", "silu"})
@@ -226,6 +238,7 @@ def traits(case: Case) -> set[tuple[str, object]]:
         ("loss", problem.loss),
         ("depth", None if case.is_exact else problem.target.depth),
         ("batch", problem.gradient_step.batch_size),
+        ("biases", problem.target.biases),
     }
 
 

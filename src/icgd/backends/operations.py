@@ -31,13 +31,15 @@ class ArgumentBuffer:
 
     def __init__(self, argument: Argument, machine: Machine, functions: Sequence[Function]) -> None:
         inputs, self._combine = _combined(argument.inputs, machine.slots)
-        self.value = inputs
         self._product: Operation | None = None
         if argument.weights is not None:
-            matrix = machine.slots[argument.weights]
-            factor = matrix if argument.transposed else matrix.mT
+            if argument.has_bias and not argument.transposed:
+                inputs, self._combine = machine.above_one(inputs, self._combine)
+            factor = machine.factor(argument)
             self.value = value = machine.buffer(machine.n_tokens, factor.shape[-1])
             self._product = lambda: torch.matmul(inputs, factor, out=value)
+        else:
+            self.value = inputs
         evaluation = Evaluation(functions, self.value)
         self._prepare, self.operation = evaluation.prepare, evaluation.operation
 
@@ -53,7 +55,7 @@ def _combined(combination: Combination, slots: Mapping[str, Tensor]) -> tuple[Te
     """A buffer for the combination, and what fills it; a single slot is its own buffer."""
     (name, factor), *others = combination.terms()
     if not others and factor == 1.0 and slots[name].is_contiguous():
-        return slots[name], lambda: None
+        return slots[name], _nothing
     first, rest = slots[name], [(slots[slot], coefficient) for slot, coefficient in others]
     value = torch.empty_like(first, memory_format=torch.contiguous_format)
 
@@ -110,6 +112,24 @@ class Machine:
     def buffer(self, n_rows: int, width: int) -> Tensor:
         """A buffer of zeros for every task."""
         return self.slots["x"].new_zeros(*self.batch, n_rows, width)
+
+    def factor(self, argument: Argument) -> Tensor:
+        """The matrix by which the rows of an argument's inputs are multiplied."""
+        matrix = self.slots[argument.weights or ""]
+        if not argument.transposed:
+            return matrix.mT
+        return matrix[..., :-1] if argument.has_bias else matrix
+
+    def above_one(self, inputs: Tensor, fill: Operation) -> tuple[Tensor, Operation]:
+        """A buffer for inputs, which `fill` computes, beside a constant 1; and what fills it."""
+        value = self.buffer(inputs.shape[-2], inputs.shape[-1] + 1).add_(1.0)
+        own = value[..., :-1]
+
+        def copy() -> None:
+            fill()
+            own.copy_(inputs)
+
+        return value, copy
 
     def tokens_where(self, flag: str) -> slice:
         """The tokens at which a flag is 1."""
@@ -169,8 +189,6 @@ class Machine:
 
 def argument_of(instruction: Instruction) -> Argument | None:
     """The argument that an instruction first computes from weights and inputs, if any."""
-    if isinstance(instruction, verbs.ApplyUnits):
-        return Argument(Combination.of(instruction.inputs), instruction.weights)
     argument = getattr(instruction, "argument", None)
     return argument if isinstance(argument, Argument) else None
 
@@ -185,7 +203,7 @@ def operation(instruction: Instruction, machine: Machine) -> Operation:
 
 @operation.register
 def _to_apply_units(instruction: verbs.ApplyUnits, machine: Machine) -> Operation:
-    buffer = machine.argument(Argument(Combination.of(instruction.inputs), instruction.weights))
+    buffer = machine.argument(instruction.argument)
     function = machine.program.relu_sum(instruction.function)
     return buffer.operation(function, machine.slots[instruction.write])
 
@@ -210,7 +228,14 @@ def _to_look_up(instruction: verbs.LookUp, machine: Machine) -> Operation:
 @operation.register
 def _to_project(instruction: verbs.Project, machine: Machine) -> Operation:
     value, write = machine.argument(instruction.argument).value, machine.slots[instruction.write]
-    return lambda: write.copy_(value)
+    if not machine.traced:
+        return lambda: write.copy_(value)
+
+    def project() -> None:
+        write.copy_(value)
+        write[..., :1, :] = 0.0  # the memory reads itself, and holds no values
+
+    return project
 
 
 @operation.register
@@ -225,14 +250,28 @@ def _to_add_product(instruction: verbs.AddProduct, machine: Machine) -> Operatio
 @operation.register
 def _to_add_gradient(instruction: verbs.AddGradient, machine: Machine) -> Operation:
     left, combine = _combined(instruction.left, machine.slots)
-    right, write = machine.at(instruction.right, instruction.write)
+    write = machine.slots[instruction.write]
+    right, complete = _stacked(instruction, machine)
     add = add_outer_product(left, right, instruction.scale, write, machine)
 
     def run() -> None:
         combine()
+        complete()
         add()
 
     return run
+
+
+def _stacked(
+    instruction: verbs.AddGradient | verbs.AccumulateOuterProduct, machine: Machine
+) -> tuple[Tensor, Operation]:
+    """The right factor of an outer product, above a constant 1 if there is a bias."""
+    right = machine.slots[instruction.right]
+    return (right, _nothing) if instruction.bias is None else machine.above_one(right, _nothing)
+
+
+def _nothing() -> None:
+    """What fills a buffer that is always full."""
 
 
 def add_outer_product(
@@ -255,13 +294,25 @@ def _to_multiply_slots(instruction: verbs.MultiplySlots, machine: Machine) -> Op
 def _to_pull_back(instruction: verbs.PullBack, machine: Machine) -> Operation:
     upstream, weights = machine.at(instruction.upstream, instruction.weights)
     slope, write = machine.at(instruction.slope, instruction.write)
+    weights = weights[..., : write.shape[-1]]  # nothing is passed back to a constant
     return lambda: torch.matmul(upstream, weights, out=write).mul_(slope)
 
 
 @operation.register
-def _to_accumulate(
-    instruction: verbs.AccumulateOuterProduct | AddGatedProduct, machine: Machine
-) -> Operation:
+def _to_accumulate(instruction: verbs.AccumulateOuterProduct, machine: Machine) -> Operation:
+    left, write = machine.at(instruction.left, instruction.write)
+    right, complete = _stacked(instruction, machine)
+    add = add_outer_product(left, right, instruction.scale, write, machine)
+
+    def run() -> None:
+        complete()
+        add()
+
+    return add if instruction.bias is None else run
+
+
+@operation.register
+def _to_add_gated_product(instruction: AddGatedProduct, machine: Machine) -> Operation:
     left, right, write = machine.at(instruction.left, instruction.right, instruction.write)
     return add_outer_product(left, right, instruction.scale, write, machine)
 

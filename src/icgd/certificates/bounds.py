@@ -54,6 +54,10 @@ class _Argument:
     n_terms: int
     apart: Tensor
 
+    def above_one(self) -> _Argument:
+        """The argument with a constant 1 below it."""
+        return replace(self, value=above_one(self.value), sizes=with_last(self.sizes, 1.0))
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -68,7 +72,9 @@ class Moment:
     how: Arithmetic
     arguments: dict[Key, tuple[Enclosure, Enclosure, _Argument]] = field(default_factory=dict)
 
-    def argument_of_units(self, weights: Enclosure, inputs: Enclosure) -> _Argument:
+    def argument_of_units(
+        self, weights: Enclosure, inputs: Enclosure, *, has_bias: bool = False
+    ) -> _Argument:
         """The argument `weights @ inputs`, which is computed once.
 
         Its key is where both stand in memory. They are kept, so that nothing else gets that place.
@@ -76,6 +82,7 @@ class Moment:
         key = (id(weights), id(inputs))
         if key not in self.arguments:
             alone = _Argument(inputs, inputs.size, 1, NOT_APART)
+            alone = alone.above_one() if has_bias else alone
             self.arguments[key] = (weights, inputs, _argument(weights, alone, self.how))
         return self.arguments[key][-1]
 
@@ -126,10 +133,8 @@ def combination_at(combination: Combination, slots: State, how: Arithmetic) -> _
 @rule.register
 def _bound_of_apply_units(instruction: verbs.ApplyUnits, now: Moment) -> State:
     weights, inputs = now.slots[instruction.weights], now.slots[instruction.inputs]
-    argument, fit = (
-        now.argument_of_units(weights, inputs),
-        now.program.relu_sum(instruction.function),
-    )
+    argument = now.argument_of_units(weights, inputs, has_bias=instruction.bias is not None)
+    fit = now.program.relu_sum(instruction.function)
     rounding = now.how.function(fit, argument.n_terms, argument.sizes, now.how.n_tokens)
     return {instruction.write: enclosures.fitted_at(fit, argument.value, rounding)}
 
@@ -155,6 +160,11 @@ def argument_at(argument: Argument, now: Moment) -> _Argument:
     if argument.weights is None:
         return inputs
     weights, drift = now.slots[argument.weights], now.slots.get(drift_of(argument.weights))
+    if argument.transposed:
+        weights = without_bias(weights) if argument.has_bias else weights
+        drift = without_bias(drift) if argument.has_bias and drift else drift
+    elif argument.has_bias:
+        inputs = inputs.above_one()
     product = _argument(weights.mT if argument.transposed else weights, inputs, now.how)
     if drift is None:
         return product
@@ -198,7 +208,7 @@ def _bound_of_add_product(instruction: verbs.AddProduct, now: Moment) -> State:
 @rule.register
 def _bound_of_add_gradient(instruction: verbs.AddGradient, now: Moment) -> State:
     left = combination_at(instruction.left, now.slots, now.how).value
-    right = now.slots[instruction.right]
+    right = right_factor(instruction, now)
     off = _probing(instruction, left, right, now.how) if now.how.sums_terms else None
     return add_outer_product(now, instruction.write, left, right, instruction.scale, off)
 
@@ -248,14 +258,43 @@ def _bound_of_multiply_slots(instruction: verbs.MultiplySlots, now: Moment) -> S
 @rule.register
 def _bound_of_pull_back(instruction: verbs.PullBack, now: Moment) -> State:
     weights, upstream = now.slots[instruction.weights], now.slots[instruction.upstream]
+    slope = now.slots[instruction.slope]
+    n_inputs = slope.error.shape[-1]
+    weights = weights.mapped(lambda matrix: matrix[..., :n_inputs])
     pulled_back = enclosures.matrix_product(weights.mT, upstream, now.how)
-    return {instruction.write: multiply(now.slots[instruction.slope], pulled_back, now.how)}
+    return {instruction.write: multiply(slope, pulled_back, now.how)}
 
 
 @rule.register
 def _bound_of_accumulate(instruction: verbs.AccumulateOuterProduct, now: Moment) -> State:
-    left, right = now.slots[instruction.left], now.slots[instruction.right]
+    left, right = now.slots[instruction.left], right_factor(instruction, now)
     return add_outer_product(now, instruction.write, left, right, instruction.scale)
+
+
+def right_factor(
+    instruction: verbs.AccumulateOuterProduct | verbs.AddGradient, now: Moment
+) -> Enclosure:
+    """The right factor of an outer product, above a constant 1 if there is a bias."""
+    right = now.slots[instruction.right]
+    return right if instruction.bias is None else above_one(right)
+
+
+def with_last(part: Tensor, number: float) -> Tensor:
+    """The rows of a tensor, each with one more number."""
+    padded: Tensor = torch.cat([part, torch.full_like(part[..., :1], number)], dim=-1)
+    return padded
+
+
+def above_one(slot: Enclosure) -> Enclosure:
+    """A slot with a constant 1 below it."""
+    exact = slot.exact.mapped(lambda part: with_last(part, 1.0))
+    actual = exact if slot.is_common else slot.actual.mapped(lambda part: with_last(part, 1.0))
+    return Enclosure(exact, actual, with_last(slot.error, 0.0))
+
+
+def without_bias(weights: Enclosure) -> Enclosure:
+    """A matrix without its last column."""
+    return weights.mapped(lambda matrix: matrix[..., :-1])
 
 
 def add_outer_product(

@@ -43,9 +43,12 @@ class _Constants:
 def closed_form(program: StackProgram, problem: Problem) -> float | None:
     """The paper's bound on the error of one step in exact arithmetic; infinite beyond float64.
 
-    No paper gives a bound for a program with look-ups or units of any activation, or for one that
-    lacks a function of the paper's backward pass. A table of steps has a bound of its own.
+    No paper gives a bound for a network with biases, for a program with look-ups or units of any
+    activation, or for one that lacks a function of the paper's backward pass. A table of steps has
+    a bound of its own.
     """
+    if problem.network.biases:
+        return None
     if program.n_registers or any(isinstance(fit, RidgeSum) for fit in program.functions):
         return None
     if program.step_table is None and not _has_backward_pass(program, problem):

@@ -75,8 +75,8 @@ class AbstractConstruction(ABC):
             )
         if problem.network.biases and not self.takes_biases:
             return (
-                "its layers have no biases; give X a constant-1 feature, which is a bias of the "
-                "first layer, or use cot-network with a batch_size."
+                "its layers have no biases; use relu-stack or softmax-stack, or give X a "
+                "constant-1 feature, which is a bias of the first layer."
             )
         return None
 

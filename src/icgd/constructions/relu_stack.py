@@ -25,7 +25,7 @@ from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, kink_width_within
 from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.backward_pass import backward_pass, loss_argument
-from icgd.constructions.parts.forward_pass import forward_pass, slopes, units_slot
+from icgd.constructions.parts.forward_pass import bias_slot, forward_pass, slopes, units_slot
 from icgd.constructions.parts.layouts import layer_slots, network_layout
 from icgd.constructions.parts.look_ups import needed_functions
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
@@ -60,6 +60,7 @@ class ReluStack(AbstractConstruction):
     setting: ClassVar[str] = "pieces"
     coarsest: ClassVar[int] = 4
     finest: ClassVar[int] = 2**14
+    takes_biases: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         pieces = count("pieces", self.pieces, most=MOST_PIECES)
@@ -153,8 +154,9 @@ def _loss_slope(problem: Problem, gate: float) -> Layer:
 
 def _gradient_step(problem: Problem) -> Layer:
     scale = -problem.gradient_step.step_size / 2
+    bias = bias_slot(problem.network)
     instructions = [
-        verbs.AccumulateOuterProduct(f"delta_{j}", units_slot(j - 1), scale, f"weights_{j}")
+        verbs.AccumulateOuterProduct(f"delta_{j}", units_slot(j - 1), scale, f"weights_{j}", bias)
         for j in range(1, problem.network.depth + 1)
     ]
     return Layer("gradient step", tuple(instructions))

@@ -34,7 +34,7 @@ from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, kink_width_within, name_dtype
 from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.backward_pass import loss_argument
-from icgd.constructions.parts.forward_pass import units_slot
+from icgd.constructions.parts.forward_pass import bias_slot, units_slot
 from icgd.constructions.parts.layouts import layer_slots, network_layout
 from icgd.constructions.parts.look_ups import largest_output, looked_up, needed_functions, overshoot
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
@@ -78,6 +78,7 @@ class SoftmaxStack(AbstractConstruction):
     setting: ClassVar[str] = "registers"
     coarsest: ClassVar[int] = FEWEST_REGISTERS
     finest: ClassVar[int] = lattice.MOST_POINTS
+    takes_biases: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.registers is not None:
@@ -172,7 +173,11 @@ class _Builder:
 
     def preactivation(self, layer: int) -> Argument:
         inputs = Combination.of(units_slot(layer - 1))
-        return Argument(inputs, f"weights_{layer}")
+        return Argument(inputs, f"weights_{layer}", bias=self.bias)
+
+    @property
+    def bias(self) -> str | None:
+        return bias_slot(self.problem.network)
 
     def forward_pass(self) -> list[Layer]:
         layers = []
@@ -265,7 +270,8 @@ class _Builder:
         if not _is_linear(self.activation(self.depth)):
             layers.append(self.times_slope(self.depth, Argument(self.loss_slope)))
         for layer in range(self.depth - 1, 0, -1):
-            upstream = Argument(self.delta(layer + 1), f"weights_{layer + 1}", transposed=True)
+            above = f"weights_{layer + 1}"
+            upstream = Argument(self.delta(layer + 1), above, transposed=True, bias=self.bias)
             layers.append(self.times_slope(layer, upstream))
         return layers
 
@@ -286,6 +292,7 @@ class _Builder:
                 scale=-self.problem.gradient_step.step_size / 2,
                 probe=PROBE[self.settings.dtype] / self.backward.deltas[layer - 1],
                 write=f"weights_{layer}",
+                bias=self.bias and IS_EXAMPLE,  # which is 0 in the memory, as its value must be
             )
             for layer in range(1, self.depth + 1)
         ]

@@ -71,23 +71,40 @@ class Instruction(ABC):
         return uses.names(self, Use.EVALUATE)
 
 
+def stacked(inputs: str, bias: str | None) -> tuple[str, ...]:
+    """The slots that the columns of a matrix multiply: inputs, and a constant if there is one."""
+    return (inputs,) if bias is None else (inputs, bias)
+
+
+def below(inputs: str, bias: str | None) -> str:
+    """Inputs, and the constant below them if there is one, in a formula."""
+    return inputs if bias is None else f"({inputs}, {bias})"
+
+
 @dataclass(frozen=True)
 class ApplyUnits(Instruction):
     """Set `write[k] = function(<weights[k, :], inputs>)`: one layer of units at every token.
 
     The weights are equal in all tokens, so that attention's mean over tokens is exact. The only
-    error is that of `function`.
+    error is that of `function`. The last column of the weights multiplies the slot `bias`, if there
+    is one.
     """
 
     weights: Read
     inputs: Read
     function: Evaluated
     write: Written
+    bias: Read | None = None
     kind = LayerKind.ATTENTION
     constants = (ONE,)
 
     def formula(self) -> str:
-        return f"{self.write} = {self.function}({self.weights} @ {self.inputs})"
+        return f"{self.write} = {self.function}({self.weights} @ {below(self.inputs, self.bias)})"
+
+    @property
+    def argument(self) -> Argument:
+        """What the function is applied to."""
+        return Argument(Combination.of(self.inputs), self.weights, bias=self.bias)
 
 
 @dataclass(frozen=True)
@@ -96,18 +113,21 @@ class AccumulateOuterProduct(Instruction):
 
     `left` must be zero on queries. The sum is exact, because relu(s) - relu(-s) = s. Attention
     divides by the number of tokens, and slot `tokens_per_example` in the query undoes that, so that
-    one set of weights serves prompts of every length.
+    one set of weights serves prompts of every length. With a `bias`, that slot stands below
+    `right`.
     """
 
     left: Read
     right: Read
     scale: float
     write: Accumulated
+    bias: Read | None = None
     kind = LayerKind.ATTENTION
     constants = (TOKENS_PER_EXAMPLE,)
 
     def formula(self) -> str:
-        return f"{self.write} += {self.scale:g} * mean({self.left} (x) {self.right})"
+        right = below(self.right, self.bias)
+        return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
 
 
 @dataclass(frozen=True)
@@ -126,7 +146,10 @@ class MultiplySlots(Instruction):
 
 @dataclass(frozen=True)
 class PullBack(Instruction):
-    """Set `write[k] = slope[k] * <weights[:, k], upstream>` at every token, exactly."""
+    """Set `write[k] = slope[k] * <weights[:, k], upstream>` at every token, exactly.
+
+    If the weights have one column more, which multiplies a constant, nothing is passed back to it.
+    """
 
     weights: Read
     upstream: Read
@@ -231,34 +254,45 @@ class Argument:
     """What a head takes at a token: `weights @ inputs`, or `inputs` without weights.
 
     With `transposed` it is `weights^T @ inputs`. A register holds the weights times its own scale,
-    so that its score is linear in the scale.
+    so that its score is linear in the scale. The last column of the weights multiplies the slot
+    `bias`, if there is one; nothing is passed back to that slot by the transposed weights.
     """
 
     inputs: Combination
     weights: Read | None = None
     transposed: bool = False
+    bias: Read | None = None
 
     def slots(self) -> tuple[str, ...]:
         """The slots that it is made of."""
         return self.inputs.slots if self.weights is None else (*self.inputs.slots, self.weights)
 
+    @property
+    def has_bias(self) -> bool:
+        """Whether the last column of the weights multiplies a constant."""
+        return self.bias is not None
+
     def features(self, layout: Layout) -> int:
         """How many features of query and key form one of its coordinates."""
-        return 1 if self.weights is None else layout.slot(self.inputs.slots[0]).width
+        if self.weights is None:
+            return 1
+        return layout.slot(self.inputs.slots[0]).width + (self.has_bias and not self.transposed)
 
     def width(self, layout: Layout) -> int:
         """How many coordinates it has."""
         if self.weights is None:
             return layout.slot(self.inputs.slots[0]).width
         rows, columns = layout.slot(self.weights).shape
-        return columns if self.transposed else rows
+        return columns - self.has_bias if self.transposed else rows
 
     def formula(self) -> str:
         inputs = self.inputs.formula()
         if self.weights is None:
             return inputs
         inputs = inputs if self.inputs.coefficients == (1.0,) else f"({inputs})"
-        return f"{self.weights}{'^T' * self.transposed} @ {inputs}"
+        if self.transposed:
+            return f"{self.weights}^T @ {inputs}"
+        return f"{self.weights} @ {below(inputs, self.bias)}"
 
 
 @dataclass(frozen=True)
@@ -323,7 +357,8 @@ class AddGradient(Instruction):
     mu of 1e-12. So the register gets mu mean(exp(e left[k]) right), up to a relative error of mu.
     Rounding loses nothing, because the other value is 0. Six heads for each row k, with e = +-1,
     +-2 and +-3 probes, give mu mean(left[k] right) up to a sixth power of the probe. Both the share
-    and the update are proportional to the register's scale.
+    and the update are proportional to the register's scale. With a `bias`, that slot stands below
+    `right`.
     """
 
     left: Combination
@@ -331,9 +366,10 @@ class AddGradient(Instruction):
     scale: float
     probe: float
     write: Accumulated
+    bias: Read | None = None
     kind = LayerKind.SOFTMAX
 
     def formula(self) -> str:
         left = self.left.formula()
         left = left if self.left.coefficients == (1.0,) else f"({left})"
-        return f"{self.write} += {self.scale:g} * mean({left} (x) {self.right})"
+        return f"{self.write} += {self.scale:g} * mean({left} (x) {below(self.right, self.bias)})"

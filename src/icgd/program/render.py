@@ -89,7 +89,7 @@ def layer_lines(layers: Sequence[Layer]) -> list[str]:
 
 def program_data(program: AbstractProgram) -> dict[str, Any]:
     """The fields of a program as data that JSON can hold."""
-    return _data_of_fields(program)
+    return _data_of_fields(program, ())
 
 
 def data_of(part: object) -> Any:
@@ -100,12 +100,17 @@ def data_of(part: object) -> Any:
         return data_of(part.slots)
     if isinstance(part, Role):
         return part.name
-    return {**_label(part), **_data_of_fields(part)} if is_dataclass(part) else part
+    return {**_label(part), **_data_of_fields(part, None)} if is_dataclass(part) else part
 
 
-def _data_of_fields(part: Any) -> dict[str, Any]:
-    names = [field.name for field in fields(part)]
-    return {KEYS.get(name, name): data_of(getattr(part, name)) for name in names}
+def _data_of_fields(part: Any, left_out: object) -> dict[str, Any]:
+    """The data of all fields but those whose default is `left_out`, and which have it."""
+    found = {field: getattr(part, field.name) for field in fields(part)}
+    return {
+        KEYS.get(field.name, field.name): data_of(value)
+        for field, value in found.items()
+        if not (value == left_out == field.default)
+    }
 
 
 def _label(part: object) -> dict[str, str]:

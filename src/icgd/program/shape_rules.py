@@ -9,7 +9,7 @@ from icgd.program import grid_instructions as grid
 from icgd.program import instructions as basic
 from icgd.program import table_instructions as table
 from icgd.program import unit_instructions as units
-from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Argument, Instruction
+from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Argument, Instruction, stacked
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout, Role
 from icgd.program.registers import IS_REGISTER, SCALE_SIZE
@@ -25,7 +25,8 @@ def shape_problem(instruction: Instruction, layout: Layout) -> str | None:
 
 @shape_problem.register
 def _shape_of_units(instruction: basic.ApplyUnits, layout: Layout) -> str | None:
-    return _matrix_problem(layout, instruction.weights, instruction.write, instruction.inputs)
+    columns = stacked(instruction.inputs, instruction.bias)
+    return _matrix_problem(layout, instruction.weights, instruction.write, *columns)
 
 
 @shape_problem.register
@@ -33,14 +34,18 @@ def _shape_of_outer_product(
     instruction: basic.AccumulateOuterProduct | units.AddOuterProduct | units.AddGatedProduct,
     layout: Layout,
 ) -> str | None:
-    return _matrix_problem(layout, instruction.write, instruction.left, instruction.right)
+    columns = stacked(instruction.right, getattr(instruction, "bias", None))
+    return _matrix_problem(layout, instruction.write, instruction.left, *columns)
 
 
 @shape_problem.register
 def _shape_of_pull_back(instruction: basic.PullBack, layout: Layout) -> str | None:
-    return _matrix_problem(
-        layout, instruction.weights, instruction.upstream, instruction.write
-    ) or _width_problem(layout, instruction.slope, instruction.write)
+    rows, columns = layout.width_of(instruction.upstream), layout.width_of(instruction.write)
+    has_bias = layout.slot(instruction.weights).shape == (rows, columns + 1)
+    expected = (rows, columns + has_bias)
+    return _shape_unlike(expected, layout, instruction.weights) or _width_problem(
+        layout, instruction.slope, instruction.write
+    )
 
 
 @shape_problem.register
@@ -86,14 +91,17 @@ def _argument_problem(argument: Argument, layout: Layout, *same_width: str) -> s
     if argument.weights is None:
         return _width_problem(layout, first, *same_width)
     sides = (first, same_width[0]) if argument.transposed else (same_width[0], first)
-    return _width_problem(layout, *same_width) or _matrix_problem(layout, argument.weights, *sides)
+    columns = stacked(sides[1], argument.bias)
+    return _width_problem(layout, *same_width) or _matrix_problem(
+        layout, argument.weights, sides[0], *columns
+    )
 
 
 @shape_problem.register
 def _shape_of_add_gradient(instruction: basic.AddGradient, layout: Layout) -> str | None:
     left = instruction.left.slots
     return _width_problem(layout, *left) or _matrix_problem(
-        layout, instruction.write, left[0], instruction.right
+        layout, instruction.write, left[0], *stacked(instruction.right, instruction.bias)
     )
 
 
@@ -222,9 +230,9 @@ def _shape_of_copy_to_queries(instruction: units.CopyToQueries, layout: Layout) 
     return _width_problem(layout, instruction.source, instruction.write)
 
 
-def _matrix_problem(layout: Layout, name: str, rows: str, columns: str) -> str | None:
+def _matrix_problem(layout: Layout, name: str, rows: str, *columns: str) -> str | None:
     """A matrix has a row for each coordinate of slot `rows`, and a column for each of `columns`."""
-    return _shape_unlike((layout.width_of(rows), layout.width_of(columns)), layout, name)
+    return _shape_unlike((layout.width_of(rows), layout.width_of(*columns)), layout, name)
 
 
 def _shape_unlike(expected: tuple[int, ...], layout: Layout, *names: str) -> str | None:

@@ -19,7 +19,7 @@ from icgd.program import instructions as basic
 from icgd.program import registers
 from icgd.program.functions import LatticeFunction, ReluSum
 from icgd.program.grid_instructions import ShrinkSlot
-from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, SQUARE, Instruction
+from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, SQUARE, Instruction, stacked
 from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.layout import Layout
 from icgd.program.registers import IS_MEMORY, IS_REGISTER, MASKED, value_slot
@@ -114,7 +114,7 @@ def _fill_apply_units(instruction: basic.ApplyUnits, program: StackProgram, weig
     head = torch.arange(n_units * n_terms)
     entry = torch.arange(fan_in)
     one = coordinate_of(layout, ONE)
-    inputs = joined(layout, instruction.inputs)
+    inputs = joined(layout, *stacked(instruction.inputs, instruction.bias))
     weights.query[:, inputs, entry] = scale.repeat(n_units)[:, None].expand(-1, fan_in)
     weights.query[:, one, fan_in] = shift.repeat(n_units)
     weights.key[head[:, None], coordinates(layout, instruction.weights)[unit], entry] = 1.0
@@ -135,7 +135,7 @@ def _fill_accumulate_outer_product(
     head = torch.arange(rows)
     entry = torch.arange(columns)
     gain = coordinate_of(layout, basic.TOKENS_PER_EXAMPLE)
-    right = joined(layout, instruction.right)
+    right = joined(layout, *stacked(instruction.right, instruction.bias))
     for start, sign in ((0, 1.0), (rows, -1.0)):
         part = weights.part(start, rows)
         part.query[:, gain, 0] = sign
@@ -162,10 +162,10 @@ def _fill_multiply_slots(
 def _fill_pull_back(instruction: basic.PullBack, program: StackProgram, weights: Heads) -> None:
     """Query weights[:, k], key upstream, value slope[k]: one head for each k."""
     layout = program.layout
-    matrix = coordinates(layout, instruction.weights)
-    rows, columns = matrix.shape
+    columns = layout.width_of(instruction.write)
+    matrix = coordinates(layout, instruction.weights)[:, :columns]
     head = torch.arange(columns)
-    entry = torch.arange(rows)
+    entry = torch.arange(len(matrix))
     weights.query[head[:, None], matrix.T, entry] = 1.0
     weights.key[:, coordinates(layout, instruction.upstream), entry] = 1.0
     weights.value[head, coordinates(layout, instruction.slope), 0] = 1.0
@@ -244,12 +244,15 @@ def _fill_lattice_scores(
     gain = function.half / (function.spacing * function.ratio**2 * reach)
     every = head if argument.weights is None else slice(None)
     for slot, factor in argument.inputs.terms():
-        heads.query[every, coordinates(layout, slot), feature] += gain * factor
+        read = coordinates(layout, slot)
+        heads.query[every, read, feature[: len(read)]] += gain * factor
+    if argument.bias is not None and not argument.transposed:
+        put(heads.query, layout, n_features - 1, {argument.bias: gain})
     if argument.weights is None:
         put(heads.key, layout, 0, {registers.SCALE: 1.0})
     else:
         matrix = coordinates(layout, argument.weights)
-        rows = matrix.T if argument.transposed else matrix
+        rows = matrix.T[: len(head)] if argument.transposed else matrix
         heads.key[head[:, None], rows, feature] = 1.0
     offset, memory = n_features, n_features + 1
     keys = {registers.OFFSET: 1.0, IS_EXAMPLE: -MASKED, IS_QUERY: -MASKED}
@@ -313,7 +316,8 @@ def _fill_add_gradient(
             _fill_share_scores(probe, layout, part)
             for slot, factor in instruction.left.terms():
                 part.key[row, coordinates(layout, slot), 0] += factor
-            part.value[:, coordinates(layout, instruction.right), entry] = 1.0
+            right = joined(layout, *stacked(instruction.right, instruction.bias))
+            part.value[:, right, entry] = 1.0
             gain = coefficient * instruction.scale / (2 * probe * registers.SHARE)
             part.output[row[:, None], entry, write] = _in_range(gain, part.output.dtype)
             start += rows

@@ -118,7 +118,8 @@ def _size_of_accumulate(instruction: basic.AccumulateOuterProduct, program: Stac
 
 @instruction_size.register
 def _size_of_pull_back(instruction: basic.PullBack, program: StackProgram) -> Size:
-    rows, columns = program.layout.slot(instruction.weights).shape
+    rows, _ = program.layout.slot(instruction.weights).shape
+    columns = program.layout.width_of(instruction.write)
     return Size(columns, rows, columns * (2 * rows + 2))
 
 
@@ -179,6 +180,8 @@ def _look_up_size(argument: Argument, layout: Layout, n_values: int, n_more: int
     """Heads that look up `n_values` functions; `n_more` slots are added to the argument."""
     heads, features = argument.width(layout), argument.features(layout)
     argument_nonzeros = features * (len(argument.inputs.slots) + 1) + 2 * n_more
+    if argument.has_bias and not argument.transposed:
+        argument_nonzeros -= len(argument.inputs.slots) - 1  # the constant is one slot
     nonzeros = argument_nonzeros + LATTICE_NONZEROS + 2 * n_values
     return Size(heads, max(features + n_more + LATTICE_FEATURES, n_values), heads * nonzeros)
 
