@@ -22,9 +22,9 @@ from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.problems.updates import GradientStep
 from icgd.program.functions import Function, LatticeFunction
 
 PROBLEM = Problem(

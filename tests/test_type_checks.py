@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.oracles.network import Forward, predict
-from icgd.problems.updates import GradientStep
 from tests import type_checks
 
 TARGET = MLP((3, 2), "tanh")

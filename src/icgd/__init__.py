@@ -24,21 +24,26 @@ if TYPE_CHECKING:
     from icgd.pipeline import compile, guarantee, load, verify
     from icgd.problems.domain import Domain
     from icgd.problems.entry import as_task
+    from icgd.problems.from_torch import from_torch
     from icgd.problems.kernel_machine import KernelHead, KernelMachine
     from icgd.problems.kernels import register_kernel
     from icgd.problems.linear_model import LinearModel
     from icgd.problems.mlp import MLP
+    from icgd.problems.optimisers.adam_step import AdamStep, RmspropStep
+    from icgd.problems.optimisers.gradient_step import GradientStep
+    from icgd.problems.optimisers.momentum_step import MomentumStep
     from icgd.problems.problem import Problem
     from icgd.problems.proximal_step import ProximalStep
     from icgd.problems.sizing import sized_problem
     from icgd.problems.spectrum import spectrum
     from icgd.problems.task import Task
-    from icgd.problems.updates import FunctionalStep, GradientStep, chebyshev_steps
+from icgd.problems.updates import FunctionalStep, chebyshev_steps
 
 __version__ = "0.1.0"
 
 __all__ = [
     "MLP",
+    "AdamStep",
     "Certificate",
     "Compiled",
     "CotGlm",
@@ -54,11 +59,13 @@ __all__ = [
     "KernelHead",
     "KernelMachine",
     "LinearModel",
+    "MomentumStep",
     "Problem",
     "ProximalStep",
     "Recursion",
     "ReluStack",
     "Report",
+    "RmspropStep",
     "Run",
     "SoftmaxStack",
     "Task",
@@ -67,6 +74,7 @@ __all__ = [
     "as_task",
     "chebyshev_steps",
     "compile",
+    "from_torch",
     "general_decay",
     "guarantee",
     "load",
@@ -110,6 +118,7 @@ _HOMES = {
     ),
     "icgd.problems.domain": ("Domain",),
     "icgd.problems.entry": ("as_task",),
+    "icgd.problems.from_torch": ("from_torch",),
     "icgd.problems.kernel_machine": (
         "KernelHead",
         "KernelMachine",
@@ -117,6 +126,12 @@ _HOMES = {
     "icgd.problems.kernels": ("register_kernel",),
     "icgd.problems.linear_model": ("LinearModel",),
     "icgd.problems.mlp": ("MLP",),
+    "icgd.problems.optimisers.adam_step": (
+        "AdamStep",
+        "RmspropStep",
+    ),
+    "icgd.problems.optimisers.gradient_step": ("GradientStep",),
+    "icgd.problems.optimisers.momentum_step": ("MomentumStep",),
     "icgd.problems.problem": ("Problem",),
     "icgd.problems.proximal_step": ("ProximalStep",),
     "icgd.problems.sizing": ("sized_problem",),
@@ -124,7 +139,6 @@ _HOMES = {
     "icgd.problems.task": ("Task",),
     "icgd.problems.updates": (
         "FunctionalStep",
-        "GradientStep",
         "chebyshev_steps",
     ),
 }

@@ -6,9 +6,9 @@ from icgd.constructions.cot_network import CotNetwork
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.problems.updates import GradientStep
 from icgd.program.chain import ChainProgram
 
 COT_NETWORK = CotNetwork()

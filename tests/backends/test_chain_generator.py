@@ -7,8 +7,8 @@ from icgd.errors import OverflowedRunError
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.updates import GradientStep
 from tests.backends.chain_cases import program_of
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import torch
 
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
-from icgd.problems.updates import GradientStep
+from icgd.problems.optimisers.gradient_step import GradientStep
 from tests.cases import SMALL, exact_step
 
 CASE = SMALL[0]

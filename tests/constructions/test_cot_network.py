@@ -20,8 +20,9 @@ from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.updates import FunctionalStep, GradientStep
+from icgd.problems.updates import FunctionalStep
 from icgd.program.chain import ChainProgram
 from icgd.program.chain_instructions import MarkFlat, MultiplyMatrices
 from icgd.program.instructions import Instruction

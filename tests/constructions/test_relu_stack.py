@@ -19,8 +19,8 @@ from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.updates import GradientStep
 from icgd.program.instructions import ApplyUnits, MapSlots
 from icgd.program.stack import StackProgram
 from tests import cases

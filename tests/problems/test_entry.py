@@ -10,8 +10,8 @@ from icgd.errors import DataError, DomainError, IcgdError, SettingError, Unknown
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.updates import GradientStep
 
 PROBLEM = Problem(MLP((3, 4, 1)), "squared", GradientStep(0.1, 3.0), Domain(4.0, 2.0))
 TWO_OUTPUTS = replace(PROBLEM, target=MLP((3, 4, 2)))

@@ -36,8 +36,7 @@ class DenseStack(AbstractExecutor[Stream]):
 
     def step(self, write: Parameters) -> Stream:
         self._require_scores(self._stream, self._task.x, f"step {self._n_done + 1}, example")
-        first = self._n_done % self._program.steps_per_block * self.n_per_step
-        layers = self._transformer.block[first : first + self.n_per_step]
+        layers = self._transformer.layers_of(self._n_done, self.n_per_step)
         self._stream = self._after(layers, self._stream)
         self._n_done += 1
         return self._stream

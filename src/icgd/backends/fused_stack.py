@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import final
 
+import torch
+
 from icgd.backends.executor import AbstractExecutor
 from icgd.backends.rules import Machine
 from icgd.problems.task import Task
@@ -17,14 +19,30 @@ class FusedStack(AbstractExecutor[Parameters]):
 
     def __init__(self, program: StackProgram, task: Task) -> None:
         self._program, self._task, self.start = program, task, task.initial
-        self._machine = Machine(program, task.initial, task.x, task.y, task.queries[..., :0, :])
-        self._operations = self._machine.operations(program.block)
+        size, n_examples = program.batch_size, task.n_examples
+        rows = range(n_examples if size is None else size)
+        x, y = (data[..., : rows.stop, :] for data in (task.x, task.y))
+        self._machine = Machine(program, task.initial, x, y, task.queries[..., :0, :])
+        self._operations = self._machine.operations(program.block_of(0))
+        if size is not None:
+            # Batches go round: a batch that goes over the end is a slice of this all the same.
+            self._data = [torch.cat([data, data[..., :size, :]], -2) for data in (task.x, task.y)]
 
     def step(self, write: Parameters) -> Parameters:
+        machine = self._machine
+        if self._program.batch_size is not None:
+            self._load_batch(machine.step * self._program.batch_size % self._task.n_examples)
         for operation in self._operations:
             operation()
-        self._machine.read_parameters(write)
+        machine.step += 1
+        machine.read_parameters(write)
         return write
+
+    def _load_batch(self, first: int) -> None:
+        """Put the examples of a batch into the machine, which has no others."""
+        for name, data in zip(("x", "y"), self._data, strict=True):
+            slot = self._machine.slots[name]
+            slot.copy_(data[..., first : first + slot.shape[-2], :])
 
     def predictions(self, reached: Parameters) -> Predictions:
         program, task = self._program, self._task

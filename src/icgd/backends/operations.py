@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from icgd.backends.look_up import Evaluation, Operation
-from icgd.backends.prompt import split_parameters
+from icgd.backends.prompt import split_parameters, turns
 from icgd.errors import ProgramError
 from icgd.program import instructions as verbs
 from icgd.program.functions import Function
@@ -23,7 +24,10 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.program.table_instructions import AverageExamples, LookUpStep
 from icgd.program.unit_instructions import AddGatedProduct, WipeByUnits
+from icgd.program.update_instructions import OUT_OF_BATCH
 from icgd.shapes import Inputs, Labels, Parameters, Queries
+
+AnyInstruction = TypeVar("AnyInstruction", bound=Instruction)
 
 
 class ArgumentBuffer:
@@ -67,6 +71,30 @@ def _combined(combination: Combination, slots: Mapping[str, Tensor]) -> tuple[Te
     return value, combine
 
 
+def _variants(program: StackProgram) -> dict[int, tuple[Any, ...]]:
+    """For every instruction that ends the first step, those in its place in all steps."""
+    ends = [[part for layer in end for part in layer.instructions] for end in program.schedule]
+    parts = zip(*ends, strict=True)
+    return {id(variants[0]): variants for variants in parts if len(set(variants)) > 1}
+
+
+def combined_in_steps(
+    combinations: Sequence[Combination], slots: Mapping[str, Tensor], machine: Machine
+) -> tuple[Tensor, Operation]:
+    """A buffer for a combination whose coefficients may change with the step; what fills it."""
+    table = [combination.coefficients for combination in combinations]
+    first, *rest = [slots[name] for name in combinations[0].slots]
+    value = torch.empty_like(first, memory_format=torch.contiguous_format)
+
+    def combine() -> None:
+        factor, *factors = table[machine.step] if len(table) > 1 else table[0]
+        torch.mul(first, factor, out=value)
+        for slot, coefficient in zip(rest, factors, strict=True):
+            value.add_(slot, alpha=coefficient)
+
+    return value, combine
+
+
 class Machine:
     """The slots of some tasks as buffers, and the operations that run on them.
 
@@ -103,7 +131,32 @@ class Machine:
             self._weights.append(self.slots[name].flatten(-2))
         for slot in program.layout.having(Role.SCRATCH):
             self.slots[slot.name] = self.buffer(self.n_tokens, slot.width)
+        for slot in program.layout.having(Role.SHARED):
+            self.slots[slot.name] = x.new_zeros(*self.batch, *slot.shape)
+        self.waiting = self._turns() if traced else None
         self._arguments: dict[Argument, ArgumentBuffer] = {}
+        self.step = 0
+        """The number of steps taken so far, by which instructions of a schedule differ."""
+        self._variants = _variants(program)
+
+    def variants(self, instruction: AnyInstruction) -> tuple[AnyInstruction, ...]:
+        """What an instruction of the first step is in each step, or itself if all are alike."""
+        return self._variants.get(id(instruction), (instruction,))
+
+    def _turns(self) -> Tensor | None:
+        """Fill the slots of batches as the prompt does; return the flag of those that wait."""
+        if self.program.batch_size is None:
+            return None
+        for slot in self.program.layout.having(Role.TURN):
+            self.slots[slot.name] = column = self.buffer(self.n_tokens, 1)
+            column[..., self.examples, 0] = turns(self.program, slot.name, self.examples).to(column)
+        return self.slots[OUT_OF_BATCH][..., self.examples, :]
+
+    def part(self, name: str, tokens: slice) -> Tensor:
+        """A slot at some tokens; or the whole of one that all tokens share."""
+        role = self.program.layout.slot(name).role
+        slot = self.slots[name]
+        return slot if role in (Role.SHARED, Role.PARAMETER) else slot[..., tokens, :]
 
     def read_parameters(self, write: Parameters) -> None:
         """Write the current weights into a parameter vector."""
@@ -162,7 +215,7 @@ class Machine:
         if argument not in self._arguments:
             instructions = [
                 part
-                for layer in (*self.program.block, *self.program.prediction)
+                for layer in self.program.layers
                 for part in layer.instructions
                 if argument_of(part) == argument
             ]
@@ -278,10 +331,13 @@ def add_outer_product(
     left: Tensor, right: Tensor, scale: float, write: Tensor, machine: Machine
 ) -> Operation:
     """The operation write += scale * the mean over the examples of left right^T."""
-    transposed, right = left[..., machine.examples, :].mT, right[..., machine.examples, :]
+    own, right = left[..., machine.examples, :], right[..., machine.examples, :]
     add = write.baddbmm_ if machine.batch else write.addmm_
-    share = scale / right.shape[-2]
-    return lambda: add(transposed, right, alpha=share)
+    share = scale / (machine.program.batch_size or right.shape[-2])
+    if (waiting := machine.waiting) is None:
+        transposed = own.mT
+        return lambda: add(transposed, right, alpha=share)
+    return lambda: add((own * (1 - waiting)).mT, right, alpha=share)
 
 
 @operation.register
@@ -320,8 +376,13 @@ def _to_add_gated_product(instruction: AddGatedProduct, machine: Machine) -> Ope
 @operation.register
 def _to_map_slots(instruction: verbs.MapSlots, machine: Machine) -> Operation:
     tokens = machine.tokens_where(instruction.only_where)
-    target = machine.slots[instruction.write][..., tokens, :]
-    parts = [_summand(summand, machine, tokens) for summand in instruction.summands]
+    target = machine.part(instruction.write, tokens)
+    variants = machine.variants(instruction)
+    parts = [
+        _summand(summand, machine, tokens, [each.summands[number].argument for each in variants])
+        for number, summand in enumerate(instruction.summands)
+    ]
+    waiting = machine.waiting if OUT_OF_BATCH in instruction.never_where else None
 
     def run() -> None:
         for evaluate, _ in parts:
@@ -329,15 +390,24 @@ def _to_map_slots(instruction: verbs.MapSlots, machine: Machine) -> Operation:
         target.copy_(parts[0][1])
         for _, value in parts[1:]:
             target.add_(value)
+        if waiting is not None:
+            target.masked_fill_(waiting > 0, 0.0)
 
     return run
 
 
-def _summand(summand: Summand, machine: Machine, tokens: slice) -> tuple[Operation, Tensor]:
-    """The operation that evaluates one summand, and the buffer that it fills."""
+def _summand(
+    summand: Summand, machine: Machine, tokens: slice, in_steps: Sequence[Combination] = ()
+) -> tuple[Operation, Tensor]:
+    """The operation that evaluates one summand, and the buffer that it fills.
+
+    If its argument is another combination `in_steps`, it is that of the machine's step.
+    """
     function = machine.program.relu_sum(summand.function)
-    read = {name: machine.slots[name][..., tokens, :] for name in summand.argument.slots}
+    read = {name: machine.part(name, tokens) for name in summand.argument.slots}
     argument, combine = _combined(summand.argument, read)
+    if len(in_steps) > 1:
+        argument, combine = combined_in_steps(in_steps, read, machine)
     value = torch.empty_like(argument, memory_format=torch.contiguous_format)
     evaluation = Evaluation([function], argument)
     apply = evaluation.operation(function, value)
@@ -363,7 +433,9 @@ def _to_clip_slots(instruction: verbs.ClipSlots, machine: Machine) -> Operation:
 
 @operation.register
 def _to_wipe(instruction: verbs.WipeSlots | WipeByUnits, machine: Machine) -> Operation:
-    targets = machine.at(*instruction.slots) if machine.traced else []
+    layout = machine.program.layout
+    added = [name for name in instruction.slots if layout.slot(name).role is Role.SHARED]
+    targets = machine.at(*(instruction.slots if machine.traced else added))
 
     def wipe() -> None:
         for target in targets:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from icgd.errors import DataError
 from icgd.problems.task import Task
-from icgd.program import instructions, registers, unit_instructions
+from icgd.program import instructions, registers, unit_instructions, update_instructions
 from icgd.program.layout import Layout, Role
 from icgd.program.stack import StackProgram
 from icgd.shapes import Labels, Parameters, Predictions, Stream
@@ -64,24 +64,36 @@ def encode(program: StackProgram, task: Task) -> Stream:
     stream[..., examples, layout.range_of("y")] = task.y
     for name, column in constants_of(program, task).items():
         stream[..., layout.range_of(name)] = column
+    for slot in layout.having(Role.TURN):
+        column = turns(program, slot.name, examples).to(stream)
+        stream[..., examples, layout.range_of(slot.name)] = column.unsqueeze(-1)
     scales = weight_scales(program, task)
     for name, matrix in split_parameters(layout, task.initial).items():
         stream[..., layout.range_of(name)] = matrix.flatten(-2).unsqueeze(-2) * scales
     return stream
 
 
+def turns(program: StackProgram, name: str, examples: slice) -> Tensor:
+    """What the prompt says of an example's turn: its place, or whether it has to wait."""
+    place = torch.arange(examples.stop - examples.start, dtype=torch.float64)
+    waits = (place >= (program.batch_size or len(place))).double()
+    return waits if name == update_instructions.OUT_OF_BATCH else place
+
+
 def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
     """Every constant slot as a column with an entry for each token."""
     first, n_tokens = program.n_registers, program.n_registers + task.n_tokens
     end, all_tokens = first + task.n_examples, slice(None)
+    n_used = program.batch_size or task.n_examples
     known: dict[str, tuple[slice, float]] = {
         instructions.ONE: (all_tokens, 1.0),
         instructions.IS_EXAMPLE: (slice(first, end), 1.0),
         instructions.IS_QUERY: (slice(end, None), 1.0),
-        instructions.TOKENS_PER_EXAMPLE: (all_tokens, n_tokens / task.n_examples),
+        instructions.TOKENS_PER_EXAMPLE: (all_tokens, n_tokens / n_used),
         instructions.N_TOKENS: (all_tokens, n_tokens),
         unit_instructions.EXAMPLE_SHARE: (slice(first, end), n_tokens / task.n_examples),
-        registers.LOG_EXAMPLES: (all_tokens, log(task.n_examples)),
+        registers.LOG_EXAMPLES: (all_tokens, log(n_used)),
+        update_instructions.N_EXAMPLES: (all_tokens, task.n_examples),
     }
     columns = {}
     for slot in program.layout.having(Role.CONSTANT):

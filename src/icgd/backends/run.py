@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from icgd import pictures
 from icgd.errors import OverflowedRunError, SettingError, UnknownNameError
 from icgd.facts import counted, shown
+from icgd.problems.from_torch import load_weights
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.program import AbstractProgram
@@ -99,6 +100,17 @@ class Run:
         """
         origin = self._known_origin()
         return origin.problem.oracle.by_name(origin.task, self.parameters[..., -1, :])
+
+    def load_into(self, model: nn.Module) -> None:
+        """Write the trained weights into a PyTorch model of the network's shape.
+
+        Args:
+            model: An `nn.Sequential` that `icgd.from_torch` can read; its weights are replaced.
+
+        Raises:
+            UnreadableError: If the model has another shape, or the run is of a batch of tasks.
+        """
+        load_weights(model, self.weights)
 
     @property
     def loss_in_words(self) -> str:

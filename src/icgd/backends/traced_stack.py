@@ -26,7 +26,7 @@ class TracedStack(AbstractExecutor[Parameters]):
         self._constants = constants_of(program, task)
         self._scales = weight_scales(program, task)
         self._machine = self._machine_at(task.initial)
-        self._block = _by_layer(self._machine, program.block)
+        self._block = _by_layer(self._machine, program.block_of(0))
         self._stands_at: Parameters | None = task.initial
         """The weights that the machine holds, between two steps."""
         self.recorded: dict[str, list[Stream]] = {name: [] for name in trace}
@@ -40,6 +40,7 @@ class TracedStack(AbstractExecutor[Parameters]):
     def step(self, write: Parameters) -> Parameters:
         self._stands_at = None
         self._run(self._machine, self._block)
+        self._machine.step += 1
         self._machine.read_parameters(write)
         self._stands_at = write
         return write
@@ -66,7 +67,7 @@ class TracedStack(AbstractExecutor[Parameters]):
         match self._roles[name]:
             case Role.CONSTANT:
                 return self._constants[name].expand(*self._task.batch, -1, -1).clone()
-            case Role.PARAMETER:
+            case Role.PARAMETER | Role.SHARED:
                 return machine.slots[name].flatten(-2).unsqueeze(-2) * self._scales
         return machine.slots[name].clone()
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import reduce, singledispatch
+from math import inf
 from operator import add as plus
 
 import torch
@@ -25,10 +26,15 @@ from torch import Tensor
 from icgd.certificates import enclosures
 from icgd.certificates.enclosures import Arithmetic, Enclosure, add, moved, multiply
 from icgd.certificates.intervals import ROOM, Interval
+from icgd.certificates.pieces import touched
 from icgd.errors import ProgramError
+from icgd.problems.catalog import function_named
 from icgd.problems.losses import loss_named
+from icgd.problems.roots import root_named
 from icgd.program import instructions as verbs
+from icgd.program.functions import ReluSum
 from icgd.program.instructions import Argument, Combination, Instruction
+from icgd.program.layout import Role
 from icgd.program.program import Layer
 from icgd.program.registers import SHARE
 from icgd.program.stack import StackProgram
@@ -145,9 +151,27 @@ def _bound_of_map_slots(instruction: verbs.MapSlots, now: Moment) -> State:
     for summand in instruction.summands:
         argument = combination_at(summand.argument, now.slots, now.how)
         fit = now.program.relu_sum(summand.function)
-        rounding = now.how.function(fit, argument.n_terms, argument.sizes, n_copies=1)
+        rounding = map_rounding(fit, argument, now.how)
         values.append(enclosures.fitted_at(fit, argument.value, rounding))
     return {instruction.write: _sum(values, now.how)} if values else {}
+
+
+def map_rounding(fit: ReluSum, argument: _Argument, how: Arithmetic) -> Tensor:
+    """The rounding of a sum of ReLUs in an MLP.
+
+    A reciprocal root is steep by many powers of ten more at 0 than elsewhere. All its terms have
+    one sign, and those that count at t lie above t: their sizes add up to a few times its value
+    there, besides what its slope there makes of the argument's own rounding.
+    """
+    if root_named(fit.name) is None:
+        return how.function(fit, argument.n_terms, argument.sizes, n_copies=1)
+    first, last = touched(fit, argument.value.actual)
+    slopes = torch.tensor(fit.slopes, dtype=torch.float64).abs()
+    steepest = torch.maximum(slopes[first], slopes[(first + 1).clamp(max=len(slopes) - 1)])
+    steepest = torch.where(last > first, steepest, slopes[first])
+    largest = function_named(fit.name).bounds(argument.value.actual.low, argument.sizes)[1]
+    n_terms = fit.n_pieces + argument.n_terms + 1
+    return how.sum_of(n_terms, steepest * argument.sizes + 8 * largest)
 
 
 def _sum(values: list[Enclosure], how: Arithmetic) -> Enclosure:
@@ -252,7 +276,13 @@ def _probing(
 @rule.register
 def _bound_of_multiply_slots(instruction: verbs.MultiplySlots, now: Moment) -> State:
     left, right = now.slots[instruction.left], now.slots[instruction.right]
-    return {instruction.write: multiply(left, right, now.how)}
+    product = multiply(left, right, now.how)
+    if instruction.left == instruction.right:  # a square is not negative, nor is its rounding
+        zero = torch.zeros_like(product.error)
+        not_negative = Interval(zero, zero + inf)
+        exact, actual = (part.within(not_negative) for part in (product.exact, product.actual))
+        product = Enclosure(exact, actual, product.error)
+    return {instruction.write: product}
 
 
 @rule.register
@@ -320,6 +350,10 @@ def add_outer_product(
     size = share * own
     rounding = share * summed + how.sum_of(2, weights.size + share * (own + exactly))
     exact = weights.exact.widened(ROOM * share * exactly)
+    if now.program.layout.slot(write).role is Role.SHARED:  # its square and its root are needed
+        mean = (left.exact.mT @ right.exact).times(scale / left.error.shape[-2])
+        sum_of_both = (weights.exact + mean).widened(how.oracle.sum_of(2, share * exactly))
+        exact = exact.within(sum_of_both)
     drift: State = {}
     if off is not None:
         rounding = rounding + abs(scale) * off.uneven

@@ -97,7 +97,7 @@ def closed_form_step(program: StackProgram, problem: Problem) -> float:
     )
     largest_input = max(output_bounds[:-1])  # B_r
     total = delta_error * norm * largest_input + delta * forward * value_error
-    return problem.gradient_step.step_size * depth / 2 * norm * total
+    return problem.gradient_step.size_of(0) * depth / 2 * norm * total
 
 
 def _times(left: float, right: float) -> float:

@@ -7,10 +7,12 @@ worse than the distance between two points of the box. It costs O(|w|) a propaga
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf
+
+import torch
 
 from icgd.certificates.abstract_bounds import DomainBound
 from icgd.problems.arrays import FLOAT32_ROUNDING
@@ -26,6 +28,18 @@ class Weights:
     error: Parameters
     drift: Parameters
     size: float
+
+
+def worst(found: Sequence[Weights]) -> Weights:
+    """What holds for all of several blocks."""
+    first, *others = found
+    for other in others:
+        first = Weights(
+            error=torch.maximum(first.error, other.error),
+            drift=torch.maximum(first.drift, other.drift),
+            size=max(first.size, other.size),
+        )
+    return first
 
 
 AfterBlock = Callable[[float, float, float], Weights]

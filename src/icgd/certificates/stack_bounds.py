@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from icgd.certificates import prediction_bounds
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.bounds import drift_of
 from icgd.certificates.closed_form import closed_form
-from icgd.certificates.domain_bound import Weights, domain_bound
+from icgd.certificates.domain_bound import Weights, domain_bound, worst
 from icgd.certificates.enclosures import Enclosure
 from icgd.certificates.intervals import Interval
 from icgd.certificates.prediction_bounds import near_weights
@@ -39,6 +39,8 @@ class StackBounds(AbstractBounds):
     def domain(self) -> DomainBound:
         """One token stands for all, since a mean over examples is no larger than the largest."""
         domain, layout = self.problem.domain, self.program.layout
+        if self.problem.gradient_step.state:  # how large it can become is not propagated
+            return DomainBound(inf, inf)
         x, y = (
             Interval.symmetric(bound * (1 + FLOAT32_ROUNDING), 1, layout.slot(name).width)
             for name, bound in (("x", domain.x), ("y", domain.y))
@@ -48,7 +50,9 @@ class StackBounds(AbstractBounds):
         def after_block(reach: float, error: float, drift: float) -> Weights:
             everywhere = Interval.symmetric(reach, n_weights)
             off, apart = (torch.full_like(everywhere.low, size) for size in (error, drift))
-            return self.after_block(x, y, Enclosure.around(everywhere, off, everywhere), apart)
+            weights = Enclosure.around(everywhere, off, everywhere)
+            steps = range(len(self.program.schedule) or 1)
+            return worst([self.after_block(x, y, weights, apart, step) for step in steps])
 
         return domain_bound(after_block, self.problem.gradient_step.box, self.program.n_steps)
 
@@ -58,11 +62,21 @@ class StackBounds(AbstractBounds):
         Only where the weights have copies, which drift apart, does a step depend on earlier ones.
         """
         before = history[..., :-1, :].double()
-        if self._streams.have_copies:
+        if self._streams.have_copies or self._differ:
             return one_by_one(self._with_drift(task, history), history)
         parts = before.split(self._steps_at_once(task), dim=-2) if before.numel() else ()
         errors = [self._of_all_steps(task, part) for part in parts]
         return torch.cat([before[..., :0, 0], *errors], dim=-1)
+
+    @property
+    def _differ(self) -> bool:
+        """Whether steps differ from each other, in their layers or in their examples."""
+        return bool(self.program.schedule) or self.program.batch_size is not None
+
+    def _data(self, task: Task, step: int) -> tuple[Tensor, Tensor]:
+        """The inputs and labels of a step."""
+        x, y = self.problem.network_oracle.examples(task, step)
+        return x.double(), y.double()
 
     def _steps_at_once(self, task: Task) -> int:
         """How many steps are bounded together; weights are kept once, other slots a token."""
@@ -82,9 +96,9 @@ class StackBounds(AbstractBounds):
 
     def _after_steps(self, task: Task, history: History) -> Iterator[Weights]:
         """What each step leaves, from the run's own weights and the drift of their copies."""
-        x, y, drift = task.x.double(), task.y.double(), torch.zeros_like(task.initial).double()
-        for parameters in history[..., :-1, :].double().unbind(-2):
-            weights = self._after_step(x, y, parameters, drift)
+        drift = torch.zeros_like(task.initial).double()
+        for step, parameters in enumerate(history[..., :-1, :].double().unbind(-2)):
+            weights = self._after_step(*self._data(task, step), parameters, drift, step)
             yield weights
             drift = weights.drift
 
@@ -96,10 +110,12 @@ class StackBounds(AbstractBounds):
                 drift = weights.drift
         return drift
 
-    def _after_step(self, x: Tensor, y: Tensor, start: Parameters, drift: Parameters) -> Weights:
+    def _after_step(
+        self, x: Tensor, y: Tensor, start: Parameters, drift: Parameters, step: int = 0
+    ) -> Weights:
         """The weights after a block, if those before it are known exactly."""
         weights = Enclosure.common(Interval.point(start))
-        return self.after_block(Interval.point(x), Interval.point(y), weights, drift)
+        return self.after_block(Interval.point(x), Interval.point(y), weights, drift, step)
 
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
@@ -113,16 +129,18 @@ class StackBounds(AbstractBounds):
         `real` is the exact run. The weights' error is carried from step to step, so the bound grows
         with the step's own expansion, as the theory's (1 + step_size L)^l does.
         """
-        x, y = Interval.point(task.x.double()), Interval.point(task.y.double())
+        update = self.problem.gradient_step
         error = drift = torch.zeros_like(real[..., 0, :])
-        reach = max(self.problem.gradient_step.box, float(real[..., 0, :].abs().max()))
+        reach = max(update.box, float(real[..., 0, :].abs().max()))
         for step, before in enumerate(real[..., :-1, :].unbind(-2)):
-            if bool((error >= reach + before.abs()).all()):  # nothing is known but the box
+            is_lost = bool((error >= reach + before.abs()).all())
+            if is_lost and not update.state:  # nothing is known but the box
                 error = reach + real[..., step + 1, :].abs()
             else:
                 known = Interval.symmetric(reach, 1)
                 near = Enclosure.around(Interval.point(before), error, known)
-                weights = self.after_block(x, y, near, drift)
+                x, y = map(Interval.point, self._data(task, step))
+                weights = self.after_block(x, y, near, drift, step)
                 error, drift, reach = weights.error, weights.drift, max(reach, weights.size)
             yield error.amax(-1)
 
@@ -138,7 +156,8 @@ class StackBounds(AbstractBounds):
 
     @property
     def widest(self) -> float:
-        return 2 * self.problem.gradient_step.box
+        update = self.problem.gradient_step
+        return inf if update.state else 2 * update.box
 
     def paper_step(self) -> float | None:
         """The closed form, which holds in exact arithmetic, with the rounding of a step added.
@@ -157,13 +176,13 @@ class StackBounds(AbstractBounds):
         return Streams(self.program, self.how)
 
     def after_block(
-        self, x: Interval, y: Interval, weights: Enclosure, drift: Parameters
+        self, x: Interval, y: Interval, weights: Enclosure, drift: Parameters, step: int = 0
     ) -> Weights:
-        """The weights after a block that starts from `weights`, all of them in one vector.
+        """The weights after a step that starts from `weights`, all of them in one vector.
 
         Their copies in the registers, if it has any, may lie `drift` apart.
         """
-        after = self._streams.after(self.program.block, (x, y), weights, drift)
+        after = self._streams.after(self.program.block_of(step), (x, y), weights, drift)
         names = [slot.name for slot in self.program.layout.having(Role.PARAMETER)]
         drifts = [after[drift_of(name)] for name in names] if self._streams.have_copies else []
         return Weights(

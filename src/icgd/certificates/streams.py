@@ -54,11 +54,19 @@ class Streams:
         if self.have_copies:
             apart = split_parameters(layout, drift)
             slots |= {drift_of(name): apart_by(matrix) for name, matrix in apart.items()}
+            slots |= {drift_of(name): apart_by(zero) for name, zero in self._shared(x).items()}
+        slots |= {name: apart_by(zero) for name, zero in self._shared(x).items()}
         left = left_over(self.program, self.how)
         for slot in layout.having(Role.SCRATCH):
             zeros = x.low.new_zeros(*x.low.shape[:-1], slot.width)
             slots[slot.name] = apart_by(zeros + left[slot.name])
         return slots
+
+    def _shared(self, x: Interval) -> dict[str, Tensor]:
+        """Zeros for each slot that all tokens share; tasks and steps are leading axes."""
+        leading = x.low.shape[:-2]
+        shared = self.program.layout.having(Role.SHARED)
+        return {slot.name: x.low.new_zeros(*leading, *slot.shape) for slot in shared}
 
 
 def split(layout: Layout, weights: Enclosure) -> State:

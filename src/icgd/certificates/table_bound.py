@@ -60,7 +60,7 @@ def step_lipschitz(problem: Problem, n_examples: int) -> float:
     f_x = curvature * argument + first * u
     f_y = first * u_y * x
     f_w = curvature * (x * x)
-    share = problem.gradient_step.step_size / (2 * n_examples)
+    share = problem.gradient_step.size_of(0) / (2 * n_examples)
     data = n_examples * share**2 * (f_x.size**2 + f_y.size**2)
     weight = (f_w.times(-n_examples * share) + _constant(1.0)).size ** 2 / n_examples
     return ROUNDING_ROOM * sqrt(float(data.max()) + float(weight.max()))

@@ -25,9 +25,10 @@ from icgd.problems.linear_model import REDUCTIONS
 from icgd.problems.links import LINKS
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
-from icgd.problems.updates import FunctionalStep, GradientStep
+from icgd.problems.updates import FunctionalStep
 
 _network, _linear = in_panel("The network"), in_panel("A linear model")
 _training, _building = in_panel("Its training"), in_panel("The transformer")

@@ -10,6 +10,7 @@ from icgd.problems.arrays import dtype_named
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.settings import power_of_two, within
 from icgd.program.check import check_program
@@ -47,6 +48,10 @@ class AbstractConstruction(ABC):
     """Whether a step may use some of the examples only."""
     takes_biases: ClassVar[bool] = False
     """Whether it trains networks with biases."""
+    takes_rules: ClassVar[bool] = False
+    """Whether it takes updates other than plain gradient steps of one size."""
+    takes_roots: ClassVar[bool] = False
+    """Whether it takes updates that divide by a root, as Adam does."""
     is_last_resort: ClassVar[bool] = False
     """Whether it is chosen only where no other construction serves."""
 
@@ -71,13 +76,26 @@ class AbstractConstruction(ABC):
         if size is not None and not self.takes_batches:
             return (
                 "its attention averages over all examples of the prompt in every step, and takes "
-                f"no batch_size, got {size}."
+                f"no batch_size, got {size}; use relu-stack or softmax-stack."
             )
+        if reason := self._rule_objection(problem.gradient_step):
+            return reason
         if problem.network.biases and not self.takes_biases:
             return (
                 "its layers have no biases; use relu-stack or softmax-stack, or give X a "
                 "constant-1 feature, which is a bias of the first layer."
             )
+        return None
+
+    def _rule_objection(self, update: AbstractGradientStep) -> str | None:
+        is_plain = isinstance(update, GradientStep) and update.is_constant
+        if not is_plain and not self.takes_rules:
+            return (
+                f"it takes plain gradient steps of one size, not {update.name_in_words()}; use "
+                "relu-stack or softmax-stack."
+            )
+        if update.rule(0).root is not None and not self.takes_roots:
+            return f"it has no layers for the root of {update.name_in_words()}; use relu-stack."
         return None
 
     @abstractmethod

@@ -206,7 +206,7 @@ def _loss_slope(loss: Loss) -> LossSlope:
 def _block(problem: Problem, settings: CotNetwork) -> ChainBlock:
     update, target = problem.gradient_step, problem.network
     reaches = _reaches(problem)
-    moved = update.box + update.step_size * reaches.gradient
+    moved = update.box + update.size_of(0) * reaches.gradient
     up = 2 * (problem.domain.y + reaches.forward)
     look_ups = _tables(problem, reaches.forward, settings.dtype)
     line = _line(look_ups)
@@ -218,7 +218,7 @@ def _block(problem: Problem, settings: CotNetwork) -> ChainBlock:
     return ChainBlock(
         width=max(size for shape in target.matrix_shapes for size in shape),
         batch_size=update.batch_size or 1,
-        step_size=update.step_size,
+        step_size=update.size_of(0),
         box=update.box,
         leak=leaks[0] if leaks else 0.0,
         kink_width=min(settings.kink_width, KINK_WIDTH),

@@ -39,10 +39,10 @@ from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.domain import Domain
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, settle
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS, unit_activation_named
-from icgd.problems.updates import GradientStep
 from icgd.program import unit_instructions as verbs
 from icgd.program.instructions import (
     IS_QUERY,
@@ -222,7 +222,7 @@ def _loss_slope(problem: Problem) -> Layer:
 
 def _gradient_step(problem: Problem, fits: Fits) -> Layer:
     """The last layer's weights depend on r(z_{n-1}) alone, the others on their Jacobians."""
-    depth, scale = problem.network.depth, -problem.gradient_step.step_size / 2
+    depth, scale = problem.network.depth, -problem.gradient_step.size_of(0) / 2
     add = _add_gated if UNIT_ACTIVATIONS[fits.activation].bends else _add_fitted
     others = [add(fits, jacobian(depth, j), scale, f"weights_{j}") for j in range(1, depth)]
     last = add(fits, units_slot(depth - 1), scale, f"weights_{depth}", is_last=True)

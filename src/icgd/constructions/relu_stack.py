@@ -22,6 +22,7 @@ from math import ceil, log2, sqrt
 from typing import ClassVar
 
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
+from icgd.approximation.root_sum import fit_reciprocal_root
 from icgd.constructions.base import AbstractConstruction, kink_width_within
 from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.backward_pass import backward_pass, loss_argument
@@ -29,11 +30,13 @@ from icgd.constructions.parts.forward_pass import bias_slot, forward_pass, slope
 from icgd.constructions.parts.layouts import layer_slots, network_layout
 from icgd.constructions.parts.look_ups import needed_functions
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
+from icgd.constructions.parts.update_layers import UpdateLayers
 from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
+from icgd.problems.roots import reciprocal_root
 from icgd.problems.settings import count, settle
 from icgd.program import instructions as verbs
 from icgd.program.functions import ReluSum
@@ -41,6 +44,9 @@ from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, TOKENS_PER_EXAM
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
+
+ROOT_ERROR = 0.4
+"""The relative error of a reciprocal root times the square of `pieces`: 1e-4 for 64 of them."""
 
 MOST_PIECES = 2**17
 """The most pieces of a function; a fit with more takes minutes and gigabytes."""
@@ -61,6 +67,9 @@ class ReluStack(AbstractConstruction):
     coarsest: ClassVar[int] = 4
     finest: ClassVar[int] = 2**14
     takes_biases: ClassVar[bool] = True
+    takes_batches: ClassVar[bool] = True
+    takes_rules: ClassVar[bool] = True
+    takes_roots: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         pieces = count("pieces", self.pieces, most=MOST_PIECES)
@@ -79,31 +88,53 @@ class ReluStack(AbstractConstruction):
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         functions = _fitted_functions(problem, self.pieces, self.kink_width)
-        target = problem.network
-        gate = _gate(functions)
+        target, update = problem.network, _update(problem)
+        gate, layout = _gate(functions), _layout(target, update)
+        scratch = tuple(slot.name for slot in layout.having(Role.SCRATCH))
         block = [
             *forward_pass(target),
             slopes(target),
-            _loss_slope(problem, gate),
+            _loss_slope(problem, gate, update),
             *backward_pass(target),
-            _gradient_step(problem),
-            _clip_and_wipe(problem),
+            _gradient_step(problem, update),
+            *update.end(0, scratch),
         ]
         return StackProgram(
             construction=self.name,
-            layout=_layout(target),
-            functions=functions,
+            layout=layout,
+            functions=(*functions, *_roots(problem, functions, self.pieces)),
             block=tuple(block),
             n_steps=n_steps,
             prediction=(*forward_pass(target), _copy_prediction(target, gate)),
+            schedule=update.schedule(n_steps, scratch),
         )
 
 
-def _layout(target: MLP) -> Layout:
+def _update(problem: Problem) -> UpdateLayers:
+    return UpdateLayers(problem.network, problem.gradient_step)
+
+
+def _layout(target: MLP, update: UpdateLayers) -> Layout:
     loss_slope = ("loss_slope", (target.output_width,))
     units, slopes, deltas = (layer_slots(target, kind) for kind in ("units", "slope", "delta"))
     scratch = [*units, *slopes, loss_slope, *reversed(deltas)]
-    return network_layout(target, scratch, (ONE, IS_EXAMPLE, IS_QUERY, TOKENS_PER_EXAMPLE))
+    constants = (ONE, IS_EXAMPLE, IS_QUERY, TOKENS_PER_EXAMPLE, *update.constants)
+    return network_layout(target, scratch, constants, update.slots())
+
+
+def _roots(problem: Problem, functions: tuple[ReluSum, ...], pieces: int) -> tuple[ReluSum, ...]:
+    """The reciprocal root of the update, if it has one, for all gradients on the domain.
+
+    A mean of squares is at most the largest square.
+    """
+    root = problem.gradient_step.rule(0).root
+    if root is None:
+        return ()
+    margin = max(function.error for function in functions)
+    ranges = sizes.ranges_on_domain(problem, margin)
+    largest = ROUNDING_ROOM * sizes.largest_gradient(problem, ranges, margin)
+    error = ROOT_ERROR / pieces**2
+    return (fit_reciprocal_root(reciprocal_root(root.eps), largest**2, error),)
 
 
 def _fitted_functions(problem: Problem, pieces: int, kink_width: float) -> tuple[ReluSum, ...]:
@@ -142,32 +173,26 @@ def _gate(functions: tuple[ReluSum, ...]) -> float:
     return 2.0 ** (1 + ceil(log2(largest)))
 
 
-def _loss_slope(problem: Problem, gate: float) -> Layer:
+def _loss_slope(problem: Problem, gate: float, update: UpdateLayers) -> Layer:
     prediction = units_slot(problem.network.depth)
     summands = tuple(
         Summand(loss_argument(part, prediction), part.function.name)
         for part in sizes.loss_parts(problem)
     )
-    slope = verbs.MapSlots(summands, IS_EXAMPLE, (IS_QUERY,), gate, "loss_slope")
-    return Layer("loss slope", (slope,))
+    closed_by = (IS_QUERY, *update.closed_by)
+    slope = verbs.MapSlots(summands, IS_EXAMPLE, closed_by, gate, "loss_slope")
+    return Layer("loss slope", (slope, *update.decayed()))
 
 
-def _gradient_step(problem: Problem) -> Layer:
-    scale = -problem.gradient_step.step_size / 2
-    bias = bias_slot(problem.network)
+def _gradient_step(problem: Problem, update: UpdateLayers) -> Layer:
+    scale, bias = update.gradient_scale, bias_slot(problem.network)
     instructions = [
-        verbs.AccumulateOuterProduct(f"delta_{j}", units_slot(j - 1), scale, f"weights_{j}", bias)
+        verbs.AccumulateOuterProduct(
+            f"delta_{j}", units_slot(j - 1), scale, update.gradient_slot(j), bias
+        )
         for j in range(1, problem.network.depth + 1)
     ]
     return Layer("gradient step", tuple(instructions))
-
-
-def _clip_and_wipe(problem: Problem) -> Layer:
-    layout = _layout(problem.network)
-    weights = tuple(slot.name for slot in layout.having(Role.PARAMETER))
-    scratch = tuple(slot.name for slot in layout.having(Role.SCRATCH))
-    clip = verbs.ClipSlots(weights, problem.gradient_step.box, ONE)
-    return Layer("clip and wipe", (clip, verbs.WipeSlots(scratch)))
 
 
 def _copy_prediction(target: MLP, gate: float) -> Layer:

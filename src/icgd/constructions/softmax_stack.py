@@ -38,6 +38,7 @@ from icgd.constructions.parts.forward_pass import bias_slot, units_slot
 from icgd.constructions.parts.layouts import layer_slots, network_layout
 from icgd.constructions.parts.look_ups import largest_output, looked_up, needed_functions, overshoot
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
+from icgd.constructions.parts.update_layers import UpdateLayers
 from icgd.errors import SettingError
 from icgd.problems import activations
 from icgd.problems.activations import Activation
@@ -79,6 +80,8 @@ class SoftmaxStack(AbstractConstruction):
     coarsest: ClassVar[int] = FEWEST_REGISTERS
     finest: ClassVar[int] = lattice.MOST_POINTS
     takes_biases: ClassVar[bool] = True
+    takes_batches: ClassVar[bool] = True
+    takes_rules: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.registers is not None:
@@ -156,8 +159,9 @@ class _Builder:
 
     def program(self, name: str, n_steps: int) -> StackProgram:
         forward = self.forward_pass()
-        block = [*forward, *self.loss_slope_layers(), *self.backward_pass(), self.gradient_step()]
-        block.append(self.clip_and_wipe(block))
+        block = [*forward, *self.loss_slope_layers(), *self.backward_pass()]
+        scratch = _written(block)
+        block += [self.gradient_step(), *self.update.end(0, scratch)]
         prediction = [*forward, self.copy_prediction(forward)]
         layers = (*block, *prediction)
         functions = self.functions(layers)
@@ -169,7 +173,12 @@ class _Builder:
             n_steps=n_steps,
             prediction=tuple(prediction),
             made_for=self.settings.dtype,
+            schedule=self.update.schedule(n_steps, scratch),
         )
+
+    @cached_property
+    def update(self) -> UpdateLayers:
+        return UpdateLayers(self.problem.network, self.problem.gradient_step, SCALE_SIZE)
 
     def preactivation(self, layer: int) -> Argument:
         inputs = Combination.of(units_slot(layer - 1))
@@ -289,20 +298,14 @@ class _Builder:
             verbs.AddGradient(
                 left=self.delta(layer),
                 right=units_slot(layer - 1),
-                scale=-self.problem.gradient_step.step_size / 2,
+                scale=self.update.gradient_scale,
                 probe=PROBE[self.settings.dtype] / self.backward.deltas[layer - 1],
-                write=f"weights_{layer}",
+                write=self.update.gradient_slot(layer),
                 bias=self.bias and IS_EXAMPLE,  # which is 0 in the memory, as its value must be
             )
             for layer in range(1, self.depth + 1)
         ]
         return Layer("gradient step", tuple(instructions))
-
-    def clip_and_wipe(self, layers: Iterable[Layer]) -> Layer:
-        weights = tuple(f"weights_{layer}" for layer in range(1, self.depth + 1))
-        clip = verbs.ClipSlots(weights, self.problem.gradient_step.box, SCALE_SIZE)
-        scratch = tuple(name for name in _written(layers) if name not in weights)
-        return Layer("clip and wipe", (clip, verbs.WipeSlots(scratch)))
 
     def copy_prediction(self, forward: Iterable[Layer]) -> Layer:
         copied = Summand(Combination.of(units_slot(self.depth)), activations.IDENTITY_FUNCTION.name)
@@ -337,8 +340,10 @@ class _Builder:
         for number in range(1, len(self.loss_parts) + 1):
             scratch.append((f"loss_part_{number}", (target.output_width,)))
         values = [value_slot(f.name) for f in functions if isinstance(f, LatticeFunction)]
-        constants = (ONE, IS_EXAMPLE, IS_QUERY, LOG_EXAMPLES, *REGISTER_SLOTS, *values)
-        return network_layout(target, [slot for slot in scratch if slot[0] in written], constants)
+        own = (ONE, IS_EXAMPLE, IS_QUERY, LOG_EXAMPLES, *REGISTER_SLOTS)
+        constants = (*own, *self.update.constants, *values)
+        kept = [slot for slot in scratch if slot[0] in written]
+        return network_layout(target, kept, constants, self.update.slots())
 
 
 def _map_everywhere(argument: Combination, function: str, write: str) -> verbs.MapSlots:

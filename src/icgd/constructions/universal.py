@@ -156,7 +156,7 @@ def _largest_answer(problem: Problem) -> float:
     """Bound on |w - step_size * gradient| on the domain."""
     deltas = backward_ranges(problem, ranges_on_domain(problem, 0.0), 0.0).deltas
     update = problem.gradient_step
-    return update.box + update.step_size / 2 * deltas[0] * problem.domain.x
+    return update.box + update.size_of(0) / 2 * deltas[0] * problem.domain.x
 
 
 def _require_size(problem: Problem, n_examples: int, levels: int) -> None:
@@ -311,7 +311,7 @@ def _steps(problem: Problem, head: ContextHead) -> ReluSum:
         for part in (domain.x * x, domain.y * y)
     ]
     w = update.box * levels.repeat(n_contexts).unsqueeze(-1)
-    moved = w - update.step_size * gradient(problem.network, problem.loss_function, w, *data)
+    moved = w - update.size_of(0) * gradient(problem.network, problem.loss_function, w, *data)
     answers = moved.clamp(-2 * update.box, 2 * update.box)
     steps = torch.arange(n_levels, dtype=torch.float64) - (n_levels - 1) / 2
     keys = head.codes.repeat_interleave(n_levels) + steps.repeat(n_contexts)
@@ -340,7 +340,7 @@ def _look_up(problem: Problem, head: ContextHead, ranges: tuple[float, float, fl
         ranges=ranges,
         activation=problem.network.output_activation,
         loss=problem.loss,
-        scale=-problem.gradient_step.step_size / 2,
+        scale=-problem.gradient_step.size_of(0) / 2,
         bound=2 * problem.gradient_step.box,
         n_examples=head.n_examples,
         write=WEIGHT,

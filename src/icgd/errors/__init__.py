@@ -6,7 +6,12 @@ Messages are built here and nowhere else, and each is matched by a test in `test
 from icgd.errors.base import IcgdError, MissingExtraError, UnknownNameError
 from icgd.errors.data import DataError, DomainError, SeparableDataError
 from icgd.errors.files import ExportError, FileError
-from icgd.errors.problems import KernelError, UnsupportedActivationError, UnsupportedProblemError
+from icgd.errors.problems import (
+    KernelError,
+    UnreadableError,
+    UnsupportedActivationError,
+    UnsupportedProblemError,
+)
 from icgd.errors.program import LayoutError, ProgramError
 from icgd.errors.runs import (
     DenseSizeError,
@@ -65,6 +70,7 @@ __all__ = [
     "ToleranceError",
     "TrainingError",
     "UnknownNameError",
+    "UnreadableError",
     "UnsupportedActivationError",
     "UnsupportedProblemError",
     "WorkerError",

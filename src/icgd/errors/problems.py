@@ -169,3 +169,95 @@ class UnsupportedProblemError(IcgdError, ValueError):
     @classmethod
     def by_all(cls, reasons: Mapping[str, str]) -> UnsupportedProblemError:
         return cls(f"No construction can compile this problem. {listed(reasons)}")
+
+
+class UnreadableError(IcgdError, ValueError):
+    """A PyTorch training run has a part that is not read, or that would change the result."""
+
+    @classmethod
+    def module(cls, where: str, name: str, known: Sequence[str]) -> UnreadableError:
+        return cls(f"{where} is {name}, which is not read. It may be {', '.join(known)}.")
+
+    @classmethod
+    def option(cls, where: str, option: str, found: object, expected: object) -> UnreadableError:
+        return cls(
+            f"{where} has {option} = {found!r}, expected {expected!r}. Another value would give "
+            "another training run than the one that is compiled."
+        )
+
+    @classmethod
+    def misplaced(cls, where: str, name: str) -> UnreadableError:
+        return cls(
+            f"{where} is {name}, but no linear layer stands right before it. Every activation "
+            "belongs to the Linear before it."
+        )
+
+    @classmethod
+    def no_layers(cls, name: str) -> UnreadableError:
+        return cls(
+            f"The model is {name} without any Linear. Give an nn.Sequential of Linear layers and "
+            "activations."
+        )
+
+    @classmethod
+    def shared(cls) -> UnreadableError:
+        return cls(
+            "The model uses the same weights in two layers. Give every layer weights of its own."
+        )
+
+    @classmethod
+    def some_biases(cls, found: Sequence[bool]) -> UnreadableError:
+        have = ", ".join("with" if bias else "without" for bias in found)
+        return cls(
+            f"The layers of the model are {have} bias, in this order. Give all of them a bias, or "
+            "none."
+        )
+
+    @classmethod
+    def several_activations(cls, found: Sequence[str]) -> UnreadableError:
+        return cls(
+            f"The hidden layers have the activations {', '.join(found)}. Give all of them the "
+            "same; the last layer may have another."
+        )
+
+    @classmethod
+    def sum_of_unknown(cls) -> UnreadableError:
+        return cls(
+            'The loss has reduction="sum", whose gradient grows with the number of examples. Pass '
+            "n_examples or batch_size."
+        )
+
+    @classmethod
+    def has_stepped(cls, name: str) -> UnreadableError:
+        return cls(
+            f"The optimizer {name} has already taken steps, and remembers them. Give a new one, "
+            "made from the model as it is now."
+        )
+
+    @classmethod
+    def other_parameters(cls, missing: Sequence[str]) -> UnreadableError:
+        found = (
+            f"does not train the {', '.join(missing)}" if missing else "trains other parameters too"
+        )
+        return cls(f"The optimizer {found}. Give it exactly the parameters of the model.")
+
+    @classmethod
+    def looks_at_loss(cls, name: str) -> UnreadableError:
+        return cls(
+            f"The scheduler {name} looks at the loss, which a compiled run cannot. Use one whose "
+            "step sizes are known beforehand, such as CosineAnnealingLR."
+        )
+
+    @classmethod
+    def no_number_of_steps(cls, name: str) -> UnreadableError:
+        return cls(f"The scheduler {name} needs n_steps: it gives a step size for each step.")
+
+    @classmethod
+    def other_shape(
+        cls, name: str, found: tuple[int, ...] | None, expected: tuple[int, ...]
+    ) -> UnreadableError:
+        has = "has no such weights" if found is None else f"has shape {found}"
+        return cls(
+            f"{name} of the run {has}, where the model expects {expected}. Load into a model of "
+            "the shape that was compiled; of a batch of tasks, load one task."
+        )

@@ -126,6 +126,13 @@ class ProofError(IcgdError, ArithmeticError):
         )
 
     @classmethod
+    def unknown_update(cls, update: str) -> ProofError:
+        return cls(
+            f"icgd-check knows plain gradient steps of one size, and no proof of {update}. Leave "
+            "out `rigorous` or `certify`; bounds of single steps and of the run hold without it."
+        )
+
+    @classmethod
     def refused(cls, reason: str) -> ProofError:
         return cls(
             f"icgd-check would refuse a proof of this run: {reason}. "

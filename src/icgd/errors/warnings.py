@@ -25,7 +25,14 @@ class DivergenceWarning(UserWarning):
 
 
 class BoxWarning(UserWarning):
-    """A linear model's descent was held back by its box."""
+    """Training was held back by its box."""
+
+    @classmethod
+    def of_network(cls, box: float) -> BoxWarning:
+        return cls(
+            f"A weight ends at the box, {box:g}, which PyTorch does not have: the run is no longer "
+            "the one of your script. Give a larger box."
+        )
 
     @classmethod
     def of(cls, coefficient: int, box: float) -> BoxWarning:

@@ -20,9 +20,9 @@ from icgd.estimators.sharpness import sharpness
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive
-from icgd.problems.updates import GradientStep
 
 FINE = ReluStack(pieces=512)
 """Activations to about 5e-6, which takes no longer to run than fewer pieces."""

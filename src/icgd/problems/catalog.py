@@ -5,6 +5,7 @@ from __future__ import annotations
 from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.losses import LOSSES
+from icgd.problems.roots import root_named
 from icgd.problems.settings import by_name, named
 
 FUNCTIONS: dict[str, ScalarFunction] = by_name(
@@ -17,4 +18,4 @@ FUNCTIONS: dict[str, ScalarFunction] = by_name(
 
 def function_named(name: str) -> ScalarFunction:
     """The function called `name`; a derivative is called by its function's name and a prime."""
-    return named("function", name, FUNCTIONS)
+    return root_named(name) or named("function", name, FUNCTIONS)

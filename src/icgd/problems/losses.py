@@ -8,15 +8,18 @@ needs. All enter the risk as (1 / 2n) sum_i loss(p_i, y_i).
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from icgd.errors import SettingError
 from icgd.problems.activations import SIGMOID
 from icgd.problems.functions import KinkedFunction, ScalarFunction
-from icgd.problems.settings import by_name, named
+from icgd.problems.settings import by_name, named, positive
 from icgd.shapes import Labels
 
 
@@ -79,9 +82,29 @@ CROSS_ENTROPY = Loss(
     labels_are_probabilities=True,
 )
 
+SMOOTH_L1 = "smooth_l1_"
+"""A smooth l1 loss is called by its width, as in smooth_l1_0.5."""
+
+
+@lru_cache
+def smooth_l1(beta: float) -> Loss:
+    """|p - y| - beta / 2, but a parabola where |p - y| < beta; huber is the one of beta = 1."""
+    beta = positive("beta", beta)
+    if beta == 1.0:
+        return HUBER
+    return _from_parts(
+        f"{SMOOTH_L1}{beta!r}",
+        lambda p, y: functional.smooth_l1_loss(p, y, reduction="none", beta=beta).sum(-1),
+        SlopePart(1 / beta, -1 / beta, CLIP),
+    )
+
+
 LOSSES = by_name(SQUARED, LOGISTIC, HUBER, CROSS_ENTROPY)
 
 
 def loss_named(name: str) -> Loss:
     """The loss called `name`."""
+    if isinstance(name, str) and name.startswith(SMOOTH_L1):
+        with suppress(ValueError, SettingError):
+            return smooth_l1(float(name.removeprefix(SMOOTH_L1)))
     return named("loss", name, LOSSES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar, cast
 
 from icgd.errors import SettingError
@@ -14,19 +14,22 @@ from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.adam_step import AdamStep, RmspropStep
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
+from icgd.problems.optimisers.momentum_step import MomentumStep
 from icgd.problems.oracles.function import FunctionOracle
 from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.oracles.network import NetworkOracle
 from icgd.problems.oracles.oracle import AbstractOracle
 from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.settings import instance
-from icgd.problems.updates import FunctionalStep, GradientStep
+from icgd.problems.updates import FunctionalStep
 
 Target = MLP | KernelMachine | LinearModel
-Update = GradientStep | FunctionalStep | ProximalStep
+Update = AbstractGradientStep | FunctionalStep | ProximalStep
 
 ORACLES: dict[type, tuple[Any, type]] = {
-    MLP: (NetworkOracle, GradientStep),
+    MLP: (NetworkOracle, AbstractGradientStep),
     KernelMachine: (FunctionOracle, FunctionalStep),
     LinearModel: (LinearOracle, ProximalStep),
 }
@@ -40,12 +43,12 @@ Made = TypeVar("Made")
 class PartOfKind(Generic[Kind]):
     """A property of `Problem`: its part of this name, if that is of this kind."""
 
-    def __init__(self, name: str, kind: type[Kind]) -> None:
+    def __init__(self, name: str, kind: Callable[..., Kind]) -> None:
         self.name, self.kind = name, kind
 
     def __get__(self, problem: Problem, owner: type[Problem]) -> Kind:
         part = getattr(problem, self.name)
-        instance(self.name, part, self.kind)
+        instance(self.name, part, cast(type, self.kind))
         return cast(Kind, part)
 
 
@@ -56,13 +59,15 @@ class Problem:
 
     A network's weights are trained by gradient steps on any loss, a kernel machine's function by
     functional steps on the squared loss, a linear model's coefficients by proximal steps on the
-    loss that matches its link.
+    loss that matches its link. `initial` are the weights that a network starts from if a run gives
+    neither weights nor a seed.
     """
 
     target: Target
     loss: str
     update: Update
     domain: Domain
+    initial: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         instance("domain", self.domain, Domain)
@@ -78,12 +83,12 @@ class Problem:
         """The real training of this target, in float64."""
         kind, _ = ORACLES[type(self.target)]
         oracle: AbstractOracle = kind(self.target, self.loss, self.update, self.domain)
-        return oracle
+        return oracle if self.initial is None else oracle.started_from(self.initial)
 
     network = PartOfKind("target", MLP)
     machine = PartOfKind("target", KernelMachine)
     model = PartOfKind("target", LinearModel)
-    gradient_step = PartOfKind("update", GradientStep)
+    gradient_step = PartOfKind("update", AbstractGradientStep)
     functional_step = PartOfKind("update", FunctionalStep)
     proximal_step = PartOfKind("update", ProximalStep)
     network_oracle = PartOfKind("oracle", NetworkOracle)
@@ -116,6 +121,8 @@ class Problem:
             data[part] = {name: value for name, value in data[part].items() if value is not None}
         if not data["update"].get("heads"):
             data["update"].pop("heads", None)
+        if data["initial"] is None:
+            data.pop("initial")
         return data
 
     @classmethod
@@ -126,6 +133,7 @@ class Problem:
             loss=data["loss"],
             update=_made(UPDATES, data["update"]),
             domain=Domain(**data["domain"]),
+            initial=tuple(data["initial"]) if "initial" in data else None,
         )
 
 
@@ -135,6 +143,12 @@ def _network(widths: Iterable[int], **rest: Any) -> MLP:
 
 def _machine(heads: Iterable[Mapping[str, Any]], **rest: Any) -> KernelMachine:
     return KernelMachine(heads=_heads(heads), **rest)
+
+
+def _descent(kind: Callable[..., Update], **options: Any) -> Update:
+    """A step on a network; numbers in a row are lists in data."""
+    rows = {name: tuple(row) for name, row in options.items() if isinstance(row, list)}
+    return kind(**options | rows)
 
 
 def _functional(heads: Iterable[Iterable[Mapping[str, Any]]] = (), **rest: Any) -> FunctionalStep:
@@ -152,7 +166,10 @@ TARGETS: dict[str, Callable[..., Target]] = {
 }
 UPDATES: dict[str, Callable[..., Update]] = {
     "l2": ProximalStep,
-    "box": GradientStep,
+    "momentum": partial(_descent, MomentumStep),
+    "betas": partial(_descent, AdamStep),
+    "alpha": partial(_descent, RmspropStep),
+    "box": partial(_descent, GradientStep),
     "step_size": _functional,
 }
 """What is made of data, by a key that the data of no later entry have."""

@@ -20,39 +20,11 @@ from typing import Any, ClassVar
 
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_rows, unit_rows
+from icgd.problems.optimisers.gradient_step import listed, step_sizes
 from icgd.problems.settings import count, finite, instance, is_sequence, positive, settle
 
 LEAST_SHARE = 1e-14
 """Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
-
-
-@dataclass(frozen=True)
-class GradientStep:
-    """w <- clip(w - step_size * grad L(w), -box, box), on all examples or `batch_size` of them.
-
-    With a batch size b, step l = 0, 1, ... takes b of the n examples: l b, l b + 1, ..., modulo n.
-    """
-
-    step_size: float
-    box: float
-    batch_size: int | None = None
-
-    def __post_init__(self) -> None:
-        settle(self, step_size=positive("step_size", self.step_size), box=positive("box", self.box))
-        if self.batch_size is not None:
-            settle(self, batch_size=count("batch_size", self.batch_size))
-
-    def in_words(self) -> str:
-        """The step in a few words, such as "gradient steps of 0.1, box 2, batches of 4"."""
-        batches = "" if self.batch_size is None else f", batches of {self.batch_size:,}"
-        return f"gradient steps of {self.step_size:g}, box {self.box:g}{batches}"
-
-    def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
-        """The examples of a step, counted from 0."""
-        if self.batch_size is None:
-            return tuple(range(n_examples))
-        first = step * self.batch_size
-        return tuple(number % n_examples for number in range(first, first + self.batch_size))
 
 
 @dataclass(frozen=True, init=False)
@@ -78,7 +50,7 @@ class FunctionalStep:
         transforms: Any = (),
         heads: Any = (),
     ) -> None:
-        settle(self, step_size=_as_step_size(step_size), transforms=_as_transforms(transforms))
+        settle(self, step_size=step_sizes(step_size), transforms=_as_transforms(transforms))
         settle(self, noise=0.0 if noise == 0 else positive("noise", noise))
         settle(self, heads=_as_heads(heads))
 
@@ -147,20 +119,11 @@ class FunctionalStep:
         return unit_rows(part, width)
 
 
-def _as_step_size(value: object) -> float | tuple[float, ...]:
-    if not is_sequence(value):
-        return positive("step_size", value)
-    sizes = tuple(positive("step_size", size) for size in _listed(value))
-    if not sizes:
-        raise SettingError.wrong_length("step_size", 0, "one a step")
-    return sizes
-
-
 def _as_transforms(value: object) -> tuple[float | Rows, ...]:
     """Numbers and matrices: one for all steps, or one for each step."""
     if isinstance(value, Real):
         return (finite("transforms", value),)
-    parts = _listed(value) if is_sequence(value) else [value]
+    parts = listed(value) if is_sequence(value) else [value]
     if parts and all(_is_row(part) for part in parts):  # one matrix
         parts = [parts]
     return tuple(
@@ -173,22 +136,16 @@ def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
     """The heads of every step; a step with one head may give it alone."""
     found = tuple(
         tuple(step) if is_sequence(step) else (step,)
-        for step in (_listed(steps) if is_sequence(steps) else [steps])
+        for step in (listed(steps) if is_sequence(steps) else [steps])
     )
     for head in (head for step in found for head in step):
         instance("head", head, KernelHead)
     return found
 
 
-def _listed(values: Iterable[object]) -> list[Any]:
-    """A list, of plain numbers if it was an array."""
-    listed = getattr(values, "tolist", lambda: values)()
-    return list(listed)
-
-
 def _is_row(part: object) -> bool:
     """Whether it is a sequence of numbers."""
-    return is_sequence(part) and all(isinstance(entry, Real) for entry in _listed(part))
+    return is_sequence(part) and all(isinstance(entry, Real) for entry in listed(part))
 
 
 def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:

@@ -25,6 +25,9 @@ from icgd.program.uses import Use, names
 FIXED = (Role.INPUT, Role.CONSTANT, Role.RESIDUAL)
 """Slots that must stay as the prompt sets them."""
 
+BETWEEN_STEPS_0 = (Role.SCRATCH, Role.SHARED)
+"""Slots that hold something within a step alone."""
+
 
 def check_program(program: AbstractProgram) -> None:
     """Raise `ProgramError` or `LayoutError` unless every rule holds."""
@@ -62,7 +65,8 @@ def _check_stack(program: StackProgram) -> None:
     _check_constants(program)
     _check_units(program)
     _check_registers(program)
-    for part, layers in (("block", program.block), ("prediction", program.prediction)):
+    _check_schedule(program)
+    for part, layers in (("block", program.block_of(0)), ("prediction", program.prediction)):
         filled: set[str] = set()
         example_only: set[str] = set()
         for number, layer in enumerate(layers, start=1):
@@ -82,6 +86,27 @@ def _check_steps(program: StackProgram) -> None:
     if program.n_steps % program.steps_per_block or len(program.block) % program.steps_per_block:
         steps = f"{program.n_steps} steps and {len(program.block)} layers"
         raise ProgramError.broken("program", f"has {steps} in blocks of {program.steps_per_block}")
+
+
+def _check_schedule(program: StackProgram) -> None:
+    """Steps that end in layers of their own all read and write the same slots there."""
+    if not program.schedule:
+        return
+    if len(program.schedule) != program.n_steps and program.n_steps > 0:
+        found = f"{len(program.schedule)} ends for {program.n_steps} steps"
+        raise ProgramError.broken("program", f"has {found}, expected one for each")
+    if program.steps_per_block != 1:
+        raise ProgramError.broken("program", "has a schedule and blocks of several steps")
+    first = _outline(program.schedule[0])
+    for step, layers in enumerate(program.schedule, start=1):
+        if _outline(layers) != first:
+            raise ProgramError.broken(f"step {step}", "does not end in the layers of the first")
+
+
+def _outline(layers: tuple[Layer, ...]) -> tuple[object, ...]:
+    """The instructions of layers by what they read and write, whatever their numbers are."""
+    parts = (part for layer in layers for part in layer.instructions)
+    return tuple((type(part), part.reads(), part.writes(), part.functions()) for part in parts)
 
 
 def _check_constants(program: StackProgram) -> None:
@@ -184,7 +209,7 @@ def _check_layer(program: StackProgram, layer: Layer, filled: set[str], where: s
             raise ProgramError.broken(where, problem)
         if isinstance(instruction, basic.WipeSlots | WipeByUnits):
             wiped.update(instruction.slots)
-    filled.update(name for name in written if program.layout.slot(name).role is Role.SCRATCH)
+    filled.update(name for name in written if program.layout.slot(name).role in BETWEEN_STEPS_0)
     filled.difference_update(wiped)
 
 
@@ -225,7 +250,7 @@ def _check_accumulations(layer: Layer, example_only: set[str], where: str) -> No
 
 def _check_reads(layout: Layout, instruction: Instruction, filled: set[str], where: str) -> None:
     for name in instruction.reads():
-        if layout.slot(name).role is Role.SCRATCH and name not in filled:
+        if layout.slot(name).role in BETWEEN_STEPS_0 and name not in filled:
             raise ProgramError.broken(where, f"reads {name!r} before anything was written to it")
 
 

@@ -18,6 +18,8 @@ class Role(Enum):
     RESIDUAL = "label minus the function learnt so far; at a query, minus the function"
     PARAMETER = "weights of the target network, equal in every token"
     SCRATCH = "intermediate result, zero at the start and the end of every step"
+    SHARED = "intermediate result about the weights, equal in every token, zero between steps"
+    TURN = "whose turn it is: the prompt sets it, and every step moves it on"
     CONSTANT = "constant that the prompt sets"
 
 

@@ -9,6 +9,7 @@ from icgd.program import grid_instructions as grid
 from icgd.program import instructions as basic
 from icgd.program import table_instructions as table
 from icgd.program import unit_instructions as units
+from icgd.program import update_instructions as update
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Argument, Instruction, stacked
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout, Role
@@ -57,6 +58,8 @@ def _shape_of_multiply_slots(instruction: basic.MultiplySlots, layout: Layout) -
 def _shape_of_map_slots(instruction: basic.MapSlots, layout: Layout) -> str | None:
     flags = {instruction.only_where, *instruction.never_where}
     known = {IS_EXAMPLE, IS_QUERY, IS_REGISTER} & set(layout.names)
+    if instruction.only_where == IS_EXAMPLE:
+        known |= {update.OUT_OF_BATCH} & set(layout.names)
     if flags not in ({ONE}, known) or len(instruction.never_where) != len(flags) - 1:
         expected = f"{', '.join(sorted(known))}, or only {ONE}"
         return f"its flags are {', '.join(sorted(flags))}, expected {expected}"
@@ -126,6 +129,26 @@ def _shape_of_clip_slots(instruction: basic.ClipSlots, layout: Layout) -> str | 
     if instruction.unit in (ONE, SCALE_SIZE):
         return None
     return f"its unit is {instruction.unit!r}, expected {ONE} or {SCALE_SIZE}"
+
+
+@shape_problem.register
+def _shape_of_recombine(instruction: update.Recombine, layout: Layout) -> str | None:
+    if instruction.unit not in (ONE, SCALE_SIZE):
+        return f"its unit is {instruction.unit!r}, expected {ONE} or {SCALE_SIZE}"
+    for part in instruction.assignments:
+        if problem := _width_problem(layout, *part.value.slots, part.write):
+            return problem
+        if part.bound is not None and not part.bound > 0:
+            return f"clips {part.write!r} to a bound of {part.bound:g}"
+    return None
+
+
+@shape_problem.register
+def _shape_of_take_turns(instruction: update.TakeTurns, layout: Layout) -> str | None:
+    if instruction.batch_size < 1:
+        return f"has batches of {instruction.batch_size} examples"
+    slots = (instruction.place, instruction.waits, instruction.n_examples)
+    return _shape_unlike((1,), layout, *slots)
 
 
 @shape_problem.register

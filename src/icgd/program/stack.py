@@ -16,6 +16,7 @@ from icgd.program.program import AbstractProgram, Layer
 from icgd.program.registers import register_constants
 from icgd.program.ridge import RidgeSum
 from icgd.program.table_instructions import LookUpStep
+from icgd.program.update_instructions import TakeTurns
 
 
 @final
@@ -29,6 +30,9 @@ class StackProgram(AbstractProgram):
     Attention without a softmax, and hidden units, apply the `activation`. Where the paper takes
     more layers for a step, `paper_layers` says how many, each of attention and an MLP. If the
     numbers in the heads suit the rounding of one dtype, the program is `made_for` that dtype.
+
+    Where steps differ, `schedule` has the last layers of every step, in place of those of the
+    block; all other layers are the same in every step.
     """
 
     construction: str
@@ -41,6 +45,7 @@ class StackProgram(AbstractProgram):
     activation: str = "relu"
     paper_layers: int | None = None
     made_for: str | None = None
+    schedule: tuple[tuple[Layer, ...], ...] = ()
 
     def facts(self) -> dict[str, str]:
         own = f"{counted(len(self.block), 'layer')} for {counted(self.steps_per_block, 'step')}"
@@ -62,6 +67,25 @@ class StackProgram(AbstractProgram):
     @property
     def recordable(self) -> tuple[str, ...]:
         return self.layout.names
+
+    def block_of(self, step: int) -> tuple[Layer, ...]:
+        """The layers of a step, counted from 0; without a schedule, those of every block."""
+        if not self.schedule:
+            return self.block
+        return (*self.common, *self.schedule[step])
+
+    @property
+    def common(self) -> tuple[Layer, ...]:
+        """The layers of the block that all steps share."""
+        return (
+            self.block[: len(self.block) - len(self.schedule[0])] if self.schedule else self.block
+        )
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many examples a step takes, if not all."""
+        turns = self.first(TakeTurns)
+        return None if turns is None else turns.batch_size
 
     @property
     def n_repeats(self) -> int:
@@ -144,8 +168,8 @@ class StackProgram(AbstractProgram):
 
     def unrolled(self) -> Iterator[Layer]:
         """All layers in the order in which they run."""
-        for _ in range(self.n_repeats):
-            yield from self.block
+        for step in range(self.n_repeats):
+            yield from self.block_of(step)
         yield from self.prediction
 
     @property

@@ -13,9 +13,9 @@ import torch
 from icgd.compiled import Compiled
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.problems.updates import GradientStep
 from icgd.reproductions.counting import work_of
 from icgd.reproductions.timing import Job, interleaved_seconds, one_thread
 

@@ -22,9 +22,9 @@ from icgd.constructions.cot_network import CotNetwork
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, named, positive
-from icgd.problems.updates import GradientStep
 from icgd.reproductions.estimates import timed_step
 from icgd.reproductions.reproduction import AbstractStudy, Conduct
 from icgd.reproductions.stopwatch import Stopwatch

@@ -23,9 +23,9 @@ from icgd.pictures.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
 from icgd.pipeline import compile, verify
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.problems.updates import GradientStep
 from icgd.reproductions.cars import INPUTS, Cars, Scaling, read_cars, split_cars
 from icgd.reproductions.descent import descend
 from icgd.reproductions.timing import interleaved_medians, one_thread

@@ -40,7 +40,7 @@ def _descend_weights(target: MLP, problem: Problem, task: Task, n_steps: int) ->
         gradients = torch.autograd.grad(risk, matrices)
         with torch.no_grad():
             for matrix, gradient in zip(matrices, gradients, strict=True):
-                matrix.sub_(gradient, alpha=update.step_size).clamp_(-update.box, update.box)
+                matrix.sub_(gradient, alpha=update.size_of(0)).clamp_(-update.box, update.box)
     return torch.cat([matrix.detach().flatten(-2) for matrix in matrices], dim=-1)
 
 

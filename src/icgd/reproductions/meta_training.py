@@ -28,8 +28,8 @@ from icgd.compiled import Compiled
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.updates import GradientStep
 from icgd.reproductions.reproduction import Conduct
 from icgd.training.loop import train
 from icgd.training.own_data import GeneratedTask

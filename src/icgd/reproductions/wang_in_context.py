@@ -26,9 +26,9 @@ from icgd.pictures.plotting import Figure
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.problems.updates import GradientStep
 from icgd.reproductions import wang_in_context_picture
 from icgd.reproductions.ball import LARGEST_RADIUS, ball_sample
 from icgd.reproductions.reproduction import (

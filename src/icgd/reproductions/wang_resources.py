@@ -21,8 +21,8 @@ from icgd.errors import SettingError
 from icgd.pictures.plotting import Figure
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.updates import GradientStep
 from icgd.reproductions import wang_picture
 from icgd.reproductions.ball import LARGEST_RADIUS
 from icgd.reproductions.reproduction import (

@@ -7,8 +7,8 @@ import torch
 from icgd.compiled import Compiled
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.updates import GradientStep
 
 STEP, BOX = 0.1, 0.5
 N_TASKS = 16

@@ -260,7 +260,7 @@ class Bench:
         last = self.verified(weights[IN_CONTEXT], rigorous=False)
         errors, sizes = self.errors(scores)
         return Outcome(
-            step_size=self.problem.gradient_step.step_size,
+            step_size=self.problem.gradient_step.size_of(0),
             curves={name: list(log.rows) for name, (_, log) in found.items()},
             label_power=float(self.task.y.square().sum(-1).mean() / 2),
             signal=self.examples(PROMPT, self.budget.n_examples).signal,

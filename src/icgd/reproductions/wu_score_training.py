@@ -25,11 +25,11 @@ from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.oracles.network import predict
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 from icgd.problems.task import Task
-from icgd.problems.updates import GradientStep
 from icgd.reproductions.wu_score_diffusion import Prompt, Span, inputs, score_of
 from icgd.reproductions.wu_score_laws import Points, Times
 from icgd.shapes import Inputs, Labels, Parameters
@@ -141,7 +141,7 @@ class Direct(AbstractTrainer):
         weights, x, y = state[0], self.task.x, self.task.y
         for _ in range(n_steps):
             slope = slope_of(self.problem.network, weights, x, y)
-            weights = (weights - self.problem.gradient_step.step_size * slope).clamp(-BOX, BOX)
+            weights = (weights - self.problem.gradient_step.size_of(0) * slope).clamp(-BOX, BOX)
         return weights[None]
 
 

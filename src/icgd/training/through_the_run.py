@@ -150,7 +150,7 @@ class LearnableRun(AbstractRun):
         instance("compiled", compiled, Compiled)
         place, precision = step_layer(compiled.program), dtype_named(dtype)
         problem, n_steps = compiled.problem, compiled.program.n_steps
-        usual = problem.gradient_step.step_size
+        usual = problem.gradient_step.size_of(0)
         sizes = _step_sizes(usual if step_sizes is None else step_sizes, n_steps)
         start = _start(problem, initial, seed, precision)
         transformer = build_transformer(of_unit_step(compiled.stack, usual), precision)

@@ -25,6 +25,7 @@ from icgd.program.layout import Layout
 from icgd.program.registers import IS_MEMORY, IS_REGISTER, MASKED, value_slot
 from icgd.program.stack import StackProgram
 from icgd.program.table_instructions import AverageExamples, LookUpStep
+from icgd.program.update_instructions import OUT_OF_BATCH
 from icgd.weights.sizes import PROBES, other_tokens
 
 
@@ -150,12 +151,12 @@ def _fill_multiply_slots(
 ) -> None:
     """Query left[k], key right[k], value 1: one head for each k."""
     layout = program.layout
-    left = coordinates(layout, instruction.left)
+    left = joined(layout, instruction.left)
     head = torch.arange(len(left))
     weights.query[head, left, 0] = 1.0
-    weights.key[head, coordinates(layout, instruction.right), 0] = 1.0
+    weights.key[head, joined(layout, instruction.right), 0] = 1.0
     weights.value[:, coordinate_of(layout, ONE), 0] = 1.0
-    weights.output[head, 0, coordinates(layout, instruction.write)] = 1.0
+    weights.output[head, 0, joined(layout, instruction.write)] = 1.0
 
 
 @fill.register
@@ -314,6 +315,8 @@ def _fill_add_gradient(
             probe = sign * multiple * instruction.probe
             part = weights.part(start, rows)
             _fill_share_scores(probe, layout, part)
+            if OUT_OF_BATCH in layout.names:
+                put(part.key, layout, 3, {OUT_OF_BATCH: 1.0})
             for slot, factor in instruction.left.terms():
                 part.key[row, coordinates(layout, slot), 0] += factor
             right = joined(layout, *stacked(instruction.right, instruction.bias))

@@ -34,6 +34,7 @@ def lower_program(program: StackProgram, dtype: torch.dtype = torch.float64) -> 
         block=[lower_layer(layer, program, dtype) for layer in program.block],
         n_repeats=program.n_repeats,
         final=[lower_layer(layer, program, dtype) for layer in program.prediction],
+        ends=[[lower_layer(layer, program, dtype) for layer in end] for end in program.schedule],
     )
 
 

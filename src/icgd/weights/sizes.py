@@ -18,6 +18,7 @@ from icgd.program.registers import IS_REGISTER
 from icgd.program.ridge import RidgeSum
 from icgd.program.stack import StackProgram
 from icgd.program.table_instructions import AverageExamples, LookUpStep
+from icgd.program.update_instructions import OUT_OF_BATCH, Recombine, TakeTurns
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,31 @@ def _size_of_clip_slots(instruction: basic.ClipSlots, program: StackProgram) -> 
 
 
 @instruction_size.register
+def _size_of_recombine(instruction: Recombine, program: StackProgram) -> Size:
+    """Two units for each change of a coordinate, and two more for its bound."""
+    units, nonzeros = 0, 0
+    for part in instruction.assignments:
+        width, change = program.layout.width_of(part.write), part.change()
+        units += 2 * width * bool(change)
+        nonzeros += 2 * width * (len(change) + 1) * bool(change)
+        if part.bound is not None:
+            units += 2 * width
+            nonzeros += 2 * width * (len(part.value.slots) + 2)
+    return Size(units, 1, nonzeros)
+
+
+TURN_UNITS = 10
+"""Hidden units of `TakeTurns`: two for the place; for the batch two, and two for each bracket."""
+
+
+@instruction_size.register
+def _size_of_take_turns(instruction: TakeTurns, program: StackProgram) -> Size:
+    # Reads: the flag; 4 slots; the flag; the slot; place, one and flag, and n in the last bracket.
+    # The offset of every bracket, 0 or not, is part of its number of units of `one`.
+    return Size(TURN_UNITS, 1, 1 + 4 + 1 + 1 + 6 * 3 + 2 + TURN_UNITS)
+
+
+@instruction_size.register
 def _size_of_shrink_slot(instruction: ShrinkSlot, program: StackProgram) -> Size:
     """Two units read the coordinate alone, and four read an offset too."""
     width = program.layout.width_of(instruction.slot)
@@ -211,7 +237,8 @@ GRADIENT_NONZEROS = 11
 @instruction_size.register
 def _size_of_add_gradient(instruction: basic.AddGradient, program: StackProgram) -> Size:
     rows, columns = program.layout.slot(instruction.write).shape
-    nonzeros = GRADIENT_NONZEROS + len(instruction.left.slots) + 2 * columns
+    waits = OUT_OF_BATCH in program.layout.names
+    nonzeros = GRADIENT_NONZEROS + len(instruction.left.slots) + 2 * columns + waits
     heads = 2 * len(PROBES) * rows
     return Size(heads, max(columns, GRADIENT_FEATURES), heads * nonzeros)
 

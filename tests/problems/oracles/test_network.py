@@ -8,10 +8,10 @@ import torch
 from icgd.problems.domain import Domain
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.oracles import network
 from icgd.problems.oracles.network import predict
 from icgd.problems.problem import Problem
-from icgd.problems.updates import GradientStep
 from tests import cases
 from tests.bare_oracles import on_network as reference
 from tests.cases import batch_of, make_case, over, tasks_of

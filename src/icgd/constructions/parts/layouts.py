@@ -9,9 +9,15 @@ from icgd.program.layout import Layout, Role, Slot
 
 
 def network_layout(
-    target: MLP, scratch: Iterable[tuple[str, tuple[int, ...]]], constants: Iterable[str]
+    target: MLP,
+    scratch: Iterable[tuple[str, tuple[int, ...]]],
+    constants: Iterable[str],
+    update: Iterable[Slot] = (),
 ) -> Layout:
-    """Every token holds its example, all weights, scratch slots of these shapes and constants."""
+    """Every token holds its example, all weights, scratch slots of these shapes and constants.
+
+    After the weights stand the slots that an update needs.
+    """
     return Layout(
         (
             Slot("x", (target.input_width,), Role.INPUT),
@@ -20,6 +26,7 @@ def network_layout(
                 Slot(f"weights_{layer}", shape, Role.PARAMETER)
                 for layer, shape in enumerate(target.matrix_shapes, start=1)
             ),
+            *update,
             *(Slot(name, shape, Role.SCRATCH) for name, shape in scratch),
             *(Slot(name, (1,), Role.CONSTANT) for name in constants),
         )

@@ -85,6 +85,14 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
     return BackwardRanges(tuple(slopes), tuple(pulled_back), tuple(deltas))
 
 
+def largest_gradient(problem: Problem, ranges: Ranges, margin: float) -> float:
+    """The largest entry of the gradient, as the update scales it, with its weight decay."""
+    update, deltas = problem.gradient_step, backward_ranges(problem, ranges, margin).deltas
+    sizes = [max(p, 1.0 * problem.network.biases) for p in ranges.outputs[:-1]]
+    largest = max(delta * p for delta, p in zip(deltas, sizes, strict=True))
+    return update.gradient_factor / 2 * largest + update.rule(0).decay * update.box
+
+
 def loss_parts(problem: Problem) -> tuple[SlopePart, ...]:
     """The summands of the loss slope; none if it is no sum of functions of one variable."""
     return problem.loss_function.slope_parts or ()

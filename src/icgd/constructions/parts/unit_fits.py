@@ -171,7 +171,7 @@ class _Fitting:
         reach["loss_slope"] = sizes.largest_loss_slope(problem, ranges.outputs[-1]) + loss.error
         dependence = [widths[-1] * reach[jacobian(depth, j)] for j in range(1, depth)]
         dependence.append(reach[units_slot(depth - 1)])
-        step = problem.gradient_step.step_size / 2 * reach["loss_slope"] * max(dependence)
+        step = problem.gradient_step.size_of(0) / 2 * reach["loss_slope"] * max(dependence)
         reach["weights"] = box + step * (1 + LARGEST_FIT_ERROR)
         return {name: self._roomy(size) for name, size in reach.items()}
 

@@ -4,28 +4,31 @@ r"""Gradient descent on a network, in float64 and by explicit formulas.
     s_N = r'(z_N) * u,  s_j = r'(z_j) * (V_{j+1}^T s_{j+1})        backward
     grad of V_j = (1 / 2n) sum_i s_{i,j} p_{i,j-1}^T
 
+What a step makes of the gradient is the rule of its update (`problems/optimisers/`).
 With biases a constant 1 stands below every p_{j-1}, and nothing is passed back to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
-from icgd.errors import DataError, SettingError
+from icgd.errors import BoxWarning, DataError, ProofError, SettingError
 from icgd.problems.arrays import first_set
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
+from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
-from icgd.problems.settings import count
+from icgd.problems.settings import count, finite
 from icgd.problems.task import Task
-from icgd.problems.updates import GradientStep
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions
 
 NUMBERS_AT_ONCE = 2**16
@@ -83,19 +86,41 @@ def _from_each(task: Task, weights: History) -> Task:
 
 @dataclass(frozen=True)
 class NetworkOracle(AbstractOracle):
-    """w <- clip(w - step_size * grad L(w), -box, box), on all examples or on batches of them."""
+    """Steps from the gradient on all examples or on batches of them, by the update's own rule.
+
+    What is trained is one vector: the weights, and after them each part of the optimiser's state,
+    in the same order.
+    """
 
     target: MLP
-    update: GradientStep
+    update: AbstractGradientStep
+    start: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         loss_named(self.loss)
         if self.domain.score is not None:
             raise SettingError.without("domain.score", "a linear model")
 
+    def started_from(self, initial: Sequence[float]) -> NetworkOracle:
+        numbers = tuple(finite("initial", number) for number in initial)
+        if len(numbers) != self.target.n_parameters:
+            expected = f"{self.target.n_parameters}, one for each weight"
+            raise SettingError.wrong_length("initial", len(numbers), expected)
+        return replace(self, start=numbers)
+
     @property
     def weight_shapes(self) -> Shapes:
-        return self.target.matrix_shapes
+        return self.target.matrix_shapes * (1 + len(self.update.state))
+
+    def weights_of(self, trained: Tensor) -> Tensor:
+        """The weights without what the optimiser remembers."""
+        return trained[..., : self.target.n_parameters]
+
+    def with_state(self, weights: Tensor) -> Tensor:
+        n_weights = self.target.n_parameters
+        if weights.ndim == 0 or weights.shape[-1] != n_weights:
+            return weights
+        return functional.pad(weights, (0, n_weights * len(self.update.state)))
 
     def require_labels(self, y: Labels) -> None:
         are_probabilities = loss_named(self.loss).labels_are_probabilities
@@ -111,8 +136,11 @@ class NetworkOracle(AbstractOracle):
             raise DataError.smaller_than_batch(n_examples, size)
 
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
+        if self.start is not None and seed is None:
+            start = torch.tensor(self.start, dtype=torch.float64)
+            return self.with_state(start).expand(*batch, -1)
         seed = count("seed", 0 if seed is None else seed, least=0, most=2**63 - 1)
-        return self.target.initial_parameters(seed, self.update.box, batch)
+        return self.with_state(self.target.initial_parameters(seed, self.update.box, batch))
 
     def examples_of(self, number: int, n_examples: int) -> Sequence[int]:
         return self.update.examples_of(number, n_examples)
@@ -127,14 +155,20 @@ class NetworkOracle(AbstractOracle):
     def exact_step(self, task: Task) -> ExactStep:
         data = Task(task.x.double(), task.y.double(), task.queries, task.initial)
 
-        def step(weights: Parameters, number: int) -> Parameters:
-            moved = weights - self.update.step_size * self.gradient(data, weights, number)
-            return moved.clamp(-self.update.box, self.update.box)
+        def step(trained: Parameters, number: int) -> Parameters:
+            weights, *state = trained.split(self.target.n_parameters, dim=-1)
+            gradient = self.gradient(data, weights, number)
+            known = dict(zip(self.update.state, state, strict=True))
+            moved, after = self.update.rule(number).applied(weights, gradient, known)
+            clipped = moved.clamp(-self.update.box, self.update.box)
+            return torch.cat([clipped, *after.values()], dim=-1) if after else clipped
 
         return step
 
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
         target, update = self.target, self.update
+        if not isinstance(update, GradientStep) or isinstance(update.step_size, tuple):
+            raise ProofError.unknown_update(update.in_words())
         return {
             "kind": "network",
             "widths": list(target.widths),
@@ -149,24 +183,26 @@ class NetworkOracle(AbstractOracle):
 
     def stepped(self, task: Task, history: History) -> Tensor:
         """Steps that all use the same examples are taken together, groups of them at a time."""
-        if self.update.batch_size is not None or history.shape[-2] < 2:
+        differs = self.update.batch_size is not None or not self.update.is_constant
+        if differs or history.shape[-2] < 2:
             return super().stepped(task, history)
         numbers = task.n_examples * max(self.target.widths) * prod(task.batch)
         groups = history[..., :-1, :].double().split(max(1, NUMBERS_AT_ONCE // numbers), dim=-2)
         return torch.cat([self.step(_from_each(task, part), part) for part in groups], dim=-2)
 
     def gradient(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:
-        """The gradient of the risk on the examples of a step."""
+        """The gradient of the risk on the examples of a step, as the update scales it."""
         x, y = self.examples(task, number)
-        loss = loss_named(self.loss)
-        return gradient(self.target, loss, weights.double(), x.double(), y.double())
+        loss, weights = loss_named(self.loss), self.weights_of(weights).double()
+        found = gradient(self.target, loss, weights, x.double(), y.double())
+        return found * self.update.gradient_factor
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
-        return predict(self.target, weights.double(), task.queries.double())
+        return predict(self.target, self.weights_of(weights).double(), task.queries.double())
 
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
         """L(w) = (1 / 2n) sum_i loss(p_i, y_i)."""
-        outputs = predict(self.target, weights.double(), task.x.double())
+        outputs = predict(self.target, self.weights_of(weights).double(), task.x.double())
         return loss_named(self.loss).value(outputs, task.y.double()).mean(-1) / 2
 
     @property
@@ -174,15 +210,27 @@ class NetworkOracle(AbstractOracle):
         return f"half the mean {self.loss.replace('_', ' ')} loss of all examples"
 
     def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
-        """weights_1, bias_1, weights_2, ...: a bias is the last column of its layer's matrix."""
+        """weights_1, bias_1, weights_2, ...: a bias is the last column of its layer's matrix.
+
+        What an optimiser remembers follows as momentum_1, momentum of bias_1, ...
+        """
         found: dict[str, Tensor] = {}
-        for layer, matrix in enumerate(self.target.matrices(weights), start=1):
-            n_inputs = self.target.widths[layer - 1]
-            found[f"weights_{layer}"] = matrix[..., :n_inputs]
-            if self.target.biases:
-                found[f"bias_{layer}"] = matrix[..., n_inputs]
+        parts = weights.split(self.target.n_parameters, dim=-1)
+        for kind, part in zip((WEIGHTS, *self.update.state), parts, strict=True):
+            bias = "bias" if kind == WEIGHTS else f"{kind} of bias"
+            for layer, matrix in enumerate(self.target.matrices(part), start=1):
+                n_inputs = self.target.widths[layer - 1]
+                found[f"{kind}_{layer}"] = matrix[..., :n_inputs]
+                if self.target.biases:
+                    found[f"{bias}_{layer}"] = matrix[..., n_inputs]
         return found
+
+    def afterthoughts(self, weights: Parameters) -> Iterator[Warning]:
+        """A warning if a run that was given its start, as one from torch, ends at the box."""
+        box, own = self.update.box, self.weights_of(weights)
+        if self.start is not None and bool((own.abs() >= box).any()):
+            yield BoxWarning.of_network(box)
 
     def preactivations(self, task: Task, weights: Parameters, number: int) -> list[Tensor]:
         x, _ = self.examples(task, number)
-        return forward(self.target, weights.double(), x.double()).preactivations
+        return forward(self.target, self.weights_of(weights).double(), x.double()).preactivations

@@ -17,9 +17,10 @@ from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.task import Task
-from icgd.problems.updates import FunctionalStep, GradientStep
+from icgd.problems.updates import FunctionalStep
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Queries
 
 Shapes = tuple[tuple[int, int], ...]
@@ -39,8 +40,12 @@ class AbstractOracle(ABC):
 
     target: MLP | KernelMachine | LinearModel
     loss: str
-    update: GradientStep | FunctionalStep | ProximalStep
+    update: AbstractGradientStep | FunctionalStep | ProximalStep
     domain: Domain
+
+    def started_from(self, initial: Sequence[float]) -> AbstractOracle:
+        """The oracle whose own start are these weights."""
+        raise SettingError.without("initial", "a network")
 
     @property
     @abstractmethod
@@ -65,10 +70,14 @@ class AbstractOracle(ABC):
             return self.own_start(batch, seed)
         if seed is not None:
             raise SettingError.both("initial", "seed")
-        weights = checked_array("initial", given)
+        weights = self.with_state(checked_array("initial", given))
         if tuple(weights.shape) not in {(n_weights,), shape}:
             raise DataError.wrong_shape("initial", weights.shape, str(shape))
         return weights.expand(shape)
+
+    def with_state(self, weights: Tensor) -> Tensor:
+        """Weights with what an optimiser remembers beside them, if these are weights alone."""
+        return weights
 
     @abstractmethod
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:

@@ -17,8 +17,8 @@ from icgd.certificates.certificate import Report
 from icgd.pipeline import compile, verify
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.updates import GradientStep
 from icgd.theorems.cot.descent import drawn
 from icgd.theorems.cot.network import Round
 from icgd.theorems.statement import Comparison, Finding, Statement

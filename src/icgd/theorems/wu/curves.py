@@ -12,9 +12,9 @@ from icgd.compiled import Compiled
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.problems.updates import GradientStep
 from icgd.theorems.statement import Comparison, Finding, Statement
 from icgd.theorems.wu.network import draw, random_inputs
 
@@ -42,7 +42,7 @@ def follow(compiled: Compiled, x: Tensor, y: Tensor, initial: Tensor, lipschitz:
     real = oracle.train(task, compiled.program.n_steps)
     step = oracle.exact_step(task)
     errors = [(path[i + 1] - step(path[i], i)).norm() for i in range(len(path) - 1)]
-    eps = float(torch.stack(errors).max()) / compiled.problem.gradient_step.step_size
+    eps = float(torch.stack(errors).max()) / compiled.problem.gradient_step.size_of(0)
     return Followed(eps, lipschitz, [float(d) for d in (path - real).norm(dim=-1)])
 
 

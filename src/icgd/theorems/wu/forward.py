@@ -19,8 +19,8 @@ from icgd.compiled import Compiled
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.updates import GradientStep
 from icgd.theorems.statement import Comparison, Finding, Statement
 from icgd.theorems.wu.network import (
     TANH_BEND,

@@ -10,8 +10,8 @@ from torch import Tensor
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.updates import GradientStep
 from icgd.theorems.statement import Comparison, Finding, Statement
 from icgd.theorems.wu.network import (
     EXACT,

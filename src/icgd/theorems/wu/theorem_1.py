@@ -18,8 +18,8 @@ from icgd.compiled import Compiled
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.updates import GradientStep
 from icgd.theorems.statement import Comparison, Finding, Statement
 from icgd.theorems.wu.backward import Bounds
 from icgd.theorems.wu.forward import printed_bound

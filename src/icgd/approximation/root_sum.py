@@ -1,0 +1,104 @@
+r"""The reciprocal root 1 / (sqrt(t) + eps) as a sum of ReLUs, with a certified relative error.
+
+Its values range over many powers of ten, and all are wanted to the same relative error. On a piece
+from t to t rho a chord errs by about (ln rho)^2 / 8 times the relative curvature, which is at most
+3 / 4, and half of that if the chord is shifted by half its sag. So
+
+    ln(high / low) sqrt(0.75 / (16 error))
+
+pieces do, where low = (8 error eps)^2 is the end of the first piece: below it the root is constant
+to that error, however steep it is. Smaller `eps` and larger arguments cost pieces only by their
+logarithm. The sum is anchored at the largest knot, below which all its terms are positive: no term
+cancels another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from math import ceil, floor, log, log2, sqrt
+
+import torch
+from torch import Tensor
+
+from icgd.problems.roots import RELATIVE_ROUNDING, ReciprocalRoot
+from icgd.program.functions import ReluSum
+
+CELLS = 64
+"""The cells of a piece in each of which its error is proved."""
+
+
+@lru_cache(maxsize=64)
+def fit_reciprocal_root(function: ReciprocalRoot, high: float, error: float) -> ReluSum:
+    """Approximate the root on (-inf, high] to a relative error of about `error`."""
+    nodes, unit = _nodes(function, high, error)
+    values = _shifted(function, nodes)
+    slopes = torch.cat([nodes.new_zeros(1), values.diff() / nodes.diff()])
+    knots = nodes[:-1]
+    fit = ReluSum(
+        name=function.name,
+        low=-high,
+        high=high,
+        knot_unit=unit,
+        knots=tuple(knots.tolist()),
+        slopes=tuple(slopes.tolist()),
+        anchor=float(knots[-1]),
+        anchor_value=float(values[-2]),
+        errors=(0.0,) * len(slopes),
+    )
+    return _proved(function, fit)
+
+
+def _nodes(function: ReciprocalRoot, high: float, error: float) -> tuple[Tensor, float]:
+    """0, the end of the first piece, and points between which pieces err alike, up to `high`."""
+    first = min((8 * error * function.eps) ** 2, high / 4)
+    log_t = torch.linspace(log(first), log(high), 4096, dtype=torch.float64)
+    root = (log_t / 2).exp()
+    density = (root * (3 * root + function.eps)).sqrt() / (2 * (root + function.eps))
+    mass = torch.cat([density.new_zeros(1), torch.cumulative_trapezoid(density, log_t)])
+    pieces = max(2, ceil(float(mass[-1]) / sqrt(16 * error)))
+    wanted = torch.linspace(0, float(mass[-1]), pieces + 1, dtype=torch.float64)
+    place = torch.searchsorted(mass, wanted).clamp(1, len(mass) - 1)
+    share = (wanted - mass[place - 1]) / (mass[place] - mass[place - 1])
+    inner = torch.lerp(log_t[place - 1], log_t[place], share.clamp(0, 1)).exp()
+    unit = 2.0 ** floor(log2(float(inner.diff().min().clamp(max=first)) / 64))
+    snapped = (inner[:-1] / unit).round() * unit
+    return torch.cat([inner.new_zeros(1), snapped, inner.new_tensor([high])]).unique(), unit
+
+
+def _shifted(function: ReciprocalRoot, nodes: Tensor) -> Tensor:
+    """The values at the nodes, lower by half the sag of the chords beside them."""
+    values = function(nodes)
+    inside = torch.lerp(nodes[:-1, None], nodes[1:, None], _shares())
+    chords = torch.lerp(values[:-1, None], values[1:, None], _shares())
+    sag = (chords - function(inside)).amax(1)
+    around = torch.cat([sag[:1], torch.minimum(sag[:-1], sag[1:]), sag[-1:]])
+    return values - around / 2
+
+
+def _shares() -> Tensor:
+    """Points of a piece, denser at its left end, where the root is steeper."""
+    return torch.linspace(0, 1, CELLS + 1, dtype=torch.float64) ** 2
+
+
+def _proved(function: ReciprocalRoot, fit: ReluSum) -> ReluSum:
+    """The fit with a bound on its error on every piece, its own rounding included.
+
+    On a cell [u, v] the gap is at most that at its ends and (v - u)^2 f''(u) / 8. On the first
+    piece, where f'' has no bound, line and root both fall, so that their values at the ends of a
+    cell bound the gap in it.
+    """
+    ends = torch.tensor([*fit.knots, fit.high], dtype=torch.float64)
+    slopes = torch.tensor(fit.slopes[1:], dtype=torch.float64)[:, None]
+    constants = torch.tensor(fit.intercepts()[1:], dtype=torch.float64)[:, None]
+    points = torch.lerp(ends[:-1, None], ends[1:, None], _shares())
+    line, root = slopes * points + constants, function(points)
+    sizes = (slopes * points).abs() + constants.abs() + root
+    rounding = RELATIVE_ROUNDING * (8 + fit.n_pieces) * sizes.amax(1)
+    gaps = (line - root).abs()
+    sag = points.diff(dim=1)[1:] ** 2 * function.curvature(points[1:, :-1]) / 8
+    later = torch.maximum(gaps[1:, :-1], gaps[1:, 1:]) + sag
+    first = torch.maximum((line[0, :-1] - root[0, 1:]).abs(), (line[0, 1:] - root[0, :-1]).abs())
+    proved = torch.cat([first.amax()[None], later.amax(1)]) + rounding
+    below = abs(float(constants[0]) - 1 / function.eps) + float(rounding[0])
+    return replace(fit, errors=(below, *proved.tolist()))

@@ -1,0 +1,53 @@
+"""Bounds of optimisers: a rule for each instruction of `update_instructions.py`."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from icgd.certificates import enclosures
+from icgd.certificates.bounds import Moment, State, apart_by, combination_at, drift_of, rule
+from icgd.certificates.enclosures import Enclosure
+from icgd.program.update_instructions import Assignment, Recombine, TakeTurns
+
+
+@rule.register
+def _bound_of_recombine(instruction: Recombine, now: Moment) -> State:
+    written: State = {}
+    for part in instruction.assignments:
+        written |= _assigned(part, now)
+    return written
+
+
+def _assigned(part: Assignment, now: Moment) -> State:
+    """A slot's new value, and how far its copies in registers lie apart then.
+
+    The layer adds the change to what the slot holds, and the oracle may add in any order.
+    """
+    value = combination_at(part.value, now.slots, now.how)
+    before = now.slots[part.write]
+    sizes = value.sizes + 2 * before.size
+    rounding = now.how.sum_of(2 * value.n_terms + 4, sizes)
+    exact = value.value.exact.widened(now.how.oracle.sum_of(value.n_terms + 2, value.sizes))
+    after = Enclosure.around(
+        exact, value.value.error + rounding, value.value.actual.widened(rounding)
+    )
+    if part.bound is not None:
+        after = enclosures.clipped(after, part.bound, rounding)
+    return {part.write: after, **_drift(part, rounding, now)}
+
+
+def _drift(part: Assignment, rounding: Tensor, now: Moment) -> State:
+    name = drift_of(part.write)
+    if name not in now.slots:
+        return {}
+    apart = 2 * rounding
+    for slot, factor in part.value.terms():
+        if drift_of(slot) in now.slots:
+            apart = apart + abs(factor) * now.slots[drift_of(slot)].error
+    return {name: apart_by(apart)}
+
+
+@rule.register
+def _bound_of_take_turns(instruction: TakeTurns, now: Moment) -> State:
+    """Whole numbers are counted exactly; who waits is known beforehand, and is no enclosure."""
+    return {}

@@ -1,0 +1,353 @@
+r"""A training run as people write it in PyTorch, as a problem: model, loss, optimiser.
+
+    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, eps=1e-3)
+    problem = icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain.of(X, y))
+
+Conventions are torch's. A risk here is half the mean over examples of losses summed over outputs,
+so that the gradient is multiplied by what torch's reduction makes of that: by 2 / d for a mean over
+d outputs. What is not read is named, with what can be read instead.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from icgd.errors import UnreadableError
+from icgd.problems.activations import LEAK
+from icgd.problems.domain import Domain
+from icgd.problems.losses import smooth_l1
+from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.adam_step import AdamStep, RmspropStep
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
+from icgd.problems.optimisers.momentum_step import MomentumStep
+from icgd.problems.problem import Problem
+from icgd.problems.settings import count
+
+LEAST_BOX = 4.0
+"""The box of weights that are all small; others have twice their largest."""
+
+SKIPPED = (nn.Flatten, nn.Identity)
+ACTIVATIONS: dict[type[nn.Module], tuple[str, dict[str, Any]]] = {
+    nn.ReLU: ("relu", {}),
+    nn.LeakyReLU: ("leaky_relu", {"negative_slope": LEAK}),
+    nn.Tanh: ("tanh", {}),
+    nn.Sigmoid: ("sigmoid", {}),
+    nn.GELU: ("gelu", {"approximate": "none"}),
+    nn.SiLU: ("silu", {}),
+    nn.Softplus: ("softplus", {"beta": 1.0, "threshold": 20.0}),
+}
+"""Modules that are activations, and the options that they must have."""
+
+IGNORED = ("foreach", "fused", "capturable", "differentiable")
+"""Options of optimisers that change how a step is computed, and not what it is."""
+
+
+def from_torch(
+    model: nn.Module,
+    loss: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    domain: Domain,
+    scheduler: Any = None,
+    n_steps: int | None = None,
+    batch_size: int | None = None,
+    n_examples: int | None = None,
+    box: float | None = None,
+) -> Problem:
+    """The problem that trains `model` by this loss and optimiser, from the model's own weights.
+
+    Nothing of what is given changes. A scheduler is stepped once after every step, `n_steps` times,
+    on a copy. `box` bounds every weight, which torch does not: choose it so large that no weight
+    reaches it (default: twice the largest initial weight, and at least 4).
+
+    Args:
+        model: An `nn.Sequential` of Linear, Flatten and Identity, with the same activation in all
+            hidden layers. Weights in float32 are taken as they are, in float64.
+        loss: MSELoss, BCEWithLogitsLoss, HuberLoss, SmoothL1Loss or CrossEntropyLoss.
+        optimizer: SGD, Adam, AdamW or RMSprop over all parameters of the model, before its first
+            step.
+        domain: How large inputs and labels may be.
+        scheduler: A scheduler of `torch.optim.lr_scheduler` that does not look at the loss.
+        n_steps: The number of steps, for a scheduler.
+        batch_size: How many examples a step takes; by default all.
+        n_examples: The number of examples, for a loss with `reduction="sum"` without batches.
+        box: The largest size of a weight.
+
+    Returns:
+        The problem; its `initial` are the model's weights.
+
+    Raises:
+        UnreadableError: If a part cannot be read, or would change the result.
+    """
+    layers = _Layers.of(model)
+    target = layers.target()
+    name, factor = _loss(loss, target.output_width, batch_size or n_examples)
+    options = _options(optimizer, layers)
+    sizes = _step_sizes(optimizer, scheduler, n_steps)
+    initial = layers.initial()
+    box = _box_of(initial) if box is None else box
+    update = _update(optimizer, options, sizes, box, batch_size, factor)
+    return Problem(target, name, update, domain, initial=tuple(initial.tolist()))
+
+
+def _box_of(initial: Tensor) -> float:
+    largest = 2 * float(initial.abs().max())
+    return max(LEAST_BOX, 2.0 ** ceil(log2(largest)) if largest else LEAST_BOX)
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """The linear layers of a model, and the activation after each."""
+
+    linear: tuple[nn.Linear, ...]
+    activations: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> _Layers:
+        linear: list[nn.Linear] = []
+        activations: list[str] = []
+        for place, module in _leaves(model):
+            if isinstance(module, nn.Linear):
+                linear.append(module)
+                activations.append("identity")
+            elif type(module) in ACTIVATIONS:
+                if not linear or activations[-1] != "identity":
+                    raise UnreadableError.misplaced(place, _named(module))
+                activations[-1] = _activation(place, module)
+            elif not isinstance(module, SKIPPED):
+                readable: list[type] = [nn.Linear, *ACTIVATIONS, *SKIPPED]
+                known = [kind.__name__ for kind in readable]
+                raise UnreadableError.module(place, _named(module), known)
+        if not linear:
+            raise UnreadableError.no_layers(_named(model))
+        return cls(tuple(linear), tuple(activations)).checked()
+
+    def checked(self) -> _Layers:
+        """Raise `UnreadableError` unless all layers are alike, and each is there once."""
+        if len({id(layer.weight) for layer in self.linear}) < len(self.linear):
+            raise UnreadableError.shared()
+        if len({layer.bias is None for layer in self.linear}) > 1:
+            raise UnreadableError.some_biases([layer.bias is not None for layer in self.linear])
+        if len(set(self.activations[:-1])) > 1:
+            raise UnreadableError.several_activations(self.activations[:-1])
+        for name, weights in self.parameters():
+            _require_plain(name, weights)
+        return self
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        for number, layer in enumerate(self.linear, start=1):
+            yield f"weight of layer {number}", layer.weight
+            if layer.bias is not None:
+                yield f"bias of layer {number}", layer.bias
+
+    @property
+    def has_biases(self) -> bool:
+        return self.linear[0].bias is not None
+
+    def target(self) -> MLP:
+        widths = (self.linear[0].in_features, *(layer.out_features for layer in self.linear))
+        hidden = self.activations[0] if len(self.linear) > 1 else "identity"
+        return MLP(widths, hidden, self.activations[-1], biases=self.has_biases)
+
+    def initial(self) -> Tensor:
+        """All weights in one vector; a bias is the last column of its layer's matrix."""
+        matrices = [
+            layer.weight
+            if layer.bias is None
+            else torch.hstack([layer.weight, layer.bias[:, None]])
+            for layer in self.linear
+        ]
+        return torch.cat([matrix.detach().double().flatten() for matrix in matrices])
+
+
+def _leaves(model: nn.Module, place: str = "model") -> Iterator[tuple[str, nn.Module]]:
+    """The modules of nested sequences, with where they stand."""
+    if not isinstance(model, nn.Sequential):
+        yield place, model
+        return
+    for number, module in enumerate(model):
+        yield from _leaves(module, f"{place}[{number}]")
+
+
+def _named(module: object) -> str:
+    return type(module).__name__
+
+
+def _activation(place: str, module: nn.Module) -> str:
+    name, options = ACTIVATIONS[type(module)]
+    _require_options(f"{place} ({_named(module)})", vars(module), options)
+    return name
+
+
+def _require_options(where: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    for option, value in expected.items():
+        if found.get(option, value) != value:
+            raise UnreadableError.option(where, option, found[option], value)
+
+
+def _require_plain(name: str, weights: Tensor) -> None:
+    """Weights are on the CPU, in single or double precision, trained and finite."""
+    if weights.device.type != "cpu":
+        raise UnreadableError.option(name, "device", str(weights.device), "cpu")
+    if weights.dtype not in (torch.float32, torch.float64):
+        raise UnreadableError.option(name, "dtype", str(weights.dtype), "float32 or float64")
+    if not weights.requires_grad:
+        raise UnreadableError.option(name, "requires_grad", False, True)
+    if not bool(weights.isfinite().all()):
+        raise UnreadableError.option(name, "value", "not finite", "finite numbers")
+
+
+def _loss(loss: nn.Module, n_outputs: int, n_examples: int | None) -> tuple[str, float]:
+    """The loss by name, and what the gradient of half its mean is multiplied by."""
+    if type(loss) not in LOSSES:
+        known = [kind.__name__ for kind in LOSSES]
+        raise UnreadableError.module("loss", _named(loss), known)
+    name, own_factor = LOSSES[type(loss)](loss)
+    expected = {"weight": None, "pos_weight": None, "label_smoothing": 0.0}
+    _require_options(f"loss ({_named(loss)})", vars(loss), expected)
+    _require_options(f"loss ({_named(loss)})", loss._buffers, expected)
+    n_means = 1 if isinstance(loss, nn.CrossEntropyLoss) else n_outputs
+    reduction = getattr(loss, "reduction", "mean")
+    if reduction == "mean":
+        return name, 2 * own_factor / n_means
+    if reduction != "sum":
+        raise UnreadableError.option("loss", "reduction", reduction, "mean or sum")
+    if n_examples is None:
+        raise UnreadableError.sum_of_unknown()
+    return name, 2 * own_factor * count("n_examples", n_examples)
+
+
+def _huber(loss: Any) -> tuple[str, float]:
+    return smooth_l1(loss.delta).name, loss.delta  # huber is delta times smooth l1 of that width
+
+
+LOSSES: dict[type[nn.Module], Callable[[Any], tuple[str, float]]] = {
+    nn.MSELoss: lambda loss: ("squared", 1.0),
+    nn.BCEWithLogitsLoss: lambda loss: ("logistic", 1.0),
+    nn.HuberLoss: _huber,
+    nn.SmoothL1Loss: lambda loss: (smooth_l1(loss.beta).name, 1.0),
+    nn.CrossEntropyLoss: lambda loss: ("cross_entropy", 1.0),
+}
+"""How losses are called here, and how many times as large torch's are."""
+
+
+def _options(optimizer: torch.optim.Optimizer, layers: _Layers) -> dict[str, Any]:
+    """The options of an optimiser, which are the same for all parameters of the model."""
+    if type(optimizer) not in OPTIMISERS:
+        known = [kind.__name__ for kind in OPTIMISERS]
+        raise UnreadableError.module("optimizer", _named(optimizer), known)
+    if optimizer.state:
+        raise UnreadableError.has_stepped(_named(optimizer))
+    first, *others = [_plain(group) for group in optimizer.param_groups]
+    for group in others:
+        _require_options("optimizer.param_groups", group, first)
+    trained = {id(part) for group in optimizer.param_groups for part in group["params"]}
+    missing = [name for name, part in layers.parameters() if id(part) not in trained]
+    if missing or len(trained) > len(list(layers.parameters())):
+        raise UnreadableError.other_parameters(missing)
+    where = f"optimizer ({_named(optimizer)})"
+    unused = {"maximize": False, "amsgrad": False, "centered": False}
+    _require_options(where, first, unused)
+    if isinstance(optimizer, torch.optim.RMSprop):
+        _require_options(where, first, {"momentum": 0})
+    return first
+
+
+def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a group of parameters that say what a step is."""
+    left_out = ("params", "initial_lr", *IGNORED)
+    return {name: value for name, value in group.items() if name not in left_out}
+
+
+def _step_sizes(
+    optimizer: torch.optim.Optimizer, scheduler: Any, n_steps: int | None
+) -> float | tuple[float, ...]:
+    """The step size, or that of every step if there is a scheduler."""
+    if scheduler is None:
+        return float(optimizer.param_groups[0]["lr"])
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise UnreadableError.looks_at_loss(_named(scheduler))
+    if getattr(scheduler, "optimizer", None) is not optimizer:
+        raise UnreadableError.option("scheduler", "optimizer", "another one", "this optimizer")
+    if n_steps is None:
+        raise UnreadableError.no_number_of_steps(_named(scheduler))
+    sizes, others = [], []
+    copied = copy.deepcopy(scheduler)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the optimiser was not stepped before
+        for _ in range(count("n_steps", n_steps)):
+            group = _plain(copied.optimizer.param_groups[0])
+            sizes.append(float(group.pop("lr")))
+            others.append(group)
+            copied.step()
+    for group in others:
+        _require_options(f"scheduler ({_named(scheduler)})", group, others[0])
+    return tuple(sizes)
+
+
+def _update(
+    optimizer: torch.optim.Optimizer,
+    options: Mapping[str, Any],
+    sizes: float | tuple[float, ...],
+    box: float,
+    batch_size: int | None,
+    factor: float,
+) -> AbstractGradientStep:
+    kind, names = OPTIMISERS[type(optimizer)]
+    own = {name: _number(options[name]) for name in names if name in options}
+    if isinstance(optimizer, torch.optim.SGD) and not own["momentum"] and not own["weight_decay"]:
+        scaled = tuple(factor * size for size in sizes) if isinstance(sizes, tuple) else None
+        return GradientStep(scaled or factor * _alone(sizes), box, batch_size)
+    if isinstance(optimizer, torch.optim.AdamW) or options.get("decoupled_weight_decay"):
+        own["decoupled"] = True
+    update: AbstractGradientStep = kind(sizes, box, batch_size, gradient_scale=factor, **own)
+    return update
+
+
+def _alone(sizes: float | tuple[float, ...]) -> float:
+    return sizes if isinstance(sizes, float) else sizes[0]
+
+
+def _number(value: Any) -> Any:
+    """An option as a plain number, a flag or a tuple of numbers."""
+    if isinstance(value, tuple | list):
+        return tuple(map(float, value))
+    return value if isinstance(value, bool) else float(value)
+
+
+OPTIMISERS: dict[type[torch.optim.Optimizer], tuple[Callable[..., Any], Sequence[str]]] = {
+    torch.optim.SGD: (MomentumStep, ("momentum", "dampening", "nesterov", "weight_decay")),
+    torch.optim.Adam: (AdamStep, ("betas", "eps", "weight_decay")),
+    torch.optim.AdamW: (AdamStep, ("betas", "eps", "weight_decay")),
+    torch.optim.RMSprop: (RmspropStep, ("alpha", "eps", "weight_decay")),
+}
+"""What optimisers are here, and which of their options say what a step does."""
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Write named weights of a network (weights_1, bias_1, ...) into a model of its shape."""
+    layers = _Layers.of(model)
+    named = dict(weights)
+    with torch.no_grad():
+        pairs = [
+            (part, named.get(f"{kind}_{number}"), f"{kind}_{number}")
+            for number, layer in enumerate(layers.linear, start=1)
+            for kind, part in (("weights", layer.weight), ("bias", layer.bias))
+            if part is not None
+        ]
+        n_layers = sum(name.startswith("weights_") for name in named)
+        for part, value, name in pairs:
+            shape = None if value is None else tuple(value.shape)
+            if shape != tuple(part.shape) or n_layers != len(layers.linear):
+                raise UnreadableError.other_shape(name, shape, tuple(part.shape))
+        for part, value, _ in pairs:
+            part.copy_(part if value is None else value)

@@ -1,0 +1,137 @@
+r"""Adam, AdamW and RMSprop, as torch.optim has them.
+
+Adam, at step t = 1, 2, ...:
+
+    g <- gradient + weight_decay * w             decoupled: w <- (1 - step_size * decay) w instead
+    m <- beta_1 m + (1 - beta_1) g,   v <- beta_2 v + (1 - beta_2) g^2
+    w <- w - step_size / (1 - beta_1^t) * m / (sqrt(v / (1 - beta_2^t)) + eps)
+
+RMSprop:
+
+    v <- alpha v + (1 - alpha) g^2,   w <- w - step_size * g / (sqrt(v) + eps)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep, listed
+from icgd.problems.optimisers.rule import GRADIENT, SCALED, SQUARE, WEIGHTS, Root, Rule
+from icgd.problems.settings import finite, instance, is_sequence, positive, settle, within
+
+FIRST, SECOND = "first_moment", "second_moment"
+ALMOST_ONE = 1.0 - 2.0**-53
+
+
+def share(name: str, value: object) -> float:
+    """A number from 0 to below 1."""
+    number = finite(name, value)
+    within(name, number, 0.0, ALMOST_ONE)
+    return number
+
+
+def not_negative(name: str, value: object) -> float:
+    """A number from 0 on."""
+    number = finite(name, value)
+    within(name, number, 0.0, float("inf"))
+    return number
+
+
+@final
+@dataclass(frozen=True)
+class AdamStep(AbstractGradientStep):
+    """Adam with the conventions of `torch.optim.Adam`; if `decoupled`, of `torch.optim.AdamW`.
+
+    The gradient of half the mean loss is first multiplied by `gradient_scale`: 2 stands for the
+    mean loss. `eps` decides how many pieces a reciprocal root takes.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-3
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    gradient_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        found: Any = self.betas if is_sequence(self.betas) else (self.betas,)
+        first, second = found if len(listed(found)) == 2 else (found, found)
+        settle(self, betas=(share("betas[0]", first), share("betas[1]", second)))
+        settle(self, eps=positive("eps", self.eps))
+        settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
+        settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
+        instance("decoupled", self.decoupled, bool)
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        return (FIRST, SECOND)
+
+    def rule(self, step: int) -> Rule:
+        (first, second), size = self.betas, self.size_of(step)
+        rest = 1.0 - second ** (step + 1)
+        kept = {SECOND: second, SQUARE: 1.0 - second}
+        root = Root(FIRST, {name: factor / rest for name, factor in kept.items()}, self.eps)
+        decay = size * self.weight_decay if self.decoupled else 0.0
+        return Rule(
+            weights={WEIGHTS: 1.0 - decay, SCALED: -size / (1.0 - first ** (step + 1))},
+            state={FIRST: {FIRST: first, GRADIENT: 1.0 - first}, SECOND: kept},
+            decay=0.0 if self.decoupled else self.weight_decay,
+            root=root,
+        )
+
+    @property
+    def gradient_factor(self) -> float:
+        return self.gradient_scale
+
+    @property
+    def is_constant(self) -> bool:
+        return False  # its corrections change with every step
+
+    def name_in_words(self) -> str:
+        first, second = self.betas
+        name = "AdamW" if self.decoupled else "Adam"
+        decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
+        return f"{name} steps ({first:g}, {second:g}, eps {self.eps:g}{decay})"
+
+
+@final
+@dataclass(frozen=True)
+class RmspropStep(AbstractGradientStep):
+    """RMSprop with the conventions of `torch.optim.RMSprop`, not centred.
+
+    The gradient of half the mean loss is first multiplied by `gradient_scale`: 2 stands for the
+    mean loss. `eps` decides how many pieces a reciprocal root takes.
+    """
+
+    alpha: float = 0.99
+    eps: float = 1e-3
+    weight_decay: float = 0.0
+    gradient_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        settle(self, alpha=share("alpha", self.alpha), eps=positive("eps", self.eps))
+        settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
+        settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        return (SECOND,)
+
+    def rule(self, step: int) -> Rule:
+        kept = {SECOND: self.alpha, SQUARE: 1.0 - self.alpha}
+        return Rule(
+            weights={WEIGHTS: 1.0, SCALED: -self.size_of(step)},
+            state={SECOND: kept},
+            decay=self.weight_decay,
+            root=Root(GRADIENT, kept, self.eps),
+        )
+
+    @property
+    def gradient_factor(self) -> float:
+        return self.gradient_scale
+
+    def name_in_words(self) -> str:
+        decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
+        return f"RMSprop steps ({self.alpha:g}, eps {self.eps:g}{decay})"

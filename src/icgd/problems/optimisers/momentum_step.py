@@ -1,0 +1,74 @@
+r"""Momentum, Nesterov's momentum and weight decay, as torch.optim.SGD has them.
+
+g <- gradient + weight_decay * w
+m <- momentum * m + (1 - dampening) * g        in the first step m <- g
+w <- w - step_size * m                         nesterov: w - step_size * (g + momentum * m)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from icgd.errors import SettingError
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep
+from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
+from icgd.problems.settings import finite, instance, positive, settle, within
+
+MOMENTUM = "momentum"
+
+
+@final
+@dataclass(frozen=True)
+class MomentumStep(AbstractGradientStep):
+    """Descent with momentum and weight decay, with the conventions of `torch.optim.SGD`.
+
+    The gradient of half the mean loss is first multiplied by `gradient_scale`: 2 stands for the
+    mean loss.
+    """
+
+    momentum: float = 0.9
+    dampening: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    gradient_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("momentum", "weight_decay"):
+            number = finite(name, getattr(self, name))
+            within(name, number, 0.0, float("inf"))
+            settle(self, **{name: number})
+        settle(self, dampening=finite("dampening", self.dampening))
+        settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
+        instance("nesterov", self.nesterov, bool)
+        if self.nesterov and (self.momentum == 0.0 or self.dampening != 0.0):
+            found = f"momentum {self.momentum:g} and dampening {self.dampening:g}"
+            raise SettingError.wrong_kind("nesterov", found, "a momentum and no dampening")
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        return (MOMENTUM,) if self.momentum else ()
+
+    def rule(self, step: int) -> Rule:
+        if not self.momentum:
+            return Rule({WEIGHTS: 1.0, GRADIENT: -self.size_of(step)}, decay=self.weight_decay)
+        fresh = 1.0 if step == 0 else 1.0 - self.dampening
+        kept = {MOMENTUM: {MOMENTUM: self.momentum, GRADIENT: fresh}}
+        size = self.size_of(step)
+        moved = {GRADIENT: -size, MOMENTUM: -size * self.momentum}
+        moved = moved if self.nesterov else {MOMENTUM: -size}
+        return Rule({WEIGHTS: 1.0, **moved}, kept, decay=self.weight_decay)
+
+    @property
+    def gradient_factor(self) -> float:
+        return self.gradient_scale
+
+    @property
+    def is_constant(self) -> bool:
+        return super().is_constant and (self.dampening == 0.0 or self.momentum == 0.0)
+
+    def name_in_words(self) -> str:
+        kind = "Nesterov steps" if self.nesterov else "momentum steps"
+        decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
+        return f"{kind} ({self.momentum:g}{decay})"

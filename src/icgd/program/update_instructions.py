@@ -1,0 +1,87 @@
+r"""Instructions of optimisers: slots become combinations of slots, and batches take turns.
+
+A step of an optimiser is linear in weights, gradient and state, but for squares and roots, which
+other instructions have. An MLP layer does the linear part exactly, whatever the slots hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from icgd.program.instructions import (
+    IS_EXAMPLE,
+    ONE,
+    Combination,
+    Instruction,
+    LayerKind,
+)
+from icgd.program.uses import Changed, Read
+
+N_EXAMPLES = "n_examples"
+"""The slot that holds the number of examples in every token."""
+
+PLACE, OUT_OF_BATCH = "place", "out_of_batch"
+"""How many examples come before this one until its batch begins, and whether it has to wait."""
+
+LARGEST_COUNT = 2.0**20
+"""No prompt has as many examples; float32 counts exactly to more than twice as many."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """`write = value`, clipped to [-bound, bound] if there is a bound."""
+
+    value: Combination
+    write: Changed
+    bound: float | None = None
+
+    def formula(self) -> str:
+        value = self.value.formula()
+        if self.bound is not None:
+            value = f"clip({value}, {self.bound:g})"
+        return f"{self.write} = {value}"
+
+    def change(self) -> dict[str, float]:
+        """`value - write` as slots with their coefficients, without those that are 0."""
+        terms: dict[str, float] = {}
+        for slot, factor in (*self.value.terms(), (self.write, -1.0)):
+            terms[slot] = terms.get(slot, 0.0) + factor
+        return {slot: factor for slot, factor in terms.items() if factor != 0.0}
+
+
+@dataclass(frozen=True)
+class Recombine(Instruction):
+    """Set slots to combinations of what they and others hold, all at once. It is exact.
+
+    With d = value - write, that is write + relu(d) - relu(-d); and for a bound b, times slot
+    `unit`, - relu(value - b) + relu(-value - b).
+    """
+
+    assignments: tuple[Assignment, ...]
+    unit: Read
+    kind = LayerKind.MLP
+
+    def formula(self) -> str:
+        unit = "" if self.unit == ONE else f", bounds times {self.unit}"
+        return f"{', '.join(part.formula() for part in self.assignments)}{unit}"
+
+
+@dataclass(frozen=True)
+class TakeTurns(Instruction):
+    r"""Count on to the next batch: of n examples, `batch_size` after the last ones, modulo n.
+
+    An example whose place is r < b is in the batch. Then its place is r - b, or r - b + n if it was
+    in the batch. The next batch has those with b <= r < 2b, and those with r < 2b - n. All numbers
+    are whole, and [r < c] = relu(c - r) - relu(c - 1 - r) for whole numbers, so that nothing is
+    rounded. Other tokens keep their zeros.
+    """
+
+    batch_size: int
+    place: Changed
+    waits: Changed
+    n_examples: Read
+    kind = LayerKind.MLP
+    constants = (ONE, IS_EXAMPLE)
+
+    def formula(self) -> str:
+        return f"{self.place} -= {self.batch_size}, modulo {self.n_examples}"

@@ -1,0 +1,385 @@
+"""PyTorch training runs as problems: each is compared with torch's own loop, step by step."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, RMSprop, lr_scheduler
+
+import icgd
+from icgd.errors import BoxWarning, IcgdError, UnreadableError
+from icgd.problems.optimisers.gradient_step import GradientStep
+
+N_STEPS = 20
+PLAIN = partial(SGD, lr=0.1)
+ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Softplus)
+
+
+@dataclass(frozen=True)
+class Script:
+    """A training script: its model, loss, optimiser, and maybe a scheduler and batches."""
+
+    optimizer: Callable[..., torch.optim.Optimizer] = PLAIN
+    loss: Callable[[], nn.Module] = nn.MSELoss
+    activation: Callable[[], nn.Module] = nn.Tanh
+    widths: tuple[int, ...] = (2, 3, 2)
+    bias: bool = True
+    scheduler: Callable[[Any], Any] | None = None
+    batch_size: int | None = None
+
+    def model(self) -> nn.Sequential:
+        torch.manual_seed(5)
+        layers: list[nn.Module] = []
+        for inputs, outputs in zip(self.widths, self.widths[1:], strict=False):
+            linear = nn.Linear(inputs, outputs, bias=self.bias, dtype=torch.float64)
+            layers += [linear, self.activation()]
+        return nn.Sequential(*layers[:-1])
+
+    def data(self, n_examples: int = 6) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(1)
+        float64 = {"generator": generator, "dtype": torch.float64}
+        x = torch.randn(n_examples, self.widths[0], **float64).clamp(-2, 2)
+        return x, torch.rand(n_examples, self.widths[-1], **float64)
+
+    def trained(self, n_steps: int = N_STEPS) -> list[list[Tensor]]:
+        """The parameters before the first step and after every step of torch's own loop."""
+        model, loss, (x, y) = self.model(), self.loss(), self.data()
+        optimizer = self.optimizer(model.parameters())
+        scheduler = self.scheduler(optimizer) if self.scheduler else None
+        history = [[part.detach().clone() for part in model.parameters()]]
+        size = self.batch_size or len(x)
+        for step in range(n_steps):
+            rows = [number % len(x) for number in range(step * size, (step + 1) * size)]
+            optimizer.zero_grad()
+            loss(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+            if scheduler:
+                scheduler.step()
+            history.append([part.detach().clone() for part in model.parameters()])
+        return history
+
+    def problem(self, **options: Any) -> icgd.Problem:
+        model = self.model()
+        optimizer = self.optimizer(model.parameters())
+        scheduler = self.scheduler(optimizer) if self.scheduler else None
+        given = {"domain": icgd.Domain(2.0, 1.0), "batch_size": self.batch_size, **options}
+        if scheduler is not None:
+            given |= {"scheduler": scheduler, "n_steps": N_STEPS}
+        return icgd.from_torch(model, self.loss(), optimizer, **given)
+
+
+SCRIPTS = {
+    "sgd": Script(),
+    "no bias": Script(bias=False),
+    "sum": Script(partial(SGD, lr=0.02), partial(nn.MSELoss, reduction="sum"), batch_size=3),
+    "batches": Script(batch_size=4),
+    "one layer": Script(widths=(2, 2)),
+    "weight decay": Script(partial(SGD, lr=0.1, weight_decay=0.2)),
+    "momentum": Script(partial(SGD, lr=0.05, momentum=0.9)),
+    "dampening": Script(
+        partial(SGD, lr=0.05, momentum=0.8, dampening=0.5, weight_decay=0.1), batch_size=2
+    ),
+    "nesterov": Script(
+        partial(SGD, lr=0.05, momentum=0.8, nesterov=True, weight_decay=0.1), bias=False
+    ),
+    "cosine": Script(
+        partial(SGD, lr=0.2, momentum=0.5),
+        scheduler=partial(lr_scheduler.CosineAnnealingLR, T_max=30),
+    ),
+    "exponential": Script(scheduler=partial(lr_scheduler.ExponentialLR, gamma=0.9)),
+    "logistic": Script(loss=nn.BCEWithLogitsLoss, activation=nn.SiLU),
+    "huber": Script(loss=partial(nn.HuberLoss, delta=0.25), activation=nn.Softplus),
+    "smooth l1": Script(loss=partial(nn.SmoothL1Loss, beta=0.5), activation=nn.GELU),
+}
+"""What every stack takes."""
+
+ROOTS = {
+    "adam": Script(partial(Adam, lr=0.01, eps=1e-3)),
+    "adam decay": Script(partial(Adam, lr=0.01, eps=1e-3, weight_decay=0.1), batch_size=3),
+    "adamw": Script(
+        partial(AdamW, lr=0.01, eps=1e-3, weight_decay=0.1),
+        scheduler=partial(lr_scheduler.StepLR, step_size=5),
+    ),
+    "adam relu": Script(partial(Adam, lr=0.01, betas=(0.8, 0.9), eps=1e-6), activation=nn.ReLU),
+    "rmsprop": Script(partial(RMSprop, lr=0.01, alpha=0.9, eps=1e-3, weight_decay=0.1)),
+}
+"""What relu-stack takes."""
+
+
+def distance(script: Script, compiled: icgd.Compiled, history: Tensor) -> float:
+    """The largest distance of any weight, after any step, from torch's own loop."""
+    largest, task = 0.0, icgd.as_task(compiled.problem, *script.data())
+    for weights, real in zip(history, script.trained(), strict=True):
+        named = compiled.problem.oracle.by_name(task, weights)
+        parts = [value for name, value in named.items() if name.startswith(("weights_", "bias_"))]
+        gaps = [(part - own).abs().max() for part, own in zip(parts, real, strict=True)]
+        largest = max(largest, float(max(gaps)))
+    return largest
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, *ROOTS])
+def test_the_reference_is_torch_s_own_loop(name):
+    script = (SCRIPTS | ROOTS)[name]
+    problem, (x, y) = script.problem(), script.data()
+    history = problem.oracle.train(icgd.as_task(problem, x, y), N_STEPS)
+    compiled = icgd.compile(problem, "relu-stack", n_steps=N_STEPS)
+    assert distance(script, compiled, history) < 2e-15
+    assert float((history[-1] - history[0]).abs().max()) > 0.01  # it has learnt something
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_are_those_of_torch(activation):
+    script = Script(activation=activation)
+    problem, (x, y) = script.problem(), script.data()
+    history = problem.oracle.train(icgd.as_task(problem, x, y), N_STEPS)
+    compiled = icgd.compile(problem, "relu-stack", n_steps=N_STEPS)
+    assert distance(script, compiled, history) < 2e-15
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_softmax_stack_performs_it(name):
+    script = SCRIPTS[name]
+    compiled = icgd.compile(script.problem(), "softmax-stack", n_steps=N_STEPS)
+    run = compiled.run(*script.data())
+    assert distance(script, compiled, run.parameters) < 1e-9
+    report = icgd.verify(compiled, *script.data())
+    assert report.verdict.holds
+    assert distance(script, compiled, run.parameters) <= float(report.trajectory_bounds.max())
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, *ROOTS])
+def test_relu_stack_performs_it_within_what_is_proved(name):
+    script = (SCRIPTS | ROOTS)[name]
+    compiled = icgd.compile(script.problem(), "relu-stack", n_steps=N_STEPS)
+    report = icgd.verify(compiled, *script.data())
+    assert report.verdict.holds
+    assert float((report.step_errors / report.step_bounds).max()) <= 1.0
+    assert float(report.step_bounds.max()) < 0.05  # which says something
+    run = compiled.run(*script.data())
+    off = distance(script, compiled, run.parameters)
+    assert off <= float(report.trajectory_bounds.max())
+    assert off < (1e-4 if name == "adam" else 2e-3)
+
+
+@pytest.mark.parametrize("name", ["batches", "dampening", "nesterov", "cosine", "adam decay"])
+@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])
+def test_the_dense_transformer_does_what_the_fused_run_does(name, construction):
+    script = (SCRIPTS | ROOTS)[name]
+    if construction == "softmax-stack" and name in ROOTS:
+        return
+    compiled = icgd.compile(script.problem(), construction, n_steps=N_STEPS)
+    slots = compiled.program.layout.names
+    fused, dense = (
+        compiled.run(*script.data(), backend=backend, trace=slots) for backend in ("fused", "dense")
+    )
+    size = float(fused.parameters.abs().max())
+    assert float((fused.parameters - dense.parameters).abs().max()) < 2e-11 * size
+    for slot in slots:
+        gap = float((fused.trace[slot] - dense.trace[slot]).abs().max())
+        assert gap < 1e-9 * (1 + float(dense.trace[slot].abs().max())), slot
+
+
+def test_trained_weights_go_back_into_a_model():
+    script = SCRIPTS["momentum"]
+    model = script.model()
+    compiled = icgd.compile(script.problem(), "softmax-stack", n_steps=N_STEPS)
+    compiled.run(*script.data()).load_into(model)
+    for part, real in zip(model.parameters(), script.trained()[-1], strict=True):
+        assert float((part - real).abs().max()) < 1e-9
+
+
+def test_nothing_of_what_is_given_changes():
+    model = SCRIPTS["cosine"].model()
+    optimizer = SGD(model.parameters(), lr=0.2)
+    scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=30)
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict(), scheduler.state_dict()))
+    icgd.from_torch(
+        model,
+        nn.MSELoss(),
+        optimizer,
+        domain=icgd.Domain(1.0, 1.0),
+        scheduler=scheduler,
+        n_steps=5,
+    )
+    after = (model.state_dict(), optimizer.state_dict(), scheduler.state_dict())
+    assert str(before) == str(after)
+
+
+def test_plain_descent_is_a_plain_gradient_step():
+    problem = Script().problem()
+    assert problem.update == GradientStep(0.1, 4.0)  # a mean over 2 outputs is half of 2
+    assert problem.target == icgd.MLP((2, 3, 2), "tanh", biases=True)
+    assert len(problem.initial) == problem.target.n_parameters
+
+
+def test_a_problem_from_torch_survives_its_file(tmp_path):
+    script = ROOTS["adam decay"]
+    compiled = icgd.compile(script.problem(), "relu-stack", n_steps=4)
+    compiled.save(tmp_path / "run.safetensors")
+    loaded = icgd.load(tmp_path / "run.safetensors")
+    assert loaded.problem == compiled.problem
+    first, second = (each.run(*script.data()).parameters for each in (compiled, loaded))
+    assert first.equal(second)
+
+
+def test_a_weight_that_reaches_the_box_is_warned_of():
+    compiled = icgd.compile(Script(partial(SGD, lr=3.0)).problem(box=0.75), n_steps=5)
+    with pytest.warns(BoxWarning, match="PyTorch does not have"):
+        compiled.run(*Script().data())
+
+
+def refusal(**changes: Any) -> str:
+    script = Script()
+    model = changes.pop("model", None) or script.model()
+    optimizer = changes.pop("optimizer", None) or SGD(model.parameters(), lr=0.1)
+    optimizer = optimizer(model) if not isinstance(optimizer, torch.optim.Optimizer) else optimizer
+    loss = changes.pop("loss", nn.MSELoss())
+    if callable(changes.get("scheduler")):
+        changes["scheduler"] = changes["scheduler"](optimizer)
+    with pytest.raises(IcgdError) as caught:
+        icgd.from_torch(model, loss, optimizer, domain=icgd.Domain(1.0, 1.0), **changes)
+    return str(caught.value)
+
+
+def with_layers(*layers: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 3), *layers, nn.Linear(3, 1))
+
+
+def with_shared_weights() -> nn.Sequential:
+    layer = nn.Linear(2, 2)
+    return nn.Sequential(layer, nn.Tanh(), layer)
+
+
+def frozen() -> nn.Sequential:
+    model = with_layers(nn.Tanh())
+    model[2].bias.requires_grad_(False)
+    return model
+
+
+def after_a_step(model: nn.Sequential) -> torch.optim.Optimizer:
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+    optimizer.step()
+    return optimizer
+
+
+PARAMETERS = [nn.Parameter(torch.ones(1))]
+
+REFUSED = {
+    "a module": ({"model": with_layers(nn.Dropout())}, "model[1] is Dropout, which is not read."),
+    "another model": ({"model": nn.Conv1d(2, 3, 1)}, "model is Conv1d, which is not read."),
+    "no layer": (
+        {"model": nn.Sequential(nn.Identity()), "optimizer": lambda model: SGD(PARAMETERS, lr=1)},
+        "without any Linear",
+    ),
+    "first an activation": (
+        {"model": nn.Sequential(nn.Tanh(), nn.Linear(2, 1))},
+        "model[0] is Tanh, but no linear layer stands right before it.",
+    ),
+    "two activations": (
+        {
+            "model": nn.Sequential(
+                nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)
+            )
+        },
+        "The hidden layers have the activations tanh, relu.",
+    ),
+    "an option": (
+        {"model": with_layers(nn.LeakyReLU(0.2))},
+        "model[1] (LeakyReLU) has negative_slope = 0.2, expected 0.01.",
+    ),
+    "gelu": ({"model": with_layers(nn.GELU("tanh"))}, "has approximate = 'tanh', expected 'none'"),
+    "shared": ({"model": with_shared_weights()}, "uses the same weights in two layers"),
+    "some biases": (
+        {"model": nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1, bias=False))},
+        "The layers of the model are with, without bias, in this order.",
+    ),
+    "half": ({"model": with_layers(nn.Tanh()).half()}, "dtype = 'torch.float16'"),
+    "device": ({"model": with_layers(nn.Tanh()).to("meta")}, "device = 'meta', expected 'cpu'"),
+    "frozen": ({"model": frozen()}, "bias of layer 2 has requires_grad = False, expected True."),
+    "a loss": ({"loss": nn.L1Loss()}, "loss is L1Loss, which is not read. It may be MSELoss,"),
+    "none": ({"loss": nn.MSELoss(reduction="none")}, "reduction = 'none', expected 'mean or sum'"),
+    "sum": ({"loss": nn.MSELoss(reduction="sum")}, "Pass n_examples or batch_size."),
+    "weight": (
+        {"loss": nn.BCEWithLogitsLoss(pos_weight=torch.tensor(2.0))},
+        "loss (BCEWithLogitsLoss) has pos_weight = tensor(2.), expected None.",
+    ),
+    "smoothing": (
+        {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)},
+        "label_smoothing = 0.1, expected 0.0",
+    ),
+    "an optimizer": (
+        {"optimizer": lambda model: torch.optim.Adagrad(model.parameters())},
+        "optimizer is Adagrad, which is not read. It may be SGD, Adam, AdamW, RMSprop.",
+    ),
+    "amsgrad": (
+        {"optimizer": lambda model: Adam(model.parameters(), amsgrad=True)},
+        "optimizer (Adam) has amsgrad = True, expected False.",
+    ),
+    "maximize": (
+        {"optimizer": lambda model: SGD(model.parameters(), lr=0.1, maximize=True)},
+        "maximize = True, expected False",
+    ),
+    "centered": (
+        {"optimizer": lambda model: RMSprop(model.parameters(), centered=True)},
+        "centered = True, expected False",
+    ),
+    "groups": (
+        {
+            "optimizer": lambda model: SGD(
+                [
+                    {"params": list(model[0].parameters())},
+                    {"params": list(model[2].parameters()), "lr": 0.5},
+                ],
+                lr=0.1,
+            )
+        },
+        "optimizer.param_groups has lr = 0.5, expected 0.1.",
+    ),
+    "some parameters": (
+        {"optimizer": lambda model: SGD(model[0].parameters(), lr=0.1)},
+        "The optimizer does not train the weight of layer 2, bias of layer 2.",
+    ),
+    "other parameters": (
+        {"optimizer": lambda model: SGD([*model.parameters(), nn.Parameter(torch.ones(1))], lr=1)},
+        "The optimizer trains other parameters too.",
+    ),
+    "steps": ({"optimizer": after_a_step}, "The optimizer SGD has already taken steps"),
+    "plateau": (
+        {"scheduler": lr_scheduler.ReduceLROnPlateau, "n_steps": 3},
+        "The scheduler ReduceLROnPlateau looks at the loss",
+    ),
+    "no steps": (
+        {"scheduler": partial(lr_scheduler.ExponentialLR, gamma=0.9)},
+        "The scheduler ExponentialLR needs n_steps",
+    ),
+    "cyclic momentum": (
+        {
+            "optimizer": lambda model: SGD(model.parameters(), lr=0.1, momentum=0.9),
+            "scheduler": partial(lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=10),
+            "n_steps": 5,
+        },
+        "scheduler (OneCycleLR) has momentum = ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_read_is_named(name):
+    changes, message = REFUSED[name]
+    assert message in refusal(**changes)
+
+
+def test_a_model_of_another_shape_is_not_loaded_into():
+    script = Script()
+    run = icgd.compile(script.problem(), "relu-stack", n_steps=1).run(*script.data())
+    model = Script(widths=(2, 4, 2)).model()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(UnreadableError, match="weights_1 of the run has shape"):
+        run.load_into(model)
+    assert str(before) == str(model.state_dict())
