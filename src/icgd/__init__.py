@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from icgd.problems.sizing import sized_problem
     from icgd.problems.spectrum import spectrum
     from icgd.problems.task import Task
-from icgd.problems.updates import FunctionalStep, chebyshev_steps
+    from icgd.problems.updates import FunctionalStep, chebyshev_steps
 
 __version__ = "0.1.0"
 

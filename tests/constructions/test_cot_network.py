@@ -247,10 +247,10 @@ def test_reaches_are_finite_whatever_the_depth():
     assert reaches == {4096.0}
 
 
-def test_other_constructions_point_here_for_batches():
-    with pytest.raises(UnsupportedProblemError, match="Constructions that can: cot-network"):
-        icgd.compile(PROBLEM, "relu-stack", n_steps=1)
-    assert icgd.compile(PROBLEM, n_steps=1).program.construction == "cot-network"
+def test_a_construction_without_batches_points_to_those_with_them():
+    able = "Constructions that can: relu-stack, softmax-stack, cot-network"
+    with pytest.raises(UnsupportedProblemError, match=able):
+        icgd.compile(PROBLEM, "recursion", n_steps=1)
 
 
 N_FAST = 12

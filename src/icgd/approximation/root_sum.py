@@ -21,6 +21,7 @@ from math import ceil, floor, log, log2, sqrt
 import torch
 from torch import Tensor
 
+from icgd.problems.functions import ScalarFunction
 from icgd.problems.roots import RELATIVE_ROUNDING, ReciprocalRoot
 from icgd.program.functions import ReluSum
 
@@ -32,7 +33,7 @@ CELLS = 64
 def fit_reciprocal_root(function: ReciprocalRoot, high: float, error: float) -> ReluSum:
     """Approximate the root on (-inf, high] to a relative error of about `error`."""
     nodes, unit = _nodes(function, high, error)
-    values = _shifted(function, nodes)
+    values = shifted(function, nodes)
     slopes = torch.cat([nodes.new_zeros(1), values.diff() / nodes.diff()])
     knots = nodes[:-1]
     fit = ReluSum(
@@ -66,17 +67,17 @@ def _nodes(function: ReciprocalRoot, high: float, error: float) -> tuple[Tensor,
     return torch.cat([inner.new_zeros(1), snapped, inner.new_tensor([high])]).unique(), unit
 
 
-def _shifted(function: ReciprocalRoot, nodes: Tensor) -> Tensor:
+def shifted(function: ScalarFunction, nodes: Tensor) -> Tensor:
     """The values at the nodes, lower by half the sag of the chords beside them."""
     values = function(nodes)
-    inside = torch.lerp(nodes[:-1, None], nodes[1:, None], _shares())
-    chords = torch.lerp(values[:-1, None], values[1:, None], _shares())
+    inside = torch.lerp(nodes[:-1, None], nodes[1:, None], shares())
+    chords = torch.lerp(values[:-1, None], values[1:, None], shares())
     sag = (chords - function(inside)).amax(1)
     around = torch.cat([sag[:1], torch.minimum(sag[:-1], sag[1:]), sag[-1:]])
     return values - around / 2
 
 
-def _shares() -> Tensor:
+def shares() -> Tensor:
     """Points of a piece, denser at its left end, where the root is steeper."""
     return torch.linspace(0, 1, CELLS + 1, dtype=torch.float64) ** 2
 
@@ -91,7 +92,7 @@ def _proved(function: ReciprocalRoot, fit: ReluSum) -> ReluSum:
     ends = torch.tensor([*fit.knots, fit.high], dtype=torch.float64)
     slopes = torch.tensor(fit.slopes[1:], dtype=torch.float64)[:, None]
     constants = torch.tensor(fit.intercepts()[1:], dtype=torch.float64)[:, None]
-    points = torch.lerp(ends[:-1, None], ends[1:, None], _shares())
+    points = torch.lerp(ends[:-1, None], ends[1:, None], shares())
     line, root = slopes * points + constants, function(points)
     sizes = (slopes * points).abs() + constants.abs() + root
     rounding = RELATIVE_ROUNDING * (8 + fit.n_pieces) * sizes.amax(1)

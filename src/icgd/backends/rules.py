@@ -5,9 +5,21 @@ Whoever needs an operation imports it from here, so that no rule is missing.
 
 from __future__ import annotations
 
-from icgd.backends import grid_operations, operations, unit_operations, update_operations
+from icgd.backends import (
+    class_operations,
+    grid_operations,
+    operations,
+    unit_operations,
+    update_operations,
+)
 
-RULE_FILES = (operations, unit_operations, update_operations, grid_operations)
+RULE_FILES = (
+    operations,
+    unit_operations,
+    update_operations,
+    class_operations,
+    grid_operations,
+)
 
 Machine = operations.Machine
 operation = operations.operation

@@ -28,7 +28,7 @@ from icgd.certificates.enclosures import Arithmetic, Enclosure, add, moved, mult
 from icgd.certificates.intervals import ROOM, Interval
 from icgd.certificates.pieces import touched
 from icgd.errors import ProgramError
-from icgd.problems.catalog import function_named
+from icgd.problems.class_functions import class_function_named
 from icgd.problems.losses import loss_named
 from icgd.problems.roots import root_named
 from icgd.program import instructions as verbs
@@ -159,17 +159,18 @@ def _bound_of_map_slots(instruction: verbs.MapSlots, now: Moment) -> State:
 def map_rounding(fit: ReluSum, argument: _Argument, how: Arithmetic) -> Tensor:
     """The rounding of a sum of ReLUs in an MLP.
 
-    A reciprocal root is steep by many powers of ten more at 0 than elsewhere. All its terms have
-    one sign, and those that count at t lie above t: their sizes add up to a few times its value
-    there, besides what its slope there makes of the argument's own rounding.
+    Some functions are steeper by many powers of ten at one end than elsewhere. All their terms have
+    one sign, and those that count at t lie on one side of t: their sizes add up to a few times the
+    value there, besides what its slope there makes of the argument's own rounding.
     """
-    if root_named(fit.name) is None:
+    real = root_named(fit.name) or class_function_named(fit.name)
+    if real is None:
         return how.function(fit, argument.n_terms, argument.sizes, n_copies=1)
     first, last = touched(fit, argument.value.actual)
     slopes = torch.tensor(fit.slopes, dtype=torch.float64).abs()
     steepest = torch.maximum(slopes[first], slopes[(first + 1).clamp(max=len(slopes) - 1)])
     steepest = torch.where(last > first, steepest, slopes[first])
-    largest = function_named(fit.name).bounds(argument.value.actual.low, argument.sizes)[1]
+    largest = real.bounds(argument.value.actual.low, argument.value.actual.high)[1]
     n_terms = fit.n_pieces + argument.n_terms + 1
     return how.sum_of(n_terms, steepest * argument.sizes + 8 * largest)
 
@@ -350,7 +351,8 @@ def add_outer_product(
     size = share * own
     rounding = share * summed + how.sum_of(2, weights.size + share * (own + exactly))
     exact = weights.exact.widened(ROOM * share * exactly)
-    if now.program.layout.slot(write).role is Role.SHARED:  # its square and its root are needed
+    shared = {slot.name for slot in now.program.layout.having(Role.SHARED)}
+    if write in shared:  # its square and its root are needed
         mean = (left.exact.mT @ right.exact).times(scale / left.error.shape[-2])
         sum_of_both = (weights.exact + mean).widened(how.oracle.sum_of(2, share * exactly))
         exact = exact.within(sum_of_both)

@@ -26,6 +26,7 @@ import torch
 from icgd.certificates.table_bound import table_step
 from icgd.problems.activations import Activation
 from icgd.problems.functions import ScalarFunction
+from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.program.ridge import RidgeSum
 from icgd.program.stack import StackProgram
@@ -43,11 +44,13 @@ class _Constants:
 def closed_form(program: StackProgram, problem: Problem) -> float | None:
     """The paper's bound on the error of one step in exact arithmetic; infinite beyond float64.
 
-    No paper gives a bound for a network with biases, for a program with look-ups or units of any
-    activation, or for one that lacks a function of the paper's backward pass. A table of steps has
-    a bound of its own.
+    No paper gives a bound for a network with biases, for a loss that couples outputs, for another
+    update than plain descent, for a program with look-ups or units of any activation, or for one
+    that lacks a function of the paper's backward pass. A table of steps has a bound of its own.
     """
-    if problem.network.biases:
+    update = problem.gradient_step
+    is_plain = isinstance(update, GradientStep) and update.is_constant
+    if problem.network.biases or problem.loss_function.slope_parts is None or not is_plain:
         return None
     if program.n_registers or any(isinstance(fit, RidgeSum) for fit in program.functions):
         return None

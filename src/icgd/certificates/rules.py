@@ -5,8 +5,14 @@ Whoever propagates bounds imports it from here, so that no rule is missing.
 
 from __future__ import annotations
 
-from icgd.certificates import bounds, step_table_bounds, unit_bounds, update_bounds
+from icgd.certificates import (
+    bounds,
+    class_bounds,
+    step_table_bounds,
+    unit_bounds,
+    update_bounds,
+)
 
-RULE_FILES = (bounds, step_table_bounds, unit_bounds, update_bounds)
+RULE_FILES = (bounds, step_table_bounds, unit_bounds, update_bounds, class_bounds)
 
 propagate, rule = bounds.propagate, bounds.rule

@@ -48,6 +48,8 @@ class AbstractConstruction(ABC):
     """Whether a step may use some of the examples only."""
     takes_biases: ClassVar[bool] = False
     """Whether it trains networks with biases."""
+    needs_batches: ClassVar[bool] = False
+    """Whether every step must say how many examples it uses."""
     takes_rules: ClassVar[bool] = False
     """Whether it takes updates other than plain gradient steps of one size."""
     takes_roots: ClassVar[bool] = False

@@ -83,6 +83,7 @@ class CotNetwork(AbstractConstruction):
 
     name: ClassVar[str] = "cot-network"
     takes_batches: ClassVar[bool] = True
+    needs_batches: ClassVar[bool] = True
     takes_biases: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

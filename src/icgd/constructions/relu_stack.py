@@ -18,9 +18,10 @@ weights of this transformer depend neither on the data nor on the length of the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, log2, sqrt
+from math import ceil, exp, log, log2, sqrt
 from typing import ClassVar
 
+from icgd.approximation.class_sums import fit_exponential, fit_reciprocal
 from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
 from icgd.approximation.root_sum import fit_reciprocal_root
 from icgd.constructions.base import AbstractConstruction, kink_width_within
@@ -33,12 +34,14 @@ from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.constructions.parts.update_layers import UpdateLayers
 from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY_FUNCTION
+from icgd.problems.class_functions import RECIPROCAL, capped_exponential
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.roots import reciprocal_root
 from icgd.problems.settings import count, settle
 from icgd.program import instructions as verbs
+from icgd.program.class_instructions import MapDifferences, MapRowSums
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Summand
 from icgd.program.layout import Layout, Role
@@ -47,6 +50,8 @@ from icgd.program.stack import StackProgram
 
 ROOT_ERROR = 0.4
 """The relative error of a reciprocal root times the square of `pieces`: 1e-4 for 64 of them."""
+
+EXPONENTIALS, SHARES = "exponentials", "shares"
 
 MOST_PIECES = 2**17
 """The most pieces of a function; a fit with more takes minutes and gigabytes."""
@@ -79,8 +84,7 @@ class ReluStack(AbstractConstruction):
         return ceil(1.01 * setting * sqrt(excess))  # the error falls with the square
 
     def objection(self, problem: Problem) -> str | None:
-        expected = "a sum of functions of one variable, which is what its MLP layer evaluates"
-        return sizes.coupled_outputs(problem, expected) or sizes.without_digits(problem)
+        return sizes.without_digits(problem)
 
     def may_be_accurate(self, problem: Problem) -> bool:
         needed = needed_functions(problem).values()
@@ -89,11 +93,12 @@ class ReluStack(AbstractConstruction):
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         functions = _fitted_functions(problem, self.pieces, self.kink_width)
         target, update = problem.network, _update(problem)
-        gate, layout = _gate(functions), _layout(target, update)
+        gate, layout = _gate(functions), _layout(problem, update)
         scratch = tuple(slot.name for slot in layout.having(Role.SCRATCH))
         block = [
             *forward_pass(target),
             slopes(target),
+            *_shares(problem, self.pieces),
             _loss_slope(problem, gate, update),
             *backward_pass(target),
             _gradient_step(problem, update),
@@ -102,7 +107,11 @@ class ReluStack(AbstractConstruction):
         return StackProgram(
             construction=self.name,
             layout=layout,
-            functions=(*functions, *_roots(problem, functions, self.pieces)),
+            functions=(
+                *functions,
+                *_roots(problem, functions, self.pieces),
+                *_share_functions(problem, functions, self.pieces),
+            ),
             block=tuple(block),
             n_steps=n_steps,
             prediction=(*forward_pass(target), _copy_prediction(target, gate)),
@@ -114,10 +123,14 @@ def _update(problem: Problem) -> UpdateLayers:
     return UpdateLayers(problem.network, problem.gradient_step)
 
 
-def _layout(target: MLP, update: UpdateLayers) -> Layout:
+def _layout(problem: Problem, update: UpdateLayers) -> Layout:
+    target = problem.network
     loss_slope = ("loss_slope", (target.output_width,))
     units, slopes, deltas = (layer_slots(target, kind) for kind in ("units", "slope", "delta"))
-    scratch = [*units, *slopes, loss_slope, *reversed(deltas)]
+    width = target.output_width
+    shares = [(EXPONENTIALS, (width**2,)), (SHARES, (width,))]
+    shares = shares if problem.loss_function.is_softmax else []
+    scratch = [*units, *slopes, *shares, loss_slope, *reversed(deltas)]
     constants = (ONE, IS_EXAMPLE, IS_QUERY, TOKENS_PER_EXAMPLE, *update.constants)
     return network_layout(target, scratch, constants, update.slots())
 
@@ -163,6 +176,38 @@ def _fitted_functions(problem: Problem, pieces: int, kink_width: float) -> tuple
         margin = 1.25 * overshoot
 
 
+def _cap(problem: Problem, pieces: int) -> float:
+    """Scores that are so much lower than another have no share that counts."""
+    return float(ceil(log(problem.network.output_width * pieces**2 / ROOT_ERROR)))
+
+
+def _shares(problem: Problem, pieces: int) -> list[Layer]:
+    """Two MLP layers that turn the outputs into shares of classes, if the loss needs them."""
+    if not problem.loss_function.is_softmax:
+        return []
+    cap = _cap(problem, pieces)
+    scores, function = units_slot(problem.network.depth), capped_exponential(cap).name
+    missed = exp(-cap)
+    return [
+        Layer("exponentials", (MapDifferences(scores, function, EXPONENTIALS),)),
+        Layer("shares", (MapRowSums(EXPONENTIALS, RECIPROCAL.name, SHARES, missed),)),
+    ]
+
+
+def _share_functions(
+    problem: Problem, functions: tuple[ReluSum, ...], pieces: int
+) -> tuple[ReluSum, ...]:
+    """The exponential and the reciprocal of the shares, if there are any."""
+    if not problem.loss_function.is_softmax:
+        return ()
+    margin = max(function.error for function in functions)
+    outputs = sizes.ranges_on_domain(problem, margin).outputs[-1]
+    cap, error = _cap(problem, pieces), ROOT_ERROR / pieces**2
+    reach = max(2 * ROUNDING_ROOM * outputs, 2 * cap)
+    exponential = fit_exponential(capped_exponential(cap), reach, error)
+    return exponential, fit_reciprocal(2 * problem.network.output_width * exp(cap), error)
+
+
 def _gate(functions: tuple[ReluSum, ...]) -> float:
     """A power of two beyond the argument of every ReLU on the domain."""
     largest = max(
@@ -179,6 +224,10 @@ def _loss_slope(problem: Problem, gate: float, update: UpdateLayers) -> Layer:
         Summand(loss_argument(part, prediction), part.function.name)
         for part in sizes.loss_parts(problem)
     )
+    if problem.loss_function.is_softmax:
+        shares = Summand(verbs.Combination.of(SHARES), IDENTITY_FUNCTION.name)
+        label = verbs.Combination(("y",), (-1.0,))
+        summands = (shares, Summand(label, IDENTITY_FUNCTION.name))
     closed_by = (IS_QUERY, *update.closed_by)
     slope = verbs.MapSlots(summands, IS_EXAMPLE, closed_by, gate, "loss_slope")
     return Layer("loss slope", (slope, *update.decayed()))

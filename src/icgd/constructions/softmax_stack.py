@@ -47,15 +47,28 @@ from icgd.problems.losses import SlopePart
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, settle, within
 from icgd.program import instructions as verbs
+from icgd.program.class_instructions import ShareClasses, class_slot
 from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Argument, Combination, Summand
 from icgd.program.layout import Layout
 from icgd.program.program import Layer
-from icgd.program.registers import IS_REGISTER, LOG_EXAMPLES, REGISTER_SLOTS, SCALE_SIZE, value_slot
+from icgd.program.registers import (
+    IS_REGISTER,
+    LOG_EXAMPLES,
+    MASKED,
+    REGISTER_SLOTS,
+    SCALE_SIZE,
+    value_slot,
+)
 from icgd.program.stack import StackProgram
 
 FEWEST_REGISTERS = 32
 """With 15 lattice points on either side lines and squares have full accuracy."""
+
+LARGEST_SCORE = MASKED / 4
+"""Scores of classes up to this size are so much above the masked ones that those have no weight."""
+
+SHARES = "shares"
 
 PROBE = {"float64": 2.0**-5, "float32": 2.0**-2}
 """Scores by which the gradient heads see a slope, for the largest slope on the domain. Its sixth
@@ -95,9 +108,6 @@ class SoftmaxStack(AbstractConstruction):
         return ceil(setting * (1 + 0.05 * log(excess)))  # the error falls exponentially
 
     def objection(self, problem: Problem) -> str | None:
-        expected = "a sum of functions of one variable, which is what its heads look up"
-        if reason := sizes.coupled_outputs(problem, expected):
-            return reason
         ranges = sizes.ranges_on_domain(problem, 0.0, largest_output)
         largest = max(*ranges.preactivations, *sizes.backward_ranges(problem, ranges, 0.0).deltas)
         if not largest <= LARGEST_ARGUMENT:
@@ -105,10 +115,21 @@ class SoftmaxStack(AbstractConstruction):
                 f"its preactivations or slopes can reach {largest:.3g} on the domain, where "
                 "float64 leaves no digits to look them up; use a smaller box or domain."
             )
+        if problem.loss_function.is_softmax and ranges.outputs[-1] > LARGEST_SCORE:
+            return (
+                f"the scores of its classes can reach {ranges.outputs[-1]:.3g} on the domain, and "
+                f"beyond {LARGEST_SCORE:g} no mask hides other tokens; use a smaller box or domain."
+            )
         return None
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         return _Builder.of(problem, self).program(self.name, n_steps)
+
+
+def fewest_registers(problem: Problem) -> int:
+    """As many as lines and squares need, and one for each class besides the memory."""
+    n_classes = problem.network.output_width if problem.loss_function.is_softmax else 0
+    return max(FEWEST_REGISTERS, 2 * ceil((n_classes + 2) / 2))
 
 
 def _is_linear(activation: Activation) -> bool:
@@ -152,7 +173,7 @@ class _Builder:
     def half(self) -> int:
         if self.look_ups:
             return self.look_ups[0].half
-        return (self.settings.registers or FEWEST_REGISTERS) // 2 - 1
+        return (self.settings.registers or fewest_registers(self.problem)) // 2 - 1
 
     def activation(self, layer: int) -> Activation:
         return self.problem.network.layer_activation(layer)
@@ -245,6 +266,8 @@ class _Builder:
     def loss_slope_layers(self) -> list[Layer]:
         """Layers that evaluate the parts of u which are not linear, unless the last unit did."""
         z = Argument(Combination.of(units_slot(self.depth)))
+        if self.problem.loss_function.is_softmax:
+            return [Layer("shares", (self.shares,))]
         look_ups = self.loss_look_ups(z, on_weights=False)
         if not _is_linear(self.activation(self.depth)):
             look_ups += self.loss_look_ups(z, on_weights=True)
@@ -255,9 +278,16 @@ class _Builder:
         )
         return [Layer("loss slope", part) for part in (look_ups, maps) if part]
 
+    @property
+    def shares(self) -> ShareClasses:
+        classes = range(1, self.problem.network.output_width + 1)
+        return ShareClasses(units_slot(self.depth), tuple(map(class_slot, classes)), SHARES)
+
     @cached_property
     def loss_slope(self) -> Combination:
         """u(p_N, y) as a combination of slots."""
+        if self.problem.loss_function.is_softmax:
+            return Combination((SHARES, "y"), (1.0, -1.0))
         factors: dict[str, float] = {}
         for number, part in enumerate(self.loss_parts, start=1):
             function = part.function
@@ -339,9 +369,11 @@ class _Builder:
         scratch = [slot for kind in kinds for slot in layer_slots(target, kind)]
         for number in range(1, len(self.loss_parts) + 1):
             scratch.append((f"loss_part_{number}", (target.output_width,)))
+        scratch.append((SHARES, (target.output_width,)))
         values = [value_slot(f.name) for f in functions if isinstance(f, LatticeFunction)]
         own = (ONE, IS_EXAMPLE, IS_QUERY, LOG_EXAMPLES, *REGISTER_SLOTS)
-        constants = (*own, *self.update.constants, *values)
+        classes = self.shares.classes if self.problem.loss_function.is_softmax else ()
+        constants = (*own, *self.update.constants, *classes, *values)
         kept = [slot for slot in scratch if slot[0] in written]
         return network_layout(target, kept, constants, self.update.slots())
 
@@ -379,5 +411,5 @@ def _fitted(
     )
     if registers is not None:
         return lattice.fit_on_lattice(functions, reach, registers // 2 - 1)
-    fewest = FEWEST_REGISTERS // 2 - 1
+    fewest = fewest_registers(problem) // 2 - 1
     return lattice.fit_to_accuracy(functions, reach, lattice.ACCURACY[settings.dtype], fewest)

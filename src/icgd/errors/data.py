@@ -97,6 +97,20 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
+    def no_class(cls, index: Sequence[int], value: float, n_classes: int) -> DataError:
+        return cls(
+            f"y{at(index)} is {value:.12g}; the cross_entropy loss of {n_classes} outputs needs "
+            f"classes from 0 to {n_classes - 1}, or a row of {n_classes} shares for each example."
+        )
+
+    @classmethod
+    def wrong_sum(cls, loss: str, index: Sequence[int], total: float) -> DataError:
+        return cls(
+            f"The labels of example {at(index)} add up to {total:.12g}; the {loss} loss needs "
+            "shares that add up to 1, such as a 1 for the class and 0 for all others."
+        )
+
+    @classmethod
     def one_class(cls, value: object) -> DataError:
         return cls(
             f"All labels are of one class, {value!r}; a classifier needs examples of at least two "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.class_functions import class_function_named
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.losses import LOSSES
 from icgd.problems.roots import root_named
@@ -18,4 +19,4 @@ FUNCTIONS: dict[str, ScalarFunction] = by_name(
 
 def function_named(name: str) -> ScalarFunction:
     """The function called `name`; a derivative is called by its function's name and a prime."""
-    return root_named(name) or named("function", name, FUNCTIONS)
+    return root_named(name) or class_function_named(name) or named("function", name, FUNCTIONS)

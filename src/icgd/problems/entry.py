@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from icgd.errors import DataError
 from icgd.problems.arrays import (
@@ -13,8 +14,10 @@ from icgd.problems.arrays import (
     checked_inputs,
     converted,
     dtype_named,
+    first_set,
     require_within,
 )
+from icgd.problems.losses import loss_named
 from icgd.problems.problem import Problem
 from icgd.problems.settings import instance
 from icgd.problems.task import Task
@@ -33,9 +36,10 @@ def as_task(
     """Check the data against the problem and bring it to torch.
 
     `x` is (n, d_x) or (tasks, n, d_x); `y` is the same with d_y, or without its last axis when
-    d_y = 1. A network starts from the weights `initial`, or from weights drawn with `seed`
-    (default 0). A linear model starts from the coefficients `initial` (default 0). A kernel machine
-    starts from the function 0.
+    d_y = 1, or when y holds classes, counted from 0, for the cross_entropy loss. A network starts
+    from the weights `initial`, or from weights drawn with `seed` (default 0), or from those that
+    the problem brings along. A linear model starts from the coefficients `initial` (default 0). A
+    kernel machine starts from the function 0.
     """
     instance("problem", problem, Problem)
     oracle, domain = problem.oracle, problem.domain
@@ -70,11 +74,22 @@ def checked_task(problem: Problem, task: Task) -> Task:
 def _labels(problem: Problem, y: Tensor, x: Tensor) -> Tensor:
     width = problem.target.output_width
     expected = (*x.shape[:-1], width)
+    if loss_named(problem.loss).is_softmax and tuple(y.shape) == tuple(x.shape[:-1]) and width > 1:
+        y = _as_shares(y, width)
     if tuple(y.shape) != expected and not (width == 1 and y.shape == x.shape[:-1]):
         raise DataError.wrong_shape("y", y.shape, f"{expected}, a label for each row of X")
     y = y.reshape(expected)
     problem.oracle.require_labels(y)
     return y
+
+
+def _as_shares(classes: Tensor, n_classes: int) -> Tensor:
+    """Classes counted from 0 as labels that are 1 for the class and 0 for all others."""
+    wrong = (classes < 0) | (classes >= n_classes) | (classes != classes.round())
+    if index := first_set(wrong):
+        value = classes[tuple(index)].item()
+        raise DataError.no_class(index, value, n_classes)
+    return functional.one_hot(classes.long(), n_classes).to(classes)
 
 
 def _queries(queries: Tensor, x: Tensor) -> Tensor:

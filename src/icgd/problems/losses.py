@@ -34,13 +34,17 @@ class SlopePart:
 
 @dataclass(frozen=True)
 class Loss:
-    """`value` sums over the outputs; `slope` is its gradient with respect to the prediction."""
+    """`value` sums over the outputs; `slope` is its gradient with respect to the prediction.
+
+    If it `is_softmax`, that is softmax(p) - y, for labels that add up to 1.
+    """
 
     name: str
     value: Callable[[Tensor, Tensor], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]
     slope_parts: tuple[SlopePart, ...] | None
     labels_are_probabilities: bool = False
+    is_softmax: bool = False
 
 
 def _from_parts(
@@ -76,10 +80,11 @@ LOGISTIC = _from_parts(
 # Its slope couples all outputs through the log-sum-exp: no sum of one-variable functions.
 CROSS_ENTROPY = Loss(
     "cross_entropy",
-    lambda p, y: (p.logsumexp(-1, keepdim=True) - p).mul(y).sum(-1),
-    lambda p, y: y.sum(-1, keepdim=True) * p.softmax(-1) - y,
+    lambda p, y: p.logsumexp(-1) - p.mul(y).sum(-1),
+    lambda p, y: p.softmax(-1) - y,
     slope_parts=None,
     labels_are_probabilities=True,
+    is_softmax=True,
 )
 
 SMOOTH_L1 = "smooth_l1_"

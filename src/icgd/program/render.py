@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from icgd.errors import ProgramError
 from icgd.program import chain_instructions as chain
+from icgd.program import class_instructions as classes
 from icgd.program import grid_instructions as grid
 from icgd.program import instructions as basic
 from icgd.program import kernel_instructions as kernel
@@ -28,7 +29,7 @@ Reader = Callable[[Any, str], Any]
 
 _hints = lru_cache(get_type_hints)
 
-VERBS = (basic, kernel, table, by_units, update, grid, chain)
+VERBS = (basic, kernel, table, by_units, update, classes, grid, chain)
 """The files that hold instructions."""
 
 INSTRUCTIONS: dict[str, type[Instruction]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import singledispatch
 
 from icgd.errors import ProgramError
+from icgd.program import class_instructions as classes
 from icgd.program import grid_instructions as grid
 from icgd.program import instructions as basic
 from icgd.program import table_instructions as table
@@ -129,6 +130,22 @@ def _shape_of_clip_slots(instruction: basic.ClipSlots, layout: Layout) -> str | 
     if instruction.unit in (ONE, SCALE_SIZE):
         return None
     return f"its unit is {instruction.unit!r}, expected {ONE} or {SCALE_SIZE}"
+
+
+@shape_problem.register
+def _shape_of_share_classes(instruction: classes.ShareClasses, layout: Layout) -> str | None:
+    expected = (len(instruction.classes),)
+    return _shape_unlike(expected, layout, instruction.scores, instruction.write)
+
+
+@shape_problem.register
+def _shape_of_pairs(
+    instruction: classes.MapDifferences | classes.MapRowSums, layout: Layout
+) -> str | None:
+    pairs, single = instruction.write, instruction.source
+    if isinstance(instruction, classes.MapRowSums):
+        pairs, single = single, pairs
+    return _shape_unlike((layout.width_of(single) ** 2,), layout, pairs)
 
 
 @shape_problem.register

@@ -9,6 +9,7 @@ from typing import Any, final
 from icgd.errors import UnknownNameError
 from icgd.facts import counted, shown
 from icgd.program import render
+from icgd.program.class_instructions import ShareClasses
 from icgd.program.functions import AnyFunction, Function, GridMean, LatticeFunction, ReluSum
 from icgd.program.grid_instructions import DescendExamples, PredictMean
 from icgd.program.layout import Layout, Role
@@ -139,7 +140,15 @@ class StackProgram(AbstractProgram):
         """What the registers hold besides the weights: a value for each register, by slot."""
         if not self.n_registers:
             return {}
-        return register_constants(self.lattice_functions, self.n_registers // 2 - 1)
+        found = register_constants(self.lattice_functions, self.n_registers // 2 - 1)
+        classes = self.first(ShareClasses)
+        names = () if classes is None else classes.classes
+        places = range(1, len(names) + 1)  # the first register is the memory
+        own = {
+            name: tuple(float(place == number) for number in range(self.n_registers))
+            for place, name in zip(places, names, strict=True)
+        }
+        return found | own
 
     def relu_sum(self, name: str) -> ReluSum:
         """The program's sum of ReLUs for the function called `name`."""

@@ -173,7 +173,7 @@ def _entries(settings: Settings) -> tuple[dict[str, _Entry], dict[str, str]]:
     entries: dict[str, _Entry] = {}
     refusals: dict[str, str] = {}
     for name, construction in CONSTRUCTIONS.items():
-        problem = _in_one_batch(settings) if construction.takes_batches else settings.problem
+        problem = _in_one_batch(settings) if construction.needs_batches else settings.problem
         try:
             if reason := construction.why_not(problem):
                 raise SettingError(reason)

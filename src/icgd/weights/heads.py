@@ -96,7 +96,7 @@ def put(
         weights[:, coordinate_of(layout, name), feature] = number
 
 
-def _terms(function: ReluSum, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def relu_terms(function: ReluSum, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """The scales, shifts and coefficients of the function's terms."""
     rows = [(term.scale, term.shift, term.coefficient) for term in function.terms()]
     scale, shift, coefficient = torch.tensor(rows, dtype=dtype).reshape(-1, 3).T
@@ -108,7 +108,7 @@ def _fill_apply_units(instruction: basic.ApplyUnits, program: StackProgram, weig
     """Query [scale * inputs; shift], key [weights[k, :]; 1], value coefficient."""
     layout = program.layout
     function = program.relu_sum(instruction.function)
-    scale, shift, coefficient = _terms(function, weights.query.dtype)
+    scale, shift, coefficient = relu_terms(function, weights.query.dtype)
     n_units, fan_in = layout.slot(instruction.weights).shape
     n_terms = len(scale)
     unit = torch.arange(n_units).repeat_interleave(n_terms)
@@ -182,7 +182,7 @@ def _fill_map_slots(instruction: basic.MapSlots, program: StackProgram, weights:
     start = 0
     for summand in instruction.summands:
         function = program.relu_sum(summand.function)
-        scale, shift, coefficient = _terms(function, weights.reads.dtype)
+        scale, shift, coefficient = relu_terms(function, weights.reads.dtype)
         coordinate = torch.arange(width).repeat_interleave(len(scale))
         unit = torch.arange(len(coordinate))
         part = weights.part(start, len(unit))

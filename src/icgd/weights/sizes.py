@@ -8,6 +8,7 @@ from functools import singledispatch
 from icgd.errors import ProgramError
 from icgd.program import instructions as basic
 from icgd.program import unit_instructions as by_units
+from icgd.program.class_instructions import MapDifferences, MapRowSums, ShareClasses
 from icgd.program.functions import ReluSum
 from icgd.program.grid_instructions import DescendExamples, ShrinkSlot
 from icgd.program.instructions import IS_QUERY, Argument, Instruction, LayerKind
@@ -161,6 +162,34 @@ def _size_of_recombine(instruction: Recombine, program: StackProgram) -> Size:
             units += 2 * width
             nonzeros += 2 * width * (len(part.value.slots) + 2)
     return Size(units, 1, nonzeros)
+
+
+@instruction_size.register
+def _size_of_share_classes(instruction: ShareClasses, program: StackProgram) -> Size:
+    """One head: scores and one, classes, the mask of others, values, outputs; the memory's own."""
+    n_classes = len(instruction.classes)
+    return Size(1, n_classes + 2, 5 * n_classes + 4)
+
+
+@instruction_size.register
+def _size_of_map_differences(instruction: MapDifferences, program: StackProgram) -> Size:
+    """A score less itself needs no weight."""
+    function, pairs = program.relu_sum(instruction.function), instruction.write
+    width, n_classes = program.layout.width_of(pairs), program.layout.width_of(instruction.source)
+    n_terms, shifted = len(function.terms()), _nonzero_inputs(function, 0)
+    n_reads = _nonzero_inputs(function, 2) - shifted
+    nonzeros = width * (n_terms + shifted) + (width - n_classes) * n_reads
+    return Size(width * n_terms, 1, nonzeros)
+
+
+@instruction_size.register
+def _size_of_map_row_sums(instruction: MapRowSums, program: StackProgram) -> Size:
+    function, width = (
+        program.relu_sum(instruction.function),
+        program.layout.width_of(instruction.write),
+    )
+    n_terms = len(function.terms())
+    return Size(width * n_terms, 1, width * (n_terms + _nonzero_inputs(function, width)))
 
 
 TURN_UNITS = 10

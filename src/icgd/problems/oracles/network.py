@@ -34,6 +34,9 @@ from icgd.shapes import History, Inputs, Labels, Parameters, Predictions
 NUMBERS_AT_ONCE = 2**16
 """The numbers in the widest layer over the steps that are taken together."""
 
+LABEL_SUM_ROUNDING = 1e-6
+"""Labels of classes add up to 1 within this."""
+
 PROBABILITIES = "labels between 0 and 1"
 
 
@@ -128,6 +131,12 @@ class NetworkOracle(AbstractOracle):
             raise DataError.wrong_label(
                 "loss", self.loss, index, y[tuple(index)].item(), PROBABILITIES
             )
+
+        if loss_named(self.loss).is_softmax:
+            off = (y.sum(-1, keepdim=True) - 1).abs() > LABEL_SUM_ROUNDING
+            if index := first_set(off.expand_as(y)):
+                total = y.sum(-1)[tuple(index[:-1])].item()
+                raise DataError.wrong_sum(self.loss, index[:-1], total)
 
     def require_examples(self, n_examples: int) -> None:
         """A step may not take an example twice."""

@@ -1,0 +1,69 @@
+r"""Instructions for classes: the shares softmax(z) of classes with the scores z.
+
+A softmax head needs nothing but a token for each class, with its score: it returns the shares
+themselves. A layer of ReLUs has them by differences: the share of class k is
+
+    1 / sum_j exp(z_j - z_k),
+
+which is an exponential for each pair of classes and a reciprocal for each class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from icgd.program.instructions import ONE, Instruction, LayerKind
+from icgd.program.uses import Evaluated, Read, Written
+
+
+def class_slot(number: int) -> str:
+    """The constant slot that is 1 in the token of a class, counted from 1."""
+    return f"class_{number}"
+
+
+@dataclass(frozen=True)
+class ShareClasses(Instruction):
+    """Set `write = softmax(scores)` at every token, with one head.
+
+    Its keys are the tokens of the classes: slot `classes[k]` is 1 in that of class k, and 0 in all
+    others. Other tokens are masked. The memory reads itself, and gets 0. It is exact.
+    """
+
+    scores: Read
+    classes: tuple[Read, ...]
+    write: Written
+    kind = LayerKind.SOFTMAX
+    constants = (ONE,)
+
+    def formula(self) -> str:
+        return f"{self.write} = softmax({self.scores})"
+
+
+@dataclass(frozen=True)
+class MapDifferences(Instruction):
+    """Set `write[k, j] = function(source[j] - source[k])` at every token."""
+
+    source: Read
+    function: Evaluated
+    write: Written
+    kind = LayerKind.MLP
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.function}({self.source}_j - {self.source}_k)"
+
+
+@dataclass(frozen=True)
+class MapRowSums(Instruction):
+    """Set `write[k] = function(sum_j source[k, j])` at every token.
+
+    Where the source is capped, this changes what is written by at most `missed`.
+    """
+
+    source: Read
+    function: Evaluated
+    write: Written
+    missed: float
+    kind = LayerKind.MLP
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.function}(sum_j {self.source}_kj)"
