@@ -76,6 +76,20 @@ MESSAGES = [
         "X[3, 1] is nan; every entry must be finite. Drop or fill such rows first.",
     ),
     (
+        made(DataError.not_finite, "X", [3, 1], float("nan"), ("age", "size")),
+        "X[3, 1] (column 'size') is nan; every entry must be finite. Drop or fill such rows first.",
+    ),
+    (
+        made(DataError.no_number, "X", [3, 1], "red", ("age", "colour")),
+        "X[3, 1] (column 'colour') is 'red', which is not a number. Remove the column or encode it "
+        "as numbers; drop or fill what is missing.",
+    ),
+    (
+        made(DataError.other_columns, "queries", ("size", "age"), ("age", "size")),
+        "queries has the columns size, age, but X has age, size. Give the same columns in the same "
+        "order.",
+    ),
+    (
         made(DataError.overflows, "X", [3, 1], 1e200, "float32"),
         "X[3, 1] is 1e+200, too large for float32. Rescale the data, or run in float64.",
     ),

@@ -1,8 +1,10 @@
+import polars as pl
 import pytest
 import torch
 
 import icgd
 from icgd.errors import DataError
+from icgd.pictures import plotting, run_picture
 from tests.pictures import drawn
 
 X = torch.tensor([[0.5, -1.0], [1.0, 0.25], [-1.0, 0.5]], dtype=torch.float64)
@@ -77,3 +79,32 @@ def test_a_batch_has_a_curve_for_each_task(tmp_path):
     [losses] = run.plot(tmp_path / "run.svg").figure.axes
     assert lines_of(losses) == run.loss_curve.tolist()
     assert (tmp_path / "run.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_named_coefficients_are_bars_in_the_order_of_their_size():
+    compiled = drawn.compiled("cot-ridge")
+    rows = [[0.5, -1.0, 0.25], [1.0, 0.25, -0.5], [-1.0, 0.5, 1.0]]
+    frame = pl.DataFrame(rows, schema=["age", "in $", "c" * 40], orient="row")
+    run = compiled.run(frame, Y)
+    _, panel = run.plot().figure.axes
+    bars = [bar.get_width() for bar in panel.patches]
+    assert bars == sorted(run.coefficients.values(), key=abs)
+    names = {label.get_text() for label in panel.get_yticklabels()}
+    assert names == {"age", r"in \$", "(intercept)", "c" * 21 + "..."}
+    assert len(compiled.run(rows, Y).plot().figure.axes) == 1
+
+
+def test_of_many_coefficients_the_largest_are_drawn():
+    _, panels = plotting.new_figure(5.0, 4.0, 1)
+    run_picture._draw_coefficients(panels[0], {f"c{i}": float(i) for i in range(40)})
+    assert [bar.get_width() for bar in panels[0].patches] == [float(i) for i in range(25, 40)]
+    assert panels[0].get_title(loc="left") == "The largest 15 of 40"
+
+
+def test_one_named_input_is_the_name_of_its_axis():
+    problem = icgd.Problem(
+        icgd.KernelMachine(1, "rbf"), "squared", icgd.FunctionalStep(0.2), drawn.DOMAIN
+    )
+    frame = pl.DataFrame({"age": X[:, 0].tolist()})
+    run = icgd.compile(problem, n_steps=2).run(frame, Y, queries=frame[:2])
+    assert run.plot().figure.axes[1].get_xlabel() == "age"

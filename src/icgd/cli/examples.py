@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from icgd.cli.classes import Classes
 from icgd.errors import DataError, DomainError, SettingError
@@ -60,6 +61,11 @@ class Examples:
         return [
             [name, *row] for name, row in zip(self.classes.decoded(predictions), rows, strict=True)
         ]
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The inputs with the names of their columns."""
+        return pl.DataFrame(self.inputs, schema=list(self.input_names))
 
     @property
     def answer_names(self) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def run(
     asked = read_queries(queries, examples) if queries else None
     require_within(compiled.problem.domain, examples, asked)
     task = compiled.task(
-        examples.inputs,
+        examples.frame,
         examples.labels,
         queries=asked.inputs if asked else None,
         seed=seed,
@@ -149,7 +149,7 @@ def _train(
         risk_after=float(oracle.risk(task, last)),
         objective_before=oracle.objective(task, first),
         objective_after=oracle.objective(task, last),
-        coefficients=oracle.named(last, examples.input_names),
+        coefficients=result.coefficients,
         convergence=convergence(oracle, task, result.parameters),
         labels=examples.answer_names,
         predictions=examples.answers(predictions),

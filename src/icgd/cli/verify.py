@@ -44,7 +44,7 @@ def verify(
     with progress("verifying") as on_progress:
         report = verify_run(
             compiled,
-            examples.inputs,
+            examples.frame,
             examples.labels,
             queries=asked.inputs if asked else None,
             seed=seed,

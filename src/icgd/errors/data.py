@@ -11,16 +11,42 @@ class DataError(IcgdError, ValueError):
     """Data cannot be used: not numbers, not finite, of the wrong shape or type."""
 
     @classmethod
-    def not_finite(cls, name: str, index: Sequence[int], value: float) -> DataError:
+    def not_finite(
+        cls, name: str, index: Sequence[int], value: float, columns: Sequence[str] = ()
+    ) -> DataError:
+        """`columns` has the names of all columns, if they are known."""
         return cls(
-            f"{name}{at(index)} is {value}; every entry must be finite. "
+            f"{name}{at(index, columns)} is {value}; every entry must be finite. "
             "Drop or fill such rows first."
         )
 
     @classmethod
-    def overflows(cls, name: str, index: Sequence[int], value: float, dtype: str) -> DataError:
+    def no_number(
+        cls, name: str, index: Sequence[int], value: object, columns: Sequence[str]
+    ) -> DataError:
         return cls(
-            f"{name}{at(index)} is {value:.12g}, too large for {dtype}. "
+            f"{name}{at(index, columns)} is {value!r}, which is not a number. Remove the column or "
+            "encode it as numbers; drop or fill what is missing."
+        )
+
+    @classmethod
+    def other_columns(cls, name: str, columns: Sequence[str], expected: Sequence[str]) -> DataError:
+        return cls(
+            f"{name} has the columns {', '.join(columns)}, but X has {', '.join(expected)}. Give "
+            "the same columns in the same order."
+        )
+
+    @classmethod
+    def overflows(
+        cls,
+        name: str,
+        index: Sequence[int],
+        value: float,
+        dtype: str,
+        columns: Sequence[str] = (),
+    ) -> DataError:
+        return cls(
+            f"{name}{at(index, columns)} is {value:.12g}, too large for {dtype}. "
             "Rescale the data, or run in float64."
         )
 
@@ -306,10 +332,16 @@ class DomainError(IcgdError, ValueError):
 
     @classmethod
     def outside(
-        cls, name: str, index: Sequence[int], value: float, bound: float, setting: str
+        cls,
+        name: str,
+        index: Sequence[int],
+        value: float,
+        bound: float,
+        setting: str,
+        columns: Sequence[str] = (),
     ) -> DomainError:
         return cls(
-            f"{name}{at(index)} is {value:.12g}, outside [-{bound:g}, {bound:g}]. "
+            f"{name}{at(index, columns)} is {value:.12g}, outside [-{bound:g}, {bound:g}]. "
             f"Rescale the data or compile with a larger {setting}."
         )
 

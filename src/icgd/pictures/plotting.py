@@ -81,6 +81,11 @@ def describe(panel: Axes, message: str, x: str, y: str) -> None:
     panel.set_ylabel(y, fontsize=11.5, color=INK)
 
 
+def literal(text: str) -> str:
+    """A name that users gave, in which a dollar is a dollar and begins no formula."""
+    return text.replace("$", r"\$")
+
+
 def whole_numbers(panel: Axes) -> None:
     """Put ticks at whole numbers only, for steps and other things that are counted."""
     panel.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))

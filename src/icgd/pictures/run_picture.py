@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
@@ -21,6 +22,12 @@ OUTPUTS = (BLUE, RED, GREEN, PURPLE, ORANGE)
 
 MOST_OUTPUTS = 5
 """More outputs are not named in the legend."""
+
+MOST_BARS = 15
+"""Of more coefficients, only the largest are drawn."""
+
+LONGEST_NAME = 24
+"""Letters of a coefficient's name that are drawn."""
 
 ENDS = ("before", "after")
 """What a run without history kept."""
@@ -62,14 +69,19 @@ def guesses_of(task: Task, predictions: Tensor, labels: Any) -> Guesses | None:
 
 
 def draw(
-    curves: LossCurves, guesses: Guesses | None, path: str | os.PathLike[str] | None = None
+    curves: LossCurves,
+    guesses: Guesses | None,
+    coefficients: Mapping[str, float],
+    path: str | os.PathLike[str] | None = None,
 ) -> Picture:
-    """One panel for the loss, and one for predictions if there are any."""
-    n_panels = 1 if guesses is None else 2
+    """A panel for the loss, and one for predictions and for named coefficients if there are any."""
+    n_panels = 1 + (guesses is not None) + bool(coefficients)
     figure, panels = plotting.new_figure(5.6 * n_panels, 4.4, n_panels)
     _draw_losses(panels[0], curves)
     if guesses is not None:
         _draw_guesses(panels[1], guesses)
+    if coefficients:
+        _draw_coefficients(panels[-1], coefficients)
     return saved(Picture(curves.words, figure), path)
 
 
@@ -89,6 +101,23 @@ def _draw_losses(panel: Axes, curves: LossCurves) -> None:
         plotting.logarithmic_height(panel)
     if not curves.keeps_all:
         panel.set_xticks((0, 1), ENDS)
+
+
+def _draw_coefficients(panel: Axes, coefficients: Mapping[str, float]) -> None:
+    """A bar for each of the largest, in the order of their size."""
+    by_size = sorted(coefficients, key=lambda name: abs(coefficients[name]), reverse=True)
+    drawn = by_size[:MOST_BARS][::-1]
+    title = f"The largest {MOST_BARS} of {len(by_size):,}" if len(by_size) > MOST_BARS else ""
+    plotting.describe(panel, title or "What it learns", "coefficient", "")
+    panel.barh(range(len(drawn)), [coefficients[name] for name in drawn], color=BLUE, height=0.7)
+    names = [plotting.literal(_cut(name)) for name in drawn]
+    panel.set_yticks(range(len(drawn)), names)
+    panel.axvline(0, color=FAINT, lw=1)
+
+
+def _cut(name: str) -> str:
+    """A name that leaves room for the bars."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
 
 
 def _name_lines(panel: Axes, names: list[tuple[str, str]]) -> None:
@@ -135,7 +164,8 @@ def _against_labels(panel: Axes, guesses: Guesses, labels: Tensor) -> None:
 def _over_inputs(panel: Axes, guesses: Guesses) -> None:
     """The examples as grey dots, and the predictions as a line in the order of x."""
     task = guesses.task
-    plotting.describe(panel, "What it predicts", "x", "y")
+    name = plotting.literal(task.input_names[0]) if task.input_names else "x"
+    plotting.describe(panel, "What it predicts", name, "y")
     order = task.queries.flatten().argsort()
     for (column, colour), label in zip(
         _columns(guesses.predictions), task.y.unbind(-1), strict=True
