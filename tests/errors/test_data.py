@@ -124,7 +124,12 @@ MESSAGES = [
     (
         made(DataError.text_cell, "data.csv", 7, "age", "old"),
         "data.csv, line 7, column 'age': 'old' is not a number. "
-        "Remove the column or encode it as numbers.",
+        "Remove the column or encode it as numbers. `icgd run` can leave it out: --ignore age.",
+    ),
+    (
+        made(DataError.ignored_label, "age"),
+        "Column 'age' is both a label and ignored. Name it with --target or with --ignore, not "
+        "with both.",
     ),
     (
         made(DataError.missing_value, "data.csv", 7, ["age"], 1),
@@ -173,7 +178,8 @@ MESSAGES = [
     (
         made(DataError.wrong_inputs, "data.csv", ["a", "b"], 5),
         "data.csv has 2 columns of inputs (a, b); the model has 5. Name the label columns with "
-        "--target, remove other columns, or compile with --widths that begin with 2.",
+        "--target and columns to leave out with --ignore, or compile with --widths "
+        "that begin with 2.",
     ),
     (
         made(DataError.one_class_in, "data.csv", "kind", "red"),

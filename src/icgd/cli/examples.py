@@ -32,10 +32,14 @@ class Source:
     reading: Reading = field(default_factory=Reading)
     missing: str = "refuse"
     standardized: bool = False
+    ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.missing not in CHOICES:
             raise SettingError.not_one_of("--missing", self.missing, CHOICES)
+        for name in self.ignored:
+            if name in self.targets:
+                raise DataError.ignored_label(name)
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class Queries:
 
 def read_examples(source: Source, problem: Problem) -> Examples:
     """The examples in a table; the labels are the columns that it names, or the last ones."""
-    table = read_table(source.path, source.reading)
+    table = read_table(source.path, source.reading).without(source.ignored)
     targets = _targets(table, source, problem)
     inputs = tuple(name for name in table.names if name not in targets)
     if len(inputs) != problem.target.input_width:

@@ -28,13 +28,14 @@ from icgd.cli.options import (
     BackendName,
     CompiledFile,
     DtypeName,
+    PictureFile,
     QueryFile,
     Seed,
     output,
 )
 from icgd.cli.progress import progress
 from icgd.cli.weights_out import WeightsOut, require_weights_file, write_weights
-from icgd.cli.writing import predictions_content, require_writable, write_file
+from icgd.cli.writing import predictions_content, require_picture, require_writable, write_file
 from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
 from icgd.pipeline import load
@@ -58,6 +59,7 @@ def run(
         typer.Option(help="Stop when a step, or a pass of batches, moves no weight by more."),
     ] = None,
     weights_out: WeightsOut = None,
+    plot: PictureFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Train on a table in one forward pass, and predict.
@@ -69,6 +71,7 @@ def run(
     if out and not queries:
         raise SettingError.without("--output", "--queries")
     require_writable(out)
+    require_picture(plot)
     if weights_out:
         require_weights_file(weights_out)
     compiled = load(file)
@@ -90,14 +93,14 @@ def run(
     if out and asked:
         answers = outcome.labels, outcome.predictions
         write_file(out, predictions_content(asked.table.frame, *answers))
+    if plot:
+        result.plot(plot, labels=asked.labels if asked else None)
     if as_json:
         show.print_json(outcome)
     else:
         _print(outcome, compiled)
-        if out:
-            typer.echo(f"Saved {out}")
-        if weights_out:
-            typer.echo(f"Saved {weights_out}")
+        for path in filter(None, (out, weights_out, plot)):
+            typer.echo(f"Saved {path}")
     raise typer.Exit(INTERRUPTED if outcome.ending is Ending.INTERRUPTED else 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from icgd.errors.base import IcgdError, at, did_you_mean
@@ -154,7 +155,8 @@ class DataError(IcgdError, ValueError):
     def text_cell(cls, path: object, line: int, column: str, cell: str) -> DataError:
         return cls(
             f"{path}, line {line}, column {column!r}: {cell!r} is not a number. Remove the column "
-            "or encode it as numbers."
+            "or encode it as numbers. `icgd run` can leave it out: --ignore "
+            f"{shlex.quote(column)}."
         )
 
     @classmethod
@@ -240,8 +242,15 @@ class DataError(IcgdError, ValueError):
         shown = ", ".join(inputs[:6]) + ", ..." * (len(inputs) > 6)
         return cls(
             f"{path} has {len(inputs)} columns of inputs ({shown or 'none'}); the model has "
-            f"{expected}. Name the label columns with --target, remove other columns, or compile "
-            f"with --widths that begin with {len(inputs)}."
+            f"{expected}. Name the label columns with --target and columns to leave out with "
+            f"--ignore, or compile with --widths that begin with {len(inputs)}."
+        )
+
+    @classmethod
+    def ignored_label(cls, column: str) -> DataError:
+        return cls(
+            f"Column {column!r} is both a label and ignored. Name it with --target or with "
+            "--ignore, not with both."
         )
 
     @classmethod

@@ -73,6 +73,12 @@ class Table:
         columns = [pl.col(name).cast(pl.Float64).fill_null(value) for name, value in values.items()]
         return replace(self, frame=self.frame.with_columns(columns))
 
+    def without(self, names: Sequence[str]) -> Table:
+        """The table without these columns."""
+        for name in names:
+            self._column(name)
+        return replace(self, frame=self.frame.drop(names))
+
     def without_gaps(self, names: Sequence[str]) -> Table:
         """The table without the rows that lack a value in one of these columns."""
         for name in names:
