@@ -112,8 +112,8 @@ def test_dense_and_float32_reach_the_library(run):
         (
             "-3,1,-0.5",
             "nan,1,-0.5",
-            "train.csv, line 3 has no value in column 'c'. Fill it, or remove the line. `icgd run` "
-            "can do it: --missing drop, mean or median.",
+            "train.csv, line 3 has no value in column 'c'. Fill it, or remove the line, or give "
+            "--missing drop, mean or median.",
         ),
         (
             "-3,1,-0.5",
@@ -137,8 +137,8 @@ def test_dense_and_float32_reach_the_library(run):
         (
             "-3,1,-0.5",
             "-3,1",
-            "train.csv, line 3 has no value in column 'price'. Fill it, or remove the line. `icgd "
-            "run` can do it: --missing drop, mean or median.",
+            "train.csv, line 3 has no value in column 'price'. Fill it, or remove the line, or "
+            "give --missing drop, mean or median.",
         ),
         (
             TRAIN,
@@ -486,3 +486,55 @@ def test_columns_that_are_ignored_must_be_there_and_no_labels(command, tmp_path,
 def test_a_picture_that_cannot_be_written_is_refused_before_the_work(run, command, what, name):
     refusal = command(what, "run.safetensors", "train.csv", "--plot", name).refusal()
     assert name in refusal
+
+
+GAPS = "age,size,price\n1,,3\n4,,6\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (GAPS, ("--missing", "drop"), "data.csv, column 'size' has no value at all"),
+        (GAPS, ("--missing", "mean"), "data.csv, column 'size' has no value at all"),
+        (GAPS, (), "Fill it, or remove the line, or give --missing drop, mean or median."),
+        (
+            "age,size,price\n1,2,3\n4,5,\n",
+            ("--missing", "mean"),
+            "data.csv, line 3 has no value in column 'price'. Fill it, or remove the line, or give "
+            "--missing drop: labels are not made up.",
+        ),
+        (
+            "age,size,price\n1,2,3\n",
+            ("--ignore", "age", "--ignore", "size", "--ignore", "price"),
+            "data.csv has no column beside those that are ignored: age, size, price.",
+        ),
+    ],
+)
+def test_what_nothing_can_be_made_of_is_said_with_what_would_help(
+    command, tmp_path, text, options, message
+):
+    (tmp_path / "data.csv").write_text(text)
+    made = ("compile", "--widths", "2,1", "--bounds-from", "data.csv", "-o", "run.safetensors")
+    refusal = command(*made, *options).refusal()
+    assert message in refusal
+    assert ("--ignore size" in refusal) == ("no value at all" in message)
+    assert listing(tmp_path) == ["data.csv"]
+
+
+def test_a_gap_in_a_query_is_refused_with_what_would_help(run, tmp_path):
+    (tmp_path / "new.csv").write_text("a,b,c,d\n1,2,3,\n")
+    assert run("--queries", "new.csv").refusal() == (
+        "new.csv, line 2 has no value in column 'd', and a query cannot be dropped. Fill it, or "
+        "give --missing mean or median, which are those of the examples."
+    )
+
+
+def test_equal_labels_have_no_r2_and_the_table_says_why(command, tmp_path):
+    text = "x,y\n1,3\n2,3\n4,3\n"
+    (tmp_path / "data.csv").write_text(text)
+    make = ("compile", "--widths", "1,1", "--steps", "2", "--bounds-from", "data.csv")
+    assert command(*make, "-o", "run.safetensors").code == 0
+    ask = ("run", "run.safetensors", "data.csv", "--queries", "data.csv")
+    assert "R² of the predictions" in command(*ask).stdout
+    assert "none: the labels of all queries are equal" in command(*ask).stdout
+    assert json.loads(command(*ask, "--json").stdout)["score"] is None

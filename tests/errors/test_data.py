@@ -127,19 +127,24 @@ MESSAGES = [
         "Remove the column or encode it as numbers. `icgd run` can leave it out: --ignore age.",
     ),
     (
+        made(DataError.nothing_left, "data.csv", ["age", "sex"]),
+        "data.csv has no column beside those that are ignored: age, sex. Ignore fewer of them.",
+    ),
+    (
         made(DataError.ignored_label, "age"),
         "Column 'age' is both a label and ignored. Name it with --target or with --ignore, not "
         "with both.",
     ),
     (
         made(DataError.missing_value, "data.csv", 7, ["age"], 1),
-        "data.csv, line 7 has no value in column 'age'. Fill it, or remove the line. `icgd run` "
-        "can do it: --missing drop, mean or median.",
+        "data.csv, line 7 has no value in column 'age'. Fill it, or remove the line.",
     ),
     (
-        made(DataError.missing_value, "data.csv", 7, ["age", "sex"], 1200),
+        made(
+            DataError.missing_value, "data.csv", 7, ["age", "sex"], 1200, ", or give --missing drop"
+        ),
         "data.csv, line 7 has no value in column 'age' (1,200 are missing, in age, sex). Fill it, "
-        "or remove the line. `icgd run` can do it: --missing drop, mean or median.",
+        "or remove the line, or give --missing drop.",
     ),
     (
         made(DataError.missing_in_query, "new.csv", 3, "age"),
@@ -148,12 +153,13 @@ MESSAGES = [
     ),
     (
         made(DataError.nothing_there, "data.csv", "age"),
-        "data.csv, column 'age' has no value at all, so nothing can fill it. Remove the column.",
+        "data.csv, column 'age' has no value at all, so nothing can fill it. Leave it out: "
+        "--ignore age.",
     ),
     (
         made(DataError.no_whole_row, "data.csv"),
         "Every row of data.csv lacks a value, so --missing drop leaves none. Use --missing mean or "
-        "median, or remove the columns with gaps.",
+        "median, or leave the columns with gaps out (--ignore).",
     ),
     (
         made(DataError.other_type, "data.parquet", "day", "Date"),

@@ -130,7 +130,7 @@ def read_queries(path: Path, examples: Examples) -> Queries:
         inputs = table.names
     if examples.fills is not None:
         table = table.filled(dict(zip(inputs, examples.fills.values(), strict=True)))
-    elif examples.source.missing == "drop":
+    else:
         _refuse_gaps(table, inputs)
     x = examples.input_scaling.applied(table.numbers(inputs))
     return Queries(x, _known_labels(table, examples), table)
@@ -157,9 +157,9 @@ def _without_gaps(
     if missing in FILLS:
         fills = table.means(inputs, missing)
         table = table.filled(fills)
-        table.require_whole(targets)  # a label is never made up
+        table.require_whole(targets, ", or give --missing drop: labels are not made up")
         return table, fills
-    table.require_whole([*inputs, *targets])
+    table.require_whole([*inputs, *targets], ", or give --missing drop, mean or median")
     return table, None
 
 

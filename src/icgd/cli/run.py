@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -185,7 +186,7 @@ def _print(outcome: Outcome, compiled: Compiled) -> None:
     if formula := compiled.problem.oracle.unusual_loss:
         rows.append(("an example's loss", formula))
     if outcome.measure is not None:
-        rows.append((f"{outcome.measure} of the predictions", f"{outcome.score:.4g}"))
+        rows.append((f"{outcome.measure} of the predictions", _score_text(outcome)))
     show.print_rows("Training", rows)
     if not outcome.convergence.is_done:
         show.output.print(str(outcome.convergence), highlight=False)
@@ -193,6 +194,12 @@ def _print(outcome: Outcome, compiled: Compiled) -> None:
         show.print_coefficients(outcome.coefficients)
     if outcome.predictions:
         show.print_predictions(outcome.labels, outcome.predictions)
+
+
+def _score_text(outcome: Outcome) -> str:
+    if outcome.score is None or isnan(outcome.score):
+        return "none: the labels of all queries are equal"
+    return f"{outcome.score:.4g}"
 
 
 def _penalised_rows(outcome: Outcome) -> list[tuple[str, str]]:

@@ -168,13 +168,16 @@ class DataError(IcgdError, ValueError):
 
     @classmethod
     def missing_value(
-        cls, path: object, line: int, columns: Sequence[str], total: int
+        cls, path: object, line: int, columns: Sequence[str], total: int, remedy: str = ""
     ) -> DataError:
-        """The first one is in `line` of the first of `columns`; there are `total` of them."""
+        """The first one is in `line` of the first of `columns`; there are `total` of them.
+
+        `remedy` is what else would help, such as ", or give --missing drop".
+        """
         rest = f" ({total:,} are missing, in {', '.join(columns)})" if total > 1 else ""
         return cls(
             f"{path}, line {line} has no value in column {columns[0]!r}{rest}. Fill it, or remove "
-            "the line. `icgd run` can do it: --missing drop, mean or median."
+            f"the line{remedy}."
         )
 
     @classmethod
@@ -187,15 +190,15 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def nothing_there(cls, path: object, column: str) -> DataError:
         return cls(
-            f"{path}, column {column!r} has no value at all, so nothing can fill it. Remove the "
-            "column."
+            f"{path}, column {column!r} has no value at all, so nothing can fill it. Leave it out: "
+            f"--ignore {shlex.quote(column)}."
         )
 
     @classmethod
     def no_whole_row(cls, path: object) -> DataError:
         return cls(
             f"Every row of {path} lacks a value, so --missing drop leaves none. Use --missing mean "
-            "or median, or remove the columns with gaps."
+            "or median, or leave the columns with gaps out (--ignore)."
         )
 
     @classmethod
@@ -244,6 +247,13 @@ class DataError(IcgdError, ValueError):
             f"{path} has {len(inputs)} columns of inputs ({shown or 'none'}); the model has "
             f"{expected}. Name the label columns with --target and columns to leave out with "
             f"--ignore, or compile with --widths that begin with {len(inputs)}."
+        )
+
+    @classmethod
+    def nothing_left(cls, path: object, ignored: Sequence[str]) -> DataError:
+        return cls(
+            f"{path} has no column beside those that are ignored: {', '.join(ignored)}. Ignore "
+            "fewer of them."
         )
 
     @classmethod
