@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import matplotlib.pyplot as plt
 
+from benchmarks.notebooks import cells_of, executed
 from icgd.compiled import Compiled
 from icgd.pictures.picture import Picture
-from tests.examples.notebooks import cells_of, executed
 
 
 def test_the_theorem_runs_and_its_error_falls_with_the_square_of_the_pieces():

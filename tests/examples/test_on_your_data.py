@@ -5,7 +5,7 @@ import warnings
 import matplotlib.pyplot as plt
 import pytest
 
-from tests.examples.notebooks import cells_of, executed
+from benchmarks.notebooks import cells_of, executed
 
 
 def test_estimators_come_as_far_as_those_of_scikit_learn():

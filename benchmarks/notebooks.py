@@ -4,7 +4,7 @@ import ast
 import json
 from pathlib import Path
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def cells_of(name: str) -> list[dict]:
