@@ -108,3 +108,25 @@ def test_one_named_input_is_the_name_of_its_axis():
     frame = pl.DataFrame({"age": X[:, 0].tolist()})
     run = icgd.compile(problem, n_steps=2).run(frame, Y, queries=frame[:2])
     assert run.plot().figure.axes[1].get_xlabel() == "age"
+
+
+def test_classes_are_drawn_beside_one_another_and_named_below_the_panel():
+    run = drawn.network("relu-stack", (2, 3, 2)).run(X, Y.expand(3, 2), queries=X)
+    labels = pl.DataFrame({"good": [0.0, 1.0, 1.0], "bad": [1.0, 0.0, 0.0]})
+    _, panel = run.plot(labels=labels).figure.axes
+    good, bad = panel.lines  # no diagonal
+    assert good.get_xdata().tolist() == pytest.approx([-0.1, 0.9, 0.9])
+    assert bad.get_xdata().tolist() == pytest.approx([1.1, 0.1, 0.1])
+    assert bad.get_ydata().tolist() == run.predictions[:, 1].tolist()
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["0", "1"]
+    assert len(panel.texts) == 0  # nothing covers the dots
+    names = [text.get_text() for text in panel.get_legend().get_texts()]
+    assert names == ["good", "bad"]
+
+
+def test_outputs_without_names_are_numbered():
+    run = drawn.network("relu-stack", (2, 3, 2)).run(X, Y.expand(3, 2), queries=X)
+    _, panel = run.plot(labels=[[0.5, 1.0], [0.25, 0.0], [1.0, 2.0]]).figure.axes
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == ["output 1", "output 2"]
+    assert panel.lines[0].get_xdata().tolist() == [0.5, 0.25, 1.0]
+    assert len(panel.lines) == 3  # with the diagonal

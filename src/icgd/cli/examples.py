@@ -71,6 +71,12 @@ class Examples:
         """The inputs with the names of their columns."""
         return pl.DataFrame(self.inputs, schema=list(self.input_names))
 
+    def named(self, labels: Numbers | None) -> pl.DataFrame | None:
+        """Labels of queries with the names of the outputs, if they are known."""
+        if labels is None:
+            return None
+        return pl.DataFrame(labels, schema=list(self.answer_names[-labels.shape[1] :]))
+
     @property
     def answer_names(self) -> tuple[str, ...]:
         """The columns of `answers`."""

@@ -95,7 +95,7 @@ def run(
         answers = outcome.labels, outcome.predictions
         write_file(out, predictions_content(asked.table.frame, *answers))
     if plot:
-        result.plot(plot, labels=asked.labels if asked else None)
+        result.plot(plot, labels=examples.named(asked.labels) if asked else None)
     if as_json:
         show.print_json(outcome)
     else:

@@ -14,7 +14,7 @@ from icgd.errors import DataError
 from icgd.pictures import plotting
 from icgd.pictures.picture import Picture, saved
 from icgd.pictures.plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, RED, Axes
-from icgd.problems.arrays import checked_array
+from icgd.problems.arrays import checked_array, column_names
 from icgd.problems.task import Task
 
 OUTPUTS = (BLUE, RED, GREEN, PURPLE, ORANGE)
@@ -28,6 +28,9 @@ MOST_BARS = 15
 
 LONGEST_NAME = 24
 """Letters of a coefficient's name that are drawn."""
+
+BESIDE = 0.1
+"""How far the first and the last of several classes stand from their label."""
 
 ENDS = ("before", "after")
 """What a run without history kept."""
@@ -50,11 +53,28 @@ class LossCurves:
 
 @dataclass(frozen=True)
 class Guesses:
-    """Predictions of one task at its queries, with their labels if these are known."""
+    """Predictions of one task at its queries, with their labels if these are known.
+
+    `names` are those of the outputs, if the labels were a data frame.
+    """
 
     task: Task
     predictions: Tensor
     labels: Tensor | None
+    names: tuple[str, ...] = ()
+
+    @property
+    def are_named(self) -> bool:
+        """Whether a legend tells the outputs apart."""
+        return 1 < self.predictions.shape[-1] <= MOST_OUTPUTS
+
+    @property
+    def are_classes(self) -> bool:
+        """Whether there are several outputs, each of which says yes or no."""
+        known = self.labels
+        return (
+            known is not None and known.shape[-1] > 1 and bool(((known == 0) | (known == 1)).all())
+        )
 
 
 def guesses_of(task: Task, predictions: Tensor, labels: Any) -> Guesses | None:
@@ -65,7 +85,9 @@ def guesses_of(task: Task, predictions: Tensor, labels: Any) -> Guesses | None:
         if known.shape != predictions.shape:
             expected = f"{tuple(predictions.shape)}, a row for each query"
             raise DataError.wrong_shape("labels", known.shape, expected)
-    return None if task.batch or not task.n_queries else Guesses(task, predictions, known)
+    if task.batch or not task.n_queries:
+        return None
+    return Guesses(task, predictions, known, column_names(labels))
 
 
 def draw(
@@ -76,7 +98,8 @@ def draw(
 ) -> Picture:
     """A panel for the loss, and one for predictions and for named coefficients if there are any."""
     n_panels = 1 + (guesses is not None) + bool(coefficients)
-    figure, panels = plotting.new_figure(5.6 * n_panels, 4.4, n_panels)
+    height = 4.8 if guesses is not None and guesses.are_named else 4.4
+    figure, panels = plotting.new_figure(5.6 * n_panels, height, n_panels)
     _draw_losses(panels[0], curves)
     if guesses is not None:
         _draw_guesses(panels[1], guesses)
@@ -139,10 +162,22 @@ def _draw_guesses(panel: Axes, guesses: Guesses) -> None:
         plotting.whole_numbers(panel)
         for column, colour in _columns(guesses.predictions):
             panel.plot(column.tolist(), "o", color=colour, ms=5)
+    if guesses.are_named:
+        _name_outputs(panel, guesses)
+
+
+def _name_outputs(panel: Axes, guesses: Guesses) -> None:
+    """A legend below the panel, where it covers no dot."""
     n_outputs = guesses.predictions.shape[-1]
-    if 1 < n_outputs <= MOST_OUTPUTS:
-        named = [f"output {number + 1}" for number in range(n_outputs)]
-        _name_lines(panel, list(zip(named, OUTPUTS, strict=False)))
+    names = guesses.names or [f"output {number}" for number in range(1, n_outputs + 1)]
+    dots = [panel.plot([], [], "o", color=colour)[0] for colour in OUTPUTS[:n_outputs]]
+    for dot in dots:
+        dot.remove()
+    texts = [plotting.literal(_cut(name)) for name in names]
+    panel.legend(
+        dots, texts, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=min(n_outputs, 3),
+        frameon=False, fontsize=10,
+    )  # fmt: skip
 
 
 def _columns(values: Tensor) -> list[tuple[Tensor, str]]:
@@ -153,12 +188,24 @@ def _columns(values: Tensor) -> list[tuple[Tensor, str]]:
 
 def _against_labels(panel: Axes, guesses: Guesses, labels: Tensor) -> None:
     plotting.describe(panel, "What it predicts", "label of the query", "prediction")
-    for (column, colour), label in zip(
-        _columns(guesses.predictions), labels.unbind(-1), strict=True
+    shifts = _shifts(guesses)
+    for (column, colour), label, shift in zip(
+        _columns(guesses.predictions), labels.unbind(-1), shifts, strict=True
     ):
-        panel.plot(label.tolist(), column.tolist(), "o", color=colour, ms=5)
+        panel.plot((label + shift).tolist(), column.tolist(), "o", color=colour, ms=5)
+    if guesses.are_classes:
+        panel.set_xticks((0, 1), ("0", "1"))
+        return
     middle = float(labels.double().mean())
     panel.axline((middle, middle), slope=1, color=FAINT, lw=1, ls=":")
+
+
+def _shifts(guesses: Guesses) -> list[float]:
+    """How far each output is moved aside: classes stand beside one another."""
+    n_outputs = guesses.predictions.shape[-1]
+    if not guesses.are_classes:
+        return [0.0] * n_outputs
+    return [BESIDE * (2 * place / (n_outputs - 1) - 1) for place in range(n_outputs)]
 
 
 def _over_inputs(panel: Axes, guesses: Guesses) -> None:
