@@ -1,7 +1,7 @@
 """Measure and draw the figures of the documentation: `make figures`.
 
 `python -m benchmarks.figures` draws all of them; names draw those alone. The name `drawings` stands
-for the transformers of all constructions.
+for the transformers of all constructions, and `examples` for the pictures of examples/.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import icgd
-from benchmarks import chain_mask, drawings, error_decay, function_learning
+from benchmarks import chain_mask, drawings, error_decay, example_pictures, function_learning
 from icgd.cli.show import plain
 from icgd.pictures import plotting
 from icgd.reproductions import comparison
@@ -18,7 +18,8 @@ from icgd.weights.atomic import whole_file
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
-DRAWINGS = "drawings"
+MANY = {"drawings": drawings.draw_all, "examples": example_pictures.draw_all}
+"""What draws several pictures at once into a folder."""
 
 COMPARED = comparison.Settings(  # icgd compare --widths 3,4,4,2 --box 2 --x-bound 2
     icgd.Problem(
@@ -33,9 +34,9 @@ COMPARED = comparison.Settings(  # icgd compare --widths 3,4,4,2 --box 2 --x-bou
 
 
 def main(names: list[str]) -> None:
-    for name in names or (DRAWINGS, *FIGURES):
-        if name == DRAWINGS:
-            for path in drawings.draw_all(IMAGES):
+    for name in names or (*MANY, *FIGURES):
+        if name in MANY:
+            for path in MANY[name](IMAGES):
                 print(f"Written to {path.relative_to(IMAGES.parents[1])}")
         else:
             _write(name, *FIGURES[name]())

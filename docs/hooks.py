@@ -1,4 +1,4 @@
-"""Pictures of results/ in the documentation site, which lie beside docs/ in the repository."""
+"""Pictures of results/ and files of examples/ in the site; both lie beside docs/."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
-RESULTS = Path(__file__).parents[1] / "results"
+ROOT = Path(__file__).parents[1]
+SHOWN = {"results": "*/laptop*.png", "examples": "*.*"}
+"""The files of each folder that the site holds."""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the picture of every figure to the site."""
-    for path in sorted(RESULTS.glob("*/laptop*.png")):
-        place = f"results/{path.relative_to(RESULTS).as_posix()}"
-        files.append(File.generated(config, place, abs_src_path=str(path)))
+    """Add the picture of every figure and the text of every example to the site."""
+    for folder, pattern in SHOWN.items():
+        for path in sorted((ROOT / folder).glob(pattern)):
+            place = path.relative_to(ROOT).as_posix()
+            files.append(File.generated(config, place, abs_src_path=str(path)))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links that leave docs/ for results/ stay inside the site."""
-    return markdown.replace("](../../results/", "](../results/")
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Links that leave docs/ for these folders stay inside the site."""
+    back = "../" * page.file.src_uri.count("/")
+    for folder in SHOWN:
+        markdown = markdown.replace(f"](../{back}{folder}/", f"]({back}{folder}/")
+    return markdown

@@ -46,6 +46,21 @@ def test_links_of_a_page_lead_somewhere(page):
     assert missing == []
 
 
+def test_the_gallery_shows_every_picture_and_every_example():
+    text = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)\n\n([^\n]+)", text)
+    drawings = [path for path in (DOCS / "images").glob("*") if path.suffix in {".png", ".svg"}]
+    drawings = [p for p in drawings if p.suffix == ".svg" or not p.with_suffix(".svg").exists()]
+    figures = (ROOT / "results").glob("*/laptop.png")
+    pictures = [DOCS / picture for picture, _ in shown]
+    wanted = {path.resolve() for path in (*drawings, *figures)}
+    assert {path.resolve() for path in pictures} == wanted
+    assert len(pictures) == len(set(pictures))
+    assert all(re.search(r"\]\([\w/]+\.md\)", caption) for _, caption in shown)
+    linked = set(re.findall(r"\]\(\.\./examples/([\w.]+)\)", text))
+    assert linked == {path.name for path in (ROOT / "examples").glob("*.*")}
+
+
 @pytest.mark.parametrize("page", EXECUTED)
 def test_the_examples_of_a_tutorial_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 
-from icgd.facts import counted, number, shown
+from icgd.facts import counted, in_short, number, shown
 
 
 @shown
@@ -28,3 +28,9 @@ def test_a_notebook_shows_them_as_a_table_in_which_nothing_is_markup():
 def test_numbers_have_four_figures_and_counts_their_noun():
     assert [number(1e-7), number(3.0), number(None)] == ["1e-07", "3", "none"]
     assert [counted(1, "layer"), counted(1200, "layer")] == ["1 layer", "1,200 layers"]
+
+
+def test_of_a_long_list_the_first_six_are_named():
+    assert in_short(("a", "b")) == "a, b"
+    assert in_short(list("abcdef")) == "a, b, c, d, e, f"
+    assert in_short(list("abcdefgh")) == "a, b, c, d, e, f and 2 more"

@@ -151,7 +151,7 @@ class Compiled:
             if isinstance(interruption.partial, Run):
                 interruption.partial = with_origin(interruption.partial, origin)
             raise
-        _warn(oracle.afterthoughts(run.parameters[..., -1, :]))
+        _warn(oracle.afterthoughts(task, run.parameters[..., -1, :]))
         return run
 
     def _slots(self, trace: Any) -> tuple[str, ...]:

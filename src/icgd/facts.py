@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Protocol, TypeVar, runtime_checkable
+
+MOST_LISTED = 6
+"""How many of several things a fact names."""
 
 
 @runtime_checkable
@@ -44,6 +47,12 @@ def table(thing: HasFacts) -> str:
 def number(value: float | int | None) -> str:
     """A number in at most four figures, or "none"."""
     return "none" if value is None else f"{value:.4g}"
+
+
+def in_short(texts: Sequence[str]) -> str:
+    """The first texts of a list, and how many more there are."""
+    rest = len(texts) - MOST_LISTED
+    return ", ".join(texts[:MOST_LISTED]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def counted(n: int, noun: str) -> str:

@@ -12,7 +12,7 @@ from icgd.backends.run import OnProgress
 from icgd.certificates.certificate import Report
 from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.linear_bound import LinearBounds
-from icgd.certificates.measured import stepwise_errors, trajectory_errors
+from icgd.certificates.measured import coefficient_errors, stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
 from icgd.certificates.prediction_bounds import at_end, prediction_errors
 from icgd.certificates.rigorous import require_enclosable, rigorous_trajectory
@@ -109,6 +109,7 @@ def verify(
         dtype=str(task.x.dtype).removeprefix("torch."),
         paper_trajectory=bounds.paper,
         rigorous=exact,
+        coefficient_errors=coefficient_errors(problem, task, history, real),
         prediction_errors=prediction_errors(problem, task, run.predictions, real),
         prediction_bounds=rules.predictions(task, history, real, at_end(bounds.trajectory)),
     )

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import polars as pl
 import pytest
 import torch
 
@@ -138,3 +139,33 @@ def test_a_run_shows_itself_in_a_line():
     assert repr(stopped) == (
         "Run(weights: 9, kept 4 times; predictions: 2 of 1 label; stopped after: 3 steps)"
     )
+
+
+def linear_run(x, **options) -> Run:
+    problem = icgd.Problem(
+        icgd.LinearModel(2, intercept=True),
+        "matching",
+        icgd.ProximalStep(0.1, box=3.0),
+        icgd.Domain(x=2.0, y=2.0),
+    )
+    return icgd.compile(problem, n_steps=3).run(x, Y, **options)
+
+
+def test_coefficients_have_the_names_of_a_frame_and_the_numbers_of_an_array():
+    plain, named = linear_run(X), linear_run(pl.DataFrame(X, schema=["age", "size"], orient="row"))
+    assert named.parameters.equal(plain.parameters)
+    numbers = plain.parameters[-1].tolist()
+    assert named.coefficients == dict(zip(("age", "size", "(intercept)"), numbers, strict=True))
+    assert plain.coefficients == dict(zip(("x_1", "x_2", "(intercept)"), numbers, strict=True))
+    assert f"coefficients: age {numbers[0]:.4g}, size {numbers[1]:.4g}, (intercept) " in repr(named)
+    assert "coefficients" not in repr(plain)
+
+
+def test_only_one_linear_model_has_coefficients_by_name():
+    assert compiled_network(biases=False).run(X, Y).coefficients is None
+    problem = linear_run(X).origin.problem
+    assert icgd.compile(problem, n_steps=3).run([X, X], [Y, Y]).coefficients is None
+    frame = pl.DataFrame(X, schema=["age", "size"], orient="row")
+    named = compiled_network(biases=False).run(frame, Y)
+    assert named.origin.task.input_names == ("age", "size")
+    assert "coefficients" not in repr(named)

@@ -163,3 +163,15 @@ def test_they_show_themselves_in_a_line():
     parts = ("step_errors", "step_bounds", "trajectory_errors", "trajectory_bounds")
     nothing = {name: torch.zeros(0) for name in parts}
     assert "error of a step: no step was taken" in repr(replace(found, **nothing))
+
+
+def test_a_report_names_the_column_whose_coefficient_is_furthest_off():
+    named = replace(report(), coefficient_errors={"age": 0.5, "in $": 2.0, "(intercept)": 1.0})
+    assert named.furthest == "in $"
+    assert repr(named).endswith("the bound of the run is 3; furthest at the end: in $)")
+    _, panel = named.plot().figure.axes
+    names = [text.get_text() for text in panel.get_legend().get_texts()]
+    assert names[0] == r"measured, at the end largest for in \$"
+    assert panel.lines[0].get_ydata().tolist() == [0.5, 2.0]
+    assert replace(named, coefficient_errors={"age": 0.0}).furthest is None
+    assert report().furthest is None

@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import torch
 
-from icgd.certificates.measured import stepwise_errors, trajectory_errors
+import icgd
+from icgd.certificates.measured import coefficient_errors, stepwise_errors, trajectory_errors
 from icgd.problems.optimisers.gradient_step import GradientStep
 from tests.cases import SMALL, exact_step
 
@@ -38,3 +39,22 @@ def test_a_step_is_measured_on_its_own_batch():
     real = problem.oracle.train(task, 3)
     assert stepwise_errors(problem, task, real).tolist() == [0.0, 0.0, 0.0]
     assert stepwise_errors(CASE.problem, task, real).min() > 1e-3
+
+
+def test_coefficients_of_named_columns_have_errors_of_their_own():
+    problem = icgd.Problem(
+        icgd.LinearModel(2, intercept=True),
+        "matching",
+        icgd.ProximalStep(0.1, box=3.0),
+        icgd.Domain(4.0, 2.0),
+    )
+    task = icgd.as_task(problem, [[1.0, 2.0], [3.0, -1.0]], [1.0, 0.5])
+    named = replace(task, input_names=("age", "size"))
+    real = problem.oracle.train(task, 2)
+    nudged = real + torch.tensor([0.0, -0.25, 0.5])
+    assert coefficient_errors(problem, task, nudged, real) is None
+    errors = coefficient_errors(problem, named, nudged, real)
+    assert errors == {"age": 0.0, "size": 0.25, "(intercept)": 0.5}
+    network = replace(CASE.task(), input_names=("x",) * CASE.task().x.shape[-1])
+    real = CASE.problem.oracle.train(network, 1)
+    assert coefficient_errors(CASE.problem, network, real, real) is None

@@ -10,8 +10,10 @@ from icgd.problems.csv_text import Reading
 
 
 def test_every_option_reaches_the_source():
-    made = source_from(Path("d.csv"), ["a", "b"], True, "semicolon", "comma", "drop", True)
-    assert made == Source(Path("d.csv"), ("a", "b"), Reading(";", ",", True), "drop", True)
+    given = ["a", "b"], True, "semicolon", "comma", "drop", True, ["day"]
+    made = source_from(Path("d.csv"), *given)
+    reading = Reading(";", ",", True)
+    assert made == Source(Path("d.csv"), ("a", "b"), reading, "drop", True, ("day",))
     assert source_from(Path("d.csv")) == Source(Path("d.csv"))
 
 
@@ -25,7 +27,7 @@ def test_the_options_stand_in_the_place_of_the_source():
     names = list(signature(command).parameters)
     assert names[:3] == ["file", "data", "target"]
     assert names[-1] == "seed"
-    given = dict.fromkeys(("target", "header", "delimiter", "decimal"))
+    given = dict.fromkeys(("target", "header", "delimiter", "decimal", "ignore"))
     data = {"data": Path("d.csv"), "missing": "mean", "standardize": False}
     command(file=Path("f"), seed=3, **given, **data)
     assert seen == {

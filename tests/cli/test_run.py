@@ -107,13 +107,13 @@ def test_dense_and_float32_reach_the_library(run):
             "2,0,1",
             "two,0,1",
             "train.csv, line 2, column 'c': 'two' is not a number. "
-            "Remove the column or encode it as numbers.",
+            "Remove the column or encode it as numbers. `icgd run` can leave it out: --ignore c.",
         ),
         (
             "-3,1,-0.5",
             "nan,1,-0.5",
-            "train.csv, line 3 has no value in column 'c'. Fill it, or remove the line. `icgd run` "
-            "can do it: --missing drop, mean or median.",
+            "train.csv, line 3 has no value in column 'c'. Fill it, or remove the line, or give "
+            "--missing drop, mean or median.",
         ),
         (
             "-3,1,-0.5",
@@ -137,14 +137,15 @@ def test_dense_and_float32_reach_the_library(run):
         (
             "-3,1,-0.5",
             "-3,1",
-            "train.csv, line 3 has no value in column 'price'. Fill it, or remove the line. `icgd "
-            "run` can do it: --missing drop, mean or median.",
+            "train.csv, line 3 has no value in column 'price'. Fill it, or remove the line, or "
+            "give --missing drop, mean or median.",
         ),
         (
             TRAIN,
             "a,price\n1,2\n",
             "train.csv has 1 columns of inputs (a); the model has 4. Name the label columns with "
-            "--target, remove other columns, or compile with --widths that begin with 1.",
+            "--target and columns to leave out with --ignore, or compile with --widths "
+            "that begin with 1.",
         ),
         (TRAIN, "", "Cannot read train.csv: it is empty."),
         (TRAIN, "a,b,c,d,price\n", "Cannot read train.csv: it has a header and no rows."),
@@ -427,3 +428,113 @@ def test_a_query_cannot_be_dropped_and_must_be_of_a_known_class(command, tmp_pat
     assert refusal.startswith("q.csv, line 4 has no value in column 'wide', and a query cannot be")
     (tmp_path / "q.csv").write_text("long,wide,kind\n1,1,Lily\n")
     assert command(*run).refusal().endswith("known are lily, rose. Did you mean 'lily'?")
+
+
+OWN = """\
+Tag;2023;2024;Klasse
+2024-01-01;3,5;0,25;gut
+2024-01-02;1,5;NA;schlecht
+2024-01-03;3,25;0,5;gut
+2024-01-04;1,25;-0,5;schlecht
+"""
+
+
+def test_a_table_with_dates_and_gaps_becomes_a_verified_run_and_two_pictures(command, tmp_path):
+    (tmp_path / "own.csv").write_text(OWN)
+    table = ("--header", "--ignore", "Tag", "--missing", "median", "--standardize")
+    network = ("--widths", "2,4,2", "--loss", "logistic", "--steps", "30", "--step-size", "1")
+    made = command("compile", *network, "--bounds-from", "own.csv", *table, "-o", "r.safetensors")
+    assert made.code == 0, made
+    ask = ("run", "r.safetensors", "own.csv", *table, "--queries", "own.csv")
+    ran = command(*ask, "--plot", "run.png", "-o", "p.csv")
+    assert ran.code == 0, ran
+    assert re.search(r"accuracy of the predictions +1\n", re.sub(" +\n", "\n", ran.stdout))
+    rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
+    assert [row["predicted Klasse"] for row in rows] == ["gut", "schlecht", "gut", "schlecht"]
+    assert [row["Tag"] for row in rows][:1] == ["2024-01-01"]
+    verified = command("verify", "r.safetensors", "own.csv", *table, "--plot", "verdict.svg")
+    assert verified.code == 0, verified
+    assert "HOLDS" in verified.stdout
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "verdict.svg").read_text()
+    assert "Saved run.png" in ran.stdout
+    assert "Saved verdict.svg" in verified.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--ignore", "Tage"), "Unknown column 'Tage' in own.csv; known are Tag, 2023, 2024, Kl"),
+        (("--ignore", "Tag", "--target", "Tag"), "Column 'Tag' is both a label and ignored."),
+        ((), "own.csv has 3 columns of inputs (Tag, 2023, 2024); the model has 2."),
+    ],
+)
+def test_columns_that_are_ignored_must_be_there_and_no_labels(command, tmp_path, options, message):
+    (tmp_path / "own.csv").write_text(OWN)
+    made = ("compile", "--widths", "2,2", "--bounds-from", "own.csv", "--header")
+    refusal = command(*made, "-o", "r.safetensors", *options).refusal()
+    assert refusal.startswith(message)
+    assert listing(tmp_path) == ["own.csv"]
+    without = command("compile", "--widths", "2,2", "--ignore", "Tag", "-o", "r.safetensors")
+    assert (
+        without.refusal() == "--ignore has no effect without --bounds-from; give both or neither."
+    )
+
+
+@pytest.mark.parametrize("name", ["run.jpg", "there/is/none.png"])
+@pytest.mark.parametrize("what", ["run", "verify"])
+def test_a_picture_that_cannot_be_written_is_refused_before_the_work(run, command, what, name):
+    refusal = command(what, "run.safetensors", "train.csv", "--plot", name).refusal()
+    assert name in refusal
+
+
+GAPS = "age,size,price\n1,,3\n4,,6\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (GAPS, ("--missing", "drop"), "data.csv, column 'size' has no value at all"),
+        (GAPS, ("--missing", "mean"), "data.csv, column 'size' has no value at all"),
+        (GAPS, (), "Fill it, or remove the line, or give --missing drop, mean or median."),
+        (
+            "age,size,price\n1,2,3\n4,5,\n",
+            ("--missing", "mean"),
+            "data.csv, line 3 has no value in column 'price'. Fill it, or remove the line, or give "
+            "--missing drop: labels are not made up.",
+        ),
+        (
+            "age,size,price\n1,2,3\n",
+            ("--ignore", "age", "--ignore", "size", "--ignore", "price"),
+            "data.csv has no column beside those that are ignored: age, size, price.",
+        ),
+    ],
+)
+def test_what_nothing_can_be_made_of_is_said_with_what_would_help(
+    command, tmp_path, text, options, message
+):
+    (tmp_path / "data.csv").write_text(text)
+    made = ("compile", "--widths", "2,1", "--bounds-from", "data.csv", "-o", "run.safetensors")
+    refusal = command(*made, *options).refusal()
+    assert message in refusal
+    assert ("--ignore size" in refusal) == ("no value at all" in message)
+    assert listing(tmp_path) == ["data.csv"]
+
+
+def test_a_gap_in_a_query_is_refused_with_what_would_help(run, tmp_path):
+    (tmp_path / "new.csv").write_text("a,b,c,d\n1,2,3,\n")
+    assert run("--queries", "new.csv").refusal() == (
+        "new.csv, line 2 has no value in column 'd', and a query cannot be dropped. Fill it, or "
+        "give --missing mean or median, which are those of the examples."
+    )
+
+
+def test_equal_labels_have_no_r2_and_the_table_says_why(command, tmp_path):
+    text = "x,y\n1,3\n2,3\n4,3\n"
+    (tmp_path / "data.csv").write_text(text)
+    make = ("compile", "--widths", "1,1", "--steps", "2", "--bounds-from", "data.csv")
+    assert command(*make, "-o", "run.safetensors").code == 0
+    ask = ("run", "run.safetensors", "data.csv", "--queries", "data.csv")
+    assert "R² of the predictions" in command(*ask).stdout
+    assert "none: the labels of all queries are equal" in command(*ask).stdout
+    assert json.loads(command(*ask, "--json").stdout)["score"] is None

@@ -186,3 +186,11 @@ def test_the_first_column_is_whole_where_there_is_room(monkeypatch, capsys):
     rows = [("Theorem 1 for ReLU networks", "so that " * 20)]
     show.print_columns("Found", ("statement", "claim"), rows)
     assert "Theorem 1 for ReLU networks" in capsys.readouterr().out
+
+
+def test_a_report_names_the_column_that_is_furthest_off(capsys):
+    report = icgd.verify(compiled_run(), X, Y)
+    show.print_report(report)
+    assert "Furthest" not in capsys.readouterr().out
+    show.print_report(replace(report, coefficient_errors={"age": 1e-9, "[b]": 2e-9}))
+    assert "Furthest from real descent at the end: [b]" in capsys.readouterr().out

@@ -76,6 +76,20 @@ MESSAGES = [
         "X[3, 1] is nan; every entry must be finite. Drop or fill such rows first.",
     ),
     (
+        made(DataError.not_finite, "X", [3, 1], float("nan"), ("age", "size")),
+        "X[3, 1] (column 'size') is nan; every entry must be finite. Drop or fill such rows first.",
+    ),
+    (
+        made(DataError.no_number, "X", [3, 1], "red", ("age", "colour")),
+        "X[3, 1] (column 'colour') is 'red', which is not a number. Remove the column or encode it "
+        "as numbers; drop or fill what is missing.",
+    ),
+    (
+        made(DataError.other_columns, "queries", ("size", "age"), ("age", "size")),
+        "queries has the columns size, age, but X has age, size. Give the same columns in the same "
+        "order.",
+    ),
+    (
         made(DataError.overflows, "X", [3, 1], 1e200, "float32"),
         "X[3, 1] is 1e+200, too large for float32. Rescale the data, or run in float64.",
     ),
@@ -110,17 +124,27 @@ MESSAGES = [
     (
         made(DataError.text_cell, "data.csv", 7, "age", "old"),
         "data.csv, line 7, column 'age': 'old' is not a number. "
-        "Remove the column or encode it as numbers.",
+        "Remove the column or encode it as numbers. `icgd run` can leave it out: --ignore age.",
+    ),
+    (
+        made(DataError.nothing_left, "data.csv", ["age", "sex"]),
+        "data.csv has no column beside those that are ignored: age, sex. Ignore fewer of them.",
+    ),
+    (
+        made(DataError.ignored_label, "age"),
+        "Column 'age' is both a label and ignored. Name it with --target or with --ignore, not "
+        "with both.",
     ),
     (
         made(DataError.missing_value, "data.csv", 7, ["age"], 1),
-        "data.csv, line 7 has no value in column 'age'. Fill it, or remove the line. `icgd run` "
-        "can do it: --missing drop, mean or median.",
+        "data.csv, line 7 has no value in column 'age'. Fill it, or remove the line.",
     ),
     (
-        made(DataError.missing_value, "data.csv", 7, ["age", "sex"], 1200),
+        made(
+            DataError.missing_value, "data.csv", 7, ["age", "sex"], 1200, ", or give --missing drop"
+        ),
         "data.csv, line 7 has no value in column 'age' (1,200 are missing, in age, sex). Fill it, "
-        "or remove the line. `icgd run` can do it: --missing drop, mean or median.",
+        "or remove the line, or give --missing drop.",
     ),
     (
         made(DataError.missing_in_query, "new.csv", 3, "age"),
@@ -129,12 +153,13 @@ MESSAGES = [
     ),
     (
         made(DataError.nothing_there, "data.csv", "age"),
-        "data.csv, column 'age' has no value at all, so nothing can fill it. Remove the column.",
+        "data.csv, column 'age' has no value at all, so nothing can fill it. Leave it out: "
+        "--ignore age.",
     ),
     (
         made(DataError.no_whole_row, "data.csv"),
         "Every row of data.csv lacks a value, so --missing drop leaves none. Use --missing mean or "
-        "median, or remove the columns with gaps.",
+        "median, or leave the columns with gaps out (--ignore).",
     ),
     (
         made(DataError.other_type, "data.parquet", "day", "Date"),
@@ -159,7 +184,8 @@ MESSAGES = [
     (
         made(DataError.wrong_inputs, "data.csv", ["a", "b"], 5),
         "data.csv has 2 columns of inputs (a, b); the model has 5. Name the label columns with "
-        "--target, remove other columns, or compile with --widths that begin with 2.",
+        "--target and columns to leave out with --ignore, or compile with --widths "
+        "that begin with 2.",
     ),
     (
         made(DataError.one_class_in, "data.csv", "kind", "red"),

@@ -52,6 +52,20 @@ def test_a_logarithmic_axis_has_plain_numbers():
     assert not any("10" in text for text in texts)
 
 
+@pytest.mark.parametrize(
+    ("low", "texts"),
+    [(0.0005, {"0.001", "0.01", "0.1"}), (1e-6, {"$10^{-4}$", "$10^{-2}$"})],
+)
+def test_an_axis_of_tiny_numbers_has_powers_of_ten_and_no_other_notation(low, texts):
+    figure, [panel] = plotting.new_figure(3.0, 2.0, n_panels=1)
+    plotting.logarithmic_height(panel)
+    panel.set_ylim(low, 0.5)
+    plotting.png(figure)
+    shown = {text.get_text() for text in panel.yaxis.get_majorticklabels()}
+    assert texts <= shown
+    assert not any("e-" in text for text in shown)
+
+
 def test_a_legend_names_every_colour_in_one_line():
     figure, _ = plotting.new_figure(3.0, 2.0, n_panels=1)
     plotting.legend(figure, [("first", plotting.BLUE), ("second", plotting.GREEN)])

@@ -1,8 +1,10 @@
+import polars as pl
 import pytest
 import torch
 
 import icgd
 from icgd.errors import DataError
+from icgd.pictures import plotting, run_picture
 from tests.pictures import drawn
 
 X = torch.tensor([[0.5, -1.0], [1.0, 0.25], [-1.0, 0.5]], dtype=torch.float64)
@@ -77,3 +79,54 @@ def test_a_batch_has_a_curve_for_each_task(tmp_path):
     [losses] = run.plot(tmp_path / "run.svg").figure.axes
     assert lines_of(losses) == run.loss_curve.tolist()
     assert (tmp_path / "run.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_named_coefficients_are_bars_in_the_order_of_their_size():
+    compiled = drawn.compiled("cot-ridge")
+    rows = [[0.5, -1.0, 0.25], [1.0, 0.25, -0.5], [-1.0, 0.5, 1.0]]
+    frame = pl.DataFrame(rows, schema=["age", "in $", "c" * 40], orient="row")
+    run = compiled.run(frame, Y)
+    _, panel = run.plot().figure.axes
+    bars = [bar.get_width() for bar in panel.patches]
+    assert bars == sorted(run.coefficients.values(), key=abs)
+    names = {label.get_text() for label in panel.get_yticklabels()}
+    assert names == {"age", r"in \$", "(intercept)", "c" * 21 + "..."}
+    assert len(compiled.run(rows, Y).plot().figure.axes) == 1
+
+
+def test_of_many_coefficients_the_largest_are_drawn():
+    _, panels = plotting.new_figure(5.0, 4.0, 1)
+    run_picture._draw_coefficients(panels[0], {f"c{i}": float(i) for i in range(40)})
+    assert [bar.get_width() for bar in panels[0].patches] == [float(i) for i in range(25, 40)]
+    assert panels[0].get_title(loc="left") == "The largest 15 of 40"
+
+
+def test_one_named_input_is_the_name_of_its_axis():
+    problem = icgd.Problem(
+        icgd.KernelMachine(1, "rbf"), "squared", icgd.FunctionalStep(0.2), drawn.DOMAIN
+    )
+    frame = pl.DataFrame({"age": X[:, 0].tolist()})
+    run = icgd.compile(problem, n_steps=2).run(frame, Y, queries=frame[:2])
+    assert run.plot().figure.axes[1].get_xlabel() == "age"
+
+
+def test_classes_are_drawn_beside_one_another_and_named_below_the_panel():
+    run = drawn.network("relu-stack", (2, 3, 2)).run(X, Y.expand(3, 2), queries=X)
+    labels = pl.DataFrame({"good": [0.0, 1.0, 1.0], "bad": [1.0, 0.0, 0.0]})
+    _, panel = run.plot(labels=labels).figure.axes
+    good, bad = panel.lines  # no diagonal
+    assert good.get_xdata().tolist() == pytest.approx([-0.1, 0.9, 0.9])
+    assert bad.get_xdata().tolist() == pytest.approx([1.1, 0.1, 0.1])
+    assert bad.get_ydata().tolist() == run.predictions[:, 1].tolist()
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["0", "1"]
+    assert len(panel.texts) == 0  # nothing covers the dots
+    names = [text.get_text() for text in panel.get_legend().get_texts()]
+    assert names == ["good", "bad"]
+
+
+def test_outputs_without_names_are_numbered():
+    run = drawn.network("relu-stack", (2, 3, 2)).run(X, Y.expand(3, 2), queries=X)
+    _, panel = run.plot(labels=[[0.5, 1.0], [0.25, 0.0], [1.0, 2.0]]).figure.axes
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == ["output 1", "output 2"]
+    assert panel.lines[0].get_xdata().tolist() == [0.5, 0.25, 1.0]
+    assert len(panel.lines) == 3  # with the diagonal

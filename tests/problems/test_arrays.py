@@ -1,5 +1,7 @@
 """What users may hand over as arrays, and what is said of the rest."""
 
+from datetime import date
+
 import numpy as np
 import polars as pl
 import pytest
@@ -10,6 +12,7 @@ from icgd.problems.arrays import (
     FLOAT32_ROUNDING,
     checked_array,
     checked_inputs,
+    column_names,
     converted,
     dtype_named,
     first_set,
@@ -99,7 +102,52 @@ def test_a_whole_number_that_would_be_rounded_is_refused():
 def test_data_frames_are_arrays():
     frame = pl.DataFrame({"a": [1, 2], "b": [0.5, 1.5]})
     assert checked_array("X", frame).tolist() == [[1.0, 0.5], [2.0, 1.5]]
-    assert refusal(pl.DataFrame({"a": ["x"]})).startswith("X is not a rectangular array of numbers")
+
+
+class Frame:
+    """A data frame as other libraries make them: columns by any names, and an array."""
+
+    def __init__(self, columns, rows):
+        self.columns, self.rows = columns, rows
+
+    def __getitem__(self, name):
+        return [row[list(self.columns).index(name)] for row in self.rows]
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.rows, dtype)
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        (pl.DataFrame({"age": [1], "size": [2]}), ("age", "size")),
+        (Frame(np.array(["age", "size"]), [[1, 2]]), ("age", "size")),
+        (Frame([0, 1], [[1, 2]]), ()),
+        (Frame(["age", "age"], [[1, 2]]), ()),
+        (Frame(lambda: ["age", "size"], [[1, 2]]), ()),
+        (np.ones((1, 2)), ()),
+        (torch.ones(1, 2), ()),
+        (None, ()),
+    ],
+)
+def test_columns_have_names_if_all_are_texts_and_no_two_are_alike(data, names):
+    assert column_names(data) == names
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (pl.DataFrame({"a": ["x"]}), "X[0, 0] (column 'a') is 'x', which is not a number. Remove"),
+        (
+            pl.DataFrame({"a": [1, 2], "day": [date(2020, 1, 2), None]}),
+            "X[0, 1] (column 'day') is datetime.date(2020, 1, 2), which is not a number.",
+        ),
+        (Frame(["a", "b"], [[1, 2], [3, None]]), "X[1, 1] (column 'b') is None, which is not a"),
+        (pl.DataFrame({"a": [1, 2], "b": [3, None]}), "X[1, 1] (column 'b') is nan; every entry"),
+    ],
+)
+def test_what_a_frame_cannot_hold_is_named_by_its_column(frame, message):
+    assert refusal(frame).startswith(message)
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])

@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
 from icgd.errors import DataError, DomainError, IcgdError, SettingError, UnknownNameError
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
+from icgd.problems.entry import as_task, checked_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
@@ -84,6 +85,35 @@ def test_initial_weights_come_from_the_seed_and_from_seed_0_by_default():
     draw = PROBLEM.target.initial_parameters
     assert torch.equal(as_task(PROBLEM, X, Y, seed=7).initial, draw(7, 3.0))
     assert torch.equal(as_task(PROBLEM, X, Y).initial, draw(0, 3.0))
+
+
+def test_a_frame_keeps_its_names_and_its_numbers():
+    frame = pl.DataFrame(X, schema=["age", "size", "bmi"])
+    named = as_task(PROBLEM, frame, Y, queries=frame[:2], initial=W)
+    plain = as_task(PROBLEM, X, Y, queries=X[:2], initial=W)
+    assert (named.input_names, plain.input_names) == (("age", "size", "bmi"), ())
+    for part in ("x", "y", "queries", "initial"):
+        assert torch.equal(getattr(named, part), getattr(plain, part))
+        assert getattr(named, part).stride() == getattr(plain, part).stride()
+    assert checked_task(PROBLEM, named).input_names == ("age", "size", "bmi")
+    assert as_task(PROBLEM, frame, Y, queries=X[:2]).input_names == ("age", "size", "bmi")
+    assert as_task(PROBLEM, X, Y, queries=frame[:2]).input_names == ()
+
+
+def test_what_is_wrong_with_a_frame_is_named_by_its_column():
+    frame = pl.DataFrame(changed(X, (3, 1), 5.5), schema=["age", "size", "bmi"])
+    assert refusal(x=frame).startswith("X[3, 1] (column 'size') is 5.5, outside [-4, 4].")
+    good = pl.DataFrame(X, schema=["age", "size", "bmi"])
+    message = refusal(x=good, queries=frame)
+    assert message.startswith("queries[3, 1] (column 'size') is 5.5, outside [-4, 4].")
+    assert refusal(x=good, queries=good["bmi", "size", "age"]) == (
+        "queries has the columns bmi, size, age, but X has age, size, bmi. Give the same columns "
+        "in the same order."
+    )
+    wide = replace(PROBLEM, domain=Domain(1e300, 2.0))
+    large = pl.DataFrame(changed(X, (3, 1), 1e200), schema=["age", "size", "bmi"])
+    message = refusal(wide, x=large, dtype="float32")
+    assert message.startswith("X[3, 1] (column 'size') is 1e+200, too large for float32.")
 
 
 def test_the_bounds_themselves_are_inside():

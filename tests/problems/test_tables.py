@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from icgd.errors import DataError
+from icgd.errors import DataError, UnknownNameError
 from icgd.problems.tables import read_table
 
 
@@ -132,3 +132,15 @@ def test_numbers_are_read_to_the_last_bit(path):
     rows = [[chance.uniform(-1, 1) * 10.0 ** chance.randint(-300, 300)] for _ in range(2000)]
     path.write_text("x\n" + "".join(f"{row[0]!r}\n" for row in rows))
     assert numbers(read_table(path)) == rows
+
+
+def test_columns_can_be_left_out_but_not_all_of_them(path):
+    path.write_text("a,b,c\n1,2,3\n4,5,6\n")
+    table = read_table(path)
+    assert table.without(["b"]).names == ("a", "c")
+    assert table.without(["b"]).numbers(["c"]).tolist() == [[3.0], [6.0]]
+    assert table.without([]).names == ("a", "b", "c")
+    with pytest.raises(UnknownNameError, match="Unknown column 'd'"):
+        table.without(["a", "d"])
+    with pytest.raises(DataError, match="no column beside those that are ignored: a, b, c"):
+        table.without(["c", "b", "a"])

@@ -25,6 +25,12 @@ def test_its_points_are_the_examples_then_the_queries_in_float64():
     assert points.tolist() == [*X.tolist(), *(-X[:2]).tolist()]
 
 
+def test_it_shows_the_names_of_its_inputs_if_it_has_any():
+    named = Task(X, Y, X[:0], WEIGHTS, input_names=("age", "<size>", "bmi"))
+    assert "1 label; inputs: age, <size>, bmi; queries: 0;" in repr(named)
+    assert ">age, &lt;size&gt;, bmi</td>" in named._repr_html_()
+
+
 def test_it_shows_itself_in_a_line():
     assert repr(Task(X, Y, -X[:2], WEIGHTS)) == (
         "Task(examples: 5 of 3 inputs, 1 label; queries: 2; initial: 16 numbers; dtype: float32)"

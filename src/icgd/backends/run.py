@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from icgd import pictures
 from icgd.errors import OverflowedRunError, SettingError, UnknownNameError
-from icgd.facts import counted, shown
+from icgd.facts import counted, in_short, number, shown
 from icgd.problems.from_torch import load_weights
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
@@ -83,6 +83,8 @@ class Run:
         found["predictions"] = f"{n_queries:,} of {counted(width, 'label')}"
         found |= {"tasks": f"{len(self.parameters):,}"} if self.parameters.ndim > 2 else {}
         found |= {"traced": counted(len(self.trace), "slot")} if self.trace else {}
+        learnt = [f"{name} {number(value)}" for name, value in self._named_coefficients().items()]
+        found |= {"coefficients": in_short(learnt)} if learnt else {}
         stopped = self.stopped_after
         return found | ({} if stopped is None else {"stopped after": counted(stopped, "step")})
 
@@ -111,6 +113,25 @@ class Run:
             UnreadableError: If the model has another shape, or the run is of a batch of tasks.
         """
         load_weights(model, self.weights)
+
+    @property
+    def coefficients(self) -> dict[str, float] | None:
+        """What a linear model has learnt, by the names of its inputs, and its "(intercept)".
+
+        The names are those of the columns if X was a data frame, else x_1, x_2 and so on. It is
+        None for many tasks at once and for what is not a linear model: see `weights`.
+        """
+        origin, last = self._known_origin(), self.parameters[..., -1, :]
+        if origin.task.batch:
+            return None
+        width = origin.problem.target.input_width
+        names = origin.task.input_names or [f"x_{place}" for place in range(1, width + 1)]
+        return origin.problem.oracle.named(last, names)
+
+    def _named_coefficients(self) -> dict[str, float]:
+        """The coefficients, if their columns have names."""
+        has_names = self.origin is not None and self.origin.task.input_names
+        return (self.coefficients if has_names else None) or {}
 
     @property
     def loss_in_words(self) -> str:
@@ -143,15 +164,16 @@ class Run:
     ) -> pictures.picture.Picture:
         """The loss over the steps, and the predictions if there are queries.
 
-        With `labels` of the queries the predictions are drawn against them. With a `path` the
-        picture is also written, as SVG or PNG by the ending of the name.
+        The coefficients of a linear model are drawn too if X was a data frame. With `labels` of the
+        queries the predictions are drawn against them. With a `path` the picture is also written,
+        as SVG or PNG by the ending of the name.
         """
         origin = self._known_origin()
         curves = pictures.run_picture.LossCurves(
             self.loss_in_words, self.loss_curve, self.objective_curve, origin.keeps_all
         )
         guesses = pictures.run_picture.guesses_of(origin.task, self.predictions, labels)
-        return pictures.run_picture.draw(curves, guesses, path)
+        return pictures.run_picture.draw(curves, guesses, self._named_coefficients(), path)
 
     def plot_stream(
         self, slot: str | None = None, path: str | os.PathLike[str] | None = None

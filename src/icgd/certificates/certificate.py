@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import inf, nan
@@ -107,7 +108,9 @@ class Report:
     granted that no step expands distances, so that a run may exceed it, and no verdict depends on
     it. `rigorous` is the proved distance of the whole run from exact descent, if it was asked for.
     `prediction_errors` and `prediction_bounds` are the distances of predictions at the queries from
-    those of real gradient descent, measured and proved for this run.
+    those of real gradient descent, measured and proved for this run. `coefficient_errors` are the
+    distances of a linear model's coefficients from those of real descent after the last step, by
+    the names of the columns, if X was a data frame.
     """
 
     certificate: Certificate
@@ -122,6 +125,7 @@ class Report:
     rigorous: Trajectory | None = None
     prediction_errors: Tensor | None = None
     prediction_bounds: Tensor | None = None
+    coefficient_errors: Mapping[str, float] | None = None
 
     def facts(self) -> dict[str, str]:
         return {
@@ -129,7 +133,17 @@ class Report:
             "steps": f"{self.step_errors.shape[-1]:,}",
             "error of a step": self._largest("step_errors", "step_bounds"),
             "distance from real descent": self._largest("trajectory_errors", "trajectory_bounds"),
+            **({"furthest at the end": self.furthest} if self.furthest else {}),
         }
+
+    @property
+    def furthest(self) -> str | None:
+        """The column whose coefficient ends furthest from that of real descent, if it is known.
+
+        There is none where all of them end at the same numbers.
+        """
+        errors = self.coefficient_errors or {}
+        return max(errors, key=lambda name: errors[name]) if any(errors.values()) else None
 
     def _largest(self, errors: str, bounds: str) -> str:
         """The largest measured error, and what is proved of it."""
@@ -162,6 +176,9 @@ class Report:
             found["the paper's line (c)"] = self.paper_trajectory
         if which == "trajectory" and self.rigorous is not None:
             found["proved by balls"] = self.rigorous.distances
+        if which == "trajectory" and self.furthest:
+            del found["measured"]
+            found = {f"measured, at the end largest for {self.furthest}": errors, **found}
         return {name: _over_tasks(part) for name, part in found.items()}
 
     @property

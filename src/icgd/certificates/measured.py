@@ -18,3 +18,13 @@ def stepwise_errors(problem: Problem, task: Task, history: History) -> Tensor:
 def trajectory_errors(history: History, real: History) -> Tensor:
     """For each step, the largest distance of a weight from the exact run."""
     return (history.double() - real).abs().amax(-1)[..., 1:]
+
+
+def coefficient_errors(
+    problem: Problem, task: Task, history: History, real: History
+) -> dict[str, float] | None:
+    """The distance of every coefficient from the exact run at the end, if columns have names."""
+    if not task.input_names:
+        return None
+    distances = (history[-1].double() - real[-1]).abs()
+    return problem.oracle.named(distances, task.input_names)

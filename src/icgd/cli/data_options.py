@@ -42,6 +42,14 @@ Standardize = Annotated[
 ]
 
 
+Ignored = Annotated[
+    list[str] | None,
+    _table(
+        "A column that is neither input nor label, such as a date. May be repeated.", "--ignore"
+    ),
+]
+
+
 def source_from(
     data: Data,
     target: Targets = None,
@@ -50,10 +58,16 @@ def source_from(
     decimal: Decimal = None,
     missing: Missing = "refuse",
     standardize: Standardize = False,
+    ignore: Ignored = None,
 ) -> Source:
     """The table that the options describe."""
     return Source(
-        data, tuple(target or ()), Reading(delimiter, decimal, header), missing, standardize
+        data,
+        tuple(target or ()),
+        Reading(delimiter, decimal, header),
+        missing,
+        standardize,
+        tuple(ignore or ()),
     )
 
 

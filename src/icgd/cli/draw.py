@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from icgd import pictures
 from icgd.cli.options import CompiledFile, output
-from icgd.cli.writing import require_writable
+from icgd.cli.writing import require_picture
 from icgd.pipeline import load
 
 
@@ -25,7 +24,6 @@ def draw(
     Example: icgd draw run.safetensors -o run.svg
     """
     path = out or file.with_suffix(".svg")
-    pictures.picture.writer_for(path)  # a wrong ending is refused before any work
-    require_writable(path)
+    require_picture(path)
     load(file).draw(path)
     typer.echo(f"Saved {path}")

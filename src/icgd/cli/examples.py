@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from icgd.cli.classes import Classes
 from icgd.errors import DataError, DomainError, SettingError
@@ -31,10 +32,14 @@ class Source:
     reading: Reading = field(default_factory=Reading)
     missing: str = "refuse"
     standardized: bool = False
+    ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.missing not in CHOICES:
             raise SettingError.not_one_of("--missing", self.missing, CHOICES)
+        for name in self.ignored:
+            if name in self.targets:
+                raise DataError.ignored_label(name)
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,17 @@ class Examples:
         ]
 
     @property
+    def frame(self) -> pl.DataFrame:
+        """The inputs with the names of their columns."""
+        return pl.DataFrame(self.inputs, schema=list(self.input_names))
+
+    def named(self, labels: Numbers | None) -> pl.DataFrame | None:
+        """Labels of queries with the names of the outputs, if they are known."""
+        if labels is None:
+            return None
+        return pl.DataFrame(labels, schema=list(self.answer_names[-labels.shape[1] :]))
+
+    @property
     def answer_names(self) -> tuple[str, ...]:
         """The columns of `answers`."""
         if self.classes is None:
@@ -85,7 +101,7 @@ class Queries:
 
 def read_examples(source: Source, problem: Problem) -> Examples:
     """The examples in a table; the labels are the columns that it names, or the last ones."""
-    table = read_table(source.path, source.reading)
+    table = read_table(source.path, source.reading).without(source.ignored)
     targets = _targets(table, source, problem)
     inputs = tuple(name for name in table.names if name not in targets)
     if len(inputs) != problem.target.input_width:
@@ -120,7 +136,7 @@ def read_queries(path: Path, examples: Examples) -> Queries:
         inputs = table.names
     if examples.fills is not None:
         table = table.filled(dict(zip(inputs, examples.fills.values(), strict=True)))
-    elif examples.source.missing == "drop":
+    else:
         _refuse_gaps(table, inputs)
     x = examples.input_scaling.applied(table.numbers(inputs))
     return Queries(x, _known_labels(table, examples), table)
@@ -147,9 +163,9 @@ def _without_gaps(
     if missing in FILLS:
         fills = table.means(inputs, missing)
         table = table.filled(fills)
-        table.require_whole(targets)  # a label is never made up
+        table.require_whole(targets, ", or give --missing drop: labels are not made up")
         return table, fills
-    table.require_whole([*inputs, *targets])
+    table.require_whole([*inputs, *targets], ", or give --missing drop, mean or median")
     return table, None
 
 

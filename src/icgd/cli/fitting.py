@@ -11,6 +11,7 @@ from icgd.cli.data_options import (
     Decimal,
     Delimiter,
     Header,
+    Ignored,
     Missing,
     Standardize,
     Targets,
@@ -45,6 +46,7 @@ def fitted_to(
     decimal: Decimal = None,
     missing: Missing = "refuse",
     standardize: Standardize = False,
+    ignore: Ignored = None,
 ) -> Problem:
     """The problem with bounds and a step size of the table, if there is one.
 
@@ -52,19 +54,20 @@ def fitted_to(
     """
     data = bounds_from or step_from
     if data is None:
-        _refuse_without_table(target, standardize)
+        _refuse_without_table(target, standardize, ignore)
         if problem.update.step_size is None:
             raise SettingError.neither("--step-size", "--bounds-from")
         return problem
-    source = source_from(data, target, header, delimiter, decimal, missing, standardize)
+    source = source_from(data, target, header, delimiter, decimal, missing, standardize, ignore)
     examples = read_examples(source, problem)
     if bounds_from is not None:
         problem = replace(problem, domain=_bounds(problem.domain, examples, stated))
     return _sized(problem, examples, is_asked=step_from is not None)
 
 
-def _refuse_without_table(target: Targets, standardize: bool) -> None:
-    for name, value in (("--target", target), ("--standardize", standardize)):
+def _refuse_without_table(target: Targets, standardize: bool, ignore: Ignored) -> None:
+    given = {"--target": target, "--standardize": standardize, "--ignore": ignore}
+    for name, value in given.items():
         if value:
             raise SettingError.without(name, "--bounds-from")
 

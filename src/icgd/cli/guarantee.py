@@ -42,7 +42,7 @@ def guarantee(
     require_within(compiled.problem.domain, examples)
     with progress("descending") as on_progress:
         found = check(
-            compiled, examples.inputs, examples.labels, backend=backend, on_progress=on_progress
+            compiled, examples.frame, examples.labels, backend=backend, on_progress=on_progress
         )
     if as_json:
         show.print_json({**_data(found), "box": compiled.problem.update.box})

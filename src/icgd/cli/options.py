@@ -25,6 +25,11 @@ BackendName = Annotated[
 DtypeName = Annotated[str, typer.Option("--dtype", help=f"{' or '.join(DTYPES)}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
 
+PictureFile = Annotated[
+    Path | None,
+    typer.Option("--plot", help="SVG or PNG file to draw it to.", metavar="PICTURE"),
+]
+
 
 @cache
 def options_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:

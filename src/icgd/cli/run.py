@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,13 +29,14 @@ from icgd.cli.options import (
     BackendName,
     CompiledFile,
     DtypeName,
+    PictureFile,
     QueryFile,
     Seed,
     output,
 )
 from icgd.cli.progress import progress
 from icgd.cli.weights_out import WeightsOut, require_weights_file, write_weights
-from icgd.cli.writing import predictions_content, require_writable, write_file
+from icgd.cli.writing import predictions_content, require_picture, require_writable, write_file
 from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
 from icgd.pipeline import load
@@ -58,6 +60,7 @@ def run(
         typer.Option(help="Stop when a step, or a pass of batches, moves no weight by more."),
     ] = None,
     weights_out: WeightsOut = None,
+    plot: PictureFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Train on a table in one forward pass, and predict.
@@ -69,6 +72,7 @@ def run(
     if out and not queries:
         raise SettingError.without("--output", "--queries")
     require_writable(out)
+    require_picture(plot)
     if weights_out:
         require_weights_file(weights_out)
     compiled = load(file)
@@ -76,7 +80,7 @@ def run(
     asked = read_queries(queries, examples) if queries else None
     require_within(compiled.problem.domain, examples, asked)
     task = compiled.task(
-        examples.inputs,
+        examples.frame,
         examples.labels,
         queries=asked.inputs if asked else None,
         seed=seed,
@@ -90,14 +94,14 @@ def run(
     if out and asked:
         answers = outcome.labels, outcome.predictions
         write_file(out, predictions_content(asked.table.frame, *answers))
+    if plot:
+        result.plot(plot, labels=examples.named(asked.labels) if asked else None)
     if as_json:
         show.print_json(outcome)
     else:
         _print(outcome, compiled)
-        if out:
-            typer.echo(f"Saved {out}")
-        if weights_out:
-            typer.echo(f"Saved {weights_out}")
+        for path in filter(None, (out, weights_out, plot)):
+            typer.echo(f"Saved {path}")
     raise typer.Exit(INTERRUPTED if outcome.ending is Ending.INTERRUPTED else 0)
 
 
@@ -149,7 +153,7 @@ def _train(
         risk_after=float(oracle.risk(task, last)),
         objective_before=oracle.objective(task, first),
         objective_after=oracle.objective(task, last),
-        coefficients=oracle.named(last, examples.input_names),
+        coefficients=result.coefficients,
         convergence=convergence(oracle, task, result.parameters),
         labels=examples.answer_names,
         predictions=examples.answers(predictions),
@@ -182,7 +186,7 @@ def _print(outcome: Outcome, compiled: Compiled) -> None:
     if formula := compiled.problem.oracle.unusual_loss:
         rows.append(("an example's loss", formula))
     if outcome.measure is not None:
-        rows.append((f"{outcome.measure} of the predictions", f"{outcome.score:.4g}"))
+        rows.append((f"{outcome.measure} of the predictions", _score_text(outcome)))
     show.print_rows("Training", rows)
     if not outcome.convergence.is_done:
         show.output.print(str(outcome.convergence), highlight=False)
@@ -190,6 +194,12 @@ def _print(outcome: Outcome, compiled: Compiled) -> None:
         show.print_coefficients(outcome.coefficients)
     if outcome.predictions:
         show.print_predictions(outcome.labels, outcome.predictions)
+
+
+def _score_text(outcome: Outcome) -> str:
+    if outcome.score is None or isnan(outcome.score):
+        return "none: the labels of all queries are equal"
+    return f"{outcome.score:.4g}"
 
 
 def _penalised_rows(outcome: Outcome) -> list[tuple[str, str]]:

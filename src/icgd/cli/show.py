@@ -255,6 +255,8 @@ def print_report(report: Report) -> None:
     _print_own_kernels(proved)
     if proved.condition is not None:
         output.print(f"(a) holds only {proved.condition}.")
+    if report.furthest:
+        output.print(Text(f"Furthest from real descent at the end: {report.furthest}"))
     output.print(f"Near-kink events: {report.near_kinks.count:,}")
     if report.beyond_paper:
         output.print(

@@ -9,8 +9,17 @@ import typer
 from icgd.cli import show
 from icgd.cli.data_options import takes_table
 from icgd.cli.examples import Source, read_examples, read_queries, require_within
-from icgd.cli.options import AsJson, BackendName, CompiledFile, DtypeName, QueryFile, Seed
+from icgd.cli.options import (
+    AsJson,
+    BackendName,
+    CompiledFile,
+    DtypeName,
+    PictureFile,
+    QueryFile,
+    Seed,
+)
 from icgd.cli.progress import progress
+from icgd.cli.writing import require_picture
 from icgd.pipeline import load
 from icgd.pipeline import verify as verify_run
 
@@ -26,6 +35,7 @@ def verify(
     rigorous: Annotated[
         bool, typer.Option("--rigorous", help="Prove the distance of the whole run by balls.")
     ] = False,
+    plot: PictureFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare every step with real gradient descent, and with what was proved.
@@ -37,6 +47,7 @@ def verify(
 
     Example: icgd verify run.safetensors train.csv --target price --json
     """
+    require_picture(plot)
     compiled = load(file)
     examples = read_examples(source, compiled.problem)
     asked = read_queries(queries, examples) if queries else None
@@ -44,7 +55,7 @@ def verify(
     with progress("verifying") as on_progress:
         report = verify_run(
             compiled,
-            examples.inputs,
+            examples.frame,
             examples.labels,
             queries=asked.inputs if asked else None,
             seed=seed,
@@ -53,8 +64,12 @@ def verify(
             rigorous=rigorous,
             on_progress=on_progress,
         )
+    if plot:
+        report.plot(plot)
     if as_json:
         show.print_json(show.report_data(report))
     else:
         show.print_report(report)
+        if plot:
+            typer.echo(f"Saved {plot}")
     raise typer.Exit(0 if report.verdict.holds else 1)

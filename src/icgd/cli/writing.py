@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from icgd.errors import FileError
+from icgd.pictures.picture import writer_for
 from icgd.weights.atomic import whole_file
 
 
@@ -29,6 +30,13 @@ def require_writable(path: Path | None) -> None:
         raise FileError.unwritable(path, f"there is no folder {path.parent}")
     if not os.access(folder, os.W_OK):
         raise FileError.unwritable(path, f"the folder {path.parent} is read-only")
+
+
+def require_picture(path: Path | None) -> None:
+    """Raise `FileError` before the work if a picture could not be written after it."""
+    if path is not None:
+        writer_for(path)
+        require_writable(path)
 
 
 def predictions_content(

@@ -23,9 +23,10 @@ def listed(reasons: Mapping[str, object]) -> str:
     return " ".join(f"{', '.join(names[text])}: {text}" for text in texts)
 
 
-def at(index: Sequence[int]) -> str:
-    """The place of an entry in an array, such as [2, 0]."""
-    return f"[{', '.join(str(i) for i in index)}]"
+def at(index: Sequence[int], columns: Sequence[str] = ()) -> str:
+    """The place of an entry in an array, such as [2, 0], and its column if `columns` has names."""
+    place = f"[{', '.join(str(i) for i in index)}]"
+    return f"{place} (column {columns[index[-1]]!r})" if columns else place
 
 
 class UnknownNameError(IcgdError, ValueError):

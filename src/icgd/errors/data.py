@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from icgd.errors.base import IcgdError, at, did_you_mean
@@ -11,16 +12,42 @@ class DataError(IcgdError, ValueError):
     """Data cannot be used: not numbers, not finite, of the wrong shape or type."""
 
     @classmethod
-    def not_finite(cls, name: str, index: Sequence[int], value: float) -> DataError:
+    def not_finite(
+        cls, name: str, index: Sequence[int], value: float, columns: Sequence[str] = ()
+    ) -> DataError:
+        """`columns` has the names of all columns, if they are known."""
         return cls(
-            f"{name}{at(index)} is {value}; every entry must be finite. "
+            f"{name}{at(index, columns)} is {value}; every entry must be finite. "
             "Drop or fill such rows first."
         )
 
     @classmethod
-    def overflows(cls, name: str, index: Sequence[int], value: float, dtype: str) -> DataError:
+    def no_number(
+        cls, name: str, index: Sequence[int], value: object, columns: Sequence[str]
+    ) -> DataError:
         return cls(
-            f"{name}{at(index)} is {value:.12g}, too large for {dtype}. "
+            f"{name}{at(index, columns)} is {value!r}, which is not a number. Remove the column or "
+            "encode it as numbers; drop or fill what is missing."
+        )
+
+    @classmethod
+    def other_columns(cls, name: str, columns: Sequence[str], expected: Sequence[str]) -> DataError:
+        return cls(
+            f"{name} has the columns {', '.join(columns)}, but X has {', '.join(expected)}. Give "
+            "the same columns in the same order."
+        )
+
+    @classmethod
+    def overflows(
+        cls,
+        name: str,
+        index: Sequence[int],
+        value: float,
+        dtype: str,
+        columns: Sequence[str] = (),
+    ) -> DataError:
+        return cls(
+            f"{name}{at(index, columns)} is {value:.12g}, too large for {dtype}. "
             "Rescale the data, or run in float64."
         )
 
@@ -142,7 +169,8 @@ class DataError(IcgdError, ValueError):
     def text_cell(cls, path: object, line: int, column: str, cell: str) -> DataError:
         return cls(
             f"{path}, line {line}, column {column!r}: {cell!r} is not a number. Remove the column "
-            "or encode it as numbers."
+            "or encode it as numbers. `icgd run` can leave it out: --ignore "
+            f"{shlex.quote(column)}."
         )
 
     @classmethod
@@ -154,13 +182,16 @@ class DataError(IcgdError, ValueError):
 
     @classmethod
     def missing_value(
-        cls, path: object, line: int, columns: Sequence[str], total: int
+        cls, path: object, line: int, columns: Sequence[str], total: int, remedy: str = ""
     ) -> DataError:
-        """The first one is in `line` of the first of `columns`; there are `total` of them."""
+        """The first one is in `line` of the first of `columns`; there are `total` of them.
+
+        `remedy` is what else would help, such as ", or give --missing drop".
+        """
         rest = f" ({total:,} are missing, in {', '.join(columns)})" if total > 1 else ""
         return cls(
             f"{path}, line {line} has no value in column {columns[0]!r}{rest}. Fill it, or remove "
-            "the line. `icgd run` can do it: --missing drop, mean or median."
+            f"the line{remedy}."
         )
 
     @classmethod
@@ -173,15 +204,15 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def nothing_there(cls, path: object, column: str) -> DataError:
         return cls(
-            f"{path}, column {column!r} has no value at all, so nothing can fill it. Remove the "
-            "column."
+            f"{path}, column {column!r} has no value at all, so nothing can fill it. Leave it out: "
+            f"--ignore {shlex.quote(column)}."
         )
 
     @classmethod
     def no_whole_row(cls, path: object) -> DataError:
         return cls(
             f"Every row of {path} lacks a value, so --missing drop leaves none. Use --missing mean "
-            "or median, or remove the columns with gaps."
+            "or median, or leave the columns with gaps out (--ignore)."
         )
 
     @classmethod
@@ -228,8 +259,22 @@ class DataError(IcgdError, ValueError):
         shown = ", ".join(inputs[:6]) + ", ..." * (len(inputs) > 6)
         return cls(
             f"{path} has {len(inputs)} columns of inputs ({shown or 'none'}); the model has "
-            f"{expected}. Name the label columns with --target, remove other columns, or compile "
-            f"with --widths that begin with {len(inputs)}."
+            f"{expected}. Name the label columns with --target and columns to leave out with "
+            f"--ignore, or compile with --widths that begin with {len(inputs)}."
+        )
+
+    @classmethod
+    def nothing_left(cls, path: object, ignored: Sequence[str]) -> DataError:
+        return cls(
+            f"{path} has no column beside those that are ignored: {', '.join(ignored)}. Ignore "
+            "fewer of them."
+        )
+
+    @classmethod
+    def ignored_label(cls, column: str) -> DataError:
+        return cls(
+            f"Column {column!r} is both a label and ignored. Name it with --target or with "
+            "--ignore, not with both."
         )
 
     @classmethod
@@ -320,10 +365,16 @@ class DomainError(IcgdError, ValueError):
 
     @classmethod
     def outside(
-        cls, name: str, index: Sequence[int], value: float, bound: float, setting: str
+        cls,
+        name: str,
+        index: Sequence[int],
+        value: float,
+        bound: float,
+        setting: str,
+        columns: Sequence[str] = (),
     ) -> DomainError:
         return cls(
-            f"{name}{at(index)} is {value:.12g}, outside [-{bound:g}, {bound:g}]. "
+            f"{name}{at(index, columns)} is {value:.12g}, outside [-{bound:g}, {bound:g}]. "
             f"Rescale the data or compile with a larger {setting}."
         )
 

@@ -35,9 +35,12 @@ class BoxWarning(UserWarning):
         )
 
     @classmethod
-    def of(cls, coefficient: int, box: float) -> BoxWarning:
+    def of(cls, coefficient: int, box: float, names: Sequence[str] = ()) -> BoxWarning:
+        """`names` are those of all coefficients, if they are known."""
+        counted = f"Coefficient {coefficient} (counted from 0)"
+        which = f"The coefficient of {names[coefficient]!r}" if names else counted
         return cls(
-            f"Coefficient {coefficient} (counted from 0) ends at the box, {box:g}: without it, it "
+            f"{which} ends at the box, {box:g}: without it, it "
             "would be larger. Give a larger box, or a smaller step size if steps diverge."
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from math import exp, log
+from math import exp, log, log10
 from statistics import fmean
 from typing import Any
 
@@ -22,6 +22,9 @@ GREEN, PURPLE = "#009E73", "#CC79A7"
 
 INK, FAINT = "#222222", "#767676"
 DOTS_PER_INCH = 150
+
+PLAIN = 2e-5
+"""Above this, a number has no exponent when it is written in short."""
 
 
 def new_figure(width: float, height: float, n_panels: int) -> tuple[Figure, list[Axes]]:
@@ -81,13 +84,25 @@ def describe(panel: Axes, message: str, x: str, y: str) -> None:
     panel.set_ylabel(y, fontsize=11.5, color=INK)
 
 
+def literal(text: str) -> str:
+    """A name that users gave, in which a dollar is a dollar and begins no formula."""
+    return text.replace("$", r"\$")
+
+
 def whole_numbers(panel: Axes) -> None:
     """Put ticks at whole numbers only, for steps and other things that are counted."""
     panel.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
 
 
 def logarithmic_height(panel: Axes) -> None:
-    """Make the axis logarithmic, with plain numbers also between powers of ten if these are few."""
+    """Make the axis logarithmic, with plain numbers also between powers of ten if these are few.
+
+    Numbers below `PLAIN` would be written like 1e-05: such an axis has powers of ten instead.
+    """
+
+    def power(value: float, _: object) -> str:
+        is_plain = panel.get_ylim()[0] >= PLAIN
+        return f"{value:g}" if is_plain else f"$10^{{{round(log10(value))}}}$"
 
     def between(value: float, _: object) -> str:
         low, high = panel.get_ylim()
@@ -95,7 +110,7 @@ def logarithmic_height(panel: Axes) -> None:
         return f"{value:.3g}" if is_named else ""
 
     panel.set_yscale("log")
-    panel.yaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_major_formatter(power)
     panel.yaxis.set_minor_formatter(between)
     panel.tick_params(which="minor", labelsize=9, colors=INK)
 

@@ -37,7 +37,14 @@ def _draw_panel(panel: Axes, name: str, curves: Curves) -> None:
     for (what, values), (colour, dashes) in zip(curves.items(), STYLES, strict=False):
         steps = range(1, len(values) + 1)
         heights = [_height(value) for value in values]
-        panel.plot(steps, heights, color=colour, ls=dashes, lw=2, label=said_of(what, values))
+        panel.plot(
+            steps,
+            heights,
+            color=colour,
+            ls=dashes,
+            lw=2,
+            label=said_of(plotting.literal(what), values),
+        )
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), frameon=False, fontsize=10)
 
 

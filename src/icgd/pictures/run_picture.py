@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
@@ -13,7 +14,7 @@ from icgd.errors import DataError
 from icgd.pictures import plotting
 from icgd.pictures.picture import Picture, saved
 from icgd.pictures.plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, RED, Axes
-from icgd.problems.arrays import checked_array
+from icgd.problems.arrays import checked_array, column_names
 from icgd.problems.task import Task
 
 OUTPUTS = (BLUE, RED, GREEN, PURPLE, ORANGE)
@@ -21,6 +22,15 @@ OUTPUTS = (BLUE, RED, GREEN, PURPLE, ORANGE)
 
 MOST_OUTPUTS = 5
 """More outputs are not named in the legend."""
+
+MOST_BARS = 15
+"""Of more coefficients, only the largest are drawn."""
+
+LONGEST_NAME = 24
+"""Letters of a coefficient's name that are drawn."""
+
+BESIDE = 0.1
+"""How far the first and the last of several classes stand from their label."""
 
 ENDS = ("before", "after")
 """What a run without history kept."""
@@ -43,11 +53,28 @@ class LossCurves:
 
 @dataclass(frozen=True)
 class Guesses:
-    """Predictions of one task at its queries, with their labels if these are known."""
+    """Predictions of one task at its queries, with their labels if these are known.
+
+    `names` are those of the outputs, if the labels were a data frame.
+    """
 
     task: Task
     predictions: Tensor
     labels: Tensor | None
+    names: tuple[str, ...] = ()
+
+    @property
+    def are_named(self) -> bool:
+        """Whether a legend tells the outputs apart."""
+        return 1 < self.predictions.shape[-1] <= MOST_OUTPUTS
+
+    @property
+    def are_classes(self) -> bool:
+        """Whether there are several outputs, each of which says yes or no."""
+        known = self.labels
+        return (
+            known is not None and known.shape[-1] > 1 and bool(((known == 0) | (known == 1)).all())
+        )
 
 
 def guesses_of(task: Task, predictions: Tensor, labels: Any) -> Guesses | None:
@@ -58,18 +85,26 @@ def guesses_of(task: Task, predictions: Tensor, labels: Any) -> Guesses | None:
         if known.shape != predictions.shape:
             expected = f"{tuple(predictions.shape)}, a row for each query"
             raise DataError.wrong_shape("labels", known.shape, expected)
-    return None if task.batch or not task.n_queries else Guesses(task, predictions, known)
+    if task.batch or not task.n_queries:
+        return None
+    return Guesses(task, predictions, known, column_names(labels))
 
 
 def draw(
-    curves: LossCurves, guesses: Guesses | None, path: str | os.PathLike[str] | None = None
+    curves: LossCurves,
+    guesses: Guesses | None,
+    coefficients: Mapping[str, float],
+    path: str | os.PathLike[str] | None = None,
 ) -> Picture:
-    """One panel for the loss, and one for predictions if there are any."""
-    n_panels = 1 if guesses is None else 2
-    figure, panels = plotting.new_figure(5.6 * n_panels, 4.4, n_panels)
+    """A panel for the loss, and one for predictions and for named coefficients if there are any."""
+    n_panels = 1 + (guesses is not None) + bool(coefficients)
+    height = 4.8 if guesses is not None and guesses.are_named else 4.4
+    figure, panels = plotting.new_figure(5.6 * n_panels, height, n_panels)
     _draw_losses(panels[0], curves)
     if guesses is not None:
         _draw_guesses(panels[1], guesses)
+    if coefficients:
+        _draw_coefficients(panels[-1], coefficients)
     return saved(Picture(curves.words, figure), path)
 
 
@@ -91,6 +126,23 @@ def _draw_losses(panel: Axes, curves: LossCurves) -> None:
         panel.set_xticks((0, 1), ENDS)
 
 
+def _draw_coefficients(panel: Axes, coefficients: Mapping[str, float]) -> None:
+    """A bar for each of the largest, in the order of their size."""
+    by_size = sorted(coefficients, key=lambda name: abs(coefficients[name]), reverse=True)
+    drawn = by_size[:MOST_BARS][::-1]
+    title = f"The largest {MOST_BARS} of {len(by_size):,}" if len(by_size) > MOST_BARS else ""
+    plotting.describe(panel, title or "What it learns", "coefficient", "")
+    panel.barh(range(len(drawn)), [coefficients[name] for name in drawn], color=BLUE, height=0.7)
+    names = [plotting.literal(_cut(name)) for name in drawn]
+    panel.set_yticks(range(len(drawn)), names)
+    panel.axvline(0, color=FAINT, lw=1)
+
+
+def _cut(name: str) -> str:
+    """A name that leaves room for the bars."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
+
+
 def _name_lines(panel: Axes, names: list[tuple[str, str]]) -> None:
     for place, (name, colour) in enumerate(names):
         panel.text(
@@ -110,10 +162,22 @@ def _draw_guesses(panel: Axes, guesses: Guesses) -> None:
         plotting.whole_numbers(panel)
         for column, colour in _columns(guesses.predictions):
             panel.plot(column.tolist(), "o", color=colour, ms=5)
+    if guesses.are_named:
+        _name_outputs(panel, guesses)
+
+
+def _name_outputs(panel: Axes, guesses: Guesses) -> None:
+    """A legend below the panel, where it covers no dot."""
     n_outputs = guesses.predictions.shape[-1]
-    if 1 < n_outputs <= MOST_OUTPUTS:
-        named = [f"output {number + 1}" for number in range(n_outputs)]
-        _name_lines(panel, list(zip(named, OUTPUTS, strict=False)))
+    names = guesses.names or [f"output {number}" for number in range(1, n_outputs + 1)]
+    dots = [panel.plot([], [], "o", color=colour)[0] for colour in OUTPUTS[:n_outputs]]
+    for dot in dots:
+        dot.remove()
+    texts = [plotting.literal(_cut(name)) for name in names]
+    panel.legend(
+        dots, texts, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=min(n_outputs, 3),
+        frameon=False, fontsize=10,
+    )  # fmt: skip
 
 
 def _columns(values: Tensor) -> list[tuple[Tensor, str]]:
@@ -124,18 +188,31 @@ def _columns(values: Tensor) -> list[tuple[Tensor, str]]:
 
 def _against_labels(panel: Axes, guesses: Guesses, labels: Tensor) -> None:
     plotting.describe(panel, "What it predicts", "label of the query", "prediction")
-    for (column, colour), label in zip(
-        _columns(guesses.predictions), labels.unbind(-1), strict=True
+    shifts = _shifts(guesses)
+    for (column, colour), label, shift in zip(
+        _columns(guesses.predictions), labels.unbind(-1), shifts, strict=True
     ):
-        panel.plot(label.tolist(), column.tolist(), "o", color=colour, ms=5)
+        panel.plot((label + shift).tolist(), column.tolist(), "o", color=colour, ms=5)
+    if guesses.are_classes:
+        panel.set_xticks((0, 1), ("0", "1"))
+        return
     middle = float(labels.double().mean())
     panel.axline((middle, middle), slope=1, color=FAINT, lw=1, ls=":")
+
+
+def _shifts(guesses: Guesses) -> list[float]:
+    """How far each output is moved aside: classes stand beside one another."""
+    n_outputs = guesses.predictions.shape[-1]
+    if not guesses.are_classes:
+        return [0.0] * n_outputs
+    return [BESIDE * (2 * place / (n_outputs - 1) - 1) for place in range(n_outputs)]
 
 
 def _over_inputs(panel: Axes, guesses: Guesses) -> None:
     """The examples as grey dots, and the predictions as a line in the order of x."""
     task = guesses.task
-    plotting.describe(panel, "What it predicts", "x", "y")
+    name = plotting.literal(task.input_names[0]) if task.input_names else "x"
+    plotting.describe(panel, "What it predicts", name, "y")
     order = task.queries.flatten().argsort()
     for (column, colour), label in zip(
         _columns(guesses.predictions), task.y.unbind(-1), strict=True

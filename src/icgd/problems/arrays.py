@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,11 @@ def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
 
 def checked_array(name: str, data: Any) -> Tensor:
     """`data` as a finite, non-empty tensor of float64 or float32; whole numbers become float64."""
+    columns = column_names(data)
     if not isinstance(data, Tensor):
         if np.ma.is_masked(data):
             raise DataError.not_an_array(name, "it has masked entries")
+        _require_numbers(name, data, columns)
         try:
             data = np.asarray(data)
         except (ValueError, TypeError, RuntimeError):
@@ -46,8 +49,27 @@ def checked_array(name: str, data: Any) -> Tensor:
         raise DataError.empty(name, data.shape)
     array = data.detach() if isinstance(data, Tensor) else torch.from_numpy(data.copy())
     if index := first_set(~torch.isfinite(array)):
-        raise DataError.not_finite(name, index, array[tuple(index)].item())
+        raise DataError.not_finite(name, index, array[tuple(index)].item(), columns)
     return array
+
+
+def column_names(data: Any) -> tuple[str, ...]:
+    """The names of a data frame's columns; none unless all are texts and no two are alike."""
+    given = getattr(data, "columns", ())
+    names = () if callable(given) else tuple(given)
+    is_named = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+    return names if is_named else ()
+
+
+def _require_numbers(name: str, frame: Any, columns: tuple[str, ...]) -> None:
+    """Raise `DataError` for the first entry of a frame that is not a number."""
+    for place, column in enumerate(columns):
+        cells = np.asarray(frame[column])
+        if cells.dtype.kind in "biuf":
+            continue
+        for row, cell in enumerate(cells.tolist()):
+            if not isinstance(cell, int | float):
+                raise DataError.no_number(name, (row, place), cell, columns)
 
 
 def _as_floats(name: str, data: Any) -> Any:
@@ -75,18 +97,27 @@ def first_set(flags: Tensor) -> list[int] | None:
     return flags.nonzero()[0].tolist() if flags.any() else None
 
 
-def converted(name: str, array: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """`array` in `dtype`, if it fits: float32 has a smaller range."""
+def converted(
+    name: str,
+    array: Tensor,
+    device: torch.device,
+    dtype: torch.dtype,
+    columns: Sequence[str] = (),
+) -> Tensor:
+    """`array` in `dtype`, if it fits: float32 has a smaller range. An error names the column."""
     result = array.to(device=device, dtype=dtype)
     if index := first_set(~torch.isfinite(result)):
         dtype_name = str(dtype).removeprefix("torch.")
-        raise DataError.overflows(name, index, array[tuple(index)].item(), dtype_name)
+        raise DataError.overflows(name, index, array[tuple(index)].item(), dtype_name, columns)
     return result
 
 
-def require_within(name: str, array: Tensor, bound: float, setting: str) -> None:
+def require_within(
+    name: str, array: Tensor, bound: float, setting: str, columns: Sequence[str] = ()
+) -> None:
     """Raise `DomainError` if an entry is larger than `bound`, the value of `setting`."""
     # A bound itself may round up when it is converted to float32.
     slack = FLOAT32_ROUNDING * bound if array.dtype == torch.float32 else 0.0
     if index := first_set(array.double().abs() > bound + slack):
-        raise DomainError.outside(name, index, array[tuple(index)].item(), bound, setting)
+        value = array[tuple(index)].item()
+        raise DomainError.outside(name, index, value, bound, setting, columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from icgd.errors import DataError
 from icgd.problems.arrays import (
     checked_array,
     checked_inputs,
+    column_names,
     converted,
     dtype_named,
     first_set,
@@ -39,29 +41,32 @@ def as_task(
     d_y = 1, or when y holds classes, counted from 0, for the cross_entropy loss. A network starts
     from the weights `initial`, or from weights drawn with `seed` (default 0), or from those that
     the problem brings along. A linear model starts from the coefficients `initial` (default 0). A
-    kernel machine starts from the function 0.
+    kernel machine starts from the function 0. If `x` is a data frame, the task keeps the names
+    of its columns; queries with names must have the same ones in the same order.
     """
     instance("problem", problem, Problem)
     oracle, domain = problem.oracle, problem.domain
+    columns = _columns(x, queries)
     x = checked_inputs(x, problem.target.input_width)
     y = _labels(problem, checked_array("y", y), x)
     queries = x[..., :0, :] if queries is None else _queries(checked_array("queries", queries), x)
     weights = oracle.initial(x, queries, given=initial, seed=seed)
-    require_within("X", x, domain.x, "domain.x")
+    require_within("X", x, domain.x, "domain.x", columns)
     require_within("y", y, domain.y, "domain.y")
-    require_within("queries", queries, domain.x, "domain.x")
+    require_within("queries", queries, domain.x, "domain.x", columns)
     if problem.box is not None:
         require_within("initial", weights, problem.box, "box")
     oracle.require_examples(x.shape[-2])
     named = {"X": x, "y": y, "queries": queries, "initial": weights}
-    parts = (converted(name, part, x.device, dtype_named(dtype)) for name, part in named.items())
-    return Task(*parts)
+    inputs, kind = {"X": columns, "queries": columns}, dtype_named(dtype)
+    parts = (converted(n, part, x.device, kind, inputs.get(n, ())) for n, part in named.items())
+    return Task(*parts, input_names=columns)
 
 
 def checked_task(problem: Problem, task: Task) -> Task:
     """`task`, if it is one of this problem."""
     instance("task", task, Task)
-    return as_task(
+    checked = as_task(
         problem,
         task.x,
         task.y,
@@ -69,6 +74,15 @@ def checked_task(problem: Problem, task: Task) -> Task:
         initial=task.initial,
         dtype=task.x.dtype,
     )
+    return replace(checked, input_names=task.input_names)
+
+
+def _columns(x: Any, queries: Any) -> tuple[str, ...]:
+    """The names of the inputs, if X has any."""
+    names, asked = column_names(x), column_names(queries)
+    if names and asked and names != asked:
+        raise DataError.other_columns("queries", asked, names)
+    return names
 
 
 def _labels(problem: Problem, y: Tensor, x: Tensor) -> Tensor:

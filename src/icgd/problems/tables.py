@@ -62,9 +62,8 @@ class Table:
         found = {}
         for name in names:
             self._require_numbers(name)
+            self._require_something(name)
             values = self._column(name).drop_nulls()
-            if values.is_empty():
-                raise DataError.nothing_there(self.path, name)
             found[name] = float(values.mean() if how == "mean" else values.median())  # type: ignore[arg-type]
         return found
 
@@ -73,10 +72,18 @@ class Table:
         columns = [pl.col(name).cast(pl.Float64).fill_null(value) for name, value in values.items()]
         return replace(self, frame=self.frame.with_columns(columns))
 
+    def without(self, names: Sequence[str]) -> Table:
+        """The table without these columns."""
+        for name in names:
+            self._column(name)
+        if set(names) == set(self.names):
+            raise DataError.nothing_left(self.path, self.names)
+        return replace(self, frame=self.frame.drop(names))
+
     def without_gaps(self, names: Sequence[str]) -> Table:
         """The table without the rows that lack a value in one of these columns."""
         for name in names:
-            self._column(name)
+            self._require_something(name)
         kept = self.frame.select(pl.all_horizontal(pl.col(list(names)).is_not_null())).to_series()
         if not kept.any():
             raise DataError.no_whole_row(self.path)
@@ -87,17 +94,24 @@ class Table:
         """The lines that lack a value in this column."""
         return [self.lines[row] for row in self._column(name).is_null().arg_true()]
 
-    def require_whole(self, names: Sequence[str]) -> None:
-        """Raise `DataError` for the first missing value in these columns, which says how many."""
+    def require_whole(self, names: Sequence[str], remedy: str = "") -> None:
+        """Raise `DataError` for the first missing value in these columns, which says how many.
+
+        `remedy` is what else would help, such as ", or give --missing drop".
+        """
         gaps = {name: lines for name in names if (lines := self.gaps(name))}
         if gaps:
             columns, total = list(gaps), sum(map(len, gaps.values()))
-            raise DataError.missing_value(self.path, gaps[columns[0]][0], columns, total)
+            raise DataError.missing_value(self.path, gaps[columns[0]][0], columns, total, remedy)
 
     def _column(self, name: str) -> pl.Series:
         if name not in self.names:
             raise UnknownNameError.of("column", name, known=self.names, where=f" in {self.path}")
         return self.frame[name]
+
+    def _require_something(self, name: str) -> None:
+        if self._column(name).is_null().all():
+            raise DataError.nothing_there(self.path, name)
 
     def _require_numbers(self, name: str) -> None:
         column = self._column(name)

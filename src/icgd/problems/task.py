@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
-from icgd.facts import counted, shown
+from icgd.facts import counted, in_short, shown
 from icgd.shapes import Inputs, Labels, Parameters, Points, Queries
 
 
@@ -16,18 +16,22 @@ class Task:
     """Examples (x, y), queries and initial weights; with a leading axis for many tasks.
 
     A task of a kernel machine has, for weights, the values of the function at all tokens.
+    `input_names` are those of the columns of x, if it was a data frame.
     """
 
     x: Inputs
     y: Labels
     queries: Queries
     initial: Parameters
+    input_names: tuple[str, ...] = field(default=(), kw_only=True)
 
     def facts(self) -> dict[str, str]:
         tasks = {"tasks": f"{self.batch[0]:,}"} if self.batch else {}
         inputs = counted(self.x.shape[-1], "input")
+        names = {"inputs": in_short(self.input_names)} if self.input_names else {}
         return tasks | {
             "examples": f"{self.n_examples:,} of {inputs}, {counted(self.y.shape[-1], 'label')}",
+            **names,
             "queries": f"{self.n_queries:,}",
             "initial": counted(self.initial.shape[-1], "number"),
             "dtype": str(self.x.dtype).removeprefix("torch."),

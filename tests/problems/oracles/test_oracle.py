@@ -215,8 +215,12 @@ def test_steps_that_are_too_long_for_a_kernel_are_doubted():
 def test_coefficients_at_the_box_are_warned_of_afterwards():
     narrow = replace(LINEAR, update=ProximalStep(0.1, box=0.5))
     weights = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.1, -0.5, 0.3, 0.4]], dtype=torch.float64)
-    [warning] = narrow.oracle.afterthoughts(weights)
+    task = task_of(narrow)
+    [warning] = narrow.oracle.afterthoughts(task, weights)
     assert str(warning).startswith("Coefficient 1 (counted from 0) ends at the box, 0.5")
-    assert list(narrow.oracle.afterthoughts(weights[0])) == []
+    named = replace(task, input_names=("age", "income", "size"))
+    [warning] = narrow.oracle.afterthoughts(named, weights)
+    assert str(warning).startswith("The coefficient of 'income' ends at the box, 0.5")
+    assert list(narrow.oracle.afterthoughts(task, weights[0])) == []
     for problem in PROBLEMS.values():
-        assert list(problem.oracle.afterthoughts(weights)) == []
+        assert list(problem.oracle.afterthoughts(task, weights)) == []

@@ -163,14 +163,18 @@ class LinearOracle(AbstractOracle):
         require_minimiser(self.target, self.update, task.x.double(), task.y.double())
 
     def named(self, weights: Parameters, inputs: Sequence[str]) -> dict[str, float]:
-        names = (*inputs, *(INTERCEPT,) * self.target.intercept)
-        return dict(zip(names, weights.tolist(), strict=True))
+        return dict(zip(self._names(inputs), weights.tolist(), strict=True))
 
-    def afterthoughts(self, weights: Parameters) -> Iterator[Warning]:
+    def _names(self, inputs: Sequence[str]) -> tuple[str, ...]:
+        """The names of all coefficients; the intercept is the last."""
+        return (*inputs, *(INTERCEPT,) * self.target.intercept)
+
+    def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
         """A warning if the descent ends at the box, because its minimiser lies beyond."""
         box = self.update.box
         if box is None or not weights.numel():
             return
         largest, place = weights.abs().flatten().max(0)
         if largest >= box:
-            yield BoxWarning.of(int(place) % weights.shape[-1], box)
+            names = self._names(task.input_names) if task.input_names else ()
+            yield BoxWarning.of(int(place) % weights.shape[-1], box, names)

@@ -162,6 +162,6 @@ class AbstractOracle(ABC):
         """What to warn of before a run."""
         return iter(())
 
-    def afterthoughts(self, weights: Parameters) -> Iterator[Warning]:
-        """What to warn of after a run that ended with these weights."""
+    def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
+        """What to warn of after a run on a task that ended with these weights."""
         return iter(())
