@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from icgd.backends.look_up import Evaluation, Operation
-from icgd.backends.operations import Machine, operation
+from icgd.backends.machine import Machine, operation
 from icgd.program.class_instructions import MapDifferences, MapRowSums, ShareClasses
 
 

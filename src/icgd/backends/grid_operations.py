@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from icgd.backends.look_up import Operation
-from icgd.backends.operations import Machine, operation
+from icgd.backends.machine import Machine, operation
 from icgd.backends.scores import require_scores
 from icgd.problems.links import link_named
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot

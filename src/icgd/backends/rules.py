@@ -8,6 +8,7 @@ from __future__ import annotations
 from icgd.backends import (
     class_operations,
     grid_operations,
+    machine,
     operations,
     unit_operations,
     update_operations,
@@ -21,5 +22,5 @@ RULE_FILES = (
     grid_operations,
 )
 
-Machine = operations.Machine
-operation = operations.operation
+Machine = machine.Machine
+operation = machine.operation

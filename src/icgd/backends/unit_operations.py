@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from icgd.backends.look_up import Operation
-from icgd.backends.operations import Machine, add_outer_product, operation
+from icgd.backends.machine import Machine, operation
+from icgd.backends.operations import add_outer_product
 from icgd.problems.activations import activation_named
 from icgd.problems.catalog import function_named
 from icgd.problems.losses import loss_named

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from icgd.backends.look_up import Operation
-from icgd.backends.operations import Machine, combined_in_steps, operation
+from icgd.backends.machine import Machine, combined_in_steps, operation
 from icgd.program.instructions import Combination
 from icgd.program.update_instructions import Assignment, Recombine, TakeTurns
 

@@ -26,7 +26,6 @@ import torch
 from icgd.certificates.table_bound import table_step
 from icgd.problems.activations import Activation
 from icgd.problems.functions import ScalarFunction
-from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.program.ridge import RidgeSum
 from icgd.program.stack import StackProgram
@@ -48,9 +47,8 @@ def closed_form(program: StackProgram, problem: Problem) -> float | None:
     update than plain descent, for a program with look-ups or units of any activation, or for one
     that lacks a function of the paper's backward pass. A table of steps has a bound of its own.
     """
-    update = problem.gradient_step
-    is_plain = isinstance(update, GradientStep) and update.is_constant
-    if problem.network.biases or problem.loss_function.slope_parts is None or not is_plain:
+    is_coupled = problem.loss_function.slope_parts is None
+    if problem.network.biases or is_coupled or not problem.gradient_step.is_plain:
         return None
     if program.n_registers or any(isinstance(fit, RidgeSum) for fit in program.functions):
         return None

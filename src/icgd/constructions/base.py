@@ -10,7 +10,7 @@ from icgd.problems.arrays import dtype_named
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.settings import power_of_two, within
 from icgd.program.check import check_program
@@ -90,8 +90,7 @@ class AbstractConstruction(ABC):
         return None
 
     def _rule_objection(self, update: AbstractGradientStep) -> str | None:
-        is_plain = isinstance(update, GradientStep) and update.is_constant
-        if not is_plain and not self.takes_rules:
+        if not update.is_plain and not self.takes_rules:
             return (
                 f"it takes plain gradient steps of one size, not {update.name_in_words()}; use "
                 "relu-stack or softmax-stack."

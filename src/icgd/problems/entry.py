@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from icgd.errors import DataError
 from icgd.problems.arrays import (
@@ -16,10 +15,8 @@ from icgd.problems.arrays import (
     column_names,
     converted,
     dtype_named,
-    first_set,
     require_within,
 )
-from icgd.problems.losses import loss_named
 from icgd.problems.problem import Problem
 from icgd.problems.settings import instance
 from icgd.problems.task import Task
@@ -88,22 +85,12 @@ def _columns(x: Any, queries: Any) -> tuple[str, ...]:
 def _labels(problem: Problem, y: Tensor, x: Tensor) -> Tensor:
     width = problem.target.output_width
     expected = (*x.shape[:-1], width)
-    if loss_named(problem.loss).is_softmax and tuple(y.shape) == tuple(x.shape[:-1]) and width > 1:
-        y = _as_shares(y, width)
+    y = problem.oracle.labelled(y, expected)
     if tuple(y.shape) != expected and not (width == 1 and y.shape == x.shape[:-1]):
         raise DataError.wrong_shape("y", y.shape, f"{expected}, a label for each row of X")
     y = y.reshape(expected)
     problem.oracle.require_labels(y)
     return y
-
-
-def _as_shares(classes: Tensor, n_classes: int) -> Tensor:
-    """Classes counted from 0 as labels that are 1 for the class and 0 for all others."""
-    wrong = (classes < 0) | (classes >= n_classes) | (classes != classes.round())
-    if index := first_set(wrong):
-        value = classes[tuple(index)].item()
-        raise DataError.no_class(index, value, n_classes)
-    return functional.one_hot(classes.long(), n_classes).to(classes)
 
 
 def _queries(queries: Tensor, x: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.optimisers.rule import GRADIENT, SCALED, SQUARE, WEIGHTS, Root, Rule, Sum
 from icgd.problems.roots import reciprocal_root
 from icgd.program import instructions as verbs
@@ -53,7 +53,7 @@ class UpdateLayers:
     @property
     def is_plain(self) -> bool:
         """Whether the gradient may be added to the weights at once."""
-        return isinstance(self.update, GradientStep) and self.update.is_constant
+        return self.update.is_plain
 
     @property
     def has_root(self) -> bool:

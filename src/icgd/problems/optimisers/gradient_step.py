@@ -52,6 +52,11 @@ class AbstractGradientStep(ABC):
         """Whether all steps do the same to weights, gradient and state."""
         return not isinstance(self.step_size, tuple)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether every step is w - step_size * gradient, with one step size for all."""
+        return False
+
     def in_words(self) -> str:
         """The step in a few words, such as "gradient steps of 0.1, box 2, batches of 4"."""
         sizes = self.step_size if isinstance(self.step_size, tuple) else (self.step_size,)
@@ -92,6 +97,10 @@ class GradientStep(AbstractGradientStep):
 
     def rule(self, step: int) -> Rule:
         return Rule({WEIGHTS: 1.0, GRADIENT: -self.size_of(step)})
+
+    @property
+    def is_plain(self) -> bool:
+        return self.is_constant
 
     def name_in_words(self) -> str:
         return "gradient steps"

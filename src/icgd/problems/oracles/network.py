@@ -24,7 +24,7 @@ from icgd.errors import BoxWarning, DataError, ProofError, SettingError
 from icgd.problems.arrays import first_set
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
 from icgd.problems.settings import count, finite
@@ -125,6 +125,15 @@ class NetworkOracle(AbstractOracle):
             return weights
         return functional.pad(weights, (0, n_weights * len(self.update.state)))
 
+    def labelled(self, y: Tensor, expected: tuple[int, ...]) -> Tensor:
+        """Classes, counted from 0, become labels that are 1 for the class and 0 for all others."""
+        n_classes, is_softmax = expected[-1], loss_named(self.loss).is_softmax
+        if not is_softmax or tuple(y.shape) != expected[:-1] or n_classes == 1:
+            return y
+        if index := first_set((y < 0) | (y >= n_classes) | (y != y.round())):
+            raise DataError.no_class(index, y[tuple(index)].item(), n_classes)
+        return functional.one_hot(y.long(), n_classes).to(y)
+
     def require_labels(self, y: Labels) -> None:
         are_probabilities = loss_named(self.loss).labels_are_probabilities
         if are_probabilities and (index := first_set((y < 0) | (y > 1))):
@@ -176,7 +185,7 @@ class NetworkOracle(AbstractOracle):
 
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
         target, update = self.target, self.update
-        if not isinstance(update, GradientStep) or isinstance(update.step_size, tuple):
+        if not update.is_plain:
             raise ProofError.unknown_update(update.in_words())
         return {
             "kind": "network",
@@ -185,7 +194,7 @@ class NetworkOracle(AbstractOracle):
             "output_activation": target.output_activation,
             "biases": target.biases,
             "loss": self.loss,
-            "step_size": update.step_size.hex(),
+            "step_size": update.size_of(0).hex(),
             "box": update.box.hex(),
             "batch_size": update.batch_size,
         }
@@ -234,7 +243,7 @@ class NetworkOracle(AbstractOracle):
                     found[f"{bias}_{layer}"] = matrix[..., n_inputs]
         return found
 
-    def afterthoughts(self, weights: Parameters) -> Iterator[Warning]:
+    def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
         """A warning if a run that was given its start, as one from torch, ends at the box."""
         box, own = self.update.box, self.weights_of(weights)
         if self.start is not None and bool((own.abs() >= box).any()):

@@ -52,6 +52,10 @@ class AbstractOracle(ABC):
     def weight_shapes(self) -> Shapes:
         """The shapes of the trained matrices; none if a function is trained."""
 
+    def labelled(self, y: Tensor, expected: tuple[int, ...]) -> Tensor:
+        """Labels in the shape that is expected, if they can be given in another one."""
+        return y
+
     @abstractmethod
     def require_labels(self, y: Labels) -> None:
         """Raise `DataError` unless every label suits the loss."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from icgd.backends.operations import argument_of
+from icgd.backends.machine import argument_of
 from icgd.backends.rules import Machine, operation
 from icgd.errors import ProgramError
 from icgd.program.instructions import ONE, ApplyUnits, Argument, ClipSlots, Combination, WipeSlots
