@@ -22,6 +22,7 @@ from benchmarks import (
     functional,
     linear,
     memory,
+    optimisers,
     recursion,
     rigorous,
     scaling,
@@ -36,6 +37,10 @@ Rows = list[dict[str, object]]
 
 BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "speed": ("Fused against torch.autograd, float64, 64 pieces, 2 threads", speed.rows),
+    "optimisers": (
+        "Fused relu-stack against torch.autograd and torch.optim, 8-64-64-1, n = 64, 2 threads",
+        optimisers.rows,
+    ),
     "softmax_speed": ("Fused softmax-stack against fused relu-stack", speed.softmax_rows),
     "recursion_speed": (
         "Fused recursion against fused relu-stack, own units, one thread",

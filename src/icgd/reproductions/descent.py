@@ -29,6 +29,8 @@ def _descend(target: object, problem: Problem, task: Task, n_steps: int) -> Para
 def _descend_weights(target: MLP, problem: Problem, task: Task, n_steps: int) -> Parameters:
     """A network is trained with torch.autograd."""
     update, oracle = problem.gradient_step, problem.network_oracle
+    if not update.is_plain:
+        return oracle.train(task, n_steps)[..., -1, :]
     activations = [target.layer_activation(layer).value for layer in range(1, target.depth + 1)]
     matrices = [matrix.clone().requires_grad_() for matrix in target.matrices(task.initial)]
     for number in range(n_steps):
