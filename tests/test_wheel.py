@@ -16,7 +16,7 @@ import icgd
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-NO_NETWORK = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "all_proxy")}
+NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
 JUNK = {".venv", ".git", "__pycache__", "build", "dist", "icgd-demo", ".hypothesis"}
 
 
