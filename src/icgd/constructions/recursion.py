@@ -120,6 +120,19 @@ class Recursion(AbstractConstruction):
         """A relu network of these widths: no activation takes fewer units, and none are fitted.
 
         Units are counted alike in every box; in this one no layer outgrows its input.
+
+        Args:
+            problem: the problem.
+
+        Returns:
+            The program of one step.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.Recursion().sketch(problem).n_steps
+            1
         """
         target = MLP(problem.network.widths, "relu")
         update = GradientStep(1.0, box=1 / max(target.widths))
