@@ -3,7 +3,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-exports test-sweeps check fmt bench figures docs theorems clean
+.PHONY: help demo test test-slow test-exports test-sweeps test-wheel check fmt bench figures docs theorems clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ test-exports: $(INSTALLED) ## Install TransformerLens too, and run the tests of 
 test-sweeps: $(INSTALLED) ## Install Ray too, and run the tests of sweeps
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,sweeps]"
 	$(BIN)/pytest -m "slow or not slow" tests/training/test_sweeps.py
+
+test-wheel: $(INSTALLED) ## Build the package, install it by itself, and run it without a network
+	$(BIN)/pytest -m slow tests/test_wheel.py
 
 check: $(INSTALLED) ## Check format, lint, types, the order of imports and docstrings
 	$(BIN)/ruff format --check .

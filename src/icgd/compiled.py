@@ -60,7 +60,20 @@ CERTIFIED_TOKENS = 1024
 class Compiled:
     """A problem and the program that trains it in a transformer's forward pass.
 
-    If the construction was chosen by `icgd.compile`, `chosen_because` says why.
+    Attributes:
+        problem: what is trained.
+        program: the layers, what each does, and how often they are repeated.
+        chosen_because: why the construction was chosen, if `icgd.compile` chose it.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, n_steps=2)
+        >>> compiled.program.construction
+        'relu-stack'
+        >>> compiled.run([[0.5, 1.0]], [1.0], queries=[[1.0, 1.0]]).predictions.shape
+        torch.Size([1, 1])
     """
 
     problem: Problem
@@ -68,6 +81,19 @@ class Compiled:
     chosen_because: str | None = field(default=None, compare=False, kw_only=True)
 
     def facts(self) -> dict[str, str]:
+        """What it shows of itself in a line or in a notebook.
+
+        Returns:
+            A text for each name.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> compiled.facts()["target"]
+            '2-1 tanh network'
+        """
         return {**self.problem.facts(), **self.program.facts()}
 
     @property
@@ -87,7 +113,31 @@ class Compiled:
         seed: int | None = None,
         dtype: str | torch.dtype = "float64",
     ) -> Task:
-        """The data as a checked task of this problem."""
+        """The data as a checked task of this problem.
+
+        Args:
+            X: the inputs, (n, d_x), or (tasks, n, d_x) for many tasks at once.
+            y: a label for each row of X.
+            queries: inputs whose labels are to be predicted.
+            initial: the initial weights.
+            seed: what initial weights are drawn from, if none are given; the default is 0.
+            dtype: "float64" or "float32".
+
+        Returns:
+            The task.
+
+        Raises:
+            DataError: if the data do not fit the problem.
+            DomainError: if they leave its domain.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> compiled.task([[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5]).n_examples
+            2
+        """
         return as_task(self.problem, X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
 
     def run(
@@ -107,12 +157,41 @@ class Compiled:
     ) -> Run:
         """One forward pass: the data go into the prompt, weights and predictions come out.
 
-        `X` is (n, d_x), or (tasks, n, d_x) for many tasks at once. Initial weights are `initial`,
-        or they are drawn from `seed`. `trace` lists the slots to record after every layer; True
-        records all of them. `history=False` keeps only the initial and the final weights. With
-        `stop_below` the run stops after the first step that moves no weight by more; with batches
-        it stops after a whole pass of such steps over the examples. On Ctrl-C it raises
-        `InterruptedRunError`, whose `partial` is the run up to the last whole step.
+        Args:
+            X: the inputs, (n, d_x), or (tasks, n, d_x) for many tasks at once.
+            y: a label for each row of X.
+            queries: inputs whose labels are predicted.
+            initial: the initial weights.
+            seed: what initial weights are drawn from, if none are given; the default is 0.
+            backend: "fused", or "dense", which is literally the transformer.
+            dtype: "float64" or "float32".
+            trace: the slots to record after every layer; True records all of them.
+            history: whether the weights after every step are kept, or only the first and the last.
+            on_progress: is called with the number of steps done and the number in all.
+            stop_below: with it the run stops after the first step that moves no weight by more;
+                with batches it stops after a whole pass of such steps over the examples.
+
+        Returns:
+            What was learnt and predicted.
+
+        Raises:
+            DataError: if the data do not fit the problem.
+            DomainError: if they leave its domain.
+            UnknownNameError: if no backend or dtype has this name.
+            LayoutError: if `trace` names no slot of the program.
+            SettingError: if `stop_below` is not positive, or if a function is trained.
+            OverflowedRunError: if the run leaves the range of numbers.
+            DenseSizeError: if the dense weights do not fit into memory.
+            InterruptedRunError: on Ctrl-C; its `partial` is the run up to the last whole step.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> run = compiled.run([[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5], initial=[0.0, 0.0])
+            >>> run.parameters.shape  # before the first step, and after each of two
+            torch.Size([3, 2])
         """
         task = self.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
         return self.run_task(
@@ -134,7 +213,36 @@ class Compiled:
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
     ) -> Run:
-        """One forward pass on a task, with the options of `run`."""
+        """One forward pass on a task, with the options of `run`.
+
+        Args:
+            task: the data.
+            backend: "fused" or "dense".
+            trace: the slots to record after every layer; True records all of them.
+            history: whether the weights after every step are kept.
+            on_progress: is called with the number of steps done and the number in all.
+            stop_below: with it the run stops after the first step that moves no weight by more.
+
+        Returns:
+            What was learnt and predicted.
+
+        Raises:
+            DataError: if the task is not one of this problem.
+            UnknownNameError: if no backend has this name.
+            LayoutError: if `trace` names no slot of the program.
+            SettingError: if `stop_below` is not positive, or if a function is trained.
+            OverflowedRunError: if the run leaves the range of numbers.
+            InterruptedRunError: on Ctrl-C; its `partial` is the run up to the last whole step.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> run = compiled.run_task(compiled.task([[0.5, 1.0]], [1.0]), history=False)
+            >>> run.parameters.shape
+            torch.Size([2, 2])
+        """
         runner = backend_named(backend)
         if stop_below is not None:
             positive("stop_below", stop_below)
@@ -172,7 +280,28 @@ class Compiled:
         backend: str = "dense",
         dtype: str | torch.dtype = "float64",
     ) -> Certificate:
-        """What is proved for every task in the domain with prompts of up to `n_tokens` tokens."""
+        """What is proved for every task in the domain, before any run.
+
+        Args:
+            n_tokens: the bounds hold for prompts of up to so many tokens.
+            backend: the backend whose rounding they include.
+            dtype: the precision whose rounding they include.
+
+        Returns:
+            The bounds.
+
+        Raises:
+            UnknownNameError: if no backend or dtype has this name.
+            SettingError: if `n_tokens` is no positive whole number.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> compiled.certificate().domain_step < 1e-10
+            True
+        """
         count("n_tokens", n_tokens)
         precision = dtype_named(dtype)
         bounds = self._bounds(precision, n_tokens, backend)
@@ -191,7 +320,26 @@ class Compiled:
         )
 
     def bounds_for(self, task: Task, backend: str) -> AbstractBounds:
-        """The rules that prove bounds on a run of this task by a backend."""
+        """The rules that prove bounds on a run of this task by a backend.
+
+        Args:
+            task: the data.
+            backend: "fused" or "dense".
+
+        Returns:
+            The rules.
+
+        Raises:
+            UnknownNameError: if no backend has this name.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> compiled.bounds_for(compiled.task([[0.5, 1.0]], [1.0]), "fused").estimated
+            ()
+        """
         return self._bounds(task.x.dtype, task.n_tokens, backend)
 
     def _bounds(self, dtype: torch.dtype, n_tokens: int, backend: str) -> AbstractBounds:
@@ -214,9 +362,39 @@ class Compiled:
     ) -> Proof:
         """Run on one task, and prove its distance from exact descent in real numbers.
 
-        The certificate is written to `path`, if there is one. `icgd-check` accepts or refuses it
-        without icgd. `files` are those that the transformer and the data were read from; the
-        certificate then names their SHA-256. It needs the extra `proofs`.
+        `icgd-check` accepts or refuses the certificate without icgd. It needs the extra `proofs`.
+
+        Args:
+            X: the inputs, (n, d_x).
+            y: a label for each row of X.
+            path: the file that the certificate is written to, if there is one.
+            queries: inputs whose predictions are in the run.
+            initial: the initial weights.
+            seed: what initial weights are drawn from, if none are given; the default is 0.
+            backend: "fused" or "dense".
+            dtype: "float64" or "float32".
+            files: those that the transformer and the data were read from; the certificate then
+                names their SHA-256.
+            on_progress: is called with the number of steps done and the number in all.
+
+        Returns:
+            The certificate.
+
+        Raises:
+            MissingExtraError: without the extra `proofs`.
+            ProofError: if exact descent has no finite enclosure, or if the run has no steps.
+            SettingError: for a kernel of your own, or steps with a kernel each.
+            DataError: if the data do not fit the problem, or are more than one task.
+            FileError: if `path` cannot be written, or is one of `files`.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> proof = compiled.certify([[0.5, 1.0]], [1.0], initial=[0.0, 0.0])
+            >>> print(proof.claim)
+            After each of 2 steps every number of the run lies within its stated distance ...
         """
         task = self.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
         transformer = {
@@ -236,7 +414,23 @@ class Compiled:
     def summary(self, n_tokens: int | None = None) -> Summary:
         """The numbers of layers, heads, weights and FLOPs, counted without building a weight.
 
-        The default of `n_tokens` is 33, or what the program is made for: its examples and a query.
+        Args:
+            n_tokens: the length of the prompt; the default is 33, or what the program is made for:
+                its examples and a query.
+
+        Returns:
+            The sizes.
+
+        Raises:
+            SettingError: if `n_tokens` is no positive whole number.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> compiled.summary().layers_per_step
+            6
         """
         if n_tokens is None:
             made_for = self.program.n_examples
@@ -245,11 +439,48 @@ class Compiled:
         return replace(summary, chosen_because=self.chosen_because)
 
     def transformer(self, dtype: str | torch.dtype = "float64") -> Transformer:
-        """The transformer as a torch module with ordinary weights."""
+        """The transformer as a torch module with ordinary weights.
+
+        Args:
+            dtype: the precision of the weights, "float64" or "float32".
+
+        Returns:
+            The module, which maps a residual stream to the one after the last layer.
+
+        Raises:
+            SettingError: if the program is a chain, which has no transformer of fixed depth.
+            DenseSizeError: if the weights do not fit into memory.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> sum(weights.numel() for weights in compiled.transformer().parameters())
+            1526
+        """
         return build_transformer(self.stack, dtype_named(dtype))
 
     def block(self, dtype: str | torch.dtype = "float64") -> nn.Module:
-        """The layers that exist as weights: those of a chain's block, or all of a stack."""
+        """The layers that exist as weights: those of a chain's block, or all of a stack.
+
+        Args:
+            dtype: the precision of the weights, "float64" or "float32".
+
+        Returns:
+            The module.
+
+        Raises:
+            DenseSizeError: if the weights do not fit into memory.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> next(compiled.block("float32").parameters()).dtype
+            torch.float32
+        """
         return build_block(self.program, dtype_named(dtype))
 
     def for_depth(self, depth: int) -> Compiled:
@@ -259,6 +490,25 @@ class Compiled:
         prompt says of each layer. Hidden layers are as wide as before. Grids cover what they
         covered; a run that leaves them raises `OverflowedRunError`, so compile the deepest target
         to have the widest grids.
+
+        Args:
+            depth: the number of layers of the new target.
+
+        Returns:
+            The compiled run of the new target.
+
+        Raises:
+            SettingError: if the program is no chain, if hidden layers differ in width, or if the
+                block lacks an activation that the depth needs.
+
+        Example:
+            >>> import icgd
+            >>> step = icgd.GradientStep(0.1, box=1.0, batch_size=1)
+            >>> network = icgd.MLP((2, 2, 1), "relu")
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "cot-network", n_steps=2)
+            >>> compiled.for_depth(4).problem.network.widths
+            (2, 2, 2, 2, 1)
         """
         if not isinstance(self.program, ChainProgram):
             raise SettingError.not_a_chain(self.program.construction)
@@ -269,21 +519,67 @@ class Compiled:
     def draw(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
         """The transformer as one picture: its layers, their heads, and what they read and write.
 
-        Columns are the slots of the residual stream, rows are the layers. With a `path` the picture
-        is also written, as SVG or PNG by the ending of the name.
+        Columns are the slots of the residual stream, rows are the layers.
+
+        Args:
+            path: the file that the picture is also written to, as SVG or PNG by its ending.
+
+        Returns:
+            The picture, which a notebook shows.
+
+        Raises:
+            FileError: if the name has another ending, or if the file cannot be written.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> compiled.draw().title
+            'relu-stack trains a 2-1 tanh network'
         """
         title = f"{self.program.construction} trains a {self.problem.target.in_words()}"
         return pictures.program_picture.draw(self.program, title, path)
 
     def listing(self) -> str:
-        """The program as readable text."""
+        """The program as readable text.
+
+        Returns:
+            A line for each slot, layer and instruction.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> print(compiled.listing().splitlines()[0])
+            program relu-stack, 14 layers, d_model 13
+        """
         return self.program.listing()
 
     def save(self, path: str | os.PathLike[str], *, weights: bool | None = None) -> None:
         """Write a safetensors file that `icgd.load` reads.
 
-        It holds the problem and the program, from which everything is rebuilt. With `weights` it
-        holds the dense weights for other tools too; the default is True up to 256 MiB of them.
+        It holds the problem and the program, from which everything is rebuilt.
+
+        Args:
+            path: the file.
+            weights: whether it holds the dense weights for other tools too; the default is True up
+                to 256 MiB of them.
+
+        Raises:
+            FileError: if it cannot be written.
+            DenseSizeError: if the weights do not fit into memory.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> from pathlib import Path
+            >>> from tempfile import TemporaryDirectory
+            >>> with TemporaryDirectory() as folder:
+            ...     compiled.save(Path(folder) / "run.safetensors", weights=False)
         """
         if weights is None:
             weights = 8 * self.summary().parameters <= STORED_WEIGHTS

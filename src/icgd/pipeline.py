@@ -39,14 +39,36 @@ def compile(
 ) -> Compiled:
     """Build a transformer whose forward pass performs `n_steps` updates of `problem`.
 
-    `construction` is an object such as `icgd.ReluStack(pieces=128)`, or a name such as
-    "relu-stack", to which `settings` such as `pieces=128` are given here. Without one the best
-    construction is chosen that serves the problem and has these settings; `summary()` says why.
+    Without a construction the best one is chosen that serves the problem and has these settings;
+    `summary()` says why.
 
-    With `tolerance` the construction is as fine as it must be to prove that no step errs by more in
-    any weight. The proof is for the whole domain, both backends, float64 and prompts of up to 1024
-    tokens; if a `task` is given, it is for the fused run on that task in the task's precision.
-    Raises `UnsupportedProblemError`, `SettingError` or `ToleranceError`.
+    Args:
+        problem: what is trained, on which loss, by which update, for data within which bounds.
+        construction: an object such as `icgd.ReluStack(pieces=128)`, or a name such as
+            "relu-stack", to which `settings` are given here.
+        n_steps: the number of training steps.
+        tolerance: with it the construction is as fine as it must be to prove that no step errs by
+            more in any weight. The proof is for the whole domain, both backends, float64 and
+            prompts of up to 1024 tokens.
+        task: with it the proof of `tolerance` is for the fused run on this task, in its precision.
+        **settings: settings of the construction, such as `pieces=128`.
+
+    Returns:
+        The compiled run, which can be run, verified, drawn and saved.
+
+    Raises:
+        UnsupportedProblemError: if the construction, or every construction, cannot serve it.
+        UnknownNameError: if no construction has this name.
+        SettingError: if a setting is unknown, or does not suit the others.
+        ToleranceError: if the tolerance cannot be proved.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "relu-stack", n_steps=3)
+        >>> compiled.summary().n_layers
+        20
     """
     instance("problem", problem, Problem)
     n_steps = count("n_steps", n_steps, least=0)
@@ -78,12 +100,44 @@ def verify(
 ) -> Report:
     """Run `compiled`, and compare every step with the real algorithm and with what was proved.
 
-    The real algorithm runs in float64 on the same data from the same initial weights. Predictions
-    at `queries` are compared as well, with those of the real algorithm and with what is proved.
-    With `rigorous` (and the extra `proofs`) exact descent in real numbers is enclosed too, and the
-    distance of the whole run from it is proved. Of a kernel of your own, what `register_kernel` was
-    told is taken for granted. It is held against the data, and `KernelError` is raised if they
-    contradict it. If it was told nothing, bounds are estimates, and `EstimateWarning` says so.
+    The real algorithm runs in float64 on the same data from the same initial weights. Of a kernel
+    of your own, what `register_kernel` was told is taken for granted, and held against the data. If
+    it was told nothing, bounds are estimates, and `EstimateWarning` says so.
+
+    Args:
+        compiled: the run.
+        X: the inputs, (n, d_x), or (tasks, n, d_x) for many tasks at once.
+        y: a label for each row of X.
+        queries: inputs whose predictions are compared as well, with those of the real algorithm
+            and with what is proved.
+        initial: the initial weights.
+        seed: what initial weights are drawn from, if none are given; the default is 0.
+        backend: "fused", or "dense", which is literally the transformer.
+        dtype: "float64" or "float32".
+        rigorous: whether exact descent in real numbers is enclosed too, and the distance of the
+            whole run from it is proved. It needs the extra `proofs`.
+        on_progress: is called with the number of steps done and the number in all.
+
+    Returns:
+        Measured errors beside their bounds, and a verdict.
+
+    Raises:
+        DataError: if the data do not fit the problem.
+        DomainError: if they leave its domain.
+        KernelError: if they contradict what was stated of a kernel.
+        OverflowedRunError: if the run leaves the range of numbers.
+        MissingExtraError: if `rigorous` is asked for without the extra `proofs`.
+        ProofError: if exact descent cannot be enclosed.
+        SettingError: if `rigorous` is asked for with a kernel of your own.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+        >>> report = icgd.verify(compiled, [[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5], seed=0)
+        >>> report.verdict.holds
+        True
     """
     instance("compiled", compiled, Compiled)
     task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
@@ -132,8 +186,30 @@ def guarantee(
 ) -> Guarantee:
     """Run a linear model's descent, and compare its end with what cot's theorems promise.
 
-    Raises `SettingError` if a step is longer than they allow, and `SeparableDataError` if there is
-    no minimiser to come close to.
+    Args:
+        compiled: the run, by cot-ridge, cot-lasso or cot-glm.
+        X: the inputs, (n, d_x).
+        y: a label for each row of X.
+        initial: the initial coefficients; the default is 0.
+        backend: "fused" or "dense".
+        stop_below: with it the run stops after the first step that moves no coefficient by more.
+        on_progress: is called with the number of steps done and the number in all.
+
+    Returns:
+        How far the run ends from the minimiser, and how far at most.
+
+    Raises:
+        SettingError: if it trains no linear model, or if a step is longer than the theorems allow.
+        SeparableDataError: if there is no minimiser to come close to.
+        DataError: if the data do not fit the problem, or are more than one task.
+
+    Example:
+        >>> import icgd
+        >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(0.5, box=4.0)
+        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "cot-ridge", n_steps=9)
+        >>> icgd.guarantee(compiled, [[1.0, 0.0], [0.0, 1.0]], [1.0, -0.5]).holds
+        True
     """
     instance("compiled", compiled, Compiled)
     task = compiled.task(X, y, initial=initial)
@@ -145,5 +221,27 @@ def guarantee(
 
 
 def load(path: str | os.PathLike[str]) -> Compiled:
-    """Read a compiled run that `Compiled.save` wrote."""
+    """Read a compiled run that `Compiled.save` wrote.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The run, equal to the one that was saved.
+
+    Raises:
+        FileError: if there is no such file, or if it is damaged or of another program.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     compiled.save(Path(folder) / "run.safetensors")
+        ...     icgd.load(Path(folder) / "run.safetensors") == compiled
+        True
+    """
     return Compiled(*files.load(path))

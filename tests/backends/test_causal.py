@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,8 @@ def test_relu_attention_has_no_mask():
     program = build(CONSTRUCTIONS["relu-stack"], CASE)
     with pytest.raises(ProgramError, match="A mask needs softmax attention alone; relu-stack"):
         run_causal(program, CASE.task())
+    with pytest.raises(ProgramError, match="A mask needs softmax attention alone; relu-stack"):
+        run_causal(program, replace(CASE.task(), queries=CASE.task().queries[:0]))
 
 
 def test_the_example_of_its_page_trains_left_to_right(capsys):

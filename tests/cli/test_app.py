@@ -4,9 +4,26 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import icgd
+from icgd.cli import show
 from icgd.cli.app import COMMANDS
+from icgd.reproductions.demo import QUICK
+from tests.cli.files import write_all
+
+TABLES = [
+    "demo",
+    "run run.safetensors train.csv --queries new.csv",
+    "verify run.safetensors train.csv",
+    "guarantee line.safetensors train.csv",
+    "size --widths 40,640,1 --steps 1000",
+    "theorems --list",
+    "theorems --run wu-lemma-1",
+    "resources smooth --dimension 1 --smoothness 6 --depth 2 --errors 0.1,0.001",
+    "reproduce --list",
+]
+"""Subcommands that print tables; the tables of the others are made by the same functions."""
 
 
 def test_version(command):
@@ -46,6 +63,28 @@ def test_what_needs_no_torch_imports_none(option):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.endswith("set()\n")
+
+
+@pytest.mark.parametrize("arguments", TABLES)
+def test_a_narrow_terminal_shows_every_number_whole(arguments, command, tmp_path, monkeypatch):
+    monkeypatch.setattr(import_module("icgd.cli.demo"), "SETTINGS", QUICK)
+    monkeypatch.setattr(show, "seconds_text", lambda seconds: "1.25 ms")
+    write_all(tmp_path)
+    model, update = icgd.LinearModel(4), icgd.ProximalStep(0.1, l2=0.1, box=8.0)
+    problem = icgd.Problem(model, "matching", update, icgd.Domain(4.0, 2.0))
+    icgd.compile(problem, "cot-ridge", n_steps=3).save(tmp_path / "line.safetensors")
+    expected = numbers_at(200, arguments, command, monkeypatch)
+    assert expected
+    assert numbers_at(60, arguments, command, monkeypatch) == expected
+    assert numbers_at(40, arguments, command, monkeypatch) == expected
+
+
+def numbers_at(width, arguments, command, monkeypatch) -> set[str]:
+    """All words with a digit that a terminal of this width shows."""
+    monkeypatch.setattr(show, "output", Console(highlight=False, width=width))
+    outcome = command(*arguments.split())
+    assert outcome.code == 0, outcome
+    return {word for word in outcome.stdout.split() if any(map(str.isdigit, word))}
 
 
 def test_wrong_usage_is_refused_with_code_2(command):

@@ -32,13 +32,21 @@ def measured(tmp_path):
 
 
 def test_theorem_3_is_printed_at_once(command):
-    ran = command("resources", "indicator", "--errors", "0.0001,1e-300")
+    ran = command("resources", "indicator", "--errors", "0.001,0.0001")
     assert ran.code == 0
     lines = [line.split() for line in ran.stdout.splitlines()]
     assert ["0.0001", "2", "layers", "22,026", "4", "9.7e+08", "3.9e+09", "4.9e+08"] in lines
     assert ["0.0001", "3", "layers", "10,000", "9", "3.0e+08", "2.7e+09", "10,000"] in lines
     assert "costs less below an error of 1.1e-04." in ran.stdout
     assert "icgd resources indicator --measure laptop takes" in ran.stdout
+
+
+def test_a_number_that_no_terminal_has_room_for_is_whole(command):
+    ran = command("resources", "indicator", "--errors", "1e-300")
+    assert ran.code == 0
+    width, _ = [line.split()[1] for line in ran.stdout.splitlines() if line.startswith("  width ")]
+    assert width.startswith("10^434,294,481,903,")
+    assert len(width) > 80
 
 
 def test_the_example_of_the_help_works(command):

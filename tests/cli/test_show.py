@@ -172,13 +172,64 @@ def test_brackets_in_names_are_text_and_not_markup(capsys):
     assert "[x]" in text
 
 
-@pytest.mark.parametrize("width", [30, 40, 60, 80, 200])
-def test_no_terminal_is_so_narrow_that_a_number_is_cut(width, monkeypatch, capsys):
+def printed(monkeypatch, capsys, width, show_it, *arguments) -> list[str]:
+    """The lines that a terminal of this width shows."""
     monkeypatch.setattr(show, "output", Console(highlight=False, width=width))
-    rows = [("Theorem 1 for ReLU networks", "2.7e-13", "1.0e-10", "0.5 > 1.0e-10")]
-    show.print_columns("Found", ("statement", "measured", "allowed", "as printed"), rows)
-    words = capsys.readouterr().out.split()
-    assert {"2.7e-13", "1.0e-10", "0.5", ">", "Theorem", "networks"} <= set(words)
+    show_it(*arguments)
+    return capsys.readouterr().out.splitlines()
+
+
+NAMES = ("statement", "measured", "allowed", "as printed")
+FOUND = [
+    ("Theorem 1 for ReLU networks", "2.7e-13", "1.0e-10", "0.5 > 1.0e-10"),
+    ("Lemma 14", "1.25e-300", "", "17,179,869,184 weights"),
+]
+
+
+@pytest.mark.parametrize("width", [30, 40, 50, 60, 80, 200])
+def test_no_terminal_is_so_narrow_that_a_number_is_cut(width, monkeypatch, capsys):
+    arguments = (show.print_columns, "Found", NAMES, FOUND)
+    lines = printed(monkeypatch, capsys, width, *arguments)
+    words = " ".join(lines).split()
+    expected = [word for row in FOUND for cell in row for word in cell.split()]
+    assert [word for word in expected if word not in words] == []
+    assert {len(line) > width for line in lines} == {False}
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 200])
+def test_no_value_of_a_list_is_cut(width, monkeypatch, capsys):
+    rows = [(name, f"{value} of 17,179,869,184") for name, value, *_ in FOUND]
+    lines = printed(monkeypatch, capsys, width, show.print_rows, "Found", rows)
+    words = " ".join(lines).split()
+    assert words.count("17,179,869,184") == 2
+    assert {"2.7e-13", "1.25e-300", "Theorem", "networks"} <= set(words)
+    assert {len(line) > width for line in lines} == {False}
+
+
+def test_a_number_that_is_wider_than_the_terminal_is_whole(monkeypatch, capsys):
+    number = "123,456,789" * 5
+    for show_it, arguments in (
+        (show.print_rows, [[("width", number)]]),
+        (show.print_columns, [("", "width"), [("a", number)]]),
+    ):
+        lines = printed(monkeypatch, capsys, 40, show_it, "Found", *arguments)
+        assert number in " ".join(lines).split()
+
+
+def test_rows_stand_apart_where_columns_do_not_fit(monkeypatch, capsys):
+    lines = printed(monkeypatch, capsys, 40, show.print_columns, "Found", NAMES, FOUND)
+    assert [line.strip() for line in lines if line.strip()] == [
+        "Found",
+        "statement Theorem 1 for ReLU networks",
+        "measured     2.7e-13",
+        "allowed      1.0e-10",
+        "as printed   0.5 > 1.0e-10",
+        "statement Lemma 14",
+        "measured     1.25e-300",
+        "as printed   17,179,869,184 weights",
+    ]
+    wide = printed(monkeypatch, capsys, 60, show.print_columns, "Found", NAMES, FOUND)
+    assert sum("measured" in line for line in wide) == 1
 
 
 def test_the_first_column_is_whole_where_there_is_room(monkeypatch, capsys):

@@ -46,6 +46,20 @@ class GeneralDecay:
     """sum_i weights[i] activation(x + shifts[i]) decays at least like constant (1 + |x|)^-exponent.
 
     So does its derivative. A periodic activation has no weights, and an exponent of 0.
+
+    Attributes:
+        activation: the name of the activation.
+        weights: what multiplies each shifted copy.
+        shifts: how far each copy is shifted.
+        exponent: how fast the sum decays.
+        constant: the factor of the decay, measured and not proved.
+        period: the period of an activation that does not decay but repeats.
+
+    Example:
+        >>> import icgd, torch
+        >>> found = icgd.general_decay(torch.relu)
+        >>> found.weights, found.order
+        ((1.0, -2.0, 1.0), 2)
     """
 
     activation: str
@@ -61,7 +75,21 @@ class GeneralDecay:
         return max(len(self.weights) - 1, 0)
 
     def combination(self, activation: Evaluate, x: Tensor) -> Tensor:
-        """The combination at every entry of `x`."""
+        """The combination at every entry of `x`.
+
+        Args:
+            activation: the activation itself, a function of a tensor.
+            x: any tensor.
+
+        Returns:
+            A tensor of the same shape.
+
+        Example:
+            >>> import icgd, torch
+            >>> hat = icgd.general_decay(torch.relu)
+            >>> hat.combination(torch.relu, torch.tensor([-2.0, 0.0, 2.0]))
+            tensor([0., 1., 0.])
+        """
         terms = [w * activation(x + b) for w, b in zip(self.weights, self.shifts, strict=True)]
         return torch.stack(terms).sum(0)
 
@@ -69,8 +97,23 @@ class GeneralDecay:
 def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
     """What decays of an activation: a function of a tensor, applied entry by entry.
 
-    Its name is that of the function by default. Raises `UnsupportedActivationError` for a
-    polynomial, and for what neither decays nor repeats.
+    Args:
+        activation: the function.
+        name: what it is called; the default is the name of the function.
+
+    Returns:
+        The combination of shifted copies that decays, or the period.
+
+    Raises:
+        UnsupportedActivationError: for a polynomial, for what neither decays nor repeats, and for
+            what is no differentiable function of torch with finite values.
+
+    Example:
+        >>> import icgd, torch
+        >>> icgd.general_decay(torch.sigmoid).order
+        1
+        >>> icgd.general_decay(torch.cos).period > 6.28
+        True
     """
     name = name or str(getattr(activation, "__name__", type(activation).__name__))
     x = _line()

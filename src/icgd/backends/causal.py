@@ -68,9 +68,7 @@ def run_under(program: StackProgram, task: Task, stream: Tensor, mask: Mask) -> 
 
 def masked_transformer(program: StackProgram, mask: Mask, dtype: torch.dtype) -> Transformer:
     """The dense transformer whose attention is masked."""
-    kinds = {layer.kind for layer in (*program.block, *program.prediction)}
-    if not kinds <= {LayerKind.SOFTMAX, LayerKind.MLP}:
-        raise ProgramError.not_masked(program.construction)
+    _require_softmax(program)
     transformer = build_transformer(program, dtype)
     for layer in transformer.modules():
         if isinstance(layer, SoftmaxAttention):
@@ -78,14 +76,43 @@ def masked_transformer(program: StackProgram, mask: Mask, dtype: torch.dtype) ->
     return transformer
 
 
+def _require_softmax(program: StackProgram) -> None:
+    """Raise `ProgramError` unless all layers are softmax attention and MLPs."""
+    kinds = {layer.kind for layer in (*program.block, *program.prediction)}
+    if not kinds <= {LayerKind.SOFTMAX, LayerKind.MLP}:
+        raise ProgramError.not_masked(program.construction)
+
+
 def run_causal(program: StackProgram, task: Task) -> Run:
     """Run a softmax-stack under a causal mask, left to right over a repeated prompt.
 
-    The run holds the initial and the final weights, and the predictions. The prompt has
-    (n_steps + 1) n_registers + n_steps n_examples + n_queries tokens.
+    The prompt has (n_steps + 1) n_registers + n_steps n_examples + n_queries tokens.
+
+    Args:
+        program: the program of a compiled run by softmax-stack.
+        task: the data, such as `compiled.task(X, y)`.
+
+    Returns:
+        The run, with the initial and the final weights and the predictions.
+
+    Raises:
+        ProgramError: if the program is no stack, or has layers other than softmax attention and
+            MLPs.
+        DenseSizeError: if the dense weights do not fit into memory.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "softmax-stack", n_steps=1)
+        >>> task = compiled.task([[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5])
+        >>> causal, plain = icgd.run_causal(compiled.program, task), compiled.run_task(task)
+        >>> bool((causal.parameters - plain.parameters).abs().max() < 1e-9)
+        True
     """
     if not isinstance(program, StackProgram):
         raise ProgramError.not_a_stack(type(program).__name__)
+    _require_softmax(program)
     final = run_under(program, task, causal_prompt(program, task), causal_mask(program, task))
     last = final.shape[-2] - task.n_queries - program.n_registers
     weights = read_parameters(program.layout, final[..., last:, :])

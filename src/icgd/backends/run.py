@@ -60,14 +60,27 @@ class Origin:
 @shown
 @dataclass(frozen=True)
 class Run:
-    """A transformer's forward pass, read out.
+    """A transformer's forward pass, read out. A batch of tasks adds an axis in front.
 
-    `parameters` holds the trained weights before the first step and after every step; a run without
-    history has the first and the last ones. `predictions` holds the labels that it gives to the
-    queries. `trace` holds the traced slots, of shape (layer, token, width): entry 0 is the prompt,
-    and entry i is the stream after layer i. A batch of tasks adds an axis in front. `stopped_after`
-    is the step after which a run stopped because its weights moved no more. `origin` is what it
-    came from; a run that a backend made on its own has none.
+    Attributes:
+        parameters: the trained weights before the first step and after every step; a run without
+            history has the first and the last ones.
+        predictions: the labels that it gives to the queries.
+        trace: the traced slots, of shape (layer, token, width): entry 0 is the prompt, and entry i
+            is the stream after layer i.
+        stopped_after: the step after which a run stopped because its weights moved no more.
+        origin: what it came from; a run that a backend made on its own has none.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+        >>> run = compiled.run([[0.5, 1.0]], [1.0], queries=[[1.0, 1.0]], initial=[0.0, 0.0])
+        >>> run.weights["weights_1"].shape
+        torch.Size([1, 2])
+        >>> bool(run.loss_curve[-1] < run.loss_curve[0])
+        True
     """
 
     parameters: History
@@ -77,6 +90,19 @@ class Run:
     origin: Origin | None = field(default=None, compare=False)
 
     def facts(self) -> dict[str, str]:
+        """What it shows of itself in a line or in a notebook.
+
+        Returns:
+            A text for each name.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> compiled.run([[0.5, 1.0]], [1.0]).facts()["weights"]
+            '2, kept 3 times'
+        """
         kept, n_weights = self.parameters.shape[-2:]
         n_queries, width = self.predictions.shape[-2:]
         found = {"weights": f"{n_weights:,}, kept {kept:,} times"}
@@ -164,9 +190,27 @@ class Run:
     ) -> pictures.picture.Picture:
         """The loss over the steps, and the predictions if there are queries.
 
-        The coefficients of a linear model are drawn too if X was a data frame. With `labels` of the
-        queries the predictions are drawn against them. With a `path` the picture is also written,
-        as SVG or PNG by the ending of the name.
+        The coefficients of a linear model are drawn too if X was a data frame.
+
+        Args:
+            path: the file that the picture is also written to, as SVG or PNG by its ending.
+            labels: labels of the queries; the predictions are drawn against them.
+
+        Returns:
+            The picture, which a notebook shows.
+
+        Raises:
+            SettingError: if the run does not know what it came from.
+            DataError: if there is not a label for each query.
+            FileError: if the name has another ending, or if the file cannot be written.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> type(compiled.run([[0.5, 1.0]], [1.0]).plot()).__name__
+            'Picture'
         """
         origin = self._known_origin()
         curves = pictures.run_picture.LossCurves(
@@ -180,8 +224,28 @@ class Run:
     ) -> pictures.picture.Picture:
         """The residual stream of a traced run as a heat map: slots by layers, or tokens by layers.
 
-        A square shows the root mean square of a slot over all its coordinates and tokens. If one
-        `slot` is named, a row is a token instead. With a `path` the picture is also written.
+        A square shows the root mean square of a slot over all its coordinates and tokens.
+
+        Args:
+            slot: a slot whose tokens are the rows; without one every slot is a row.
+            path: the file that the picture is also written to, as SVG or PNG by its ending.
+
+        Returns:
+            The picture, which a notebook shows.
+
+        Raises:
+            SettingError: if nothing was traced, or if the run does not know what it came from.
+            UnknownNameError: if this slot was not traced.
+            FileError: if the name has another ending, or if the file cannot be written.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> run = compiled.run([[0.5, 1.0]], [1.0], trace=True)
+            >>> type(run.plot_stream("x")).__name__
+            'Picture'
         """
         if not self.trace:
             raise SettingError.not_traced()

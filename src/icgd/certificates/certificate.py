@@ -19,7 +19,15 @@ from icgd.facts import number, shown
 
 
 class Verdict(Enum):
-    """The outcome of a comparison; the value says it in words."""
+    """The outcome of a comparison; the value says it in words.
+
+    Example:
+        >>> import icgd
+        >>> icgd.Verdict.HOLDS.value
+        'every measured error is within its proved bounds'
+        >>> icgd.Verdict.BROKEN.holds
+        False
+    """
 
     PROMISED = "bounds proved, nothing measured yet"
     HOLDS = "every measured error is within its proved bounds"
@@ -45,14 +53,31 @@ class Certificate:
     """What is proved for every task in the domain, before any run.
 
     All are bounds on the error of any single weight. Bound (a) carries intervals through the
-    program: `domain_step` for one step, `domain_trajectory` for the whole run. Bound (c),
-    `paper_step`, is the paper's closed form, if it has one. They include the rounding of this
-    `backend` and `dtype` for prompts of up to `n_tokens` tokens. A bound of `widest` or more says
-    nothing: clipping alone keeps weights that close together, and nothing is known of what is not
-    clipped. If there is a `condition`, (a) holds under it only.
-    `stated` names the kernels of the user's own whose constants every bound takes for granted, and
-    `estimated` those whose constants were not stated: of them nothing is proved, and bounds of a
-    run are estimates.
+    program. Bound (c) is the paper's closed form. They include the rounding of this `backend` and
+    `dtype` for prompts of up to `n_tokens` tokens.
+
+    Attributes:
+        domain_step: bound (a) of one step.
+        domain_trajectory: bound (a) of the whole run.
+        paper_step: bound (c) of one step, if the paper has one.
+        n_tokens: the longest prompt that the bounds hold for.
+        widest: a bound of this size or more says nothing: clipping alone keeps weights that close
+            together, and nothing is known of what is not clipped.
+        condition: bound (a) holds under it only, if there is one.
+        stated: the kernels of the user's own whose constants every bound takes for granted.
+        estimated: those whose constants were not stated: of them nothing is proved, and bounds of a
+            run are estimates.
+        backend: the backend that the bounds hold for.
+        dtype: the precision that they hold for.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+        >>> certificate = compiled.certificate(n_tokens=64)
+        >>> certificate.domain_step < certificate.domain_trajectory < certificate.widest
+        True
     """
 
     domain_step: float
@@ -67,6 +92,19 @@ class Certificate:
     dtype: str = "float64"
 
     def facts(self) -> dict[str, str]:
+        """What it shows of itself in a line or in a notebook.
+
+        Returns:
+            A text for each name.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> compiled.certificate().facts()["holds for"]
+            'dense runs in float64, 1,024 tokens or fewer'
+        """
         return {
             "error of a step": f"at most {self._told(self.domain_step)}",
             "error of the run": f"at most {self._told(self.domain_trajectory)}",
@@ -78,11 +116,41 @@ class Certificate:
         return f"{number(bound)}{', which says nothing' * self.says_nothing(bound)}"
 
     def says_nothing(self, bound: float) -> bool:
-        """Whether a bound is no smaller than what is known without it."""
+        """Whether a bound is no smaller than what is known without it.
+
+        Args:
+            bound: the bound.
+
+        Returns:
+            True if it says nothing.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> compiled.certificate().says_nothing(2.0)  # the box is 1 in either direction
+            True
+        """
         return not bound < self.widest
 
     def told(self, bound: float) -> float | None:
-        """The bound, or None if it says nothing."""
+        """The bound, or None if it says nothing.
+
+        Args:
+            bound: the bound.
+
+        Returns:
+            The bound or None.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> compiled.certificate().told(0.5)
+            0.5
+        """
         return None if self.says_nothing(bound) else bound
 
     @property
@@ -93,6 +161,7 @@ class Certificate:
 
     @property
     def verdict(self) -> Verdict:
+        """Bounds are proved, and nothing is measured yet."""
         return Verdict.PROMISED
 
 
@@ -101,16 +170,36 @@ class Certificate:
 class Report:
     """Measured errors of a run beside their bounds, with an entry for each task and step.
 
-    `step_errors` are |w_l - step(w_{l-1})|, what the theorems bound; `trajectory_errors` the
-    distance to real gradient descent. `step_bounds` and `trajectory_bounds` (b) are proved for
-    this run, those of `certificate` (a) for every run. Each is the largest over all weights.
-    `paper_trajectory` (c) is the paper's line for the whole run, if it has one. It takes for
-    granted that no step expands distances, so that a run may exceed it, and no verdict depends on
-    it. `rigorous` is the proved distance of the whole run from exact descent, if it was asked for.
-    `prediction_errors` and `prediction_bounds` are the distances of predictions at the queries from
-    those of real gradient descent, measured and proved for this run. `coefficient_errors` are the
-    distances of a linear model's coefficients from those of real descent after the last step, by
-    the names of the columns, if X was a data frame.
+    Each is the largest over all weights. Bounds (a) of `certificate` are proved for every run,
+    bounds (b) for this run.
+
+    Attributes:
+        certificate: what is proved for every run.
+        step_errors: |w_l - step(w_{l-1})|, what the theorems bound.
+        step_bounds: bounds (b) of `step_errors`.
+        trajectory_errors: the distance to real gradient descent.
+        trajectory_bounds: bounds (b) of `trajectory_errors`.
+        near_kinks: how often a unit came so close to a kink that its slope was in between.
+        backend: the backend that ran.
+        dtype: the precision that it ran in.
+        paper_trajectory: the paper's line (c) for the whole run, if it has one. It takes for
+            granted that no step expands distances, so that a run may exceed it, and no verdict
+            depends on it.
+        rigorous: the proved distance of the whole run from exact descent, if it was asked for.
+        prediction_errors: the distances of predictions at the queries from those of real gradient
+            descent.
+        prediction_bounds: bounds (b) of `prediction_errors`.
+        coefficient_errors: the distances of a linear model's coefficients from those of real
+            descent after the last step, by the names of the columns, if X was a data frame.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+        >>> report = icgd.verify(compiled, [[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5])
+        >>> bool((report.step_errors <= report.step_bounds).all()), report.verdict.name
+        (True, 'HOLDS')
     """
 
     certificate: Certificate
@@ -128,6 +217,19 @@ class Report:
     coefficient_errors: Mapping[str, float] | None = None
 
     def facts(self) -> dict[str, str]:
+        """What it shows of itself in a line or in a notebook.
+
+        Returns:
+            A text for each name.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> icgd.verify(compiled, [[0.5, 1.0]], [1.0]).facts()["steps"]
+            '2'
+        """
         return {
             "verdict": self.verdict.value,
             "steps": f"{self.step_errors.shape[-1]:,}",
@@ -157,7 +259,23 @@ class Report:
         """The measured errors beside their bounds over the steps, on logarithmic axes.
 
         Of a batch of tasks the largest are drawn. Where a bound says nothing, the legend says so.
-        With a `path` the picture is also written, as SVG or PNG by the ending of the name.
+
+        Args:
+            path: the file that the picture is also written to, as SVG or PNG by its ending.
+
+        Returns:
+            The picture, which a notebook shows.
+
+        Raises:
+            FileError: if the name has another ending, or if the file cannot be written.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> type(icgd.verify(compiled, [[0.5, 1.0]], [1.0]).plot()).__name__
+            'Picture'
         """
         panels = {"Error of one step": self._curves("step")}
         panels["Distance from real descent"] = self._curves("trajectory")

@@ -43,13 +43,36 @@ class Outcome(Enum):
 @shown
 @dataclass(frozen=True)
 class Guarantee:
-    """A run of `n_steps` steps: how far it ends from the minimiser, and how far at most.
+    """How far a linear model's run ends from the minimiser, and how far at most.
 
-    `distance` is |w_L - w*|, known up to `distance_slack`. `excess` is F(w_L) - F(w*), which may
-    be larger by `excess_slack`, and off either way by `excess_rounding`. A slack is infinite if
-    nothing is known. The bounds are `distance_bound` of Theorem 3.1 or 3.2, `excess_bound` of
-    Theorem 3.3, and `contraction_bound` of the distance, which uses that an exact step is a
-    contraction at every step. They are infinite where nothing is promised.
+    A slack is infinite if nothing is known, and a bound where nothing is promised.
+
+    Attributes:
+        theorem: the theorem of cot that promises a distance, "3.1" or "3.2".
+        n_steps: the number L of steps.
+        step_size: their size.
+        smallest_curvature: alpha, taken from the data.
+        largest_curvature: beta, taken from the data.
+        start_distance: the distance of the start from the minimiser.
+        step_error: the proved error of a step, in the 2-norm.
+        distance: |w_L - w*|.
+        distance_slack: how well `distance` is known.
+        distance_bound: what Theorem 3.1 or 3.2 promises of it.
+        contraction_bound: another bound of it, which uses that an exact step is a contraction at
+            every step.
+        excess: F(w_L) - F(w*).
+        excess_slack: how much larger `excess` may be.
+        excess_rounding: how far it may be off either way.
+        excess_bound: what Theorem 3.3 promises of it.
+
+    Example:
+        >>> import icgd
+        >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(0.5, box=4.0)
+        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "cot-ridge", n_steps=9)
+        >>> found = icgd.guarantee(compiled, [[1.0, 0.0], [0.0, 1.0]], [1.0, -0.5])
+        >>> found.distance <= found.distance_bound, found.verdict.value
+        (True, 'Every promise is kept.')
     """
 
     theorem: str
@@ -69,6 +92,19 @@ class Guarantee:
     excess_bound: float
 
     def facts(self) -> dict[str, str]:
+        """What it shows of itself in a line or in a notebook.
+
+        Returns:
+            A text for each name.
+
+        Example:
+            >>> import icgd
+            >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(0.5, box=4.0)
+            >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "cot-ridge", n_steps=9)
+            >>> icgd.guarantee(compiled, [[1.0, 0.0], [0.0, 1.0]], [1.0, -0.5]).facts()["steps"]
+            '9 of 0.5'
+        """
         nearest = min(self.distance_bound, self.contraction_bound)
         return {
             "verdict": self.verdict.value,

@@ -137,33 +137,60 @@ def no_information(certificate: Certificate) -> str:
 
 
 def print_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
-    """Print a table of two columns: a name and its value."""
-    table = Table(box=box.SIMPLE, show_header=False)
-    table.add_column(style="dim")
-    table.add_column()
+    """Print a table of two columns: a name and its value. No word or number is cut."""
+    rows = list(rows)
+    table, columns = Table(box=box.SIMPLE, show_header=False), list(zip(*rows, strict=True))
+    for style, width in zip(("dim", ""), _widths(columns), strict=False):
+        table.add_column(style=style, min_width=width, max_width=width)
     for name, value in rows:
         table.add_row(Text(name), Text(value))
-    output.print(Text(title, style="bold"), table, sep="\n")
+    output.print(Text(title, style="bold"), table, sep="\n", crop=False)
 
 
 def print_columns(title: str, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table with a header; numbers stand flush right, and no word or number is cut.
 
-    The first column is not wrapped, unless the terminal is too narrow for that.
+    The first column is not wrapped, unless the terminal is too narrow for that. In a terminal that
+    is too narrow for the words of all columns side by side, each row is a table of its own.
     """
     rows = list(rows)
     columns = list(zip(names, *rows, strict=True))
-    table, least = Table(box=box.SIMPLE), [_longest_word(cells) for cells in columns]
-    first = max(len(cell) for cell in columns[0])
-    is_narrow = first + sum(least[1:]) + 3 * len(least) + 1 > output.width
-    for position, name in enumerate(names):
+    if rows and not _fits([_longest_word(cells) for cells in columns]):
+        return _print_apart(title, names, rows)
+    table = Table(box=box.SIMPLE)
+    for position, (name, width) in enumerate(zip(names, _widths(columns), strict=True)):
         is_text = not position or any(row[position][:1].isalpha() for row in rows)
         side: Literal["left", "right"] = "left" if is_text else "right"
-        no_wrap = not (position or is_narrow)
-        table.add_column(Text(name), justify=side, no_wrap=no_wrap, min_width=least[position])
+        table.add_column(Text(name), justify=side, min_width=width, max_width=width)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     output.print(Text(title, style="bold"), table, sep="\n", crop=False)
+
+
+def _print_apart(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print each row by itself: its first cell, then the names and the values of the others."""
+    output.print(Text(title, style="bold"))
+    for first, *others in rows:
+        named = zip(names[1:], others, strict=True)
+        print_rows(f"{names[0]} {first}".strip(), [(name, cell) for name, cell in named if cell])
+
+
+def _widths(columns: Sequence[Sequence[str]]) -> list[int]:
+    """Widths that cut no word: the widest columns are narrowed first, the first one last."""
+    longest = [max(map(len, cells)) for cells in columns]
+    words = [_longest_word(cells) for cells in columns]
+    least = [*longest[:1], *words[1:]]
+    least = least if _fits(least) else words
+    caps = range(max(longest, default=0), 0, -1)
+    tried = (
+        [max(low, min(full, cap)) for low, full in zip(least, longest, strict=True)] for cap in caps
+    )
+    return next(filter(_fits, tried), least)
+
+
+def _fits(widths: Sequence[int]) -> bool:
+    """Whether columns of these widths, with the space around them, fit into the terminal."""
+    return sum(widths) + 3 * len(widths) + 1 <= output.width
 
 
 def _longest_word(cells: Sequence[str]) -> int:

@@ -59,18 +59,55 @@ class AbstractConstruction(ABC):
 
     @classmethod
     def settings(cls) -> tuple[str, ...]:
-        """The names of its settings."""
+        """The names of its settings.
+
+        Returns:
+            The names, in the order of its fields.
+
+        Example:
+            >>> import icgd
+            >>> icgd.ReluStack.settings()
+            ('pieces', 'kink_width')
+        """
         return tuple(field.name for field in fields(cls))
 
     def why_not(self, problem: Problem) -> str | None:
-        """The reason why this construction cannot serve `problem`, or None if it can."""
+        """The reason why this construction cannot serve `problem`, or None if it can.
+
+        Args:
+            problem: the problem.
+
+        Returns:
+            The reason, a sentence that goes on after the construction's name.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.CotRidge().why_not(problem)
+            'it trains the coefficients of a linear model, not the weights of a network.'
+        """
         if not self.trains(problem):
             return f"it trains {TRAINED[self.target]}, not {TRAINED[type(problem.target)]}."
         of_network = self._network_objection(problem) if self.target is MLP else None
         return of_network or self.objection(problem)
 
     def trains(self, problem: Problem) -> bool:
-        """Whether it trains targets of this kind."""
+        """Whether it trains targets of this kind.
+
+        Args:
+            problem: the problem.
+
+        Returns:
+            True if it does.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.ReluStack().trains(problem), icgd.Functional().trains(problem)
+            (True, False)
+        """
         return type(problem.target) is self.target
 
     def _network_objection(self, problem: Problem) -> str | None:
@@ -101,26 +138,117 @@ class AbstractConstruction(ABC):
 
     @abstractmethod
     def objection(self, problem: Problem) -> str | None:
-        """The reason why it cannot serve `problem`, whose target it can train, or None."""
+        """The reason why it cannot serve `problem`, whose target it can train, or None.
+
+        Args:
+            problem: the problem.
+
+        Returns:
+            The reason or None.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.CotNetwork().objection(problem)
+            'its blocks have a column for each example of a round; give batch_size=1 ...'
+        """
 
     def finer(self, setting: int, excess: float) -> int:
-        """The setting with which the error is about `excess` times smaller."""
+        """The setting with which the error is about `excess` times smaller.
+
+        Args:
+            setting: the present value of the setting that makes it finer.
+            excess: how many times too large the error is.
+
+        Returns:
+            The new value.
+
+        Example:
+            >>> import icgd
+            >>> icgd.ReluStack().finer(64, excess=100.0)
+            647
+        """
         return setting
 
     def may_be_accurate(self, problem: Problem) -> bool:
-        """Whether its functions can err by rounding alone, as known before anything is fitted."""
+        """Whether its functions can err by rounding alone, as known before anything is fitted.
+
+        Args:
+            problem: the problem.
+
+        Returns:
+            False if they are known to err by more.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.ReluStack().may_be_accurate(problem)  # a linear network has no curves
+            True
+        """
         return True
 
     def sketch(self, problem: Problem) -> AbstractProgram | None:
-        """A program with no more weights than that of `build`, made in no time, if there is one."""
+        """A program with no more weights than that of `build`, made in no time, if there is one.
+
+        Args:
+            problem: the problem.
+
+        Returns:
+            The program or None.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.ReluStack().sketch(problem) is None
+            True
+        """
         return None
 
     @abstractmethod
     def build(self, problem: Problem, n_steps: int) -> AbstractProgram:
-        """The program that performs `n_steps` updates of `problem` and then predicts."""
+        """The program that performs `n_steps` updates of `problem` and then predicts.
+
+        Args:
+            problem: the problem; `why_not` has no reason against it.
+            n_steps: the number of training steps.
+
+        Returns:
+            The program.
+
+        Raises:
+            SettingError: if a setting, or a schedule of steps, does not suit the problem.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.ReluStack().build(problem, n_steps=3).n_steps
+            3
+        """
 
     def program(self, problem: Problem, n_steps: int) -> AbstractProgram:
-        """What `build` returns, after all rules on programs were checked."""
+        """What `build` returns, after all rules on programs were checked.
+
+        Args:
+            problem: the problem; `why_not` has no reason against it.
+            n_steps: the number of training steps.
+
+        Returns:
+            The program.
+
+        Raises:
+            ProgramError: if the program breaks a rule.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.ReluStack().program(problem, n_steps=3).construction
+            'relu-stack'
+        """
         program = self.build(problem, n_steps)
         check_program(program)
         return program

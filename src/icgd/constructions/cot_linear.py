@@ -63,7 +63,20 @@ class AbstractCotLinear(AbstractConstruction):
         return self.other_model(problem.model, update)
 
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
-        """Why it does not train such a model, or None."""
+        """Why it does not train such a model, or None.
+
+        Args:
+            model: the linear model.
+            update: its update.
+
+        Returns:
+            The reason or None.
+
+        Example:
+            >>> import icgd
+            >>> icgd.CotRidge().other_model(icgd.LinearModel(2, "logistic"), icgd.ProximalStep())
+            'it fits least squares, not the logistic link.'
+        """
         return None
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
@@ -86,7 +99,15 @@ class AbstractCotLinear(AbstractConstruction):
 
 
 class CotRidge(AbstractCotLinear):
-    """Least squares, with an l2 penalty or none."""
+    """Least squares, with an l2 penalty or none. It has no settings.
+
+    Example:
+        >>> import icgd
+        >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(0.5, box=4.0)
+        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
+        >>> icgd.compile(problem, icgd.CotRidge(), n_steps=4).summary().layers_per_step
+        3
+    """
 
     name: ClassVar[str] = "cot-ridge"
 
@@ -97,7 +118,15 @@ class CotRidge(AbstractCotLinear):
 
 
 class CotLasso(AbstractCotLinear):
-    """Least squares, with an l1 penalty, an l2 penalty, or both."""
+    """Least squares, with an l1 penalty, an l2 penalty, or both. It has no settings.
+
+    Example:
+        >>> import icgd
+        >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(0.5, l1=0.1, box=4.0)
+        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
+        >>> icgd.compile(problem, icgd.CotLasso(), n_steps=4).program.construction
+        'cot-lasso'
+    """
 
     name: ClassVar[str] = "cot-lasso"
 
@@ -106,7 +135,15 @@ class CotLasso(AbstractCotLinear):
 
 
 class CotGlm(AbstractCotLinear):
-    """Any link, with any penalty."""
+    """Any link, with any penalty. It has no settings.
+
+    Example:
+        >>> import icgd
+        >>> model, step = icgd.LinearModel(2, "logistic"), icgd.ProximalStep(0.5, box=4.0)
+        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
+        >>> icgd.compile(problem, icgd.CotGlm(), n_steps=4).program.construction
+        'cot-glm'
+    """
 
     name: ClassVar[str] = "cot-glm"
 

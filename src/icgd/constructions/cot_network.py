@@ -75,7 +75,21 @@ GRID_HALF = 15
 class CotNetwork(AbstractConstruction):
     """2N blocks a round, all by the same three layers, or four with a smooth activation.
 
-    Kinks are `kink_width` wide. What is looked up has full accuracy in `dtype`.
+    Args:
+        kink_width: the width of kinks, a power of two.
+        dtype: the precision in which what is looked up has full accuracy.
+
+    Raises:
+        SettingError: if `kink_width` is no power of two from 2^-60 to 1.
+        UnknownNameError: if no dtype has this name.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 2, 1), "relu"), icgd.GradientStep(0.1, 1.0, batch_size=1)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, icgd.CotNetwork(), n_steps=2)
+        >>> compiled.run([[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5]).parameters.shape
+        torch.Size([3, 6])
     """
 
     kink_width: float = KINK_WIDTH

@@ -34,7 +34,15 @@ from icgd.program.stack import StackProgram
 
 @dataclass(frozen=True)
 class Functional(AbstractConstruction):
-    """One layer a step, for any kernel."""
+    """One layer a step, for any kernel. It has no settings.
+
+    Example:
+        >>> import icgd
+        >>> machine, step = icgd.KernelMachine(2), icgd.FunctionalStep(0.5)
+        >>> problem = icgd.Problem(machine, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> icgd.compile(problem, icgd.Functional(), n_steps=4).summary().n_layers
+        4
+    """
 
     name: ClassVar[str] = "functional"
     target: ClassVar[type] = KernelMachine

@@ -62,9 +62,22 @@ from icgd.program.unit_instructions import EXAMPLE_SHARE
 class Recursion(AbstractConstruction):
     """n + 2 layers a step with any activation; a head for each unit of each function.
 
-    Every function is made of up to `units` units, which apply `unit_activation`, or, if it is None,
-    the one that suits the target best. A step is off by `kink_width` to either side. Fits weigh
-    their error against the rounding of `dtype`.
+    Args:
+        units: the most units that a function is made of.
+        unit_activation: what units apply; the default is the activation that suits the target best.
+        kink_width: how far a step is off to either side, a power of two.
+        dtype: the precision whose rounding fits weigh their error against.
+
+    Raises:
+        SettingError: if a number is out of its range.
+        UnknownNameError: if no activation or dtype has this name.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> icgd.compile(problem, icgd.Recursion(units=100), n_steps=2).summary().layers_per_step
+        4
     """
 
     units: int = 200
@@ -107,6 +120,19 @@ class Recursion(AbstractConstruction):
         """A relu network of these widths: no activation takes fewer units, and none are fitted.
 
         Units are counted alike in every box; in this one no layer outgrows its input.
+
+        Args:
+            problem: the problem.
+
+        Returns:
+            The program of one step.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.Recursion().sketch(problem).n_steps
+            1
         """
         target = MLP(problem.network.widths, "relu")
         update = GradientStep(1.0, box=1 / max(target.widths))

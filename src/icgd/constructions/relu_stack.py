@@ -61,7 +61,19 @@ MOST_PIECES = 2**17
 class ReluStack(AbstractConstruction):
     """Exactly 2N + 4 layers a step; exact for piecewise-linear activations and losses.
 
-    Every smooth function is made of `pieces` pieces. A ramp of `kink_width` stands in for a step.
+    Args:
+        pieces: the number of pieces that every smooth function is made of.
+        kink_width: the width of the ramp that stands in for a step, a power of two.
+
+    Raises:
+        SettingError: if a number is out of its range.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> icgd.compile(problem, icgd.ReluStack(pieces=128), n_steps=2).summary().layers_per_step
+        6
     """
 
     pieces: int = 64

@@ -79,9 +79,23 @@ power is lost, and the rounding of a softmax weight divided by it."""
 class SoftmaxStack(AbstractConstruction):
     """2N + 1 to 3N + 3 layers a step, all of a standard transformer.
 
-    Smooth functions are looked up in `registers` registers, or, if it is None, in as many as give
-    full accuracy in `dtype`, the arithmetic that it is made for. A ramp of `kink_width` stands in
-    for a step.
+    Args:
+        registers: the number of registers that smooth functions are looked up in; the default is as
+            many as give full accuracy in `dtype`.
+        kink_width: the width of the ramp that stands in for a step, a power of two.
+        dtype: the arithmetic that it is made for.
+
+    Raises:
+        SettingError: if a number is out of its range.
+        UnknownNameError: if no dtype has this name.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, icgd.SoftmaxStack(), n_steps=2)
+        >>> sorted({layer.kind.value for layer in compiled.program.block})
+        ['mlp', 'softmax']
     """
 
     registers: int | None = None

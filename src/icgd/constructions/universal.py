@@ -74,8 +74,21 @@ TRIED_HEADS = 256
 class Universal(AbstractConstruction):
     """4 layers a step, for one weight and a fixed number of examples.
 
-    Every entry is put on one of `levels` levels, in a table for prompts of `n_examples` examples.
-    The ramps between levels are `kink_width` wide, as a share of half a range.
+    Args:
+        levels: the number of levels that every entry is put on.
+        n_examples: the number of examples of the prompts that the table is for.
+        kink_width: the width of the ramps between levels, as a share of half a range, a power of
+            two.
+
+    Raises:
+        SettingError: if a number is out of its range.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((1, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> icgd.compile(problem, icgd.Universal(levels=3), n_steps=2).summary().layers_per_step
+        4
     """
 
     levels: int = 4

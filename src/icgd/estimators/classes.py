@@ -47,6 +47,12 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
 
         Returns:
             An array (n_rows, n_classes) whose rows sum to 1.
+
+        Example:
+            >>> from icgd.estimators import InContextLogistic
+            >>> model = InContextLogistic().fit([[0.0], [1.0], [2.0]], [0, 0, 1])
+            >>> model.predict_proba([[0.5]]).sum(axis=1).tolist()
+            [1.0]
         """
         shares = self._shares(X)
         if shares.shape[1] == 1:
@@ -64,6 +70,12 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
 
         Returns:
             An array (n_rows,) of entries of `classes_`.
+
+        Example:
+            >>> from icgd.estimators import InContextLogistic
+            >>> model = InContextLogistic().fit([[0.0], [1.0], [2.0]], [0, 0, 1])
+            >>> model.predict([[0.0], [2.0]]).tolist()
+            [0, 1]
         """
         shares = self._shares(X)
         best = shares[:, 0] > 0.5 if shares.shape[1] == 1 else shares.argmax(1)

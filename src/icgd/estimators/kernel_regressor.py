@@ -51,6 +51,18 @@ class InContextKernelRegressor(RegressorMixin, AbstractInContext):  # type: igno
         certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
         n_features_in_: the number of inputs.
         feature_names_in_: their names, if X was a data frame.
+
+    Raises:
+        UnknownNameError: by `fit`, if no kernel has this name.
+        KernelError: by `fit`, if the kernel is not symmetric.
+        SettingError: by `fit`, if a setting is out of its range.
+
+    Example:
+        >>> from icgd.estimators import InContextKernelRegressor
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 0.0, -1.0]
+        >>> model = InContextKernelRegressor(alpha=0.1).fit(X, y)
+        >>> model.predict([[1.0]]).round(1).tolist()
+        [0.9]
     """
 
     traced: ClassVar[tuple[str, ...]] = ("y",)
@@ -84,6 +96,12 @@ class InContextKernelRegressor(RegressorMixin, AbstractInContext):  # type: igno
 
         Returns:
             The estimator itself.
+
+        Example:
+            >>> from icgd.estimators import InContextKernelRegressor
+            >>> X, y = [[0.0], [1.0], [2.0]], [0.0, 1.0, 0.0]
+            >>> InContextKernelRegressor().fit(X, y).n_features_in_
+            1
         """
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         raw = np.asarray(y, dtype=np.float64).reshape(-1, 1)
@@ -113,6 +131,12 @@ class InContextKernelRegressor(RegressorMixin, AbstractInContext):  # type: igno
 
         Returns:
             An array (n_rows,).
+
+        Example:
+            >>> from icgd.estimators import InContextKernelRegressor
+            >>> model = InContextKernelRegressor().fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 0.0])
+            >>> model.predict([[0.5], [1.5]]).shape
+            (2,)
         """
         answers = self._answers(X)
         return self._label_scaling.undone(answers).ravel()

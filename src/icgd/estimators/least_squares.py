@@ -56,6 +56,15 @@ class AbstractLeastSquares(RegressorMixin, AbstractLinear):  # type: ignore[misc
 
         Returns:
             The estimator itself.
+
+        Raises:
+            SettingError: if a setting is out of its range.
+            DataError: if the weights of all rows are 0.
+
+        Example:
+            >>> from icgd.estimators import InContextRidge
+            >>> InContextRidge().fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0]).n_features_in_
+            1
         """
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         weights = None if sample_weight is None else _checked_weights(sample_weight, X)
@@ -84,6 +93,12 @@ class AbstractLeastSquares(RegressorMixin, AbstractLinear):  # type: ignore[misc
 
         Returns:
             An array (n_rows,).
+
+        Example:
+            >>> from icgd.estimators import InContextRidge
+            >>> model = InContextRidge(alpha=0.0).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])
+            >>> model.predict([[3.0]]).round(3).tolist()
+            [7.0]
         """
         answers = self._answers(X)
         return self._label_scaling.undone(answers).ravel()
@@ -125,6 +140,15 @@ class InContextRidge(AbstractLeastSquares):
         certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
         n_features_in_: the number of inputs.
         feature_names_in_: their names, if X was a data frame.
+
+    Raises:
+        SettingError: by `fit`, if a setting is out of its range.
+
+    Example:
+        >>> from icgd.estimators import InContextRidge
+        >>> model = InContextRidge(alpha=0.0).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])
+        >>> round(float(model.coef_[0]), 3), round(model.intercept_, 3)
+        (2.0, 1.0)
     """
 
     def _penalty(self, total: float) -> ProximalStep:
@@ -158,6 +182,16 @@ class InContextLasso(AbstractLeastSquares):
         certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
         n_features_in_: the number of inputs.
         feature_names_in_: their names, if X was a data frame.
+
+    Raises:
+        SettingError: by `fit`, if a setting is out of its range.
+
+    Example:
+        >>> from icgd.estimators import InContextLasso
+        >>> X = [[0.0, 1.0], [1.0, -1.0], [2.0, -1.0], [3.0, 1.0]]
+        >>> model = InContextLasso(alpha=0.1).fit(X, [1.0, 3.0, 5.0, 7.0])
+        >>> model.coef_.round(2).tolist()  # the second column says nothing
+        [1.91, 0.0]
     """
 
     def _penalty(self, total: float) -> ProximalStep:

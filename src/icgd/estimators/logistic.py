@@ -46,6 +46,16 @@ class InContextLogistic(AbstractClassifier, AbstractLinear):
         certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
         n_features_in_: the number of inputs.
         feature_names_in_: their names, if X was a data frame.
+
+    Raises:
+        SettingError: by `fit`, if a setting is out of its range.
+        DataError: by `fit`, if there are fewer than two classes.
+
+    Example:
+        >>> from icgd.estimators import InContextLogistic
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], ["no", "no", "yes", "yes"]
+        >>> InContextLogistic().fit(X, y).predict([[0.5], [2.5]]).tolist()
+        ['no', 'yes']
     """
 
     coef_: Array
@@ -79,6 +89,14 @@ class InContextLogistic(AbstractClassifier, AbstractLinear):
 
         Returns:
             The estimator itself.
+
+        Raises:
+            DataError: if there are fewer than two classes.
+
+        Example:
+            >>> from icgd.estimators import InContextLogistic
+            >>> InContextLogistic().fit([[0.0], [1.0], [2.0]], [0, 0, 1]).classes_.tolist()
+            [0, 1]
         """
         X, labels = self._encoded(X, y)
         rows = self._scale(X)
@@ -98,6 +116,12 @@ class InContextLogistic(AbstractClassifier, AbstractLinear):
 
         Returns:
             An array (n_rows, n_classes), or (n_rows,) for the second of two classes.
+
+        Example:
+            >>> from icgd.estimators import InContextLogistic
+            >>> model = InContextLogistic().fit([[0.0], [1.0], [2.0]], [0, 0, 1])
+            >>> bool(model.decision_function([[2.0]])[0] > 0)
+            True
         """
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)

@@ -121,6 +121,18 @@ class InContextRegressor(RegressorMixin, AbstractNetwork):  # type: ignore[misc]
         coefs_: the trained matrices.
         n_features_in_: the number of inputs.
         feature_names_in_: their names, if X was a data frame.
+
+    Raises:
+        SettingError: by `fit`, if a setting is out of its range.
+        UnknownNameError: by `fit`, if no activation or construction has this name.
+        OverflowedRunError: by `fit`, if no step size makes the loss fall.
+
+    Example:
+        >>> from icgd.estimators import InContextRegressor
+        >>> model = InContextRegressor(hidden_layer_sizes=(3,), max_iter=300, random_state=0)
+        >>> model = model.fit([[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 2.0, 3.0])
+        >>> bool(model.loss_curve_[-1] < model.loss_curve_[0])
+        True
     """
 
     def fit(self, X: Any, y: Any) -> InContextRegressor:
@@ -132,6 +144,16 @@ class InContextRegressor(RegressorMixin, AbstractNetwork):  # type: ignore[misc]
 
         Returns:
             The estimator itself.
+
+        Raises:
+            SettingError: if a setting is out of its range.
+            OverflowedRunError: if no step size makes the loss fall.
+
+        Example:
+            >>> from icgd.estimators import InContextRegressor
+            >>> model = InContextRegressor(hidden_layer_sizes=(3,), max_iter=300, random_state=0)
+            >>> model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0]).n_iter_
+            300
         """
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         labels = np.asarray(y, dtype=np.float64).reshape(-1, 1)
@@ -147,6 +169,12 @@ class InContextRegressor(RegressorMixin, AbstractNetwork):  # type: ignore[misc]
 
         Returns:
             An array (n_rows,).
+
+        Example:
+            >>> from icgd.estimators import InContextRegressor
+            >>> model = InContextRegressor(hidden_layer_sizes=(3,), max_iter=300, random_state=0)
+            >>> model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0]).predict([[0.5]]).shape
+            (1,)
         """
         answers = self._answers(X)
         return self._label_scaling.undone(answers).ravel()
@@ -181,6 +209,19 @@ class InContextClassifier(AbstractClassifier, AbstractNetwork):
         coefs_: the trained matrices.
         n_features_in_: the number of inputs.
         feature_names_in_: their names, if X was a data frame.
+
+    Raises:
+        SettingError: by `fit`, if a setting is out of its range.
+        UnknownNameError: by `fit`, if no activation or construction has this name.
+        DataError: by `fit`, if there are fewer than two classes.
+        OverflowedRunError: by `fit`, if no step size makes the loss fall.
+
+    Example:
+        >>> from icgd.estimators import InContextClassifier
+        >>> model = InContextClassifier(hidden_layer_sizes=(3,), max_iter=300, random_state=0)
+        >>> model = model.fit([[0.0], [1.0], [2.0], [3.0]], ["no", "no", "yes", "yes"])
+        >>> model.predict([[0.0], [3.0]]).tolist()
+        ['no', 'yes']
     """
 
     def fit(self, X: Any, y: Any) -> InContextClassifier:
@@ -192,6 +233,17 @@ class InContextClassifier(AbstractClassifier, AbstractNetwork):
 
         Returns:
             The estimator itself.
+
+        Raises:
+            DataError: if there are fewer than two classes.
+            SettingError: if a setting is out of its range.
+            OverflowedRunError: if no step size makes the loss fall.
+
+        Example:
+            >>> from icgd.estimators import InContextClassifier
+            >>> model = InContextClassifier(hidden_layer_sizes=(3,), max_iter=300, random_state=0)
+            >>> model.fit([[0.0], [1.0], [2.0]], [0, 0, 1]).n_iter_
+            300
         """
         X, labels = self._encoded(X, y)
         self._teach(X, labels, "logistic")
@@ -205,6 +257,12 @@ class InContextClassifier(AbstractClassifier, AbstractNetwork):
 
         Returns:
             An array (n_rows, n_classes), or (n_rows,) for the second of two classes.
+
+        Example:
+            >>> from icgd.estimators import InContextClassifier
+            >>> model = InContextClassifier(hidden_layer_sizes=(3,), max_iter=300, random_state=0)
+            >>> model.fit([[0.0], [1.0], [2.0]], [0, 1, 2]).decision_function([[0.5]]).shape
+            (1, 3)
         """
         outputs = self._answers(X)
         return outputs.ravel() if outputs.shape[1] == 1 else outputs

@@ -51,6 +51,17 @@ class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
         certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
         n_features_in_: the number of inputs.
         feature_names_in_: their names, if X was a data frame.
+
+    Raises:
+        SettingError: by `fit`, if a setting is out of its range.
+        DataError: by `fit`, if a label is negative or all are 0, and by `predict`, if a row is so
+            far from the context that its expected count is not known.
+
+    Example:
+        >>> from icgd.estimators import InContextPoisson
+        >>> model = InContextPoisson(alpha=0.1).fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 4.0])
+        >>> bool(model.predict([[2.0]])[0] > model.predict([[0.0]])[0])
+        True
     """
 
     coef_: Array
@@ -89,6 +100,14 @@ class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
 
         Returns:
             The estimator itself.
+
+        Raises:
+            DataError: if a label is negative, or if all are 0.
+
+        Example:
+            >>> from icgd.estimators import InContextPoisson
+            >>> InContextPoisson().fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 4.0]).coef_.shape
+            (1,)
         """
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         labels = np.asarray(y, dtype=np.float64).reshape(-1, 1)
@@ -119,6 +138,15 @@ class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
 
         Returns:
             An array (n_rows,).
+
+        Raises:
+            DataError: if a row is so far from the context that its expected count is not known.
+
+        Example:
+            >>> from icgd.estimators import InContextPoisson
+            >>> model = InContextPoisson().fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 4.0])
+            >>> model.predict([[0.5], [1.5]]).shape
+            (2,)
         """
         answers = self._answers(X)
         return answers.ravel() * self._unit

@@ -60,7 +60,30 @@ ROOM = 2**26
 def export_onnx(
     compiled: Compiled, path: str | os.PathLike[str], *, dtype: str | torch.dtype = "float64"
 ) -> None:
-    """Write the dense transformer as an ONNX file, which appears whole or not at all."""
+    """Write the dense transformer as an ONNX file, which appears whole or not at all.
+
+    Args:
+        compiled: the compiled run.
+        path: the file.
+        dtype: the precision of the weights, "float64" or "float32".
+
+    Raises:
+        MissingExtraError: without the extra `onnx`.
+        ExportError: if onnxruntime has no such activation or kernel, or if the file is too large.
+        SettingError: if the program is a chain.
+        FileError: if the file cannot be written.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> from icgd.exports.onnx import export_onnx
+        >>> with TemporaryDirectory() as folder:
+        ...     export_onnx(compiled, Path(folder) / "run.onnx")
+    """
     _require_packages()
     require_known_kernels(compiled.stack)
     if compiled.stack.activation not in ACTIVATIONS:
@@ -74,7 +97,34 @@ def export_onnx(
 
 
 def run_onnx(path: str | os.PathLike[str], stream: Stream) -> Stream:
-    """The residual stream after the last layer, computed by onnxruntime on the processor."""
+    """The residual stream after the last layer, computed by onnxruntime on the processor.
+
+    Args:
+        path: the file that `export_onnx` wrote.
+        stream: the residual stream of a prompt, (tokens, width) or (tasks, tokens, width).
+
+    Returns:
+        The stream after the last layer, of the same shape.
+
+    Raises:
+        MissingExtraError: without the extra `onnx`.
+        FileError: if there is no such file, or if it is of another program.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> from icgd.backends.prompt import encode
+        >>> from icgd.exports.onnx import export_onnx, run_onnx
+        >>> stream = encode(compiled.program, compiled.task([[0.5, 1.0]], [1.0]))
+        >>> with TemporaryDirectory() as folder:
+        ...     export_onnx(compiled, Path(folder) / "run.onnx")
+        ...     run_onnx(Path(folder) / "run.onnx", stream).shape == stream.shape
+        True
+    """
     _require_packages()
     session = _session(Path(path))
     [source] = session.get_inputs()

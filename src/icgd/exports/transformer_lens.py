@@ -163,6 +163,30 @@ def open_in_transformer_lens(
 
     It needs softmax attention and MLPs, and nothing else: compile with `softmax-stack`, or a kernel
     machine with the softmax kernel.
+
+    Args:
+        compiled: the compiled run.
+        dtype: the precision of the weights, "float64" or "float32".
+        max_tokens: the longest prompt that the model takes.
+
+    Returns:
+        The model, and what its weights and coordinates mean.
+
+    Raises:
+        MissingExtraError: without the extra `lens`.
+        ExportError: if a layer or a kernel is one that the tool does not have.
+        SettingError: if the program is a chain.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> from icgd.exports.transformer_lens import open_in_transformer_lens
+        >>> compiled = icgd.compile(problem, "softmax-stack", n_steps=1)
+        >>> lens = open_in_transformer_lens(compiled)
+        >>> prompt = lens.prompt(compiled.task([[0.5, 1.0]], [1.0]))
+        >>> lens.run(prompt).shape == prompt.shape
+        True
     """
     program = compiled.stack
     kinds = {layer.kind for layer in program.unrolled()}

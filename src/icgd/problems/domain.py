@@ -16,8 +16,19 @@ ROOM = 1.25
 class Domain:
     """Bounds on every entry: |x| <= `x` and |y| <= `y`. Certificates rely on them.
 
-    For a linear model, `score` bounds |<w, x>|; it may be smaller than what `x` and the box allow.
-    A run that leaves this bound is stopped.
+    Args:
+        x: the bound of inputs.
+        y: the bound of labels.
+        score: for a linear model, a bound of |<w, x>|; it may be smaller than what `x` and the box
+            allow. A run that leaves this bound is stopped.
+
+    Raises:
+        SettingError: if a bound is no positive number.
+
+    Example:
+        >>> import icgd
+        >>> icgd.Domain(x=2.0, y=1.0).in_words()
+        '|x| <= 2, |y| <= 1'
     """
 
     x: float
@@ -25,7 +36,16 @@ class Domain:
     score: float | None = None
 
     def in_words(self) -> str:
-        """The bounds, such as "|x| <= 2, |y| <= 1"."""
+        """The bounds, such as "|x| <= 2, |y| <= 1".
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.Domain(x=2.0, y=1.0, score=3.0).in_words()
+            '|x| <= 2, |y| <= 1, |<w, x>| <= 3'
+        """
         bounds = {"x": self.x, "y": self.y, "<w, x>": self.score}
         return ", ".join(f"|{name}| <= {b:g}" for name, b in bounds.items() if b is not None)
 
@@ -46,8 +66,13 @@ class Domain:
         Returns:
             The bounds of inputs and labels.
 
+        Raises:
+            DataError: if the data are no arrays of finite numbers.
+            SettingError: if `room` is no positive number.
+
         Example:
-            >>> Domain.of([[1.0, -2.0]], [4.0])
+            >>> import icgd
+            >>> icgd.Domain.of([[1.0, -2.0]], [4.0])
             Domain(x=2.5, y=5.0, score=None)
         """
         factor = positive("room", room)

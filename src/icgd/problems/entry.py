@@ -34,12 +34,35 @@ def as_task(
 ) -> Task:
     """Check the data against the problem and bring it to torch.
 
-    `x` is (n, d_x) or (tasks, n, d_x); `y` is the same with d_y, or without its last axis when
-    d_y = 1, or when y holds classes, counted from 0, for the cross_entropy loss. A network starts
-    from the weights `initial`, or from weights drawn with `seed` (default 0), or from those that
-    the problem brings along. A linear model starts from the coefficients `initial` (default 0). A
-    kernel machine starts from the function 0. If `x` is a data frame, the task keeps the names
-    of its columns; queries with names must have the same ones in the same order.
+    Args:
+        problem: the problem.
+        x: the inputs, (n, d_x) or (tasks, n, d_x). Of a data frame the task keeps the names of
+            the columns; queries with names must have the same ones in the same order.
+        y: the labels, the same with d_y, or without the last axis when d_y = 1, or when y holds
+            classes, counted from 0, for the cross_entropy loss.
+        queries: inputs whose labels are to be predicted.
+        initial: the weights that a network starts from, or the coefficients that a linear model
+            starts from (default 0). A kernel machine starts from the function 0.
+        seed: what a network's weights are drawn from, if none are given and
+            the problem brings none along; the default is 0.
+        dtype: "float64" or "float32".
+
+    Returns:
+        The task.
+
+    Raises:
+        DataError: if shapes, types or labels do not fit the problem.
+        DomainError: if a number leaves the domain, or an initial weight the box.
+        UnknownNameError: if no dtype has this name.
+        SettingError: if both a seed and initial weights are given, or if a kernel machine is given
+            initial weights.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> icgd.as_task(problem, [[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5]).x.shape
+        torch.Size([2, 2])
     """
     instance("problem", problem, Problem)
     oracle, domain = problem.oracle, problem.domain

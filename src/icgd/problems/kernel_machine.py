@@ -49,9 +49,25 @@ def as_matrix(rows: Rows, like: Tensor) -> Tensor:
 class KernelHead:
     """The kernel `weight * K(G u, G w)`, with G = `transform`, or no transform.
 
-    A length scale s is the transform I / s. `shape` is the smoothness of the matern kernel, the
-    degree of the polynomial one. With a `key_transform` H it is `weight * K(G u, H w)`, where w is
-    an example: that is how heads are learnt. It then counts as not symmetric.
+    A length scale s is the transform I / s. With a `key_transform` H it is `weight * K(G u, H w)`,
+    where w is an example: that is how heads are learnt. It then counts as not symmetric.
+
+    Args:
+        kernel: the name of the kernel, such as "rbf" or one of your own.
+        transform: the matrix G; anything that torch reads as a matrix.
+        weight: what multiplies the kernel.
+        shape: the smoothness of the matern kernel, or the degree of the polynomial one.
+        key_transform: the matrix H.
+
+    Raises:
+        UnknownNameError: if no kernel has this name.
+        SettingError: if a number or a matrix is none, or if the matrices do not fit each other.
+        KernelError: if the kernel has no shape.
+
+    Example:
+        >>> import icgd
+        >>> icgd.KernelHead("matern", transform=[[2.0, 0.0], [0.0, 2.0]], shape=2.5)
+        KernelHead(1 matern[2.5], G 2 x 2)
     """
 
     kernel: str = "rbf"
@@ -87,14 +103,17 @@ class KernelHead:
 
     @property
     def function(self) -> Kernel:
+        """The kernel itself."""
         return kernel_named(self.kernel, self.shape)
 
     @property
     def is_symmetric(self) -> bool:
+        """Whether its matrices are known to be symmetric."""
         return self.function.is_symmetric and self.key_transform is None
 
     @property
     def is_positive(self) -> bool:
+        """Whether its matrices are known to have no negative eigenvalue."""
         return self.function.is_positive and self.key_transform is None
 
     @cached_property
@@ -105,11 +124,40 @@ class KernelHead:
         return replace(self, transform=self.key_transform, key_transform=None)
 
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
-        """This head's kernel of every pair."""
+        """This head's kernel of every pair.
+
+        Args:
+            left: points (..., i, d).
+            right: points (..., j, d), those that are learnt from.
+
+        Returns:
+            The matrix (..., i, j).
+
+        Raises:
+            KernelError: if a kernel of your own returns no such matrix of finite numbers.
+
+        Example:
+            >>> import icgd, torch
+            >>> icgd.KernelHead("linear", weight=2.0).matrix(torch.eye(2), torch.ones(1, 2))
+            tensor([[2.],
+                    [2.]])
+        """
         return self.weight * self.function.matrix(self.moved(left), self.keys.moved(right))
 
     def moved(self, points: Points) -> Tensor:
-        """Every point u as G u."""
+        """Every point u as G u.
+
+        Args:
+            points: points (..., n, d).
+
+        Returns:
+            The points, transformed.
+
+        Example:
+            >>> import icgd, torch
+            >>> icgd.KernelHead("rbf", transform=[[2.0]]).moved(torch.ones(1, 1))
+            tensor([[2.]])
+        """
         if self.transform is None:
             return points
         return points @ as_matrix(self.transform, points).mT
@@ -119,8 +167,21 @@ class KernelHead:
 class KernelMachine:
     """f(x) = sum_i a_i K(x, x_i), where K is the sum of the heads' kernels.
 
-    `heads` may be the name of a kernel, or one head. What is trained is the function itself: its
-    parameters are its values at all tokens.
+    What is trained is the function itself: its parameters are its values at all tokens.
+
+    Args:
+        input_width: the number of inputs.
+        heads: the name of a kernel, one head, or several.
+        output_width: the number of labels.
+
+    Raises:
+        UnknownNameError: if no kernel has this name.
+        SettingError: if a width is no positive whole number, or if a head does not fit the inputs.
+
+    Example:
+        >>> import icgd
+        >>> icgd.KernelMachine(3, "laplace").in_words()
+        'function of 3 inputs, laplace kernel'
     """
 
     input_width: int
@@ -155,12 +216,22 @@ class KernelMachine:
                     raise SettingError.wrong_length(f"A row of {name}", len(row), expected)
 
     def in_words(self) -> str:
-        """The machine in a few words, such as "function of 3 inputs, rbf kernel"."""
+        """The machine in a few words, such as "function of 3 inputs, rbf kernel".
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.KernelMachine(1).in_words()
+            'function of 1 input, rbf kernel'
+        """
         kernels = " + ".join(dict.fromkeys(head.kernel for head in self.heads))
         return f"function of {counted(self.input_width, 'input')}, {kernels} kernel"
 
     @property
     def is_symmetric(self) -> bool:
+        """Whether its matrices are known to be symmetric."""
         return all(head.is_symmetric for head in self.heads)
 
     @property
@@ -169,17 +240,64 @@ class KernelMachine:
         return all(head.is_positive for head in self.heads)
 
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
-        """The machine's kernel of every pair."""
+        """The machine's kernel of every pair.
+
+        Args:
+            left: points (..., i, d).
+            right: points (..., j, d), those that are learnt from.
+
+        Returns:
+            The matrix (..., i, j).
+
+        Raises:
+            KernelError: if a kernel of your own returns no such matrix of finite numbers.
+
+        Example:
+            >>> import icgd, torch
+            >>> icgd.KernelMachine(2, "linear").matrix(torch.eye(2), torch.eye(2))
+            tensor([[1., 0.],
+                    [0., 1.]])
+        """
         return sum_of_heads(self.heads, left, right)
 
     def require_symmetric(self, purpose: str) -> None:
-        """Raise `KernelError` if a head's kernel is known not to be symmetric."""
+        """Refuse a machine with a head whose kernel is known not to be symmetric.
+
+        Args:
+            purpose: what needs a symmetric kernel, in words.
+
+        Raises:
+            KernelError: if there is such a head.
+
+        Example:
+            >>> import icgd
+            >>> icgd.KernelMachine(2, "softmax").require_symmetric("The spectrum")
+            Traceback (most recent call last):
+                ...
+            icgd.errors.problems.KernelError: The spectrum needs a symmetric kernel...
+        """
         for head in self.heads:
             if not head.is_symmetric:
                 raise KernelError.needs_symmetry(head.kernel, purpose)
 
     def gram(self, points: Points) -> KernelMatrix:
-        """The kernel of every pair of `points`, if it is finite and as symmetric as it claims."""
+        """The kernel of every pair of `points`, if it is finite and as symmetric as it claims.
+
+        Args:
+            points: points (..., n, d).
+
+        Returns:
+            The matrix (..., n, n).
+
+        Raises:
+            KernelError: if an entry is not finite, or if the matrix is not symmetric but should be.
+
+        Example:
+            >>> import icgd, torch
+            >>> icgd.KernelMachine(1).gram(torch.zeros(2, 1))
+            tensor([[1., 1.],
+                    [1., 1.]])
+        """
         matrices = [head.matrix(points, points) for head in self.heads]
         for head, matrix in zip(self.heads, matrices, strict=True):
             _require_gram(head, matrix)

@@ -162,20 +162,36 @@ def register_kernel(
 ) -> Kernel:
     """Make a function of your own known as the kernel `name`.
 
-    It gets points (..., i, d) and (..., j, d) and returns the matrix (..., i, j), in torch. Files
-    hold the name only: register it again, with all that you state of it, before a saved run is
-    loaded elsewhere.
+    Files hold the name only: register it again, with all that you state of it, before a saved run
+    is loaded elsewhere. Bounds rest on what you state of the kernel. `lipschitz` and `bound` are
+    each a number, or a function of a radius that gives the number for points whose Euclidean norm
+    is at most that radius.
 
-    Bounds rest on what you state of the kernel. Each of the first two is a number, or a function
-    of a radius that gives the number for points whose Euclidean norm is at most that radius.
+    Args:
+        name: what it is called from now on.
+        function: it gets points (..., i, d) and (..., j, d) and returns the matrix (..., i, j), in
+            torch.
+        symmetric: whether K(u, w) = K(w, u).
+        lipschitz: K(u, w) changes by at most `lipschitz` times the Euclidean distance that u or w
+            moves. Without it `icgd.verify` estimates it from the data, warns, and proves nothing.
+        bound: |K(u, w)| is at most this, and so is what the function returns, but for `rounding`.
+            The default follows from `lipschitz` and K(0, 0).
+        rounding: what the function returns may be off by `rounding` + d units of roundoff of
+            itself, and by what it changes if each point moves by as many units of its norm. Sums,
+            products, differences and torch's functions of them keep to the default.
 
-    - `lipschitz`: K(u, w) changes by at most `lipschitz` times the Euclidean distance that u or w
-      moves. Without it `icgd.verify` estimates it from the data, warns, and proves nothing.
-    - `bound`: |K(u, w)| is at most this, and so is what the function returns, but for `rounding`.
-      The default follows from `lipschitz` and K(0, 0).
-    - `rounding` (default 32): what the function returns may be off by `rounding` + d units of
-      roundoff of itself, and by what it changes if each point moves by as many units of its norm.
-      Sums, products, differences and torch's functions of them keep to the default.
+    Returns:
+        The kernel.
+
+    Raises:
+        KernelError: if the name is empty or that of a kernel of icgd, or if `function` is none.
+        SettingError: if a constant is negative or no number, or `bound` comes without `lipschitz`.
+
+    Example:
+        >>> import icgd, torch
+        >>> wave = icgd.register_kernel("wave", lambda u, w: torch.cos(u @ w.mT), lipschitz=abs)
+        >>> icgd.KernelMachine(2, "wave").matrix(torch.zeros(1, 2), torch.ones(1, 2))
+        tensor([[1.]])
     """
     if not isinstance(name, str) or not name.strip():
         raise KernelError.bad_name(name)

@@ -23,11 +23,25 @@ REDUCTIONS = ("mean", "sum")
 
 @dataclass(frozen=True)
 class LinearModel:
-    """Labels are expected to be mu(<w, x>), or mu(<w, x> + b) with an `intercept` b.
+    """Labels are expected to be mu(<w, x>), or mu(<w, x> + b) with an intercept b.
 
-    The intercept is the last coefficient, and no penalty applies to it. The risk is the `reduction`
-    of the examples' losses a(z) - y z: the mean for ridge and lasso, where it is the usual
-    (1 / 2n) sum_i (z_i - y_i)^2 less a constant; cot takes the sum for other links.
+    Args:
+        input_width: the number of inputs.
+        link: the name of mu: "identity", "logistic", "poisson" or another link of icgd.
+        intercept: whether there is an intercept. It is the last coefficient, and no penalty applies
+            to it.
+        reduction: what is made of the examples' losses a(z) - y z: the "mean" for ridge and lasso,
+            where it is the usual (1 / 2n) sum_i (z_i - y_i)^2 less a constant; cot takes the "sum"
+            for other links.
+
+    Raises:
+        UnknownNameError: if no link has this name.
+        SettingError: if the width is no positive whole number, or another setting is wrong.
+
+    Example:
+        >>> import icgd
+        >>> icgd.LinearModel(3, "logistic", intercept=True).n_parameters
+        4
     """
 
     input_width: int
@@ -43,39 +57,99 @@ class LinearModel:
             raise SettingError.not_one_of("reduction", self.reduction, REDUCTIONS)
 
     def in_words(self) -> str:
-        """The model in a few words, such as "linear model of 3 inputs, logistic link"."""
+        """The model in a few words, such as "linear model of 3 inputs, logistic link".
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.LinearModel(3).in_words()
+            'linear model of 3 inputs, identity link'
+        """
         intercept = ", intercept" * self.intercept
         return f"linear model of {counted(self.input_width, 'input')}, {self.link} link{intercept}"
 
     @property
     def output_width(self) -> int:
+        """The number of labels, always 1."""
         return 1
 
     @property
     def n_parameters(self) -> int:
+        """The number of coefficients, the intercept included."""
         return self.input_width + self.intercept
 
     @property
     def link_function(self) -> Link:
+        """The link itself."""
         return link_named(self.link)
 
     def loss_scale(self, n_examples: int) -> float:
-        """What multiplies the sum of the examples' losses in the risk."""
+        """What multiplies the sum of the examples' losses in the risk.
+
+        Args:
+            n_examples: the number of examples.
+
+        Returns:
+            1 / n for the mean, 1 for the sum.
+
+        Example:
+            >>> import icgd
+            >>> icgd.LinearModel(3).loss_scale(4)
+            0.25
+        """
         return 1 / n_examples if self.reduction == "mean" else 1.0
 
     def design(self, x: Inputs) -> Design:
-        """`x` in float64, with the constant coordinate of the intercept."""
+        """`x` in float64, with the constant coordinate of the intercept.
+
+        Args:
+            x: inputs (..., n, d).
+
+        Returns:
+            The inputs as the coefficients see them.
+
+        Example:
+            >>> import icgd, torch
+            >>> icgd.LinearModel(1, intercept=True).design(torch.zeros(1, 1)).tolist()
+            [[0.0, 1.0]]
+        """
         x = x.double()
         return torch.cat([x, torch.ones_like(x[..., :1])], dim=-1) if self.intercept else x
 
     def penalised(self, like: Tensor) -> Float[Tensor, "parameter"]:
-        """1 for every coefficient that penalties apply to, 0 for the intercept."""
+        """1 for every coefficient that penalties apply to, 0 for the intercept.
+
+        Args:
+            like: a tensor whose type and device the flags have.
+
+        Returns:
+            A flag for each coefficient.
+
+        Example:
+            >>> import icgd, torch
+            >>> icgd.LinearModel(2, intercept=True).penalised(torch.zeros(1))
+            tensor([1., 1., 0.])
+        """
         flags = like.new_ones(self.n_parameters)
         flags[self.input_width :] = 0.0
         return flags
 
     def initial_parameters(self, tasks: tuple[int, ...] = ()) -> Parameters:
-        """Coefficients of 0, where the theorems start; any start will do, as the risk is convex."""
+        """Coefficients of 0, where the theorems start; any start will do, as the risk is convex.
+
+        Args:
+            tasks: the number of tasks, () for one task.
+
+        Returns:
+            The coefficients.
+
+        Example:
+            >>> import icgd
+            >>> icgd.LinearModel(2).initial_parameters((5,)).shape
+            torch.Size([5, 2])
+        """
         return torch.zeros(*tasks, self.n_parameters, dtype=torch.float64)
 
 

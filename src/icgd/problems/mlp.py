@@ -21,8 +21,22 @@ MOST_NAMED_LAYERS = 8
 class MLP:
     """A network of `depth` layers: p_j = r(V_j p_{j-1}), p_0 = x.
 
-    `widths` runs from the input to the output. The last layer applies `output_activation`. With
-    `biases` every V_j has one more column, its last, which multiplies a constant 1 below p_{j-1}.
+    Args:
+        widths: the widths of the layers, from the input to the output.
+        activation: the name of r in hidden layers, such as "tanh" or "relu".
+        output_activation: the activation of the last layer.
+        biases: whether every V_j has one more column, its last, which multiplies a constant 1 below
+            p_{j-1}.
+
+    Raises:
+        UnknownNameError: if no activation has this name.
+        SettingError: if there are fewer than two widths, or one is no positive whole number.
+
+    Example:
+        >>> import icgd
+        >>> network = icgd.MLP((3, 4, 1), "relu")
+        >>> network.depth, network.n_parameters, network.matrix_shapes
+        (2, 16, ((4, 3), (1, 4)))
     """
 
     widths: tuple[int, ...]
@@ -40,7 +54,16 @@ class MLP:
         instance("biases", self.biases, bool)
 
     def in_words(self) -> str:
-        """The network in a few words, such as "3-4-1 tanh network with biases"."""
+        """The network in a few words, such as "3-4-1 tanh network with biases".
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.MLP((3, 4, 1)).in_words()
+            '3-4-1 tanh network'
+        """
         first, *hidden, last = self.widths
         is_deep = self.depth > MOST_NAMED_LAYERS
         inner = [*hidden[:2], "…"] if is_deep else hidden
@@ -52,14 +75,17 @@ class MLP:
 
     @property
     def depth(self) -> int:
+        """The number of layers."""
         return len(self.widths) - 1
 
     @property
     def input_width(self) -> int:
+        """The number of inputs."""
         return self.widths[0]
 
     @property
     def output_width(self) -> int:
+        """The number of labels."""
         return self.widths[-1]
 
     @property
@@ -70,15 +96,40 @@ class MLP:
 
     @property
     def n_parameters(self) -> int:
+        """The number of weights."""
         return sum(rows * columns for rows, columns in self.matrix_shapes)
 
     def layer_activation(self, layer: int) -> Activation:
-        """The activation of `layer`, counted from 1 as in the papers."""
+        """The activation of `layer`, counted from 1 as in the papers.
+
+        Args:
+            layer: the number of the layer.
+
+        Returns:
+            The activation, with its name, its value and its slope.
+
+        Example:
+            >>> import icgd
+            >>> icgd.MLP((3, 4, 1)).layer_activation(2).name
+            'identity'
+        """
         is_last = layer == self.depth
         return activation_named(self.output_activation if is_last else self.activation)
 
     def matrices(self, parameters: Parameters) -> list[Matrix]:
-        """Views of the parameter vector as one matrix a layer."""
+        """Views of the parameter vector as one matrix a layer.
+
+        Args:
+            parameters: the weights (..., n_parameters).
+
+        Returns:
+            The matrices, the first layer's first.
+
+        Example:
+            >>> import icgd, torch
+            >>> [tuple(matrix.shape) for matrix in icgd.MLP((3, 4, 1)).matrices(torch.zeros(16))]
+            [(4, 3), (1, 4)]
+        """
         sizes = [rows * columns for rows, columns in self.matrix_shapes]
         parts: tuple[Tensor, ...] = parameters.split(sizes, dim=-1)
         return [
@@ -86,13 +137,38 @@ class MLP:
         ]
 
     def layer_inputs(self, outputs: Values) -> Values:
-        """What a layer's matrix multiplies: the outputs before it, and the constant 1 if needed."""
+        """What a layer's matrix multiplies: the outputs before it, and the constant 1 if needed.
+
+        Args:
+            outputs: the outputs of the layer before (..., width).
+
+        Returns:
+            The inputs of the layer.
+
+        Example:
+            >>> import icgd, torch
+            >>> icgd.MLP((2, 1), biases=True).layer_inputs(torch.zeros(1, 2))
+            tensor([[0., 0., 1.]])
+        """
         return functional.pad(outputs, (0, 1), value=1.0) if self.biases else outputs
 
     def initial_parameters(self, seed: int, box: float, tasks: tuple[int, ...] = ()) -> Parameters:
         """Normal weights of variance 1 / fan-in, clipped to the box; repeatable from `seed`.
 
         Biases start at 0, so that the weights are those of the network without them.
+
+        Args:
+            seed: what the weights are drawn from.
+            box: the largest size of a weight.
+            tasks: the number of tasks, () for one task.
+
+        Returns:
+            The weights (..., n_parameters).
+
+        Example:
+            >>> import icgd
+            >>> icgd.MLP((3, 4, 1)).initial_parameters(seed=0, box=2.0).shape
+            torch.Size([16])
         """
         generator = torch.Generator().manual_seed(seed)
         matrices = [

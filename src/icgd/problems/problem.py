@@ -59,8 +59,25 @@ class Problem:
 
     A network's weights are trained by gradient steps on any loss, a kernel machine's function by
     functional steps on the squared loss, a linear model's coefficients by proximal steps on the
-    loss that matches its link. `initial` are the weights that a network starts from if a run gives
-    neither weights nor a seed.
+    loss that matches its link.
+
+    Args:
+        target: what is trained: an `MLP`, a `KernelMachine` or a `LinearModel`.
+        loss: the name of the loss, such as "squared" or "logistic"; "matching" for a linear model.
+        update: a `GradientStep` or another optimiser, a `FunctionalStep` or a `ProximalStep`.
+        domain: bounds on the data, which certificates rely on.
+        initial: the weights that a network starts from if a run gives neither weights nor a seed.
+
+    Raises:
+        SettingError: if the parts do not suit each other.
+        UnknownNameError: if no loss has this name.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> problem.update.in_words()
+        'gradient steps of 0.1, box 1'
     """
 
     target: Target
@@ -96,6 +113,18 @@ class Problem:
     linear_oracle = PartOfKind("oracle", LinearOracle)
 
     def facts(self) -> dict[str, str]:
+        """What it shows of itself in a line or in a notebook.
+
+        Returns:
+            A text for each name.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> problem.facts()["domain"]
+            '|x| <= 1, |y| <= 1'
+        """
         return {
             "target": self.target.in_words(),
             "loss": self.loss.replace("_", " "),
@@ -110,10 +139,22 @@ class Problem:
 
     @property
     def loss_function(self) -> Loss:
+        """The loss itself."""
         return loss_named(self.loss)
 
     def to_data(self) -> dict[str, Any]:
-        """This problem as JSON-ready data; what is not set is left out."""
+        """This problem as JSON-ready data; what is not set is left out.
+
+        Returns:
+            A dictionary that `from_data` reads.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> problem.to_data()["update"]
+            {'step_size': 0.1, 'box': 1.0}
+        """
         data = asdict(self)
         if not data["target"].get("biases"):
             data["target"].pop("biases", None)
@@ -127,7 +168,25 @@ class Problem:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Problem:
-        """The problem that `to_data` described."""
+        """The problem that `to_data` described.
+
+        Args:
+            data: the dictionary.
+
+        Returns:
+            The problem.
+
+        Raises:
+            SettingError: if a number in it does not suit its place.
+            UnknownNameError: if a name in it is not known.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.Problem.from_data(problem.to_data()) == problem
+            True
+        """
         return cls(
             target=_made(TARGETS, data["target"]),
             loss=data["loss"],

@@ -13,8 +13,22 @@ class ProximalStep:
     """w <- clip(S(w - step_size * (grad L(w) + l2 * w)), -box, box), S the soft threshold.
 
     It descends L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1 among the w in the box, or among all w without a
-    box. The threshold of S is step_size * l1. Both penalties leave out the intercept. By default
-    `step_size` is 1 / beta, where beta is the largest curvature of the data (`curvature.sized`).
+    box. The threshold of S is step_size * l1. Both penalties leave out the intercept.
+
+    Args:
+        step_size: the step size; the default is 1 / beta, where beta is the largest curvature of
+            the data (`icgd.sized_problem`).
+        l2: the penalty of ridge.
+        l1: the penalty of the lasso.
+        box: the largest size of a coefficient.
+
+    Raises:
+        SettingError: if a penalty is negative, or the step size or the box is not positive.
+
+    Example:
+        >>> import icgd
+        >>> icgd.ProximalStep(0.3, l2=0.1, box=1.0).in_words()
+        'proximal steps of 0.3, l2 0.1, box 1'
     """
 
     step_size: float | None = None
@@ -30,7 +44,16 @@ class ProximalStep:
             settle(self, box=positive("box", self.box))
 
     def in_words(self) -> str:
-        """The step in a few words, such as "proximal steps of 0.3, l2 0.1, box 1"."""
+        """The step in a few words, such as "proximal steps of 0.3, l2 0.1, box 1".
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.ProximalStep(l1=0.2).in_words()
+            'proximal steps of 1 / curvature, l1 0.2'
+        """
         size = "1 / curvature" if self.step_size is None else f"{self.step_size:g}"
         parts = {"l2": self.l2, "l1": self.l1, "box": self.box}
         others = (f", {name} {value:g}" for name, value in parts.items() if value)

@@ -17,7 +17,26 @@ def sized_problem(problem: Problem, X: Any) -> Problem:
     """The problem of a linear model with the step size 1 / beta, if it has none.
 
     beta is the largest curvature of the risk on these inputs, for all scores that the box and
-    `domain.score` allow. Without these bounds poisson, whose mean has no steepest slope, has none.
+    `domain.score` allow.
+
+    Args:
+        problem: a problem of a linear model.
+        X: the inputs that it will be trained on.
+
+    Returns:
+        The problem with a step size.
+
+    Raises:
+        SettingError: if the problem trains no linear model, or if scores need a bound: without one
+            poisson, whose mean has no steepest slope, has no curvature.
+        DataError: if the inputs do not fit the model.
+
+    Example:
+        >>> import icgd
+        >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(box=4.0)
+        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
+        >>> icgd.sized_problem(problem, [[1.0, 0.0], [0.0, 1.0]]).update.step_size
+        2.0
     """
     instance("problem", problem, Problem)
     x = checked_inputs(X, problem.model.input_width)

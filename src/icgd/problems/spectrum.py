@@ -42,7 +42,25 @@ class Spectrum:
 
 
 def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
-    """The spectrum of a symmetric K + noise I on examples (n, d) or (tasks, n, d), in O(n^3)."""
+    """The spectrum of a symmetric K + noise I on examples, in O(n^3).
+
+    Args:
+        machine: the machine whose kernel K is.
+        X: the examples, (n, d) or (tasks, n, d).
+        noise: what is added to every eigenvalue.
+
+    Returns:
+        The smallest and the largest eigenvalue, `low` and `high`, and their `condition`.
+
+    Raises:
+        KernelError: if the kernel is not symmetric, or has no finite value somewhere.
+        SettingError: if `machine` is no kernel machine.
+
+    Example:
+        >>> import icgd
+        >>> icgd.spectrum(icgd.KernelMachine(2, "linear"), [[1.0, 0.0], [0.0, 2.0]]).high
+        4.0
+    """
     instance("machine", machine, KernelMachine)
     machine.require_symmetric("The spectrum")
     x = torch.as_tensor(X, dtype=torch.float64)

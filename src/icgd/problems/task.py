@@ -15,8 +15,23 @@ from icgd.shapes import Inputs, Labels, Parameters, Points, Queries
 class Task:
     """Examples (x, y), queries and initial weights; with a leading axis for many tasks.
 
-    A task of a kernel machine has, for weights, the values of the function at all tokens.
-    `input_names` are those of the columns of x, if it was a data frame.
+    `icgd.as_task` and `Compiled.task` make checked tasks.
+
+    Attributes:
+        x: the inputs of the examples.
+        y: their labels.
+        queries: the inputs of the queries.
+        initial: the initial weights. A task of a kernel machine has, for weights, the values of the
+            function at all tokens.
+        input_names: the names of the columns of x, if it was a data frame.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> task = icgd.as_task(problem, [[0.5, 1.0]], [1.0], queries=[[0.0, 1.0], [1.0, 1.0]])
+        >>> task.n_examples, task.n_queries, task.n_tokens
+        (1, 2, 3)
     """
 
     x: Inputs
@@ -26,6 +41,18 @@ class Task:
     input_names: tuple[str, ...] = field(default=(), kw_only=True)
 
     def facts(self) -> dict[str, str]:
+        """What it shows of itself in a line or in a notebook.
+
+        Returns:
+            A text for each name.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.as_task(problem, [[0.5, 1.0]], [1.0]).facts()["examples"]
+            '1 of 2 inputs, 1 label'
+        """
         tasks = {"tasks": f"{self.batch[0]:,}"} if self.batch else {}
         inputs = counted(self.x.shape[-1], "input")
         names = {"inputs": in_short(self.input_names)} if self.input_names else {}
@@ -39,14 +66,17 @@ class Task:
 
     @property
     def n_examples(self) -> int:
+        """The number of examples."""
         return self.x.shape[-2]
 
     @property
     def n_queries(self) -> int:
+        """The number of queries."""
         return self.queries.shape[-2]
 
     @property
     def n_tokens(self) -> int:
+        """The number of examples and queries."""
         return self.n_examples + self.n_queries
 
     @property

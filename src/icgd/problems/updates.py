@@ -31,10 +31,21 @@ LEAST_SHARE = 1e-14
 class FunctionalStep:
     """f <- f + step_size * sum_i e_i K(., x_i), with `noise` * I added to K on the examples.
 
-    `step_size` is one number for all steps or one for each step, such as `chebyshev_steps`.
-    `transforms` move the inputs along, x <- x + A sum_j K(x, x_j) x_j (GD++): they are one matrix A
-    for all steps or one for each step, and a number a stands for a * I. If steps have a kernel
-    each, as learnt layers have, `heads` are those of every step, in place of the machine's.
+    Args:
+        step_size: one number for all steps or one for each step, such as `chebyshev_steps`.
+        noise: what is added to the kernel where an example meets itself.
+        transforms: what moves the inputs along, x <- x + A sum_j K(x, x_j) x_j (GD++): one matrix A
+            for all steps or one for each step; a number a stands for a * I.
+        heads: if steps have a kernel each, as learnt layers have, those of every step, in place of
+            the machine's.
+
+    Raises:
+        SettingError: if a number or a matrix is none, or `heads` holds something else.
+
+    Example:
+        >>> import icgd
+        >>> icgd.FunctionalStep(0.1, noise=0.3)
+        FunctionalStep(steps of 0.1, noise 0.3)
     """
 
     step_size: float | tuple[float, ...]
@@ -55,7 +66,16 @@ class FunctionalStep:
         settle(self, heads=_as_heads(heads))
 
     def in_words(self) -> str:
-        """The step in a few words, such as "functional steps of 0.1, noise 0.3"."""
+        """The step in a few words, such as "functional steps of 0.1, noise 0.3".
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.FunctionalStep((0.1, 0.5)).in_words()
+            'functional steps of 0.1 to 0.5'
+        """
         sizes = self.step_size if isinstance(self.step_size, tuple) else (self.step_size,)
         span = f"{min(sizes):g} to {max(sizes):g}" if len(set(sizes)) > 1 else f"{sizes[0]:g}"
         noise = f", noise {self.noise:g}" if self.noise else ""
@@ -77,7 +97,18 @@ class FunctionalStep:
         return bool(self.transforms or self.heads)
 
     def require_steps(self, n_steps: int) -> None:
-        """Raise `SettingError` unless a schedule has one entry a step."""
+        """Refuse a number of steps for which a schedule has no entry each.
+
+        Args:
+            n_steps: the number of steps.
+
+        Raises:
+            SettingError: if step sizes, transforms or heads are not one for each step.
+
+        Example:
+            >>> import icgd
+            >>> icgd.FunctionalStep((0.1, 0.5)).require_steps(2)
+        """
         sizes = self.step_size if isinstance(self.step_size, tuple) else ()
         for name, schedule in (("step_size", sizes), ("transforms", self.transforms[1:])):
             length = len(schedule) + (name == "transforms")
@@ -88,7 +119,18 @@ class FunctionalStep:
             raise SettingError.wrong_length("heads", len(self.heads), expected)
 
     def require_machine(self, machine: KernelMachine) -> None:
-        """Raise `SettingError` unless all matrices have the width of the machine's inputs."""
+        """Refuse a machine whose inputs have another width than the matrices.
+
+        Args:
+            machine: the machine.
+
+        Raises:
+            SettingError: if a matrix has another width.
+
+        Example:
+            >>> import icgd
+            >>> icgd.FunctionalStep(0.1, transforms=[[1.0]]).require_machine(icgd.KernelMachine(1))
+        """
         self._require_width(machine.input_width)
         for step in range(len(self.heads)):
             self.machine_of(step, machine)  # it checks its heads
@@ -100,17 +142,57 @@ class FunctionalStep:
                 raise SettingError.wrong_kind("transforms", shape, f"a {width} x {width} matrix")
 
     def size_of(self, step: int) -> float:
-        """The step size of a step, counted from 0."""
+        """The step size of a step, counted from 0.
+
+        Args:
+            step: the number of the step.
+
+        Returns:
+            Its size.
+
+        Example:
+            >>> import icgd
+            >>> icgd.FunctionalStep((0.1, 0.5)).size_of(1)
+            0.5
+        """
         return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
 
     def machine_of(self, step: int, machine: KernelMachine) -> KernelMachine:
-        """The machine with the kernel of a step, counted from 0."""
+        """The machine with the kernel of a step, counted from 0.
+
+        Args:
+            step: the number of the step.
+            machine: the machine of the problem.
+
+        Returns:
+            The machine, or one with the heads of this step.
+
+        Example:
+            >>> import icgd
+            >>> heads = [icgd.KernelHead("exp"), icgd.KernelHead("rbf")]
+            >>> step = icgd.FunctionalStep((0.1, 0.1), heads=heads)
+            >>> step.machine_of(0, icgd.KernelMachine(2)).in_words()
+            'function of 2 inputs, exp kernel'
+        """
         if not self.heads:
             return machine
         return KernelMachine(machine.input_width, self.heads[step], machine.output_width)
 
     def transform_of(self, step: int, width: int) -> Rows | None:
-        """The matrix A of a step, counted from 0."""
+        """The matrix A of a step, counted from 0.
+
+        Args:
+            step: the number of the step.
+            width: the number of inputs.
+
+        Returns:
+            The rows of A, or None if inputs stay where they are.
+
+        Example:
+            >>> import icgd
+            >>> icgd.FunctionalStep(0.1, transforms=0.5).transform_of(0, 2)
+            ((0.5, 0.0), (0.0, 0.5))
+        """
         if not self.transforms:
             return None
         part = self.transforms[step if len(self.transforms) > 1 else 0]
@@ -153,6 +235,23 @@ def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
 
     They are the inverses of the Chebyshev points, in an order in which no partial product grows
     large (Leja's), so that rounding stays small.
+
+    Args:
+        low: the smallest eigenvalue, such as `icgd.spectrum(machine, X).low`.
+        high: the largest one.
+        n_steps: the number of steps.
+
+    Returns:
+        A step size for each step.
+
+    Raises:
+        SettingError: if `low` is not below `high`, or so small beside it that float64 cannot tell
+            it from 0, or if `n_steps` is no positive whole number.
+
+    Example:
+        >>> import icgd
+        >>> [round(size, 3) for size in icgd.chebyshev_steps(1.0, 3.0, 2)]
+        [0.369, 0.773]
     """
     _require_regular(low, high)
     if not low < high:

@@ -56,8 +56,24 @@ class Config:
 def read_config(path: Path | str | None = None, options: Mapping[str, Any] | None = None) -> Config:
     """The config in a file, with `options` in place of what it says, and defaults for the rest.
 
-    Without a file, options and defaults alone make the config. Options that are None are left out.
     Files are named relative to the config's folder in it, and to the working folder in options.
+
+    Args:
+        path: the TOML file; without one, options and defaults alone make the config.
+        options: values of single keys; those that are None are left out.
+
+    Returns:
+        The config.
+
+    Raises:
+        DataError: if the file cannot be read.
+        UnknownNameError: if there is no such section or key.
+        SettingError: if a value does not suit its key.
+
+    Example:
+        >>> from icgd.training import read_config
+        >>> read_config(options={"n_steps": 5})["training"]["n_steps"]
+        5
     """
     path = None if path is None else Path(path)
     read = {} if path is None else _read(path)

@@ -56,9 +56,32 @@ def train_config(
     *,
     on_step: OnStep | None = None,
 ) -> Trained:
-    """Train the model of a config, or go on with it; `options` replace single keys of a file.
+    """Train the model of a config, or go on with it.
 
     The folder gets the whole config with all defaults, as `config.toml`.
+
+    Args:
+        config: the config, or the file that holds it.
+        options: what replaces single keys of a file.
+        on_step: is called with the step, the number of steps and the loss.
+
+    Returns:
+        The trained model and its log.
+
+    Raises:
+        DataError: if the file cannot be read.
+        UnknownNameError: if a key or a name in it is not known.
+        SettingError: if a value does not suit its key, or the others.
+        InterruptedTrainingError: after Ctrl-C.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from icgd.training import read_config, train_config
+        >>> with TemporaryDirectory() as folder:
+        ...     options = {"folder": folder, "n_steps": 2, "batch_size": 8}
+        ...     trained = train_config(read_config(options=options))
+        >>> len(trained.log.rows)
+        2
     """
     if not isinstance(config, Config):
         config = read_config(config, options)

@@ -70,7 +70,34 @@ def compare_with_constructions(
 ) -> dict[str, Comparison]:
     """Compare a learnt model with the best construction of each of the `FAMILIES`, and with `NEAR`.
 
-    Constructions are fitted on one batch of `n_tasks` tasks, and everything is measured on another.
+    Constructions are fitted on one batch of tasks, and everything is measured on another.
+
+    Args:
+        learnt: the learnt model.
+        task: what tasks are drawn from.
+        machine: the kernel of the constructions.
+        whitening: the matrix that whitens the inputs, if there is one.
+        n_tasks: the number of tasks in each batch.
+        seed: what they are drawn from.
+        n_points: the number of points on the line between the weights of two models.
+
+    Returns:
+        A comparison for each family.
+
+    Raises:
+        SettingError: if the models differ in shape.
+
+    Example:
+        >>> import icgd, torch
+        >>> from icgd.training import AveragedTask, Gaussian, InContextTask, KernelTransformer
+        >>> from icgd.training import KernelProcess, compare_with_constructions
+        >>> machine = icgd.KernelMachine(2, "linear")
+        >>> law = Gaussian(torch.eye(2, dtype=torch.float64))
+        >>> task = AveragedTask(InContextTask(law, KernelProcess(machine), n_examples=2))
+        >>> model = KernelTransformer.constructed(machine, [0.1])
+        >>> found = compare_with_constructions(model, task, machine, n_tasks=4)
+        >>> list(found)
+        ['constant step', 'steps', 'steps and widths', 'steps and widths, near learnt']
     """
     fit, test = (task.sample(n_tasks, seed=seed, index=index) for index in range(2))
     drawn = task.task.sample(n_tasks, seed=seed, index=1)

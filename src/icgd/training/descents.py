@@ -49,8 +49,23 @@ class Nearest:
 def as_compiled(model: nn.Module, *, domain: Domain) -> Compiled:
     """The learnt model as a compiled run: it predicts the same, and its program is its descent.
 
-    `domain` bounds the data, which proofs rely on. Raises `TrainingError` if a layer is no step of
-    descent.
+    Args:
+        model: the learnt model, a `KernelTransformer`.
+        domain: bounds on the data, which proofs rely on.
+
+    Returns:
+        The compiled run.
+
+    Raises:
+        TrainingError: if a layer is no step of descent.
+        SettingError: if `model` is another kind of module.
+
+    Example:
+        >>> import icgd
+        >>> from icgd.training import KernelTransformer, as_compiled
+        >>> model = KernelTransformer.constructed(icgd.KernelMachine(2, "linear"), [0.1, 0.2])
+        >>> as_compiled(model, domain=icgd.Domain(x=1.0, y=1.0)).program.n_steps
+        2
     """
     learnt = _known(model)
     steps = [step for layer in range(learnt.n_layers) if (step := _step(learnt, layer)).heads]
@@ -68,7 +83,24 @@ def as_compiled(model: nn.Module, *, domain: Domain) -> Compiled:
 
 
 def why_not_descent(model: nn.Module) -> str | None:
-    """Why the model is not gradient descent in function space to rounding; None if it is."""
+    """Why the model is not gradient descent in function space to rounding; None if it is.
+
+    Args:
+        model: the learnt model, a `KernelTransformer`.
+
+    Returns:
+        A sentence or None.
+
+    Raises:
+        SettingError: if `model` is another kind of module.
+
+    Example:
+        >>> import icgd
+        >>> from icgd.training import KernelTransformer, why_not_descent
+        >>> model = KernelTransformer.constructed(icgd.KernelMachine(2, "softmax"), [0.1])
+        >>> why_not_descent(model)
+        'the softmax kernel is not symmetric, whatever B and C are.'
+    """
     learnt = _known(model)
     for function in learnt.heads():
         if not function.is_symmetric:
@@ -89,7 +121,24 @@ def _why_not(model: KernelTransformer, layer: int, head: int) -> str | None:
 
 
 def nearest_descent(model: nn.Module) -> Nearest:
-    """The model with the nearest B = C in every head, and r = 0 where a head goes uphill."""
+    """The model with the nearest B = C in every head, and r = 0 where a head goes uphill.
+
+    Args:
+        model: the learnt model, a `KernelTransformer`.
+
+    Returns:
+        That model, and how far the learnt one is from it.
+
+    Raises:
+        SettingError: if `model` is another kind of module.
+
+    Example:
+        >>> import icgd
+        >>> from icgd.training import KernelTransformer, nearest_descent
+        >>> model = KernelTransformer.constructed(icgd.KernelMachine(2, "linear"), [0.1])
+        >>> nearest_descent(model).distance < 1e-12
+        True
+    """
     learnt = _known(model)
     new = KernelTransformer.like(learnt, transforms_covariates=learnt.transforms_covariates)
     with torch.no_grad():

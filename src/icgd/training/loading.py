@@ -44,9 +44,34 @@ def load(
 ) -> nn.Module:
     """The trained module of a run that was written to `folder`, in the precision of the training.
 
-    `which` is "last", the newest checkpoint that can be read, or "best", the one of the smallest
-    validation loss. A model of your own cannot be built from its folder: give a module of the same
-    shape as `model`, which is filled in place and returned.
+    Args:
+        folder: the folder that `train` was given.
+        which: "last", the newest checkpoint that can be read, or "best", the one of the smallest
+            validation loss.
+        model: a model of your own cannot be built from its folder: give a module of the same shape,
+            which is filled in place and returned.
+
+    Returns:
+        The module.
+
+    Raises:
+        UnknownNameError: if `which` is something else.
+        CheckpointError: if there is no checkpoint, if it is damaged, or if it is one of another
+            model.
+
+    Example:
+        >>> import torch
+        >>> from tempfile import TemporaryDirectory
+        >>> from icgd.training import Gaussian, InContextTask, KernelTransformer, LinearFunctions
+        >>> from icgd.training import Settings, load, train
+        >>> law = Gaussian(torch.eye(2, dtype=torch.float64))
+        >>> task = InContextTask(law, LinearFunctions(), n_examples=8)
+        >>> model = KernelTransformer(2, 1, ("linear",), transforms_covariates=False, seed=0)
+        >>> with TemporaryDirectory() as folder:
+        ...     settings = Settings(n_steps=1, batch_size=8, learning_rate=0.02)
+        ...     log = train(model, task, settings, folder=folder)
+        ...     bool((load(folder).B == model.B).all())
+        True
     """
     if which not in CHECKPOINTS:
         raise UnknownNameError.of("checkpoint", which, known=list(CHECKPOINTS))

@@ -42,14 +42,41 @@ def train(
 ) -> Log:
     """Train `model` in place.
 
-    With a `folder`, checkpoints and logs are kept there, and an interrupted training continues
-    where it stopped; under torchrun every process must see that folder. `measure` adds columns to
-    the log. `loggers` receive the rows too: "tensorboard", "wandb", "mlflow", or an
-    `AbstractLogger` of your own. `texts` are files that the folder gets when training begins, by
-    name. The forward pass must draw no random numbers.
+    The forward pass must draw no random numbers. Under torchrun every process must see the folder.
 
-    Raises `InterruptedTrainingError`, which is a KeyboardInterrupt, after Ctrl-C: the step that was
-    under way is whole, and a folder has its checkpoint.
+    Args:
+        model: the model; it maps the inputs and labels of a batch to predictions.
+        task: what batches are drawn from.
+        settings: the number of steps, batches, learning rates, precision and device.
+        folder: where checkpoints and logs are kept; an interrupted training continues there where
+            it stopped.
+        measure: what adds columns to the log, from the model.
+        on_step: is called with the step, the number of steps and the loss.
+        loggers: what receives the rows too: "tensorboard", "wandb", "mlflow", or an
+            `AbstractLogger` of your own.
+        texts: files that the folder gets when training begins, by name.
+
+    Returns:
+        The log, with a row every `settings.log_every` steps.
+
+    Raises:
+        InterruptedTrainingError: which is a KeyboardInterrupt, after Ctrl-C: the step that was
+            under way is whole, and a folder has its checkpoint.
+        TrainingError: if there is nothing to train, or if the loss is no number any more.
+        CheckpointError: if the folder holds a training with other settings, or a damaged one.
+        RunFolderError: if another process trains in the folder.
+        SettingError: if there are loggers but no folder.
+
+    Example:
+        >>> import torch
+        >>> from icgd.training import Gaussian, InContextTask, KernelTransformer, LinearFunctions
+        >>> from icgd.training import Settings, train
+        >>> law = Gaussian(torch.eye(2, dtype=torch.float64))
+        >>> task = InContextTask(law, LinearFunctions(), n_examples=8)
+        >>> model = KernelTransformer(2, 1, ("linear",), transforms_covariates=False, seed=0)
+        >>> log = train(model, task, Settings(n_steps=3, batch_size=8, learning_rate=0.02))
+        >>> len(log.rows)  # before the first step, and after the last
+        2
     """
     instance("model", model, nn.Module)
     instance("task", task, AbstractTask)

@@ -42,7 +42,27 @@ def similarity(
 ) -> Similarity:
     """Compare two models of the same shape, in float64, whatever their own precision is.
 
-    One of them may lack A, which then counts as 0.
+    Args:
+        first: a model.
+        second: another one. One of them may lack A, which then counts as 0.
+        batch: the tasks on which they are compared.
+        n_points: the number of points on the line between their weights at which the loss is taken.
+
+    Returns:
+        How far their predictions, their sensitivities and their losses on the line are apart.
+
+    Raises:
+        SettingError: if the models differ in shape.
+
+    Example:
+        >>> import icgd, torch
+        >>> from icgd.training import Gaussian, InContextTask, KernelTransformer, LinearFunctions
+        >>> from icgd.training import similarity
+        >>> law = Gaussian(torch.eye(2, dtype=torch.float64))
+        >>> batch = InContextTask(law, LinearFunctions(), n_examples=4).sample(5, seed=0, index=0)
+        >>> model = KernelTransformer.constructed(icgd.KernelMachine(2, "linear"), [0.1])
+        >>> similarity(model, model, batch).prediction_difference
+        0.0
     """
     first, second = _in_float64("first", first), _in_float64("second", second)
     batch = batch.to(first.B.device, torch.float64)

@@ -39,13 +39,31 @@ def sweep(
     """The results of `function` on every configuration, in their order.
 
     The pool and Ray run `n_workers` configurations at a time, each in a process with one thread.
-    A pool's function and configurations must be importable by name from a module. "auto" stays in
-    this process for one worker; for more it takes Ray if it is installed, or else the pool.
-    The first failure ends the sweep with a `SweepError` that names its configuration. Ctrl-C ends
-    it too: the jobs of a pool have `GRACE` seconds to save what they have.
+    A pool's function and configurations must be importable by name from a module. Ctrl-C ends the
+    sweep: the jobs of a pool have `GRACE` seconds to save what they have.
 
-    With `on_report` the function is called with a second argument, by which it reports how far it
-    is while it works; Ray drops these reports.
+    Args:
+        function: what is called on each configuration.
+        configurations: the configurations.
+        n_workers: how many run at a time.
+        runner: "in-process", "pool", "ray" or "auto", which stays in this process for one worker;
+            for more it takes Ray if it is installed, or else the pool.
+        on_progress: is called with the number of configurations done and the number in all.
+        on_report: with it the function is called with a second argument, by which it reports how
+            far it is while it works; Ray drops these reports.
+
+    Returns:
+        The results.
+
+    Raises:
+        SweepError: after the first failure, which ends the sweep; it names the configuration.
+        UnknownNameError: if there is no such runner.
+        MissingExtraError: if Ray is asked for and not installed.
+
+    Example:
+        >>> from icgd.training import sweep
+        >>> sweep(lambda configuration: configuration["seed"] + 1, [{"seed": 0}, {"seed": 1}])
+        [1, 2]
     """
     count("n_workers", n_workers)
     finished = _RUNNERS[_chosen(runner, n_workers)]

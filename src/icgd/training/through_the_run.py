@@ -205,7 +205,31 @@ def unrolled_descent(
     initial: Float[Tensor, " parameter"],
     step_sizes: Float[Tensor, " step"],
 ) -> Steps:
-    """Exact descent from `initial`, step by step, without a transformer; autograd can follow it."""
+    """Exact descent from `initial`, step by step, without a transformer; autograd can follow it.
+
+    Args:
+        problem: the problem of a network.
+        x: the inputs of the examples.
+        y: their labels.
+        queries: inputs whose labels are predicted after every step.
+        initial: the initial weights.
+        step_sizes: a step size for each step.
+
+    Returns:
+        What was reached after every step.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> import torch
+        >>> from icgd.training import unrolled_descent
+        >>> x, y = torch.eye(2, dtype=torch.float64), torch.ones(2, 1, dtype=torch.float64)
+        >>> sizes = torch.full((3,), 0.1, dtype=torch.float64)
+        >>> start = torch.zeros(2, dtype=torch.float64)
+        >>> unrolled_descent(problem, x, y, x[:1], start, sizes).parameters.shape
+        torch.Size([4, 2])
+    """
     target, box = problem.network, problem.gradient_step.box
     weights = initial.clamp(-box, box).expand(*x.shape[:-2], -1)
     reached = [weights]

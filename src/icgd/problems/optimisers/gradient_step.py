@@ -91,8 +91,19 @@ class AbstractGradientStep(ABC):
 class GradientStep(AbstractGradientStep):
     """w <- clip(w - step_size * grad L(w), -box, box), on all examples or `batch_size` of them.
 
-    `step_size` is one number for all steps or one for each step. With a batch size b, step
-    l = 0, 1, ... takes b of the n examples: l b, l b + 1, ..., modulo n.
+    Args:
+        step_size: the step size, or one for each step.
+        box: the largest size of a weight.
+        batch_size: with a batch size b, step l = 0, 1, ... takes b of the n examples: l b, l b + 1,
+            ..., modulo n.
+
+    Raises:
+        SettingError: if a number is not positive, or the batch size is not whole.
+
+    Example:
+        >>> import icgd
+        >>> icgd.GradientStep(0.1, box=2.0, batch_size=4).in_words()
+        'gradient steps of 0.1, box 2, batches of 4'
     """
 
     def rule(self, step: int) -> Rule:
