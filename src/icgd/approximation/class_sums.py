@@ -14,7 +14,7 @@ from math import ceil, floor, log, log2, sqrt
 import torch
 from torch import Tensor
 
-from icgd.approximation.root_sum import shares, shifted
+from icgd.approximation.root_sum import of_few_bits, shares, shifted
 from icgd.problems.class_functions import (
     RECIPROCAL,
     RELATIVE_ROUNDING,
@@ -75,9 +75,8 @@ def fit_reciprocal(high: float, error: float) -> ReluSum:
     """Approximate 1 / z on [1 / 2, high] to a relative error of about `error`."""
     pieces = max(2, ceil(log(2 * high) * sqrt(2 / (16 * error))))
     nodes = torch.linspace(log(0.5), log(high), pieces + 1, dtype=torch.float64).exp()
-    unit = 2.0 ** floor(log2(float(nodes.diff().min()) / 64))
-    nodes = torch.cat([nodes[:1], (nodes[1:-1] / unit).round() * unit, nodes[-1:]])
-    nodes[0], nodes[-1] = 0.5, high
+    snapped, unit = of_few_bits(nodes[:-1])
+    nodes = torch.cat([snapped, nodes.new_tensor([high])])
     values = shifted(RECIPROCAL, nodes)
     slopes = torch.cat([nodes.new_zeros(1), values.diff() / nodes.diff()])
     fit = ReluSum(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import ceil, floor, log, log2, sqrt
+from math import ceil, log, log2, sqrt
 
 import torch
 from torch import Tensor
@@ -62,9 +62,20 @@ def _nodes(function: ReciprocalRoot, high: float, error: float) -> tuple[Tensor,
     place = torch.searchsorted(mass, wanted).clamp(1, len(mass) - 1)
     share = (wanted - mass[place - 1]) / (mass[place] - mass[place - 1])
     inner = torch.lerp(log_t[place - 1], log_t[place], share.clamp(0, 1)).exp()
-    unit = 2.0 ** floor(log2(float(inner.diff().min().clamp(max=first)) / 64))
-    snapped = (inner[:-1] / unit).round() * unit
+    snapped, unit = of_few_bits(inner[:-1])
     return torch.cat([inner.new_zeros(1), snapped, inner.new_tensor([high])]).unique(), unit
+
+
+def of_few_bits(nodes: Tensor) -> tuple[Tensor, float]:
+    """Rising positive numbers rounded to so few bits that gaps hardly change; and their unit.
+
+    Then a number's exponent and its first bits tell between which of them it lies.
+    """
+    closest = float((nodes[1:] / nodes[:-1]).min()) - 1
+    bits = ceil(log2(8 / closest))
+    mantissa, exponent = torch.frexp(nodes)
+    rounded = torch.ldexp((mantissa * 2.0 ** (bits + 1)).round() * 2.0 ** -(bits + 1), exponent)
+    return rounded, 2.0 ** (int(exponent.min()) - bits - 1)
 
 
 def shifted(function: ScalarFunction, nodes: Tensor) -> Tensor:

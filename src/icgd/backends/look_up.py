@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import ceil, exp, log2, pi
+from math import ceil, exp, frexp, log2, pi
 
 import torch
 from torch import Tensor
@@ -73,9 +73,12 @@ class Cells:
         knots = sorted({knot for function in functions for knot in function.knots})
         width = min(function.knot_unit for function in functions)
         n_cells = round((knots[-1] - knots[0]) / width) + 2
+        bits = bits_of(knots)
         if n_cells <= MOST_CELLS:
             self.starts = knots[0] + width * torch.arange(-1, n_cells - 1, dtype=torch.float64)
             self.find = self._by_position(width, knots[0], n_cells)
+        elif bits is not None:
+            self.starts, self.find = self._by_exponent(knots, bits)
         else:
             self.starts = torch.tensor([knots[0] - 1.0, *knots], dtype=torch.float64)
             self.find = self._by_search(knots)
@@ -90,6 +93,29 @@ class Cells:
             cell.copy_(flat)
 
         return find
+
+    def _by_exponent(self, knots: list[float], bits: int) -> tuple[Tensor, Operation]:
+        """Knots of few bits: a number's exponent and its first bits tell its cell.
+
+        As whole numbers, floats that are positive count on through all of them in order.
+        """
+        argument, cell = self.argument, self.cell
+        whole = torch.int64 if argument.dtype == torch.float64 else torch.int32
+        shift = (52 if whole == torch.int64 else 23) - bits
+        ends = torch.tensor([knots[-1], next(k for k in knots if k > 0)], dtype=argument.dtype)
+        last, first = (ends.view(whole) >> shift).tolist()
+        numbers = torch.arange(first, last + 1, dtype=whole) << shift
+        starts = numbers.view(argument.dtype).double()
+        below = starts.new_tensor([min(knots[0], 0.0) - 1.0, 0.0])
+        position = torch.empty_like(argument, dtype=whole)
+
+        def find() -> None:
+            torch.bitwise_right_shift(argument.view(whole), shift, out=position)
+            position.sub_(first - 2).clamp_(1, last - first + 2)
+            position.masked_fill_(argument < 0, 0)
+            cell.copy_(position.view(-1))
+
+        return torch.cat([below, starts]), find
 
     def _by_search(self, knots: list[float]) -> Operation:
         argument, cell = self.argument.view(-1), self.cell
@@ -116,6 +142,23 @@ class Cells:
             write.addcmul_(slopes, argument)
 
         return evaluate
+
+
+MOST_BITS = 12
+"""The most bits of a knot besides the first for which cells are told by its exponent."""
+
+
+def bits_of(knots: Sequence[float]) -> int | None:
+    """How many bits after the first tell all knots, if they are few; knots are from 0 on."""
+    if knots[0] < 0 or len(knots) < 2:
+        return None
+    most = 0
+    for knot in knots:
+        while most <= MOST_BITS and not (frexp(knot)[0] * 2 ** (most + 1)).is_integer():
+            most += 1
+    smallest = next(knot for knot in knots if knot > 0)
+    n_octaves = frexp(knots[-1])[1] - frexp(smallest)[1] + 1
+    return most if most <= MOST_BITS and n_octaves * 2**most <= MOST_CELLS else None
 
 
 DEGREE = 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import singledispatch
 from typing import Any, TypeVar
 
@@ -13,12 +13,14 @@ from icgd.backends.look_up import Evaluation, Operation
 from icgd.backends.prompt import split_parameters, turns
 from icgd.errors import ProgramError
 from icgd.program import instructions as verbs
+from icgd.program import uses
 from icgd.program.functions import Function
 from icgd.program.instructions import Argument, Combination, Instruction
 from icgd.program.layout import Role
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.program.update_instructions import OUT_OF_BATCH
+from icgd.program.uses import Use
 from icgd.shapes import Inputs, Labels, Parameters, Queries
 
 AnyInstruction = TypeVar("AnyInstruction", bound=Instruction)
@@ -227,6 +229,24 @@ class Machine:
             if instruction.write in part.writes():
                 return part != instruction
         return False
+
+    def kept_of(self, write: Tensor) -> float:
+        """How much of a matrix stays when a gradient is added: nothing of one that is 0 then.
+
+        The gradient of an optimiser is the first that a step writes into its slot, unless weight
+        decay stands there before.
+        """
+        overwritten = [self.slots[name] for name in self._first_accumulated()]
+        return 0.0 if any(write is slot for slot in overwritten) else 1.0
+
+    def _first_accumulated(self) -> Iterator[str]:
+        """The shared slots to which a step first writes by adding a gradient."""
+        shared = {slot.name for slot in self.program.layout.having(Role.SHARED)}
+        for part in (part for layer in self.program.block for part in layer.instructions):
+            for name in shared & set(part.writes()):
+                if name in uses.names(part, Use.ACCUMULATE):
+                    yield name
+                shared.discard(name)
 
     def functions(self, instruction: Instruction) -> list[Function]:
         """The functions that an instruction looks up; lines and squares it does by arithmetic."""

@@ -7,6 +7,7 @@ instructions by units of any activation are in `unit_operations.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,7 +22,6 @@ from icgd.backends.machine import (
 )
 from icgd.program import instructions as verbs
 from icgd.program.instructions import Combination, Summand
-from icgd.program.layout import Role
 from icgd.program.table_instructions import AverageExamples, LookUpStep
 from icgd.program.unit_instructions import AddGatedProduct, WipeByUnits
 from icgd.program.update_instructions import OUT_OF_BATCH
@@ -101,7 +101,7 @@ def add_outer_product(
 ) -> Operation:
     """The operation write += scale * the mean over the examples of left right^T."""
     own, right = left[..., machine.examples, :], right[..., machine.examples, :]
-    add = write.baddbmm_ if machine.batch else write.addmm_
+    add = partial(write.baddbmm_ if machine.batch else write.addmm_, beta=machine.kept_of(write))
     share = scale / (machine.program.batch_size or right.shape[-2])
     if (waiting := machine.waiting) is None:
         transposed = own.mT
@@ -202,9 +202,7 @@ def _to_clip_slots(instruction: verbs.ClipSlots, machine: Machine) -> Operation:
 
 @operation.register
 def _to_wipe(instruction: verbs.WipeSlots | WipeByUnits, machine: Machine) -> Operation:
-    layout = machine.program.layout
-    added = [name for name in instruction.slots if layout.slot(name).role is Role.SHARED]
-    targets = machine.at(*(instruction.slots if machine.traced else added))
+    targets = machine.at(*instruction.slots) if machine.traced else []
 
     def wipe() -> None:
         for target in targets:

@@ -137,6 +137,18 @@ class Run:
 
         Raises:
             UnreadableError: If the model has another shape, or the run is of a batch of tasks.
+            SettingError: If the run does not know what it came from.
+
+        Example:
+            >>> import icgd, torch
+            >>> model = torch.nn.Sequential(torch.nn.Linear(2, 1, dtype=torch.float64))
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> domain = icgd.Domain(1.0, 1.0)
+            >>> problem = icgd.from_torch(model, torch.nn.MSELoss(), optimizer, domain=domain)
+            >>> run = icgd.compile(problem, "relu-stack", n_steps=2).run([[0.5, 1.0]], [1.0])
+            >>> run.load_into(model)
+            >>> bool((model[0].weight == run.weights["weights_1"]).all())
+            True
         """
         load_weights(model, self.weights)
 

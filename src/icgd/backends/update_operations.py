@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -14,23 +14,66 @@ from icgd.program.update_instructions import Assignment, Recombine, TakeTurns
 
 @operation.register
 def _to_recombine(instruction: Recombine, machine: Machine) -> Operation:
-    """All values are computed before any slot changes."""
-    variants = machine.variants(instruction)
-    parts = [
-        _assignment(part, [each.assignments[number].value for each in variants], machine)
-        for number, part in enumerate(instruction.assignments)
-    ]
+    """Slots change in place, in an order in which none is read after it changed.
+
+    Where there is no such order, a value waits in a buffer until all others were computed.
+    """
+    numbers, variants = range(len(instruction.assignments)), machine.variants(instruction)
+    in_steps = {n: [each.assignments[n].value for each in variants] for n in numbers}
+    first: list[Operation] = []
+    last: list[Operation] = []
+    left = dict(enumerate(instruction.assignments))
+    while left:
+        free = [n for n, part in left.items() if not _is_read(part.write, n, left)]
+        number = free[0] if free else next(iter(left))
+        part = left.pop(number)
+        if free:
+            first.append(_in_place(part, in_steps[number], machine))
+        else:
+            compute, store = _waiting(part, in_steps[number], machine)
+            first.append(compute)
+            last.append(store)
 
     def recombine() -> None:
-        for compute, _ in parts:
-            compute()
-        for _, store in parts:
+        for change in first:
+            change()
+        for store in last:
             store()
 
     return recombine
 
 
-def _assignment(
+def _is_read(slot: str, number: int, left: Mapping[int, Assignment]) -> bool:
+    """Whether another assignment that is left reads a slot."""
+    return any(slot in part.value.slots for other, part in left.items() if other != number)
+
+
+def _in_place(part: Assignment, values: Sequence[Combination], machine: Machine) -> Operation:
+    """write = own * write + the other terms, clipped."""
+    write, bound, names = machine.slots[part.write], part.bound, values[0].slots
+    others = [
+        (place, machine.slots[name]) for place, name in enumerate(names) if name != part.write
+    ]
+    own = names.index(part.write) if part.write in names else None
+    table = [value.coefficients for value in values]
+
+    def change() -> None:
+        factors = table[machine.step] if len(table) > 1 else table[0]
+        rest = others
+        if own is None:
+            (place, slot), *rest = others
+            torch.mul(slot, factors[place], out=write)
+        elif factors[own] != 1.0:
+            write.mul_(factors[own])
+        for place, slot in rest:
+            write.add_(slot, alpha=factors[place])
+        if bound is not None:
+            write.clamp_(-bound, bound)
+
+    return change
+
+
+def _waiting(
     part: Assignment, values: Sequence[Combination], machine: Machine
 ) -> tuple[Operation, Operation]:
     """What computes the value of a step, and what stores it in its slot."""

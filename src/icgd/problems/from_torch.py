@@ -87,6 +87,16 @@ def from_torch(
 
     Raises:
         UnreadableError: If a part cannot be read, or would change the result.
+        SettingError: If a number is not positive.
+
+    Example:
+        >>> import icgd, torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 1))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        >>> loss = torch.nn.MSELoss()
+        >>> problem = icgd.from_torch(model, loss, optimizer, domain=icgd.Domain(1.0, 1.0))
+        >>> problem.update.in_words()
+        'momentum steps (0.9) of 0.1, box 4'
     """
     layers = _Layers.of(model)
     target = layers.target()

@@ -43,8 +43,24 @@ def not_negative(name: str, value: object) -> float:
 class AdamStep(AbstractGradientStep):
     """Adam with the conventions of `torch.optim.Adam`; if `decoupled`, of `torch.optim.AdamW`.
 
-    The gradient of half the mean loss is first multiplied by `gradient_scale`: 2 stands for the
-    mean loss. `eps` decides how many pieces a reciprocal root takes.
+    Args:
+        step_size: the step size, or one for each step.
+        box: the largest size of a weight.
+        batch_size: how many examples a step takes, one batch after the other; by default all.
+        betas: how much of the mean gradient and of its mean square is kept in a step.
+        eps: what is added to the root; a smaller one costs more pieces, by its logarithm.
+        weight_decay: what is added to the gradient, times the weights.
+        decoupled: whether weights decay by themselves instead, as in AdamW.
+        gradient_scale: what the gradient of half the mean loss is multiplied by; 2 stands for the
+            mean loss.
+
+    Raises:
+        SettingError: if a number is out of its range.
+
+    Example:
+        >>> import icgd
+        >>> icgd.AdamStep(0.01, box=2.0).in_words()
+        'Adam steps (0.9, 0.999, eps 0.001) of 0.01, box 2'
     """
 
     betas: tuple[float, float] = (0.9, 0.999)
@@ -98,10 +114,25 @@ class AdamStep(AbstractGradientStep):
 @final
 @dataclass(frozen=True)
 class RmspropStep(AbstractGradientStep):
-    """RMSprop with the conventions of `torch.optim.RMSprop`, not centred.
+    """RMSprop with the conventions of `torch.optim.RMSprop`, not centred and without momentum.
 
-    The gradient of half the mean loss is first multiplied by `gradient_scale`: 2 stands for the
-    mean loss. `eps` decides how many pieces a reciprocal root takes.
+    Args:
+        step_size: the step size, or one for each step.
+        box: the largest size of a weight.
+        batch_size: how many examples a step takes, one batch after the other; by default all.
+        alpha: how much of the mean square of the gradient is kept in a step.
+        eps: what is added to the root; a smaller one costs more pieces, by its logarithm.
+        weight_decay: what is added to the gradient, times the weights.
+        gradient_scale: what the gradient of half the mean loss is multiplied by; 2 stands for the
+            mean loss.
+
+    Raises:
+        SettingError: if a number is out of its range.
+
+    Example:
+        >>> import icgd
+        >>> icgd.RmspropStep(0.01, box=2.0).in_words()
+        'RMSprop steps (0.99, eps 0.001) of 0.01, box 2'
     """
 
     alpha: float = 0.99

@@ -31,11 +31,32 @@ class AbstractGradientStep(ABC):
 
     @abstractmethod
     def rule(self, step: int) -> Rule:
-        """What a step, counted from 0, does entry by entry."""
+        """What a step does to weights, gradient and state, entry by entry.
+
+        Args:
+            step: the number of the step, counted from 0.
+
+        Returns:
+            The rule.
+
+        Example:
+            >>> import icgd
+            >>> dict(icgd.GradientStep(0.1, box=2.0).rule(0).weights)
+            {'weights': 1.0, 'gradient': -0.1}
+        """
 
     @abstractmethod
     def name_in_words(self) -> str:
-        """What kind of steps they are."""
+        """What kind of steps they are.
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.MomentumStep(0.1, box=2.0).name_in_words()
+            'momentum steps (0.9)'
+        """
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -58,28 +79,69 @@ class AbstractGradientStep(ABC):
         return False
 
     def in_words(self) -> str:
-        """The step in a few words, such as "gradient steps of 0.1, box 2, batches of 4"."""
+        """The step in a few words, such as "gradient steps of 0.1, box 2, batches of 4".
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.GradientStep((0.2, 0.1), box=2.0).in_words()
+            'gradient steps of 0.1 to 0.2, box 2'
+        """
         sizes = self.step_size if isinstance(self.step_size, tuple) else (self.step_size,)
         span = f"{min(sizes):g} to {max(sizes):g}" if len(set(sizes)) > 1 else f"{sizes[0]:g}"
         batches = "" if self.batch_size is None else f", batches of {self.batch_size:,}"
         return f"{self.name_in_words()} of {span}, box {self.box:g}{batches}"
 
     def size_of(self, step: int) -> float:
-        """The step size of a step, counted from 0."""
+        """The step size of a step.
+
+        Args:
+            step: the number of the step, counted from 0.
+
+        Returns:
+            The step size.
+
+        Example:
+            >>> import icgd
+            >>> icgd.GradientStep((0.2, 0.1), box=2.0).size_of(1)
+            0.1
+        """
         return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
 
-    @property
-    def largest_step_size(self) -> float:
-        return max(self.step_size) if isinstance(self.step_size, tuple) else self.step_size
-
     def require_steps(self, n_steps: int) -> None:
-        """Raise `SettingError` unless a schedule has one entry a step."""
+        """Check that a schedule has one entry a step.
+
+        Args:
+            n_steps: the number of steps.
+
+        Raises:
+            SettingError: if it has more or fewer.
+
+        Example:
+            >>> import icgd
+            >>> icgd.GradientStep((0.2, 0.1), box=2.0).require_steps(2)
+        """
         if isinstance(self.step_size, tuple) and len(self.step_size) != n_steps:
             expected = f"{n_steps}, one for each step"
             raise SettingError.wrong_length("step_size", len(self.step_size), expected)
 
     def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
-        """The examples of a step, counted from 0."""
+        """The examples of a step, counted from 0.
+
+        Args:
+            step: the number of the step, counted from 0.
+            n_examples: the number of all examples.
+
+        Returns:
+            The numbers of its examples.
+
+        Example:
+            >>> import icgd
+            >>> icgd.GradientStep(0.1, box=2.0, batch_size=2).examples_of(step=1, n_examples=3)
+            (2, 0)
+        """
         if self.batch_size is None:
             return tuple(range(n_examples))
         first = step * self.batch_size

@@ -23,8 +23,24 @@ MOMENTUM = "momentum"
 class MomentumStep(AbstractGradientStep):
     """Descent with momentum and weight decay, with the conventions of `torch.optim.SGD`.
 
-    The gradient of half the mean loss is first multiplied by `gradient_scale`: 2 stands for the
-    mean loss.
+    Args:
+        step_size: the step size, or one for each step.
+        box: the largest size of a weight.
+        batch_size: how many examples a step takes, one batch after the other; by default all.
+        momentum: how much of the last direction is kept.
+        dampening: how much of the gradient is left out of the direction, after the first step.
+        nesterov: whether the direction looks ahead.
+        weight_decay: what is added to the gradient, times the weights.
+        gradient_scale: what the gradient of half the mean loss is multiplied by; 2 stands for the
+            mean loss.
+
+    Raises:
+        SettingError: if a number is out of its range, or nesterov has no momentum.
+
+    Example:
+        >>> import icgd
+        >>> icgd.MomentumStep(0.1, box=2.0, nesterov=True).in_words()
+        'Nesterov steps (0.9) of 0.1, box 2'
     """
 
     momentum: float = 0.9
