@@ -69,13 +69,47 @@ def test_a_relu_network_reaches_a_tolerance_for_one_run_only():
     assert float(icgd.verify(compiled, x, y, seed=1).step_bounds.max()) <= 1e-6
 
 
-def test_a_run_through_a_kink_says_so():
+def near_a_kink(problem: icgd.Problem) -> icgd.Task:
+    """One example whose preactivations are 1.8e-5."""
+    x, y = torch.full((1, 2), 1e-5).double(), torch.ones(1, 1).double()
+    return icgd.as_task(problem, x, y, initial=torch.full((9,), 0.9).double())
+
+
+def test_a_ramp_that_a_run_comes_to_lie_on_is_named_with_its_width():
     problem = problem_with("relu")
-    x = torch.full((1, 2), 1e-5).double()
-    initial = torch.full((9,), 0.9).double()
-    task = icgd.as_task(problem, x, torch.ones(1, 1).double(), initial=initial)
-    with pytest.raises(ToleranceError, match="comes too close to a kink"):
-        icgd.compile(problem, "relu-stack", n_steps=1, tolerance=1e-9, task=task)
+    task = near_a_kink(problem)
+    with pytest.raises(ToleranceError) as refused:
+        icgd.compile(
+            problem, "relu-stack", n_steps=1, kink_width=2.0**-13, tolerance=1e-9, task=task
+        )
+    assert str(refused.value).endswith(
+        "The run comes too close to a kink of the activation: 3 preactivations lie on the ramp "
+        "that stands in for the jump of its slope; see report.near_kinks. Leave "
+        "kink_width=0.00012207 out, or make it smaller."
+    )
+
+
+@pytest.mark.parametrize("name", ["relu-stack", "softmax-stack", "recursion"])
+def test_ramps_that_are_left_to_a_construction_do_not_stand_in_the_way(name):
+    """recursion has wide ones, and narrower ones for a tolerance."""
+    problem = problem_with("relu")
+    task = near_a_kink(problem)
+    compiled = icgd.compile(problem, name, n_steps=1, tolerance=1e-9, task=task)
+    report = icgd.verify(compiled, task.x, task.y, initial=task.initial)
+    assert float(report.step_errors.max()) <= float(report.step_bounds.max()) <= 1e-9
+    (start, end), *_ = compiled.program.ramps("relu'")
+    assert end < 1e-8
+    if name == "recursion":
+        assert (start, end) == (-(2.0**-30), 2.0**-30)
+        (_, default), *_ = icgd.compile(problem, name, n_steps=1).program.ramps("relu'")
+        assert default == 2.0**-13
+
+
+def test_where_no_number_lies_on_a_ramp_rounding_is_to_blame():
+    problem = problem_with("relu")
+    task = near_a_kink(problem)
+    with pytest.raises(ToleranceError, match="Rounding or the size of the domain stands in"):
+        icgd.compile(problem, "relu-stack", n_steps=1, tolerance=1e-18, task=task)
 
 
 def test_a_tolerance_below_rounding_is_refused(monkeypatch):

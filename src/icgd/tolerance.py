@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from math import inf
 
 from icgd.certificates.enclosures import is_ramp
+from icgd.certificates.near_kinks import near_kinks
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.errors import SettingError, ToleranceError
@@ -37,10 +38,24 @@ class Tolerance:
         """The compiled run with about the coarsest setting whose proved step error is small enough.
 
         The search gives up at the finest setting, where twice the best setting is no better, and
-        where a run has more weights than there is `room` for. It raises `ToleranceError` then.
+        where a run has more weights than there is `room` for. If the construction has narrower
+        ramps, a run is tried with them. It raises `ToleranceError` then.
         """
+        narrower = construction.narrower(problem) if self.task else None
+        try:
+            return self._search(construction, problem, n_steps, room)
+        except ToleranceError:
+            if narrower is None:
+                raise
+        return self._search(narrower, problem, n_steps, room)
+
+    def _search(
+        self, construction: AbstractConstruction, problem: Problem, n_steps: int, room: float
+    ) -> Compiled:
         if construction.setting is None:
-            return self._exact_within(Compiled(problem, construction.program(problem, n_steps)))
+            return self._exact_within(
+                construction, Compiled(problem, construction.program(problem, n_steps))
+            )
         _require_default(construction)
         return _Search(self, construction, problem, n_steps, room).coarsest()
 
@@ -60,7 +75,7 @@ class Tolerance:
         if estimated:
             raise ToleranceError.of_estimates(self.size, estimated)
 
-    def _exact_within(self, compiled: Compiled) -> Compiled:
+    def _exact_within(self, construction: AbstractConstruction, compiled: Compiled) -> Compiled:
         """A run that cannot be finer, if its rounding and what it looks up are exact enough."""
         bound = self.bound(compiled)
         if bound <= self.size:
@@ -72,18 +87,33 @@ class Tolerance:
         helps = (
             "a smaller box or domain helps" if self.task else "prove it for one run with task=..."
         )
-        reason = self.kink_reason(compiled.program) or f"Only {errs}: {helps}."
+        reason = self.kink_reason(construction, compiled) or f"Only {errs}: {helps}."
         raise ToleranceError.unreachable(self.size, bound, finest, reason)
 
-    def kink_reason(self, program: AbstractProgram) -> str | None:
-        """How a kink of the activation stands in the way, or None if there is no kink."""
-        if not program.has_kinks:
+    def kink_reason(self, construction: AbstractConstruction, compiled: Compiled) -> str | None:
+        """How a kink of the activation stands in the way, or None if none does."""
+        if not compiled.program.has_kinks:
             return None
         if self.task is not None:
-            return "The run comes too close to a kink of the activation; see report.near_kinks."
+            return self._ramp_reason(construction, compiled, self.task)
         return (
             "On the whole domain some data fall on a kink of the activation. Prove it for one "
             "run with task=..., or use a smooth activation."
+        )
+
+    def _ramp_reason(
+        self, construction: AbstractConstruction, compiled: Compiled, task: Task
+    ) -> str | None:
+        """What a ramp has to do with it, if the run comes to lie on one."""
+        history = compiled.run_task(task).parameters
+        events = near_kinks(compiled.program, compiled.problem, task, history).count
+        if not events:
+            return None
+        width = getattr(construction, "kink_width", None)
+        remedy = "" if width is None else f" Leave kink_width={width:g} out, or make it smaller."
+        return (
+            f"The run comes too close to a kink of the activation: {events:,} preactivations lie "
+            f"on the ramp that stands in for the jump of its slope; see report.near_kinks.{remedy}"
         )
 
 
@@ -150,7 +180,8 @@ class _Search:
     def refusal(self, best: _Trial) -> ToleranceError:
         """Why the tolerance cannot be proved, with the best that can be."""
         finest = f"{best.setting} {self.construction.setting}"
-        reason = self.goal.kink_reason(best.compiled.program) or self.construction.limit
+        kink = self.goal.kink_reason(self.construction, best.compiled)
+        reason = kink or self.construction.limit
         return ToleranceError.unreachable(self.goal.size, best.bound, finest, reason)
 
 

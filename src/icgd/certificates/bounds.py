@@ -130,7 +130,8 @@ def _bound_of_apply_units(instruction: verbs.ApplyUnits, now: Moment) -> State:
         now.argument_of_units(weights, inputs),
         now.program.relu_sum(instruction.function),
     )
-    rounding = now.how.function(fit, argument.n_terms, argument.sizes, now.how.n_tokens)
+    where, n_copies = argument.value.actual, now.how.n_tokens
+    rounding = now.how.function(fit, argument.n_terms, argument.sizes, n_copies, where)
     return {instruction.write: enclosures.fitted_at(fit, argument.value, rounding)}
 
 
@@ -140,7 +141,8 @@ def _bound_of_map_slots(instruction: verbs.MapSlots, now: Moment) -> State:
     for summand in instruction.summands:
         argument = combination_at(summand.argument, now.slots, now.how)
         fit = now.program.relu_sum(summand.function)
-        rounding = now.how.function(fit, argument.n_terms, argument.sizes, n_copies=1)
+        where = argument.value.actual
+        rounding = now.how.function(fit, argument.n_terms, argument.sizes, 1, where)
         values.append(enclosures.fitted_at(fit, argument.value, rounding))
     return {instruction.write: _sum(values, now.how)} if values else {}
 
