@@ -24,7 +24,7 @@ from icgd.errors import EstimateWarning, SettingError
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, instance
 from icgd.problems.task import Task
-from icgd.tolerance import Tolerance
+from icgd.tolerance import STEP, goal_of
 from icgd.weights import files
 
 
@@ -34,6 +34,7 @@ def compile(
     *,
     n_steps: int,
     tolerance: float | None = None,
+    tolerance_of: str = STEP,
     task: Task | None = None,
     **settings: Any,
 ) -> Compiled:
@@ -45,14 +46,14 @@ def compile(
 
     With `tolerance` the construction is as fine as it must be to prove that no step errs by more in
     any weight. The proof is for the whole domain, both backends, float64 and prompts of up to 1024
-    tokens; if a `task` is given, it is for the fused run on that task in the task's precision.
+    tokens; if a `task` is given, it is for the fused run on that task in the task's precision. With
+    `tolerance_of="weights"` it is about the weights after the whole run, and with "predictions"
+    about those at the task's queries. Bounds of whole runs grow with every step: give a `task`.
     Raises `UnsupportedProblemError`, `SettingError` or `ToleranceError`.
     """
     instance("problem", problem, Problem)
     n_steps = count("n_steps", n_steps, least=0)
-    goal = None if tolerance is None else Tolerance(tolerance, task)
-    if goal is None and task is not None:
-        raise SettingError.without("task", "tolerance")
+    goal = goal_of(tolerance, tolerance_of, task)
     if construction is None:
         return choose(problem, n_steps, settings, goal)
     chosen = construction_for(problem, construction, settings)

@@ -49,6 +49,7 @@ class Certificate:
     `backend` and `dtype` for prompts of up to `n_tokens` tokens. A bound of `widest` or more says
     nothing: clipping alone keeps weights that close together, and nothing is known of what is not
     clipped. If there is a `condition`, (a) holds under it only.
+    `domain_predictions` is (a) for predictions after the run, infinite where nothing is proved.
     `stated` names the kernels of the user's own whose constants every bound takes for granted, and
     `estimated` those whose constants were not stated: of them nothing is proved, and bounds of a
     run are estimates.
@@ -64,6 +65,7 @@ class Certificate:
     estimated: tuple[str, ...] = ()
     backend: str = "dense"
     dtype: str = "float64"
+    domain_predictions: float = inf
 
     def facts(self) -> dict[str, str]:
         return {
@@ -129,7 +131,13 @@ class Report:
             "steps": f"{self.step_errors.shape[-1]:,}",
             "error of a step": self._largest("step_errors", "step_bounds"),
             "distance from real descent": self._largest("trajectory_errors", "trajectory_bounds"),
+            **self._predictions_in_words(),
         }
+
+    def _predictions_in_words(self) -> dict[str, str]:
+        if self.prediction_errors is None or not self.prediction_errors.numel():
+            return {}
+        return {"error of predictions": self._largest("prediction_errors", "prediction_bounds")}
 
     def _largest(self, errors: str, bounds: str) -> str:
         """The largest measured error, and what is proved of it."""
@@ -186,6 +194,7 @@ class Report:
             within.append(self.rigorous.least <= self.trajectory_bounds)
         if self.prediction_errors is not None and self.prediction_bounds is not None:
             within.append(self.prediction_errors <= self.prediction_bounds)
+            within.append(self.prediction_errors <= self.certificate.domain_predictions)
         proved, is_within = self.certificate, all(bool(part.all()) for part in within)
         if not is_within:
             return Verdict.IN_DOUBT if proved.stated or proved.estimated else Verdict.BROKEN
