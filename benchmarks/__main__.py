@@ -56,6 +56,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "fits": ("Certified error of 64 pieces on [-6, 6]", accuracy.fits),
     "lattices": ("Softmax lattices: identity on [-1, 1], tanh on [-6, 6]", accuracy.lattices),
     "ridge_sums": ("Ridge sums: certified errors on [-2, 2]^2, r = tanh", accuracy.ridge_sums),
+    "kinks": ("Relu networks: near-kink events and errors", accuracy.kinks),
     "bounds": ("Bound (b) over the measured step error, random problems", accuracy.bounds),
     "rigorous": ("Rigorous distance of a run from exact descent, tanh, one thread", rigorous.rows),
     "weights": ("Trained weights, 3-4-4-2 tanh, n = 6, 5 steps, dense backend", accuracy.weights),

@@ -128,6 +128,51 @@ def _softmax_weights(activation: str, dtype: str, registers: int | None) -> dict
     }
 
 
+def kinks() -> list[dict[str, object]]:
+    """Relu networks: the default ramp beside one of 2^-13, on both backends, in both precisions."""
+    cases = (((8, 64, 64, 1), 64, 200, "fused"), ((3, 8, 8, 1), 32, 60, "dense"))
+    return [
+        _kinks(construction, widths, n, n_steps, backend, dtype, width)
+        for construction in ("relu-stack", "softmax-stack")
+        for widths, n, n_steps, backend in cases
+        for dtype in ("float64", "float32")
+        for width in (2.0**-13, None)
+    ]
+
+
+def _kinks(
+    construction: str,
+    widths: tuple[int, ...],
+    n: int,
+    n_steps: int,
+    backend: str,
+    dtype: str,
+    width: float | None,
+) -> dict[str, object]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, widths[0], generator=generator, dtype=torch.float64).clamp(-2, 2)
+    y = x.sin().mean(1, keepdim=True)
+    step, domain = icgd.GradientStep(step_size=0.1, box=2.0), icgd.Domain.of(x, y)
+    problem = icgd.Problem(icgd.MLP(widths, "relu"), "squared", step, domain)
+    made_for = {"dtype": dtype} if construction == "softmax-stack" else {}
+    compiled = icgd.compile(problem, construction, n_steps=n_steps, kink_width=width, **made_for)
+    report = icgd.verify(compiled, x, y, seed=1, backend=backend, dtype=dtype)
+    return {
+        "construction": construction,
+        "widths": "-".join(map(str, widths)),
+        "n": n,
+        "steps": n_steps,
+        "backend": backend,
+        "dtype": dtype,
+        "kink_width": "default" if width is None else width,
+        "near-kink events": report.near_kinks.count,
+        "largest step error": float(report.step_errors.max()),
+        "step bound, this run": float(report.step_bounds.max()),
+        "largest weight error": float(report.trajectory_errors.max()),
+        "verdict": report.verdict.name,
+    }
+
+
 def bounds() -> list[dict[str, object]]:
     """How far bound (b) lies above the measured step error, over random problems."""
     return [

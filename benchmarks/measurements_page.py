@@ -66,6 +66,10 @@ SECTIONS = {
         "Linear models: what theorems promise, beside the run",
         "Distances from the minimiser, and what is left of the objective.",
     ),
+    "kinks": (
+        "Relu networks: ramps at kinks",
+        "The default width beside 2^-13; box 2, step 0.1.",
+    ),
     "bounds": (
         "Bounds beside measured errors",
         "Of a step, over random problems of depth 1 to 4, every activation and loss.",

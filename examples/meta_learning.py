@@ -39,7 +39,8 @@ def main():
         update=icgd.GradientStep(step_size=0.5, box=3.0),
         domain=icgd.Domain(x=1.0, y=1.0),
     )
-    compiled = icgd.compile(problem, "relu-stack", n_steps=3)
+    # All weights are to learn at the end: a ramp that is not too narrow lets them move.
+    compiled = icgd.compile(problem, "relu-stack", n_steps=3, kink_width=2.0**-13)
     run = LearnableRun(compiled, step_sizes=[0.5] * 3, seed=0)
     before, after = learn(run, n_steps=60, learning_rate=0.05)
     print(f"step sizes and start: {before:.4f} -> {after:.4f}")

@@ -1,5 +1,7 @@
 """The search for a setting that proves a tolerance."""
 
+import re
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ import icgd
 from icgd.constructions.relu_stack import ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.errors import (
+    DataError,
     SettingError,
     ToleranceError,
 )
@@ -69,13 +72,47 @@ def test_a_relu_network_reaches_a_tolerance_for_one_run_only():
     assert float(icgd.verify(compiled, x, y, seed=1).step_bounds.max()) <= 1e-6
 
 
-def test_a_run_through_a_kink_says_so():
+def near_a_kink(problem: icgd.Problem) -> icgd.Task:
+    """One example whose preactivations are 1.8e-5."""
+    x, y = torch.full((1, 2), 1e-5).double(), torch.ones(1, 1).double()
+    return icgd.as_task(problem, x, y, initial=torch.full((9,), 0.9).double())
+
+
+def test_a_ramp_that_a_run_comes_to_lie_on_is_named_with_its_width():
     problem = problem_with("relu")
-    x = torch.full((1, 2), 1e-5).double()
-    initial = torch.full((9,), 0.9).double()
-    task = icgd.as_task(problem, x, torch.ones(1, 1).double(), initial=initial)
-    with pytest.raises(ToleranceError, match="comes too close to a kink"):
-        icgd.compile(problem, "relu-stack", n_steps=1, tolerance=1e-9, task=task)
+    task = near_a_kink(problem)
+    with pytest.raises(ToleranceError) as refused:
+        icgd.compile(
+            problem, "relu-stack", n_steps=1, kink_width=2.0**-13, tolerance=1e-9, task=task
+        )
+    assert str(refused.value).endswith(
+        "The run comes too close to a kink of the activation: 3 preactivations lie on the ramp "
+        "that stands in for the jump of its slope; see report.near_kinks. Leave "
+        "kink_width=0.00012207 out, or make it smaller."
+    )
+
+
+@pytest.mark.parametrize("name", ["relu-stack", "softmax-stack", "recursion"])
+def test_ramps_that_are_left_to_a_construction_do_not_stand_in_the_way(name):
+    """recursion has wide ones, and narrower ones for a tolerance."""
+    problem = problem_with("relu")
+    task = near_a_kink(problem)
+    compiled = icgd.compile(problem, name, n_steps=1, tolerance=1e-9, task=task)
+    report = icgd.verify(compiled, task.x, task.y, initial=task.initial)
+    assert float(report.step_errors.max()) <= float(report.step_bounds.max()) <= 1e-9
+    (start, end), *_ = compiled.program.ramps("relu'")
+    assert end < 1e-8
+    if name == "recursion":
+        assert (start, end) == (-(2.0**-30), 2.0**-30)
+        (_, default), *_ = icgd.compile(problem, name, n_steps=1).program.ramps("relu'")
+        assert default == 2.0**-13
+
+
+def test_where_no_number_lies_on_a_ramp_rounding_is_to_blame():
+    problem = problem_with("relu")
+    task = near_a_kink(problem)
+    with pytest.raises(ToleranceError, match="Rounding or the size of the domain stands in"):
+        icgd.compile(problem, "relu-stack", n_steps=1, tolerance=1e-18, task=task)
 
 
 def test_a_tolerance_below_rounding_is_refused(monkeypatch):
@@ -146,3 +183,142 @@ def test_a_tolerance_that_a_kink_forbids_says_so_for_chains_too():
     problem = icgd.Problem(icgd.MLP((2, 3, 1), "relu"), "squared", update, icgd.Domain(1.0, 1.0))
     with pytest.raises(ToleranceError, match=r"fall on a kink of the activation"):
         icgd.compile(problem, n_steps=1, construction="cot-network", tolerance=1e-6)
+
+
+def task_with_queries(problem: icgd.Problem) -> icgd.Task:
+    x, y = data()
+    return icgd.as_task(problem, x, y, queries=x[:3] / 2, seed=1)
+
+
+def proved_and_measured(compiled: icgd.Compiled, task: icgd.Task, of: str) -> tuple[float, float]:
+    """The bound of a whole run, and the error, both largest."""
+    report = icgd.verify(compiled, task.x, task.y, queries=task.queries, initial=task.initial)
+    assert report.verdict.holds
+    if of == "weights":
+        return float(report.trajectory_bounds[-1]), float(report.trajectory_errors[-1])
+    return float(report.prediction_bounds.max()), float(report.prediction_errors.max())
+
+
+@pytest.mark.parametrize("of", ["weights", "predictions"])
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-5])
+def test_a_tolerance_of_a_whole_run_is_proved_for_it_with_few_pieces(of, tolerance):
+    problem = problem_with()
+    task = task_with_queries(problem)
+    settings = {"tolerance": tolerance, "task": task}
+    compiled = icgd.compile(problem, "relu-stack", n_steps=20, tolerance_of=of, **settings)
+    bound, error = proved_and_measured(compiled, task, of)
+    assert error <= bound <= tolerance
+    for_step = icgd.compile(problem, "relu-stack", n_steps=20, **settings)
+    assert pieces_of(for_step) < pieces_of(compiled)
+    fewer = icgd.compile(problem, "relu-stack", n_steps=20, pieces=pieces_of(compiled) // 4)
+    assert proved_and_measured(fewer, task, of)[0] > tolerance
+
+
+@pytest.mark.parametrize("of", ["weights", "predictions"])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_softmax_stack_proves_a_tolerance_of_a_whole_run(of, activation):
+    problem = problem_with(activation)
+    task = task_with_queries(problem)
+    compiled = by_softmax(problem, 20, tolerance=1e-7, tolerance_of=of, task=task)
+    bound, error = proved_and_measured(compiled, task, of)
+    assert error <= bound <= 1e-7
+
+
+def test_the_best_construction_is_chosen_for_a_whole_run_too():
+    problem = problem_with("relu")
+    task = task_with_queries(problem)
+    compiled = icgd.compile(
+        problem, n_steps=5, tolerance=1e-9, tolerance_of="predictions", task=task
+    )
+    assert compiled.chosen_because == (
+        "no other construction proves tolerance=1e-09 of the predictions with fewer weights"
+    )
+    bound, error = proved_and_measured(compiled, task, "predictions")
+    assert error <= bound <= 1e-9
+
+
+@pytest.mark.parametrize("of", ["weights", "predictions"])
+def test_without_a_task_a_short_run_is_proved_for_the_whole_domain(of):
+    compiled = icgd.compile(
+        problem_with(), "relu-stack", n_steps=3, tolerance=1e-2, tolerance_of=of
+    )
+    certificate = compiled.certificate()
+    bounds = {
+        "weights": certificate.domain_trajectory,
+        "predictions": certificate.domain_predictions,
+    }
+    assert bounds[of] <= 1e-2
+    task = task_with_queries(compiled.problem)
+    assert proved_and_measured(compiled, task, of)[1] <= bounds[of]
+
+
+def test_without_a_task_a_long_run_says_that_the_bound_proves_nothing(monkeypatch):
+    monkeypatch.setattr(ReluStack, "finest", 64)
+    with pytest.raises(ToleranceError) as refused:
+        icgd.compile(
+            problem_with(), "relu-stack", n_steps=500, tolerance=1e-3, tolerance_of="weights"
+        )
+    assert str(refused.value) == (
+        "tolerance=0.001 of the final weights cannot be proved: the smallest bound is 2, with 64 "
+        "pieces. The bound of the weights grows from step to step, and after 500 steps it proves "
+        "nothing but that they stay in the box. Prove it for one run with task=...; or "
+        "icgd.verify(..., rigorous=True) proves how far the weights of one run are off."
+    )
+
+
+def test_a_run_that_is_too_long_for_its_bound_says_after_which_step(monkeypatch):
+    monkeypatch.setattr(ReluStack, "finest", 8)
+    target, update = icgd.MLP((2, 4, 4, 1), "tanh"), icgd.GradientStep(0.5, box=4.0)
+    problem = icgd.Problem(target, "squared", update, icgd.Domain(1.0, 1.0))
+    task = task_with_queries(problem)
+    goal = {"tolerance": 1e-6, "tolerance_of": "predictions", "task": task}
+    with pytest.raises(ToleranceError) as refused:
+        icgd.compile(problem, "relu-stack", n_steps=40, **goal)
+    text = str(refused.value)
+    assert text.startswith("tolerance=1e-06 of the predictions cannot be proved: the smallest bou")
+    where = int(text.split("and after ")[1].split(" of 40 steps it proves nothing")[0])
+    compiled = icgd.compile(problem, "relu-stack", n_steps=40, pieces=8)
+    report = icgd.verify(compiled, task.x, task.y, initial=task.initial)
+    assert 1 < where < 10
+    assert (report.trajectory_bounds[: where - 1] < 4).all()
+    assert report.trajectory_bounds[where - 1] >= 4
+
+
+def test_a_bound_that_grows_but_proves_something_says_by_how_much(monkeypatch):
+    monkeypatch.setattr(ReluStack, "finest", 64)
+    problem = problem_with()
+    task = task_with_queries(problem)
+    with pytest.raises(
+        ToleranceError, match=r"A step errs by at most .* to .* after 40\. Take few"
+    ):
+        icgd.compile(
+            problem, "relu-stack", n_steps=40, tolerance=1e-9, tolerance_of="weights", task=task
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"tolerance": 1e-3, "tolerance_of": "predicitons"},
+            "Unknown tolerance_of 'predicitons'; known are step, weights, predictions. Did you "
+            "mean 'predictions'?",
+        ),
+        (
+            {"tolerance_of": "weights"},
+            "tolerance_of has no effect without tolerance; give both or neither.",
+        ),
+    ],
+)
+def test_what_a_tolerance_is_of_is_checked(settings, message):
+    with pytest.raises(ValueError, match=r"^" + re.escape(message) + "$"):
+        icgd.compile(problem_with(), n_steps=1, **settings)
+
+
+def test_a_tolerance_of_predictions_needs_queries():
+    x, y = data()
+    task = icgd.as_task(problem_with(), x, y, seed=1)
+    with pytest.raises(DataError, match="and the task has none"):
+        icgd.compile(
+            problem_with(), n_steps=1, tolerance=1e-3, tolerance_of="predictions", task=task
+        )

@@ -79,8 +79,8 @@ class _Choice:
         if best is None and len(self.refusals) == 1:
             raise next(iter(self.refusals.values()))
         if best is None:
-            raise ToleranceError.by_all(goal.size, self.refusals)
-        fewest = f"no other construction proves tolerance={goal.size:g} with fewer weights"
+            raise ToleranceError.by_all(goal.in_words, self.refusals)
+        fewest = f"no other construction proves {goal.in_words} with fewer weights"
         return replace(best, chosen_because=fewest)
 
     def accurate(self, candidates: list[AbstractConstruction], accuracy: float) -> Compiled:

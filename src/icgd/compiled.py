@@ -317,6 +317,7 @@ class Compiled:
             estimated=bounds.estimated,
             backend=backend,
             dtype=str(precision).removeprefix("torch."),
+            domain_predictions=bounds.domain_predictions(proved),
         )
 
     def bounds_for(self, task: Task, backend: str) -> AbstractBounds:

@@ -24,7 +24,7 @@ from icgd.errors import EstimateWarning, SettingError
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, instance
 from icgd.problems.task import Task
-from icgd.tolerance import Tolerance
+from icgd.tolerance import STEP, goal_of
 from icgd.weights import files
 
 
@@ -34,6 +34,7 @@ def compile(
     *,
     n_steps: int,
     tolerance: float | None = None,
+    tolerance_of: str = STEP,
     task: Task | None = None,
     **settings: Any,
 ) -> Compiled:
@@ -51,6 +52,9 @@ def compile(
             more in any weight. The proof is for the whole domain, both backends, float64 and
             prompts of up to 1024 tokens.
         task: with it the proof of `tolerance` is for the fused run on this task, in its precision.
+        tolerance_of: what `tolerance` is about: a "step", the "weights" after the whole run, or
+            "predictions" at the task's queries. Bounds of whole runs grow with every step: give a
+            `task`.
         **settings: settings of the construction, such as `pieces=128`.
 
     Returns:
@@ -72,9 +76,7 @@ def compile(
     """
     instance("problem", problem, Problem)
     n_steps = count("n_steps", n_steps, least=0)
-    goal = None if tolerance is None else Tolerance(tolerance, task)
-    if goal is None and task is not None:
-        raise SettingError.without("task", "tolerance")
+    goal = goal_of(tolerance, tolerance_of, task)
     if construction is None:
         return choose(problem, n_steps, settings, goal)
     chosen = construction_for(problem, construction, settings)

@@ -1,35 +1,62 @@
-"""The search for the coarsest setting of a construction that proves a tolerance."""
+"""The search for the coarsest setting of a construction that proves a tolerance.
+
+A tolerance is of a step, or of a whole run: of its final weights, or of its predictions. What is
+proved of a whole run is carried from step to step and grows with each, the faster the less is
+known: for all data in the domain it soon proves nothing, for one run on known data much later.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from math import inf
 
+from torch import Tensor
+
 from icgd.certificates.enclosures import is_ramp
+from icgd.certificates.near_kinks import near_kinks
+from icgd.certificates.prediction_bounds import at_end
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
-from icgd.errors import SettingError, ToleranceError
+from icgd.errors import DataError, SettingError, ToleranceError, UnknownNameError
 from icgd.problems.problem import Problem
 from icgd.problems.settings import instance, positive
 from icgd.problems.task import Task
 from icgd.program.instructions import IDENTITY, SQUARE
 from icgd.program.program import AbstractProgram
 
-LARGEST_EXCESS = 1e6
-"""A bound that is further above the tolerance says little about the setting that is needed."""
+STEP, WEIGHTS, PREDICTIONS = "step", "weights", "predictions"
+OF = {STEP: "", WEIGHTS: " of the final weights", PREDICTIONS: " of the predictions"}
+"""What a tolerance may be of, and how it is said."""
+
+LARGEST_EXCESS = {STEP: 1e6, WEIGHTS: 64.0, PREDICTIONS: 64.0}
+"""A bound that is further above the tolerance says little about the setting that is needed. Those
+of a whole run grow by more than errors do."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a step may err in any weight: on the whole domain, or in the run on a `task`."""
+    """How far a step may err in any weight: on the whole domain, or in the run on a `task`.
+
+    It may also be `of` the weights after the run, or of its predictions, beside real training.
+    """
 
     size: float
     task: Task | None = None
+    of: str = STEP
 
     def __post_init__(self) -> None:
         positive("tolerance", self.size)
+        if self.of not in OF:
+            raise UnknownNameError.of("tolerance_of", self.of, known=list(OF))
         if self.task is not None:
             instance("task", self.task, Task)
+            if self.of == PREDICTIONS and not self.task.n_queries:
+                raise DataError.no_queries()
+
+    @property
+    def in_words(self) -> str:
+        """The tolerance, and what it is of if that is not a step."""
+        return f"tolerance={self.size:g}{OF[self.of]}"
 
     def within(
         self, construction: AbstractConstruction, problem: Problem, n_steps: int, room: float = inf
@@ -37,30 +64,54 @@ class Tolerance:
         """The compiled run with about the coarsest setting whose proved step error is small enough.
 
         The search gives up at the finest setting, where twice the best setting is no better, and
-        where a run has more weights than there is `room` for. It raises `ToleranceError` then.
+        where a run has more weights than there is `room` for. If the construction has narrower
+        ramps, a run is tried with them. It raises `ToleranceError` then.
         """
+        narrower = construction.narrower(problem) if self.task else None
+        try:
+            return self._search(construction, problem, n_steps, room)
+        except ToleranceError:
+            if narrower is None:
+                raise
+        return self._search(narrower, problem, n_steps, room)
+
+    def _search(
+        self, construction: AbstractConstruction, problem: Problem, n_steps: int, room: float
+    ) -> Compiled:
         if construction.setting is None:
-            return self._exact_within(Compiled(problem, construction.program(problem, n_steps)))
+            return self._exact_within(
+                construction, Compiled(problem, construction.program(problem, n_steps))
+            )
         _require_default(construction)
         return _Search(self, construction, problem, n_steps, room).coarsest()
 
     def bound(self, compiled: Compiled) -> float:
-        """The largest error of a step that is proved for this run."""
+        """The largest error that is proved for this run: of a step, or after the last one."""
         if self.task is None:
             certificate = compiled.certificate()
             self._require_proof(certificate.estimated)
-            return certificate.domain_step
+            return {
+                STEP: certificate.domain_step,
+                WEIGHTS: certificate.domain_trajectory,
+                PREDICTIONS: certificate.domain_predictions,
+            }[self.of]
         rules = compiled.bounds_for(self.task, "fused")
         self._require_proof(rules.estimated)
-        bounds = rules.steps(self.task, compiled.run_task(self.task).parameters)
-        return float(bounds.max()) if bounds.numel() else 0.0
+        history = compiled.run_task(self.task).parameters
+        if self.of == STEP:
+            return _largest(rules.steps(self.task, history))
+        real = compiled.problem.oracle.train(self.task, compiled.program.n_steps)
+        ends = at_end(rules.run(self.task, history, real).trajectory)
+        if self.of == WEIGHTS:
+            return _largest(ends)
+        return _largest(rules.predictions(self.task, history, real, ends))
 
     def _require_proof(self, estimated: tuple[str, ...]) -> None:
         """Raise `ToleranceError` if bounds would be estimates."""
         if estimated:
-            raise ToleranceError.of_estimates(self.size, estimated)
+            raise ToleranceError.of_estimates(self.in_words, estimated)
 
-    def _exact_within(self, compiled: Compiled) -> Compiled:
+    def _exact_within(self, construction: AbstractConstruction, compiled: Compiled) -> Compiled:
         """A run that cannot be finer, if its rounding and what it looks up are exact enough."""
         bound = self.bound(compiled)
         if bound <= self.size:
@@ -72,24 +123,90 @@ class Tolerance:
         helps = (
             "a smaller box or domain helps" if self.task else "prove it for one run with task=..."
         )
-        reason = self.kink_reason(compiled.program) or f"Only {errs}: {helps}."
-        raise ToleranceError.unreachable(self.size, bound, finest, reason)
+        otherwise = f"Only {errs}: {helps}."
+        reason = self.reason(construction, compiled, otherwise)
+        raise ToleranceError.unreachable(self.in_words, bound, finest, reason)
 
-    def kink_reason(self, program: AbstractProgram) -> str | None:
-        """How a kink of the activation stands in the way, or None if there is no kink."""
-        if not program.has_kinks:
+    def reason(self, construction: AbstractConstruction, compiled: Compiled, otherwise: str) -> str:
+        """What stands in the way: the length of a run, a kink, or else `otherwise`."""
+        length = None if self.of == STEP else self._length_reason(compiled)
+        return length or self.kink_reason(construction, compiled) or otherwise
+
+    def _length_reason(self, compiled: Compiled) -> str | None:
+        """How the bound grows with the steps, if it is the steps that make it too large."""
+        steps, grown, trivial = self._growth(compiled)
+        n_steps = compiled.program.n_steps
+        if not grown or grown[-1] <= 2 * n_steps * max(steps):
+            return None
+        helps = "Take fewer or shorter steps" if self.task else "Prove it for one run with task=..."
+        where = next((k for k, bound in enumerate(grown, 1) if not bound < trivial), None)
+        if where is None:
+            return (
+                f"A step errs by at most {max(steps):.3g}, and the bound grows from step to step, "
+                f"to {grown[-1]:.3g} after {n_steps:,}. {helps}."
+            )
+        after = f"after {where:,} of {n_steps:,} steps" if self.task else f"after {n_steps:,} steps"
+        return (
+            f"The bound of the weights grows from step to step, and {after} it proves nothing but "
+            f"that they stay in the box. {helps}; or icgd.verify(..., rigorous=True) proves how "
+            "far the weights of one run are off."
+        )
+
+    def _growth(self, compiled: Compiled) -> tuple[list[float], list[float], float]:
+        """Bounds on steps and on the weights after them, and one that is known without a proof.
+
+        Weights in the box are twice as far apart as a weight in it is from one that is known.
+        """
+        if self.task is None:
+            proved = compiled.certificate()
+            return [proved.domain_step], [proved.domain_trajectory], proved.widest
+        rules = compiled.bounds_for(self.task, "fused")
+        history = compiled.run_task(self.task).parameters
+        real = compiled.problem.oracle.train(self.task, compiled.program.n_steps)
+        found = rules.run(self.task, history, real)
+        return _over_tasks(found.steps), _over_tasks(found.trajectory), rules.widest / 2
+
+    def kink_reason(self, construction: AbstractConstruction, compiled: Compiled) -> str | None:
+        """How a kink of the activation stands in the way, or None if none does."""
+        if not compiled.program.has_kinks:
             return None
         if self.task is not None:
-            return "The run comes too close to a kink of the activation; see report.near_kinks."
+            return self._ramp_reason(construction, compiled, self.task)
         return (
             "On the whole domain some data fall on a kink of the activation. Prove it for one "
             "run with task=..., or use a smooth activation."
         )
 
+    def _ramp_reason(
+        self, construction: AbstractConstruction, compiled: Compiled, task: Task
+    ) -> str | None:
+        """What a ramp has to do with it, if the run comes to lie on one."""
+        history = compiled.run_task(task).parameters
+        events = near_kinks(compiled.program, compiled.problem, task, history).count
+        if not events:
+            return None
+        width = getattr(construction, "kink_width", None)
+        remedy = "" if width is None else f" Leave kink_width={width:g} out, or make it smaller."
+        return (
+            f"The run comes too close to a kink of the activation: {events:,} preactivations lie "
+            f"on the ramp that stands in for the jump of its slope; see report.near_kinks.{remedy}"
+        )
+
+
+def goal_of(size: float | None, of: str, task: Task | None) -> Tolerance | None:
+    """The tolerance that was asked for, or None; what it is of means nothing without it."""
+    if size is not None:
+        return Tolerance(size, task, of)
+    if task is not None:
+        raise SettingError.without("task", "tolerance")
+    if of != STEP:
+        raise SettingError.without("tolerance_of", "tolerance")
+    return None
+
 
 @dataclass(frozen=True)
 class _Trial:
-    """A run with one setting, and the step error that is proved for it."""
+    """A run with one setting, and the error that is proved for it."""
 
     setting: int
     compiled: Compiled
@@ -128,7 +245,7 @@ class _Search:
             return self.trial(min(2 * setting, finest))
         compiled = Compiled(self.problem, program)
         if compiled.summary().parameters > self.room:
-            raise ToleranceError.no_room(self.goal.size, self.construction.name, self.room)
+            raise ToleranceError.no_room(self.goal.in_words, self.construction.name, self.room)
         return _Trial(setting, compiled, self.goal.bound(compiled))
 
     def progress(self, trial: _Trial) -> tuple[float, float]:
@@ -143,15 +260,25 @@ class _Search:
 
     def finer(self, trial: _Trial) -> int:
         """The setting that is expected to prove the tolerance."""
-        excess = min(LARGEST_EXCESS, trial.bound / self.goal.size)
+        excess = min(LARGEST_EXCESS[self.goal.of], trial.bound / self.goal.size)
         expected = self.construction.finer(trial.setting, excess)
         return min(max(expected, trial.setting + 1), self.construction.finest)
 
     def refusal(self, best: _Trial) -> ToleranceError:
         """Why the tolerance cannot be proved, with the best that can be."""
         finest = f"{best.setting} {self.construction.setting}"
-        reason = self.goal.kink_reason(best.compiled.program) or self.construction.limit
-        return ToleranceError.unreachable(self.goal.size, best.bound, finest, reason)
+        reason = self.goal.reason(self.construction, best.compiled, self.construction.limit)
+        return ToleranceError.unreachable(self.goal.in_words, best.bound, finest, reason)
+
+
+def _largest(bounds: Tensor) -> float:
+    return float(bounds.max()) if bounds.numel() else 0.0
+
+
+def _over_tasks(bounds: Tensor) -> list[float]:
+    """The largest bound of all tasks, for each step."""
+    largest: list[float] = bounds.reshape(-1, bounds.shape[-1]).amax(0).tolist()
+    return largest
 
 
 def function_error(program: AbstractProgram) -> float:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
+from icgd.approximation.relu_sum import fit_relu_sum, narrow_ramp
 from icgd.errors import SettingError
 from icgd.problems.catalog import FUNCTIONS, function_named
 from icgd.problems.functions import KinkedFunction, SmoothFunction, StepFunction
@@ -120,10 +120,22 @@ def test_a_ramp_is_wrong_only_inside_itself_and_by_its_jump_at_most(name):
         assert gap(fit, z)[on_ramp].max() > 0.9 * jump
 
 
-def test_a_ramp_is_as_wide_as_said_and_2_to_the_minus_13_by_default():
+def test_a_ramp_is_as_wide_as_said_or_a_rounding_of_the_largest_argument():
     step = function_named("relu'")
     assert fit_relu_sum(step, -1.0, 1.0, kink_width=0.25).knots == (0.0, 0.25)
-    assert fit_relu_sum(step, -1.0, 1.0).knots == (0.0, DEFAULT_KINK_WIDTH) == (0.0, 2.0**-13)
+    assert fit_relu_sum(step, -1.0, 1.0).knots == (0.0, 2.0**-52)
+    assert fit_relu_sum(step, -2.0, 5.0).knots == (0.0, 2.0**-50)
+    assert narrow_ramp(2.0**-200) == 2.0**-252
+
+
+@pytest.mark.parametrize("name", ["relu'", "leaky_relu'"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_narrow_ramp_rounds_nothing_where_it_is_evaluated(name, dtype):
+    """At relu(z) every ReLU but one is off, and the slope is right to the last bit or two."""
+    function = function_named(name)
+    fit = fit_relu_sum(function, -9.0, 9.0)
+    z = torch.arange(-1800, 1801, dtype=dtype) / 200
+    assert (values(fit, z.clamp(min=0.0)) - function(z)).abs().max() <= torch.finfo(dtype).eps
 
 
 def test_steps_of_both_signs_become_ramps():
@@ -146,7 +158,7 @@ def test_knots_lie_on_a_dyadic_grid_inside_the_interval(name, low, high):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_terms_are_the_function_of_slopes_and_intercepts(name):
-    fit = fit_relu_sum(function_named(name), -9.0, 9.0, 50)
+    fit = fit_relu_sum(function_named(name), -9.0, 9.0, 50, kink_width=2.0**-13)
     z = inside(fit, each=21)
     slopes = torch.tensor(fit.slopes, dtype=torch.float64)[:, None]
     intercepts = torch.tensor(fit.intercepts(), dtype=torch.float64)[:, None]

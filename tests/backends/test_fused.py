@@ -32,26 +32,33 @@ class TestFused(BackendContract):
         return FusedBackend()
 
 
-def assert_same_trace(case: Case, ours: Run, truth: Run, allowed: float = 1e-11) -> None:
-    """Layer by layer: each slot of each layer is measured against its own largest entry."""
+def assert_same_trace(
+    case: Case, ours: Run, truth: Run, allowed: float = 1e-11, n_registers: int = 0
+) -> None:
+    """Layer by layer: each slot of each layer is measured against its own largest entry.
+
+    Registers have no input. Their z is 0, or what rounding makes of it, where slopes jump.
+    """
     assert ours.trace.keys() == truth.trace.keys()
     for name in truth.trace:
         size = allowed + ON_RAMPS if may_meet_a_ramp(case, name) else allowed
         layers = zip(by_layer(ours.trace[name]), by_layer(truth.trace[name]), strict=True)
+        start = n_registers if name.startswith(("slope", "delta")) else 0
         for number, (mine, theirs) in enumerate(layers):
-            assert distance(mine, theirs) <= size, f"{name} after layer {number}"
+            off = distance(mine[..., start:, :], theirs[..., start:, :])
+            assert off <= size, f"{name} after layer {number}"
 
 
 ALLOWED = {RECURSION: 1e-8}
 """Fits that are closer than that are computed as such."""
 
 ON_RAMPS = 1e-10
-"""A ramp is 2^13 steep, and preactivations are rounded to 1e-15 of numbers of about 10."""
+"""A band of recursion is 2^13 steep, and preactivations are rounded to 1e-15 of about 10."""
 
 
 def may_meet_a_ramp(case: Case, slot: str) -> bool:
     kinked = case.problem.target.activation in {"relu", "leaky_relu"}
-    return kinked and slot.startswith(("slope", "delta", "jacobian"))
+    return kinked and slot.startswith("jacobian")
 
 
 def by_layer(trace: torch.Tensor) -> torch.Tensor:
@@ -61,7 +68,8 @@ def by_layer(trace: torch.Tensor) -> torch.Tensor:
 @every_construction_on(cases.SMALL)
 def test_every_slot_after_every_layer_is_that_of_dense(construction, case):
     ours, truth = (traced(b, construction, case) for b in (FusedBackend, DenseBackend))
-    assert_same_trace(case, ours, truth, ALLOWED.get(construction, 1e-11))
+    n_registers = build(construction, case, pieces=32).n_registers
+    assert_same_trace(case, ours, truth, ALLOWED.get(construction, 1e-11), n_registers)
 
 
 @every_construction_on(cases.SMALL, cases.FEW)
@@ -71,7 +79,8 @@ def test_every_slot_after_every_layer_is_that_of_dense_for_a_batch(construction,
     ours, truth = (
         b.run(program, task, RunOptions(names)) for b in (FusedBackend(), DenseBackend())
     )
-    assert_same_trace(case, ours, truth, ALLOWED.get(construction, 1e-11))
+    allowed = ALLOWED.get(construction, 1e-11)
+    assert_same_trace(case, ours, truth, allowed, program.n_registers)
 
 
 @every_construction_on(cases.SMALL)

@@ -12,6 +12,7 @@ from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
+from icgd.constructions.cot_network import CotNetwork
 from icgd.errors import ProgramError
 from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
@@ -68,7 +69,7 @@ def test_a_unit_on_a_kink_is_found_and_bounded(backend):
     problem = problem_of(MLP((1, 1, 1), "relu"))
     start = torch.tensor([2.0**-32, 1.0]).double()
     task = as_task(problem, [[1.0], [2.0]], [[1.0], [1.0]], initial=start)
-    program = program_of(problem, 2)
+    program = CotNetwork(kink_width=2.0**-30).build(problem, n_steps=2)
     history = run_chain(program, task, backend=backend).parameters
     errors = stepwise_errors(problem, task, history)
     how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)

@@ -9,10 +9,16 @@ from hypothesis import strategies as st
 
 from icgd.approximation.lattice import Lattice, fit_on_lattice, fit_to_accuracy
 from icgd.approximation.relu_sum import fit_relu_sum
+from icgd.backends.registry import BACKENDS
 from icgd.certificates.enclosures import Arithmetic, fit_error, uneven_response
 from icgd.certificates.intervals import Interval
 from icgd.problems.catalog import FUNCTIONS, function_named
 from icgd.program.functions import LatticeFunction
+
+
+def doubles(numbers: list[float]) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
 
 FLOAT64 = Arithmetic.of(torch.float64, n_tokens=8, backend="dense")
 
@@ -24,7 +30,8 @@ FLOAT64 = Arithmetic.of(torch.float64, n_tokens=8, backend="dense")
     share=st.floats(0, 1),
 )
 def test_the_error_of_a_fit_is_bounded_piece_by_piece(name, low, width, share):
-    function, fit = function_named(name), fit_relu_sum(function_named(name), -8.0, 8.0, 16)
+    function = function_named(name)
+    fit = fit_relu_sum(function, -8.0, 8.0, 16, kink_width=2.0**-13)
     high = min(low + width, 8.0)
     point = torch.tensor([low + share * (high - low)]).double()
     interval = Interval(torch.tensor([low]).double(), torch.tensor([high]).double())
@@ -86,3 +93,28 @@ def test_rounding_grows_with_the_number_of_terms_and_the_unit_roundoff():
     float32 = Arithmetic.of(torch.float32, n_tokens=8, backend="dense")
     ratio = float(float32.sum_of(10, sizes) / FLOAT64.sum_of(10, sizes))
     assert ratio == pytest.approx(2**29, rel=1e-4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_relu_that_is_off_rounds_nothing(backend):
+    relu, how = (
+        fit_relu_sum(function_named("relu"), -8.0, 8.0),
+        Arithmetic.of(torch.float64, 9, backend),
+    )
+    where = Interval(doubles([-4.0, -1e-300, -1e-9]), doubles([-3.0, 0.0, 1e-9]))
+    rounding = how.function(relu, 5, doubles([6.0, 1.0, 1.0]), 9, where)
+    assert rounding[:2].tolist() == [0.0, 0.0]
+    assert rounding[2] > 1e-16
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_narrow_ramp_that_is_read_at_relu_rounds_like_its_levels(backend):
+    """And elsewhere, in the dense transformer, by as much as it is steep."""
+    ramp, how = (
+        fit_relu_sum(function_named("relu'"), -8.0, 8.0),
+        Arithmetic.of(torch.float64, 9, backend),
+    )
+    where = Interval(doubles([0.0, 2.0, -2.0]), doubles([0.0, 3.0, -1.0]))
+    rounding = how.function(ramp, 1, where.size, 1, where)
+    assert 1e-16 < float(rounding[:2].max()) < 2e-14
+    assert float(rounding[2]) < 2e-14 if backend == "fused" else float(rounding[2]) > 1

@@ -1,12 +1,15 @@
 """No prediction is further from that of real training than is proved."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
 
 import icgd
+from icgd import facts
 from icgd.backends.registry import BACKENDS
+from icgd.certificates.certificate import Verdict
 from icgd.certificates.prediction_bounds import at_end, near_weights, prediction_errors
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.problems.links import LINKS
@@ -178,3 +181,70 @@ def test_measured_distances_are_those_from_the_end_of_the_real_run():
     truth = case.problem.oracle.predict(task, real[-1])
     found = prediction_errors(case.problem, task, truth + 0.25, real)
     torch.testing.assert_close(found, torch.full_like(truth, 0.25))
+
+
+def random_run(draw: Random) -> tuple[icgd.Problem, icgd.Task]:
+    """A small network, data over its whole domain, and queries at its corners and inside."""
+    widths = tuple(draw.randint(1, 4) for _ in range(draw.randint(2, 4)))
+    names = ["relu", "leaky_relu", "tanh", "sigmoid", "gelu"]
+    target = MLP(widths, draw.choice(names), draw.choice(["identity", *names]))
+    update = icgd.GradientStep(draw.uniform(0.01, 0.5), box=draw.uniform(0.3, 2.0))
+    loss, domain = draw.choice(["squared", "huber"]), icgd.Domain(draw.uniform(0.5, 2.0), 1.0)
+    x, queries = (
+        domain.x * (2 * torch.rand(5, widths[0], generator=DRAW, dtype=torch.float64) - 1)
+        for _ in range(2)
+    )
+    y = 2 * torch.rand(5, widths[-1], generator=DRAW, dtype=torch.float64) - 1
+    corners = domain.x * queries[:2].sign()
+    problem = icgd.Problem(target, loss, update, domain)
+    seed = draw.randint(0, 99)
+    return problem, icgd.as_task(problem, x, y, queries=torch.cat([queries, corners]), seed=seed)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("name", "settings"), [("relu-stack", {"pieces": 8}), ("softmax-stack", {"registers": 40})]
+)
+def test_random_networks_predict_as_closely_as_proved_of_the_run_and_of_the_domain(
+    name, settings, backend
+):
+    """Coarse functions err visibly, and bounds on the domain, too, prove something of some."""
+    draw, proved, erred = Random(3), 0, 0
+    for _ in range(12):
+        problem, task = random_run(draw)
+        compiled = icgd.compile(problem, name, n_steps=draw.randint(1, 4), **settings)
+        report = verified(compiled, task, backend)
+        assert report.verdict.holds
+        error, domain = report.prediction_errors, report.certificate.domain_predictions
+        assert bool((error <= report.prediction_bounds).all())
+        assert float(error.max()) <= domain
+        proved += domain < 10
+        erred += float(error.max()) > 1e-6
+    assert proved >= 2
+    assert erred >= 2
+
+
+def test_a_bound_on_the_domain_that_is_broken_breaks_the_verdict():
+    problem, task = random_run(Random(3))
+    compiled = icgd.compile(problem, "relu-stack", n_steps=2, pieces=8)
+    report = verified(compiled, task, "fused")
+    assert report.verdict.holds
+    small = float(report.prediction_errors.max()) / 2
+    certificate = replace(report.certificate, domain_predictions=small)
+    assert replace(report, certificate=certificate).verdict is Verdict.BROKEN
+
+
+def test_a_report_shows_the_error_of_predictions_and_its_bound_if_there_are_queries():
+    problem, task = random_run(Random(3))
+    compiled = icgd.compile(problem, "relu-stack", n_steps=2, pieces=8)
+    report = verified(compiled, task, "fused")
+    error, bound = (
+        facts.number(float(part.max()))
+        for part in (report.prediction_errors, report.prediction_bounds)
+    )
+    words = f"{error}, the bound of the run is {bound}"
+    assert report.facts()["error of predictions"] == words
+    assert words in repr(report)
+    assert words in report._repr_html_()
+    without = icgd.verify(compiled, task.x, task.y, initial=task.initial)
+    assert "error of predictions" not in without.facts()

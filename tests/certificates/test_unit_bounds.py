@@ -193,7 +193,7 @@ def test_near_kinks_of_recursion_are_those_of_relu_stack_within_its_wider_band()
     weights = torch.tensor([1.0, 1.0 - 1e-5, 1.0, 1.0 + 1e-5, 1.0, 0.5, 1.0, 1.0, 1.0]).double()
     counts = {}
     for name in ("recursion", "relu-stack"):
-        compiled = icgd.compile(problem, n_steps=1, construction=name)
+        compiled = icgd.compile(problem, n_steps=1, construction=name, kink_width=2.0**-13)
         report = icgd.verify(compiled, x, torch.ones(2, 1), initial=weights)
         assert report.verdict.holds
         counts[name] = [event.unit for event in report.near_kinks.events]

@@ -74,6 +74,14 @@ def test_predictions_are_verified_with_queries(verify):
     assert "predictions" not in verify().stdout
 
 
+def test_a_short_run_shows_what_is_proved_of_predictions_on_the_whole_domain(verify, tmp_path):
+    compiled = icgd.compile(PROBLEM, icgd.ReluStack(pieces=256), n_steps=1)
+    compiled.save(tmp_path / "run.safetensors")
+    proved = icgd.verify(compiled, X, Y, queries=QUERIES, seed=0).certificate.domain_predictions
+    assert 0 < proved < 1
+    assert f"{proved:.2g}" in verify("--queries", "new.csv").stdout
+
+
 def test_bounds_that_say_nothing_are_never_shown_as_numbers(command, tmp_path):
     write_all(tmp_path)
     problem = replace(PROBLEM, update=icgd.GradientStep(step_size=50.0, box=0.5))
@@ -85,7 +93,8 @@ def test_bounds_that_say_nothing_are_never_shown_as_numbers(command, tmp_path):
     assert data["says_nothing"] == [*empty, "domain_step", "domain_trajectory"]
     assert [data["largest"][name] for name in empty] == [None] * 3
     assert {bound for row in data["prediction_bounds"] for bound in row} == {None}
-    assert " ".join(text.split()).count("no information") == 5
+    assert data["certificate"]["domain_predictions"] is None
+    assert " ".join(text.split()).count("no information") == 6
 
 
 def test_dense_and_float32_reach_the_library(verify):

@@ -107,14 +107,17 @@ def test_the_block_has_three_layers_whatever_the_depth():
     assert (deep.n_blocks, shallow.n_blocks) == (72, 16)
 
 
-def test_the_kink_is_as_narrow_as_asked_or_narrower():
-    def width(kink_width: float) -> float:
-        program = CotNetwork(kink_width=kink_width).build(PROBLEM, n_steps=1)
+def test_the_kink_is_as_wide_as_asked_or_2_to_the_minus_40_of_the_largest_preactivation():
+    def width(kink_width: float | None, problem: Problem = PROBLEM) -> float:
+        program = CotNetwork(kink_width=kink_width).build(problem, n_steps=1)
         (mark,) = (p for p in program.layers[2].instructions if isinstance(p, MarkFlat))
         return mark.width
 
-    assert width(2.0**-13) == 2.0**-30
+    assert width(2.0**-13) == 2.0**-13
     assert width(2.0**-50) == 2.0**-50
+    assert width(None) == 2.0**-29
+    narrow = replace(PROBLEM, target=MLP((2, 1, 1), "relu"), domain=Domain(2.0**-8, 1.0))
+    assert width(None, narrow) == 2.0**-44
 
 
 def parts_of(program: ChainProgram) -> list[Instruction]:

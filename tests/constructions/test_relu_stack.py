@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import icgd
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.run import RunOptions
@@ -31,26 +32,33 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 HEADLINE = MLP((3, 4, 4, 2), "tanh")
 
 
+def is_all_relu(target: MLP) -> bool:
+    return {target.layer_activation(j).name for j in range(1, target.depth + 1)} == {"relu"}
+
+
 @over(cases.SMALL)
 def test_a_step_takes_2n_plus_4_layers_and_a_prediction_n_plus_1(case):
-    depth = case.problem.target.depth
+    """A layer less if all activations are relu: their slopes are made in layer N + 2."""
+    depth, all_relu = case.problem.target.depth, is_all_relu(case.problem.target)
     program = build(RELU_STACK, case, n_steps=7)
-    assert len(program.block) == 2 * depth + 4
+    assert len(program.block) == 2 * depth + 4 - all_relu
     assert len(program.prediction) == depth + 1
-    assert program.n_layers == 7 * (2 * depth + 4) + depth + 1
+    assert program.n_layers == 7 * (2 * depth + 4 - all_relu) + depth + 1
     attention, product, mlp = ["attention"], ["product"], ["mlp"]
     kinds = [layer.kind.value for layer in program.block]
-    assert kinds == attention * (depth + 1) + mlp + product * depth + attention + mlp
+    assert kinds == attention * (depth + 1 - all_relu) + mlp + product * depth + attention + mlp
     assert [layer.kind.value for layer in program.prediction] == attention * depth + mlp
 
 
 @over(cases.SMALL)
 def test_the_stream_is_as_wide_as_the_formula_says(case):
-    """d_x + d_y + |w| + 3 sum k_j + d_y + 2 of the paper, and two more constants."""
+    """d_x + d_y + |w| + 3 sum k_j + d_y + 2 of the paper, two more constants, relu(z) of leaky."""
     target = case.problem.target
     x, y = target.input_width, target.output_width
     expected = x + y + target.n_parameters + 3 * sum(target.widths[1:]) + y + 4
-    assert build(RELU_STACK, case).layout.width == expected
+    layers = range(1, target.depth + 1)
+    leaky = [j for j in layers if target.layer_activation(j).name == "leaky_relu"]
+    assert build(RELU_STACK, case).layout.width == expected + sum(target.widths[j] for j in leaky)
 
 
 def test_the_cases_cover_depths_1_to_4():
@@ -257,3 +265,37 @@ def test_one_piece_is_too_few_for_an_activation_without_bounds(activation):
 def test_more_pieces_than_can_be_fitted_are_refused():
     with pytest.raises(SettingError, match="pieces must be at most 131072, got 131073"):
         ReluStack(pieces=2**17 + 1)
+
+
+@pytest.mark.parametrize("name", ["relu-stack", "softmax-stack"])
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu"])
+@pytest.mark.parametrize(("backend", "dtype"), [("fused", "float64"), ("fused", "float32")])
+def test_kinked_networks_are_exact_by_default(name, activation, backend, dtype):
+    """With ramps of 2^-13 some of these 200,000 preactivations lie on one."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(32, 3, generator=generator, dtype=torch.float64).clamp(-2, 2)
+    step = GradientStep(0.1, 2.0)
+    problem = Problem(MLP((3, 8, 8, 1), activation), "squared", step, Domain(2.0, 1.0))
+    found = {}
+    for width in (2.0**-13, None):
+        compiled = icgd.compile(problem, name, n_steps=60, kink_width=width)
+        report = icgd.verify(compiled, x, x.sin().mean(1), seed=1, backend=backend, dtype=dtype)
+        assert report.verdict.holds
+        found[width] = report.near_kinks.count, float(report.step_errors.max())
+    assert found[2.0**-13][0] > 0
+    assert found[2.0**-13][1] > 1e-4
+    assert found[None] == (0, pytest.approx(0.0, abs=1e-15 if dtype == "float64" else 1e-6))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_narrow_ramp_costs_the_dense_transformer_no_digits(dtype):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(8, 3, generator=generator, dtype=torch.float64).clamp(-2, 2)
+    problem = Problem(
+        MLP((3, 4, 1), "leaky_relu"), "squared", GradientStep(0.1, 2.0), Domain(2.0, 1.0)
+    )
+    compiled = icgd.compile(problem, "relu-stack", n_steps=20)
+    report = icgd.verify(compiled, x, x.sin().mean(1), seed=1, backend="dense", dtype=dtype)
+    eps = torch.finfo(getattr(torch, dtype)).eps
+    assert float(report.step_errors.max()) <= 4 * eps
+    assert float(report.step_bounds.max()) <= 1e3 * eps

@@ -6,6 +6,11 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(DataError.no_queries),
+        "tolerance_of='predictions' is about predictions at queries, and the task has none. Give "
+        "them: icgd.as_task(problem, X, y, queries=...).",
+    ),
+    (
         made(DataError.one_class, "setosa"),
         "All labels are of one class, 'setosa'; a classifier needs examples of at least two "
         "classes.",

@@ -64,18 +64,22 @@ MESSAGES = [
         "settings. Put it into the object: ReluStack(pieces=8, kink_width=0.5).",
     ),
     (
-        made(ToleranceError.of_estimates, 1e-6, ("mine",)),
+        made(ToleranceError.of_estimates, "tolerance=1e-06", ("mine",)),
         "tolerance=1e-06 cannot be proved: no Lipschitz constant was stated of the kernel 'mine'. "
         "Register it with icgd.register_kernel(..., lipschitz=...).",
     ),
     (
-        made(ToleranceError.no_room, 1e-6, "relu-stack", 12345.0),
+        made(ToleranceError.no_room, "tolerance=1e-06", "relu-stack", 12345.0),
         "tolerance=1e-06 takes relu-stack more than 12,345 weights.",
     ),
     (
-        made(ToleranceError.by_all, 1e-6, {"relu-stack": ValueError("a."), "recursion": "b."}),
-        "tolerance=1e-06 cannot be proved by any construction that serves this problem. "
-        "relu-stack: a. recursion: b.",
+        made(
+            ToleranceError.by_all,
+            "tolerance=1e-06 of the predictions",
+            {"relu-stack": ValueError("a."), "recursion": "b."},
+        ),
+        "tolerance=1e-06 of the predictions cannot be proved by any construction that serves this "
+        "problem. relu-stack: a. recursion: b.",
     ),
     (
         made(SettingError.is_a_chain, "cot-network"),
@@ -313,7 +317,13 @@ MESSAGES = [
         "target must be of type MLP, got None.",
     ),
     (
-        made(ToleranceError.unreachable, 1e-9, 0.0012345, "4096 pieces", "Rounding is larger."),
+        made(
+            ToleranceError.unreachable,
+            "tolerance=1e-09",
+            0.0012345,
+            "4096 pieces",
+            "Rounding is larger.",
+        ),
         "tolerance=1e-09 cannot be proved: the smallest bound is 0.00123, with 4096 pieces. "
         "Rounding is larger.",
     ),

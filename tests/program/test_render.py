@@ -58,7 +58,7 @@ def test_data_names_verbs_kinds_roles_and_functions():
             }
         ],
     }
-    assert data["block"][2]["instructions"][0]["summands"][0] == {
+    assert data["block"][1]["instructions"][0]["summands"][0] == {
         "argument": {"slots": ["units_1", "y"], "coefficients": [1.0, -1.0]},
         "function": "double",
     }

@@ -84,7 +84,7 @@ def test_units_change_no_prediction_and_are_the_inverse_of_large_output_weights(
     with torch.no_grad():
         assert torch.equal(tuned(x, y, queries), run.untied()(x, y, queries))
     units = [module for module in tuned.modules() if isinstance(module, Units)]
-    assert {float(module.units) for module in units} == {1.0, 0.5, 2.0**-13}
+    assert {float(module.units) for module in units} == {1.0, 2.0**-13}
 
 
 def test_near_tasks_have_the_models_own_predictions_for_labels(run):

@@ -337,7 +337,8 @@ SETTINGS = Settings(
 
 
 def run_on_sines():
-    compiled = compiled_of(problem_of(widths=(2, 5, 1)))
+    """Its ramps are wide enough that all weights can learn."""
+    compiled = compiled_of(problem_of(widths=(2, 5, 1)), kink_width=2.0**-13)
     return LearnableRun(compiled, step_sizes=STEP_SIZES, seed=0)
 
 

@@ -33,8 +33,8 @@ def test_flops_count_the_block_once_a_step_and_the_prediction_once():
     case = cases.FEW[0]
     summaries = {n: summarise(build(RELU_STACK, case, n_steps=n), n_tokens=7) for n in (0, 5)}
     layers = [layer.flops(7) for layer in summaries[5].layers]
-    block, prediction = sum(layers[:6]), sum(layers[6:])  # depth 1: 6 layers a step, 2 to predict
-    assert len(layers) == 8
+    block, prediction = sum(layers[:5]), sum(layers[5:])  # all relu: 5 layers a step, 2 to predict
+    assert len(layers) == 7
     assert summaries[0].flops == prediction
     assert summaries[5].flops == 5 * block + prediction
 

@@ -25,6 +25,10 @@ from icgd.problems.functions import KinkedFunction, ScalarFunction
 from icgd.problems.unit_activations import UnitActivation, unit_activation_named
 from icgd.program.ridge import Band, RidgeSum, RidgeUnit
 
+KINK_WIDTH = 2.0**-13
+"""Default width of the band on either side of a kink. A narrower band meets fewer arguments, but
+the units of s r'(t) lose |t| / width units of rounding everywhere: 1e-12 |t| here."""
+
 SHARPNESS = 2.0**40
 """beta on a box of size 1: leaves 1e-12, and float32 holds arguments up to 2^88 times as large."""
 

@@ -29,12 +29,9 @@ CURVED_REACH = 40.0
 KNOT_FINENESS = 20
 """Multiples in the shortest piece: rounding a knot changes a piece by 1/20 at most."""
 
-DEFAULT_KINK_WIDTH = 2.0**-13
-"""Width of the ramp that stands in for a step: as narrow as rounding in attention allows.
-
-Attention computes the ramp as a difference of two numbers of size |z| / width, so it loses
-about |z| / width units of rounding: 1e-12 |z| here.
-"""
+RAMP_SHARE = 2.0**-52
+"""Width of the ramp that stands in for a step, as a share of the largest argument: beside that
+argument float64 cannot tell anything smaller from 0."""
 
 _ROUNDOFF = 2.0**-53
 _NEGLIGIBLE = 1e-18  # an error that is added, but not worth halving a cell for
@@ -45,19 +42,26 @@ def fit_relu_sum(
     low: float,
     high: float,
     pieces: int = 64,
-    kink_width: float = DEFAULT_KINK_WIDTH,
+    kink_width: float | None = None,
 ) -> ReluSum:
     """Approximate `function` on [low, high] by a sum of ReLUs.
 
     A kinked function is exact and ignores `pieces`. A stepped one becomes a ramp of width
-    `kink_width` to the right of each step and is wrong only on the ramps. A smooth one gets
-    `pieces` pieces with near-optimal knots. Costs O(pieces).
+    `kink_width` to the right of each step and is wrong only on the ramps; if it is None, they are
+    as narrow as `narrow_ramp` says. A smooth one gets `pieces` pieces with near-optimal knots.
+    Costs O(pieces).
     """
     count("pieces", pieces)
-    power_of_two("kink_width", kink_width)
     if not -inf < low < high < inf:
         raise SettingError.bad_interval(low, high)
-    return _fit(function, low, high, pieces, kink_width)
+    width = narrow_ramp(max(-low, high)) if kink_width is None else kink_width
+    power_of_two("kink_width", width)
+    return _fit(function, low, high, pieces, width)
+
+
+def narrow_ramp(reach: float) -> float:
+    """The width of a ramp for arguments up to `reach`: a power of two, `RAMP_SHARE` of it."""
+    return RAMP_SHARE * 2.0 ** floor(log2(reach))
 
 
 @lru_cache(maxsize=256)
@@ -90,6 +94,12 @@ def _exact(function: KinkedFunction, low: float, high: float) -> ReluSum:
 
 
 def _ramps(function: StepFunction, low: float, high: float, width: float) -> ReluSum:
+    """A step as a ramp, counted from its upper end: arguments above it meet no ReLU that is on.
+
+    So nothing is rounded there. Below the ramp two numbers of size |z| / width cancel; programs
+    evaluate ramps at relu(z), which is never below.
+    """
+    home = min(range(len(function.knots)), key=lambda i: abs(function.knots[i]), default=None)
     jumps = [
         after - before
         for before, after in zip(function.levels[:-1], function.levels[1:], strict=True)
@@ -101,8 +111,8 @@ def _ramps(function: StepFunction, low: float, high: float, width: float) -> Rel
         knot_unit=width,
         knots=tuple(end for knot in function.knots for end in (knot, knot + width)),
         slopes=(0.0, *(slope for jump in jumps for slope in (jump / width, 0.0))),
-        anchor=min(function.knots, key=abs, default=0.0),
-        anchor_value=function.levels[0],
+        anchor=0.0 if home is None else function.knots[home] + width,
+        anchor_value=function.levels[0 if home is None else home + 1],
         errors=(0.0, *(error for jump in jumps for error in (abs(jump), 0.0))),
     )
 

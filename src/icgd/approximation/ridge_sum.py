@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from icgd.approximation.bends import kinked_slope
-from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
+from icgd.approximation.bends import KINK_WIDTH, kinked_slope
 from icgd.approximation.ridge_line import DOUBLE_ROUNDOFF, LARGEST_COEFFICIENT, fit_line
 from icgd.approximation.ridge_proof import Box, Profile, joined
 from icgd.approximation.slope_product import by_quotient
@@ -85,7 +84,7 @@ def fit_slope_product(
     units: int,
     *,
     roundoff: float = DOUBLE_ROUNDOFF,
-    kink_width: float = DEFAULT_KINK_WIDTH,
+    kink_width: float = KINK_WIDTH,
 ) -> RidgeSum:
     """s r'(t) on |s| <= half_widths[0], |t| <= half_widths[1], where r is `function`.
 

@@ -20,10 +20,16 @@ from icgd.shapes import History, Predictions
 
 @dataclass(frozen=True)
 class DomainBound:
-    """The largest error of any weight: of one step, and of the whole run after its last step."""
+    """The largest error of any weight: of one step, and of the whole run after its last step.
+
+    The transformer's weights are no larger than `reach`, and their copies no farther than `drift`
+    from each other, if that is known.
+    """
 
     step: float
     trajectory: float
+    reach: float = inf
+    drift: float = inf
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,14 @@ class AbstractBounds(ABC):
         `error` bounds how far what the run has learnt is from the end of the real one: with an
         entry for each weight, or with one for all.
         """
+
+    def domain_predictions(self, proved: DomainBound) -> float:
+        """Bound (a) on how far predictions are from those of real training, or infinity.
+
+        It holds after the whole run, for every task and every query in the domain; `proved` is what
+        `domain` returns.
+        """
+        return inf
 
     @property
     def widest(self) -> float:

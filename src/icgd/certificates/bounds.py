@@ -141,7 +141,8 @@ def _bound_of_apply_units(instruction: verbs.ApplyUnits, now: Moment) -> State:
     weights, inputs = now.slots[instruction.weights], now.slots[instruction.inputs]
     argument = now.argument_of_units(weights, inputs, has_bias=instruction.bias is not None)
     fit = now.program.relu_sum(instruction.function)
-    rounding = now.how.function(fit, argument.n_terms, argument.sizes, now.how.n_tokens)
+    where, n_copies = argument.value.actual, now.how.n_tokens
+    rounding = now.how.function(fit, argument.n_terms, argument.sizes, n_copies, where)
     return {instruction.write: enclosures.fitted_at(fit, argument.value, rounding)}
 
 
@@ -165,7 +166,8 @@ def map_rounding(fit: ReluSum, argument: _Argument, how: Arithmetic) -> Tensor:
     """
     real = root_named(fit.name) or class_function_named(fit.name)
     if real is None:
-        return how.function(fit, argument.n_terms, argument.sizes, n_copies=1)
+        where = argument.value.actual
+        return how.function(fit, argument.n_terms, argument.sizes, 1, where)
     first, last = touched(fit, argument.value.actual)
     slopes = torch.tensor(fit.slopes, dtype=torch.float64).abs()
     steepest = torch.maximum(slopes[first], slopes[(first + 1).clamp(max=len(slopes) - 1)])

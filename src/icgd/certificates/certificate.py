@@ -69,6 +69,7 @@ class Certificate:
             run are estimates.
         backend: the backend that the bounds hold for.
         dtype: the precision that they hold for.
+        domain_predictions: bound (a) of predictions after the run; infinite if nothing is proved.
 
     Example:
         >>> import icgd
@@ -90,6 +91,7 @@ class Certificate:
     estimated: tuple[str, ...] = ()
     backend: str = "dense"
     dtype: str = "float64"
+    domain_predictions: float = inf
 
     def facts(self) -> dict[str, str]:
         """What it shows of itself in a line or in a notebook.
@@ -236,6 +238,7 @@ class Report:
             "error of a step": self._largest("step_errors", "step_bounds"),
             "distance from real descent": self._largest("trajectory_errors", "trajectory_bounds"),
             **({"furthest at the end": self.furthest} if self.furthest else {}),
+            **self._predictions_in_words(),
         }
 
     @property
@@ -246,6 +249,11 @@ class Report:
         """
         errors = self.coefficient_errors or {}
         return max(errors, key=lambda name: errors[name]) if any(errors.values()) else None
+
+    def _predictions_in_words(self) -> dict[str, str]:
+        if self.prediction_errors is None or not self.prediction_errors.numel():
+            return {}
+        return {"error of predictions": self._largest("prediction_errors", "prediction_bounds")}
 
     def _largest(self, errors: str, bounds: str) -> str:
         """The largest measured error, and what is proved of it."""
@@ -321,6 +329,7 @@ class Report:
             within.append(self.rigorous.least <= self.trajectory_bounds)
         if self.prediction_errors is not None and self.prediction_bounds is not None:
             within.append(self.prediction_errors <= self.prediction_bounds)
+            within.append(self.prediction_errors <= self.certificate.domain_predictions)
         proved, is_within = self.certificate, all(bool(part.all()) for part in within)
         if not is_within:
             return Verdict.IN_DOUBT if proved.stated or proved.estimated else Verdict.BROKEN

@@ -58,7 +58,8 @@ def domain_bound(after_block: AfterBlock, box: float, n_steps: int) -> DomainBou
 
     widest = box + reach
     trajectory = after_steps(error_after, n_steps, box, widest)
-    return DomainBound(min(error_after(0.0), widest), trajectory)
+    after = float(after_block(reach, 0.0, drift).drift.max())
+    return DomainBound(min(error_after(0.0), widest), trajectory, reach, max(after, drift))
 
 
 def _reach_and_drift(after_block: AfterBlock, box: float, n_steps: int) -> tuple[float, float]:

@@ -39,6 +39,9 @@ from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
 from icgd.program.ridge import RidgeSum
 from icgd.shapes import Values
 
+FEW_TERMS = 3
+"""The most ReLUs of a function that are looked at one by one: those of kinks and of ramps."""
+
 Fit = ReluSum | LatticeFunction | GridMean | RidgeSum
 
 
@@ -159,20 +162,72 @@ class Arithmetic:
         tabulated = self.sum_of(2 * DEGREE, torch.full_like(argument, 4 * fit.size))
         return tabulated + table_error(fit)
 
-    def function(self, fit: ReluSum, fan_in: int, argument: Tensor, n_copies: int) -> Tensor:
-        """The rounding of `fit` where the terms of its argument have this total size."""
+    def function(
+        self,
+        fit: ReluSum,
+        fan_in: int,
+        argument: Tensor,
+        n_copies: int,
+        where: Interval | None = None,
+    ) -> Tensor:
+        """The rounding of `fit` where the terms of its argument have this total size.
+
+        If `where` tells where the argument itself lies, ReLUs that are off there add nothing: of a
+        relu network's dead units not even rounding is left.
+        """
+        terms = fit.terms()
+        if where is not None and len(terms) <= FEW_TERMS:
+            return self._of_few(fit, fan_in, argument, n_copies, where)
         if self.sums_terms:
-            terms = fit.terms()
             slope = sum(abs(term.coefficient * term.scale) for term in terms)
             constant = sum(abs(term.coefficient * term.shift) for term in terms)
             # Attention sums over tokens first, then over heads.
             return self.sum_of(len(terms) + n_copies + fan_in, slope * argument + constant)
+        return self._of_table(fit, argument)
+
+    def _of_few(
+        self, fit: ReluSum, fan_in: int, argument: Tensor, n_copies: int, where: Interval
+    ) -> Tensor:
+        """The rounding of a sum of so few ReLUs that each is asked whether it is on."""
+        sizes = _sizes_of_those_on(fit, argument, where, is_read=fan_in == 1)
+        if self.sums_terms:
+            return self.sum_of(len(fit.terms()) + n_copies + fan_in, sizes)
+        return self._of_table(fit, argument).where(sizes > 0, 0.0)
+
+    def _of_table(self, fit: ReluSum, argument: Tensor) -> Tensor:
+        """The rounding of a function that is looked up piece by piece, or computed as such."""
         if is_ramp(fit):  # clamped between its levels, exactly
             return self.sum_of(0, torch.full_like(argument, max(map(abs, _levels(fit)))))
         jumps = zip(fit.knots, fit.slopes[:-1], fit.slopes[1:], strict=True)
         constant = abs(fit.anchor_value) + sum(abs(knot * (b - a)) for knot, a, b in jumps)
         steepest = max(map(abs, fit.slopes))
         return self.sum_of(fit.n_pieces, steepest * (argument + abs(fit.anchor)) + constant)
+
+
+def _sizes_of_those_on(fit: ReluSum, argument: Tensor, where: Interval, is_read: bool) -> Tensor:
+    """The sum of |coefficient| (|scale argument| + |shift|) over the ReLUs that may be on.
+
+    Rounding is monotone, so that a ReLU whose argument is nowhere positive is exactly off. If the
+    argument is what ReLUs read, not a sum that is rounded on the way, one that is on only where the
+    argument is small rounds as little.
+    """
+    total = torch.zeros_like(argument)
+    for term in fit.terms():
+        low, high = _scaled_ends(where, term.scale)
+        size = abs(term.scale) * argument
+        if is_read:
+            size = torch.minimum(size, torch.maximum(low.abs().clamp(max=abs(term.shift)), high))
+        on = high + term.shift > 0
+        total = total + (abs(term.coefficient) * (size + abs(term.shift))).where(on, 0.0)
+    return ROOM * total
+
+
+def _scaled_ends(interval: Interval, scale: float) -> tuple[Tensor, Tensor]:
+    """The least and the largest number of the interval times `scale`."""
+    if scale == 0:  # also where nothing is known
+        return torch.zeros_like(interval.low), torch.zeros_like(interval.low)
+    low, high = scale * interval.low, scale * interval.high
+    return (low, high) if scale > 0 else (high, low)
 
 
 @lru_cache(maxsize=256)

@@ -38,14 +38,9 @@ class StackBounds(AbstractBounds):
 
     def domain(self) -> DomainBound:
         """One token stands for all, since a mean over examples is no larger than the largest."""
-        domain, layout = self.problem.domain, self.program.layout
         if self.problem.gradient_step.state:  # how large it can become is not propagated
             return DomainBound(inf, inf)
-        x, y = (
-            Interval.symmetric(bound * (1 + FLOAT32_ROUNDING), 1, layout.slot(name).width)
-            for name, bound in (("x", domain.x), ("y", domain.y))
-        )
-        n_weights = sum(slot.width for slot in layout.having(Role.PARAMETER))
+        (x, y), n_weights = self._any_token, self._n_weights
 
         def after_block(reach: float, error: float, drift: float) -> Weights:
             everywhere = Interval.symmetric(reach, n_weights)
@@ -55,6 +50,34 @@ class StackBounds(AbstractBounds):
             return worst([self.after_block(x, y, weights, apart, step) for step in steps])
 
         return domain_bound(after_block, self.problem.gradient_step.box, self.program.n_steps)
+
+    @property
+    def _any_token(self) -> tuple[Interval, Interval]:
+        """Where inputs and labels lie."""
+        domain, layout = self.problem.domain, self.program.layout
+        x, y = (
+            Interval.symmetric(bound * (1 + FLOAT32_ROUNDING), 1, layout.slot(name).width)
+            for name, bound in (("x", domain.x), ("y", domain.y))
+        )
+        return x, y
+
+    @property
+    def _n_weights(self) -> int:
+        return sum(slot.width for slot in self.program.layout.having(Role.PARAMETER))
+
+    def domain_predictions(self, proved: DomainBound) -> float:
+        """The weights lie anywhere in the box, and are off by what bound (a) leaves of a run."""
+        if self.program.step_table is not None or not proved.trajectory < self.widest:
+            return inf
+        bound = self.problem.gradient_step.box * (1 + FLOAT32_ROUNDING)
+        box = Interval.symmetric(bound, self._n_weights)
+        own = Interval.symmetric(proved.reach, self._n_weights)
+        off, apart = (torch.full_like(box.low, size) for size in (proved.trajectory, proved.drift))
+        weights = Enclosure.around(box, off, own)
+        x, y = self._any_token
+        nothing = Interval.point(torch.zeros_like(y.low))
+        after = self._streams.after(self.program.prediction, (x, nothing), weights, apart)
+        return float(after["y"].error.nan_to_num(nan=inf, posinf=inf).max())
 
     def steps(self, task: Task, history: History) -> Tensor:
         """The steps are independent of each other, so they are bounded many at a time.

@@ -71,7 +71,8 @@ SETTINGS: dict[str, tuple[type, str]] = {
     ),
     "kink_width": (
         float,
-        "Width of the ramp in place of a jump, a power of two. Default: 2^-13; cot-network 2^-30.",
+        "Width of the ramp in place of a jump, a power of two. Default: so narrow that hardly any "
+        "number lies on it; recursion and universal 2^-13.",
     ),
     "dtype": (
         str,

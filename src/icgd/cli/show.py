@@ -319,13 +319,15 @@ def _bounded(proved: Certificate, errors: Tensor, bounds: Tensor, domain: float)
 
 
 def _prediction_rows(report: Report, n_paper: int) -> list[tuple[str, ...]]:
-    """The row of the predictions, if there are any: of all data and by the paper none is proved."""
+    """The row of the predictions, if there are any; the paper proves nothing of them."""
     errors, bounds = report.prediction_errors, report.told.get("prediction_bounds")
     if errors is None or bounds is None or not errors.numel():
         return []
     proved = largest(bounds)
     told = no_information(report.certificate) if isnan(proved) else error_text(proved)
-    return [("predictions", error_text(largest(errors)), told, *[""] * (n_paper // 2 + 1))]
+    anywhere = report.certificate.domain_predictions
+    domain = error_text(anywhere) if isfinite(anywhere) else no_information(report.certificate)
+    return [("predictions", error_text(largest(errors)), told, domain, *[""] * (n_paper // 2))]
 
 
 def _paper_texts(report: Report) -> list[str]:

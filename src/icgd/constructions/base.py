@@ -171,6 +171,10 @@ class AbstractConstruction(ABC):
         """
         return setting
 
+    def narrower(self, problem: Problem) -> AbstractConstruction | None:
+        """The same with narrower ramps, if they were left to it and could be narrower."""
+        return None
+
     def may_be_accurate(self, problem: Problem) -> bool:
         """Whether its functions can err by rounding alone, as known before anything is fitted.
 
@@ -258,6 +262,11 @@ def name_dtype(construction: AbstractConstruction) -> None:
     """Turn the setting `dtype` of a construction into a name, or raise `UnknownNameError`."""
     dtype = dtype_named(getattr(construction, "dtype"))  # noqa: B009 - some have none
     object.__setattr__(construction, "dtype", str(dtype).removeprefix("torch."))
+
+
+def given_kink_width(width: object) -> float | None:
+    """`width` as a float, if it is a power of two, or None, which leaves it to the construction."""
+    return None if width is None else kink_width_within(width)
 
 
 def kink_width_within(width: object, least: float = 2.0**-60, most: float = 1.0) -> float:

@@ -36,11 +36,11 @@ the grid errs, by rounding and by 1e-11 in what is looked up, and a unit on a ki
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, log2
+from math import ceil, floor, log2
 from typing import ClassVar
 
 from icgd.approximation import lattice
-from icgd.constructions.base import AbstractConstruction, kink_width_within, name_dtype
+from icgd.constructions.base import AbstractConstruction, given_kink_width, name_dtype
 from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
 from icgd.constructions.parts.look_ups import activations_of, largest_output, looked_up
@@ -63,9 +63,10 @@ SMALLEST_REACH = 2.0**-60
 """No grid, and no look-up, covers less. A head loses about 1e-15 of this to rounding, and its
 inverse times the largest argument is still a number of float32."""
 
-KINK_WIDTH = 2.0**-30
-"""Largest width of a kink. A narrow one loses no digits here; it is 1000 times what a head loses,
-so that a unit at 0, behind units that are all flat, is flat too."""
+KINK_SHARE = 2.0**-40
+"""Width of a kink as a share of the largest preactivation that a grid covers. A narrow one loses no
+digits here; it is 1000 times what a head loses, so that a unit at 0, behind units that are all
+flat, is flat too."""
 
 GRID_HALF = 15
 """With 31 grid tokens lines have full accuracy; what is looked up may need more."""
@@ -76,7 +77,8 @@ class CotNetwork(AbstractConstruction):
     """2N blocks a round, all by the same three layers, or four with a smooth activation.
 
     Args:
-        kink_width: the width of kinks, a power of two.
+        kink_width: the width of kinks, a power of two; the default is 2^-40 of the largest
+            preactivation.
         dtype: the precision in which what is looked up has full accuracy.
 
     Raises:
@@ -92,7 +94,7 @@ class CotNetwork(AbstractConstruction):
         torch.Size([3, 6])
     """
 
-    kink_width: float = KINK_WIDTH
+    kink_width: float | None = None
     dtype: str = "float64"
 
     name: ClassVar[str] = "cot-network"
@@ -101,7 +103,7 @@ class CotNetwork(AbstractConstruction):
     takes_biases: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        settle(self, kink_width=kink_width_within(self.kink_width))
+        settle(self, kink_width=given_kink_width(self.kink_width))
         name_dtype(self)
 
     def objection(self, problem: Problem) -> str | None:
@@ -236,7 +238,7 @@ def _block(problem: Problem, settings: CotNetwork) -> ChainBlock:
         step_size=update.size_of(0),
         box=update.box,
         leak=leaks[0] if leaks else 0.0,
-        kink_width=min(settings.kink_width, KINK_WIDTH),
+        kink_width=settings.kink_width or KINK_SHARE * 2.0 ** floor(log2(reaches.forward)),
         smooth=tuple(smooth.values()),
         look_ups=look_ups,
         loss=_loss_slope(problem.loss_function),

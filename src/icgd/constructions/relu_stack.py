@@ -4,15 +4,16 @@ wu, Theorem 1 and Theorem 5, corrected. Every token holds its example, all weigh
 space. One gradient step is a block of exactly 2N + 4 layers:
 
     1 .. N        attention  p_j = r(V_j p_{j-1}), one head for each unit and ReLU of r
-    N + 1         attention  all slopes r'(V_j p_{j-1})
-    N + 2         MLP        loss slope u(p_N, y) on examples, 0 on queries
+    N + 1         attention  all slopes r'(V_j p_{j-1}) of smooth activations
+    N + 2         MLP        loss slope u(p_N, y) on examples, 0 on queries; slopes of kinked ones
     N + 3 .. 2N+2 product    s_N = slope_N * u, then s_j = slope_j * (V_{j+1}^T s_{j+1})
     2N + 3        attention  V_j -= (step_size / 2n) sum_t s_{t,j} p_{t,j-1}^T
     2N + 4        MLP        clip the weights to the box, wipe all scratch
 
 The block is repeated once a step; N + 1 further layers predict the queries' labels. Only r, r'
 and u are approximated, by sums of ReLUs, and only where they are not piecewise linear. The
-weights of this transformer depend neither on the data nor on the length of the prompt.
+weights of this transformer depend neither on the data nor on the length of the prompt. If all
+activations are relu, the output's too, layer N + 1 has nothing to do and is left out.
 """
 
 from __future__ import annotations
@@ -22,12 +23,20 @@ from math import ceil, exp, log, log2, sqrt
 from typing import ClassVar
 
 from icgd.approximation.class_sums import fit_exponential, fit_reciprocal
-from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
+from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.approximation.root_sum import fit_reciprocal_root
-from icgd.constructions.base import AbstractConstruction, kink_width_within
+from icgd.constructions.base import AbstractConstruction, given_kink_width
 from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.backward_pass import backward_pass, loss_argument
-from icgd.constructions.parts.forward_pass import bias_slot, forward_pass, slopes, units_slot
+from icgd.constructions.parts.forward_pass import (
+    bias_slot,
+    forward_pass,
+    kinked_slopes,
+    positive_layers,
+    positive_slot,
+    slopes,
+    units_slot,
+)
 from icgd.constructions.parts.layouts import layer_slots, network_layout
 from icgd.constructions.parts.look_ups import needed_functions
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
@@ -59,11 +68,12 @@ MOST_PIECES = 2**17
 
 @dataclass(frozen=True)
 class ReluStack(AbstractConstruction):
-    """Exactly 2N + 4 layers a step; exact for piecewise-linear activations and losses.
+    """2N + 4 layers a step; exact for piecewise-linear activations and losses.
 
     Args:
         pieces: the number of pieces that every smooth function is made of.
-        kink_width: the width of the ramp that stands in for a step, a power of two.
+        kink_width: the width of the ramp that stands in for a step, a power of two; by default the
+            ramp is so narrow that hardly any argument lies on it.
 
     Raises:
         SettingError: if a number is out of its range.
@@ -77,7 +87,7 @@ class ReluStack(AbstractConstruction):
     """
 
     pieces: int = 64
-    kink_width: float = DEFAULT_KINK_WIDTH
+    kink_width: float | None = None
 
     name: ClassVar[str] = "relu-stack"
     setting: ClassVar[str] = "pieces"
@@ -90,7 +100,7 @@ class ReluStack(AbstractConstruction):
 
     def __post_init__(self) -> None:
         pieces = count("pieces", self.pieces, most=MOST_PIECES)
-        settle(self, pieces=pieces, kink_width=kink_width_within(self.kink_width))
+        settle(self, pieces=pieces, kink_width=given_kink_width(self.kink_width))
 
     def finer(self, setting: int, excess: float) -> int:
         return ceil(1.01 * setting * sqrt(excess))  # the error falls with the square
@@ -109,7 +119,7 @@ class ReluStack(AbstractConstruction):
         scratch = tuple(slot.name for slot in layout.having(Role.SCRATCH))
         block = [
             *forward_pass(target),
-            slopes(target),
+            *slopes(target),
             *_shares(problem, self.pieces),
             _loss_slope(problem, gate, update),
             *backward_pass(target),
@@ -139,10 +149,11 @@ def _layout(problem: Problem, update: UpdateLayers) -> Layout:
     target = problem.network
     loss_slope = ("loss_slope", (target.output_width,))
     units, slopes, deltas = (layer_slots(target, kind) for kind in ("units", "slope", "delta"))
+    positives = [(positive_slot(target, j), (target.widths[j],)) for j in positive_layers(target)]
     width = target.output_width
     shares = [(EXPONENTIALS, (width**2,)), (SHARES, (width,))]
     shares = shares if problem.loss_function.is_softmax else []
-    scratch = [*units, *slopes, *shares, loss_slope, *reversed(deltas)]
+    scratch = [*units, *positives, *slopes, *shares, loss_slope, *reversed(deltas)]
     constants = (ONE, IS_EXAMPLE, IS_QUERY, TOKENS_PER_EXAMPLE, *update.constants)
     return network_layout(target, scratch, constants, update.slots())
 
@@ -162,7 +173,9 @@ def _roots(problem: Problem, functions: tuple[ReluSum, ...], pieces: int) -> tup
     return (fit_reciprocal_root(reciprocal_root(root.eps), largest**2, error),)
 
 
-def _fitted_functions(problem: Problem, pieces: int, kink_width: float) -> tuple[ReluSum, ...]:
+def _fitted_functions(
+    problem: Problem, pieces: int, kink_width: float | None
+) -> tuple[ReluSum, ...]:
     """Fit every function on an interval that no argument leaves, fitting errors included.
 
     The outputs may overshoot by the error of the fit, which is known only after fitting: widen
@@ -242,7 +255,7 @@ def _loss_slope(problem: Problem, gate: float, update: UpdateLayers) -> Layer:
         summands = (shares, Summand(label, IDENTITY_FUNCTION.name))
     closed_by = (IS_QUERY, *update.closed_by)
     slope = verbs.MapSlots(summands, IS_EXAMPLE, closed_by, gate, "loss_slope")
-    return Layer("loss slope", (slope, *update.decayed()))
+    return Layer("loss slope", (slope, *kinked_slopes(problem.network), *update.decayed()))
 
 
 def _gradient_step(problem: Problem, update: UpdateLayers) -> Layer:

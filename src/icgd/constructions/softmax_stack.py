@@ -13,11 +13,11 @@ step for smooth bounded activations, a linear output and a squared or logistic l
 That is 2N + 1 layers. What needs more:
 
 - an output activation: one layer for s_N = r'_N * u, and one for the logistic loss slope;
-- a kinked activation: an MLP layer in every layer that has it, for r and r';
+- a kinked activation: an MLP layer in every layer that has it, for r, and one for all r';
 - gelu, silu and softplus: an attention layer there, for r(z) = z gate(z) + rest(z);
-- the huber loss: an MLP layer.
+- the huber loss: an MLP layer, the same as that of r'.
 
-At most 3N + 3 in all. The loss slope u is linear in slots (2p - 2y, sigmoid(p) - y), so that no
+At most 3N + 4 in all. The loss slope u is linear in slots (2p - 2y, sigmoid(p) - y), so that no
 layer is spent on it. A block of N layers predicts, and an MLP copies.
 """
 
@@ -30,18 +30,24 @@ from math import ceil, log, log2
 from typing import ClassVar
 
 from icgd.approximation import lattice
-from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH, fit_relu_sum
-from icgd.constructions.base import AbstractConstruction, kink_width_within, name_dtype
+from icgd.approximation.relu_sum import fit_relu_sum
+from icgd.constructions.base import AbstractConstruction, given_kink_width, name_dtype
 from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.backward_pass import loss_argument
-from icgd.constructions.parts.forward_pass import bias_slot, units_slot
+from icgd.constructions.parts.forward_pass import (
+    bias_slot,
+    has_kink,
+    kinked_slopes,
+    positive_slot,
+    units_slot,
+)
 from icgd.constructions.parts.layouts import layer_slots, network_layout
 from icgd.constructions.parts.look_ups import largest_output, looked_up, needed_functions, overshoot
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.constructions.parts.update_layers import UpdateLayers
 from icgd.errors import SettingError
 from icgd.problems import activations
-from icgd.problems.activations import Activation
+from icgd.problems.activations import RELU, Activation
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import SlopePart
 from icgd.problems.problem import Problem
@@ -77,12 +83,13 @@ power is lost, and the rounding of a softmax weight divided by it."""
 
 @dataclass(frozen=True)
 class SoftmaxStack(AbstractConstruction):
-    """2N + 1 to 3N + 3 layers a step, all of a standard transformer.
+    """2N + 1 to 3N + 4 layers a step, all of a standard transformer.
 
     Args:
         registers: the number of registers that smooth functions are looked up in; the default is as
             many as give full accuracy in `dtype`.
-        kink_width: the width of the ramp that stands in for a step, a power of two.
+        kink_width: the width of the ramp that stands in for a step, a power of two; by default the
+            ramp is so narrow that hardly any argument lies on it.
         dtype: the arithmetic that it is made for.
 
     Raises:
@@ -99,7 +106,7 @@ class SoftmaxStack(AbstractConstruction):
     """
 
     registers: int | None = None
-    kink_width: float = DEFAULT_KINK_WIDTH
+    kink_width: float | None = None
     dtype: str = "float64"
 
     name: ClassVar[str] = "softmax-stack"
@@ -115,7 +122,7 @@ class SoftmaxStack(AbstractConstruction):
             least, most = float(FEWEST_REGISTERS), float(lattice.MOST_POINTS)
             settle(self, registers=count("registers", self.registers))
             within("registers", self.registers, least, most)
-        settle(self, kink_width=kink_width_within(self.kink_width))
+        settle(self, kink_width=given_kink_width(self.kink_width))
         name_dtype(self)
 
     def finer(self, setting: int, excess: float) -> int:
@@ -148,10 +155,6 @@ def fewest_registers(problem: Problem) -> int:
 
 def _is_linear(activation: Activation) -> bool:
     return activation.value == activations.IDENTITY_FUNCTION
-
-
-def _is_kinked(activation: Activation) -> bool:
-    return isinstance(activation.value, KinkedFunction) and not _is_linear(activation)
 
 
 @dataclass(frozen=True)
@@ -240,14 +243,12 @@ class _Builder:
         reach = self.forward.preactivations[layer - 1]
         if _is_linear(activation):
             return [(verbs.Project(z, reach, units),)]
-        if _is_kinked(activation):
+        if has_kink(activation):
             preactivation = f"preactivation_{layer}"
             argument = Combination.of(preactivation)
-            maps = [
-                _map_everywhere(argument, function, write)
-                for function, write in ((value, units), (derivative, slope))
-            ]
-            return [(verbs.Project(z, reach, preactivation),), tuple(maps)]
+            maps = {units: value, positive_slot(self.problem.network, layer): RELU.name}
+            mapped = [_map_everywhere(argument, name, write) for write, name in maps.items()]
+            return [(verbs.Project(z, reach, preactivation),), tuple(mapped)]
         if activation.gate is None:
             return [(verbs.LookUp(z, (value, derivative), (units, slope)),)]
         errors = {function.name: function.error for function in self.look_ups}
@@ -278,10 +279,14 @@ class _Builder:
         return tuple(look_ups)
 
     def loss_slope_layers(self) -> list[Layer]:
-        """Layers that evaluate the parts of u which are not linear, unless the last unit did."""
+        """Layers for the parts of u which are not linear, unless the last unit did, and for kinks.
+
+        The slopes of kinked activations are made of relu(z_j) in the one MLP.
+        """
         z = Argument(Combination.of(units_slot(self.depth)))
         if self.problem.loss_function.is_softmax:
-            return [Layer("shares", (self.shares,))]
+            kinks = kinked_slopes(self.problem.network)
+            return [Layer("shares", (self.shares,)), *([Layer("slopes", kinks)] if kinks else [])]
         look_ups = self.loss_look_ups(z, on_weights=False)
         if not _is_linear(self.activation(self.depth)):
             look_ups += self.loss_look_ups(z, on_weights=True)
@@ -290,6 +295,7 @@ class _Builder:
             for number, part in enumerate(self.loss_parts, start=1)
             if isinstance(part.function, KinkedFunction) and part.function.knots
         )
+        maps += kinked_slopes(self.problem.network)
         return [Layer("loss slope", part) for part in (look_ups, maps) if part]
 
     @property
@@ -379,7 +385,7 @@ class _Builder:
     def layout(self, layers: Iterable[Layer], functions: Iterable[Function]) -> Layout:
         """The slots that the layers write, and what registers and MLPs need."""
         target, written = self.problem.network, _written(layers)
-        kinds = ("preactivation", "gate", "units", "slope", "delta")
+        kinds = ("preactivation", "gate", "units", "positive", "slope", "delta")
         scratch = [slot for kind in kinds for slot in layer_slots(target, kind)]
         for number in range(1, len(self.loss_parts) + 1):
             scratch.append((f"loss_part_{number}", (target.output_width,)))

@@ -30,7 +30,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from icgd.approximation.relu_sum import DEFAULT_KINK_WIDTH
 from icgd.constructions.base import AbstractConstruction, kink_width_within
 from icgd.constructions.parts.layouts import network_layout
 from icgd.constructions.parts.ranges import ROUNDING_ROOM, backward_ranges, ranges_on_domain
@@ -63,6 +62,9 @@ MOST_ENTRIES = 2**16
 LARGEST_KEY = 2.0**27
 """Beyond this the rounding of keys is no longer small beside their distance."""
 
+KINK_WIDTH = 2.0**-13
+"""Default width of the ramps between levels."""
+
 NARROWEST, WIDEST = 2.0**-30, 2.0**-6
 """Widths of the ramps between levels: rounding is divided by them, and levels are to be wider."""
 
@@ -93,7 +95,7 @@ class Universal(AbstractConstruction):
 
     levels: int = 4
     n_examples: int = 2
-    kink_width: float = DEFAULT_KINK_WIDTH
+    kink_width: float = KINK_WIDTH
 
     name: ClassVar[str] = "universal"
     setting: ClassVar[str] = "levels"

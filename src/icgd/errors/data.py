@@ -12,6 +12,13 @@ class DataError(IcgdError, ValueError):
     """Data cannot be used: not numbers, not finite, of the wrong shape or type."""
 
     @classmethod
+    def no_queries(cls) -> DataError:
+        return cls(
+            "tolerance_of='predictions' is about predictions at queries, and the task has none. "
+            "Give them: icgd.as_task(problem, X, y, queries=...)."
+        )
+
+    @classmethod
     def not_finite(
         cls, name: str, index: Sequence[int], value: float, columns: Sequence[str] = ()
     ) -> DataError:

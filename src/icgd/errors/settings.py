@@ -413,30 +413,33 @@ class SettingError(IcgdError, ValueError):
 
 
 class ToleranceError(IcgdError, ValueError):
-    """No number of pieces or registers proves the tolerance."""
+    """No number of pieces or registers proves the tolerance.
+
+    `tolerance` is given in words, such as "tolerance=1e-06 of the final weights".
+    """
 
     @classmethod
-    def unreachable(cls, tolerance: float, best: float, finest: str, reason: str) -> ToleranceError:
+    def unreachable(cls, tolerance: str, best: float, finest: str, reason: str) -> ToleranceError:
         return cls(
-            f"tolerance={tolerance:g} cannot be proved: the smallest bound is {best:.3g}, "
-            f"with {finest}. {reason}"
+            f"{tolerance} cannot be proved: the smallest bound is {best:.3g}, with {finest}. "
+            f"{reason}"
         )
 
     @classmethod
-    def of_estimates(cls, tolerance: float, kernels: Sequence[str]) -> ToleranceError:
+    def of_estimates(cls, tolerance: str, kernels: Sequence[str]) -> ToleranceError:
         names = ", ".join(map(repr, kernels))
         return cls(
-            f"tolerance={tolerance:g} cannot be proved: no Lipschitz constant was stated of the "
+            f"{tolerance} cannot be proved: no Lipschitz constant was stated of the "
             f"kernel {names}. Register it with icgd.register_kernel(..., lipschitz=...)."
         )
 
     @classmethod
-    def no_room(cls, tolerance: float, construction: str, room: float) -> ToleranceError:
-        return cls(f"tolerance={tolerance:g} takes {construction} more than {room:,.0f} weights.")
+    def no_room(cls, tolerance: str, construction: str, room: float) -> ToleranceError:
+        return cls(f"{tolerance} takes {construction} more than {room:,.0f} weights.")
 
     @classmethod
-    def by_all(cls, tolerance: float, refusals: Mapping[str, object]) -> ToleranceError:
+    def by_all(cls, tolerance: str, refusals: Mapping[str, object]) -> ToleranceError:
         return cls(
-            f"tolerance={tolerance:g} cannot be proved by any construction that serves this "
+            f"{tolerance} cannot be proved by any construction that serves this "
             f"problem. {listed(refusals)}"
         )

@@ -44,6 +44,10 @@ N_STEPS, N_EXAMPLES, N_QUERIES = 5, 10, 10
 HAND_CHOSEN = 0.1
 """The step size of someone who tries nothing."""
 
+KINK_WIDTH = 2.0**-13
+"""The width of ramps, which all weights learn beside: the default is far narrower, and a weight of
+such a ramp can hardly move without breaking it."""
+
 CANDIDATES = tuple(0.05 * 1.15**k for k in range(36))
 """The step sizes, up to 6.7, of which the best single one is chosen."""
 
@@ -98,7 +102,7 @@ def compiled_run(width: int) -> Compiled:
         update=GradientStep(step_size=HAND_CHOSEN, box=3.0),
         domain=Domain(x=1.0, y=1.0),
     )
-    return compile(problem, "relu-stack", n_steps=N_STEPS)
+    return compile(problem, "relu-stack", n_steps=N_STEPS, kink_width=KINK_WIDTH)
 
 
 @final
@@ -197,8 +201,8 @@ class Stages:
 def in_units(run: UntiedRun) -> UntiedRun:
     """Let what a layer reads be learnt in units of the inverse of its largest output weight.
 
-    A ramp of width 2^-13 is the difference of two relus times 2^13: a change of what one of them
-    reads is multiplied by that. In these units Adam may move all weights at one speed.
+    A ramp of width 2^-13 is a relu times 2^13: a change of what it reads is multiplied by that. In
+    these units Adam may move all weights at one speed.
     """
     for layer in (*run.transformer.block, *run.transformer.final):
         weights = {name: weight.detach() for name, weight in layer.named_parameters()}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from icgd.constructions.parts.forward_pass import positive_layers
 from icgd.constructions.parts.ranges import Ranges, largest_size, loss_parts
-from icgd.problems.activations import IDENTITY_FUNCTION, Activation
+from icgd.problems.activations import IDENTITY_FUNCTION, RELU, Activation
 from icgd.problems.functions import ScalarFunction, SmoothFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
@@ -21,6 +22,7 @@ def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
     functions = [activation.value for activation in activations]
     functions += [activation.derivative for activation in activations]
     functions += [part.function for part in loss_parts(problem)]
+    functions += [RELU] if positive_layers(problem.network) else []
     return {function.name: function for function in (*functions, IDENTITY_FUNCTION)}
 
 

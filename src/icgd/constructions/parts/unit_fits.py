@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from math import floor, log2
 
 import torch
 
 from icgd.approximation import ridge_sum
+from icgd.approximation.bends import KINK_WIDTH
 from icgd.approximation.clipping import fit_clip
 from icgd.approximation.gate import fit_gate
 from icgd.approximation.ridge_line import CLOSE_ENOUGH
@@ -64,7 +66,9 @@ class Fits:
 
 
 @lru_cache(maxsize=64)
-def fit_all(problem: Problem, activation: str, units: int, kink_width: float, dtype: str) -> Fits:
+def fit_all(
+    problem: Problem, activation: str, units: int, kink_width: float | None, dtype: str
+) -> Fits:
     """All functions of a program; the number of steps makes no difference to them."""
     return _Fitting(problem, activation, units, kink_width, dtype).fits()
 
@@ -77,7 +81,7 @@ class _Fitting:
     """
 
     def __init__(
-        self, problem: Problem, activation: str, units: int, kink_width: float, dtype: str
+        self, problem: Problem, activation: str, units: int, kink_width: float | None, dtype: str
     ) -> None:
         self.problem, self.target = problem, problem.network
         self.activation, self.units, self.kink_width = activation, units, kink_width
@@ -119,7 +123,8 @@ class _Fitting:
         """r and s r'(t) on all preactivations but those of the output."""
         function = self.target.layer_activation(1).value
         reach = self._roomy(max(ranges.preactivations[:-1], default=1.0))
-        fit_slope = partial(ridge_sum.fit_slope_product, kink_width=self.kink_width)
+        width = self.kink_width or KINK_WIDTH * min(1.0, 2.0 ** floor(log2(reach)))
+        fit_slope = partial(ridge_sum.fit_slope_product, kink_width=width)
         fit_with = self._with(fit_slope, function, (1.0, reach))
         slope = ridge_sum.accurate(fit_with, self.units, LARGEST_FIT_ERROR)
         # Lines wipe numbers up to 1, so that r has to reach as far if it is one.

@@ -26,6 +26,9 @@ from icgd.theorems.cot.descent import drawn
 
 DEPTH, WIDTH, STEP_SIZE = 3, 5, 0.05
 
+KINK_WIDTH = 2.0**-30
+"""c, the width of kinks."""
+
 MARGIN = 1e-3
 """No unit of a drawn network is nearer to its kink than this."""
 
@@ -110,7 +113,7 @@ class Block:
         # The library's risk is half of |o_N - y|^2, so that its step is twice the paper's.
         update = GradientStep(2 * STEP_SIZE, box=10.0, batch_size=1)
         problem = Problem(target, "squared", update, Domain(x=4.0, y=4.0))
-        self.program: ChainProgram = CotNetwork().build(problem, n_steps=1)
+        self.program: ChainProgram = CotNetwork(KINK_WIDTH).build(problem, n_steps=1)
         self.generator = GENERATORS[backend](self.program, round_.x[None, :])
         self.round = round_
 
@@ -195,8 +198,7 @@ def block_errors(seed: int, backend: str, n_networks: int = 5) -> dict[str, floa
 def slope_on_kink() -> float:
     """The error of r'(z) in F_1 of a network of one weight, at z = c/2 inside the ramp."""
     one = torch.ones(1, 1, dtype=torch.float64)
-    width = CotNetwork().kink_width
-    round_ = Round((one,), one[0] * width / 2, one[0])
+    round_ = Round((one,), one[0] * KINK_WIDTH / 2, one[0])
     block = Block(round_, "dense")
     wanted = block.forward(1) | {"flat": torch.zeros(1, 1, dtype=torch.float64)}
     return block.error(block.before(1), block.data(round_.x), wanted, 1)

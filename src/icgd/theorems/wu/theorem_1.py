@@ -222,7 +222,7 @@ def theorem_1_relu(seed: int) -> Finding:
     """One ReLU unit whose argument is off the kink, or just beside it."""
     del seed  # nothing is drawn
     problem = _problem(MLP((2, 1), "relu", "relu"))
-    compiled = compile(problem, "relu-stack", n_steps=1)
+    compiled = compile(problem, "relu-stack", n_steps=1, kink_width=2.0**-13)
     w = torch.ones(2, dtype=torch.float64)
     y = torch.ones(1, 1, dtype=torch.float64)
 
