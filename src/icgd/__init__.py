@@ -22,12 +22,19 @@ if TYPE_CHECKING:
     from icgd.constructions.softmax_stack import SoftmaxStack
     from icgd.constructions.universal import Universal
     from icgd.pipeline import compile, guarantee, load, verify
+    from icgd.problems.accelerated import (
+        chebyshev_momentum,
+        heavy_ball,
+        nesterov,
+        newton_schulz,
+    )
     from icgd.problems.domain import Domain
     from icgd.problems.entry import as_task
     from icgd.problems.kernel_machine import KernelHead, KernelMachine
     from icgd.problems.kernels import register_kernel
     from icgd.problems.linear_model import LinearModel
     from icgd.problems.mlp import MLP
+    from icgd.problems.momentum import fista_momenta
     from icgd.problems.problem import Problem
     from icgd.problems.proximal_step import ProximalStep
     from icgd.problems.sizing import sized_problem
@@ -65,11 +72,16 @@ __all__ = [
     "Universal",
     "Verdict",
     "as_task",
+    "chebyshev_momentum",
     "chebyshev_steps",
     "compile",
+    "fista_momenta",
     "general_decay",
     "guarantee",
+    "heavy_ball",
     "load",
+    "nesterov",
+    "newton_schulz",
     "register_kernel",
     "run_causal",
     "sized_problem",
@@ -108,6 +120,12 @@ _HOMES = {
         "load",
         "verify",
     ),
+    "icgd.problems.accelerated": (
+        "chebyshev_momentum",
+        "heavy_ball",
+        "nesterov",
+        "newton_schulz",
+    ),
     "icgd.problems.domain": ("Domain",),
     "icgd.problems.entry": ("as_task",),
     "icgd.problems.kernel_machine": (
@@ -117,6 +135,7 @@ _HOMES = {
     "icgd.problems.kernels": ("register_kernel",),
     "icgd.problems.linear_model": ("LinearModel",),
     "icgd.problems.mlp": ("MLP",),
+    "icgd.problems.momentum": ("fista_momenta",),
     "icgd.problems.problem": ("Problem",),
     "icgd.problems.proximal_step": ("ProximalStep",),
     "icgd.problems.sizing": ("sized_problem",),

@@ -20,7 +20,7 @@ def problem_of(update: icgd.FunctionalStep, kernel: str = "rbf") -> icgd.Problem
     return icgd.Problem(icgd.KernelMachine(3, kernel), "squared", update, icgd.Domain(2.0, 4.0))
 
 
-@pytest.mark.parametrize("name", ["sum-noise", "rbf-moved"])
+@pytest.mark.parametrize("name", ["sum-noise", "rbf-moved", "sum-heavy-ball", "nesterov"])
 def test_the_listing_is_the_golden_one(name):
     listing = icgd.compile(BY_NAME[name], n_steps=3).listing()
     golden = GOLDEN / f"functional_{name.replace('-', '_')}.txt"
@@ -35,6 +35,15 @@ def test_one_layer_is_one_step_and_equal_steps_share_their_weights():
     assert constant.summary().d_model == 5
     assert (constant.summary().max_heads, constant.summary().d_head) == (1, 3)
     assert constant.summary().d_mlp == 0
+
+
+def test_momentum_takes_a_head_and_a_slot_but_no_layer():
+    plain = icgd.compile(problem_of(icgd.FunctionalStep(0.1)), n_steps=40).summary()
+    for nesterov in (False, True):
+        update = icgd.FunctionalStep(0.1, momentum=0.5, nesterov=nesterov)
+        summary = icgd.compile(problem_of(update), n_steps=40).summary()
+        assert (summary.n_layers, summary.layers_per_step) == (40, 1)
+        assert (summary.d_model, summary.max_heads) == (plain.d_model + 1, plain.max_heads + 1)
 
 
 def test_counted_weights_are_those_that_are_built():

@@ -38,6 +38,11 @@ MESSAGES = [
         "compiled for. Compile a target that has a hidden layer.",
     ),
     (
+        made(SettingError.no_proof_of_momentum),
+        "A rigorous proof encloses steps without momentum; here they have some. Leave the momentum "
+        "out, or use icgd.verify without rigorous=True, which bounds every step.",
+    ),
+    (
         made(SettingError.construction_class, "ReluStack"),
         "construction is the class ReluStack; an object of it is expected, which has settings. "
         "Give ReluStack().",

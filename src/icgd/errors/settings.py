@@ -98,6 +98,13 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def no_proof_of_momentum(cls) -> SettingError:
+        return cls(
+            "A rigorous proof encloses steps without momentum; here they have some. Leave the "
+            "momentum out, or use icgd.verify without rigorous=True, which bounds every step."
+        )
+
+    @classmethod
     def only_linear_models(cls, construction: str) -> SettingError:
         return cls(
             "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, "

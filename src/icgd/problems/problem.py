@@ -114,8 +114,9 @@ class Problem:
             data["target"].pop("biases", None)
         for part in ("update", "domain"):
             data[part] = {name: value for name, value in data[part].items() if value is not None}
-        if not data["update"].get("heads"):
-            data["update"].pop("heads", None)
+        for name in ("heads", "nesterov"):
+            if not data["update"].get(name):
+                data["update"].pop(name, None)
         return data
 
     @classmethod

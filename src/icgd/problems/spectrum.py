@@ -55,6 +55,20 @@ def growth(step_sizes: Sequence[float], eigenvalues: Tensor) -> Tensor:
     return reduce(torch.mul, ((1 - size * eigenvalues).abs() for size in step_sizes))
 
 
+def growth_of(update: FunctionalStep, eigenvalues: Tensor, n_steps: int) -> Tensor:
+    """What the first steps of an update multiply the error along each eigenvector by.
+
+    r <- r + v after v <- momentum v - step_size t (r + ahead v), from r = 1 and v = 0.
+    """
+    left, velocity = torch.ones_like(eigenvalues), torch.zeros_like(eigenvalues)
+    for step in range(n_steps):
+        read = left + update.lookahead_of(step) * velocity
+        descent = update.size_of(step) * eigenvalues * read
+        velocity = update.momentum_of(step) * velocity - descent
+        left = left + velocity
+    return left.abs()
+
+
 @dataclass(frozen=True)
 class Divergence:
     """An eigenvalue along which the steps let the error grow, and by what factor."""
@@ -69,16 +83,18 @@ def divergence(
     """The worst eigenvalue along which the error grows over the run, if there is one.
 
     Steps that change the kernel are not judged. A look at the row sums, O(n^2), is enough where
-    steps are small; otherwise eigenvalues are computed.
+    steps are small and have no momentum; otherwise eigenvalues are computed.
     """
     if update.changes_kernel or n_steps == 0:
         return None
     gram = machine.gram(x.double())
     sizes = [update.size_of(step) for step in range(n_steps)]
-    if machine.is_positive and max(sizes) * (_row_sum(gram) + update.noise) <= 2:
+    plain = update.momentum is None
+    if plain and machine.is_positive and max(sizes) * (_row_sum(gram) + update.noise) <= 2:
         return None
     values = _eigenvalues(gram, machine.is_symmetric) + update.noise
-    largest, worst = growth(sizes, values).flatten().max(0)
+    grown = growth(sizes, values) if plain else growth_of(update, values, n_steps)
+    largest, worst = grown.flatten().max(0)
     if largest <= 1 + 1e-9:  # rounding of the eigenvalues
         return None
     return Divergence(float(values.real.flatten()[worst]), float(largest))

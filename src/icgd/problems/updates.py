@@ -7,7 +7,8 @@ A functional step moves the function itself, from f_0 = 0:
 The error left on the examples is multiplied by I - step_size_l K, so after L steps by the
 polynomial prod_l (1 - step_size_l t) at every eigenvalue t of K. Of all such polynomials the
 Chebyshev polynomial is smallest on an interval: it needs about sqrt(high / low) steps where a
-constant step needs high / low.
+constant step needs high / low. So does momentum, which keeps a share of the step before
+(`accelerated.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Any, ClassVar
 
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_rows, unit_rows
-from icgd.problems.settings import count, finite, instance, is_sequence, positive, settle
+from icgd.problems.momentum import as_momentum, entry_of, span_in_words
+from icgd.problems.settings import count, finite, instance, is_sequence, listed, positive, settle
 
 LEAST_SHARE = 1e-14
 """Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
@@ -63,12 +65,17 @@ class FunctionalStep:
     `transforms` move the inputs along, x <- x + A sum_j K(x, x_j) x_j (GD++): they are one matrix A
     for all steps or one for each step, and a number a stands for a * I. If steps have a kernel
     each, as learnt layers have, `heads` are those of every step, in place of the machine's.
+
+    With `momentum` m, one number or one for each step, f also moves by m times its last change
+    (heavy ball). With `nesterov` what is left, e, is taken after that move.
     """
 
     step_size: float | tuple[float, ...]
     noise: float
     transforms: tuple[float | Rows, ...]
     heads: tuple[tuple[KernelHead, ...], ...]
+    momentum: float | tuple[float, ...] | None
+    nesterov: bool
     box: ClassVar[None] = None  # a function has no weights to clip
 
     def __init__(
@@ -77,19 +84,26 @@ class FunctionalStep:
         noise: float = 0.0,
         transforms: Any = (),
         heads: Any = (),
+        momentum: float | Iterable[Any] | None = None,
+        nesterov: bool = False,
     ) -> None:
         settle(self, step_size=_as_step_size(step_size), transforms=_as_transforms(transforms))
         settle(self, noise=0.0 if noise == 0 else positive("noise", noise))
-        settle(self, heads=_as_heads(heads))
+        settle(self, heads=_as_heads(heads), momentum=as_momentum(momentum))
+        instance("nesterov", nesterov, bool)
+        settle(self, nesterov=nesterov)
+        if nesterov and momentum is None:
+            raise SettingError.without("nesterov", "momentum")
 
     def in_words(self) -> str:
         """The step in a few words, such as "functional steps of 0.1, noise 0.3"."""
-        sizes = self.step_size if isinstance(self.step_size, tuple) else (self.step_size,)
-        span = f"{min(sizes):g} to {max(sizes):g}" if len(set(sizes)) > 1 else f"{sizes[0]:g}"
+        span = span_in_words(self.step_size)
         noise = f", noise {self.noise:g}" if self.noise else ""
         moved = ", inputs are moved" if self.transforms else ""
         own = ", each with its own kernel" if self.heads else ""
-        return f"functional steps of {span}{noise}{moved}{own}"
+        kind = "Nesterov momentum" if self.nesterov else "momentum"
+        kept = "" if self.momentum is None else f", {kind} {span_in_words(self.momentum)}"
+        return f"functional steps of {span}{kept}{noise}{moved}{own}"
 
     def __repr__(self) -> str:
         return f"FunctionalStep({self.in_words().removeprefix('functional ')})"
@@ -97,7 +111,8 @@ class FunctionalStep:
     @property
     def is_constant(self) -> bool:
         """Whether all steps are alike."""
-        return isinstance(self.step_size, float) and len(self.transforms) <= 1 and not self.heads
+        schedules = isinstance(self.step_size, tuple) or isinstance(self.momentum, tuple)
+        return not schedules and len(self.transforms) <= 1 and not self.heads
 
     @property
     def changes_kernel(self) -> bool:
@@ -106,14 +121,16 @@ class FunctionalStep:
 
     def require_steps(self, n_steps: int) -> None:
         """Raise `SettingError` unless a schedule has one entry a step."""
-        sizes = self.step_size if isinstance(self.step_size, tuple) else ()
-        for name, schedule in (("step_size", sizes), ("transforms", self.transforms[1:])):
-            length = len(schedule) + (name == "transforms")
-            if schedule and length != n_steps:
-                raise SettingError.wrong_length(name, length, f"{n_steps}, one for each step")
-        if self.heads and len(self.heads) != n_steps:
-            expected = f"{n_steps}, one for each step"
-            raise SettingError.wrong_length("heads", len(self.heads), expected)
+        schedules = {
+            "step_size": self.step_size,
+            "transforms": self.transforms if len(self.transforms) > 1 else None,
+            "heads": self.heads or None,
+            "momentum": self.momentum,
+        }
+        for name, schedule in schedules.items():
+            if isinstance(schedule, tuple) and len(schedule) != n_steps:
+                expected = f"{n_steps}, one for each step"
+                raise SettingError.wrong_length(name, len(schedule), expected)
 
     def require_machine(self, machine: KernelMachine) -> None:
         """Raise `SettingError` unless all matrices have the width of the machine's inputs."""
@@ -130,6 +147,14 @@ class FunctionalStep:
     def size_of(self, step: int) -> float:
         """The step size of a step, counted from 0."""
         return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
+
+    def momentum_of(self, step: int) -> float:
+        """The momentum of a step, counted from 0."""
+        return entry_of(self.momentum, step)
+
+    def lookahead_of(self, step: int) -> float:
+        """How much of the last change is added before what is left is taken."""
+        return self.momentum_of(step) if self.nesterov else 0.0
 
     def machine_of(self, step: int, machine: KernelMachine) -> KernelMachine:
         """The machine with the kernel of a step, counted from 0."""
@@ -150,7 +175,7 @@ class FunctionalStep:
 def _as_step_size(value: object) -> float | tuple[float, ...]:
     if not is_sequence(value):
         return positive("step_size", value)
-    sizes = tuple(positive("step_size", size) for size in _listed(value))
+    sizes = tuple(positive("step_size", size) for size in listed(value))
     if not sizes:
         raise SettingError.wrong_length("step_size", 0, "one a step")
     return sizes
@@ -160,7 +185,7 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
     """Numbers and matrices: one for all steps, or one for each step."""
     if isinstance(value, Real):
         return (finite("transforms", value),)
-    parts = _listed(value) if is_sequence(value) else [value]
+    parts = listed(value) if is_sequence(value) else [value]
     if parts and all(_is_row(part) for part in parts):  # one matrix
         parts = [parts]
     return tuple(
@@ -173,22 +198,16 @@ def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
     """The heads of every step; a step with one head may give it alone."""
     found = tuple(
         tuple(step) if is_sequence(step) else (step,)
-        for step in (_listed(steps) if is_sequence(steps) else [steps])
+        for step in (listed(steps) if is_sequence(steps) else [steps])
     )
     for head in (head for step in found for head in step):
         instance("head", head, KernelHead)
     return found
 
 
-def _listed(values: Iterable[object]) -> list[Any]:
-    """A list, of plain numbers if it was an array."""
-    listed = getattr(values, "tolist", lambda: values)()
-    return list(listed)
-
-
 def _is_row(part: object) -> bool:
     """Whether it is a sequence of numbers."""
-    return is_sequence(part) and all(isinstance(entry, Real) for entry in _listed(part))
+    return is_sequence(part) and all(isinstance(entry, Real) for entry in listed(part))
 
 
 def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
@@ -197,7 +216,7 @@ def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
     They are the inverses of the Chebyshev points, in an order in which no partial product grows
     large (Leja's), so that rounding stays small.
     """
-    _require_regular(low, high)
+    require_regular(low, high)
     if not low < high:
         raise SettingError.bad_interval(low, high)
     count("n_steps", n_steps)
@@ -221,11 +240,11 @@ def _in_leja_order(points: Sequence[float]) -> list[float]:
 
 def best_constant_step(low: float, high: float) -> float:
     """The constant step size that shrinks the error most: 2 / (low + high)."""
-    _require_regular(low, high)
+    require_regular(low, high)
     return 2 / (low + high)
 
 
-def _require_regular(low: float, high: float) -> None:
+def require_regular(low: float, high: float) -> None:
     """Raise `SettingError` unless a kernel with these outermost eigenvalues can be inverted."""
     if finite("low", low) <= LEAST_SHARE * positive("high", high):
         raise SettingError.singular(low, high, LEAST_SHARE)

@@ -134,6 +134,8 @@ def _shape_of_descend_function(instruction: DescendFunction, layout: Layout) -> 
         return f"descends on {instruction.residual!r}, which is no residual"
     if not instruction.terms:
         return "needs at least one kernel"
+    if problem := _velocity_problem(instruction, layout):
+        return problem
     width = layout.width_of(instruction.inputs)
     matrices = [matrix for term in instruction.terms for matrix in term.matrices]
     if () in matrices:
@@ -144,6 +146,16 @@ def _shape_of_descend_function(instruction: DescendFunction, layout: Layout) -> 
     if moved is not None and {len(moved), *map(len, moved)} != {width}:
         return f"moves {instruction.inputs!r} by a matrix that is not {width} x {width}"
     return None
+
+
+def _velocity_problem(instruction: DescendFunction, layout: Layout) -> str | None:
+    velocity = instruction.velocity
+    if velocity is None:
+        kept = instruction.momentum or instruction.ahead
+        return f"has momentum {kept:g}, but no slot for the velocity" if kept else None
+    if layout.slot(velocity).role is not Role.VELOCITY:
+        return f"keeps its last change in {velocity!r}, which is no velocity"
+    return _width_problem(layout, instruction.residual, velocity)
 
 
 @shape_problem.register

@@ -367,13 +367,18 @@ def _fill_look_up_step(instruction: LookUpStep, program: StackProgram, weights: 
 def _fill_descend_function(
     instruction: DescendFunction, program: StackProgram, weights: Heads
 ) -> None:
-    """A weighted V = diag(A, -step_size) for every kernel; the noise changes labels alone."""
+    """A weighted V = diag(A, -step_size) for every kernel; the noise changes labels alone.
+
+    Where there is a velocity, all of them write it too; the last head, in which every token reads
+    itself, turns it into the kept part of the change.
+    """
     layout = program.layout
     inputs = joined(layout, instruction.inputs)
     labels = joined(layout, instruction.residual)
     for head, term in enumerate(instruction.terms):
         _fill_kernel_scores(term, inputs, weights.part(head, 1))
-        _copy(labels, -instruction.step_size * term.weight, weights.part(head, 1))
+        scale = -instruction.step_size * term.weight
+        _fill_change(instruction, layout, scale, weights.part(head, 1))
         if instruction.transform is not None:
             moved = term.weight * as_matrix(instruction.transform, weights.output.double())
             features = len(labels) + torch.arange(len(inputs))
@@ -381,7 +386,11 @@ def _fill_descend_function(
             weights.output[head, features[:, None], inputs] = moved.mT.to(weights.output)
     if instruction.noise > 0:
         scale = -instruction.step_size * instruction.noise
-        _copy(labels, scale, weights.part(len(instruction.terms), 1))
+        _fill_change(instruction, layout, scale, weights.part(len(instruction.terms), 1))
+    if instruction.velocity is not None:
+        kept = {instruction.residual: instruction.momentum, instruction.velocity: -1.0}
+        kept[instruction.velocity] += instruction.momentum
+        _carry(layout, {instruction.velocity: 1.0}, kept, weights.part(len(weights.query) - 1, 1))
 
 
 def _fill_kernel_scores(term: KernelTerm, inputs: Tensor, head: Heads) -> None:
@@ -392,8 +401,18 @@ def _fill_kernel_scores(term: KernelTerm, inputs: Tensor, head: Heads) -> None:
         weights[0, inputs, : len(matrix)] = matrix.mT.to(weights)
 
 
-def _copy(slot: Tensor, scale: float, head: Heads) -> None:
-    """Every token gets `scale` times the slot of the tokens that it reads."""
-    features = torch.arange(len(slot))
-    head.value[0, slot, features] = 1.0
-    head.output[0, features, slot] = scale
+def _fill_change(step: DescendFunction, layout: Layout, scale: float, head: Heads) -> None:
+    """Every token gets `scale` times what is left at the tokens that it reads."""
+    _carry(layout, step.read_at_examples(), dict.fromkeys(step.learnt, scale), head)
+
+
+def _carry(
+    layout: Layout, read: Mapping[str, float], write: Mapping[str, float], head: Heads
+) -> None:
+    """Every token gets the sum of the slots read, each times its number, into the slots written."""
+    for name, number in read.items():
+        slot = joined(layout, name)
+        head.value[0, slot, torch.arange(len(slot))] = number
+    for name, number in write.items():
+        slot = joined(layout, name)
+        head.output[0, torch.arange(len(slot)), slot] = number

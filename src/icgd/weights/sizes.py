@@ -234,18 +234,23 @@ def _size_of_look_up_step(instruction: LookUpStep, program: StackProgram) -> Siz
 
 @instruction_size.register
 def _size_of_descend_function(instruction: DescendFunction, program: StackProgram) -> Size:
-    """There is a head for each kernel, and one for the noise."""
+    """There is a head for each kernel, one for the noise, and one for the velocity."""
     inputs = program.layout.width_of(instruction.inputs)
     labels = program.layout.width_of(instruction.residual)
     moved = instruction.transform or ()
     transforms = [matrix for term in instruction.terms for matrix in term.matrices]
     n_moved = inputs * bool(moved)
     width = max(inputs, labels + n_moved, *(len(matrix or ()) for matrix in transforms))
-    values = 2 * labels + n_moved + _nonzero_entries(moved)  # W_V and W_O
+    change = (len(instruction.read_at_examples()) + len(instruction.learnt)) * labels
+    values = change + n_moved + _nonzero_entries(moved)  # W_V and W_O
     scores = [inputs if matrix is None else _nonzero_entries(matrix) for matrix in transforms]
     n_terms, n_noise = len(instruction.terms), int(instruction.noise > 0)
-    nonzeros = sum(scores) + n_terms * values + n_noise * 2 * labels
-    return Size(n_terms + n_noise, width, nonzeros)
+    nonzeros = sum(scores) + n_terms * values + n_noise * change
+    if instruction.velocity is None:
+        return Size(n_terms + n_noise, width, nonzeros)
+    factors = (1.0, instruction.momentum, instruction.momentum - 1)
+    kept = labels * sum(factor != 0 for factor in factors)
+    return Size(n_terms + n_noise + 1, width, nonzeros + kept)
 
 
 def _nonzero_entries(matrix: tuple[tuple[float, ...], ...]) -> int:
