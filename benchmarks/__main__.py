@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import (
+    accelerated,
     accuracy,
     chain_memory,
     chains,
@@ -90,6 +91,10 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     ),
     "functional": ("Functional descent, 40 layers, 30 examples, 10 queries", functional.rows),
     "schedules": ("What 40 layers leave, constant and Chebyshev steps", functional.schedules),
+    "accelerated": (
+        "Layers until functional descent predicts its limit to 1e-6, by method",
+        accelerated.rows,
+    ),
     "training_data": ("Drawing a batch against ten steps on it, 3000 tasks", training.data_rows),
 }
 

@@ -56,6 +56,11 @@ SECTIONS = {
         "functional: Chebyshev steps beside the best constant step",
         "What 40 layers leave of the error, by the condition number.",
     ),
+    "accelerated": (
+        "functional: layers until predictions are within 1e-6 of their limit",
+        "By method; the linear kernel also preconditioned, and by Newton-Schulz. The largest error "
+        "is that of the dense transformers with these layers, of up to 2,000.",
+    ),
     "linear_coefficients": (
         "Linear models beside scikit-learn",
         "Differences are relative to the largest coefficient.",

@@ -60,6 +60,13 @@ def test_growth_with_momentum_is_that_of_the_recurrence():
     torch.testing.assert_close(growth_of(ahead, eigenvalues, 2).tolist(), [2.0, 0.125])
 
 
+def test_errors_that_grow_at_first_and_shrink_in_the_end_are_no_divergence():
+    x = torch.diag(torch.linspace(0.1, 10.0, 40)).double()
+    update = icgd.heavy_ball(0.01, 100.0)
+    assert growth_of(update, torch.tensor([100.0]).double(), 10) > 5
+    assert divergence(icgd.KernelMachine(40, "linear"), update, x, 10) is None
+
+
 def test_momentum_allows_longer_steps_and_nesterovs_shorter_ones():
     """The limits are 2 (1 + m) / 9 = 0.333 and (1 + 1 / (1 + 2 m)) / 9 = 0.1667 for m = 0.5."""
     for nesterov, limit in ((False, 3 / 9), (True, 1.5 / 9)):

@@ -69,6 +69,15 @@ def growth_of(update: FunctionalStep, eigenvalues: Tensor, n_steps: int) -> Tens
     return left.abs()
 
 
+def _rate(update: FunctionalStep, eigenvalues: Tensor) -> Tensor:
+    """The rate at which steps that are all alike let the error grow in the long run."""
+    descent = update.size_of(0) * eigenvalues
+    kept = update.momentum_of(0) - update.lookahead_of(0) * descent
+    rows = torch.stack([1 - descent, kept, -descent, kept], dim=-1)
+    roots: Tensor = torch.linalg.eigvals(rows.unflatten(-1, (2, 2)))
+    return roots.abs().amax(-1)
+
+
 @dataclass(frozen=True)
 class Divergence:
     """An eigenvalue along which the steps let the error grow, and by what factor."""
@@ -94,6 +103,8 @@ def divergence(
         return None
     values = _eigenvalues(gram, machine.is_symmetric) + update.noise
     grown = growth(sizes, values) if plain else growth_of(update, values, n_steps)
+    if not plain and update.is_constant:  # what shrinks in the end may grow at first
+        grown = torch.where(_rate(update, values) > 1 + 1e-9, grown, 0.0)
     largest, worst = grown.flatten().max(0)
     if largest <= 1 + 1e-9:  # rounding of the eigenvalues
         return None
