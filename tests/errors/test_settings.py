@@ -38,9 +38,9 @@ MESSAGES = [
         "compiled for. Compile a target that has a hidden layer.",
     ),
     (
-        made(SettingError.no_proof_of_momentum),
-        "A rigorous proof encloses steps without momentum; here they have some. Leave the momentum "
-        "out, or use icgd.verify without rigorous=True, which bounds every step.",
+        made(SettingError.has_momentum, "A rigorous proof"),
+        "A rigorous proof takes steps without momentum, and here they have some. Leave it out, or "
+        "use icgd.verify without rigorous=True, which bounds every step.",
     ),
     (
         made(SettingError.construction_class, "ReluStack"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import final
 
 from icgd.backends.executor import AbstractExecutor
@@ -18,10 +19,11 @@ class FusedStack(AbstractExecutor[Parameters]):
     def __init__(self, program: StackProgram, task: Task) -> None:
         self._program, self._task, self.start = program, task, task.initial
         self._machine = Machine(program, task.initial, task.x, task.y, task.queries[..., :0, :])
-        self._operations = self._machine.operations(program.block)
+        steps = [self._machine.operations(layers) for layers in program.steps_of_block()]
+        self._steps = cycle(steps)
 
     def step(self, write: Parameters) -> Parameters:
-        for operation in self._operations:
+        for operation in next(self._steps):
             operation()
         self._machine.read_parameters(write)
         return write

@@ -101,6 +101,8 @@ class Machine:
             self._weights.append(self.slots[name].flatten(-2))
         for slot in program.layout.having(Role.SCRATCH):
             self.slots[slot.name] = self.buffer(self.n_tokens, slot.width)
+        for slot in program.layout.having(Role.VELOCITY):
+            self.slots[slot.name] = x.new_zeros(*self.batch, *slot.shape)
         self._arguments: dict[Argument, ArgumentBuffer] = {}
 
     def read_parameters(self, write: Parameters) -> None:

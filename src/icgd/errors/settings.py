@@ -98,10 +98,10 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
-    def no_proof_of_momentum(cls) -> SettingError:
+    def has_momentum(cls, purpose: str) -> SettingError:
         return cls(
-            "A rigorous proof encloses steps without momentum; here they have some. Leave the "
-            "momentum out, or use icgd.verify without rigorous=True, which bounds every step."
+            f"{purpose} takes steps without momentum, and here they have some. Leave it out, or use "
+            "icgd.verify without rigorous=True, which bounds every step."
         )
 
     @classmethod

@@ -42,6 +42,13 @@ def span_in_words(schedule: Schedule) -> str:
     return f"{least:g} to {largest:g}" if least < largest else f"{least:g}"
 
 
+def momentum_in_words(momentum: Schedule | None, nesterov: bool) -> str:
+    """Such as ", momentum 0.5"; nothing if there is none."""
+    if momentum is None:
+        return ""
+    return f", {'Nesterov momentum' if nesterov else 'momentum'} {span_in_words(momentum)}"
+
+
 def fista_momenta(n_steps: int) -> tuple[float, ...]:
     """Nesterov's momenta, (t_l - 1) / t_{l+1} with t_{l+1} = (1 + sqrt(1 + 4 t_l^2)) / 2.
 

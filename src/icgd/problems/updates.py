@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_rows, unit_rows
-from icgd.problems.momentum import as_momentum, entry_of, span_in_words
+from icgd.problems.momentum import as_momentum, entry_of, momentum_in_words, span_in_words
 from icgd.problems.settings import count, finite, instance, is_sequence, listed, positive, settle
 
 LEAST_SHARE = 1e-14
@@ -101,8 +101,7 @@ class FunctionalStep:
         noise = f", noise {self.noise:g}" if self.noise else ""
         moved = ", inputs are moved" if self.transforms else ""
         own = ", each with its own kernel" if self.heads else ""
-        kind = "Nesterov momentum" if self.nesterov else "momentum"
-        kept = "" if self.momentum is None else f", {kind} {span_in_words(self.momentum)}"
+        kept = momentum_in_words(self.momentum, self.nesterov)
         return f"functional steps of {span}{kept}{noise}{moved}{own}"
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ from functools import singledispatch
 from icgd.errors import ProgramError
 from icgd.program import grid_instructions as grid
 from icgd.program import instructions as basic
+from icgd.program import momentum_instructions as momentum
 from icgd.program import table_instructions as table
 from icgd.program import unit_instructions as units
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Argument, Instruction
@@ -182,7 +183,20 @@ def _pairs_problem(
 def _shape_of_predict_mean(instruction: grid.PredictMean, layout: Layout) -> str | None:
     if instruction.checked not in (IS_EXAMPLE, IS_QUERY):
         return f"checks scores where {instruction.checked!r}, expected {IS_EXAMPLE} or {IS_QUERY}"
+    if instruction.factors and len(instruction.factors) != len(instruction.weights):
+        return f"has {len(instruction.factors)} factors for {len(instruction.weights)} weights"
     return _pairs_problem(instruction, layout) or _shape_unlike((1,), layout, instruction.write)
+
+
+@shape_problem.register
+def _shape_of_moved_slot(
+    instruction: momentum.MoveByVelocity | momentum.ShrinkMoved, layout: Layout
+) -> str | None:
+    if getattr(instruction, "threshold", 0.0) < 0:
+        return "shrinks by less than 0"
+    if layout.slot(instruction.velocity).role is not Role.VELOCITY:
+        return f"keeps its last change in {instruction.velocity!r}, which is no velocity"
+    return _shape_unlike(layout.slot(instruction.slot).shape, layout, instruction.velocity)
 
 
 @shape_problem.register

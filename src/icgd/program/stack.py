@@ -72,6 +72,12 @@ class StackProgram(AbstractProgram):
     def layers_per_step(self) -> int:
         return len(self.block) // self.steps_per_block
 
+    def steps_of_block(self) -> tuple[tuple[Layer, ...], ...]:
+        """The layers of each step of the block."""
+        length = self.layers_per_step
+        starts = range(0, len(self.block), length)
+        return tuple(self.block[start : start + length] for start in starts)
+
     @property
     def trains_function(self) -> bool:
         """Whether the stream holds no weights, but what is left to learn at every token."""

@@ -22,6 +22,7 @@ from icgd.program.grid_instructions import ShrinkSlot
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, SQUARE, Instruction
 from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.layout import Layout
+from icgd.program.momentum_instructions import ShrinkMoved
 from icgd.program.registers import IS_MEMORY, IS_REGISTER, MASKED, value_slot
 from icgd.program.stack import StackProgram
 from icgd.program.table_instructions import AverageExamples, LookUpStep
@@ -219,6 +220,19 @@ def _fill_shrink_slot(instruction: ShrinkSlot, program: StackProgram, weights: U
         _fill_pairs((instruction.slot,), program.layout, part)
         part.reads[:, one] = -shift
         part.writes.mul_(sign)
+
+
+@fill.register
+def _fill_shrink_moved(instruction: ShrinkMoved, program: StackProgram, weights: Units) -> None:
+    """The units of a soft threshold and of a clip; what they write, they write to the velocity."""
+    slot, velocity = (joined(program.layout, name) for name in instruction.writes())
+    one = coordinate_of(program.layout, ONE)
+    for number, (begin, sign) in enumerate(instruction.pieces()):
+        part = weights.part(2 * number * len(slot), 2 * len(slot))
+        _fill_pairs((instruction.slot,), program.layout, part)
+        part.reads[:, one] = -begin
+        part.writes.mul_(sign)
+        part.writes[:, velocity] = part.writes[:, slot]
 
 
 def _fill_pairs(slots: tuple[str, ...], layout: Layout, weights: Units) -> None:

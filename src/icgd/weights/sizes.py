@@ -13,6 +13,7 @@ from icgd.program.grid_instructions import DescendExamples, ShrinkSlot
 from icgd.program.instructions import IS_QUERY, Argument, Instruction, LayerKind
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout
+from icgd.program.momentum_instructions import ShrinkMoved
 from icgd.program.program import Layer
 from icgd.program.registers import IS_REGISTER
 from icgd.program.ridge import RidgeSum
@@ -153,6 +154,14 @@ def _size_of_shrink_slot(instruction: ShrinkSlot, program: StackProgram) -> Size
     width = program.layout.width_of(instruction.slot)
     n_shifted = 2 + 2 * (instruction.threshold > 0)
     return Size(6 * width, 1, (6 * 2 + n_shifted) * width)
+
+
+@instruction_size.register
+def _size_of_shrink_moved(instruction: ShrinkMoved, program: StackProgram) -> Size:
+    """Every unit reads the coordinate, and writes it and its velocity; some read an offset."""
+    width, pieces = program.layout.width_of(instruction.slot), instruction.pieces()
+    n_shifted = sum(begin > 0 for begin, _ in pieces)
+    return Size(2 * len(pieces) * width, 1, 2 * (3 * len(pieces) + n_shifted) * width)
 
 
 @instruction_size.register

@@ -111,7 +111,7 @@ def test_a_step_by_itself_starts_from_rest():
 def test_momentum_has_no_rigorous_proof():
     case = next(case for case in KERNEL_CASES if case.name == "heavy-ball")
     compiled = icgd.compile(case.problem, n_steps=1)
-    with pytest.raises(SettingError, match="A rigorous proof encloses steps without momentum"):
+    with pytest.raises(SettingError, match="A rigorous proof takes steps without momentum"):
         icgd.verify(compiled, case.x, case.y, rigorous=True)
 
 

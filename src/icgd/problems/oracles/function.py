@@ -12,7 +12,7 @@ so f is then the sum of what each step added.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
@@ -25,13 +25,11 @@ from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_matrix, unit_rows
 from icgd.problems.kernels import SHAPES
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
+from icgd.problems.oracles.resumed import ResumedStep, stepped, trained
 from icgd.problems.spectrum import divergence
 from icgd.problems.task import Task
 from icgd.problems.updates import FunctionalStep
 from icgd.shapes import History, Inputs, KernelMatrix, Labels, Parameters, Predictions, Queries
-
-ResumedStep = Callable[[Parameters, Parameters, int], Parameters]
-"""From the values before a step, those one step earlier, and its number to the values after it."""
 
 
 def _hex(rows: Rows | None) -> list[list[str]]:
@@ -107,11 +105,7 @@ class FunctionOracle(AbstractOracle):
 
     def stepped(self, task: Task, history: History) -> Tensor:
         """One exact step from each entry of a run but its last; momentum keeps its last change."""
-        now, step = history[..., :-1, :].double(), self._resumed_step(task)
-        earlier = torch.cat([now[..., :1, :], now[..., :-1, :]], dim=-2)
-        pairs = enumerate(zip(now.unbind(-2), earlier.unbind(-2), strict=True))
-        after = [step(values, before, number) for number, (values, before) in pairs]
-        return torch.stack(after, dim=-2) if after else now
+        return stepped(self._resumed_step(task), history)
 
     def _resumed_step(self, task: Task) -> ResumedStep:
         y, kernels, update = task.y.double(), self.kernels(task), self.update
@@ -133,7 +127,7 @@ class FunctionOracle(AbstractOracle):
         if update.heads or any(head.key_transform for head in self.target.heads):
             raise SettingError.steps_with_kernels("A rigorous proof")
         if update.momentum is not None:
-            raise SettingError.no_proof_of_momentum()
+            raise SettingError.has_momentum("A rigorous proof")
         n_transforms = len(update.transforms)
         return {
             "kind": "function",
@@ -146,7 +140,7 @@ class FunctionOracle(AbstractOracle):
     def train(self, task: Task, n_steps: int) -> History:
         """The function's values at all tokens before the first step and after every step."""
         if self.update.changes_kernel:
-            return self._train_by_values(task, n_steps)
+            return trained(self._resumed_step(task), task.initial.double(), n_steps)
         y, update = task.y.double(), self.update
         now = earlier = torch.zeros_like(y)  # the coefficients a
         history = [y.new_zeros(*task.batch, task.n_tokens, y.shape[-1])]
@@ -159,13 +153,6 @@ class FunctionOracle(AbstractOracle):
             now, earlier = kept + update.size_of(number) * left, now
             history.append(kernel @ now)
         return torch.stack(history, dim=-3).flatten(-2)
-
-    def _train_by_values(self, task: Task, n_steps: int) -> History:
-        """Where the kernel changes, f is the sum of what each step added."""
-        step, history = self._resumed_step(task), [task.initial.double()]
-        for number in range(n_steps):
-            history.append(step(history[-1], history[max(0, number - 1)], number))
-        return torch.stack(history, dim=-2)
 
     def limit(self, task: Task) -> Labels:
         """What the function tends to at the queries: k_q (K + noise I)^-1 y, the kernel regression.
