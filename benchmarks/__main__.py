@@ -16,6 +16,7 @@ from rich.table import Table
 
 from benchmarks import (
     accelerated,
+    accelerated_linear,
     accuracy,
     chain_memory,
     chains,
@@ -94,6 +95,10 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "accelerated": (
         "Layers until functional descent predicts its limit to 1e-6, by method",
         accelerated.rows,
+    ),
+    "accelerated_linear": (
+        "Steps until the coefficients of linear models are within 1e-6, by method; 3 layers a step",
+        accelerated_linear.rows,
     ),
     "training_data": ("Drawing a batch against ten steps on it, 3000 tasks", training.data_rows),
 }

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from icgd.problems.kernels import register_kernel
     from icgd.problems.linear_model import LinearModel
     from icgd.problems.mlp import MLP
-    from icgd.problems.momentum import fista_momenta
+    from icgd.problems.momentum import fista_momenta, nesterov_momentum
     from icgd.problems.problem import Problem
     from icgd.problems.proximal_step import ProximalStep
     from icgd.problems.sizing import sized_problem
@@ -81,6 +81,7 @@ __all__ = [
     "heavy_ball",
     "load",
     "nesterov",
+    "nesterov_momentum",
     "newton_schulz",
     "register_kernel",
     "run_causal",
@@ -135,7 +136,10 @@ _HOMES = {
     "icgd.problems.kernels": ("register_kernel",),
     "icgd.problems.linear_model": ("LinearModel",),
     "icgd.problems.mlp": ("MLP",),
-    "icgd.problems.momentum": ("fista_momenta",),
+    "icgd.problems.momentum": (
+        "fista_momenta",
+        "nesterov_momentum",
+    ),
     "icgd.problems.problem": ("Problem",),
     "icgd.problems.proximal_step": ("ProximalStep",),
     "icgd.problems.sizing": ("sized_problem",),

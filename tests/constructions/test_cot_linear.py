@@ -1,5 +1,6 @@
 """One block a step trains a linear model."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,16 @@ def test_the_listing_of_fista_is_the_golden_one():
     problem = problem_of("logistic", momentum=(0.0, 0.25), nesterov=True)
     listing = compiled_of(problem, n_steps=2).listing()
     assert listing == (GOLDEN / "cot_glm_fista.txt").read_text(encoding="utf-8")
+
+
+def test_the_examples_of_its_page_run():
+    page = Path(__file__).parents[2] / "docs" / "constructions" / "cot_linear.md"
+    first, momentum = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    names: dict[str, object] = {}
+    exec(first, names)
+    assert names["report"].verdict.holds
+    exec(momentum, names)
+    assert names["fista"].parameters[-1].tolist() == pytest.approx([0.99, -0.49, 0.0], abs=0.005)
 
 
 def test_momentum_takes_no_layer_and_equal_steps_share_their_weights():

@@ -5,7 +5,14 @@ import pytest
 import torch
 
 from icgd.errors import SettingError
-from icgd.problems.momentum import as_momentum, entry_of, fista_momenta, span_in_words
+from icgd.problems.momentum import (
+    as_momentum,
+    entry_of,
+    fista_momenta,
+    momentum_in_words,
+    nesterov_momentum,
+    span_in_words,
+)
 
 
 def test_momentum_is_one_number_or_one_for_each_step():
@@ -33,6 +40,20 @@ def test_other_momentum_is_refused(value, message):
 def test_a_schedule_reads_as_its_ends():
     assert span_in_words(0.5) == span_in_words((0.5, 0.5)) == "0.5"
     assert span_in_words((0.5, 0.25, 1.0)) == "0.25 to 1"
+
+
+def test_momentum_is_named_by_its_kind():
+    assert momentum_in_words(None, False) == ""
+    assert momentum_in_words(0.5, False) == ", momentum 0.5"
+    assert momentum_in_words((0.0, 0.5), True) == ", Nesterov momentum 0 to 0.5"
+
+
+def test_nesterovs_momentum_grows_with_the_condition():
+    assert nesterov_momentum(1.0, 1.0) == 0.0
+    assert nesterov_momentum(1.0, 9.0) == pytest.approx(0.5)
+    assert nesterov_momentum(0.0, 9.0) == 1.0
+    with pytest.raises(SettingError, match=r"low must lie between 0 and 9, got 10\.0"):
+        nesterov_momentum(10.0, 9.0)
 
 
 def test_the_momenta_of_fista_follow_its_sequence():

@@ -15,17 +15,16 @@ from icgd.problems.links import link_named
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import IS_EXAMPLE, ONE
 from icgd.program.momentum_instructions import MoveByVelocity, ShrinkMoved
-from icgd.program.stack import StackProgram
 
 
 def _scores(instruction: PredictMean, machine: Machine) -> tuple[Tensor, Operation]:
     """The buffer of <weights, inputs> at every token, and the operation that fills it."""
     terms = [(machine.slots[name], read, factor) for name, read, factor in instruction.terms()]
     (matrix, inputs, _), *rest = terms
-    read, buffer = machine.slots[inputs], machine.buffer(machine.n_tokens, 1)
+    read, buffer = machine.slots[inputs], machine.shared("scores", machine.n_tokens, 1)
     intercepts = [(weight, factor) for weight, name, factor in rest if name == ONE]
     moves = [(weight, factor) for weight, name, factor in rest if name == inputs]
-    point = matrix.clone() if moves else matrix
+    point = machine.shared("point", *matrix.shape[-2:]) if moves else matrix
 
     def compute() -> None:
         if moves:
@@ -45,27 +44,14 @@ def _to_predict_mean(instruction: PredictMean, machine: Machine) -> Operation:
     checked = scores[..., machine.tokens_where(instruction.checked), :]
     write = machine.slots[instruction.write]
     where = "step {}, example" if instruction.checked == IS_EXAMPLE else "query"
-    number = 1 + _place(instruction, machine.program)
 
     def predict() -> None:
-        nonlocal number
         compute()
-        require_scores(checked, instruction.reach, where.format(number))
-        number += machine.program.steps_per_block
+        machine.n_predicted += 1
+        require_scores(checked, instruction.reach, where.format(machine.n_predicted))
         write.copy_(mean(scores))
 
     return predict
-
-
-def _place(instruction: PredictMean, program: StackProgram) -> int:
-    """The step of the block that it belongs to, counted from 0."""
-    per_step = program.layers_per_step
-    places = (
-        place // per_step
-        for place, layer in enumerate(program.block)
-        if any(part is instruction for part in layer.instructions)
-    )
-    return next(places, 0)
 
 
 @operation.register
@@ -81,7 +67,8 @@ def _to_descend_examples(instruction: DescendExamples, machine: Machine) -> Oper
     means, labels = examples[instruction.mean], examples[instruction.label]
     distinct = dict.fromkeys(instruction.inputs)
     targets = [machine.slots[name] for name in instruction.weights]
-    left, scale = torch.empty_like(means), instruction.scale * instruction.share(means.shape[-2])
+    left = machine.shared("left", *means.shape[-2:])
+    scale = instruction.scale * instruction.share(means.shape[-2])
 
     pairs = list(zip(targets, instruction.inputs, strict=True))
 

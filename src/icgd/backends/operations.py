@@ -104,6 +104,9 @@ class Machine:
         for slot in program.layout.having(Role.VELOCITY):
             self.slots[slot.name] = x.new_zeros(*self.batch, *slot.shape)
         self._arguments: dict[Argument, ArgumentBuffer] = {}
+        self._shared: dict[str, Tensor] = {}
+        self.n_predicted = 0
+        """How often the means of a linear model were predicted: once a step."""
 
     def read_parameters(self, write: Parameters) -> None:
         """Write the current weights into a parameter vector."""
@@ -112,6 +115,12 @@ class Machine:
     def buffer(self, n_rows: int, width: int) -> Tensor:
         """A buffer of zeros for every task."""
         return self.slots["x"].new_zeros(*self.batch, n_rows, width)
+
+    def shared(self, name: str, n_rows: int, width: int) -> Tensor:
+        """A buffer that all steps share: an operation needs it no longer than it runs."""
+        if name not in self._shared:
+            self._shared[name] = self.buffer(n_rows, width)
+        return self._shared[name]
 
     def tokens_where(self, flag: str) -> slice:
         """The tokens at which a flag is 1."""

@@ -29,6 +29,7 @@ weights of its own in the first layer; equal ones keep one block for all steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil, inf, log2
 from typing import ClassVar
 
@@ -166,7 +167,7 @@ class _Builder:
         has_momentum = self.problem.proximal_step.momentum is not None
         return tuple(f"velocity_{name}" for name in self.weights if has_momentum)
 
-    @property
+    @cached_property
     def mean(self) -> GridMean:
         """The expected label."""
         return mean_of_link(self.model.link, self.reach)

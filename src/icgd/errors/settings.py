@@ -100,8 +100,8 @@ class SettingError(IcgdError, ValueError):
     @classmethod
     def has_momentum(cls, purpose: str) -> SettingError:
         return cls(
-            f"{purpose} takes steps without momentum, and here they have some. Leave it out, or use "
-            "icgd.verify without rigorous=True, which bounds every step."
+            f"{purpose} takes steps without momentum, and here they have some. Leave it out, or "
+            "use icgd.verify without rigorous=True, which bounds every step."
         )
 
     @classmethod

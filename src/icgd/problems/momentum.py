@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 from icgd.errors import SettingError
-from icgd.problems.settings import count, finite, is_sequence, listed, within
+from icgd.problems.settings import count, finite, is_sequence, listed, positive, within
 
 Schedule = float | tuple[float, ...]
 """One number for all steps, or one for each step."""
@@ -47,6 +47,16 @@ def momentum_in_words(momentum: Schedule | None, nesterov: bool) -> str:
     if momentum is None:
         return ""
     return f", {'Nesterov momentum' if nesterov else 'momentum'} {span_in_words(momentum)}"
+
+
+def nesterov_momentum(low: float, high: float) -> float:
+    """(1 - sqrt(q)) / (1 + sqrt(q)), q = low / high: for curvatures in [low, high], steps 1 / high.
+
+    Nesterov's steps then leave about 1 - sqrt(q) a step of what 1 - q is left of by descent.
+    """
+    within("low", finite("low", low), 0.0, positive("high", high))
+    root = sqrt(low / high)
+    return (1 - root) / (1 + root)
 
 
 def fista_momenta(n_steps: int) -> tuple[float, ...]:
