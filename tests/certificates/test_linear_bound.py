@@ -222,3 +222,24 @@ def test_a_program_of_another_kind_has_no_such_bound():
     how = Arithmetic.of(torch.float64, 9, "dense")
     with pytest.raises(ProgramError, match="relu-stack: has no step on a linear model"):
         LinearBounds(PROBLEMS["logistic"], program, how).domain()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_momentum_that_is_a_little_off_breaks_its_bound(backend, nesterov):
+    x, y, _ = data()
+    right, wrong = (
+        problem_of("logistic", momentum=momentum, nesterov=nesterov)
+        for momentum in (0.6, 0.6 + 1e-9)
+    )
+    assert icgd.verify(compiled_of(right), x, y, backend=backend).verdict.holds
+    other = replace(compiled_of(wrong), problem=right)
+    assert icgd.verify(other, x, y, backend=backend).verdict is icgd.Verdict.BROKEN
+
+
+def test_least_squares_with_momentum_have_a_small_bound_after_many_steps():
+    problem = problem_of("identity", l1=0.0, momentum=0.6, nesterov=True)
+    x, y, _ = data()
+    report = icgd.verify(compiled_of(problem, n_steps=300), x, y)
+    assert report.trajectory_bounds.max() <= 1e-10
+    assert report.trajectory_errors.max() <= report.trajectory_bounds.max()

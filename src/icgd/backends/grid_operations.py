@@ -19,7 +19,7 @@ from icgd.program.momentum_instructions import MoveByVelocity, ShrinkMoved
 
 def _scores(instruction: PredictMean, machine: Machine) -> tuple[Tensor, Operation]:
     """The buffer of <weights, inputs> at every token, and the operation that fills it."""
-    terms = [(machine.slots[name], read, factor) for name, read, factor in instruction.terms()]
+    terms = [(machine.slots[name], read, factor) for name, read, factor in instruction.products()]
     (matrix, inputs, _), *rest = terms
     read, buffer = machine.slots[inputs], machine.shared("scores", machine.n_tokens, 1)
     intercepts = [(weight, factor) for weight, name, factor in rest if name == ONE]

@@ -23,7 +23,7 @@ def linear_scores(parameters: Parameters, x: Inputs) -> Labels:
 def read_point(instruction: PredictMean, layout: Layout, stream: Stream) -> Parameters:
     """The weights whose scores an instruction takes, with the velocities that it adds to them."""
     sums: dict[str, Tensor] = {}
-    for name, read, factor in instruction.terms():
+    for name, read, factor in instruction.products():
         part = factor * stream[..., 0, layout.range_of(name)]
         sums[read] = sums[read] + part if read in sums else part
     return torch.cat(list(sums.values()), dim=-1)

@@ -90,13 +90,13 @@ class PredictMean(Instruction):
     kind = LayerKind.GRID
     constants = (ONE,)
 
-    def terms(self) -> tuple[tuple[str, str, float], ...]:
+    def products(self) -> tuple[tuple[str, str, float], ...]:
         """The products of the score: weights, inputs and factor."""
         factors = self.factors or (1.0,) * len(self.weights)
         return tuple(zip(self.weights, self.inputs, factors, strict=True))
 
     def formula(self) -> str:
-        score = " + ".join(_term(*term) for term in self.terms())
+        score = " + ".join(_term(*term) for term in self.products())
         return f"{self.write} = {self.mean}({score})"
 
 

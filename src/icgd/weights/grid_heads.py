@@ -73,7 +73,7 @@ def _head_of_predict_mean(instruction: PredictMean, program: StackProgram) -> Gr
     layout = program.layout
     weights, inputs = joined(layout, *instruction.weights), joined(layout, *instruction.inputs)
     one, write = joined(layout, ONE), joined(layout, instruction.write)
-    factors = [numbers(layout.width_of(name), factor) for name, _, factor in instruction.terms()]
+    factors = [numbers(layout.width_of(name), factor) for name, _, factor in instruction.products()]
     grid = program.grid_mean(instruction.mean)
     return GridHead(grid, inputs, weights, torch.cat(factors), one, write, diagonal(1, 1.0))
 
