@@ -26,7 +26,7 @@ from icgd.shapes import Labels, Parameters, Points, Predictions
 
 class State(NamedTuple):
     """The stream between two layers: all inputs, what is left to learn at each token, and what of
-    that the last step changed.
+    that the last step changed, which is kept only where there is momentum.
     """
 
     points: Points
@@ -73,15 +73,15 @@ def states(program: StackProgram, task: Task) -> Iterator[State]:
     Examples and queries have products of their own, so that no bit of what is learnt at the
     examples depends on the queries.
     """
-    examples = State(task.x, task.y, torch.zeros_like(task.y))
-    queries = _at_queries(task)
-    yield _joined(examples, queries)
+    examples, queries = State(task.x, task.y, torch.zeros_like(task.y)), _at_queries(task)
+    has_velocity = VELOCITY in program.layout.names
+    yield _joined(examples, queries, has_velocity)
     kernel_of_examples, kernel_of_queries = Kernel(), Kernel()
     for step, size in steps_of(program, task):
         after = _after(step, size, queries, examples, kernel_of_queries)
         learnt = _after(step, size, examples, examples, kernel_of_examples, step.noise)
         examples, queries = learnt, after
-        yield _joined(examples, queries)
+        yield _joined(examples, queries, has_velocity)
 
 
 def recalled(program: StackProgram, task: Task, trace: Mapping[str, Tensor]) -> Predictions:
@@ -113,9 +113,12 @@ def steps_of(program: StackProgram, task: Task) -> Iterator[tuple[DescendFunctio
     return islice(cycle(zip(steps, sizes, strict=True)), program.n_steps)
 
 
-def _joined(examples: State, queries: State) -> State:
-    pairs = zip(examples, queries, strict=True)
-    return State(*(torch.cat(pair, dim=-2) for pair in pairs))
+def _joined(examples: State, queries: State, has_velocity: bool) -> State:
+    points = torch.cat([examples.points, queries.points], dim=-2)
+    residual = torch.cat([examples.residual, queries.residual], dim=-2)
+    if not has_velocity:
+        return State(points, residual, examples.velocity)
+    return State(points, residual, torch.cat([examples.velocity, queries.velocity], dim=-2))
 
 
 class Kernel:
@@ -156,11 +159,12 @@ def _after(
     update = matrix @ left
     if noise:
         update += noise * left
-    change = update.mul_(-size)
-    if step.velocity is not None:
-        change += step.momentum * tokens.velocity
+    update.mul_(size)
     points = tokens.points
     if step.transform is not None:
         moved = matrix @ examples.points
         points = points + moved @ as_matrix(step.transform, points).mT
+    if step.velocity is None:
+        return State(points, tokens.residual - update, tokens.velocity)
+    change = step.momentum * tokens.velocity - update
     return State(points, tokens.residual + change, change)

@@ -145,12 +145,12 @@ class FunctionOracle(AbstractOracle):
         now = earlier = torch.zeros_like(y)  # the coefficients a
         history = [y.new_zeros(*task.batch, task.n_tokens, y.shape[-1])]
         for number, kernel in zip(range(n_steps), self.kernels(task), strict=False):
-            values, before = (
-                history[max(0, at)][..., : task.n_examples, :] for at in (number, number - 1)
-            )
-            left = y - values - update.lookahead_of(number) * (values - before)
-            kept = now + update.momentum_of(number) * (now - earlier)
-            now, earlier = kept + update.size_of(number) * left, now
+            values, kept = history[number][..., : task.n_examples, :], now
+            if update.momentum is not None:
+                before = history[max(0, number - 1)][..., : task.n_examples, :]
+                values = values + update.lookahead_of(number) * (values - before)
+                kept = now + update.momentum_of(number) * (now - earlier)
+            now, earlier = kept + update.size_of(number) * (y - values), now
             history.append(kernel @ now)
         return torch.stack(history, dim=-3).flatten(-2)
 
