@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import (
+    accelerated,
+    accelerated_linear,
     accuracy,
     chain_memory,
     chains,
@@ -96,6 +98,14 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     ),
     "functional": ("Functional descent, 40 layers, 30 examples, 10 queries", functional.rows),
     "schedules": ("What 40 layers leave, constant and Chebyshev steps", functional.schedules),
+    "accelerated": (
+        "Layers until functional descent predicts its limit to 1e-6, by method",
+        accelerated.rows,
+    ),
+    "accelerated_linear": (
+        "Steps until the coefficients of linear models are within 1e-6, by method; 3 layers a step",
+        accelerated_linear.rows,
+    ),
     "training_data": ("Drawing a batch against ten steps on it, 3000 tasks", training.data_rows),
 }
 

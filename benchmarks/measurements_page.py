@@ -56,6 +56,16 @@ SECTIONS = {
         "functional: Chebyshev steps beside the best constant step",
         "What 40 layers leave of the error, by the condition number.",
     ),
+    "accelerated": (
+        "functional: layers until predictions are within 1e-6 of their limit",
+        "By method; the linear kernel also preconditioned, and by Newton-Schulz. The largest error "
+        "is that of the dense transformers with these layers, of up to 2,000.",
+    ),
+    "accelerated_linear": (
+        "Linear models: steps until coefficients are within 1e-6 of the minimiser",
+        "By method, with steps of 1 / beta; a step has 3 layers. The condition number is that at "
+        "the minimiser, among coefficients that are not kept at 0.",
+    ),
     "linear_coefficients": (
         "Linear models beside scikit-learn",
         "Differences are relative to the largest coefficient.",

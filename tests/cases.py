@@ -335,9 +335,30 @@ KERNEL_CASES = (
         name="learnt-moved",
         seed=24,
     ),
+    kernel_case(
+        KernelMachine(3, "rbf"), FunctionalStep(0.3, 0.1, momentum=0.6), name="heavy-ball", seed=25
+    ),
+    kernel_case(
+        SUM,
+        FunctionalStep((0.1, 0.02, 0.05), 0.3, momentum=(0.0, 0.4, 0.9)),
+        name="sum-heavy-ball",
+        seed=26,
+    ),
+    kernel_case(
+        KernelMachine(3, "matern", 2),
+        FunctionalStep(0.2, momentum=(0.0, 0.28, 0.43), nesterov=True),
+        name="nesterov",
+        seed=27,
+    ),
+    kernel_case(
+        KernelMachine(3, "exp"),
+        FunctionalStep(0.02, 0.1, (0.01,), LEARNT, momentum=0.5, nesterov=True),
+        name="nesterov-moved",
+        seed=28,
+    ),
 )
 """Every kernel; a sum of kernels; steps that differ, noise, and steps that move the inputs; steps
-with a kernel each, whose queries and keys differ."""
+with a kernel each, whose queries and keys differ; momentum of both kinds."""
 
 
 class Juggle(Instruction):

@@ -44,4 +44,6 @@ def compiled_of(problem: icgd.Problem, n_steps: int = 4, construction: str = "co
 
 
 PROBLEMS = {link: problem_of(link) for link in LINKS}
+FISTA = {link: problem_of(link, momentum=(0.0, 0.28, 0.43, 0.53), nesterov=True) for link in LINKS}
+HEAVY = {link: problem_of(link, intercept=False, l1=0.0, momentum=0.6) for link in LINKS}
 PLAIN = {link: problem_of(link, intercept=False, l2=0.0, l1=0.0, score=None) for link in LINKS}

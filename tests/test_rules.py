@@ -20,6 +20,7 @@ from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.kernel_instructions import DescendFunction
+from icgd.program.momentum_instructions import MoveByVelocity, ShrinkMoved
 from icgd.program.ridge import RidgeSum, RidgeUnit
 from icgd.weights import chain_lowering, grid_heads
 from icgd.weights import rules as writing
@@ -50,6 +51,8 @@ BOUNDED_ELSEWHERE = {
     DecaySlot: "linear_bound.py, likewise",
     ShrinkSlot: "linear_bound.py, likewise",
     PredictMean: "linear_bound.py, likewise",
+    MoveByVelocity: "linear_bound.py, likewise",
+    ShrinkMoved: "linear_bound.py, likewise",
 }
 RUN_ELSEWHERE = {DescendFunction: "functional.py runs all steps in function space"}
 LOOKED_UP_ELSEWHERE = {LookUpProduct: "the fused generator looks up what it multiplied before"}

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from icgd.constructions.softmax_stack import SoftmaxStack
     from icgd.constructions.universal import Universal
     from icgd.pipeline import compile, guarantee, load, verify
+    from icgd.problems.accelerated import (
+        chebyshev_momentum,
+        heavy_ball,
+        nesterov,
+        newton_schulz,
+    )
     from icgd.problems.domain import Domain
     from icgd.problems.entry import as_task
     from icgd.problems.from_torch import from_torch
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from icgd.problems.kernels import register_kernel
     from icgd.problems.linear_model import LinearModel
     from icgd.problems.mlp import MLP
+    from icgd.problems.momentum import fista_momenta, nesterov_momentum
     from icgd.problems.optimisers.adam_step import AdamStep, RmspropStep
     from icgd.problems.optimisers.gradient_step import GradientStep
     from icgd.problems.optimisers.momentum_step import MomentumStep
@@ -72,12 +79,18 @@ __all__ = [
     "Universal",
     "Verdict",
     "as_task",
+    "chebyshev_momentum",
     "chebyshev_steps",
     "compile",
+    "fista_momenta",
     "from_torch",
     "general_decay",
     "guarantee",
+    "heavy_ball",
     "load",
+    "nesterov",
+    "nesterov_momentum",
+    "newton_schulz",
     "register_kernel",
     "run_causal",
     "sized_problem",
@@ -116,6 +129,12 @@ _HOMES = {
         "load",
         "verify",
     ),
+    "icgd.problems.accelerated": (
+        "chebyshev_momentum",
+        "heavy_ball",
+        "nesterov",
+        "newton_schulz",
+    ),
     "icgd.problems.domain": ("Domain",),
     "icgd.problems.entry": ("as_task",),
     "icgd.problems.from_torch": ("from_torch",),
@@ -126,6 +145,10 @@ _HOMES = {
     "icgd.problems.kernels": ("register_kernel",),
     "icgd.problems.linear_model": ("LinearModel",),
     "icgd.problems.mlp": ("MLP",),
+    "icgd.problems.momentum": (
+        "fista_momenta",
+        "nesterov_momentum",
+    ),
     "icgd.problems.optimisers.adam_step": (
         "AdamStep",
         "RmspropStep",

@@ -6,11 +6,12 @@ import torch
 from icgd.backends import fused
 from icgd.backends.registry import BACKENDS
 from icgd.backends.rules import Machine
+from icgd.backends.scores import linear_scores
 from icgd.errors import InterruptedRunError, OverflowedRunError
 from icgd.layers.mlp import MLPLayer
 from icgd.problems.links import LINKS
 from icgd.problems.task import Task
-from tests.linear_cases import PLAIN, PROBLEMS, compiled_of, data, problem_of, task_of
+from tests.linear_cases import FISTA, HEAVY, PLAIN, PROBLEMS, compiled_of, data, problem_of, task_of
 
 on_backends = pytest.mark.parametrize("backend", BACKENDS)
 over_links = pytest.mark.parametrize("link", LINKS)
@@ -23,9 +24,11 @@ def real_run(problem, task, n_steps=4):
 
 @over_links
 @on_backends
-@pytest.mark.parametrize("problems", [PROBLEMS, PLAIN], ids=["penalised", "plain"])
+@pytest.mark.parametrize(
+    "problems", [PROBLEMS, PLAIN, FISTA, HEAVY], ids=["penalised", "plain", "fista", "heavy"]
+)
 def test_every_block_is_a_proximal_step(link, backend, problems):
-    problem = problems[link] if link != "poisson" else PROBLEMS[link]
+    problem = PROBLEMS[link] if link == "poisson" and problems is PLAIN else problems[link]
     task, compiled = task_of(problem), compiled_of(problem)
     run, real = compiled.run_task(task, backend=backend), real_run(problem, task)
     assert (real[1:] - real[:-1]).abs().amax(-1).min() > 1e-3
@@ -49,8 +52,24 @@ def test_the_box_and_the_threshold_hold_coefficients(backend):
 
 
 @on_backends
-def test_a_batch_is_each_of_its_tasks(backend):
-    problem = PROBLEMS["logistic"]
+@pytest.mark.filterwarnings("ignore:Coefficient:UserWarning")
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_the_velocity_is_the_change_also_through_threshold_and_box(backend, nesterov):
+    problem = problem_of(
+        "identity", step_size=1.0, l1=0.2, box=0.1, momentum=(0.0, 0.5, 0.7, 0.9), nesterov=nesterov
+    )
+    run = compiled_of(problem).run_task(task_of(problem), backend=backend, trace=True)
+    real = real_run(problem, task_of(problem))
+    assert (real.abs() == 0.1).any()
+    assert (real[1:, :3] == 0).any()
+    assert (run.parameters - real).abs().max() <= 1e-14
+    moved = torch.cat([run.trace["velocity_w"], run.trace["velocity_b"]], dim=-1)[3:-2:3, 0]
+    assert (moved - run.parameters.diff(dim=0)).abs().max() <= 1e-15
+
+
+@on_backends
+@pytest.mark.parametrize("problem", [PROBLEMS["logistic"], FISTA["logistic"]], ids=["plain", "f"])
+def test_a_batch_is_each_of_its_tasks(backend, problem):
     batch, compiled = task_of(problem, tasks=(2,)), compiled_of(problem)
     together = compiled.run_task(batch, backend=backend)
     for number in range(2):
@@ -60,8 +79,9 @@ def test_a_batch_is_each_of_its_tasks(backend):
         torch.testing.assert_close(together.predictions[number], alone.predictions)
 
 
-def test_both_backends_leave_the_same_trace():
-    problem = PROBLEMS["softplus"]
+@pytest.mark.parametrize("problems", [PROBLEMS, FISTA], ids=["plain", "fista"])
+def test_both_backends_leave_the_same_trace(problems):
+    problem = problems["softplus"]
     fused, dense = (
         compiled_of(problem).run_task(task_of(problem), backend=backend, trace=True)
         for backend in ("fused", "dense")
@@ -195,6 +215,26 @@ def test_a_score_beyond_the_range_names_the_step_the_example_and_the_value(backe
     scores = problem.linear_oracle.scores(real[1], task.x).flatten()
     row = int((scores.abs() > 0.2 * (1 + 2.0**-10)).nonzero()[0])
     where = rf"at step 2, example {row} \(counted from 0\) is {scores[row]:.6g}"
+    with pytest.raises(OverflowedRunError, match=where):
+        compiled_of(problem).run_task(task, backend=backend)
+
+
+@on_backends
+@pytest.mark.parametrize("momentum", [0.9, (0.9,) * 4], ids=["one block", "blocks"])
+def test_with_momentum_scores_are_those_ahead(backend, momentum):
+    """The weights stay in range until step 4, but where step 3 looks they do not."""
+    settings = {"step_size": 0.2, "box": 9.0, "l1": 0.0, "l2": 0.0, "nesterov": True}
+    problem = problem_of("identity", score=1.0, momentum=momentum, **settings)
+    x, y, _ = data()
+    task = compiled_of(problem).task(x, 2 * y)
+    real = real_run(problem, task)
+    points = torch.cat([real[:1], real[1:] + 0.9 * real.diff(dim=0)])
+    scores, ahead = (linear_scores(part, x.expand(5, -1, -1))[..., 0] for part in (real, points))
+    reach = 0.5 * float(scores[2].abs().max() + ahead[2].abs().max())
+    assert ahead[:2].abs().max() < scores[2].abs().max() < reach < ahead[2].abs().max()
+    problem = problem_of("identity", score=reach, momentum=momentum, **settings)
+    row = int((ahead[2].abs() > reach * (1 + 2.0**-10)).nonzero()[0])
+    where = rf"at step 3, example {row} \(counted from 0\) is {ahead[2, row]:.6g}"
     with pytest.raises(OverflowedRunError, match=where):
         compiled_of(problem).run_task(task, backend=backend)
 

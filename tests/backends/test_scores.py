@@ -3,8 +3,10 @@ from math import nan
 import pytest
 import torch
 
-from icgd.backends.scores import linear_scores, require_scores
+from icgd.backends.scores import linear_scores, read_point, require_scores
 from icgd.errors import OverflowedRunError
+from icgd.program.grid_instructions import PredictMean
+from icgd.program.layout import Layout, Role, Slot
 
 
 def test_scores_are_products_and_the_intercept():
@@ -17,6 +19,22 @@ def test_a_batch_has_coefficients_of_its_own():
     x = torch.ones(2, 1, 2)
     weights = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     assert linear_scores(weights, x).flatten().tolist() == [6.0, 15.0]
+
+
+def test_the_point_of_a_score_has_the_velocities_that_count():
+    slots = {"w": (1, 2), "b": (1, 1), "v": (1, 2), "u": (1, 1)}
+    layout = Layout(tuple(Slot(name, shape, Role.PARAMETER) for name, shape in slots.items()))
+    stream = torch.arange(12.0).reshape(2, 6)
+    ahead = PredictMean(
+        "identity",
+        ("w", "b", "v", "u"),
+        ("x", "one", "x", "one"),
+        9.0,
+        "is_example",
+        "mean",
+        (1.0, 1.0, 0.5, 0.5),
+    )
+    assert read_point(ahead, layout, stream).tolist() == [1.5, 3.0, 4.5]
 
 
 @pytest.mark.parametrize("value", [-2.5, 2.5, nan])

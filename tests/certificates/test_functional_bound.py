@@ -1,5 +1,7 @@
 """Bounds of functional descent: what they hold against is in tests/end_to_end."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -118,3 +120,33 @@ def test_where_inputs_move_and_bounds_leave_the_range_they_are_no_information(ke
         assert report.verdict.holds
         assert report.verdict is (icgd.Verdict.HOLDS_EMPTY if report.empty else icgd.Verdict.HOLDS)
     assert report.empty, "infinite before the run overflows"
+
+
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_momentum_that_is_a_little_off_breaks_its_bound(backend, nesterov):
+    case = KERNEL_CASES[3]
+    right, wrong = (
+        replace(
+            case.problem,
+            update=icgd.FunctionalStep(0.3, 0.1, momentum=momentum, nesterov=nesterov),
+        )
+        for momentum in (0.6, 0.6 + 1e-9)
+    )
+    compiled = icgd.compile(right, n_steps=4)
+    assert icgd.verify(compiled, case.x, case.y, backend=backend).verdict is icgd.Verdict.HOLDS
+    other = replace(icgd.compile(wrong, n_steps=4), problem=right)
+    report = icgd.verify(other, case.x, case.y, backend=backend)
+    assert report.verdict is icgd.Verdict.BROKEN
+
+
+def test_where_steps_with_momentum_converge_the_bound_of_a_run_stays_small():
+    """The matrix of a step has a norm of about 2, so that multiplied norms would be 1e90."""
+    case = KERNEL_CASES[3]
+    found = icgd.spectrum(icgd.KernelMachine(3), case.x, noise=0.1)
+    problem = replace(case.problem, update=icgd.heavy_ball(found.low, found.high, noise=0.1))
+    task = icgd.as_task(problem, case.x, case.y, queries=case.queries)
+    real = problem.oracle.train(task, 300)
+    proved = bounds_of(problem, 300).run(task, real, real)
+    assert proved.trajectory[-1] <= 1e-9
+    assert proved.steps.max() <= 1e-11

@@ -58,6 +58,13 @@ def test_the_distance_is_that_from_scikit_learn():
     assert found.start_distance == pytest.approx(found.distance, rel=1e-9)
 
 
+def test_nothing_is_promised_of_momentum():
+    x, y, _ = data()
+    problem = problem_of("identity", momentum=0.5)
+    with pytest.raises(SettingError, match=r"A promise of Theorems 3\.1 to 3\.3 takes steps"):
+        icgd.guarantee(compiled_of(problem), x, y)
+
+
 def test_a_run_that_goes_elsewhere_breaks_the_promise():
     """Its labels are others than those of the minimiser that it is measured against."""
     x, y, _ = data()

@@ -15,7 +15,7 @@ from icgd.certificates.rigorous import is_available
 from icgd.errors import ProgramError
 from icgd.problems.links import LINKS
 from icgd.problems.mlp import MLP
-from tests.linear_cases import PROBLEMS, compiled_of, data, problem_of, task_of
+from tests.linear_cases import FISTA, HEAVY, PROBLEMS, compiled_of, data, problem_of, task_of
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -33,6 +33,28 @@ def test_bounds_hold_and_are_not_idle(link, backend):
     assert report.near_kinks.count == 0
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("problems", [FISTA, HEAVY], ids=["fista", "heavy"])
+def test_bounds_with_momentum_hold_and_are_not_idle(link, backend, problems):
+    x, y, queries = data()
+    compiled = compiled_of(problems[link], n_steps=4)
+    report = icgd.verify(compiled, x, y, queries=queries, backend=backend)
+    assert report.verdict.holds
+    assert report.step_bounds.max() <= 2e-11
+    assert report.trajectory_bounds.max() <= 1e-9
+    assert report.step_bounds.max() <= report.certificate.domain_step <= 2e-9
+    assert report.trajectory_bounds.max() <= report.certificate.domain_trajectory
+    assert report.paper_trajectory is None
+
+
+MOMENTA: list[dict[str, object]] = [
+    {},
+    {"momentum": 0.9},
+    {"momentum": (0.0, 0.3, 0.9, 1.0, 0.2), "nesterov": True},
+]
+
+
 def random_problem(draw: random.Random) -> icgd.Problem:
     model = icgd.LinearModel(
         draw.randint(1, 5),
@@ -41,7 +63,11 @@ def random_problem(draw: random.Random) -> icgd.Problem:
         draw.choice(["mean", "sum"]),
     )
     update = icgd.ProximalStep(
-        10 ** draw.uniform(-2, 0.3), draw.choice([0.0, 0.3]), draw.choice([0.0, 0.02]), 0.5
+        10 ** draw.uniform(-2, 0.3),
+        draw.choice([0.0, 0.3]),
+        draw.choice([0.0, 0.02]),
+        0.5,
+        **draw.choice(MOMENTA[: 2 if model.link == "poisson" else 3]),  # it cannot look far ahead
     )
     return icgd.Problem(model, "matching", update, icgd.Domain(2.0, 2.0))
 
@@ -196,3 +222,24 @@ def test_a_program_of_another_kind_has_no_such_bound():
     how = Arithmetic.of(torch.float64, 9, "dense")
     with pytest.raises(ProgramError, match="relu-stack: has no step on a linear model"):
         LinearBounds(PROBLEMS["logistic"], program, how).domain()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_momentum_that_is_a_little_off_breaks_its_bound(backend, nesterov):
+    x, y, _ = data()
+    right, wrong = (
+        problem_of("logistic", momentum=momentum, nesterov=nesterov)
+        for momentum in (0.6, 0.6 + 1e-9)
+    )
+    assert icgd.verify(compiled_of(right), x, y, backend=backend).verdict.holds
+    other = replace(compiled_of(wrong), problem=right)
+    assert icgd.verify(other, x, y, backend=backend).verdict is icgd.Verdict.BROKEN
+
+
+def test_least_squares_with_momentum_have_a_small_bound_after_many_steps():
+    problem = problem_of("identity", l1=0.0, momentum=0.6, nesterov=True)
+    x, y, _ = data()
+    report = icgd.verify(compiled_of(problem, n_steps=300), x, y)
+    assert report.trajectory_bounds.max() <= 1e-10
+    assert report.trajectory_errors.max() <= report.trajectory_bounds.max()

@@ -1,5 +1,6 @@
 """One block a step trains a linear model."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,37 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 def test_the_listing_is_the_golden_one():
     listing = compiled_of(problem_of("logistic"), n_steps=8).listing()
     assert listing == (GOLDEN / "cot_glm_logistic.txt").read_text(encoding="utf-8")
+
+
+def test_the_listing_of_fista_is_the_golden_one():
+    problem = problem_of("logistic", momentum=(0.0, 0.25), nesterov=True)
+    listing = compiled_of(problem, n_steps=2).listing()
+    assert listing == (GOLDEN / "cot_glm_fista.txt").read_text(encoding="utf-8")
+
+
+def test_the_examples_of_its_page_run():
+    page = Path(__file__).parents[2] / "docs" / "constructions" / "cot_linear.md"
+    first, momentum = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    names: dict[str, object] = {}
+    exec(first, names)
+    assert names["report"].verdict.holds
+    exec(momentum, names)
+    assert names["fista"].parameters[-1].tolist() == pytest.approx([0.99, -0.49, 0.0], abs=0.005)
+
+
+def test_momentum_takes_no_layer_and_equal_steps_share_their_weights():
+    plain = compiled_of(problem_of("logistic"), n_steps=8).summary()
+    for momentum, blocks in ((0.5, 1), ((0.5,) * 8, 8)):
+        problem = problem_of("logistic", momentum=momentum, nesterov=True)
+        compiled = compiled_of(problem, n_steps=8)
+        summary, weights = compiled.summary(), list(compiled.transformer().parameters())
+        assert (summary.layers_per_step, summary.n_layers) == (3, plain.n_layers) == (3, 26)
+        assert summary.d_model == plain.d_model + 4
+        assert len(compiled.stack.block) == 3 * blocks
+        assert sum(weight.numel() for weight in weights) == summary.parameters
+        assert sum(int(weight.count_nonzero()) for weight in weights) == summary.nonzeros
+    with pytest.raises(SettingError, match="momentum has 8 entries; expected 4, one for each step"):
+        compiled_of(problem)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +110,8 @@ def test_heads_cover_what_box_and_domain_allow_or_the_bound_on_scores():
     assert score_reach(problem_of("logistic", score=None, intercept=False)) == 6 * room
     assert score_reach(problem_of("logistic", score=2.5)) == 2.5 * room
     assert score_reach(problem_of("logistic", score=99.0)) == 7 * room
+    ahead = problem_of("logistic", score=None, momentum=(0.0, 0.5), nesterov=True)
+    assert score_reach(ahead) == 14 * room
 
 
 def test_scores_that_are_too_wide_for_poisson_name_the_way_out():

@@ -20,7 +20,7 @@ def problem_of(update: icgd.FunctionalStep, kernel: str = "rbf") -> icgd.Problem
     return icgd.Problem(icgd.KernelMachine(3, kernel), "squared", update, icgd.Domain(2.0, 4.0))
 
 
-@pytest.mark.parametrize("name", ["sum-noise", "rbf-moved"])
+@pytest.mark.parametrize("name", ["sum-noise", "rbf-moved", "sum-heavy-ball", "nesterov"])
 def test_the_listing_is_the_golden_one(name):
     listing = icgd.compile(BY_NAME[name], n_steps=3).listing()
     golden = GOLDEN / f"functional_{name.replace('-', '_')}.txt"
@@ -35,6 +35,15 @@ def test_one_layer_is_one_step_and_equal_steps_share_their_weights():
     assert constant.summary().d_model == 5
     assert (constant.summary().max_heads, constant.summary().d_head) == (1, 3)
     assert constant.summary().d_mlp == 0
+
+
+def test_momentum_takes_a_head_and_a_slot_but_no_layer():
+    plain = icgd.compile(problem_of(icgd.FunctionalStep(0.1)), n_steps=40).summary()
+    for nesterov in (False, True):
+        update = icgd.FunctionalStep(0.1, momentum=0.5, nesterov=nesterov)
+        summary = icgd.compile(problem_of(update), n_steps=40).summary()
+        assert (summary.n_layers, summary.layers_per_step) == (40, 1)
+        assert (summary.d_model, summary.max_heads) == (plain.d_model + 1, plain.max_heads + 1)
 
 
 def test_counted_weights_are_those_that_are_built():
@@ -127,10 +136,14 @@ def test_wrong_settings_are_refused(call, message):
 def test_the_examples_of_its_page_run(capsys, monkeypatch):
     monkeypatch.setattr(kernels, "KERNELS", dict(kernels.KERNELS))  # it registers two
     page = Path(__file__).parents[2] / "docs" / "constructions" / "functional.md"
-    first, own = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    first, own, momentum = re.findall(
+        r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL
+    )
     names: dict[str, object] = {}
     exec(first, names)
     assert names["report"].verdict.holds
     exec(own, names)
+    exec(momentum, names)
+    assert names["accelerated"].verdict.holds
     assert icgd.KernelMachine(2, "falling").heads[0].function.lipschitz == 1.0
     assert "every measured error is within its proved bounds" in capsys.readouterr().out

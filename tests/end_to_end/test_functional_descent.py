@@ -36,9 +36,9 @@ def test_every_step_and_the_run_stay_within_their_bounds(case: Case, backend: st
     assert report.trajectory_bounds.max() <= 1e6 * most
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(36))
 def test_random_problems_stay_within_their_bounds(seed: int):
-    """Any kernels, heads, steps, noise, transforms, sizes, backends and precisions."""
+    """Any kernels, heads, steps, noise, transforms, momentum, sizes, backends and precisions."""
     draw = np.random.default_rng(seed)
     width, outputs, n_steps = int(draw.integers(1, 5)), int(draw.integers(1, 3)), 4
     names = ("linear", "relu", "exp", "rbf", "laplace", "matern", "polynomial", "softmax")
@@ -54,6 +54,11 @@ def test_random_problems_stay_within_their_bounds(seed: int):
         draw.uniform(0.001, 0.2, n_steps).tolist(),
         noise=float(draw.choice([0.0, 0.3])),
         transforms=draw.normal(size=(n_steps, width, width)) * 1e-3 if draw.integers(2) else (),
+        **(
+            {"momentum": draw.uniform(0, 1, n_steps), "nesterov": bool(draw.integers(2))}
+            if draw.integers(2)
+            else {}
+        ),
     )
     problem = icgd.Problem(
         icgd.KernelMachine(width, heads, outputs), "squared", update, icgd.Domain(1.0, 2.0)

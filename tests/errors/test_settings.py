@@ -38,6 +38,11 @@ MESSAGES = [
         "compiled for. Compile a target that has a hidden layer.",
     ),
     (
+        made(SettingError.has_momentum, "A rigorous proof"),
+        "A rigorous proof takes steps without momentum, and here they have some. Leave it out, or "
+        "use icgd.verify without rigorous=True, which bounds every step.",
+    ),
+    (
         made(SettingError.construction_class, "ReluStack"),
         "construction is the class ReluStack; an object of it is expected, which has settings. "
         "Give ReluStack().",

@@ -30,7 +30,7 @@ from icgd.program.registry import from_data
 from tests import cases
 from tests.cases import build
 from tests.exports.hand_made import HandMade, hand_made, run, some_stream, streams
-from tests.linear_cases import PROBLEMS, compiled_of, task_of
+from tests.linear_cases import FISTA, PROBLEMS, compiled_of, task_of
 
 needs_packages = pytest.mark.skipif(
     exports.onnx is None, reason="the extra icgd[onnx] is not installed"
@@ -49,8 +49,9 @@ def close(actual, expected, atol):
 
 @needs_packages
 @pytest.mark.parametrize("link", ["identity", "logistic"])
-def test_a_linear_model_agrees_with_the_dense_backend(link, tmp_path):
-    compiled, task = compiled_of(PROBLEMS[link]), task_of(PROBLEMS[link])
+@pytest.mark.parametrize("problems", [PROBLEMS, FISTA], ids=["plain", "fista"])
+def test_a_linear_model_agrees_with_the_dense_backend(problems, link, tmp_path):
+    compiled, task = compiled_of(problems[link]), task_of(problems[link])
     export_onnx(compiled, tmp_path / "run.onnx")
     final = run_onnx(tmp_path / "run.onnx", encode(compiled.program, task))
     dense = compiled.run_task(task, backend="dense")

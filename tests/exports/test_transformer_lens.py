@@ -258,12 +258,19 @@ def test_the_module_is_imported_without_the_package(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "foreign"),
-    [("linear", "linear attention"), ("learnt", "exp attention"), ("softmax-noise", "noise")],
+    [
+        ("linear", "linear attention"),
+        ("learnt", "exp attention"),
+        ("softmax-noise", "noise"),
+        ("softmax-momentum", "momentum"),
+    ],
 )
 def test_other_kernels_are_refused_with_what_to_use_instead(name, foreign):
     problems = {case.name: case.problem for case in cases.KERNEL_CASES}
     noisy = replace(problems["softmax"], update=icgd.FunctionalStep(0.7, noise=0.1))
-    compiled = icgd.compile({**problems, "softmax-noise": noisy}[name], n_steps=3)
+    kept = replace(problems["softmax"], update=icgd.FunctionalStep(0.7, momentum=0.5))
+    problems |= {"softmax-noise": noisy, "softmax-momentum": kept}
+    compiled = icgd.compile(problems[name], n_steps=3)
     with pytest.raises(ExportError, match=f"softmax attention only; this .* has {foreign} too"):
         open_in_transformer_lens(compiled)
 

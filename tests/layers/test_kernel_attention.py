@@ -2,7 +2,7 @@
 
 import torch
 
-from icgd.layers.kernel_attention import KernelAttention
+from icgd.layers.kernel_attention import Itself, KernelAttention
 
 
 def weights(n_heads: int, seed: int = 0) -> list[torch.Tensor]:
@@ -37,11 +37,18 @@ def test_every_token_reads_the_examples_through_each_heads_kernel():
 
 def test_a_head_without_a_kernel_lets_examples_read_themselves():
     query, key, value, output = weights(1)
-    layer = KernelAttention(query, key, value, output, [None], 3)
+    layer = KernelAttention(query, key, value, output, [Itself.EXAMPLES], 3)
     x = stream()
     update = layer(x) - x
     assert torch.allclose(update[:, :4], x[:, :4] @ value[0] @ output[0])
     assert not update[:, 4:].any()
+
+
+def test_a_head_may_let_every_token_read_itself():
+    query, key, value, output = weights(1)
+    layer = KernelAttention(query, key, value, output, [Itself.TOKENS], 3)
+    x = stream()
+    assert torch.allclose(layer(x) - x, x @ value[0] @ output[0])
 
 
 def test_queries_are_not_read():

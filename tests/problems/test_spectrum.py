@@ -7,7 +7,7 @@ import icgd
 from icgd.errors import DivergenceWarning, KernelError
 from icgd.problems import spectrum as module
 from icgd.problems.kernels import KERNELS
-from icgd.problems.spectrum import Divergence, Spectrum, divergence, growth, spectrum
+from icgd.problems.spectrum import Divergence, Spectrum, divergence, growth, growth_of, spectrum
 
 LINE = torch.diag(torch.tensor([1.0, 2.0, 3.0])).double()
 """Examples whose linear kernel has eigenvalues 1, 4 and 9."""
@@ -48,6 +48,31 @@ def test_shares_whose_eigenvalues_are_not_found_have_the_largest_eigenvalue_1():
 def test_growth_is_the_product_over_the_steps():
     eigenvalues = torch.tensor([4.0, 1.0], dtype=torch.float64)
     torch.testing.assert_close(growth((0.5, 0.1), eigenvalues).tolist(), [0.6, 0.45])
+
+
+def test_growth_with_momentum_is_that_of_the_recurrence():
+    eigenvalues = torch.tensor([4.0, 1.0], dtype=torch.float64)
+    plain = icgd.FunctionalStep((0.5, 0.1))
+    torch.testing.assert_close(growth_of(plain, eigenvalues, 2).tolist(), [0.6, 0.45])
+    heavy = icgd.FunctionalStep(0.5, momentum=0.5)  # 1, 1 - 2, -1 - 1 + 2 of 4; 1, 0.5, 0 of 1
+    torch.testing.assert_close(growth_of(heavy, eigenvalues, 2).tolist(), [0.0, 0.0])
+    ahead = icgd.FunctionalStep(0.5, momentum=0.5, nesterov=True)  # (1 - 2) (-1 - 1), (1/2) (1/4)
+    torch.testing.assert_close(growth_of(ahead, eigenvalues, 2).tolist(), [2.0, 0.125])
+
+
+def test_errors_that_grow_at_first_and_shrink_in_the_end_are_no_divergence():
+    x = torch.diag(torch.linspace(0.1, 10.0, 40)).double()
+    update = icgd.heavy_ball(0.01, 100.0)
+    assert growth_of(update, torch.tensor([100.0]).double(), 10) > 5
+    assert divergence(icgd.KernelMachine(40, "linear"), update, x, 10) is None
+
+
+def test_momentum_allows_longer_steps_and_nesterovs_shorter_ones():
+    """The limits are 2 (1 + m) / 9 = 0.333 and (1 + 1 / (1 + 2 m)) / 9 = 0.1667 for m = 0.5."""
+    for nesterov, limit in ((False, 3 / 9), (True, 1.5 / 9)):
+        for factor, diverges in ((0.99, False), (1.01, True)):
+            update = icgd.FunctionalStep(factor * limit, momentum=0.5, nesterov=nesterov)
+            assert bool(divergence_of(*task_of("linear", update), n_steps=200)) is diverges
 
 
 @pytest.mark.parametrize(

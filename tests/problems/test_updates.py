@@ -46,6 +46,20 @@ def test_a_schedule_has_an_entry_a_step():
         FunctionalStep(0.1, transforms=(0.0, A)).require_steps(3)
 
 
+def test_momentum_is_kept_in_all_steps_or_as_each_says():
+    plain, update = FunctionalStep(0.1), FunctionalStep(0.1, momentum=0.5)
+    assert update.is_constant
+    assert [update.momentum_of(step) for step in (0, 7)] == [0.5, 0.5]
+    assert (plain.momentum_of(3), plain.lookahead_of(3), update.lookahead_of(3)) == (0.0, 0.0, 0.0)
+    varied = FunctionalStep(0.1, momentum=(0.0, 0.5), nesterov=True)
+    assert not varied.is_constant
+    assert [varied.lookahead_of(step) for step in (0, 1)] == [0.0, 0.5]
+    assert varied.in_words() == "functional steps of 0.1, Nesterov momentum 0 to 0.5"
+    assert update.in_words() == "functional steps of 0.1, momentum 0.5"
+    with pytest.raises(SettingError, match="momentum has 2 entries; expected 3, one for each"):
+        varied.require_steps(3)
+
+
 def test_transforms_of_any_kind_become_plain_data():
     for matrix in (A, torch.tensor(A), [list(row) for row in A], (torch.tensor(A),), [A]):
         assert FunctionalStep(0.1, transforms=matrix).transforms == (A,)

@@ -23,6 +23,18 @@ def test_queries_and_keys_may_have_transforms_of_their_own():
     assert KernelTerm("exp", ((1.0,),), 1.0, None).matrices == (((1.0,),), ((1.0,),))
 
 
+def test_a_step_with_momentum_writes_what_it_changes_too():
+    step = replace(STEP, terms=(TERM,), velocity="velocity", momentum=0.5)
+    assert step.writes() == ("y", "velocity")
+    assert set(step.reads()) == {"x", "y", "velocity", "is_example"}
+    assert step.read_at_examples() == {"y": 1.0}
+    change = "velocity = 0.5 velocity - 0.1 (sum_j K y_j + 0.25 y); y += velocity"
+    assert step.formula() == f"{change}, K = 0.5 rbf[2](x, x_j)"
+    ahead = replace(step, ahead=0.5, noise=0.0)
+    assert ahead.read_at_examples() == {"y": 1.0, "velocity": 0.5}
+    assert "0.1 (sum_j K (y + 0.5 velocity)_j)" in ahead.formula()
+
+
 def test_a_step_that_moves_the_inputs_writes_them_too():
     moving = replace(STEP, terms=(TERM,), noise=0.0, transform=((2.0,),))
     assert moving.writes() == ("y", "x")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from icgd.errors import ProgramError
@@ -46,3 +48,18 @@ def test_a_transform_has_rows():
     term = KernelTerm("rbf", (), 1.0, None)
     problem = shape_problem(DescendFunction((term,), 0.1, 0.0, None), residual)
     assert problem == "transforms 'x' by a matrix without rows"
+
+
+def test_momentum_needs_a_velocity_as_wide_as_what_is_left():
+    slots = (Slot("x", (2,), Role.INPUT), Slot("y", (1,), Role.RESIDUAL))
+    term = KernelTerm("rbf", None, 1.0, None)
+    step = DescendFunction((term,), 0.1, 0.0, None, momentum=0.5)
+    alone = Layout(slots)
+    assert shape_problem(step, alone) == "has momentum 0.5, but no slot for the velocity"
+    step = replace(step, velocity="v")
+    for shape, role, problem in (
+        ((1,), Role.VELOCITY, None),
+        ((1,), Role.SCRATCH, "keeps its last change in 'v', which is no velocity"),
+        ((2,), Role.VELOCITY, "widths differ: y 1, v 2"),
+    ):
+        assert shape_problem(step, Layout((*slots, Slot("v", shape, role)))) == problem

@@ -9,11 +9,12 @@ from torch import nn
 
 from icgd.backends.executor import AbstractExecutor
 from icgd.backends.prompt import encode, read_learnt, read_parameters, read_predictions
-from icgd.backends.scores import linear_scores, require_scores
+from icgd.backends.scores import linear_scores, read_point, require_scores
 from icgd.layers.transformer import Transformer
 from icgd.problems.task import Task
+from icgd.program.grid_instructions import PredictMean
 from icgd.program.stack import StackProgram
-from icgd.shapes import Inputs, Parameters, Predictions, Stream
+from icgd.shapes import Parameters, Predictions, Stream
 
 
 @final
@@ -35,7 +36,7 @@ class DenseStack(AbstractExecutor[Stream]):
         self.n_per_step = program.layers_per_step
 
     def step(self, write: Parameters) -> Stream:
-        self._require_scores(self._stream, self._task.x, f"step {self._n_done + 1}, example")
+        self._require_scores_of_step()
         layers = self._transformer.layers_of(self._n_done, self.n_per_step)
         self._stream = self._after(layers, self._stream)
         self._n_done += 1
@@ -45,7 +46,9 @@ class DenseStack(AbstractExecutor[Stream]):
         write.copy_(read_learnt(self._program, self._task, reached))
 
     def predictions(self, reached: Stream) -> Predictions:
-        self._require_scores(reached, self._task.queries, "query")
+        if self._reach is not None:
+            weights = read_parameters(self._program.layout, reached)
+            require_scores(linear_scores(weights, self._task.queries), self._reach, "query")
         after = self._after(self._transformer.final, reached)
         return read_predictions(self._program, after, self._task.n_examples)
 
@@ -57,7 +60,14 @@ class DenseStack(AbstractExecutor[Stream]):
                 self.recorded[name].append(stream[..., place])
         return stream
 
-    def _require_scores(self, reached: Stream, inputs: Inputs, where: str) -> None:
-        if self._reach is not None:
-            weights = read_parameters(self._program.layout, reached)
-            require_scores(linear_scores(weights, inputs), self._reach, where)
+    def _require_scores_of_step(self) -> None:
+        """With momentum, scores are those of the point at which the gradient is taken."""
+        if self._reach is None:
+            return
+        layers = self._program.steps_of_block()[self._n_done % self._program.steps_per_block]
+        parts = (part for layer in layers for part in layer.instructions)
+        for part in parts:
+            if isinstance(part, PredictMean):
+                point = read_point(part, self._program.layout, self._stream)
+                where = f"step {self._n_done + 1}, example"
+                require_scores(linear_scores(point, self._task.x), self._reach, where)

@@ -6,9 +6,9 @@ Only steps that move the inputs (GD++), or that have a kernel each, need a new k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from itertools import cycle, islice
+from itertools import cycle, islice, repeat
 from typing import NamedTuple, final
 
 import torch
@@ -19,16 +19,19 @@ from icgd.backends.prompt import constants_of, known_labels
 from icgd.backends.run import RunOptions
 from icgd.problems.kernel_machine import KernelHead, as_matrix, sum_of_heads
 from icgd.problems.task import Task
-from icgd.program.kernel_instructions import DescendFunction, KernelTerm
+from icgd.program.kernel_instructions import VELOCITY, DescendFunction, KernelTerm
 from icgd.program.stack import StackProgram
 from icgd.shapes import Labels, Parameters, Points, Predictions
 
 
 class State(NamedTuple):
-    """The stream between two layers: all inputs, and what is left to learn at each token."""
+    """The stream between two layers: all inputs, what is left to learn at each token, and what of
+    that the last step changed, which is kept only where there is momentum.
+    """
 
     points: Points
     residual: Labels
+    velocity: Labels
 
 
 @final
@@ -53,7 +56,8 @@ class FunctionDescent(AbstractExecutor[State]):
 
     def _record(self, state: State) -> None:
         for name, layers in self.recorded.items():
-            slot = {"x": state.points, "y": state.residual, **self._constants}[name]
+            known = {"x": state.points, "y": state.residual, VELOCITY: state.velocity}
+            slot = (known | self._constants)[name]
             layers.append(slot.expand(*self._task.batch, -1, -1))
 
     def read(self, reached: State, write: Parameters) -> None:
@@ -69,29 +73,36 @@ def states(program: StackProgram, task: Task) -> Iterator[State]:
     Examples and queries have products of their own, so that no bit of what is learnt at the
     examples depends on the queries.
     """
-    examples = State(task.x, task.y)
-    queries = State(task.queries, known_labels(task)[..., task.n_examples :, :])
-    yield _joined(examples, queries)
+    examples, queries = State(task.x, task.y, torch.zeros_like(task.y)), _at_queries(task)
+    has_velocity = VELOCITY in program.layout.names
+    yield _joined(examples, queries, has_velocity)
     kernel_of_examples, kernel_of_queries = Kernel(), Kernel()
     for step, size in steps_of(program, task):
         after = _after(step, size, queries, examples, kernel_of_queries)
         learnt = _after(step, size, examples, examples, kernel_of_examples, step.noise)
         examples, queries = learnt, after
-        yield _joined(examples, queries)
+        yield _joined(examples, queries, has_velocity)
 
 
-def recalled(program: StackProgram, task: Task, residuals: Iterable[Labels]) -> Predictions:
+def recalled(program: StackProgram, task: Task, trace: Mapping[str, Tensor]) -> Predictions:
     """The predictions of a run on this task, without what it computes at its examples.
 
-    `residuals` holds what was left to learn at the examples before every step: slot `y` of a traced
-    run on the same examples. Not a bit differs from the predictions of a whole run. Steps must not
-    move the inputs.
+    `trace` holds what was left to learn at the examples before every step: slot `y` of a traced run
+    on the same examples, and slot `velocity` if there is one. Not a bit differs from the
+    predictions of a whole run. Steps must not move the inputs.
     """
-    queries = State(task.queries, known_labels(task)[..., task.n_examples :, :])
-    kernel = Kernel()
-    for (step, size), left in zip(steps_of(program, task), residuals, strict=False):
-        queries = _after(step, size, queries, State(task.x, left), kernel)
+    queries, kernel = _at_queries(task), Kernel()
+    has_velocity = VELOCITY in program.layout.names
+    kept = trace[VELOCITY] if has_velocity else repeat(torch.zeros_like(task.y))
+    traced = zip(steps_of(program, task), trace["y"], kept, strict=False)
+    for (step, size), left, velocity in traced:
+        queries = _after(step, size, queries, State(task.x, left, velocity), kernel)
     return -queries.residual
+
+
+def _at_queries(task: Task) -> State:
+    labels = known_labels(task)[..., task.n_examples :, :]
+    return State(task.queries, labels, torch.zeros_like(labels))
 
 
 def steps_of(program: StackProgram, task: Task) -> Iterator[tuple[DescendFunction, Tensor]]:
@@ -102,9 +113,12 @@ def steps_of(program: StackProgram, task: Task) -> Iterator[tuple[DescendFunctio
     return islice(cycle(zip(steps, sizes, strict=True)), program.n_steps)
 
 
-def _joined(examples: State, queries: State) -> State:
-    pairs = zip(examples, queries, strict=True)
-    return State(*(torch.cat(pair, dim=-2) for pair in pairs))
+def _joined(examples: State, queries: State, has_velocity: bool) -> State:
+    points = torch.cat([examples.points, queries.points], dim=-2)
+    residual = torch.cat([examples.residual, queries.residual], dim=-2)
+    if not has_velocity:
+        return State(points, residual, examples.velocity)
+    return State(points, residual, torch.cat([examples.velocity, queries.velocity], dim=-2))
 
 
 class Kernel:
@@ -139,11 +153,18 @@ def _after(
     if not tokens.points.numel():
         return tokens
     matrix = kernel.at(step, tokens, examples)
-    update = matrix @ examples.residual
+    left = examples.residual
+    if step.ahead:
+        left = left + step.ahead * examples.velocity
+    update = matrix @ left
     if noise:
-        update += noise * examples.residual
+        update += noise * left
+    update.mul_(size)
     points = tokens.points
     if step.transform is not None:
         moved = matrix @ examples.points
         points = points + moved @ as_matrix(step.transform, points).mT
-    return State(points, tokens.residual - update.mul_(size))
+    if step.velocity is None:
+        return State(points, tokens.residual - update, tokens.velocity)
+    change = step.momentum * tokens.velocity - update
+    return State(points, tokens.residual + change, change)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import final
 
 import torch
@@ -23,7 +24,8 @@ class FusedStack(AbstractExecutor[Parameters]):
         rows = range(n_examples if size is None else size)
         x, y = (data[..., : rows.stop, :] for data in (task.x, task.y))
         self._machine = Machine(program, task.initial, x, y, task.queries[..., :0, :])
-        self._operations = self._machine.operations(program.block_of(0))
+        steps = [self._machine.operations(layers) for layers in program.steps_of_block()]
+        self._steps = cycle(steps)
         if size is not None:
             # Batches go round: a batch that goes over the end is a slice of this all the same.
             self._data = [torch.cat([data, data[..., :size, :]], -2) for data in (task.x, task.y)]
@@ -32,7 +34,7 @@ class FusedStack(AbstractExecutor[Parameters]):
         machine = self._machine
         if self._program.batch_size is not None:
             self._load_batch(machine.step * self._program.batch_size % self._task.n_examples)
-        for operation in self._operations:
+        for operation in next(self._steps):
             operation()
         machine.step += 1
         machine.read_parameters(write)

@@ -131,10 +131,13 @@ class Machine:
             self._weights.append(self.slots[name].flatten(-2))
         for slot in program.layout.having(Role.SCRATCH):
             self.slots[slot.name] = self.buffer(self.n_tokens, slot.width)
-        for slot in program.layout.having(Role.SHARED):
+        for slot in program.layout.having(Role.SHARED) + program.layout.having(Role.VELOCITY):
             self.slots[slot.name] = x.new_zeros(*self.batch, *slot.shape)
         self.waiting = self._turns() if traced else None
         self._arguments: dict[Argument, ArgumentBuffer] = {}
+        self._shared: dict[str, Tensor] = {}
+        self.n_predicted = 0
+        """How often the means of a linear model were predicted: once a step."""
         self.step = 0
         """The number of steps taken so far, by which instructions of a schedule differ."""
         self._variants = _variants(program)
@@ -165,6 +168,12 @@ class Machine:
     def buffer(self, n_rows: int, width: int) -> Tensor:
         """A buffer of zeros for every task."""
         return self.slots["x"].new_zeros(*self.batch, n_rows, width)
+
+    def shared(self, name: str, n_rows: int, width: int) -> Tensor:
+        """A buffer that all steps share: an operation needs it no longer than it runs."""
+        if name not in self._shared:
+            self._shared[name] = self.buffer(n_rows, width)
+        return self._shared[name]
 
     def factor(self, argument: Argument) -> Tensor:
         """The matrix by which the rows of an argument's inputs are multiplied."""

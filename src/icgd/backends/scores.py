@@ -5,9 +5,12 @@ from __future__ import annotations
 from math import inf
 
 import torch
+from torch import Tensor
 
 from icgd.errors import OverflowedRunError
-from icgd.shapes import Inputs, Labels, Parameters
+from icgd.program.grid_instructions import PredictMean
+from icgd.program.layout import Layout
+from icgd.shapes import Inputs, Labels, Parameters, Stream
 
 
 def linear_scores(parameters: Parameters, x: Inputs) -> Labels:
@@ -15,6 +18,15 @@ def linear_scores(parameters: Parameters, x: Inputs) -> Labels:
     width = x.shape[-1]
     intercept = parameters[..., width:].sum(-1)[..., None, None]
     return x @ parameters[..., :width].unsqueeze(-1) + intercept
+
+
+def read_point(instruction: PredictMean, layout: Layout, stream: Stream) -> Parameters:
+    """The weights whose scores an instruction takes, with the velocities that it adds to them."""
+    sums: dict[str, Tensor] = {}
+    for name, read, factor in instruction.products():
+        part = factor * stream[..., 0, layout.range_of(name)]
+        sums[read] = sums[read] + part if read in sums else part
+    return torch.cat(list(sums.values()), dim=-1)
 
 
 def require_scores(scores: Labels, reach: float, where: str) -> None:

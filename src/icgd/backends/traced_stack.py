@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import cycle
 from typing import final
 
 from icgd.backends.executor import AbstractExecutor
@@ -26,11 +27,13 @@ class TracedStack(AbstractExecutor[Parameters]):
         self._constants = constants_of(program, task)
         self._scales = weight_scales(program, task)
         self._machine = self._machine_at(task.initial)
-        self._block = _by_layer(self._machine, program.block_of(0))
+        self._steps = cycle(
+            [_by_layer(self._machine, layers) for layers in program.steps_of_block()]
+        )
         self._stands_at: Parameters | None = task.initial
         """The weights that the machine holds, between two steps."""
         self.recorded: dict[str, list[Stream]] = {name: [] for name in trace}
-        self.n_per_step = len(program.block)
+        self.n_per_step = program.layers_per_step
         self._record(self._machine)
 
     def _machine_at(self, weights: Parameters) -> Machine:
@@ -39,7 +42,7 @@ class TracedStack(AbstractExecutor[Parameters]):
 
     def step(self, write: Parameters) -> Parameters:
         self._stands_at = None
-        self._run(self._machine, self._block)
+        self._run(self._machine, next(self._steps))
         self._machine.step += 1
         self._machine.read_parameters(write)
         self._stands_at = write
@@ -67,7 +70,7 @@ class TracedStack(AbstractExecutor[Parameters]):
         match self._roles[name]:
             case Role.CONSTANT:
                 return self._constants[name].expand(*self._task.batch, -1, -1).clone()
-            case Role.PARAMETER | Role.SHARED:
+            case Role.PARAMETER | Role.SHARED | Role.VELOCITY:
                 return machine.slots[name].flatten(-2).unsqueeze(-2) * self._scales
         return machine.slots[name].clone()
 

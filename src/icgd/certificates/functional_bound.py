@@ -8,15 +8,17 @@ kernel matrix: where steps converge, errors do not grow.
 allows. A kernel without negative eigenvalues lets the residual grow only if step_size times the
 largest possible eigenvalue exceeds 2.
 
+With momentum the last change is off too, and what both become is in `momentum_bound.py`.
+
 All numbers here are sums of products that are not negative, so that `ROOM` covers what rounding
 takes from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf, isnan, sqrt
+from math import inf
 
 import torch
 from torch import Tensor
@@ -25,12 +27,13 @@ from icgd.backends.prompt import known_labels
 from icgd.backends.run import OnProgress
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.functional_worst import Worst, known
 from icgd.certificates.intervals import ROOM
-from icgd.certificates.kernel_rounding import kernel_error, largest_kernel, worst_kernel_error
+from icgd.certificates.kernel_rounding import kernel_error
+from icgd.certificates.momentum_bound import Motion, Pair, Responses, multiplied
 from icgd.certificates.rounded_points import Rounded
-from icgd.problems.kernel_machine import KernelHead, as_matrix, sum_of_heads
+from icgd.problems.kernel_machine import as_matrix, sum_of_heads
 from icgd.problems.kernels import Kernel
-from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.shapes import History, Predictions
 
@@ -43,23 +46,46 @@ class _Step:
     noise: float
     kernel: Tensor
     error: Tensor
+    momentum: float = 0.0
+    ahead: float = 0.0
 
-    def rounding(self, labels: Tensor, values: Tensor, carried: Tensor, how: Arithmetic) -> Tensor:
-        """What the step may add to the error of every value.
+    def rounding(
+        self, labels: Tensor, values: Tensor, carried: Tensor, motion: Motion, how: Arithmetic
+    ) -> Tensor:
+        """What the step may add to the error of every value, and of its last change.
 
         `values` are exact; `carried` is how far the transformer's own may be off already.
         """
         n_examples = self.kernel.shape[-1]
-        size = values.abs() + carried + labels.abs()
+        size, change = values.abs() + carried + labels.abs(), _largest_change(motion)
         off = how.sum_of(4, size)  # what is left is read off the values
-        left = ((labels - values).abs() + carried + off)[..., :n_examples, :]
+        read_off = off + self.ahead * motion.apart
+        if self.ahead:
+            read_off = read_off + how.sum_of(4, self.ahead * change)
+        left = (labels - values + self.ahead * motion.change).abs() + self.ahead * motion.carried
+        left = (left + carried + read_off)[..., :n_examples, :]
         largest = self.kernel.abs() + self.error
         sums = largest @ left
-        wrong = self.error @ left + largest @ off[..., :n_examples, :]
+        wrong = self.error @ left + largest @ read_off[..., :n_examples, :]
         wrong = wrong + how.sum_of(n_examples, sums)
-        own = how.sum_of(4, self.noise * left) + self.noise * off[..., :n_examples, :]
+        own = how.sum_of(4, self.noise * left) + self.noise * read_off[..., :n_examples, :]
         wrong[..., :n_examples, :] += own
-        return ROOM * (off + self.size * wrong + how.sum_of(4, size + self.size * sums))
+        kept = self.momentum * motion.apart
+        ends = how.sum_of(4, size + change + self.size * sums)
+        return ROOM * (off + kept + self.size * wrong + ends)
+
+    def apart(
+        self, labels: Tensor, values: Tensor, after: Tensor, motion: Motion, how: Arithmetic
+    ) -> Tensor:
+        """How far the change in the stream may be from that of the values before and after."""
+        n_examples = self.kernel.shape[-1]
+        size = values.abs() + after.abs() + 2 * labels.abs()
+        change = _largest_change(motion)
+        left = ((labels - values).abs() + self.ahead * change)[..., :n_examples, :]
+        sums = (self.kernel.abs() + self.error) @ left
+        sums[..., :n_examples, :] += self.noise * left
+        # Each sum counts its rounding twice, which also covers that its terms are off.
+        return ROOM * 3 * how.sum_of(n_examples + 8, size + change + self.size * sums)
 
     def moved(
         self, tokens: Rounded, examples: Rounded, transform: Tensor, how: Arithmetic
@@ -97,20 +123,34 @@ class FunctionBounds(AbstractBounds):
         return [kernel for kernel in kernels.values() if kernel.is_own]
 
     def domain(self) -> DomainBound:
-        worst = _Worst(self.problem, self.how)
+        worst = Worst(self.problem, self.how)
         for step in range(self.program.n_steps):
             worst.take(step)
-        return DomainBound(_known(worst.step_error), _known(worst.error + worst.query_error))
+        return DomainBound(known(worst.step_error), known(worst.error + worst.query_error))
 
     def steps(self, task: Task, history: History) -> Tensor:
         labels = known_labels(task).double()
         before = history[..., :-1, :].double().unflatten(-1, labels.shape[-2:]).unbind(-3)
         none, steps = torch.zeros_like(labels), self._steps(task, len(before))
+        motions = self._motions(labels, before, steps)
         bounds = (
-            _largest(step.rounding(labels, values, none, self.how))
-            for step, values in zip(steps, before, strict=True)
+            _largest(step.rounding(labels, values, none, motion, self.how))
+            for step, values, motion in zip(steps, before, motions, strict=True)
         )
         return one_by_one(bounds, history)
+
+    def _motions(
+        self, labels: Tensor, values: Sequence[Tensor], steps: list[_Step]
+    ) -> Iterator[Motion]:
+        """The last change of what is left before every step of a run."""
+        motion = Motion.none(labels)
+        is_plain = self.problem.functional_step.momentum is None
+        for number, step in enumerate(steps):
+            yield motion
+            if not is_plain and number + 1 < len(values):
+                now, after = values[number], values[number + 1]
+                apart = step.apart(labels, now, after, motion, self.how)
+                motion = Motion(now - after, motion.carried, apart)
 
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
@@ -129,17 +169,66 @@ class FunctionBounds(AbstractBounds):
         """Errors on examples are in the Euclidean norm: a step that converges lets none grow."""
         n, labels = task.n_examples, known_labels(task).double()
         values = real[..., :-1, :].unflatten(-1, labels.shape[-2:]).unbind(-3)
-        error = torch.zeros_like(labels)
+        if self.problem.functional_step.momentum is not None:
+            yield from self._trajectory_of_momentum(task, labels, values)
+            return
+        error, none = torch.zeros_like(labels), Motion.none(labels)
         norm = error[..., :1, :]
         steps = self._steps(task, len(values))
         factors = self._contractions(steps, n)
         for step, factor, before in zip(steps, factors, values, strict=True):
-            added = step.rounding(labels, before, error, self.how)
+            added = step.rounding(labels, before, error, none, self.how)
             reading = step.size * (step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * norm)
             norm = ROOM * (factor * norm + added[..., :n, :].norm(dim=-2, keepdim=True))
             queries = ROOM * (error[..., n:, :] + reading + added[..., n:, :])
             error = torch.cat([norm.expand_as(labels[..., :n, :]), queries], dim=-2)
             yield _largest(error)
+
+    def _trajectory_of_momentum(
+        self, task: Task, labels: Tensor, values: Sequence[Tensor]
+    ) -> Iterator[Tensor]:
+        """The same with a last change, which is off at examples and queries too."""
+        n, steps = task.n_examples, self._steps(task, len(values))
+        off = Pair(torch.zeros_like(labels), torch.zeros_like(labels))
+        norms = Pair(*(part[..., :1, :] for part in off))
+        grow = self._growth(steps, n)
+        for number, (step, before) in enumerate(zip(steps, values, strict=True)):
+            change = values[max(0, number - 1)] - before
+            motion = Motion(change, off.change, torch.zeros_like(change))
+            added = step.rounding(labels, before, off.left, motion, self.how)
+            read = norms.left + step.ahead * norms.change
+            reading = step.size * (step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * read)
+            moved = step.momentum * off.change[..., n:, :] + reading + added[..., n:, :]
+            norms = grow(number, added[..., :n, :].norm(dim=-2, keepdim=True), norms)
+            queries = Pair(ROOM * (off.left[..., n:, :] + moved), ROOM * moved)
+            off = Pair(
+                *(
+                    torch.cat([norm.expand_as(labels[..., :n, :]), part], dim=-2)
+                    for norm, part in zip(norms, queries, strict=True)
+                )
+            )
+            yield _largest(off.left)
+
+    def _growth(self, steps: list[_Step], n: int) -> Callable[[int, Tensor, Pair], Pair]:
+        """What a step makes of the norms of errors on the examples, and of what it adds."""
+        update, machine = self.problem.functional_step, self.problem.machine
+        if steps and machine.is_symmetric and not update.changes_kernel:
+            values = torch.linalg.eigvalsh(steps[0].kernel[..., :n, :]) + update.noise
+            responses = Responses(values)
+            return lambda number, added, now: responses.after(
+                steps[number].size, steps[number].momentum, steps[number].ahead, added, now
+            )
+        factors = list(self._contractions(steps, n))
+
+        def grow(number: int, added: Tensor, now: Pair) -> Pair:
+            step = steps[number]
+            norm = torch.linalg.matrix_norm(step.kernel[..., :n, :], ord=2)[..., None, None]
+            reach = step.size * (norm * (1 + 1e-9) + step.noise)
+            return multiplied(
+                factors[number], reach, step.momentum + step.ahead * reach, added, now
+            )
+
+        return grow
 
     def _steps(self, task: Task, n_steps: int) -> list[_Step]:
         """Every step, with inputs that move and carry their own rounding."""
@@ -153,7 +242,8 @@ class FunctionBounds(AbstractBounds):
                 kernel = sum_of_heads(heads, tokens.points, examples.points)
                 errors = [kernel_error(head, tokens, examples, how) for head in heads]
                 error = torch.stack(errors).sum(0) + how.sum_of(len(errors), kernel.abs())
-            steps.append(_Step(update.size_of(step), update.noise, kernel, error))
+            kept = (update.momentum_of(step), update.lookahead_of(step))
+            steps.append(_Step(update.size_of(step), update.noise, kernel, error, *kept))
             transform = update.transform_of(step, machine.input_width)
             if transform is not None:
                 tokens = steps[-1].moved(tokens, examples, as_matrix(transform, points), how)
@@ -176,83 +266,10 @@ class FunctionBounds(AbstractBounds):
             yield (factor * (1 + 1e-9) + 1e-12)[..., None, None]
 
 
+def _largest_change(motion: Motion) -> Tensor:
+    return motion.change.abs() + motion.carried + motion.apart
+
+
 def _largest(errors: Tensor) -> Tensor:
     """The largest error at any token, which is infinite where nothing is known."""
     return errors.flatten(-2).amax(-1).nan_to_num(nan=inf, posinf=inf)
-
-
-def _known(bound: float) -> float:
-    """The bound, which is infinite where infinities met: nothing is known there."""
-    return inf if isnan(bound) else bound
-
-
-class _Worst:
-    """The largest quantities that any task in the domain can reach, step by step.
-
-    `left` bounds the Euclidean norm of what is left on the examples, `value` any value of the
-    function, `error` how far examples may be off (in that norm) and `query_error` a query.
-    """
-
-    def __init__(self, problem: Problem, how: Arithmetic) -> None:
-        self._problem, self._how = problem, how
-        self._root = sqrt(how.n_tokens)
-        width = problem.machine.input_width
-        reach = torch.full((1, width), problem.domain.x, dtype=torch.float64)
-        self._inputs = Rounded(reach, torch.zeros_like(reach))
-        self._label = problem.domain.y
-        self.left = self._root * problem.domain.y
-        self.value = self.error = self.query_error = self.step_error = 0.0
-
-    def take(self, step: int) -> None:
-        """Go through one step."""
-        update = self._problem.functional_step
-        size, root = ROOM * update.size_of(step), self._root
-        machine = update.machine_of(step, self._problem.machine)
-        kernel, wrong = self._kernel(machine.heads)
-        largest = self._how.n_tokens * kernel + update.noise  # no eigenvalue is larger
-        grows = ROOM * (1 + size * largest)
-        if machine.is_positive:
-            grows = max(1.0, ROOM * size * largest - 1) * ROOM
-        left = self.left + self.error
-        one = self._rounding(size, update.noise, kernel, wrong, self.left, self.value)
-        added = self._rounding(size, update.noise, kernel, wrong, left, self.value + self.error)
-        self.step_error = max(self.step_error, one)
-        self.query_error = ROOM * (self.query_error + size * root * kernel * self.error + added)
-        self.error = ROOM * (grows * self.error + root * added)
-        self.value = ROOM * (self.value + size * (root * kernel + update.noise) * self.left)
-        self.left *= grows
-        self._move(step, kernel, wrong)
-
-    def _kernel(self, heads: tuple[KernelHead, ...]) -> tuple[float, float]:
-        kernel = sum(largest_kernel(head, self._inputs.points) for head in heads)
-        errors = (worst_kernel_error(head, self._inputs, self._how) for head in heads)
-        return kernel, sum(errors) + self._sum(len(heads), kernel)
-
-    def _sum(self, n_terms: int, size: float) -> float:
-        return float(self._how.sum_of(n_terms, torch.tensor(size, dtype=torch.float64)))
-
-    def _rounding(
-        self, size: float, noise: float, kernel: float, wrong: float, left: float, value: float
-    ) -> float:
-        """What `_Step.rounding` is at most; Cauchy's inequality bounds the sums."""
-        read = value + self.query_error + self._label
-        off = self._sum(4, read)
-        left = left + self._root * off
-        sums = self._root * (kernel + wrong) * left
-        moved = self._root * wrong * left + self._root**2 * (kernel + wrong) * off
-        moved += self._sum(self._how.n_tokens, sums) + self._sum(4, noise * left) + noise * off
-        return _known(ROOM * (off + size * moved + self._sum(4, read + size * sums)))
-
-    def _move(self, step: int, kernel: float, wrong: float) -> None:
-        machine, update = self._problem.machine, self._problem.functional_step
-        transform = update.transform_of(step, machine.input_width)
-        if transform is None:
-            return
-        n = self._how.n_tokens
-        sums = as_matrix(transform, self._inputs.points).abs().sum(-1)
-        points, error = self._inputs.points, self._inputs.error
-        reach = float((points + error).max())
-        moved = n * (wrong * reach + kernel * float(error.max()))
-        moved += self._sum(n + len(sums), n * (kernel + wrong) * reach)
-        error = error + sums * moved + self._sum(4, reach)
-        self._inputs = Rounded(ROOM * (points + sums * n * kernel * reach), ROOM * error)

@@ -15,7 +15,7 @@ from functools import reduce
 from math import inf
 
 from icgd.certificates.linear_bound import LinearBounds, norm
-from icgd.errors import DataError
+from icgd.errors import DataError, SettingError
 from icgd.facts import number, shown
 from icgd.problems.curvature import Curvature, Scores, common, curvature, over_ball, spanned
 from icgd.problems.guarantees import InexactDescent
@@ -152,14 +152,16 @@ def _outcome(least: float, most: float, promised: float) -> Outcome:
 def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guarantee:
     """Compare a run on one task with the theorems.
 
-    Raises `SettingError` if its step is longer than they allow, 1 / beta, and `SeparableDataError`
-    if there is no minimiser.
+    Raises `SettingError` if its step is longer than they allow, 1 / beta, or has momentum, and
+    `SeparableDataError` if there is no minimiser.
     """
     if task.batch:
         expected = "(n, d_x): one task at a time"
         raise DataError.wrong_shape("X", task.x.shape, expected)
     oracle, history = bounds.problem.linear_oracle, history.double()
     model, update = oracle.target, oracle.update
+    if update.momentum is not None:
+        raise SettingError.has_momentum("A promise of Theorems 3.1 to 3.3")
     found = find_minimiser(oracle, replace(task, initial=history[-1]))
     promised = _promised(bounds, task, history, found)
     slope = float(oracle.gradient(task, history[0]).norm())

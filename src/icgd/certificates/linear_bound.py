@@ -12,6 +12,8 @@ from the run as is proved so far, so that scores within this distance count too.
 
 (a) for every task: the same with the largest numbers that the domain allows.
 
+With momentum a step also keeps a share of the last change: `linear_momentum.py`.
+
 All of these are sums of products that are not negative, so that `ROOM` covers what rounding takes
 from the bounds themselves.
 """
@@ -19,7 +21,7 @@ from the bounds themselves.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 import torch
@@ -28,10 +30,22 @@ from torch import Tensor
 from icgd.backends.run import OnProgress
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.intervals import ROOM, Interval
+from icgd.certificates.linear_momentum import (
+    Kept,
+    affine_distances,
+    apart,
+    grown,
+    is_affine,
+    momenta,
+    points_of,
+)
+from icgd.certificates.momentum_bound import Pair
 from icgd.errors import ProgramError
 from icgd.problems.curvature import Scores, common, curvature, over_box, spanned
 from icgd.problems.task import Task
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, ShrinkSlot
+from icgd.program.instructions import Instruction
+from icgd.program.momentum_instructions import MoveByVelocity, ShrinkMoved
 from icgd.program.stack import StackProgram
 from icgd.shapes import History, Predictions
 
@@ -61,15 +75,29 @@ class LinearBounds(AbstractBounds):
         inputs[:, model.input_width :] = 1.0
         before = torch.full((1, model.n_parameters), box).double()
         labels = torch.full((1, self.how.n_tokens), domain.y).double()
-        added = self._step(before, inputs, labels, Interval.symmetric(self._reach, *labels.shape))
+        reach = Interval.symmetric(self._reach, *labels.shape)
+        kept = self._worst_kept(before, inputs, labels, reach)
+        added = self._step(before, inputs, labels, reach, kept)
         factor = max(1.0, self._worst_growth(inputs))
-        most, distance = 2 * box + self.how.sums_terms * float(added.max()), 0.0
+        most = 2 * box + self.how.sums_terms * float(added.max())
+        momentum, ahead = float(kept.momentum), float(kept.ahead)
+        error, now = norm(added), Pair(*(torch.zeros(1, dtype=torch.float64),) * 2)
         for _ in range(self.program.n_steps):
-            distance = ROOM * ((factor * distance if distance else 0.0) + float(norm(added)))
-            if not distance < most:
-                distance = most
-                break
-        return DomainBound(float(added.max()), distance)
+            moved = grown(now, factor, momentum, ahead)
+            now = Pair(ROOM * (moved.left + error), ROOM * (moved.change + error))
+            if not float(now.left) < most:
+                return DomainBound(float(added.max()), most)
+        return DomainBound(float(added.max()), float(now.left))
+
+    def _worst_kept(self, before: Tensor, inputs: Tensor, labels: Tensor, scores: Interval) -> Kept:
+        """The largest momentum; weights in the box change by at most twice the box in a step."""
+        update, n_steps = self.problem.proximal_step, self.program.n_steps
+        if update.momentum is None or not n_steps:
+            return Kept.of(replace(update, momentum=None, nesterov=False), before)
+        momentum, ahead = (part.amax(0, keepdim=True) for part in momenta(update, n_steps))
+        kept = Kept(momentum, ahead, 2 * before, torch.zeros_like(before))
+        size = self._size(before, inputs, self._left(before, inputs, labels, scores, kept), kept)
+        return kept._replace(apart=self._apart(size, before, len(inputs)))
 
     def steps(self, task: Task, history: History) -> Tensor:
         return self.errors(task, history).amax(-1)
@@ -78,10 +106,14 @@ class LinearBounds(AbstractBounds):
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
         errors = self.errors(task, history)
-        added = norm(errors)
-        distances = self._distances(task, added, (history.double(), real))
+        added, both = norm(errors), (history.double(), real)
+        distances, is_plain = self._distances(task, added, both), True
+        if self.problem.proximal_step.momentum is not None:
+            is_plain = False
+            if is_affine(self.problem, both, errors):
+                distances = affine_distances(self.problem, task, added)
         trajectory = one_by_one(distances, history, on_progress)
-        return RunBounds(errors.amax(-1), trajectory, added.cumsum(-1))
+        return RunBounds(errors.amax(-1), trajectory, added.cumsum(-1) if is_plain else None)
 
     def predictions(
         self, task: Task, history: History, real: History, error: Tensor
@@ -104,26 +136,43 @@ class LinearBounds(AbstractBounds):
     def errors(self, task: Task, history: History) -> Tensor:
         """What each step adds to the error of every coefficient, from the run's own ones."""
         design, labels = self.problem.model.design(task.x), task.y.double().mT.abs()
-        before = history[..., :-1, :].double()
-        parts = before.split(max(1, NUMBERS_AT_ONCE // design[..., 0].numel()), dim=-2)
-        bounds = [
-            self._step(part.abs(), design.abs(), labels, Interval.point(part @ design.mT))
-            for part in parts
-        ]
-        return torch.cat(bounds, dim=-2)
+        before, points = (
+            history[..., :-1, :].double(),
+            points_of(self.problem.proximal_step, history),
+        )
+        kept = Kept.of(self.problem.proximal_step, before)
+        length = max(1, NUMBERS_AT_ONCE // design[..., 0].numel())
+        bounds: list[Tensor] = []
+        size = torch.zeros_like(before[..., :1, :])  # of the step before
+        for start in range(0, before.shape[-2], length):
+            rows = slice(start, start + length)
+            part, scores = before[..., rows, :].abs(), points[..., rows, :] @ design.mT
+            own = Kept(*(each[..., rows, :] for each in kept))
+            where = Interval.point(scores)
+            if self.problem.proximal_step.momentum is not None:
+                left = self._left(part, design.abs(), labels, where, own)
+                sizes = torch.cat([size, self._size(part, design.abs(), left, own)], dim=-2)
+                off = self._apart(sizes[..., :-1, :], part, design.shape[-2])
+                own, size = own._replace(apart=off), sizes[..., -1:, :]
+            bounds.append(self._step(part, design.abs(), labels, where, own))
+        return torch.cat(bounds, dim=-2) if bounds else before
 
     def _distances(
         self, task: Task, added: Tensor, histories: tuple[History, ...]
     ) -> Iterator[Tensor]:
         """The distance after each step: what it adds, and what it makes of the one before."""
-        distance, margin, factor = torch.zeros_like(added[..., :1].sum(-1)), -1.0, 0.0
-        for more in added.unbind(-1):
-            if not bool((distance <= margin).all()):
-                margin = MARGIN * float(distance.max())
-                factor = self.lipschitz(task, *histories, margin=margin)
-            grown = torch.where(distance > 0, factor * distance, 0.0)
-            distance = ROOM * (grown + more)
-            yield distance
+        nothing, margin, factor = torch.zeros_like(added[..., :1].sum(-1)), -1.0, 0.0
+        update, now = self.problem.proximal_step, Pair(nothing, nothing)
+        points = [points_of(update, history) for history in histories]
+        for step, more in enumerate(added.unbind(-1)):
+            momentum, ahead = update.momentum_of(step), update.lookahead_of(step)
+            looked = apart(now, ahead)
+            if not bool((looked <= margin).all()):
+                margin = MARGIN * float(looked.max())
+                factor = self.lipschitz(task, *points, margin=margin)
+            moved = grown(now, factor, momentum, ahead)
+            now = Pair(ROOM * (moved.left + more), ROOM * (moved.change + more))
+            yield now.left
 
     def lipschitz(self, task: Task, *histories: History, margin: float = 0.0) -> float:
         """The largest factor by which a step multiplies the distance of two points near these runs.
@@ -148,22 +197,67 @@ class LinearBounds(AbstractBounds):
         if not margin:
             return ends
         reach = margin * model.design(task.x).norm(dim=-1, keepdim=True)
-        in_box = over_box(model, task.x, self.problem.box or inf)
+        box = (self.problem.box or inf) * self.problem.proximal_step.overshoot
+        in_box = over_box(model, task.x, box)
         return spanned(ends, common((ends[0] - reach, ends[1] + reach), in_box))
 
-    def _step(self, before: Tensor, inputs: Tensor, labels: Tensor, scores: Interval) -> Tensor:
+    def _step(
+        self, before: Tensor, inputs: Tensor, labels: Tensor, scores: Interval, kept: Kept
+    ) -> Tensor:
         """What a step adds to the error of every coefficient.
 
         `before`, `inputs` and `labels` are the sizes of the coefficients (a row a step), of the
-        design (a row an example) and of the labels; `scores` has a row a step.
+        design (a row an example) and of the labels; `scores` and `kept` have a row a step.
         """
         n_examples = inputs.shape[-2]
-        scale, wrong = self._scale(n_examples), self._mean_error(scores, before @ inputs.mT)
-        left = self._mean_size(scores) + labels + wrong
-        size = (1 + self._decay) * before + scale * (left @ inputs) + self._threshold
+        scale = self._scale(n_examples)
+        wrong = self._mean_error(scores, self._looked(before, kept) @ inputs.mT)
+        size = self._size(before, inputs, self._mean_size(scores) + labels + wrong, kept)
         n_terms = 2 * n_examples + 16  # of both heads, and the units of the MLP
         underflow = n_terms * self.how.least * inputs.sum(-2, keepdim=True)
-        return ROOM * (scale * (wrong @ inputs) + underflow + self.how.sum_of(n_terms, size))
+        own = scale * (wrong @ inputs) + underflow + self.how.sum_of(n_terms, size)
+        return ROOM * (own + self._off(inputs, scores, kept))
+
+    def _looked(self, before: Tensor, kept: Kept) -> Tensor:
+        """The size of the coefficients at which the gradient is taken."""
+        return before + kept.ahead * (kept.change + kept.apart)
+
+    def _left(
+        self, before: Tensor, inputs: Tensor, labels: Tensor, scores: Interval, kept: Kept
+    ) -> Tensor:
+        """The size of what is left of the labels of the examples."""
+        wrong = self._mean_error(scores, self._looked(before, kept) @ inputs.mT)
+        return self._mean_size(scores) + labels + wrong
+
+    def _size(self, before: Tensor, inputs: Tensor, left: Tensor, kept: Kept) -> Tensor:
+        """The sizes of all terms that a step adds up for a coefficient."""
+        decayed = self._decay * self._looked(before, kept)
+        size = before + decayed + self._scale(inputs.shape[-2]) * (left @ inputs) + self._threshold
+        if self.problem.proximal_step.momentum is None:
+            return size
+        return size + (1 + kept.momentum) * (kept.change + kept.apart)
+
+    def _off(self, inputs: Tensor, scores: Interval, kept: Kept) -> Tensor:
+        """What becomes of a velocity that is not the change of the weights."""
+        if self.problem.proximal_step.momentum is None:
+            return torch.zeros_like(kept.apart)
+        ahead = kept.ahead * kept.apart
+        if not bool(ahead.any()):
+            return kept.momentum * kept.apart
+        moved = ahead @ inputs.mT
+        near = scores.widened(moved)
+        steepest = self.problem.model.link_function.slopes(near.low, near.high)[1]
+        bent = self._scale(inputs.shape[-2]) * ((steepest * moved) @ inputs)
+        return kept.momentum * kept.apart + self._decay * ahead + bent
+
+    def _apart(self, earlier: Tensor, before: Tensor, n_examples: int) -> Tensor:
+        """How far a velocity may be from the change of the weights: both were rounded.
+
+        `earlier` are the sizes of the terms of the step before. Each sum counts its rounding twice,
+        which also covers that these sizes are off themselves.
+        """
+        n_terms = 2 * n_examples + 32
+        return torch.where(earlier > 0, 3 * self.how.sum_of(n_terms, earlier + before), 0.0)
 
     def _mean_size(self, scores: Interval) -> Tensor:
         """The largest size of an expected label, which rises with the score."""
@@ -172,7 +266,7 @@ class LinearBounds(AbstractBounds):
 
     def _mean_error(self, scores: Interval, terms: Tensor) -> Tensor:
         """The error of the expected labels, of the transformer's and of the oracle's."""
-        n_terms = self.problem.model.n_parameters + 1
+        n_terms = (1 + self._looks_ahead) * self.problem.model.n_parameters + 1
         if self.how.sums_terms:
             return self._head(n_terms, terms)
         off, link = self.how.sum_of(n_terms, terms), self.problem.model.link_function
@@ -210,14 +304,24 @@ class LinearBounds(AbstractBounds):
         return self.program.score_reach or inf
 
     @property
+    def _looks_ahead(self) -> bool:
+        return self.problem.proximal_step.nesterov
+
+    @property
+    def _parts(self) -> list[Instruction]:
+        """The instructions of the first step; steps differ in their momentum alone."""
+        layers = self.program.steps_of_block()[0]
+        return [part for layer in layers for part in layer.instructions]
+
+    @property
     def _decay(self) -> float:
-        parts = (part for layer in self.program.block for part in layer.instructions)
-        return sum((abs(part.decay) for part in parts if isinstance(part, DecaySlot)), 0.0)
+        kinds = DecaySlot | MoveByVelocity
+        return sum((abs(part.decay) for part in self._parts if isinstance(part, kinds)), 0.0)
 
     @property
     def _threshold(self) -> float:
-        parts = (part for layer in self.program.block for part in layer.instructions)
-        return sum((part.threshold for part in parts if isinstance(part, ShrinkSlot)), 0.0)
+        kinds = ShrinkSlot | ShrinkMoved
+        return sum((part.threshold for part in self._parts if isinstance(part, kinds)), 0.0)
 
 
 def norm(errors: Tensor) -> Tensor:

@@ -14,11 +14,22 @@ that one transformer serves prompts of every length. The paper takes a head of i
 example, and O(L^4) of them for L steps.
 
 A prediction mu(<w, x>) is the head of the mean once more, at the queries.
+
+Momentum m takes slots v of what w and b changed by in the last step, and no layer more:
+
+    grid        mean_i = mu(<w, x_i> + b), for Nesterov's at w + m v; by one head more
+                v = m v - step_size * l2 * w, for Nesterov's at w + m v, and w += v
+    attention   adds to w and v alike
+    MLP         the soft threshold and the box, for w and v alike
+
+so that v is again what the step changed. Momenta that differ, as FISTA's do, give every step
+weights of its own in the first layer; equal ones keep one block for all steps.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil, inf, log2
 from typing import ClassVar
 
@@ -35,6 +46,7 @@ from icgd.program.functions import GridMean
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, N_TOKENS, ONE, TOKENS_PER_EXAMPLE
 from icgd.program.layout import Layout, Role, Slot
+from icgd.program.momentum_instructions import MoveByVelocity, ShrinkMoved
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
@@ -80,17 +92,17 @@ class AbstractCotLinear(AbstractConstruction):
         return None
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
-        builder = _Builder(problem)
+        builder, update = _Builder(problem), problem.proximal_step
+        update.require_steps(n_steps)
+        alike = update.is_constant or n_steps == 0
+        steps = range(1) if alike else range(n_steps)
         return StackProgram(
             construction=self.name,
             layout=builder.layout(),
             functions=(builder.mean, fit_relu_sum(IDENTITY_FUNCTION, -builder.gate, builder.gate)),
-            block=(
-                Layer("expected labels", (builder.predict(IS_EXAMPLE), *builder.decay())),
-                Layer("gradient step", (builder.descend(),)),
-                Layer("penalty", builder.shrink()),
-            ),
+            block=tuple(layer for step in steps for layer in builder.step(step)),
             n_steps=n_steps,
+            steps_per_block=1 if alike else n_steps,
             prediction=(
                 Layer("expected label", (builder.predict(IS_QUERY),)),
                 Layer("copy prediction", builder.copy_prediction()),
@@ -151,7 +163,8 @@ class CotGlm(AbstractCotLinear):
 def score_reach(problem: Problem) -> float:
     """Largest score that a program covers: what box and domain allow, or `domain.score`."""
     model, domain = problem.model, problem.domain
-    allowed = (problem.box or inf) * (model.input_width * domain.x + model.intercept)
+    reach = (problem.box or inf) * problem.proximal_step.overshoot
+    allowed = reach * (model.input_width * domain.x + model.intercept)
     return ROUNDING_ROOM * min(allowed, domain.score or inf)
 
 
@@ -186,6 +199,12 @@ class _Builder:
         return ("x", ONE)[: 1 + self.model.intercept]
 
     @property
+    def velocities(self) -> tuple[str, ...]:
+        """The slots of the last changes, if there is momentum."""
+        has_momentum = self.problem.proximal_step.momentum is not None
+        return tuple(f"velocity_{name}" for name in self.weights if has_momentum)
+
+    @cached_property
     def mean(self) -> GridMean:
         """The expected label."""
         return mean_of_link(self.model.link, self.reach)
@@ -196,8 +215,17 @@ class _Builder:
         largest = max(map(abs, self.mean.values)) + ROUNDING_ROOM * self.problem.domain.y
         return 2.0 ** (1 + max(0, ceil(log2(1 + largest))))
 
+    def step(self, step: int) -> tuple[Layer, ...]:
+        """The layers of a step, counted from 0."""
+        return (
+            Layer("expected labels", (self.look(step), *self.move(step))),
+            Layer("gradient step", (self.descend(),)),
+            Layer("penalty", self.shrink()),
+        )
+
     def layout(self) -> Layout:
         width = self.model.input_width
+        shapes = ((1, width), (1, 1))
         constants = (ONE, IS_EXAMPLE, IS_QUERY, TOKENS[self.model.reduction])
         return Layout(
             (
@@ -205,6 +233,10 @@ class _Builder:
                 Slot("y", (1,), Role.LABEL),
                 Slot(COEFFICIENTS, (1, width), Role.PARAMETER),
                 *(Slot(INTERCEPT, (1, 1), Role.PARAMETER) for _ in self.weights[1:]),
+                *(
+                    Slot(name, shape, Role.VELOCITY)
+                    for name, shape in zip(self.velocities, shapes, strict=False)
+                ),
                 Slot(MEAN, (1,), Role.SCRATCH),
                 *(Slot(name, (1,), Role.CONSTANT) for name in constants),
             )
@@ -212,16 +244,28 @@ class _Builder:
 
     def descend(self) -> DescendExamples:
         tokens, scale = TOKENS[self.model.reduction], -self.step_size
-        return DescendExamples(MEAN, "y", self.inputs, self.weights, tokens, self.gate, scale)
+        moved = (*self.weights, *self.velocities)
+        inputs = self.inputs * (1 + bool(self.velocities))
+        return DescendExamples(MEAN, "y", inputs, moved, tokens, self.gate, scale)
 
-    def decay(self) -> tuple[verbs.Instruction, ...]:
-        rate = self.step_size * self.problem.proximal_step.l2
-        return (DecaySlot(COEFFICIENTS, -rate),) if rate else ()
+    def move(self, step: int) -> tuple[verbs.Instruction, ...]:
+        """The decay of an l2 penalty, and what momentum keeps of the last change."""
+        update = self.problem.proximal_step
+        rate = self.step_size * update.l2
+        if not self.velocities:
+            return (DecaySlot(COEFFICIENTS, -rate),) if rate else ()
+        kept = (update.momentum_of(step), update.lookahead_of(step))
+        slots = zip(self.weights, self.velocities, (rate, 0.0), strict=False)
+        return tuple(MoveByVelocity(slot, kept_in, *kept, decay) for slot, kept_in, decay in slots)
 
     def shrink(self) -> tuple[verbs.Instruction, ...]:
         """The soft threshold of the coefficients, if there is one, and the box for all others."""
         l1, clipped = self.problem.proximal_step.l1, self.weights[1:]
         steps: list[verbs.Instruction] = []
+        if self.velocities:
+            slots = zip(self.weights, self.velocities, (self.step_size * l1, 0.0), strict=False)
+            steps += [ShrinkMoved(slot, kept, by, self.box) for slot, kept, by in slots]
+            return (*steps, verbs.WipeSlots((MEAN,)))
         if l1:
             steps.append(ShrinkSlot(COEFFICIENTS, self.step_size * l1, self.box))
         else:
@@ -229,6 +273,16 @@ class _Builder:
         if clipped:
             steps.append(verbs.ClipSlots(clipped, self.box, ONE))
         return (*steps, verbs.WipeSlots((MEAN,)))
+
+    def look(self, step: int) -> PredictMean:
+        """The mean of the examples, at the weights or as far ahead of them as Nesterov looks."""
+        plain = self.predict(IS_EXAMPLE)
+        ahead = self.problem.proximal_step.lookahead_of(step)
+        if not ahead:
+            return plain
+        weights, inputs = (*self.weights, *self.velocities), self.inputs * 2
+        factors = (1.0,) * len(self.weights) + (ahead,) * len(self.weights)
+        return replace(plain, weights=weights, inputs=inputs, factors=factors)
 
     def predict(self, checked: str) -> PredictMean:
         return PredictMean(self.model.link, self.weights, self.inputs, self.reach, checked, MEAN)

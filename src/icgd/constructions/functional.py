@@ -15,6 +15,14 @@ One layer is one step, exactly: nothing is approximated, and only rounding errs.
 sum takes one head a summand. Noise adds noise * I to the kernel on the examples, by a head in which
 every example reads itself. A transform A moves the inputs along (GD++). Steps may have a kernel
 each, and queries and keys different transforms, B != C: so have the layers that training finds.
+
+Momentum m needs what the last step changed, in a slot v beside what is left, r:
+
+    change = m v - step_size * sum_j K(x, x_j) r_j,    r += change,    v += change - v
+
+The heads of the kernel write both slots, and one head more, in which every token reads itself,
+adds m v to r and (m - 1) v to v. So a step with momentum is still one layer. Nesterov's step reads
+r_j + m v_j in place of r_j, which is a matter of W_V.
 """
 
 from __future__ import annotations
@@ -25,8 +33,9 @@ from typing import ClassVar
 from icgd.constructions.base import AbstractConstruction
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.problem import Problem
+from icgd.problems.updates import FunctionalStep
 from icgd.program.instructions import IS_EXAMPLE
-from icgd.program.kernel_instructions import DescendFunction, KernelTerm
+from icgd.program.kernel_instructions import VELOCITY, DescendFunction, KernelTerm
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
@@ -57,19 +66,25 @@ class Functional(AbstractConstruction):
         steps = range(1) if alike else range(n_steps)
         return StackProgram(
             construction=self.name,
-            layout=Layout(
-                (
-                    Slot("x", (machine.input_width,), Role.INPUT),
-                    Slot("y", (machine.output_width,), Role.RESIDUAL),
-                    Slot(IS_EXAMPLE, (1,), Role.CONSTANT),
-                )
-            ),
+            layout=_layout(machine, update),
             functions=(),
             block=tuple(_layer(problem, step) for step in steps),
             n_steps=n_steps,
             prediction=(),
             steps_per_block=1 if alike else n_steps,
         )
+
+
+def _layout(machine: KernelMachine, update: FunctionalStep) -> Layout:
+    velocity = Slot(VELOCITY, (machine.output_width,), Role.VELOCITY)
+    return Layout(
+        (
+            Slot("x", (machine.input_width,), Role.INPUT),
+            Slot("y", (machine.output_width,), Role.RESIDUAL),
+            *(() if update.momentum is None else (velocity,)),
+            Slot(IS_EXAMPLE, (1,), Role.CONSTANT),
+        )
+    )
 
 
 def _layer(problem: Problem, step: int) -> Layer:
@@ -79,5 +94,8 @@ def _layer(problem: Problem, step: int) -> Layer:
         step_size=update.size_of(step),
         noise=update.noise,
         transform=update.transform_of(step, machine.input_width),
+        velocity=None if update.momentum is None else VELOCITY,
+        momentum=update.momentum_of(step),
+        ahead=update.lookahead_of(step),
     )
     return Layer("descend", (descend,))

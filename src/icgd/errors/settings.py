@@ -98,6 +98,13 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def has_momentum(cls, purpose: str) -> SettingError:
+        return cls(
+            f"{purpose} takes steps without momentum, and here they have some. Leave it out, or "
+            "use icgd.verify without rigorous=True, which bounds every step."
+        )
+
+    @classmethod
     def only_linear_models(cls, construction: str) -> SettingError:
         return cls(
             "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, "

@@ -145,7 +145,7 @@ class InContextKernelRegressor(RegressorMixin, AbstractInContext):  # type: igno
         return self.compiled_.run(task.x, task.y, queries=task.queries).predictions
 
     def _recalled(self, task: Task, run: Run) -> Tensor:
-        return recalled(self.compiled_.stack, task, run.trace["y"])
+        return recalled(self.compiled_.stack, task, run.trace)
 
     @property
     def dual_coef_(self) -> Array:

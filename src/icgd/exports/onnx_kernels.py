@@ -8,7 +8,7 @@ from math import inf, sqrt
 
 from icgd.errors import ExportError
 from icgd.exports.onnx_graph import Graph
-from icgd.layers.kernel_attention import KernelAttention
+from icgd.layers.kernel_attention import Itself, KernelAttention
 from icgd.problems.kernels import SHAPES
 from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.stack import StackProgram
@@ -35,25 +35,28 @@ def append_kernels(layer: KernelAttention, graph: Graph, name: str, stream: str)
     return reduce(partial(graph.add, "Add"), updates)
 
 
-def _terms(graph: Graph) -> list[KernelTerm | None]:
-    """The kernel of every head; None for one in which every example reads itself."""
+def _terms(graph: Graph) -> list[KernelTerm | Itself]:
+    """The kernel of every head, or who reads itself in it."""
     steps = [] if graph.layer is None else graph.layer.instructions
-    found: list[KernelTerm | None] = []
+    found: list[KernelTerm | Itself] = []
     for step in steps:
         if isinstance(step, DescendFunction):
-            found += [*step.terms, *[None] * (step.noise > 0)]
+            found += [*step.terms, *[Itself.EXAMPLES] * (step.noise > 0)]
+            found += [Itself.TOKENS] * (step.velocity is not None)
     return found
 
 
 def _head(
-    graph: Graph, name: str, stream: str, is_example: str, head: int, term: KernelTerm | None
+    graph: Graph, name: str, stream: str, is_example: str, head: int, term: KernelTerm | Itself
 ) -> str:
     query, key, value, output = (
         graph.add("Gather", f"{name}.{weight}", graph.index(head), axis=0)
         for weight in ("W_Q", "W_K", "W_V", "W_O")
     )
     written = graph.add("MatMul", graph.add("MatMul", stream, value), output)
-    if term is None:
+    if term is Itself.TOKENS:
+        return written
+    if not isinstance(term, KernelTerm):
         return graph.add("Where", is_example, written, graph.number(0.0))
     mask = graph.add("Transpose", is_example, perm=[0, 2, 1])
     ends = graph.add("MatMul", stream, query), graph.add("MatMul", stream, key)

@@ -213,7 +213,7 @@ def _foreign_kernel(layer: Layer) -> str | None:
     for step in layer.instructions:
         if isinstance(step, DescendFunction):
             names = [f"{term.kernel} attention" for term in step.terms if term.kernel != "softmax"]
-            names += ["noise"] * (step.noise > 0)
+            names += ["noise"] * (step.noise > 0) + ["momentum"] * (step.velocity is not None)
             return names[0] if names else None
     return None
 

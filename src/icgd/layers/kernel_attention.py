@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 
 import torch
 from jaxtyping import Bool
@@ -11,15 +12,23 @@ from torch import Tensor
 from icgd.layers.attention import Carrying, Headed, Reading, Writing
 from icgd.shapes import Stream
 
-Pattern = Callable[[Tensor, Tensor], Tensor] | None
-"""A kernel of every query (row) and key (column); or None: every example reads itself alone."""
+
+class Itself(Enum):
+    """The patterns of heads in which tokens read themselves alone."""
+
+    EXAMPLES = "every example reads itself, and queries read nothing"
+    TOKENS = "every token reads itself"
+
+
+Pattern = Callable[[Tensor, Tensor], Tensor] | Itself
+"""A kernel of every query (row) and key (column), or who reads itself."""
 
 
 class KernelAttention(Headed):
     """x[i] + sum_{head, example j} K_head(W_Q x[i], W_K x[j]) W_O W_V x[j].
 
     Feature `example_feature` of the stream is 1 on examples, which are read, and 0 on queries,
-    which are not: the mask of the papers.
+    which are not: the mask of the papers. Only heads of `Itself.TOKENS` let a query read itself.
     """
 
     def __init__(
@@ -40,8 +49,11 @@ class KernelAttention(Headed):
         examples = x[..., is_example, :]
         update = torch.zeros_like(x)
         for head, pattern in enumerate(self.patterns):
+            if pattern is Itself.TOKENS:
+                update += x @ self.W_V[head] @ self.W_O[head]
+                continue
             value = examples @ self.W_V[head] @ self.W_O[head]
-            if pattern is None:
+            if pattern is Itself.EXAMPLES:
                 update[..., is_example, :] += value
             else:
                 update += pattern(x @ self.W_Q[head], examples @ self.W_K[head]) @ value

@@ -48,6 +48,7 @@ GROUPS = {
     Role.INPUT: "data",
     Role.LABEL: "data",
     Role.RESIDUAL: "data",
+    Role.VELOCITY: "data",
     Role.PARAMETER: "weights",
     Role.SCRATCH: "scratch",
     Role.CONSTANT: "constants",

@@ -105,6 +105,8 @@ class _Linear:
         found = Convergence(self.n_steps, left, OF_OBJECTIVE, what, 0.0)
         if found.is_done:
             return found
+        if self.oracle.update.momentum is not None:  # its rate is not that of a contraction
+            return replace(found, more_steps=None, remedies=(self.furthest(goal),))
         curved, scaled = self.curvatures(goal)
         more = self.steps(curved.contraction(self.size), OF_OBJECTIVE / left)
         remedies = (self.furthest(goal), *self.remedies(curved, scaled, more))

@@ -81,16 +81,15 @@ def curvature(
     if not largest.isfinite().all():
         raise SettingError.unbounded_slope(model.link)
     design = model.design(x)
-    smallest = _eigenvalues(model, update, design, least).amin()
+    smallest = eigenvalues(model, update, design, least).amin()
     return Curvature(
         smallest=max(0.0, float(smallest)),
-        largest=float(_eigenvalues(model, update, design, largest).amax()),
+        largest=float(eigenvalues(model, update, design, largest).amax()),
     )
 
 
-def _eigenvalues(
-    model: LinearModel, update: ProximalStep, design: Design, slopes: Tensor
-) -> Tensor:
+def eigenvalues(model: LinearModel, update: ProximalStep, design: Design, slopes: Tensor) -> Tensor:
+    """The eigenvalues of the Hessian where the link has these slopes at the examples."""
     scale = model.loss_scale(design.shape[-2])
     hessian = scale * design.mT @ (slopes * design) + update.l2 * model.penalised(design).diag()
     values: Tensor = torch.linalg.eigvalsh(hessian)

@@ -160,8 +160,9 @@ class Problem:
             data["target"].pop("biases", None)
         for part in ("update", "domain"):
             data[part] = {name: value for name, value in data[part].items() if value is not None}
-        if not data["update"].get("heads"):
-            data["update"].pop("heads", None)
+        for name in ("heads", "nesterov"):
+            if not data["update"].get(name):
+                data["update"].pop(name, None)
         if data["initial"] is None:
             data.pop("initial")
         return data
@@ -225,7 +226,7 @@ TARGETS: dict[str, Callable[..., Target]] = {
 }
 UPDATES: dict[str, Callable[..., Update]] = {
     "l2": ProximalStep,
-    "momentum": partial(_descent, MomentumStep),
+    "dampening": partial(_descent, MomentumStep),
     "betas": partial(_descent, AdamStep),
     "alpha": partial(_descent, RmspropStep),
     "box": partial(_descent, GradientStep),

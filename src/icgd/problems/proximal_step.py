@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from icgd.errors import SettingError
-from icgd.problems.settings import finite, positive, settle
+from icgd.problems.momentum import as_momentum, entry_of, momentum_in_words
+from icgd.problems.settings import finite, instance, positive, settle
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,8 @@ class ProximalStep:
         l2: the penalty of ridge.
         l1: the penalty of the lasso.
         box: the largest size of a coefficient.
+        momentum: one number m, or one for each step: the first w is w + m (w - w_before).
+        nesterov: whether the gradient is taken there too; with `fista_momenta` that is FISTA.
 
     Raises:
         SettingError: if a penalty is negative, or the step size or the box is not positive.
@@ -35,6 +39,9 @@ class ProximalStep:
     l2: float = 0.0
     l1: float = 0.0
     box: float | None = None
+    momentum: Any = None
+    """It may be given as a number or as anything that has one for each step."""
+    nesterov: bool = False
 
     def __post_init__(self) -> None:
         settle(self, l2=_penalty("l2", self.l2), l1=_penalty("l1", self.l1))
@@ -42,6 +49,10 @@ class ProximalStep:
             settle(self, step_size=positive("step_size", self.step_size))
         if self.box is not None:
             settle(self, box=positive("box", self.box))
+        settle(self, momentum=as_momentum(self.momentum))
+        instance("nesterov", self.nesterov, bool)
+        if self.nesterov and self.momentum is None:
+            raise SettingError.without("nesterov", "momentum")
 
     def in_words(self) -> str:
         """The step in a few words, such as "proximal steps of 0.3, l2 0.1, box 1".
@@ -57,7 +68,33 @@ class ProximalStep:
         size = "1 / curvature" if self.step_size is None else f"{self.step_size:g}"
         parts = {"l2": self.l2, "l1": self.l1, "box": self.box}
         others = (f", {name} {value:g}" for name, value in parts.items() if value)
-        return f"proximal steps of {size}{''.join(others)}"
+        kept = momentum_in_words(self.momentum, self.nesterov)
+        return f"proximal steps of {size}{kept}{''.join(others)}"
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all steps are alike."""
+        return not isinstance(self.momentum, tuple)
+
+    def require_steps(self, n_steps: int) -> None:
+        """Raise `SettingError` unless momenta are as many as the steps."""
+        if isinstance(self.momentum, tuple) and len(self.momentum) != n_steps:
+            expected = f"{n_steps}, one for each step"
+            raise SettingError.wrong_length("momentum", len(self.momentum), expected)
+
+    def momentum_of(self, step: int) -> float:
+        """The momentum of a step, counted from 0."""
+        return entry_of(self.momentum, step)
+
+    def lookahead_of(self, step: int) -> float:
+        """How much of the last change is added before the gradient is taken."""
+        return self.momentum_of(step) if self.nesterov else 0.0
+
+    @property
+    def overshoot(self) -> float:
+        """How many times as far as the box the gradient may be taken: w + m (w - w_before)."""
+        momenta = self.momentum if isinstance(self.momentum, tuple) else (self.momentum or 0.0,)
+        return 1 + 2 * max(momenta) if self.nesterov else 1.0
 
     @property
     def penalises(self) -> bool:

@@ -101,6 +101,12 @@ def is_sequence(value: object) -> TypeGuard[Iterable[Any]]:
     )
 
 
+def listed(values: Iterable[object]) -> list[Any]:
+    """A list, of plain numbers if it was an array."""
+    plain = getattr(values, "tolist", lambda: values)()
+    return list(plain)
+
+
 def within(name: str, value: float | int, least: float, most: float) -> None:
     """Raise `SettingError` unless `value` lies between `least` and `most`."""
     if not least <= value <= most:

@@ -45,7 +45,8 @@ def sized_problem(problem: Problem, X: Any) -> Problem:
 
 
 def allowed_scores(problem: Problem, x: Inputs) -> Scores:
-    """The scores of each example that the box and `domain.score` allow."""
-    low, high = everywhere(x) if problem.box is None else over_box(problem.model, x, problem.box)
+    """The scores of each example at which the box and `domain.score` let a gradient be taken."""
+    box = problem.box and problem.box * problem.proximal_step.overshoot
+    low, high = everywhere(x) if box is None else over_box(problem.model, x, box)
     most = problem.domain.score or inf
     return low.clamp(min=-most), high.clamp(max=most)

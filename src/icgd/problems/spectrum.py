@@ -73,6 +73,29 @@ def growth(step_sizes: Sequence[float], eigenvalues: Tensor) -> Tensor:
     return reduce(torch.mul, ((1 - size * eigenvalues).abs() for size in step_sizes))
 
 
+def growth_of(update: FunctionalStep, eigenvalues: Tensor, n_steps: int) -> Tensor:
+    """What the first steps of an update multiply the error along each eigenvector by.
+
+    r <- r + v after v <- momentum v - step_size t (r + ahead v), from r = 1 and v = 0.
+    """
+    left, velocity = torch.ones_like(eigenvalues), torch.zeros_like(eigenvalues)
+    for step in range(n_steps):
+        read = left + update.lookahead_of(step) * velocity
+        descent = update.size_of(step) * eigenvalues * read
+        velocity = update.momentum_of(step) * velocity - descent
+        left = left + velocity
+    return left.abs()
+
+
+def _rate(update: FunctionalStep, eigenvalues: Tensor) -> Tensor:
+    """The rate at which steps that are all alike let the error grow in the long run."""
+    descent = update.size_of(0) * eigenvalues
+    kept = update.momentum_of(0) - update.lookahead_of(0) * descent
+    rows = torch.stack([1 - descent, kept, -descent, kept], dim=-1)
+    roots: Tensor = torch.linalg.eigvals(rows.unflatten(-1, (2, 2)))
+    return roots.abs().amax(-1)
+
+
 @dataclass(frozen=True)
 class Divergence:
     """An eigenvalue along which the steps let the error grow, and by what factor."""
@@ -87,16 +110,20 @@ def divergence(
     """The worst eigenvalue along which the error grows over the run, if there is one.
 
     Steps that change the kernel are not judged. A look at the row sums, O(n^2), is enough where
-    steps are small; otherwise eigenvalues are computed.
+    steps are small and have no momentum; otherwise eigenvalues are computed.
     """
     if update.changes_kernel or n_steps == 0:
         return None
     gram = machine.gram(x.double())
     sizes = [update.size_of(step) for step in range(n_steps)]
-    if machine.is_positive and max(sizes) * (_row_sum(gram) + update.noise) <= 2:
+    plain = update.momentum is None
+    if plain and machine.is_positive and max(sizes) * (_row_sum(gram) + update.noise) <= 2:
         return None
     values = _eigenvalues(gram, machine.is_symmetric) + update.noise
-    largest, worst = growth(sizes, values).flatten().max(0)
+    grown = growth(sizes, values) if plain else growth_of(update, values, n_steps)
+    if not plain and update.is_constant:  # what shrinks in the end may grow at first
+        grown = torch.where(_rate(update, values) > 1 + 1e-9, grown, 0.0)
+    largest, worst = grown.flatten().max(0)
     if largest <= 1 + 1e-9:  # rounding of the eigenvalues
         return None
     return Divergence(float(values.real.flatten()[worst]), float(largest))

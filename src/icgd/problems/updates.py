@@ -7,7 +7,8 @@ A functional step moves the function itself, from f_0 = 0:
 The error left on the examples is multiplied by I - step_size_l K, so after L steps by the
 polynomial prod_l (1 - step_size_l t) at every eigenvalue t of K. Of all such polynomials the
 Chebyshev polynomial is smallest on an interval: it needs about sqrt(high / low) steps where a
-constant step needs high / low.
+constant step needs high / low. So does momentum, which keeps a share of the step before
+(`accelerated.py`).
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from typing import Any, ClassVar
 
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_rows, unit_rows
-from icgd.problems.optimisers.gradient_step import listed, step_sizes
-from icgd.problems.settings import count, finite, instance, is_sequence, positive, settle
+from icgd.problems.momentum import as_momentum, entry_of, momentum_in_words, span_in_words
+from icgd.problems.optimisers.gradient_step import step_sizes
+from icgd.problems.settings import count, finite, instance, is_sequence, listed, positive, settle
 
 LEAST_SHARE = 1e-14
 """Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
@@ -38,6 +40,9 @@ class FunctionalStep:
             for all steps or one for each step; a number a stands for a * I.
         heads: if steps have a kernel each, as learnt layers have, those of every step, in place of
             the machine's.
+        momentum: one number m, or one for each step: f also moves by m times its last change
+            (heavy ball).
+        nesterov: whether what is left, e, is taken after that move.
 
     Raises:
         SettingError: if a number or a matrix is none, or `heads` holds something else.
@@ -52,6 +57,8 @@ class FunctionalStep:
     noise: float
     transforms: tuple[float | Rows, ...]
     heads: tuple[tuple[KernelHead, ...], ...]
+    momentum: float | tuple[float, ...] | None
+    nesterov: bool
     box: ClassVar[None] = None  # a function has no weights to clip
 
     def __init__(
@@ -60,10 +67,16 @@ class FunctionalStep:
         noise: float = 0.0,
         transforms: Any = (),
         heads: Any = (),
+        momentum: float | Iterable[Any] | None = None,
+        nesterov: bool = False,
     ) -> None:
         settle(self, step_size=step_sizes(step_size), transforms=_as_transforms(transforms))
         settle(self, noise=0.0 if noise == 0 else positive("noise", noise))
-        settle(self, heads=_as_heads(heads))
+        settle(self, heads=_as_heads(heads), momentum=as_momentum(momentum))
+        instance("nesterov", nesterov, bool)
+        settle(self, nesterov=nesterov)
+        if nesterov and momentum is None:
+            raise SettingError.without("nesterov", "momentum")
 
     def in_words(self) -> str:
         """The step in a few words, such as "functional steps of 0.1, noise 0.3".
@@ -76,12 +89,12 @@ class FunctionalStep:
             >>> icgd.FunctionalStep((0.1, 0.5)).in_words()
             'functional steps of 0.1 to 0.5'
         """
-        sizes = self.step_size if isinstance(self.step_size, tuple) else (self.step_size,)
-        span = f"{min(sizes):g} to {max(sizes):g}" if len(set(sizes)) > 1 else f"{sizes[0]:g}"
+        span = span_in_words(self.step_size)
         noise = f", noise {self.noise:g}" if self.noise else ""
         moved = ", inputs are moved" if self.transforms else ""
         own = ", each with its own kernel" if self.heads else ""
-        return f"functional steps of {span}{noise}{moved}{own}"
+        kept = momentum_in_words(self.momentum, self.nesterov)
+        return f"functional steps of {span}{kept}{noise}{moved}{own}"
 
     def __repr__(self) -> str:
         return f"FunctionalStep({self.in_words().removeprefix('functional ')})"
@@ -89,7 +102,8 @@ class FunctionalStep:
     @property
     def is_constant(self) -> bool:
         """Whether all steps are alike."""
-        return isinstance(self.step_size, float) and len(self.transforms) <= 1 and not self.heads
+        schedules = isinstance(self.step_size, tuple) or isinstance(self.momentum, tuple)
+        return not schedules and len(self.transforms) <= 1 and not self.heads
 
     @property
     def changes_kernel(self) -> bool:
@@ -109,14 +123,16 @@ class FunctionalStep:
             >>> import icgd
             >>> icgd.FunctionalStep((0.1, 0.5)).require_steps(2)
         """
-        sizes = self.step_size if isinstance(self.step_size, tuple) else ()
-        for name, schedule in (("step_size", sizes), ("transforms", self.transforms[1:])):
-            length = len(schedule) + (name == "transforms")
-            if schedule and length != n_steps:
-                raise SettingError.wrong_length(name, length, f"{n_steps}, one for each step")
-        if self.heads and len(self.heads) != n_steps:
-            expected = f"{n_steps}, one for each step"
-            raise SettingError.wrong_length("heads", len(self.heads), expected)
+        schedules = {
+            "step_size": self.step_size,
+            "transforms": self.transforms if len(self.transforms) > 1 else None,
+            "heads": self.heads or None,
+            "momentum": self.momentum,
+        }
+        for name, schedule in schedules.items():
+            if isinstance(schedule, tuple) and len(schedule) != n_steps:
+                expected = f"{n_steps}, one for each step"
+                raise SettingError.wrong_length(name, len(schedule), expected)
 
     def require_machine(self, machine: KernelMachine) -> None:
         """Refuse a machine whose inputs have another width than the matrices.
@@ -156,6 +172,14 @@ class FunctionalStep:
             0.5
         """
         return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
+
+    def momentum_of(self, step: int) -> float:
+        """The momentum of a step, counted from 0."""
+        return entry_of(self.momentum, step)
+
+    def lookahead_of(self, step: int) -> float:
+        """How much of the last change is added before what is left is taken."""
+        return self.momentum_of(step) if self.nesterov else 0.0
 
     def machine_of(self, step: int, machine: KernelMachine) -> KernelMachine:
         """The machine with the kernel of a step, counted from 0.
@@ -253,7 +277,7 @@ def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
         >>> [round(size, 3) for size in icgd.chebyshev_steps(1.0, 3.0, 2)]
         [0.369, 0.773]
     """
-    _require_regular(low, high)
+    require_regular(low, high)
     if not low < high:
         raise SettingError.bad_interval(low, high)
     count("n_steps", n_steps)
@@ -277,11 +301,11 @@ def _in_leja_order(points: Sequence[float]) -> list[float]:
 
 def best_constant_step(low: float, high: float) -> float:
     """The constant step size that shrinks the error most: 2 / (low + high)."""
-    _require_regular(low, high)
+    require_regular(low, high)
     return 2 / (low + high)
 
 
-def _require_regular(low: float, high: float) -> None:
+def require_regular(low: float, high: float) -> None:
     """Raise `SettingError` unless a kernel with these outermost eigenvalues can be inverted."""
     if finite("low", low) <= LEAST_SHARE * positive("high", high):
         raise SettingError.singular(low, high, LEAST_SHARE)

@@ -17,9 +17,9 @@ from icgd.program.instructions import IS_QUERY, N_TOKENS, ONE, Instruction, Laye
 from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
 
 
-def _score(weights: tuple[str, ...], inputs: tuple[str, ...]) -> str:
-    pairs = zip(weights, inputs, strict=True)
-    return " + ".join(weight if read == ONE else f"<{weight}, {read}>" for weight, read in pairs)
+def _term(weight: str, read: str, factor: float) -> str:
+    product = weight if read == ONE else f"<{weight}, {read}>"
+    return product if factor == 1 else f"{factor:g} {product}"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ class DecaySlot(Instruction):
 class PredictMean(Instruction):
     """Set `write = mean(<weights, inputs>)` at every token; the head's grid holds the weights.
 
-    A run stops if a score is larger than `reach` at a token with the flag `checked`.
+    If there are `factors`, each product counts so many times: with momentum the score is that of
+    the weights and some of their velocity. A run stops if a score is larger than `reach` at a token
+    with the flag `checked`.
     """
 
     mean: Evaluated
@@ -84,11 +86,18 @@ class PredictMean(Instruction):
     reach: float
     checked: str
     write: Written
+    factors: tuple[float, ...] = ()
     kind = LayerKind.GRID
     constants = (ONE,)
 
+    def products(self) -> tuple[tuple[str, str, float], ...]:
+        """The products of the score: weights, inputs and factor."""
+        factors = self.factors or (1.0,) * len(self.weights)
+        return tuple(zip(self.weights, self.inputs, factors, strict=True))
+
     def formula(self) -> str:
-        return f"{self.write} = {self.mean}({_score(self.weights, self.inputs)})"
+        score = " + ".join(_term(*term) for term in self.products())
+        return f"{self.write} = {self.mean}({score})"
 
 
 @dataclass(frozen=True)

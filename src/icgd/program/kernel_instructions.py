@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from icgd.program.instructions import IS_EXAMPLE, Instruction, LayerKind
 from icgd.program.uses import Read
 
+VELOCITY = "velocity"
+"""The slot of what the last step changed, at every token."""
+
 
 @dataclass(frozen=True)
 class KernelTerm:
@@ -43,6 +46,12 @@ class DescendFunction(Instruction):
 
     K is the sum of `terms`. The noise counts at examples only, and x moves only if there is a
     `transform` A. The step is exact up to rounding.
+
+    If there is a slot `velocity` v, which holds how the residual changed in the last step, then
+
+    s         = residual + ahead * v
+    v         = momentum * v - step_size * (sum_j K(x, x_j) s_j + noise * s)
+    residual += v
     """
 
     terms: tuple[KernelTerm, ...]
@@ -51,15 +60,36 @@ class DescendFunction(Instruction):
     transform: tuple[tuple[float, ...], ...] | None
     inputs: Read = "x"
     residual: Read = "y"
+    velocity: Read | None = None
+    momentum: float = 0.0
+    ahead: float = 0.0
     kind = LayerKind.KERNEL
     constants = (IS_EXAMPLE,)
 
     def writes(self) -> tuple[str, ...]:
-        return (self.residual,) if self.transform is None else (self.residual, self.inputs)
+        moved = () if self.transform is None else (self.inputs,)
+        return *self.learnt, *moved
+
+    @property
+    def learnt(self) -> tuple[str, ...]:
+        """The slots that a step adds its change to."""
+        return (self.residual,) if self.velocity is None else (self.residual, self.velocity)
+
+    def read_at_examples(self) -> dict[str, float]:
+        """What is read of an example, besides its inputs: slots and their factors."""
+        ahead = {self.velocity: self.ahead} if self.velocity and self.ahead else {}
+        return {self.residual: 1.0, **ahead}
 
     def formula(self) -> str:
         kernel = " + ".join(term.formula() for term in self.terms)
-        noise = f" + {self.noise:g} {self.residual}" if self.noise else ""
         moved = "" if self.transform is None else f"; {self.inputs} += A sum_j K {self.inputs}_j"
-        step = f"{self.residual} -= {self.step_size:g} (sum_j K {self.residual}_j{noise})"
-        return f"{step}{moved}, K = {kernel}"
+        return f"{self._step_formula()}{moved}, K = {kernel}"
+
+    def _step_formula(self) -> str:
+        residual, velocity = self.residual, self.velocity
+        read = f"({residual} + {self.ahead:g} {velocity})" if self.ahead else residual
+        noise = f" + {self.noise:g} {read}" if self.noise else ""
+        descent = f"{self.step_size:g} (sum_j K {read}_j{noise})"
+        if velocity is None:
+            return f"{residual} -= {descent}"
+        return f"{velocity} = {self.momentum:g} {velocity} - {descent}; {residual} += {velocity}"

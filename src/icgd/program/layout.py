@@ -16,6 +16,7 @@ class Role(Enum):
     INPUT = "input of an example or a query"
     LABEL = "label of an example; after the run, the prediction at a query"
     RESIDUAL = "label minus the function learnt so far; at a query, minus the function"
+    VELOCITY = "change of the learnt function or of the weights in the last step, 0 in the prompt"
     PARAMETER = "weights of the target network, equal in every token"
     SCRATCH = "intermediate result, zero at the start and the end of every step"
     SHARED = "intermediate result about the weights, equal in every token, zero between steps"

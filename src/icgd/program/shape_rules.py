@@ -8,6 +8,7 @@ from icgd.errors import ProgramError
 from icgd.program import class_instructions as classes
 from icgd.program import grid_instructions as grid
 from icgd.program import instructions as basic
+from icgd.program import momentum_instructions as momentum
 from icgd.program import table_instructions as table
 from icgd.program import unit_instructions as units
 from icgd.program import update_instructions as update
@@ -182,6 +183,8 @@ def _shape_of_descend_function(instruction: DescendFunction, layout: Layout) -> 
         return f"descends on {instruction.residual!r}, which is no residual"
     if not instruction.terms:
         return "needs at least one kernel"
+    if problem := _velocity_problem(instruction, layout):
+        return problem
     width = layout.width_of(instruction.inputs)
     matrices = [matrix for term in instruction.terms for matrix in term.matrices]
     if () in matrices:
@@ -192,6 +195,16 @@ def _shape_of_descend_function(instruction: DescendFunction, layout: Layout) -> 
     if moved is not None and {len(moved), *map(len, moved)} != {width}:
         return f"moves {instruction.inputs!r} by a matrix that is not {width} x {width}"
     return None
+
+
+def _velocity_problem(instruction: DescendFunction, layout: Layout) -> str | None:
+    velocity = instruction.velocity
+    if velocity is None:
+        kept = instruction.momentum or instruction.ahead
+        return f"has momentum {kept:g}, but no slot for the velocity" if kept else None
+    if layout.slot(velocity).role is not Role.VELOCITY:
+        return f"keeps its last change in {velocity!r}, which is no velocity"
+    return _width_problem(layout, instruction.residual, velocity)
 
 
 @shape_problem.register
@@ -218,7 +231,20 @@ def _pairs_problem(
 def _shape_of_predict_mean(instruction: grid.PredictMean, layout: Layout) -> str | None:
     if instruction.checked not in (IS_EXAMPLE, IS_QUERY):
         return f"checks scores where {instruction.checked!r}, expected {IS_EXAMPLE} or {IS_QUERY}"
+    if instruction.factors and len(instruction.factors) != len(instruction.weights):
+        return f"has {len(instruction.factors)} factors for {len(instruction.weights)} weights"
     return _pairs_problem(instruction, layout) or _shape_unlike((1,), layout, instruction.write)
+
+
+@shape_problem.register
+def _shape_of_moved_slot(
+    instruction: momentum.MoveByVelocity | momentum.ShrinkMoved, layout: Layout
+) -> str | None:
+    if getattr(instruction, "threshold", 0.0) < 0:
+        return "shrinks by less than 0"
+    if layout.slot(instruction.velocity).role is not Role.VELOCITY:
+        return f"keeps its last change in {instruction.velocity!r}, which is no velocity"
+    return _shape_unlike(layout.slot(instruction.slot).shape, layout, instruction.velocity)
 
 
 @shape_problem.register

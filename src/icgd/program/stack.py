@@ -97,6 +97,14 @@ class StackProgram(AbstractProgram):
     def layers_per_step(self) -> int:
         return len(self.block) // self.steps_per_block
 
+    def steps_of_block(self) -> tuple[tuple[Layer, ...], ...]:
+        """The layers of each step of the block; of a schedule, those of the first step."""
+        if self.schedule:
+            return (self.block_of(0),)
+        length = self.layers_per_step
+        starts = range(0, len(self.block), length)
+        return tuple(self.block[start : start + length] for start in starts)
+
     @property
     def trains_function(self) -> bool:
         """Whether the stream holds no weights, but what is left to learn at every token."""

@@ -50,8 +50,10 @@ def _descend_weights(target: MLP, problem: Problem, task: Task, n_steps: int) ->
 def _descend_coefficients(
     model: LinearModel, problem: Problem, task: Task, n_steps: int
 ) -> Parameters:
-    """The gradient of a linear model is written down."""
+    """The gradient of a linear model is written down, without momentum."""
     update = problem.proximal_step
+    if update.momentum is not None:
+        return problem.oracle.train(task, n_steps)[..., -1, :]
     mean, x, box = model.link_function.mean, model.design(task.x), update.box or inf
     weights, scale = task.initial.double().unsqueeze(-1), model.loss_scale(task.n_examples)
     step_size, penalised = update.step_size or 0.0, model.penalised(x)[:, None]

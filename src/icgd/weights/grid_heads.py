@@ -18,6 +18,7 @@ from icgd.layers.sequence_attention import SequenceAttention
 from icgd.program.functions import GridMean
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean
 from icgd.program.instructions import IS_QUERY, ONE, Instruction
+from icgd.program.momentum_instructions import MoveByVelocity
 from icgd.program.program import Layer
 from icgd.program.registers import MASKED
 from icgd.program.stack import StackProgram
@@ -29,16 +30,18 @@ from icgd.weights.sizes import LayerSize
 class GridHead:
     """The coordinates that a head has in its query and key, that it reads and that it writes.
 
-    Token g has the score points[g] * sum_j query_j key_j + offsets[g], where the key is taken from
-    the first column, and the value output_scale * values[g] * what is read there.
+    Token g has the score points[g] * sum_j query_j key_scale_j key_j + offsets[g], where the key is
+    taken from the first column. What is read there, times values[g] and the matrix `output` (read,
+    write), is written.
     """
 
     grid: GridMean
     query: Tensor
     key: Tensor
+    key_scale: Tensor
     read: Tensor
     write: Tensor
-    output_scale: float
+    output: Tensor
 
     @property
     def n_features(self) -> int:
@@ -70,14 +73,42 @@ def _head_of_predict_mean(instruction: PredictMean, program: StackProgram) -> Gr
     layout = program.layout
     weights, inputs = joined(layout, *instruction.weights), joined(layout, *instruction.inputs)
     one, write = joined(layout, ONE), joined(layout, instruction.write)
-    return GridHead(program.grid_mean(instruction.mean), inputs, weights, one, write, 1.0)
+    factors = [numbers(layout.width_of(name), factor) for name, _, factor in instruction.products()]
+    grid = program.grid_mean(instruction.mean)
+    return GridHead(grid, inputs, weights, torch.cat(factors), one, write, diagonal(1, 1.0))
 
 
 @grid_head.register
 def _head_of_decay_slot(instruction: DecaySlot, program: StackProgram) -> GridHead:
     """A head with one token, which is the first column itself."""
     slot = joined(program.layout, instruction.slot)
-    return GridHead(ONE_TOKEN, slot[:0], slot[:0], slot, slot, instruction.decay)
+    return _copying_head(slot, slot, diagonal(len(slot), instruction.decay))
+
+
+@grid_head.register
+def _head_of_move_by_velocity(instruction: MoveByVelocity, program: StackProgram) -> GridHead:
+    """It reads weights and velocity of the first column, and adds to both."""
+    layout, kept, decay = program.layout, instruction.kept, instruction.decay
+    both = joined(layout, instruction.slot, instruction.velocity)
+    width = len(both) // 2
+    gains = torch.tensor([[-decay, -decay], [kept, kept - 1]], dtype=torch.float64)
+    return _copying_head(both, both, torch.kron(gains, diagonal(width, 1.0)))
+
+
+def _copying_head(read: Tensor, write: Tensor, output: Tensor) -> GridHead:
+    """A head with one token, which is the first column: it has no score to tell tokens apart."""
+    none = read[:0]
+    return GridHead(ONE_TOKEN, none, none, numbers(0, 1.0), read, write, output)
+
+
+def numbers(n_entries: int, value: float) -> Tensor:
+    """The same number so many times."""
+    return torch.full((n_entries,), value, dtype=torch.float64)
+
+
+def diagonal(width: int, value: float) -> Tensor:
+    """The multiple of the unit matrix."""
+    return numbers(width, value).diag()
 
 
 @fill.register
@@ -111,10 +142,10 @@ def lower_grid_attention(
     for number, head in enumerate(layer_heads(layer, program)):
         feature, entry, offset = torch.arange(len(head.query)), torch.arange(head.n_values), -1
         weights.query[number, head.query, feature] = 1.0
-        weights.key[number, head.key, feature] = 1.0
+        weights.key[number, head.key, feature] = head.key_scale.to(dtype)
         weights.query[number, one, offset] = 1.0
         weights.value[number, head.read, entry] = 1.0
-        weights.output[number, entry, head.write] = head.output_scale
+        weights.output[number, entry[:, None], head.write] = head.output.to(dtype)
         table = (head.grid.points, head.grid.values, head.grid.offsets)
         points, values, offsets = torch.tensor(table, dtype=torch.float64).to(dtype)
         key_map[number, : head.n_tokens, 0] = points
@@ -141,7 +172,8 @@ def grid_layer_size(layer: Layer, program: StackProgram) -> LayerSize:
 
 def _nonzeros(head: GridHead, n_grid: int) -> int:
     """Non-zeros of projections, of both maps, and of offsets, which also close unneeded tokens."""
-    projections = 2 * len(head.query) + 1 + 2 * head.n_values
+    keys, written = (int(part.count_nonzero()) for part in (head.key_scale, head.output))
+    projections = len(head.query) + keys + 1 + head.n_values + written
     n_closed = n_grid - head.n_tokens
-    numbers = (*head.grid.points, *head.grid.values, *head.grid.offsets)
-    return projections + sum(number != 0 for number in numbers) + n_closed
+    table = (*head.grid.points, *head.grid.values, *head.grid.offsets)
+    return projections + sum(number != 0 for number in table) + n_closed

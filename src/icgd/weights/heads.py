@@ -22,6 +22,7 @@ from icgd.program.grid_instructions import ShrinkSlot
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, SQUARE, Instruction, stacked
 from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.layout import Layout
+from icgd.program.momentum_instructions import ShrinkMoved
 from icgd.program.registers import IS_MEMORY, IS_REGISTER, MASKED, value_slot
 from icgd.program.stack import StackProgram
 from icgd.program.table_instructions import AverageExamples, LookUpStep
@@ -222,6 +223,19 @@ def _fill_shrink_slot(instruction: ShrinkSlot, program: StackProgram, weights: U
         part.writes.mul_(sign)
 
 
+@fill.register
+def _fill_shrink_moved(instruction: ShrinkMoved, program: StackProgram, weights: Units) -> None:
+    """The units of a soft threshold and of a clip; what they write, they write to the velocity."""
+    slot, velocity = (joined(program.layout, name) for name in instruction.writes())
+    one = coordinate_of(program.layout, ONE)
+    for number, (begin, sign) in enumerate(instruction.pieces()):
+        part = weights.part(2 * number * len(slot), 2 * len(slot))
+        _fill_pairs((instruction.slot,), program.layout, part)
+        part.reads[:, one] = -begin
+        part.writes.mul_(sign)
+        part.writes[:, velocity] = part.writes[:, slot]
+
+
 def _fill_pairs(slots: tuple[str, ...], layout: Layout, weights: Units) -> None:
     """Two units for every coordinate h of the slots: -relu(h) and +relu(-h)."""
     coordinate = joined(layout, *slots)
@@ -374,13 +388,18 @@ def _fill_look_up_step(instruction: LookUpStep, program: StackProgram, weights: 
 def _fill_descend_function(
     instruction: DescendFunction, program: StackProgram, weights: Heads
 ) -> None:
-    """A weighted V = diag(A, -step_size) for every kernel; the noise changes labels alone."""
+    """A weighted V = diag(A, -step_size) for every kernel; the noise changes labels alone.
+
+    Where there is a velocity, all of them write it too; the last head, in which every token reads
+    itself, turns it into the kept part of the change.
+    """
     layout = program.layout
     inputs = joined(layout, instruction.inputs)
     labels = joined(layout, instruction.residual)
     for head, term in enumerate(instruction.terms):
         _fill_kernel_scores(term, inputs, weights.part(head, 1))
-        _copy(labels, -instruction.step_size * term.weight, weights.part(head, 1))
+        scale = -instruction.step_size * term.weight
+        _fill_change(instruction, layout, scale, weights.part(head, 1))
         if instruction.transform is not None:
             moved = term.weight * as_matrix(instruction.transform, weights.output.double())
             features = len(labels) + torch.arange(len(inputs))
@@ -388,7 +407,11 @@ def _fill_descend_function(
             weights.output[head, features[:, None], inputs] = moved.mT.to(weights.output)
     if instruction.noise > 0:
         scale = -instruction.step_size * instruction.noise
-        _copy(labels, scale, weights.part(len(instruction.terms), 1))
+        _fill_change(instruction, layout, scale, weights.part(len(instruction.terms), 1))
+    if instruction.velocity is not None:
+        kept = {instruction.residual: instruction.momentum, instruction.velocity: -1.0}
+        kept[instruction.velocity] += instruction.momentum
+        _carry(layout, {instruction.velocity: 1.0}, kept, weights.part(len(weights.query) - 1, 1))
 
 
 def _fill_kernel_scores(term: KernelTerm, inputs: Tensor, head: Heads) -> None:
@@ -399,8 +422,18 @@ def _fill_kernel_scores(term: KernelTerm, inputs: Tensor, head: Heads) -> None:
         weights[0, inputs, : len(matrix)] = matrix.mT.to(weights)
 
 
-def _copy(slot: Tensor, scale: float, head: Heads) -> None:
-    """Every token gets `scale` times the slot of the tokens that it reads."""
-    features = torch.arange(len(slot))
-    head.value[0, slot, features] = 1.0
-    head.output[0, features, slot] = scale
+def _fill_change(step: DescendFunction, layout: Layout, scale: float, head: Heads) -> None:
+    """Every token gets `scale` times what is left at the tokens that it reads."""
+    _carry(layout, step.read_at_examples(), dict.fromkeys(step.learnt, scale), head)
+
+
+def _carry(
+    layout: Layout, read: Mapping[str, float], write: Mapping[str, float], head: Heads
+) -> None:
+    """Every token gets the sum of the slots read, each times its number, into the slots written."""
+    for name, number in read.items():
+        slot = joined(layout, name)
+        head.value[0, slot, torch.arange(len(slot))] = number
+    for name, number in write.items():
+        slot = joined(layout, name)
+        head.output[0, torch.arange(len(slot)), slot] = number

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from icgd.layers.activation_attention import ActivationAttention
-from icgd.layers.kernel_attention import KernelAttention, Pattern
+from icgd.layers.kernel_attention import Itself, KernelAttention, Pattern
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.product import ProductLayer
 from icgd.layers.softmax_attention import SoftmaxAttention
@@ -57,12 +57,13 @@ def lower_layer(layer: Layer, program: StackProgram, dtype: torch.dtype) -> nn.M
 
 
 def _kernel_attention(layer: Layer, layout: Layout, heads: Heads) -> KernelAttention:
-    """Attention whose heads have kernels; the last head of a step with noise has none."""
+    """Attention whose heads have kernels; those of noise and momentum have none, and come last."""
     patterns: list[Pattern] = []
     for instruction in layer.instructions:
         if isinstance(instruction, DescendFunction):
             patterns += [kernel_named(term.kernel, term.shape).matrix for term in instruction.terms]
-            patterns += [None] * (instruction.noise > 0)
+            patterns += [Itself.EXAMPLES] * (instruction.noise > 0)
+            patterns += [Itself.TOKENS] * (instruction.velocity is not None)
     return KernelAttention(*heads, patterns, coordinate_of(layout, IS_EXAMPLE))
 
 

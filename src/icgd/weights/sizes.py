@@ -14,6 +14,7 @@ from icgd.program.grid_instructions import DescendExamples, ShrinkSlot
 from icgd.program.instructions import IS_QUERY, Argument, Instruction, LayerKind
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout
+from icgd.program.momentum_instructions import ShrinkMoved
 from icgd.program.program import Layer
 from icgd.program.registers import IS_REGISTER
 from icgd.program.ridge import RidgeSum
@@ -212,6 +213,14 @@ def _size_of_shrink_slot(instruction: ShrinkSlot, program: StackProgram) -> Size
 
 
 @instruction_size.register
+def _size_of_shrink_moved(instruction: ShrinkMoved, program: StackProgram) -> Size:
+    """Every unit reads the coordinate, and writes it and its velocity; some read an offset."""
+    width, pieces = program.layout.width_of(instruction.slot), instruction.pieces()
+    n_shifted = sum(begin > 0 for begin, _ in pieces)
+    return Size(2 * len(pieces) * width, 1, 2 * (3 * len(pieces) + n_shifted) * width)
+
+
+@instruction_size.register
 def _size_of_descend_examples(instruction: DescendExamples, program: StackProgram) -> Size:
     """There are two heads: query 1, key 3, value and output as wide as the inputs."""
     width = program.layout.width_of(*instruction.inputs)
@@ -293,18 +302,23 @@ def _size_of_look_up_step(instruction: LookUpStep, program: StackProgram) -> Siz
 
 @instruction_size.register
 def _size_of_descend_function(instruction: DescendFunction, program: StackProgram) -> Size:
-    """There is a head for each kernel, and one for the noise."""
+    """There is a head for each kernel, one for the noise, and one for the velocity."""
     inputs = program.layout.width_of(instruction.inputs)
     labels = program.layout.width_of(instruction.residual)
     moved = instruction.transform or ()
     transforms = [matrix for term in instruction.terms for matrix in term.matrices]
     n_moved = inputs * bool(moved)
     width = max(inputs, labels + n_moved, *(len(matrix or ()) for matrix in transforms))
-    values = 2 * labels + n_moved + _nonzero_entries(moved)  # W_V and W_O
+    change = (len(instruction.read_at_examples()) + len(instruction.learnt)) * labels
+    values = change + n_moved + _nonzero_entries(moved)  # W_V and W_O
     scores = [inputs if matrix is None else _nonzero_entries(matrix) for matrix in transforms]
     n_terms, n_noise = len(instruction.terms), int(instruction.noise > 0)
-    nonzeros = sum(scores) + n_terms * values + n_noise * 2 * labels
-    return Size(n_terms + n_noise, width, nonzeros)
+    nonzeros = sum(scores) + n_terms * values + n_noise * change
+    if instruction.velocity is None:
+        return Size(n_terms + n_noise, width, nonzeros)
+    factors = (1.0, instruction.momentum, instruction.momentum - 1)
+    kept = labels * sum(factor != 0 for factor in factors)
+    return Size(n_terms + n_noise + 1, width, nonzeros + kept)
 
 
 def _nonzero_entries(matrix: tuple[tuple[float, ...], ...]) -> int:

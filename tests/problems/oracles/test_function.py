@@ -82,6 +82,39 @@ def test_steps_with_kernels_of_their_own_add_what_each_of_them_learns():
     assert values.abs().max() > 0.1
 
 
+@pytest.mark.parametrize("name", ["heavy-ball", "sum-heavy-ball", "nesterov", "nesterov-moved"])
+def test_momentum_keeps_a_share_of_the_last_change(name):
+    """The recurrence in two sequences, as textbooks have it, beside the kernels of the steps."""
+    case = next(case for case in KERNEL_CASES if case.name == name)
+    task, update = case.task(), case.problem.functional_step
+    oracle = case.problem.function_oracle
+    values, points = [torch.zeros(10, task.y.shape[-1]).double()] * 2, []
+    for number, kernel in zip(range(3), oracle.kernels(task), strict=False):
+        momentum = update.momentum[number] if isinstance(update.momentum, tuple) else 0.6
+        momentum = 0.5 if name == "nesterov-moved" else momentum
+        points.append((1 + momentum) * values[-1] - momentum * values[-2])
+        read = points[-1] if update.nesterov else values[-1]
+        values.append(points[-1] + update.size_of(number) * kernel @ (task.y - read[:7]))
+    real = oracle.train(task, 3)
+    assert (real - torch.stack(values[1:]).flatten(-2)).abs().max() <= 1e-14
+    assert (real[-1] - real[-2]).abs().max() > 1e-2
+
+
+def test_a_step_by_itself_starts_from_rest():
+    case = next(case for case in KERNEL_CASES if case.name == "heavy-ball")
+    task, oracle = case.task(), case.problem.oracle
+    run = oracle.train(task, 2)
+    change = run[2] - oracle.step(task, run[1], 1)
+    assert (change - 0.6 * (run[1] - run[0])).abs().max() <= 1e-15
+
+
+def test_momentum_has_no_rigorous_proof():
+    case = next(case for case in KERNEL_CASES if case.name == "heavy-ball")
+    compiled = icgd.compile(case.problem, n_steps=1)
+    with pytest.raises(SettingError, match="A rigorous proof takes steps without momentum"):
+        icgd.verify(compiled, case.x, case.y, rigorous=True)
+
+
 def _kernel(name, u, w):
     if name == "rbf":
         return torch.exp(-(u - w).square().sum() / 2)

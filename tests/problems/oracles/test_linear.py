@@ -75,6 +75,50 @@ def test_the_gradient_is_that_of_autograd_for_every_task_of_a_batch(link, reduct
     torch.testing.assert_close(ours, truth, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_is_the_recurrence_of_the_textbooks(nesterov):
+    """FISTA in its own sequences x and y (Beck and Teboulle 2009), and the heavy ball."""
+    generator = torch.Generator().manual_seed(3)
+    x, y = torch.randn(9, 2, generator=generator).double(), torch.rand(9, 1, generator=generator)
+    model, momenta = LinearModel(2, "logistic", intercept=True), (0.0, 0.3, 0.5, 0.9)
+    update = ProximalStep(0.7, l2=0.1, l1=0.05, momentum=momenta, nesterov=nesterov)
+    plain, threshold = ProximalStep(0.7, l2=0.1), numbers(0.035, 0.035, 0)
+    found = reference.train(model, update, numbers(0.5, -1, 0.2), x, y.double(), 4)
+    before = now = numbers(0.5, -1, 0.2)
+    for step, momentum in enumerate(momenta):
+        ahead = now + momentum * (now - before)
+        slope = reference.gradient(model, plain, ahead if nesterov else now, x, y.double())
+        moved = ahead - 0.7 * slope
+        before, now = now, moved.sign() * (moved.abs() - threshold).clamp(min=0.0)
+        torch.testing.assert_close(found[step + 1], now, rtol=1e-13, atol=1e-14)
+    assert (found[4] - found[3]).abs().max() > 1e-2
+
+
+def test_fista_needs_fewer_steps_than_descent():
+    x = (
+        torch.diag(numbers(10, 1, 0.3))
+        @ torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(0)).double()).Q
+    )
+    model, w, y = LinearModel(3, reduction="sum"), numbers(0, 0, 0), x @ numbers(1, -2, 3)
+    found = {}
+    for momentum in (None, 0.94):
+        update = ProximalStep(0.01, momentum=momentum, nesterov=momentum is not None)
+        oracle, task = reference.oracle(model, update), bare_task(x, y[:, None], w)
+        found[momentum] = oracle.descend(task, tolerance=1e-8, most_steps=100_000)
+        assert found[momentum].converged
+        again = oracle.train(task, found[momentum].n_steps)
+        assert torch.equal(again[-1], found[momentum].weights)
+        assert (oracle.stepped(task, again) - again[1:]).abs().max() == 0
+    assert found[None].n_steps > 10 * found[0.94].n_steps
+
+
+def test_momentum_has_no_rigorous_proof():
+    update = ProximalStep(0.1, box=1.0, momentum=0.5)
+    oracle = reference.oracle(LinearModel(2), update)
+    with pytest.raises(SettingError, match="A rigorous proof takes steps without momentum"):
+        oracle.described(bare_task(X, Y, W), 3)
+
+
 def test_the_history_goes_step_by_step_with_the_step_size_of_the_data():
     model, update = LinearModel(2, "logistic"), ProximalStep(l1=0.1)
     y = numbers((0,), (1,))

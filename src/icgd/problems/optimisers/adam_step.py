@@ -16,9 +16,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, final
 
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep, listed
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.optimisers.rule import GRADIENT, SCALED, SQUARE, WEIGHTS, Root, Rule
-from icgd.problems.settings import finite, instance, is_sequence, positive, settle, within
+from icgd.problems.settings import (
+    finite,
+    instance,
+    is_sequence,
+    listed,
+    positive,
+    settle,
+    within,
+)
 
 FIRST, SECOND = "first_moment", "second_moment"
 ALMOST_ONE = 1.0 - 2.0**-53

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, final
 
 from icgd.errors import SettingError
+from icgd.problems.momentum import span_in_words
 from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
-from icgd.problems.settings import count, is_sequence, positive, settle
+from icgd.problems.settings import count, is_sequence, listed, positive, settle
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,7 @@ class AbstractGradientStep(ABC):
             >>> icgd.GradientStep((0.2, 0.1), box=2.0).in_words()
             'gradient steps of 0.1 to 0.2, box 2'
         """
-        sizes = self.step_size if isinstance(self.step_size, tuple) else (self.step_size,)
-        span = f"{min(sizes):g} to {max(sizes):g}" if len(set(sizes)) > 1 else f"{sizes[0]:g}"
+        span = span_in_words(self.step_size)
         batches = "" if self.batch_size is None else f", batches of {self.batch_size:,}"
         return f"{self.name_in_words()} of {span}, box {self.box:g}{batches}"
 
@@ -187,9 +186,3 @@ def step_sizes(value: Any) -> float | tuple[float, ...]:
     if not sizes:
         raise SettingError.wrong_length("step_size", 0, "one a step")
     return sizes
-
-
-def listed(values: Iterable[object]) -> list[Any]:
-    """A list, of plain numbers if it was an array."""
-    found = getattr(values, "tolist", lambda: values)()
-    return list(found)

@@ -4,6 +4,7 @@ The function is held as what it is, f = sum_j a_j K(., x_j), and is evaluated wh
 
     a <- a + step_size * (y - f(x) - noise * a)
 
+With momentum, a + m (a - a_before) takes the place of the first a, and with Nesterov's of both.
 Its values at an example count noise * a as learnt, because that part of a label is no longer left.
 Steps that move the inputs (GD++), or that have a kernel each, change the kernel from step to step,
 so f is then the sum of what each step added.
@@ -24,6 +25,7 @@ from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_matrix, unit_rows
 from icgd.problems.kernels import SHAPES
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
+from icgd.problems.oracles.resumed import ResumedStep, stepped, trained
 from icgd.problems.spectrum import divergence
 from icgd.problems.task import Task
 from icgd.problems.updates import FunctionalStep
@@ -97,14 +99,25 @@ class FunctionOracle(AbstractOracle):
                 points = points + kernel @ examples @ as_matrix(transform, points).mT
 
     def exact_step(self, task: Task) -> ExactStep:
-        y, kernels = task.y.double(), self.kernels(task)
+        """A step that starts from rest: momentum has nothing to keep."""
+        resumed = self._resumed_step(task)
+        return lambda values, number: resumed(values, values, number)
+
+    def stepped(self, task: Task, history: History) -> Tensor:
+        """One exact step from each entry of a run but its last; momentum keeps its last change."""
+        return stepped(self._resumed_step(task), history)
+
+    def _resumed_step(self, task: Task) -> ResumedStep:
+        y, kernels, update = task.y.double(), self.kernels(task), self.update
         seen: list[KernelMatrix] = []
 
-        def step(values: Parameters, number: int) -> Parameters:
+        def step(values: Parameters, before: Parameters, number: int) -> Parameters:
             seen.extend(islice(kernels, max(0, number + 1 - len(seen))))
-            before = values.unflatten(-1, (task.n_tokens, y.shape[-1]))
-            left = y - before[..., : task.n_examples, :]
-            after: Tensor = before + self.update.size_of(number) * seen[number] @ left
+            now, earlier = (part.unflatten(-1, (-1, y.shape[-1])) for part in (values, before))
+            at = now + update.lookahead_of(number) * (now - earlier)
+            left = y - at[..., : task.n_examples, :]
+            kept = now + update.momentum_of(number) * (now - earlier)
+            after: Tensor = kept + update.size_of(number) * seen[number] @ left
             return after.flatten(-2)
 
         return step
@@ -113,6 +126,8 @@ class FunctionOracle(AbstractOracle):
         update, width = self.update, self.target.input_width
         if update.heads or any(head.key_transform for head in self.target.heads):
             raise SettingError.steps_with_kernels("A rigorous proof")
+        if update.momentum is not None:
+            raise SettingError.has_momentum("A rigorous proof")
         n_transforms = len(update.transforms)
         return {
             "kind": "function",
@@ -124,15 +139,19 @@ class FunctionOracle(AbstractOracle):
 
     def train(self, task: Task, n_steps: int) -> History:
         """The function's values at all tokens before the first step and after every step."""
+        if self.update.changes_kernel:
+            return trained(self._resumed_step(task), task.initial.double(), n_steps)
         y, update = task.y.double(), self.update
-        coefficients = torch.zeros_like(y)
-        values = y.new_zeros(*task.batch, task.n_tokens, y.shape[-1])
-        history = [values]
+        now = earlier = torch.zeros_like(y)  # the coefficients a
+        history = [y.new_zeros(*task.batch, task.n_tokens, y.shape[-1])]
         for number, kernel in zip(range(n_steps), self.kernels(task), strict=False):
-            added = update.size_of(number) * (y - values[..., : task.n_examples, :])
-            coefficients = coefficients + added
-            values = values + kernel @ added if update.changes_kernel else kernel @ coefficients
-            history.append(values)
+            values, kept = history[number][..., : task.n_examples, :], now
+            if update.momentum is not None:
+                before = history[max(0, number - 1)][..., : task.n_examples, :]
+                values = values + update.lookahead_of(number) * (values - before)
+                kept = now + update.momentum_of(number) * (now - earlier)
+            now, earlier = kept + update.size_of(number) * (y - values), now
+            history.append(kernel @ now)
         return torch.stack(history, dim=-3).flatten(-2)
 
     def limit(self, task: Task) -> Labels:
@@ -192,6 +211,6 @@ class FunctionOracle(AbstractOracle):
         """A warning if steps are too long for these data; a function is not clipped."""
         worst = divergence(self.target, self.update, task.x, n_steps)
         if worst is not None:
-            step_size = self.update.step_size
-            constant = step_size if isinstance(step_size, float) else None
+            step_size, has_momentum = self.update.step_size, self.update.momentum is not None
+            constant = None if has_momentum or isinstance(step_size, tuple) else step_size
             yield DivergenceWarning.of(worst.eigenvalue, worst.growth, constant)

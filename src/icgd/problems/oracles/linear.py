@@ -3,8 +3,10 @@ r"""(Proximal) gradient descent on a linear model, exactly and in float64.
     g  = scale * sum_i (mu(<w, x_i>) - y_i) x_i
     w <- S(w - step_size * (g + l2 * w)),    S(v) = relu(v - c) - relu(-v - c),  c = step_size * l1
 
-and clipped, if there is a box: that is the proximal step of the penalty within it. The intercept
-is the coefficient of a constant input 1; l2 and c are 0 for it. A step costs O(n d) a task.
+and clipped, if there is a box: that is the proximal step of the penalty within it. With momentum m,
+w + m (w - w_before) takes the place of the first w; with Nesterov's g is taken there too. The
+intercept is the coefficient of a constant input 1; l2 and c are 0 for it. A step costs O(n d) a
+task.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from icgd.errors import BoxWarning, OverflowedRunError, SettingError
 from icgd.problems.curvature import step_size
 from icgd.problems.linear_model import LinearModel, require_labels
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
+from icgd.problems.oracles.resumed import ResumedStep, stepped, trained
 from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.separable import require_minimiser
 from icgd.problems.settings import count, positive
 from icgd.problems.task import Task
-from icgd.shapes import Inputs, Labels, Parameters, Predictions
+from icgd.shapes import History, Inputs, Labels, Parameters, Predictions
 
 MATCHING = "matching"
 """The loss of a linear model: the one that its link matches."""
@@ -115,12 +118,28 @@ class LinearOracle(AbstractOracle):
         return slope + self.update.l2 * self.target.penalised(slope) * weights
 
     def exact_step(self, task: Task) -> ExactStep:
+        """A step that starts from rest: momentum has nothing to keep."""
+        resumed = self._resumed_step(task)
+        return lambda weights, number: resumed(weights, weights, number)
+
+    def stepped(self, task: Task, history: History) -> Tensor:
+        return stepped(self._resumed_step(task), history)
+
+    def train(self, task: Task, n_steps: int) -> History:
+        return trained(self._resumed_step(task), task.initial.double(), n_steps)
+
+    def _resumed_step(self, task: Task) -> ResumedStep:
         """Without a step size it costs O(n d^2) once to find one."""
         update, size = self.update, step_size(self.target, self.update, task.x)
         penalised = self.target.penalised(task.x.double())
 
-        def step(weights: Parameters, number: int) -> Parameters:
-            moved = weights.double() - size * self.gradient(task, weights)
+        def step(weights: Parameters, before: Parameters, number: int) -> Parameters:
+            start = point = weights.double()
+            if update.momentum is not None:
+                change = start - before.double()
+                point = start + update.lookahead_of(number) * change
+                start = start + update.momentum_of(number) * change
+            moved = start - size * self.gradient(task, point)
             if update.l1:
                 moved = soft_threshold(moved, size * update.l1 * penalised)
             return moved if update.box is None else moved.clamp(-update.box, update.box)
@@ -129,6 +148,8 @@ class LinearOracle(AbstractOracle):
 
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
         update, box = self.update, self.update.box
+        if update.momentum is not None:
+            raise SettingError.has_momentum("A rigorous proof")
         return {
             "kind": "linear",
             "link": self.target.link,
@@ -148,9 +169,10 @@ class LinearOracle(AbstractOracle):
         self.require_end(task)
         positive("tolerance", tolerance)
         count("most_steps", most_steps)
-        weights, step, change = task.initial.double(), self.exact_step(task), float("inf")
+        weights, step, change = task.initial.double(), self._resumed_step(task), float("inf")
+        before = weights
         for n_steps in range(1, most_steps + 1):
-            before, weights = weights, step(weights, n_steps - 1)
+            before, weights = weights, step(weights, before, n_steps - 1)
             change = float((weights - before).abs().max())
             if change <= tolerance:
                 return Descent(weights, n_steps, change, converged=True)

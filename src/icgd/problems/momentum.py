@@ -1,0 +1,73 @@
+"""Momentum: the share of the last change that a step keeps, for all steps or for each of them."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from icgd.errors import SettingError
+from icgd.problems.settings import count, finite, is_sequence, listed, positive, within
+
+Schedule = float | tuple[float, ...]
+"""One number for all steps, or one for each step."""
+
+
+def as_momentum(value: object) -> Schedule | None:
+    """Momentum for all steps, or one for each of them; None if there is none."""
+    if value is None:
+        return None
+    if not is_sequence(value):
+        return _share(value)
+    shares = tuple(_share(share) for share in listed(value))
+    if not shares:
+        raise SettingError.wrong_length("momentum", 0, "one a step")
+    return shares
+
+
+def _share(value: object) -> float:
+    share = finite("momentum", value)
+    within("momentum", share, 0.0, 1.0)
+    return share
+
+
+def entry_of(momentum: Schedule | None, step: int) -> float:
+    """The momentum of a step, counted from 0; without momentum it is 0."""
+    share = momentum[step] if isinstance(momentum, tuple) else momentum
+    return share or 0.0
+
+
+def span_in_words(schedule: Schedule) -> str:
+    """One number, or the least and the largest of a schedule."""
+    numbers = schedule if isinstance(schedule, tuple) else (schedule,)
+    least, largest = min(numbers), max(numbers)
+    return f"{least:g} to {largest:g}" if least < largest else f"{least:g}"
+
+
+def momentum_in_words(momentum: Schedule | None, nesterov: bool) -> str:
+    """Such as ", momentum 0.5"; nothing if there is none."""
+    if momentum is None:
+        return ""
+    return f", {'Nesterov momentum' if nesterov else 'momentum'} {span_in_words(momentum)}"
+
+
+def nesterov_momentum(low: float, high: float) -> float:
+    """(1 - sqrt(q)) / (1 + sqrt(q)), q = low / high: for curvatures in [low, high], steps 1 / high.
+
+    Nesterov's steps then leave about 1 - sqrt(q) a step of what 1 - q is left of by descent.
+    """
+    within("low", finite("low", low), 0.0, positive("high", high))
+    root = sqrt(low / high)
+    return (1 - root) / (1 + root)
+
+
+def fista_momenta(n_steps: int) -> tuple[float, ...]:
+    """Nesterov's momenta, (t_l - 1) / t_{l+1} with t_{l+1} = (1 + sqrt(1 + 4 t_l^2)) / 2.
+
+    They begin with 0 and tend to 1. They need to know nothing of the curvature.
+    """
+    count("n_steps", n_steps)
+    momenta, t = [], 1.0
+    for _ in range(n_steps):
+        after = (1 + sqrt(1 + 4 * t * t)) / 2
+        momenta.append((t - 1) / after)
+        t = after
+    return tuple(momenta)

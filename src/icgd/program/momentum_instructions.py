@@ -1,0 +1,69 @@
+"""Instructions of a step on a linear model that has momentum.
+
+A slot of velocities beside the weights w holds their last change v. Whatever a layer adds to w it
+adds to v too, but the first layer takes the old v away. So v is the change of w again when the step
+ends, also through a soft threshold and a clip.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from icgd.program.instructions import ONE, Instruction, LayerKind
+from icgd.program.uses import Changed
+
+
+@dataclass(frozen=True)
+class MoveByVelocity(Instruction):
+    """Move `slot` by `momentum` of its `velocity`, less `decay` times where it looks.
+
+    velocity = momentum * velocity - decay * (slot + ahead * velocity)
+    slot    += velocity
+
+    It takes one head with one token, which is the first column.
+    """
+
+    slot: Changed
+    velocity: Changed
+    momentum: float
+    ahead: float
+    decay: float
+    kind = LayerKind.GRID
+    constants = (ONE,)
+
+    @property
+    def kept(self) -> float:
+        """What is added of the velocity to the slot."""
+        return self.momentum - self.decay * self.ahead
+
+    def formula(self) -> str:
+        decay = f" - {self.decay:g} {self.slot}" if self.decay else ""
+        moved = f"{self.velocity} = {self.kept:g} {self.velocity}{decay}"
+        return f"{moved}; {self.slot} += {self.velocity}"
+
+
+@dataclass(frozen=True)
+class ShrinkMoved(Instruction):
+    """Shrink every coordinate of `slot` by `threshold`, clip it, and add the change to `velocity`.
+
+    It takes six ReLUs for each coordinate as `ShrinkSlot` does, and two if nothing is shrunk.
+    """
+
+    slot: Changed
+    velocity: Changed
+    threshold: float
+    bound: float
+    kind = LayerKind.MLP
+    constants = (ONE,)
+
+    def pieces(self) -> tuple[tuple[float, float], ...]:
+        """For each pair of ReLUs, where it begins and its sign: the sum of -sign relu(w - begin)
+        and its mirror image is added to the slot.
+        """
+        last = (self.threshold + self.bound, 1.0)
+        return ((0.0, 1.0), (self.threshold, -1.0), last) if self.threshold else (last,)
+
+    def formula(self) -> str:
+        shrunk = f"shrink {self.slot} by {self.threshold:g}, " if self.threshold else ""
+        clipped = f"clip {self.slot} to [-{self.bound:g}, {self.bound:g}]"
+        return f"{shrunk}{clipped}; {self.velocity} likewise"
