@@ -72,11 +72,13 @@ def make_case(
     widths = "-".join(str(width) for width in target.widths)
     output = "" if target.output_activation == "identity" else f"-{target.output_activation}"
     biases = "-biases" if target.biases else ""
+    x = torch.randn(*tasks, n_examples, target.widths[0], **float64)
+    y = torch.rand(*tasks, n_examples, target.widths[-1], **float64)
     return Case(
         name=f"{target.activation}-{widths}{output}-{loss}{biases}",
         problem=Problem(target, loss, GradientStep(step_size, box), domain),
-        x=torch.randn(*tasks, n_examples, target.widths[0], **float64).clamp(-domain.x, domain.x),
-        y=torch.rand(*tasks, n_examples, target.widths[-1], **float64) * min(1.0, domain.y),
+        x=x.clamp(-domain.x, domain.x),
+        y=y / y.sum(-1, keepdim=True) if loss == "cross_entropy" else y * min(1.0, domain.y),
         queries=torch.rand(*tasks, n_queries, target.widths[0], **float64) * domain.x,
         seed=seed,
     )

@@ -51,10 +51,10 @@ def compile(
         tolerance: with it the construction is as fine as it must be to prove that no step errs by
             more in any weight. The proof is for the whole domain, both backends, float64 and
             prompts of up to 1024 tokens.
-        task: with it the proof of `tolerance` is for the fused run on this task, in its precision.
         tolerance_of: what `tolerance` is about: a "step", the "weights" after the whole run, or
             "predictions" at the task's queries. Bounds of whole runs grow with every step: give a
             `task`.
+        task: with it the proof of `tolerance` is for the fused run on this task, in its precision.
         **settings: settings of the construction, such as `pieces=128`.
 
     Returns:

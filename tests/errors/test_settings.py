@@ -1,7 +1,7 @@
 import pytest
 
 from icgd.errors import settings
-from icgd.errors.settings import SettingError, ToleranceError
+from icgd.errors.settings import SettingError
 from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
 
 MESSAGES = [
@@ -67,24 +67,6 @@ MESSAGES = [
         made(SettingError.beside_construction, "ReluStack", {"pieces": 8, "kink_width": 0.5}),
         "pieces=8, kink_width=0.5 was given beside a construction object, which has its own "
         "settings. Put it into the object: ReluStack(pieces=8, kink_width=0.5).",
-    ),
-    (
-        made(ToleranceError.of_estimates, "tolerance=1e-06", ("mine",)),
-        "tolerance=1e-06 cannot be proved: no Lipschitz constant was stated of the kernel 'mine'. "
-        "Register it with icgd.register_kernel(..., lipschitz=...).",
-    ),
-    (
-        made(ToleranceError.no_room, "tolerance=1e-06", "relu-stack", 12345.0),
-        "tolerance=1e-06 takes relu-stack more than 12,345 weights.",
-    ),
-    (
-        made(
-            ToleranceError.by_all,
-            "tolerance=1e-06 of the predictions",
-            {"relu-stack": ValueError("a."), "recursion": "b."},
-        ),
-        "tolerance=1e-06 of the predictions cannot be proved by any construction that serves this "
-        "problem. relu-stack: a. recursion: b.",
     ),
     (
         made(SettingError.is_a_chain, "cot-network"),
@@ -320,17 +302,6 @@ MESSAGES = [
     (
         made(SettingError.wrong_kind, "target", None, "MLP"),
         "target must be of type MLP, got None.",
-    ),
-    (
-        made(
-            ToleranceError.unreachable,
-            "tolerance=1e-09",
-            0.0012345,
-            "4096 pieces",
-            "Rounding is larger.",
-        ),
-        "tolerance=1e-09 cannot be proved: the smallest bound is 0.00123, with 4096 pieces. "
-        "Rounding is larger.",
     ),
     (
         made(SettingError.table_too_large, 8, 3, "366,080", most=65536),

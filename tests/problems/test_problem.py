@@ -92,7 +92,7 @@ def test_a_part_of_the_wrong_kind_is_named(part, kind):
     parts = {"target": MLP((2, 1)), "loss": "squared", "update": GradientStep(0.1, 1.0)}
     raw = object.__new__(Problem)  # the type checker would refuse it first
     raw.__dict__.update({**parts, "domain": Domain(1.0, 1.0), part: "x"})
-    with pytest.raises(SettingError, match=f"^{part} must be of type {kind}, got 'x'"):
+    with pytest.raises(SettingError, match=f"^{part} must be of type {kind}.*, got 'x'"):
         raw.__post_init__()
 
 
@@ -122,7 +122,7 @@ def test_the_box_is_that_of_the_update():
 @pytest.mark.parametrize(("problem", "update"), [(KERNEL, PROBLEM), (LINEAR, KERNEL)])
 def test_an_update_of_another_target_is_refused(problem, update):
     kind = type(problem.update).__name__
-    with pytest.raises(SettingError, match=f"^update must be of type {kind}, got "):
+    with pytest.raises(SettingError, match=f"^update must be of type {kind}.*, got "):
         replace(problem, update=update.update)
 
 

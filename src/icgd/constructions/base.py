@@ -172,7 +172,21 @@ class AbstractConstruction(ABC):
         return setting
 
     def narrower(self, problem: Problem) -> AbstractConstruction | None:
-        """The same with narrower ramps, if they were left to it and could be narrower."""
+        """The same with narrower ramps, if they were left to it and could be narrower.
+
+        Args:
+            problem: the problem.
+
+        Returns:
+            A construction, or None.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.ReluStack().narrower(problem) is None
+            True
+        """
         return None
 
     def may_be_accurate(self, problem: Problem) -> bool:

@@ -19,7 +19,8 @@ from icgd.errors.runs import (
     OverflowedRunError,
     ProofError,
 )
-from icgd.errors.settings import SettingError, ToleranceError
+from icgd.errors.settings import SettingError
+from icgd.errors.tolerance import ToleranceError
 from icgd.errors.training import (
     CheckpointError,
     DistributionError,

@@ -24,6 +24,22 @@ def heavy_ball(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
     """Polyak's method with the numbers that are best for a spectrum in [low, high].
 
     f_{l+1} = f_l + step_size * sum_i e_i K(., x_i) + momentum * (f_l - f_{l-1})
+
+    Args:
+        low: the smallest eigenvalue of the kernel on the examples, with the noise.
+        high: the largest one.
+        noise: what is added to the kernel where an example meets itself.
+
+    Returns:
+        The update.
+
+    Raises:
+        SettingError: if the kernel with these eigenvalues is singular.
+
+    Example:
+        >>> import icgd
+        >>> icgd.heavy_ball(1.0, 4.0)
+        FunctionalStep(steps of 0.444444, momentum 0.111111)
     """
     require_regular(low, high)
     root, other = sqrt(high), sqrt(low)
@@ -35,6 +51,22 @@ def nesterov(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
     """Nesterov's method with the numbers that are best for a spectrum in [low, high].
 
     Both were found for quadratic problems (Lessard, Recht and Packard 2016, Proposition 1).
+
+    Args:
+        low: the smallest eigenvalue of the kernel on the examples, with the noise.
+        high: the largest one.
+        noise: what is added to the kernel where an example meets itself.
+
+    Returns:
+        The update.
+
+    Raises:
+        SettingError: if the kernel with these eigenvalues is singular.
+
+    Example:
+        >>> import icgd
+        >>> icgd.nesterov(1.0, 4.0)
+        FunctionalStep(steps of 0.307692, Nesterov momentum 0.286422)
     """
     require_regular(low, high)
     root = sqrt(3 * high / low + 1)
@@ -47,6 +79,23 @@ def chebyshev_momentum(low: float, high: float, n_steps: int, noise: float = 0.0
 
     It leaves after every step what `chebyshev_steps` leave after their last, because all Chebyshev
     polynomials are met on the way; and nothing grows in between.
+
+    Args:
+        low: the smallest eigenvalue of the kernel on the examples, with the noise.
+        high: the largest one.
+        n_steps: the number of steps.
+        noise: what is added to the kernel where an example meets itself.
+
+    Returns:
+        The update.
+
+    Raises:
+        SettingError: if the kernel with these eigenvalues is singular.
+
+    Example:
+        >>> import icgd
+        >>> icgd.chebyshev_momentum(1.0, 4.0, n_steps=2)
+        FunctionalStep(steps of 0.4 to 0.487805, momentum 0 to 0.219512)
     """
     require_regular(low, high)
     middle, radius = (high + low) / 2, (high - low) / 2
@@ -69,6 +118,21 @@ def newton_schulz(high: float, n_steps: int) -> FunctionalStep:
 
     which is a step that moves the inputs by A = -(size_l / 3) I. What is left is multiplied by
     1 - t_l, where t_0 = t / high for an eigenvalue t and t_{l+1} = t_l (3 - t_l)^2 / 4.
+
+    Args:
+        high: the largest eigenvalue of the linear kernel on the examples.
+        n_steps: the number of steps.
+
+    Returns:
+        The update.
+
+    Raises:
+        SettingError: if a number is not positive.
+
+    Example:
+        >>> import icgd
+        >>> icgd.newton_schulz(4.0, n_steps=2)
+        FunctionalStep(steps of 0.25 to 0.5625, inputs are moved)
     """
     positive("high", high)
     sizes = [2.25**step / high for step in range(count("n_steps", n_steps))]

@@ -53,6 +53,21 @@ def nesterov_momentum(low: float, high: float) -> float:
     """(1 - sqrt(q)) / (1 + sqrt(q)), q = low / high: for curvatures in [low, high], steps 1 / high.
 
     Nesterov's steps then leave about 1 - sqrt(q) a step of what 1 - q is left of by descent.
+
+    Args:
+        low: the smallest curvature.
+        high: the largest one.
+
+    Returns:
+        The momentum.
+
+    Raises:
+        SettingError: if `low` is negative or above `high`.
+
+    Example:
+        >>> import icgd
+        >>> icgd.nesterov_momentum(1.0, 4.0)
+        0.3333333333333333
     """
     within("low", finite("low", low), 0.0, positive("high", high))
     root = sqrt(low / high)
@@ -63,6 +78,20 @@ def fista_momenta(n_steps: int) -> tuple[float, ...]:
     """Nesterov's momenta, (t_l - 1) / t_{l+1} with t_{l+1} = (1 + sqrt(1 + 4 t_l^2)) / 2.
 
     They begin with 0 and tend to 1. They need to know nothing of the curvature.
+
+    Args:
+        n_steps: the number of steps.
+
+    Returns:
+        A momentum for each step.
+
+    Raises:
+        SettingError: if there is not one step at least.
+
+    Example:
+        >>> import icgd
+        >>> [round(momentum, 3) for momentum in icgd.fista_momenta(3)]
+        [0.0, 0.282, 0.434]
     """
     count("n_steps", n_steps)
     momenta, t = [], 1.0

@@ -36,6 +36,12 @@ ORACLES: dict[type, tuple[Any, type]] = {
 """How each kind of target is really trained, and by which update."""
 
 
+UPDATES_IN_WORDS: dict[type, str] = {
+    AbstractGradientStep: "GradientStep, MomentumStep, AdamStep or RmspropStep",
+    FunctionalStep: "FunctionalStep",
+    ProximalStep: "ProximalStep",
+}
+
 Kind = TypeVar("Kind")
 Made = TypeVar("Made")
 
@@ -92,7 +98,8 @@ class Problem:
             names = [kind.__name__ for kind in ORACLES]
             kinds = f"{', '.join(names[:-1])} or {names[-1]}"
             raise SettingError.wrong_kind("target", self.target, kinds)
-        instance("update", self.update, ORACLES[type(self.target)][1])
+        if not isinstance(self.update, kind := ORACLES[type(self.target)][1]):
+            raise SettingError.wrong_kind("update", self.update, UPDATES_IN_WORDS[kind])
         self.oracle  # noqa: B018 - it checks that its parts suit each other
 
     @cached_property

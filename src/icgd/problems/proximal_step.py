@@ -77,17 +77,52 @@ class ProximalStep:
         return not isinstance(self.momentum, tuple)
 
     def require_steps(self, n_steps: int) -> None:
-        """Raise `SettingError` unless momenta are as many as the steps."""
+        """Check that momenta are as many as the steps.
+
+        Args:
+            n_steps: the number of steps.
+
+        Raises:
+            SettingError: if they are more or fewer.
+
+        Example:
+            >>> import icgd
+            >>> icgd.ProximalStep(0.1, momentum=(0.0, 0.5)).require_steps(2)
+        """
         if isinstance(self.momentum, tuple) and len(self.momentum) != n_steps:
             expected = f"{n_steps}, one for each step"
             raise SettingError.wrong_length("momentum", len(self.momentum), expected)
 
     def momentum_of(self, step: int) -> float:
-        """The momentum of a step, counted from 0."""
+        """The momentum of a step.
+
+        Args:
+            step: the number of the step, counted from 0.
+
+        Returns:
+            The momentum.
+
+        Example:
+            >>> import icgd
+            >>> icgd.ProximalStep(0.1, momentum=0.5, nesterov=True).momentum_of(0)
+            0.5
+        """
         return entry_of(self.momentum, step)
 
     def lookahead_of(self, step: int) -> float:
-        """How much of the last change is added before the gradient is taken."""
+        """How much of the last change is added before the gradient is taken.
+
+        Args:
+            step: the number of the step, counted from 0.
+
+        Returns:
+            The momentum.
+
+        Example:
+            >>> import icgd
+            >>> icgd.ProximalStep(0.1, momentum=0.5, nesterov=True).lookahead_of(0)
+            0.5
+        """
         return self.momentum_of(step) if self.nesterov else 0.0
 
     @property

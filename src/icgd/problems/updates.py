@@ -174,11 +174,35 @@ class FunctionalStep:
         return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
 
     def momentum_of(self, step: int) -> float:
-        """The momentum of a step, counted from 0."""
+        """The momentum of a step.
+
+        Args:
+            step: the number of the step, counted from 0.
+
+        Returns:
+            The momentum.
+
+        Example:
+            >>> import icgd
+            >>> icgd.FunctionalStep(0.1, momentum=0.5, nesterov=True).momentum_of(0)
+            0.5
+        """
         return entry_of(self.momentum, step)
 
     def lookahead_of(self, step: int) -> float:
-        """How much of the last change is added before what is left is taken."""
+        """How much of the last change is added before what is left is taken.
+
+        Args:
+            step: the number of the step, counted from 0.
+
+        Returns:
+            The momentum.
+
+        Example:
+            >>> import icgd
+            >>> icgd.FunctionalStep(0.1, momentum=0.5, nesterov=True).lookahead_of(0)
+            0.5
+        """
         return self.momentum_of(step) if self.nesterov else 0.0
 
     def machine_of(self, step: int, machine: KernelMachine) -> KernelMachine:
