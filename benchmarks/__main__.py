@@ -43,6 +43,10 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
         "Fused relu-stack against torch.autograd and torch.optim, 8-64-64-1, n = 64, 2 threads",
         optimisers.rows,
     ),
+    "adam_accuracy": (
+        "Compiled Adam and torch's own run on real tables: test accuracy",
+        optimisers.accuracy_rows,
+    ),
     "softmax_speed": ("Fused softmax-stack against fused relu-stack", speed.softmax_rows),
     "recursion_speed": (
         "Fused recursion against fused relu-stack, own units, one thread",

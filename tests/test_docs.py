@@ -11,7 +11,12 @@ import icgd
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
-EXECUTED = ["tutorials/theorem.md", "tutorials/known_algorithm.md", "tutorials/own_table.md"]
+EXECUTED = [
+    "tutorials/theorem.md",
+    "tutorials/known_algorithm.md",
+    "tutorials/own_table.md",
+    "tutorials/pytorch.md",
+]
 """Pages whose examples run here; those of other pages run in the tests of what they explain."""
 
 
@@ -69,6 +74,10 @@ def test_the_examples_of_a_tutorial_run(page, tmp_path, monkeypatch, capsys):
     for example in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(example, names)
     assert capsys.readouterr().out
+    if page.endswith("pytorch.md"):
+        assert names["report"].verdict.holds
+        assert 0 < names["distance"] < 1e-3
+        assert len(names["compiled"].program.block) == 13  # as the page says
     if page.endswith("theorem.md"):
         assert names["report"].verdict.holds
         ratios = [a / b for a, b in zip(names["errors"], names["errors"][1:], strict=False)]

@@ -64,6 +64,7 @@ def test_json_holds_the_librarys_numbers(command):
         "estimated": [],
         "backend": "dense",
         "dtype": "float64",
+        "domain_predictions": None,
         "says_nothing": ["domain_trajectory"],
     }
     assert certificate.domain_trajectory >= 6.0, "two weights in the box are no farther apart"
