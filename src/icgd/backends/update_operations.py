@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -11,66 +11,106 @@ from icgd.backends.machine import Machine, combined_in_steps, operation
 from icgd.program.instructions import Combination
 from icgd.program.update_instructions import Assignment, Recombine, TakeTurns
 
+Terms = list[dict[str, float]]
+"""The slots of a value with their coefficients, for each step, or once for all of them."""
+
 
 @operation.register
 def _to_recombine(instruction: Recombine, machine: Machine) -> Operation:
     """Slots change in place, in an order in which none is read after it changed.
 
-    Where there is no such order, a value waits in a buffer until all others were computed.
+    A value that reads another slot that changes is put in terms of that slot's new value, which is
+    how optimisers write it: w - step_size * m with the new m. Where this leads to no order, values
+    wait in buffers until all of them are computed.
     """
-    numbers, variants = range(len(instruction.assignments)), machine.variants(instruction)
-    in_steps = {n: [each.assignments[n].value for each in variants] for n in numbers}
-    first: list[Operation] = []
-    last: list[Operation] = []
-    left = dict(enumerate(instruction.assignments))
-    while left:
-        free = [n for n, part in left.items() if not _is_read(part.write, n, left)]
-        number = free[0] if free else next(iter(left))
-        part = left.pop(number)
-        if free:
-            first.append(_in_place(part, in_steps[number], machine))
-        else:
-            compute, store = _waiting(part, in_steps[number], machine)
-            first.append(compute)
-            last.append(store)
+    variants = machine.variants(instruction)
+    writes = [part.write for part in instruction.assignments]
+    values = {
+        write: [dict(each.assignments[number].value.terms()) for each in variants]
+        for number, write in enumerate(writes)
+    }
+    bounds = {part.write: part.bound for part in instruction.assignments}
+    order = _in_order(values)
+    if order is None:
+        return _all_at_once(instruction, machine)
+    steps = [_in_place(write, terms, bounds[write], machine) for write, terms in order.items()]
 
     def recombine() -> None:
-        for change in first:
+        for change in steps:
             change()
-        for store in last:
-            store()
 
     return recombine
 
 
-def _is_read(slot: str, number: int, left: Mapping[int, Assignment]) -> bool:
-    """Whether another assignment that is left reads a slot."""
-    return any(slot in part.value.slots for other, part in left.items() if other != number)
+def _in_order(values: dict[str, Terms]) -> dict[str, Terms] | None:
+    """The values in an order in which they may change in place, or None if there is none.
+
+    What is remembered comes after the weights, and changes before them.
+    """
+    order: dict[str, Terms] = {}
+    for write, terms in reversed(values.items()):
+        changed = [slot for slot in order if slot in terms[0]]
+        for slot in changed:
+            new = values[slot]
+            others = set(order) - {slot}
+            if len(changed) > 1 or not all(step.get(slot) for step in new) or others & set(new[0]):
+                return None
+            terms = _in_terms_of(slot, new, terms)
+        order[write] = terms
+    return order
 
 
-def _in_place(part: Assignment, values: Sequence[Combination], machine: Machine) -> Operation:
+def _in_terms_of(slot: str, new: Terms, value: Terms) -> Terms:
+    """A value that reads the old number in a slot, put in terms of the new one."""
+    found: Terms = []
+    for old, after in zip(value, new, strict=True):
+        share = old[slot] / after[slot]
+        rest = {name: old.get(name, 0.0) - share * after.get(name, 0.0) for name in old | after}
+        size = {name: abs(old.get(name, 0.0)) + abs(share * after.get(name, 0.0)) for name in rest}
+        found.append({n: 0.0 if abs(c) <= 1e-15 * size[n] else c for n, c in rest.items()})
+        found[-1][slot] = share
+    used = [name for name in found[0] if any(terms[name] for terms in found)]
+    return [{name: terms[name] for name in used} for terms in found]
+
+
+def _in_place(write: str, terms: Terms, bound: float | None, machine: Machine) -> Operation:
     """write = own * write + the other terms, clipped."""
-    write, bound, names = machine.slots[part.write], part.bound, values[0].slots
-    others = [
-        (place, machine.slots[name]) for place, name in enumerate(names) if name != part.write
-    ]
-    own = names.index(part.write) if part.write in names else None
-    table = [value.coefficients for value in values]
+    slot = machine.slots[write]
+    table = [(step.get(write, 0.0), [c for n, c in step.items() if n != write]) for step in terms]
+    others = machine.at(*(name for name in terms[0] if name != write))
 
     def change() -> None:
-        factors = table[machine.step] if len(table) > 1 else table[0]
-        rest = others
-        if own is None:
-            (place, slot), *rest = others
-            torch.mul(slot, factors[place], out=write)
-        elif factors[own] != 1.0:
-            write.mul_(factors[own])
-        for place, slot in rest:
-            write.add_(slot, alpha=factors[place])
+        own, factors = table[machine.step] if len(table) > 1 else table[0]
+        rest = list(zip(others, factors, strict=True))
+        if own != 1.0:
+            first, factor = rest.pop(0)
+            if factor == 1.0:
+                torch.add(first, slot, alpha=own, out=slot)
+            else:
+                slot.mul_(own).add_(first, alpha=factor)
+        for other, factor in rest:
+            slot.add_(other, alpha=factor)
         if bound is not None:
-            write.clamp_(-bound, bound)
+            slot.clamp_(-bound, bound)
 
     return change
+
+
+def _all_at_once(instruction: Recombine, machine: Machine) -> Operation:
+    """All values are computed before any slot changes."""
+    variants = machine.variants(instruction)
+    parts = [
+        _waiting(part, [each.assignments[number].value for each in variants], machine)
+        for number, part in enumerate(instruction.assignments)
+    ]
+
+    def recombine() -> None:
+        for compute, _ in parts:
+            compute()
+        for _, store in parts:
+            store()
+
+    return recombine
 
 
 def _waiting(
