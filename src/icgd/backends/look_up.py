@@ -73,7 +73,8 @@ class Cells:
         knots = sorted({knot for function in functions for knot in function.knots})
         width = min(function.knot_unit for function in functions)
         n_cells = round((knots[-1] - knots[0]) / width) + 2
-        bits = bits_of(knots)
+        is_level = all(function.slopes[0] == 0.0 for function in functions)
+        bits = bits_of(knots) if is_level else None
         if n_cells <= MOST_CELLS:
             self.starts = knots[0] + width * torch.arange(-1, n_cells - 1, dtype=torch.float64)
             self.find = self._by_position(width, knots[0], n_cells)
@@ -97,23 +98,24 @@ class Cells:
     def _by_exponent(self, knots: list[float], bits: int) -> tuple[Tensor, Operation]:
         """Knots of few bits: a number's exponent and its first bits tell its cell.
 
-        As whole numbers, floats that are positive count on through all of them in order.
+        As whole numbers, floats that are positive count on through all of them in order. Numbers
+        below 0 are taken as 0.
         """
-        argument, cell = self.argument, self.cell
+        argument = self.argument
         whole = torch.int64 if argument.dtype == torch.float64 else torch.int32
         shift = (52 if whole == torch.int64 else 23) - bits
         ends = torch.tensor([knots[-1], next(k for k in knots if k > 0)], dtype=argument.dtype)
         last, first = (ends.view(whole) >> shift).tolist()
         numbers = torch.arange(first, last + 1, dtype=whole) << shift
         starts = numbers.view(argument.dtype).double()
-        below = starts.new_tensor([min(knots[0], 0.0) - 1.0, 0.0])
-        position = torch.empty_like(argument, dtype=whole)
+        below = starts.new_tensor([0.0])
+        positive, position = torch.empty_like(argument), torch.empty_like(argument, dtype=whole)
+        self.cell, self.argument = position.view(-1), positive  # a function is level below 0
 
         def find() -> None:
-            torch.bitwise_right_shift(argument.view(whole), shift, out=position)
-            position.sub_(first - 2).clamp_(1, last - first + 2)
-            position.masked_fill_(argument < 0, 0)
-            cell.copy_(position.view(-1))
+            torch.clamp_min(argument, 0.0, out=positive)
+            torch.bitwise_right_shift(positive.view(whole), shift, out=position)
+            position.clamp_(first - 1, last).sub_(first - 1)
 
         return torch.cat([below, starts]), find
 

@@ -147,11 +147,20 @@ def _to_map_slots(instruction: verbs.MapSlots, machine: Machine) -> Operation:
     tokens = machine.tokens_where(instruction.only_where)
     target = machine.part(instruction.write, tokens)
     variants = machine.variants(instruction)
+    waiting = machine.waiting if OUT_OF_BATCH in instruction.never_where else None
+    is_alone = len(instruction.summands) == 1 and waiting is None and target.is_contiguous()
     parts = [
-        _summand(summand, machine, tokens, [each.summands[number].argument for each in variants])
+        _summand(
+            summand,
+            machine,
+            tokens,
+            [each.summands[number].argument for each in variants],
+            target if is_alone else None,
+        )
         for number, summand in enumerate(instruction.summands)
     ]
-    waiting = machine.waiting if OUT_OF_BATCH in instruction.never_where else None
+    if is_alone:
+        return parts[0][0]
 
     def run() -> None:
         for evaluate, _ in parts:
@@ -166,9 +175,13 @@ def _to_map_slots(instruction: verbs.MapSlots, machine: Machine) -> Operation:
 
 
 def _summand(
-    summand: Summand, machine: Machine, tokens: slice, in_steps: Sequence[Combination] = ()
+    summand: Summand,
+    machine: Machine,
+    tokens: slice,
+    in_steps: Sequence[Combination] = (),
+    write: Tensor | None = None,
 ) -> tuple[Operation, Tensor]:
-    """The operation that evaluates one summand, and the buffer that it fills.
+    """The operation that evaluates one summand, and the buffer that it fills, `write` if given.
 
     If its argument is another combination `in_steps`, it is that of the machine's step.
     """
@@ -177,7 +190,9 @@ def _summand(
     argument, combine = combined(summand.argument, read)
     if len(in_steps) > 1:
         argument, combine = combined_in_steps(in_steps, read, machine)
-    value = torch.empty_like(argument, memory_format=torch.contiguous_format)
+    value = write
+    if value is None:
+        value = torch.empty_like(argument, memory_format=torch.contiguous_format)
     evaluation = Evaluation([function], argument)
     apply = evaluation.operation(function, value)
 
