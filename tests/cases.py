@@ -65,18 +65,20 @@ def make_case(
     tasks: tuple[int, ...] = (),
     seed: int = 0,
 ) -> Case:
-    """Normal inputs cut off at the domain, labels between 0 and 1 (which suit every loss)."""
+    """Normal inputs cut off at the domain; labels between 0 and 1, those of classes are shares."""
     domain = domain or Domain(x=2.0, y=2.0)
     generator = torch.Generator().manual_seed(seed)
     float64 = {"generator": generator, "dtype": torch.float64}
     widths = "-".join(str(width) for width in target.widths)
     output = "" if target.output_activation == "identity" else f"-{target.output_activation}"
     biases = "-biases" if target.biases else ""
+    x = torch.randn(*tasks, n_examples, target.widths[0], **float64).clamp(-domain.x, domain.x)
+    y = torch.rand(*tasks, n_examples, target.widths[-1], **float64) * min(1.0, domain.y)
     return Case(
         name=f"{target.activation}-{widths}{output}-{loss}{biases}",
         problem=Problem(target, loss, GradientStep(step_size, box), domain),
-        x=torch.randn(*tasks, n_examples, target.widths[0], **float64).clamp(-domain.x, domain.x),
-        y=torch.rand(*tasks, n_examples, target.widths[-1], **float64) * min(1.0, domain.y),
+        x=x,
+        y=y / y.sum(-1, keepdim=True) if loss == "cross_entropy" else y,
         queries=torch.rand(*tasks, n_queries, target.widths[0], **float64) * domain.x,
         seed=seed,
     )
