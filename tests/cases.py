@@ -65,7 +65,7 @@ def make_case(
     tasks: tuple[int, ...] = (),
     seed: int = 0,
 ) -> Case:
-    """Normal inputs cut off at the domain, labels between 0 and 1 (which suit every loss)."""
+    """Normal inputs cut off at the domain; labels between 0 and 1, those of classes are shares."""
     domain = domain or Domain(x=2.0, y=2.0)
     generator = torch.Generator().manual_seed(seed)
     float64 = {"generator": generator, "dtype": torch.float64}

@@ -26,6 +26,11 @@ calls = {
     "head": lambda: icgd.KernelMachine(3, 1),
     "transform": lambda: KernelHead(transform=10**400),
     "widths": lambda: icgd.MLP(torch.tensor(0.5)),
+    "step size": lambda: icgd.GradientStep("0.1", 1.0),
+    "table of step sizes": lambda: icgd.GradientStep([[0.1, 0.2]], 1.0),
+    "one beta": lambda: icgd.AdamStep(0.1, 1.0, betas=0.9),
+    "three betas": lambda: icgd.AdamStep(0.1, 1.0, betas=(0.9, 0.9, 0.9)),
+    "nesterov": lambda: icgd.MomentumStep(0.1, 1.0, nesterov=1),
 }
 found = {}
 for name, call in calls.items():
@@ -40,6 +45,9 @@ numpy_scalars = [
     icgd.Recursion(units=np.int64(64), kink_width=np.float32(0.5)),
     icgd.Universal(np.int64(3), np.int64(2), np.float32(2.0**-10)),
     icgd.CotNetwork(kink_width=np.float32(2.0**-10)),
+    icgd.GradientStep(np.array([0.5, 0.25]), np.int64(2), np.int32(3)),
+    icgd.GradientStep([np.float32(0.5), 0.25], 2.0),
+    icgd.AdamStep(torch.tensor([0.5]), 2.0, betas=torch.tensor([0.5, 0.75], dtype=torch.float64)),
 ]
 steps = icgd.compile(problem, "relu-stack", n_steps=np.int64(2)).program.n_steps
 found["numpy"] = [repr(construction) for construction in numpy_scalars] + [type(steps).__name__]
@@ -66,10 +74,18 @@ def test_values_of_the_wrong_kind_are_named_and_numpy_scalars_become_plain_numbe
         "head": "SettingError: head must be of type KernelHead, got 1",
         "transform": "SettingError: transform must be a matrix of numbers, got 1000",
         "widths": "SettingError: width",
+        "step size": "SettingError: step_size must be a positive finite number, got '0.1'.",
+        "table of step sizes": "SettingError: step_size must be a finite number that is not neg",
+        "one beta": "SettingError: betas has 1 entries; expected 2, one for each moment.",
+        "three betas": "SettingError: betas has 3 entries; expected 2, one for each moment.",
+        "nesterov": "SettingError: nesterov must be of type bool, got 1.",
     }
     assert found.keys() == starts.keys()
     for name, start in starts.items():
         assert found[name].startswith(start), found[name]
     assert not any("np." in text for text in scalars)
     assert scalars[0] == "ReluStack(pieces=8, kink_width=0.5)"
+    assert scalars[5] == "GradientStep(step_size=(0.5, 0.25), box=2.0, batch_size=3)"
+    assert scalars[6] == "GradientStep(step_size=(0.5, 0.25), box=2.0, batch_size=None)"
+    assert "step_size=(0.5,), box=2.0, batch_size=None, betas=(0.5, 0.75)" in scalars[7]
     assert scalars[-1] == "int"

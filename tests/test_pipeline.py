@@ -127,10 +127,12 @@ def test_an_unknown_construction_is_named_with_the_nearest():
         icgd.compile(problem_with(), n_steps=1, construction="relu_stack")
 
 
-@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])
-def test_a_construction_that_cannot_serve_says_why(construction):
+@pytest.mark.parametrize(
+    ("construction", "reason"), [("recursion", "the slope"), ("cot-network", "its blocks")]
+)
+def test_a_construction_that_cannot_serve_says_why(construction, reason):
     with pytest.raises(
-        UnsupportedProblemError, match=f"{construction} cannot compile this problem: the"
+        UnsupportedProblemError, match=f"{construction} cannot compile this problem: {reason}"
     ):
         icgd.compile(problem_with(loss="cross_entropy"), n_steps=1, construction=construction)
 

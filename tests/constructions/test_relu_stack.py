@@ -93,20 +93,22 @@ def test_the_golden_data_of_2_3_1_relu_huber():
 
 
 CROSS_ENTROPY = make_case(HEADLINE, "cross_entropy").problem
-REASON = (
-    "the slope of the cross_entropy loss couples all outputs, and is not a sum of functions of "
-    "one variable, which is what its MLP layer evaluates; the logistic loss (one output a class) "
-    "is."
-)
 
 
-def test_cross_entropy_is_refused_with_the_reason():
-    assert RELU_STACK.why_not(CROSS_ENTROPY) == REASON
-    with pytest.raises(UnsupportedProblemError) as caught:
-        construction_for(CROSS_ENTROPY, "relu-stack")
-    assert str(caught.value) == (
-        f"relu-stack cannot compile this problem: {REASON} No construction takes it as it is."
-    )
+def test_cross_entropy_takes_two_layers_more():
+    assert RELU_STACK.why_not(CROSS_ENTROPY) is None
+    block = RELU_STACK.build(CROSS_ENTROPY, 1).block
+    assert len(block) == 2 * HEADLINE.depth + 4 + 2
+    titles = [layer.title for layer in block]
+    slope = titles.index("loss slope")
+    assert titles[slope - 2 : slope] == ["exponentials", "shares"]
+
+
+def test_cross_entropy_is_refused_by_others_with_those_that_take_it():
+    for name in ("recursion", "cot-network"):
+        with pytest.raises(UnsupportedProblemError) as caught:
+            construction_for(CROSS_ENTROPY, name)
+        assert str(caught.value).endswith("Constructions that can: relu-stack, softmax-stack.")
 
 
 def test_a_batch_size_is_refused_with_the_reason():

@@ -15,7 +15,7 @@ from icgd.backends.fused import FusedBackend
 from icgd.backends.run import RunOptions
 from icgd.constructions.registry import CONSTRUCTIONS, construction_for
 from icgd.constructions.softmax_stack import PROBE, SoftmaxStack
-from icgd.errors import SettingError, UnsupportedProblemError
+from icgd.errors import SettingError
 from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
@@ -23,6 +23,7 @@ from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.program.check import check_program
+from icgd.program.class_instructions import ShareClasses
 from icgd.program.functions import LatticeFunction
 from icgd.program.instructions import (
     AddGradient,
@@ -195,18 +196,26 @@ def test_the_golden_listing_of_3_4_4_2_tanh():
     assert listing == (GOLDEN / "softmax_stack_3_4_4_2_tanh.txt").read_text(encoding="utf-8")
 
 
-CROSS_ENTROPY = problem_of(HEADLINE, "cross_entropy")
-REASON = (
-    "the slope of the cross_entropy loss couples all outputs, and is not a sum of functions of "
-    "one variable, which is what its heads look up; the logistic loss (one output a class) is."
-)
+def test_cross_entropy_takes_one_layer_more_with_one_head():
+    coupled, alone = (problem_of(HEADLINE, loss) for loss in ("cross_entropy", "squared"))
+    assert SOFTMAX_STACK.why_not(coupled) is None
+    block = build(coupled).block
+    assert len(block) == len(build(alone).block) + 1
+    (shares,) = (layer for layer in block if layer.title == "shares")
+    assert shares.instructions == (ShareClasses("units_3", ("class_1", "class_2"), "shares"),)
 
 
-def test_cross_entropy_is_refused_with_the_reason():
-    assert SOFTMAX_STACK.why_not(CROSS_ENTROPY) == REASON
-    with pytest.raises(UnsupportedProblemError) as caught:
-        construction_for(CROSS_ENTROPY, "softmax-stack")
-    assert str(caught.value).startswith(f"softmax-stack cannot compile this problem: {REASON} ")
+def test_classes_have_registers_of_their_own():
+    many = MLP((2, 70), "relu")
+    assert build(problem_of(many, "cross_entropy")).n_registers == 72
+    assert build(problem_of(many)).n_registers == 32
+
+
+def test_scores_that_no_mask_hides_are_refused():
+    wide = problem_of(MLP((2, 3), "relu"), "cross_entropy", box=100.0, domain=Domain(100.0, 1.0))
+    reason = SOFTMAX_STACK.why_not(wide)
+    assert reason.startswith("the scores of its classes can reach 2e+04 on the domain, and beyond ")
+    assert reason.endswith("no mask hides other tokens; use a smaller box or domain.")
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,16 @@ MESSAGES = [
         "(n_positions=None).",
     ),
     (
+        made(DataError.no_class, [2], 3.0, 3),
+        "y[2] is 3; the cross_entropy loss of 3 outputs needs classes from 0 to 2, or a row of 3 "
+        "shares for each example.",
+    ),
+    (
+        made(DataError.wrong_sum, "cross_entropy", [1], 1.5),
+        "The labels of example [1] add up to 1.5; the cross_entropy loss needs shares that add up "
+        "to 1, such as a 1 for the class and 0 for all others.",
+    ),
+    (
         made(DataError.other_number_of_examples, 3, 2),
         "X has 3 examples, but the transformer was made for prompts of 2. Give 2, or compile with "
         "n_examples=3.",

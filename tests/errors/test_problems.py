@@ -1,7 +1,12 @@
 import pytest
 
 from icgd.errors import problems
-from icgd.errors.problems import KernelError, UnsupportedActivationError, UnsupportedProblemError
+from icgd.errors.problems import (
+    KernelError,
+    UnreadableError,
+    UnsupportedActivationError,
+    UnsupportedProblemError,
+)
 from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
 
 MESSAGES = [
@@ -121,6 +126,77 @@ MESSAGES = [
     (
         made(KernelError.not_callable, "mine", 3),
         "Kernel 'mine' must be a function of two tensors of points that returns a tensor, got 3.",
+    ),
+    (
+        made(UnreadableError.module, "model[1]", "Dropout", ["Linear", "ReLU"]),
+        "model[1] is Dropout, which is not read. It may be Linear, ReLU.",
+    ),
+    (
+        made(UnreadableError.option, "optimizer (Adam)", "amsgrad", True, False),
+        "optimizer (Adam) has amsgrad = True, expected False. Another value would give another "
+        "training run than the one that is compiled.",
+    ),
+    (
+        made(UnreadableError.misplaced, "model[0]", "Tanh"),
+        "model[0] is Tanh, but no linear layer stands right before it. Every activation belongs "
+        "to the Linear before it.",
+    ),
+    (
+        made(UnreadableError.no_layers, "Sequential"),
+        "The model is Sequential without any Linear. Give an nn.Sequential of Linear layers and "
+        "activations.",
+    ),
+    (
+        made(UnreadableError.shared),
+        "The model uses the same weights in two layers. Give every layer weights of its own.",
+    ),
+    (
+        made(UnreadableError.some_biases, [True, False]),
+        "The layers of the model are with, without bias, in this order. Give all of them a bias, "
+        "or none.",
+    ),
+    (
+        made(UnreadableError.several_activations, ["tanh", "relu"]),
+        "The hidden layers have the activations tanh, relu. Give all of them the same; the last "
+        "layer may have another.",
+    ),
+    (
+        made(UnreadableError.sum_of_unknown),
+        'The loss has reduction="sum", whose gradient grows with the number of examples. Pass '
+        "n_examples or batch_size.",
+    ),
+    (
+        made(UnreadableError.has_stepped, "SGD"),
+        "The optimizer SGD has already taken steps, and remembers them. Give a new one, made from "
+        "the model as it is now.",
+    ),
+    (
+        made(UnreadableError.other_parameters, ["bias of layer 2"]),
+        "The optimizer does not train the bias of layer 2. Give it exactly the parameters of the "
+        "model.",
+    ),
+    (
+        made(UnreadableError.other_parameters, []),
+        "The optimizer trains other parameters too. Give it exactly the parameters of the model.",
+    ),
+    (
+        made(UnreadableError.looks_at_loss, "ReduceLROnPlateau"),
+        "The scheduler ReduceLROnPlateau looks at the loss, which a compiled run cannot. Use one "
+        "whose step sizes are known beforehand, such as CosineAnnealingLR.",
+    ),
+    (
+        made(UnreadableError.no_number_of_steps, "StepLR"),
+        "The scheduler StepLR needs n_steps: it gives a step size for each step.",
+    ),
+    (
+        made(UnreadableError.other_shape, "weights_1", (2, 3), (4, 3)),
+        "weights_1 of the run has shape (2, 3), where the model expects (4, 3). Load into a model "
+        "of the shape that was compiled; of a batch of tasks, load one task.",
+    ),
+    (
+        made(UnreadableError.other_shape, "bias_2", None, (3,)),
+        "bias_2 of the run has no such weights, where the model expects (3,). Load into a model of "
+        "the shape that was compiled; of a batch of tasks, load one task.",
     ),
 ]
 

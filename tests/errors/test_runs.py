@@ -47,6 +47,12 @@ MESSAGES = [
         "Certify fewer steps, or take a smaller step size.",
     ),
     (
+        made(ProofError.unknown_update, "Adam steps (0.9, 0.999, eps 0.001) of 0.1, box 4"),
+        "icgd-check knows plain gradient steps of one size, and no proof of Adam steps (0.9, "
+        "0.999, eps 0.001) of 0.1, box 4. Leave out `rigorous` or `certify`; bounds of single "
+        "steps and of the run hold without it.",
+    ),
+    (
         made(ProofError.refused, "it needs 400000000 balls at once, too many"),
         "icgd-check would refuse a proof of this run: it needs 400000000 balls at once, too many. "
         "Take fewer examples, or a narrower network.",

@@ -291,6 +291,11 @@ MESSAGES = [
         "largest size before clipping as reach, or leave the clipping out.",
     ),
     (
+        made(SettingError.not_nesterov, 0.9, 0.5),
+        "nesterov=True needs a momentum above 0 and no dampening, got momentum=0.9 and "
+        "dampening=0.5.",
+    ),
+    (
         made(SettingError.no_slope_parts, "cross_entropy"),
         "The slope of the cross_entropy loss couples all outputs; it is no sum of functions of one "
         "variable. Use squared, logistic or huber.",

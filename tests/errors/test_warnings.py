@@ -22,6 +22,11 @@ MESSAGES = [
         "a larger box, or a smaller step size if steps diverge.",
     ),
     (
+        made(BoxWarning.of_network, 4.0),
+        "A weight ends at the box, 4, which PyTorch does not have: the run is no longer the one of "
+        "your script. Give a larger box.",
+    ),
+    (
         made(DivergenceWarning.of, 100.0, 1.21, 0.021),
         "The steps diverge on these data: the error grows 1.21-fold along the kernel's "
         "eigenvalue 100. step_size is 0.021; it must be below 0.02.",

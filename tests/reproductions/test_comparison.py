@@ -110,10 +110,19 @@ def test_a_table_that_would_be_too_large_is_left_out_with_the_reason():
 
 def test_a_problem_that_nothing_compiles_says_why():
     problem = icgd.Problem(
-        icgd.MLP((2, 3)), "cross_entropy", TINY.problem.update, icgd.Domain(1.0, 1.0)
+        icgd.MLP((2, 3)), "cross_entropy", TINY.problem.update, icgd.Domain(1e15, 1.0)
     )
     with pytest.raises(UnsupportedProblemError, match="No construction can compile this problem"):
         compare(quick(problem))
+
+
+def test_labels_of_classes_are_shares():
+    problem = icgd.Problem(
+        icgd.MLP((2, 3)), "cross_entropy", TINY.problem.update, icgd.Domain(1.0, 1.0)
+    )
+    found = compare(quick(problem))
+    assert [row.construction for row in found.rows] == ["relu-stack", "softmax-stack"]
+    assert all(row.verdict.holds for row in found.rows)
 
 
 def test_the_picture_names_every_construction():

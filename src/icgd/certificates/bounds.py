@@ -162,7 +162,9 @@ def map_rounding(fit: ReluSum, argument: _Argument, how: Arithmetic) -> Tensor:
 
     Some functions are steeper by many powers of ten at one end than elsewhere. All their terms have
     one sign, and those that count at t lie on one side of t: their sizes add up to a few times the
-    value there, besides what its slope there makes of the argument's own rounding.
+    value there, besides what its slope there makes of the argument's own rounding. Beyond the steep
+    end they are flat: there one term cancels all others, and each is as large as the slope before
+    it makes the argument.
     """
     real = root_named(fit.name) or class_function_named(fit.name)
     if real is None:
@@ -170,8 +172,9 @@ def map_rounding(fit: ReluSum, argument: _Argument, how: Arithmetic) -> Tensor:
         return how.function(fit, argument.n_terms, argument.sizes, 1, where)
     first, last = touched(fit, argument.value.actual)
     slopes = torch.tensor(fit.slopes, dtype=torch.float64).abs()
-    steepest = torch.maximum(slopes[first], slopes[(first + 1).clamp(max=len(slopes) - 1)])
-    steepest = torch.where(last > first, steepest, slopes[first])
+    # Slopes rise to one end or fall from the other: the largest is at an end, or next to it.
+    places = (first, first + 1, last - 1, last)
+    steepest = 2 * reduce(torch.maximum, [slopes[at.clamp(0, len(slopes) - 1)] for at in places])
     largest = real.bounds(argument.value.actual.low, argument.value.actual.high)[1]
     n_terms = fit.n_pieces + argument.n_terms + 1
     return how.sum_of(n_terms, steepest * argument.sizes + 8 * largest)

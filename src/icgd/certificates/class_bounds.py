@@ -38,7 +38,7 @@ def _bound_of_share_classes(instruction: ShareClasses, now: Moment) -> State:
 
 
 def _shares(scores: Interval) -> Interval:
-    """The softmax of scores in intervals, with room for the rounding of these values."""
+    """The softmax of scores in intervals, with room for the rounding and underflow of values."""
     low, high = scores.low, scores.high
     ends = []
     for own, others in ((low, high), (high, low)):
@@ -47,7 +47,8 @@ def _shares(scores: Interval) -> Interval:
         ends.append(1 / apart.exp().sum(-1))
     room = 1 + 2.0**-40
     relative = torch.maximum(low.abs(), high.abs()).amax(-1, keepdim=True) * 2.0**-50
-    return Interval(ends[0] / room * (1 - relative).clamp(min=0), ends[1] * room * (1 + relative))
+    high = (ends[1] * room * (1 + relative)).clamp(min=torch.finfo(torch.float64).tiny)
+    return Interval(ends[0] / room * (1 - relative).clamp(min=0), high)
 
 
 @rule.register

@@ -38,9 +38,6 @@ DEFAULT_STEP_SIZE = 0.1
 
 DEFAULT_BOX = 3.0
 
-OFFERED = [name for name, loss in LOSSES.items() if loss.slope_parts is not None]
-"""The losses that a construction takes."""
-
 _WIDTHS = "Widths from the input to the output, joined by commas."
 _ACTIVATION = f"Activation of the hidden layers: {', '.join(ACTIVATIONS)}. Default: tanh."
 _KERNEL = f"Train the function of a kernel instead (widths: inputs, outputs): {', '.join(KERNELS)}."
@@ -101,9 +98,7 @@ def problem_from(
     l1: Annotated[float | None, _linear("Penalty l1 sum |w_j|. Default: 0.")] = None,
     reduction: Annotated[str | None, _linear(_REDUCTION)] = None,
     score_bound: Annotated[float | None, _linear(_SCORE)] = None,
-    loss: Annotated[
-        str | None, _training(f"One of {', '.join(OFFERED)}. Default: squared.")
-    ] = None,
+    loss: Annotated[str | None, _training(f"One of {', '.join(LOSSES)}. Default: squared.")] = None,
     step_size: Annotated[float | None, _training(_STEP_SIZE)] = None,
     box: Annotated[float | None, _training(_BOX)] = None,
     batch_size: Annotated[

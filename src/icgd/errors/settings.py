@@ -55,6 +55,11 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{name} must be {kind}, got {value!r}.")
 
     @classmethod
+    def not_nesterov(cls, momentum: float, dampening: float) -> SettingError:
+        found = f"momentum={momentum:g} and dampening={dampening:g}"
+        return cls(f"nesterov=True needs a momentum above 0 and no dampening, got {found}.")
+
+    @classmethod
     def not_count(cls, name: str, value: object, *, least: int) -> SettingError:
         return cls(f"{name} must be a whole number of at least {least}, got {value!r}.")
 

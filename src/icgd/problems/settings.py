@@ -49,6 +49,22 @@ def positive(name: str, value: object) -> float:
     return number
 
 
+def not_negative(name: str, value: object) -> float:
+    """`value` as a float, if it is a finite number from 0 on."""
+    number = as_float(value)
+    if not 0 <= number < inf:
+        raise SettingError.wrong_kind(name, value, "a finite number that is not negative")
+    return number
+
+
+def below_one(name: str, value: object) -> float:
+    """`value` as a float, if it is a number from 0 to below 1."""
+    number = as_float(value)
+    if not 0 <= number < 1:
+        raise SettingError.wrong_kind(name, value, "a number from 0 to below 1")
+    return number
+
+
 def finite(name: str, value: object) -> float:
     """`value` as a float, if it is a finite number."""
     number = as_float(value)

@@ -34,6 +34,7 @@ from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, ORANGE, Axes, Figure
 from icgd.pipeline import compile, verify
 from icgd.problems.entry import as_task
+from icgd.problems.losses import CROSS_ENTROPY
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 from icgd.problems.sizing import sized_problem
@@ -149,13 +150,15 @@ class Times:
 
 
 def _task(settings: Settings, seed: int) -> Task:
-    """Inputs over the whole domain, labels between 0 and 1, which suit every loss."""
+    """Inputs over the whole domain, labels between 0 and 1; those of classes add up to 1."""
     problem = settings.problem
     generator = torch.Generator().manual_seed(seed)
     shape = (settings.n_examples, problem.target.input_width)
     x = problem.domain.x * (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1)
     shape = (settings.n_examples, problem.target.output_width)
     y = torch.rand(shape, generator=generator, dtype=torch.float64) * min(1.0, problem.domain.y)
+    if problem.loss == CROSS_ENTROPY.name:
+        y = y / y.sum(-1, keepdim=True)
     return as_task(problem, x, y, seed=seed)
 
 

@@ -14,36 +14,22 @@ RMSprop:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
+from icgd.errors import SettingError
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.optimisers.rule import GRADIENT, SCALED, SQUARE, WEIGHTS, Root, Rule
 from icgd.problems.settings import (
-    finite,
+    below_one,
     instance,
     is_sequence,
     listed,
+    not_negative,
     positive,
     settle,
-    within,
 )
 
 FIRST, SECOND = "first_moment", "second_moment"
-ALMOST_ONE = 1.0 - 2.0**-53
-
-
-def share(name: str, value: object) -> float:
-    """A number from 0 to below 1."""
-    number = finite(name, value)
-    within(name, number, 0.0, ALMOST_ONE)
-    return number
-
-
-def not_negative(name: str, value: object) -> float:
-    """A number from 0 on."""
-    number = finite(name, value)
-    within(name, number, 0.0, float("inf"))
-    return number
 
 
 @final
@@ -79,9 +65,11 @@ class AdamStep(AbstractGradientStep):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        found: Any = self.betas if is_sequence(self.betas) else (self.betas,)
-        first, second = found if len(listed(found)) == 2 else (found, found)
-        settle(self, betas=(share("betas[0]", first), share("betas[1]", second)))
+        betas = listed(self.betas) if is_sequence(self.betas) else [self.betas]
+        if len(betas) != 2:
+            raise SettingError.wrong_length("betas", len(betas), "2, one for each moment")
+        first, second = (below_one(f"betas[{place}]", beta) for place, beta in enumerate(betas))
+        settle(self, betas=(first, second))
         settle(self, eps=positive("eps", self.eps))
         settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
         settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
@@ -150,7 +138,7 @@ class RmspropStep(AbstractGradientStep):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        settle(self, alpha=share("alpha", self.alpha), eps=positive("eps", self.eps))
+        settle(self, alpha=below_one("alpha", self.alpha), eps=positive("eps", self.eps))
         settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
         settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
 

@@ -9,7 +9,7 @@ from typing import Any, final
 from icgd.errors import SettingError
 from icgd.problems.momentum import span_in_words
 from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
-from icgd.problems.settings import count, is_sequence, listed, positive, settle
+from icgd.problems.settings import count, is_sequence, listed, not_negative, positive, settle
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class AbstractGradientStep(ABC):
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        settle(self, step_size=step_sizes(self.step_size), box=positive("box", self.box))
+        settle(self, step_size=_sizes_of_steps(self.step_size), box=positive("box", self.box))
         if self.batch_size is not None:
             settle(self, batch_size=count("batch_size", self.batch_size))
 
@@ -176,6 +176,16 @@ class GradientStep(AbstractGradientStep):
 
     def name_in_words(self) -> str:
         return "gradient steps"
+
+
+def _sizes_of_steps(value: Any) -> float | tuple[float, ...]:
+    """One positive step size, or one for each step; a warm-up may begin with 0, and a decay end."""
+    if not is_sequence(value):
+        return positive("step_size", value)
+    sizes = tuple(not_negative("step_size", size) for size in listed(value))
+    if not sizes:
+        raise SettingError.wrong_length("step_size", 0, "one a step")
+    return sizes
 
 
 def step_sizes(value: Any) -> float | tuple[float, ...]:

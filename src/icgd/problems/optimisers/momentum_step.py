@@ -13,7 +13,7 @@ from typing import final
 from icgd.errors import SettingError
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
-from icgd.problems.settings import finite, instance, positive, settle, within
+from icgd.problems.settings import finite, instance, not_negative, positive, settle
 
 MOMENTUM = "momentum"
 
@@ -51,16 +51,13 @@ class MomentumStep(AbstractGradientStep):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("momentum", "weight_decay"):
-            number = finite(name, getattr(self, name))
-            within(name, number, 0.0, float("inf"))
-            settle(self, **{name: number})
+        settle(self, momentum=not_negative("momentum", self.momentum))
+        settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
         settle(self, dampening=finite("dampening", self.dampening))
         settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
         instance("nesterov", self.nesterov, bool)
         if self.nesterov and (self.momentum == 0.0 or self.dampening != 0.0):
-            found = f"momentum {self.momentum:g} and dampening {self.dampening:g}"
-            raise SettingError.wrong_kind("nesterov", found, "a momentum and no dampening")
+            raise SettingError.not_nesterov(self.momentum, self.dampening)
 
     @property
     def state(self) -> tuple[str, ...]:

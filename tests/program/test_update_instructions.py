@@ -1,0 +1,83 @@
+from dataclasses import replace
+
+import pytest
+
+import icgd
+from icgd.errors import ProgramError
+from icgd.program.check import check_program
+from icgd.program.instructions import Combination, LayerKind
+from icgd.program.program import Layer
+from icgd.program.registry import from_data
+from icgd.program.stack import StackProgram
+from icgd.program.update_instructions import Assignment, Recombine, TakeTurns
+
+MOVED = Assignment(Combination(("w", "g"), (1.0, -0.5)), "w", bound=2.0)
+KEPT = Assignment(Combination(("m", "g"), (0.9, 1.0)), "m")
+TURNS = TakeTurns(3, "place", "out_of_batch", "n_examples")
+
+
+def test_instructions_read_as_formulas_and_know_their_slots():
+    both = Recombine((MOVED, KEPT), "one")
+    assert both.formula() == "w = clip(+1 w -0.5 g, 2), m = +0.9 m +1 g"
+    assert replace(both, unit="scale").formula().endswith("+1 g, bounds times scale")
+    assert set(both.reads()) == {"w", "g", "m", "one"}
+    assert set(both.writes()) == {"w", "m"}
+    assert TURNS.formula() == "place -= 3, modulo n_examples"
+    assert set(TURNS.reads()) == {"place", "out_of_batch", "n_examples", "one", "is_example"}
+    assert set(TURNS.writes()) == {"place", "out_of_batch"}
+    assert both.kind is TURNS.kind is LayerKind.MLP
+
+
+def test_a_change_has_no_term_that_does_nothing():
+    assert MOVED.change() == {"g": -0.5}
+    assert KEPT.change() == {"m": 0.9 - 1.0, "g": 1.0}
+    assert Assignment(Combination.of("w"), "w").change() == {}
+    assert Assignment(Combination.of("g"), "w").change() == {"g": 1.0, "w": -1.0}
+
+
+def program() -> StackProgram:
+    update = icgd.MomentumStep(0.1, 2.0, batch_size=2, momentum=0.5)
+    problem = icgd.Problem(icgd.MLP((2, 3, 1), "relu"), "squared", update, icgd.Domain(1.0, 1.0))
+    return icgd.compile(problem, "relu-stack", n_steps=2).program
+
+
+def test_a_program_of_them_is_data():
+    assert from_data(program().to_data()) == program()
+    assert program().batch_size == 2
+
+
+def with_last(good: StackProgram, number: int, **change: object) -> StackProgram:
+    """The program in which an instruction of the last layer of a step is changed."""
+    *others, last = good.block
+    parts = list(last.instructions)
+    parts[number] = replace(parts[number], **change)
+    return replace(good, block=(*others, Layer(last.title, tuple(parts))))
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"value": Combination.of("weights_2")}, "widths differ: weights_2 3, weights_1 6"),
+        ({"bound": float("nan")}, "bound is nan, expected a finite number"),
+        ({"bound": -1.0}, "clips 'weights_1' to a bound of -1"),
+    ],
+)
+def test_a_broken_assignment_is_named(change, rule):
+    good = program()
+    first, *parts = good.block[-1].instructions[0].assignments
+    broken = (replace(first, **change), *parts)
+    with pytest.raises(ProgramError, match=rule):
+        check_program(with_last(good, 0, assignments=broken))
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "rule"),
+    [
+        (0, {"unit": "is_query"}, "its unit is 'is_query', expected one or"),
+        (-1, {"batch_size": 0}, "has batches of 0 examples"),
+        (-1, {"n_examples": "x"}, r"'x' has shape \(2,\), expected \(1,\)"),
+    ],
+)
+def test_a_broken_instruction_is_named(number, change, rule):
+    with pytest.raises(ProgramError, match=rule):
+        check_program(with_last(program(), number, **change))
