@@ -33,12 +33,12 @@ def test_a_map_is_0_at_examples_that_wait():
     assert machine.slots["loss_slope"].flatten().tolist() == [1.0, 0.5, 0.0, 0.0]
 
 
-def test_only_what_is_added_to_is_wiped_unless_the_run_is_traced():
+def test_nothing_is_wiped_unless_the_run_is_traced_because_it_is_overwritten():
     wipe = WipeSlots(("gradient_1", "loss_slope"))
     for traced, left in ((True, 0.0), (False, 1.0)):
         machine = scheduled(traced=traced)
         for name in wipe.slots:
             machine.slots[name].fill_(1.0)
         operation(wipe, machine)()
-        assert machine.slots["gradient_1"].tolist() == [[0.0]]
+        assert machine.slots["gradient_1"].tolist() == [[left]]
         assert float(machine.slots["loss_slope"].max()) == left

@@ -25,6 +25,9 @@ from icgd.problems.functions import ScalarFunction
 from icgd.problems.roots import RELATIVE_ROUNDING, ReciprocalRoot
 from icgd.program.functions import ReluSum
 
+FEWEST_BITS = 6
+"""Knots have at least so many bits after the first."""
+
 CELLS = 64
 """The cells of a piece in each of which its error is proved."""
 
@@ -72,7 +75,7 @@ def of_few_bits(nodes: Tensor) -> tuple[Tensor, float]:
     Then a number's exponent and its first bits tell between which of them it lies.
     """
     closest = float((nodes[1:] / nodes[:-1]).min()) - 1
-    bits = ceil(log2(8 / closest))
+    bits = max(FEWEST_BITS, ceil(log2(16 / closest)))
     mantissa, exponent = torch.frexp(nodes)
     rounded = torch.ldexp((mantissa * 2.0 ** (bits + 1)).round() * 2.0 ** -(bits + 1), exponent)
     return rounded, 2.0 ** (int(exponent.min()) - bits - 1)

@@ -12,7 +12,6 @@ def test_one_step_size_is_plain_and_a_schedule_is_not():
     assert not schedule.is_plain
     assert not schedule.is_constant
     assert [schedule.size_of(step) for step in (0, 1)] == [0.5, 0.25]
-    assert schedule.largest_step_size == 0.5
     assert schedule.rule(1).weights == {WEIGHTS: 1.0, GRADIENT: -0.25}
     assert plain.state == ()
 
