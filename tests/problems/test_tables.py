@@ -48,6 +48,9 @@ def test_texts_are_columns_too(path):
         table.numbers(["column_3"])
 
 
+CUT_GZ = gzip.compress(b"x,y\n1,2\n", mtime=0)[:-6]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
