@@ -148,7 +148,9 @@ def _to_map_slots(instruction: verbs.MapSlots, machine: Machine) -> Operation:
     target = machine.part(instruction.write, tokens)
     variants = machine.variants(instruction)
     waiting = machine.waiting if OUT_OF_BATCH in instruction.never_where else None
-    is_alone = len(instruction.summands) == 1 and waiting is None and target.is_contiguous()
+    read = machine.part(instruction.summands[0].argument.slots[0], tokens)
+    fits = target.is_contiguous() and target.shape == read.shape
+    is_alone = len(instruction.summands) == 1 and waiting is None and fits
     parts = [
         _summand(
             summand,
