@@ -66,6 +66,15 @@ def test_the_picture_has_a_panel_for_each_law_and_form():
     assert len(axes[0].lines[0].get_xdata()) == 3 * len(CHOICES)
 
 
+def test_an_axis_says_that_worse_points_stand_at_its_end():
+    rows = rows_of()
+    rows[0] = {**rows[0], "r_squared_within": -1.9}
+    axes = CHOICES_FIGURE.picture(rows).axes
+    cut = "R^2; what is below -1 stands at -1"
+    assert [ax.get_xlabel() for ax in axes] == ["R^2", cut, "R^2", "R^2"]
+    assert min(axes[1].lines[0].get_xdata()) == -1.0
+
+
 def test_committed_results_are_whole_and_of_a_clean_commit():
     numbers = committed("wu-choices")
     assert "dirty" not in numbers["commit"]
