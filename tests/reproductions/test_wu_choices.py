@@ -1,9 +1,15 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from icgd.backends.memory import Memory
+from icgd.errors import ModelSizeError
+from icgd.reproductions.results import reproduce
 from icgd.reproductions.wu_choices import BUDGETS, CHOICES, CHOICES_FIGURE, changed
 from icgd.reproductions.wu_learnt import LearntStudy
 from icgd.reproductions.wu_lines import Outcome, Point
+from icgd.training import decoder_memory
 from tests.reproductions.committed import committed
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +50,19 @@ def test_every_choice_has_a_decoder_and_the_lines_beside_it():
     studies = CHOICES_FIGURE.studies("laptop", seed=0)
     assert len(studies) == len(set(studies)) == len(CHOICES) * 3 * 3
     assert {row["choice"] for row in rows_of()} == set(CHOICES)
+
+
+def test_a_preset_of_which_one_decoder_is_too_large_is_refused_before_any_study(
+    tmp_path, monkeypatch
+):
+    """Interleaved tokens, which come last, take the most memory."""
+    room = Memory(20_000, "a limit")
+    monkeypatch.setattr(decoder_memory, "usable_memory", lambda: room)
+    monkeypatch.setattr(LearntStudy, "train_with", lambda *_: pytest.fail("a study has begun"))
+    message = "Training a decoder of 593 weights on 4 prompts of 9 places at a time takes about"
+    with pytest.raises(ModelSizeError, match=message):
+        reproduce(CHOICES_FIGURE, "smoke", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_summary_has_both_forms_of_r_squared():

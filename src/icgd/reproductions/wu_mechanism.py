@@ -118,6 +118,9 @@ class MechanismStudy(AbstractStudy[Outcome]):
     def work(self) -> float:
         return self.learnt.work
 
+    def require(self, device: str) -> None:
+        self.learnt.require(device)
+
     def step_seconds(self, device: str) -> float:
         return self.learnt.step_seconds(device)
 

@@ -11,6 +11,8 @@ from icgd.training.fast_blocks import keeping_scores
 FIRST_NUMBERS = 8
 """Bytes of a weight in float64, in which the first ones are drawn."""
 
+IN_PARTS = "Give smaller sizes or shorter prompts, or gather the gradient in parts (accumulate)."
+
 COPIES = 4
 """A weight, its gradient and two moments of Adam."""
 
@@ -48,16 +50,17 @@ class DecoderMemory:
 
     def require_weights(self) -> None:
         """Raise `ModelSizeError` unless the first numbers can be drawn."""
-        _require(f"A decoder of {self.n_weights:,} weights", FIRST_NUMBERS * self.n_weights)
+        require_memory(f"A decoder of {self.n_weights:,} weights", FIRST_NUMBERS * self.n_weights)
 
     def require_training(self, n_tasks: int, n_places: int, n_bytes: int) -> None:
         """Raise `ModelSizeError` unless it can be trained, with numbers of `n_bytes` bytes."""
         numbers = COPIES * self.n_weights + self.activations(n_tasks, n_places)
         what = f"Training a decoder of {self.n_weights:,} weights on {n_tasks:,} prompts of "
-        _require(f"{what}{n_places:,} places at a time", n_bytes * numbers)
+        require_memory(f"{what}{n_places:,} places at a time", n_bytes * numbers)
 
 
-def _require(what: str, n_bytes: int) -> None:
+def require_memory(what: str, n_bytes: int, remedy: str = IN_PARTS) -> None:
+    """Raise `ModelSizeError` if `what` takes more bytes than may be used now."""
     room = usable_memory()
     if n_bytes > room.n_bytes:
-        raise ModelSizeError.too_large(what, n_bytes, room.n_bytes, room.limit)
+        raise ModelSizeError.too_large(what, n_bytes, room.n_bytes, room.limit, remedy)
