@@ -9,7 +9,7 @@ from icgd.reproductions.results import reproduce
 from icgd.reproductions.wu_choices import BUDGETS, CHOICES, CHOICES_FIGURE, changed
 from icgd.reproductions.wu_learnt import LearntStudy
 from icgd.reproductions.wu_lines import Outcome, Point
-from icgd.training import decoder_memory
+from icgd.training import room
 from tests.reproductions.committed import committed
 
 ROOT = Path(__file__).parents[2]
@@ -56,8 +56,7 @@ def test_a_preset_of_which_one_decoder_is_too_large_is_refused_before_any_study(
     tmp_path, monkeypatch
 ):
     """Interleaved tokens, which come last, take the most memory."""
-    room = Memory(20_000, "a limit")
-    monkeypatch.setattr(decoder_memory, "usable_memory", lambda: room)
+    monkeypatch.setattr(room, "usable_memory", lambda: Memory(20_000, "a limit"))
     monkeypatch.setattr(LearntStudy, "train_with", lambda *_: pytest.fail("a study has begun"))
     message = "Training a decoder of 593 weights on 4 prompts of 9 places at a time takes about"
     with pytest.raises(ModelSizeError, match=message):

@@ -12,7 +12,7 @@ from icgd.reproductions.reproduction import Conduct
 from icgd.reproductions.wu_curves import BUDGETS, MIXTURES
 from icgd.reproductions.wu_learnt import LearntStudy, predictions_of
 from icgd.reproductions.wu_setting import PRETRAINING
-from icgd.training import decoder_memory
+from icgd.training import room
 from icgd.training.devices import Device
 from icgd.training.tasks import query_loss
 
@@ -42,7 +42,7 @@ def test_a_decoder_is_tested_on_every_law_and_length():
 
 def test_a_decoder_beyond_memory_is_refused_when_it_is_asked(monkeypatch):
     STUDY.require("cpu")
-    monkeypatch.setattr(decoder_memory, "usable_memory", lambda: Memory(15_000, "a limit"))
+    monkeypatch.setattr(room, "usable_memory", lambda: Memory(15_000, "a limit"))
     with pytest.raises(ModelSizeError, match="of 545 weights on 4 prompts of 5 places at a time"):
         STUDY.require("cpu")
     monkeypatch.setattr(wu_learnt, "device_named", lambda name: Device(torch.device("cuda")))

@@ -2,14 +2,14 @@ import pytest
 
 from icgd.backends.memory import Memory
 from icgd.errors import ModelSizeError, SettingError
-from icgd.training import decoder_memory
+from icgd.training import room
 from icgd.training.prompt_memory import require_prompts
 
 DATA = {"input_width": 5, "output_width": 2, "n_examples": 9, "hidden_width": 20, "labels": "exp"}
 
 
 def limited(monkeypatch, n_bytes):
-    monkeypatch.setattr(decoder_memory, "usable_memory", lambda: Memory(n_bytes, "a limit"))
+    monkeypatch.setattr(room, "usable_memory", lambda: Memory(n_bytes, "a limit"))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from icgd.problems.settings import count
-from icgd.training.decoder_memory import require_memory
+from icgd.training.room import require_memory
 
 REMEDY = "Give narrower or fewer examples, or smaller batches."
 
