@@ -5,8 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from icgd.training.config import read_config
 from icgd.training.config_keys import SECTIONS
+from icgd.training.tasks import InContextTask
 
 SMALL = ["--n-steps", "4", "--batch-size", "4", "--log-every", "2", "--n-examples", "3"]
 
@@ -93,10 +96,73 @@ def test_what_own_code_raises_is_said_in_one_line_with_its_place(command):
 
 
 def test_sizes_that_no_memory_holds_are_refused_in_one_line(command):
-    for option in ("--n-examples", "--batch-size", "--n-layers", "--input-width"):
-        said = command("train", *SMALL, option, str(2**62)).refusal()
-        assert said.startswith("The tasks or the model do not fit into memory (")
-        assert said.endswith("Give smaller sizes, or gather the gradient in parts (accumulate).")
+    said = command("train", *SMALL, "--n-layers", str(2**62)).refusal()
+    assert said.startswith("The tasks or the model do not fit into memory (")
+    assert said.endswith("Give smaller sizes, or gather the gradient in parts (accumulate).")
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--n-examples", 10**9), "Drawing 4 prompts of 1,000,000,000 examples, 5 inputs and 1"),
+        (("--output-width", 10**9), "Drawing 4 prompts of 3 examples, 5 inputs and 1,000,000,000"),
+        (("--batch-size", 10**11), "Drawing 100,000,000,000 prompts of 3 examples"),
+        (("--input-width", 10**6), "The covariance of 1,000,000 inputs"),
+        (("--labels", "teachers", "--hidden-width", 10**6), "Drawing 4 prompts of 3 examples"),
+    ],
+)
+def test_prompts_that_no_memory_holds_are_refused_before_any_is_drawn(
+    command, monkeypatch, options, what
+):
+    monkeypatch.setattr(InContextTask, "draw", lambda *_: pytest.fail("a prompt was drawn"))
+    said = command("train", *SMALL, *options).refusal()
+    assert said.startswith(f"{what}")
+    assert " takes about " in said
+    assert "GiB may be used" in said
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--teacher-layers", 0), "teacher_layers must be a whole number of at least 1, got 0."),
+        (("--teacher-layers", 10**8), "teacher_layers must be at most 1000, got 100000000."),
+        (("--teacher-mean", "nan"), "teacher_mean must be a finite number, got nan."),
+        (
+            ("--curriculum-batches", 0),
+            "curriculum_batches must be a whole number of at least 1, got 0.",
+        ),
+        (
+            ("--autocast", "--dtype", "float64"),
+            "autocast has no effect without dtype='float32'; give both or neither.",
+        ),
+        (
+            ("--n-positions", 3),
+            "A prompt of 3 examples and a query takes 4 places; the decoder has n_positions=3. "
+            "Give shorter prompts, or make a decoder with n_positions=4, or without positions "
+            "(n_positions=None).",
+        ),
+        (
+            ("--inputs", "shifted-mixture", "--centres", "1e300,2"),
+            "Labels of Teachers, 3 layers, N(0, I) overflow",
+        ),
+    ],
+)
+def test_a_decoder_that_cannot_be_trained_is_refused_by_the_name_of_the_key(
+    command, options, message
+):
+    decoder = ("--kind", "decoder", "--every-token", "--labels", "teachers", "--n-blocks", 1)
+    said = command("train", *SMALL, *decoder, *options).refusal()
+    assert said.startswith(message)
+    assert not Path("run").exists()
+
+
+def test_a_model_that_predicts_queries_alone_is_refused_before_the_folder_is_made(command):
+    said = command("train", *SMALL, "--every-token").refusal()
+    assert said == (
+        "model must be a model that predicts every token (a Decoder), got 'KernelTransformer'."
+    )
+    assert not Path("run").exists()
 
 
 def test_a_config_written_to_another_folder_names_the_same_files(command):

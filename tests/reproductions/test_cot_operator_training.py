@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from icgd.errors import SettingError, UnknownNameError
+from icgd.backends.memory import Memory
+from icgd.errors import ModelSizeError, SettingError, UnknownNameError
 from icgd.reproductions.cot_operator_training import (
     ARCHITECTURES,
     Budget,
@@ -18,6 +19,7 @@ from icgd.reproductions.cot_operator_training import (
     simple_losses,
     trained,
 )
+from icgd.training import room
 from icgd.training.chain_blocks import weights_after_rounds
 from icgd.training.tasks import generator_of
 
@@ -27,6 +29,15 @@ BUDGET = Budget(
     n_epochs=2, batch_size=4, n_validation_teachers=2, n_chains=3, n_rounds=3, n_seeds=1
 )
 STUDY = Study("products, steep slopes", 3, 2, 2, seed=0, budget=BUDGET)
+
+
+def test_pairs_that_do_not_fit_are_refused_when_they_are_asked_for(monkeypatch):
+    n_bytes = 2 * 3 * 2 * 3 * 3 * 11 * 4  # 3 teachers, 2 layers, 3 rounds; 3 blocks of 11 rows
+    monkeypatch.setattr(room, "usable_memory", lambda: Memory(n_bytes, "a limit"))
+    STUDY.require("cpu")
+    monkeypatch.setattr(room, "usable_memory", lambda: Memory(n_bytes - 1, "a limit"))
+    with pytest.raises(ModelSizeError, match="Drawing 18 pairs of blocks of 11 rows takes about"):
+        STUDY.require("cpu")
 
 
 def test_the_mean_block_and_the_linear_map_are_fitted_on_training_and_tried_on_validation():

@@ -1,7 +1,11 @@
+import json
+from dataclasses import asdict
+
 import pytest
 
 from icgd.errors import UnknownNameError
 from icgd.reproductions.registry import REPRODUCTIONS, reproduction_named
+from tests.reproductions.committed import committed
 
 CHENG = [f"cheng-fig{number}" for number in range(1, 7)]
 WU = [
@@ -45,3 +49,12 @@ def test_the_papers_preset_has_the_papers_sizes(name):
         assert not budget.averages_labels
     for run in reproduction_named(name).studies("smoke", seed=0):
         assert run.budget.n_steps * run.budget.batch_size <= 40
+
+
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_committed_results_are_those_of_the_laptop_preset(name):
+    """A reader who runs the preset gets what the page shows."""
+    numbers = committed(name)
+    studies = reproduction_named(name).studies("laptop", numbers["seed"])
+    budgets = [asdict(budget) for budget in dict.fromkeys(study.budget for study in studies)]
+    assert json.loads(json.dumps(budgets)) == numbers["budgets"]

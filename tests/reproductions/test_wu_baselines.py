@@ -17,6 +17,7 @@ from icgd.reproductions.wu_references import (
     ridge,
 )
 from icgd.reproductions.wu_setting import Law
+from tests.reproductions.committed import committed
 
 SMOKE = BUDGETS["smoke"]
 LAW = Law((0.5, 0.5))
@@ -83,3 +84,26 @@ def test_time_and_work_are_estimated():
     assert 0 < STUDY.step_seconds("cpu") < 20
     assert STUDY.n_steps == 4
     assert replace(STUDY, n_layers=6).work > STUDY.work
+
+
+@pytest.mark.parametrize("figure", ["wu-fig1", "wu-fig2"])
+def test_committed_results_are_those_of_this_code(figure):
+    """Few examples, where a change of the first weights shows most; rounding may differ."""
+    n, study = 5, BaselineStudy(3, Law(), 0, BUDGETS["laptop"])
+    test = study.budget.test(3, study.law, seed=0)
+    x, y = test.x[:, : n + 1], test.y[:, : n + 1]
+    stored = {
+        row["line"]: row
+        for row in committed(figure)["rows"]
+        if row["panel"] == "a" and row["seed"] == 0 and row["n_examples"] == n
+    }
+    epochs = study._direct(stored["direct, last epoch"]["setting"], "cpu").predictions(x, y)
+    found = {
+        "direct, last epoch": epochs[-1],
+        "label mean": label_mean(x, y),
+        "ridge": ridge(x, y, stored["ridge"]["setting"]),
+        "arc-cosine": arc_cosine(x, y, 3),
+    }
+    for line, predictions in found.items():
+        value = r_squared(predictions - y[:, -1], y[:, -1])
+        assert value == pytest.approx(stored[line]["r_squared"], abs=5e-3), line

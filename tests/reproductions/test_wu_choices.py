@@ -1,9 +1,15 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from icgd.backends.memory import Memory
+from icgd.errors import ModelSizeError
+from icgd.reproductions.results import reproduce
 from icgd.reproductions.wu_choices import BUDGETS, CHOICES, CHOICES_FIGURE, changed
 from icgd.reproductions.wu_learnt import LearntStudy
 from icgd.reproductions.wu_lines import Outcome, Point
+from icgd.training import room
 from tests.reproductions.committed import committed
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +52,18 @@ def test_every_choice_has_a_decoder_and_the_lines_beside_it():
     assert {row["choice"] for row in rows_of()} == set(CHOICES)
 
 
+def test_a_preset_of_which_one_decoder_is_too_large_is_refused_before_any_study(
+    tmp_path, monkeypatch
+):
+    """Interleaved tokens, which come last, take the most memory."""
+    monkeypatch.setattr(room, "usable_memory", lambda: Memory(20_000, "a limit"))
+    monkeypatch.setattr(LearntStudy, "train_with", lambda *_: pytest.fail("a study has begun"))
+    message = "Training a decoder of 593 weights on 4 prompts of 9 places at a time takes about"
+    with pytest.raises(ModelSizeError, match=message):
+        reproduce(CHOICES_FIGURE, "smoke", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_summary_has_both_forms_of_r_squared():
     summary = CHOICES_FIGURE.summary(rows_of())
     first = dict(zip(summary.names, summary.rows[0], strict=True))
@@ -64,6 +82,15 @@ def test_the_picture_has_a_panel_for_each_law_and_form():
         for form in ("over all prompts", "within prompts")
     ]
     assert len(axes[0].lines[0].get_xdata()) == 3 * len(CHOICES)
+
+
+def test_an_axis_says_that_worse_points_stand_at_its_end():
+    rows = rows_of()
+    rows[0] = {**rows[0], "r_squared_within": -1.9}
+    axes = CHOICES_FIGURE.picture(rows).axes
+    cut = "R^2; what is below -1 stands at -1"
+    assert [ax.get_xlabel() for ax in axes] == ["R^2", cut, "R^2", "R^2"]
+    assert min(axes[1].lines[0].get_xdata()) == -1.0
 
 
 def test_committed_results_are_whole_and_of_a_clean_commit():

@@ -64,6 +64,16 @@ def test_there_is_a_decoder_for_each_depth_and_seed_and_other_lines_for_each_pan
     assert [figure.attention for figure in FIGURES] == ["relu", "softmax"] * 2
 
 
+def test_decoders_with_relu_attention_learn_longer_on_a_laptop_and_other_lines_are_shared():
+    relu, softmax = (figure.studies("laptop", seed=0) for figure in (FIGURE_1, FIGURE_2))
+    assert relu[9:] == softmax[9:]  # behind the decoders
+    for studies, expected in ((relu, (2000, 0.003, 100)), (softmax, (1200, 0.002, 50))):
+        budgets = {study.budget for study in studies[:9]}
+        assert [(b.n_steps, b.learning_rate, b.warmup_steps) for b in budgets] == [expected]
+    paper = {study.budget for study in FIGURE_1.studies("paper", seed=0)}
+    assert paper == {study.budget for study in FIGURE_2.studies("paper", seed=0)}
+
+
 def test_figures_3_and_4_shift_the_teachers_of_4_layers():
     for figure in (FIGURE_3, FIGURE_4):
         studies = figure.studies("laptop", seed=0)

@@ -5,11 +5,15 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from icgd.reproductions import wu_setting
+from icgd.backends.memory import Memory
+from icgd.errors import ModelSizeError
+from icgd.reproductions import wu_learnt, wu_setting
 from icgd.reproductions.reproduction import Conduct
 from icgd.reproductions.wu_curves import BUDGETS, MIXTURES
 from icgd.reproductions.wu_learnt import LearntStudy, predictions_of
 from icgd.reproductions.wu_setting import PRETRAINING
+from icgd.training import room
+from icgd.training.devices import Device
 from icgd.training.tasks import query_loss
 
 SMOKE = BUDGETS["smoke"]
@@ -34,6 +38,15 @@ def test_a_decoder_is_tested_on_every_law_and_length():
     assert about == [(law, n) for law in ("(1, 0)", "(0.9, 0.1)") for n in (2, 4, 6)]
     assert {point.line for point in found.points} == {"learnt decoder"}
     assert STUDY.outcome_of(asdict(found)) == found
+
+
+def test_a_decoder_beyond_memory_is_refused_when_it_is_asked(monkeypatch):
+    STUDY.require("cpu")
+    monkeypatch.setattr(room, "usable_memory", lambda: Memory(15_000, "a limit"))
+    with pytest.raises(ModelSizeError, match="of 545 weights on 4 prompts of 5 places at a time"):
+        STUDY.require("cpu")
+    monkeypatch.setattr(wu_learnt, "device_named", lambda name: Device(torch.device("cuda")))
+    STUDY.require("cuda")  # its memory is its own
 
 
 def test_an_interrupted_study_ends_with_the_same_bits(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from icgd.backends.memory import Memory
 from icgd.errors import CheckpointError, DataError, ModelSizeError, SettingError, UnknownNameError
-from icgd.training import decoder_memory
+from icgd.training import room
 from icgd.training.causal_task import CausalTask, Curriculum
 from icgd.training.covariates import ShiftedMixture
 from icgd.training.decoder import Decoder
@@ -260,8 +260,8 @@ def test_sizes_beyond_memory_are_refused_before_anything_is_made(tmp_path, monke
     ):
         Decoder(**huge)
     model = Decoder(**SIZES)
-    room = Memory(2**20, "60% of a small machine")
-    monkeypatch.setattr(decoder_memory, "usable_memory", lambda: room)
+    small = Memory(2**20, "60% of a small machine")
+    monkeypatch.setattr(room, "usable_memory", lambda: small)
     train(model, TASK, SETTINGS)
     message = "Training a decoder of [0-9,]+ weights on 4,000 prompts of 6 places at a time takes"
     with pytest.raises(ModelSizeError, match=message + ".* 0.0 GiB may be used, 60% of a small"):

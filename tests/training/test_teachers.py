@@ -89,6 +89,7 @@ def test_outputs_that_overflow_are_refused(mean):
     ("settings", "error", "message"),
     [
         ((0, 5), SettingError, "n_layers must be a whole number of at least 1, got 0"),
+        ((1001, 5), SettingError, "n_layers must be at most 1000, got 1001"),
         ((3, 0), SettingError, "hidden_width must be a whole number of at least 1, got 0"),
         ((3, 5, float("nan")), SettingError, "mean must be a finite number"),
         ((3, 5, 0.0, "rellu"), UnknownNameError, "Did you mean 'relu'?"),

@@ -208,11 +208,12 @@ class ModelSizeError(IcgdError, MemoryError):
     """A model, or its training, does not fit in memory."""
 
     @classmethod
-    def too_large(cls, what: str, needed: int, available: int, limit: str) -> ModelSizeError:
+    def too_large(
+        cls, what: str, needed: int, available: int, limit: str, remedy: str
+    ) -> ModelSizeError:
         return cls(
             f"{what} takes about {needed / 2**30:,.1f} GiB; {available / 2**30:,.1f} GiB may be "
-            f"used, {limit}. Give smaller sizes or shorter prompts, or gather the gradient in "
-            "parts (accumulate)."
+            f"used, {limit}. {remedy}"
         )
 
 

@@ -32,11 +32,17 @@ from icgd.training.block_pairs import CHAIN_TEACHERS, DIRECTIONS, BlockTask, Pai
 from icgd.training.chain_blocks import BlockRows, Operators, weights_after_rounds
 from icgd.training.loop import OnStep, Settings, train
 from icgd.training.operators import LearntOperator, PlainOperator, ProductOperator, as_operator
+from icgd.training.room import require_memory
 from icgd.training.tasks import generator_of
 
 AS_ALWAYS = Conduct()
 
 CHECKPOINTS_PER_EPOCH = 2
+
+FLOAT32, DRAWING = 4, 2
+"""Bytes of a number of a pair, and how much more is taken while pairs are drawn."""
+
+REMEDY = "Take a smaller preset, or a machine with more memory."
 
 Make = Callable[..., LearntOperator]
 
@@ -210,6 +216,15 @@ class Study(AbstractStudy[Outcome]):
             n_validation=self.task("forward").n_validation,
             device=device,
         )
+
+    def require(self, device: str) -> None:
+        """Raise `ModelSizeError` unless the pairs of an operator can be drawn, which are kept once.
+
+        They are on the processor, whatever the device.
+        """
+        n_pairs, n_rows = self.task("forward").n_pairs, self.teachers.rows.n_rows
+        what = f"Drawing {n_pairs:,} pairs of blocks of {n_rows:,} rows"
+        require_memory(what, DRAWING * n_pairs * 3 * n_rows * FLOAT32, REMEDY)
 
     def step_seconds(self, device: str) -> float:
         """The time of a step, which needs no more teachers than a batch has pairs of."""

@@ -62,6 +62,12 @@ class AbstractStudy(ABC, Generic[Outcome]):
         """Do the work in this way; what has no steps and no device does it as always."""
         return self.train(folder)
 
+    def require(self, device: str) -> None:
+        """Raise an error if the work cannot be done there; asked of all studies before the first.
+
+        Most studies fit everywhere.
+        """
+
     @property
     def n_steps(self) -> int:
         """The steps that it tells of; 1 if it does not train step by step."""

@@ -162,6 +162,9 @@ def reproduce(
 def fulfil(order: Order[Study, Outcome], on_standing: OnStanding | None = None) -> Reproduced:
     """Do the studies of an order in its partial folder, which is removed with the whole figure."""
     kept = order.partial_folder
+    for job in order.jobs:
+        if not job.is_finished:
+            job.study.require(job.device)
     try:
         _make(order.folder)
         with locked(kept):

@@ -34,6 +34,9 @@ N_LAYERS = 3
 LAWS = (PRETRAINING, Law((0.5, 0.5)))
 SHOWN = {LEARNT: RED, DIRECT: BLUE, MEAN: FAINT, RIDGE: INK}
 
+LEAST = -1.0
+"""The R^2 at which worse ones stand too, so that they do not stretch the axis."""
+
 AS_CHOSEN = "as chosen"
 CHOICES: dict[str, dict[str, Any]] = {
     AS_CHOSEN: {},
@@ -134,7 +137,7 @@ class ChoicesFigure(AbstractReproduction[CurveStudy, Outcome]):
         for ax, (((law,), of), form) in zip(axes, cases, strict=True):
             _draw(ax, of, form)
             words = "over all prompts" if form == "r_squared" else "within prompts"
-            plotting.describe(ax, f"mixture {law}, R^2 {words}", "R^2", "")
+            plotting.describe(ax, f"mixture {law}, R^2 {words}", _width(of, form), "")
         plotting.legend(figure, list(SHOWN.items()))
         return figure
 
@@ -145,12 +148,18 @@ def _mean(rows: Sequence[Row], line: str, form: str) -> str:
     return f"{fmean(values):.3f}{spread}"
 
 
+def _width(rows: Sequence[Row], form: str) -> str:
+    """What the axis shows, and that some points would be further to the left."""
+    is_cut = any(number(row, form) < LEAST for row in rows if row["line"] in SHOWN)
+    return f"R^2; what is below {LEAST:g} stands at {LEAST:g}" if is_cut else "R^2"
+
+
 def _draw(ax: Axes, rows: Sequence[Row], form: str) -> None:
     choices = list(dict.fromkeys(str(row["choice"]) for row in rows))
     for shift, (line, colour) in enumerate(SHOWN.items()):
         of_line = [row for row in rows if row["line"] == line]
         heights = [-choices.index(str(row["choice"])) - 0.15 * shift for row in of_line]
-        values = [max(number(row, form), -1.0) for row in of_line]
+        values = [max(number(row, form), LEAST) for row in of_line]
         ax.plot(values, heights, "o", color=colour, ms=5, alpha=0.7)
     ax.set_yticks([-place - 0.2 for place in range(len(choices))], choices)
     ax.set_xlim(right=1.0)

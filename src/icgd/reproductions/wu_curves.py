@@ -8,7 +8,7 @@ else that can be done with a prompt: `wu_baselines.py`. All lines of a panel see
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 from string import ascii_lowercase
@@ -57,7 +57,7 @@ BUDGETS = {
         width=64,
         n_heads=4,
         mlp_width=128,
-        n_steps=2000,
+        n_steps=1200,
         batch_size=64,
         learning_rate=0.002,
         lengths=(2, 5, 10, 20, 30),
@@ -85,6 +85,18 @@ BUDGETS = {
         warmup_steps=5000,
     ),
 }
+
+SLOW = {"relu"}
+"""ReLU attention learns later than softmax attention (docs/training/decoder.md)."""
+
+
+def decoder_budget(attention: str, preset: str) -> Budget:
+    """The sizes of a preset; on a laptop slow attention has more steps, and a larger rate."""
+    budget = preset_of(BUDGETS, preset)
+    if preset != "laptop" or attention not in SLOW:
+        return budget
+    return replace(budget, n_steps=2000, learning_rate=0.003, warmup_steps=100)
+
 
 MIXTURES = tuple(Law(mixture) for mixture in ((1.0, 0.0), (0.9, 0.1), (0.7, 0.3), (0.5, 0.5)))
 SHIFTED_TEACHERS = tuple(Law(mean=mean) for mean in (0.0, -0.5, 0.5))
@@ -121,10 +133,10 @@ class CurvesFigure(AbstractReproduction[CurveStudy, Outcome]):
 
     def studies(self, preset: str, seed: int) -> list[CurveStudy]:
         """A decoder for each depth and seed, and the other lines for each panel and seed."""
-        budget = preset_of(BUDGETS, preset)
+        budget, of_decoder = preset_of(BUDGETS, preset), decoder_budget(self.attention, preset)
         seeds, depths = range(seed, seed + budget.n_seeds), {p.n_layers: None for p in self.panels}
         learnt = [
-            LearntStudy(depth, self.attention, self.laws, each, budget)
+            LearntStudy(depth, self.attention, self.laws, each, of_decoder)
             for depth, each in product(reversed(depths), seeds)
         ]
         rest = [

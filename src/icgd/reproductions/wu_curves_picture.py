@@ -15,6 +15,9 @@ GREY = "#A8A8A8"
 SHOWN = {0.0: 1.0, 0.5: 0.5, 0.8: 0.2, 0.9: 0.1, 0.95: 0.05, 0.98: 0.02, 0.99: 0.01, 0.999: 0.001}
 """The values of R^2 that the axis names; the height is the logarithm of 1 - R^2."""
 
+BETWEEN = {0.85: 0.15, 0.92: 0.08, 0.94: 0.06, 0.96: 0.04, 0.97: 0.03}
+"""The values that it names besides if it has nothing below 0.8."""
+
 
 @dataclass(frozen=True)
 class Style:
@@ -71,17 +74,26 @@ def _draw_line(ax: Axes, rows: Sequence[Row], style: Style) -> None:
     plotting.band(ax, places, left, style.colour, linestyle=style.dashes, alpha=alpha)
 
 
-def r_squared_height(axes: Sequence[Axes], rows: Sequence[Row]) -> None:
+def r_squared_height(
+    axes: Sequence[Axes], rows: Sequence[Row], *, is_around_data: bool = False
+) -> None:
     """Make the axis of 1 - R^2 logarithmic and name R^2: it rises, and does not crowd near 1.
 
-    All panels have one height. What has an R^2 below 0 leaves a panel at the bottom.
+    All panels have one height: around the data, or from 0 at the bottom to 0.91 at least. What has
+    an R^2 below 0 leaves a panel that begins at 0.
     """
-    least = min(1 - number(row, "r_squared") for row in rows)
+    left = [1 - number(row, "r_squared") for row in rows]
+    ends = (1.15 * max(left), min(left) / 1.15) if is_around_data else (1.0, _top(min(left)))
+    shown = SHOWN | BETWEEN if ends[0] < 0.2 else SHOWN
     for ax in axes:
         ax.set_yscale("log")
-        ax.set_yticks(list(SHOWN.values()), [f"{each:g}" for each in SHOWN])
+        ax.set_yticks(list(shown.values()), [f"{each:g}" for each in shown])
         ax.set_yticks([], minor=True)
-        ax.set_ylim(1.0, min(0.7 * least, 0.09))
+        ax.set_ylim(*ends)
+
+
+def _top(least: float) -> float:
+    return min(0.7 * least, 0.09)
 
 
 def law_of(row: Row) -> str:

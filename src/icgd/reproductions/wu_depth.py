@@ -87,9 +87,9 @@ class DepthFigure(AbstractReproduction[LearntStudy, Outcome]):
         figure, axes = plotting.new_panels(len(panels), len(panels), 5.2, 4.2)
         for ax, ((attention,), of_panel) in zip(axes, panels.items(), strict=True):
             _draw(ax, of_panel, colours)
-            message = f"{attention} attention; {_in_title(of_panel)}"
+            message = f"{attention} attention\n{_in_title(of_panel)}"
             plotting.describe(ax, message, "blocks of the decoder", "R^2")
-        r_squared_height(axes, rows)
+        r_squared_height(axes, rows, is_around_data=True)
         plotting.legend(figure, [(f"{n} examples", colour) for n, colour in colours.items()])
         return figure
 
@@ -130,7 +130,8 @@ def verdict(rows: Sequence[Row]) -> str:
 def _in_title(rows: Sequence[Row]) -> str:
     """The verdict on all lengths, in few words."""
     verdicts = {verdict(of) for of in groups(rows, "n_examples").values()}
-    return f"4 to 8: {verdicts.pop()}" if len(verdicts) == 1 else "4 to 8: depends on the length"
+    found = verdicts.pop() if len(verdicts) == 1 else "depends on the length"
+    return f"{SHALLOW} to {DEEP} blocks: {found}"
 
 
 def _draw(ax: Axes, rows: Sequence[Row], colours: dict[int, str]) -> None:

@@ -19,6 +19,7 @@ from icgd.reproductions.stopwatch import Stopwatch
 from icgd.reproductions.wu_lines import LEARNT, Outcome, Point
 from icgd.reproductions.wu_setting import PROMPTS_AT_ONCE, Budget, Law
 from icgd.training.decoder import Decoder
+from icgd.training.devices import device_named
 from icgd.training.loop import train
 from icgd.training.tasks import Batch
 
@@ -50,6 +51,12 @@ class LearntStudy(AbstractStudy[Outcome]):
         n_weights = budget.n_blocks * budget.width * (4 * budget.width + 2 * budget.mlp_width)
         n_places = budget.batch_size * budget.n_positions / 1.5
         return self.n_steps * n_weights * n_places * SECONDS_A_PLACE / 100
+
+    def require(self, device: str) -> None:
+        """Raise `ModelSizeError` unless the decoder can be trained in the processor's memory."""
+        if device_named(device).place.type == "cpu":
+            model = self.budget.decoder(self.attention, self.seed).float()
+            model.require_room(self.budget.n_examples + 1, self.budget.batch_size)
 
     def step_seconds(self, device: str) -> float:
         model, budget = self.budget.decoder(self.attention, self.seed), self.budget

@@ -107,7 +107,7 @@ class MechanismStudy(AbstractStudy[Outcome]):
 
     @property
     def learnt(self) -> LearntStudy:
-        """The decoder as the other figures train it."""
+        """The decoder, trained as those of wu-fig2 are; with ReLU attention too."""
         return LearntStudy(N_LAYERS, self.attention, (), self.seed, self.budget.decoder)
 
     @property
@@ -117,6 +117,9 @@ class MechanismStudy(AbstractStudy[Outcome]):
     @property
     def work(self) -> float:
         return self.learnt.work
+
+    def require(self, device: str) -> None:
+        self.learnt.require(device)
 
     def step_seconds(self, device: str) -> float:
         return self.learnt.step_seconds(device)

@@ -77,13 +77,16 @@ class CausalTask(AbstractTask):
         """The tasks that `task` holds out."""
         return self.task.validation(n_tasks, seed=seed)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The mean of (prediction - label)^2 over tasks, tokens and the label's entries."""
-        predict = getattr(model, "predictions", None)
-        if predict is None:
+    def require(self, model: nn.Module) -> None:
+        """Raise `SettingError` unless the model predicts every token."""
+        if not callable(getattr(model, "predictions", None)):
             expected = "a model that predicts every token (a Decoder)"
             raise SettingError.wrong_kind("model", type(model).__name__, expected)
-        predictions: Tensor = predict(batch.x, batch.y)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
+        """The mean of (prediction - label)^2 over tasks, tokens and the label's entries."""
+        self.require(model)
+        predictions: Tensor = model.predictions(batch.x, batch.y)  # type: ignore[operator]
         if predictions.shape != batch.y.shape:
             expected = f"{tuple(batch.y.shape)}, the shape of the labels"
             raise DataError.wrong_shape("The model's predictions", predictions.shape, expected)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import KERNELS
-from icgd.problems.settings import count, named
+from icgd.problems.settings import count, finite, named
 from icgd.training.averaged import AveragedTask
 from icgd.training.causal_task import CausalTask, Curriculum
 from icgd.training.config import Config, read_config
@@ -31,10 +31,11 @@ from icgd.training.logs import Log
 from icgd.training.loop import OnStep, train
 from icgd.training.models import KernelTransformer
 from icgd.training.own_data import GeneratedTask, TaskTable
+from icgd.training.prompt_memory import require_prompts
 from icgd.training.references import function_named, imported
 from icgd.training.settings import Settings
 from icgd.training.tasks import AbstractTask, Batch, InContextTask
-from icgd.training.teachers import Teachers
+from icgd.training.teachers import MOST_LAYERS, Teachers
 
 CONFIG = "config.toml"
 """The file in a run's folder that holds its whole config, defaults included."""
@@ -125,7 +126,7 @@ def _curriculum_of(data: Mapping[str, Any]) -> Curriculum | None:
     return Curriculum(
         data["input_width"] if width is None else width,
         data["n_examples"] if n_examples is None else n_examples,
-        data["curriculum_batches"],
+        count("curriculum_batches", data["curriculum_batches"]),
     )
 
 
@@ -140,6 +141,7 @@ def _prompts_of(config: Config) -> AbstractTask:
         )
     if data["generator"]:
         return GeneratedTask(function_named(data["generator"], config.folder))
+    require_prompts(data, config["training"]["batch_size"])
     return _law_of(data)
 
 
@@ -176,8 +178,10 @@ def _labels_of(data: Mapping[str, Any], covariates: AbstractCovariates) -> Abstr
     if name == "relu-network":
         return ReluNetworks(data["hidden_width"], whitening)
     if name == "teachers":
-        sizes = data["teacher_layers"], data["hidden_width"]
-        return Teachers(*sizes, data["teacher_mean"], data["teacher_activation"], whitening)
+        n_layers = count("teacher_layers", data["teacher_layers"], most=MOST_LAYERS)
+        mean = finite("teacher_mean", data["teacher_mean"])
+        activation = data["teacher_activation"]
+        return Teachers(n_layers, data["hidden_width"], mean, activation, whitening)
     if name not in KERNELS:
         known = ["linear", "relu-network", "teachers", *KERNELS]
         raise UnknownNameError.of("law of labels", name, known=list(dict.fromkeys(known)))

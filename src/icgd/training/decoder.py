@@ -129,8 +129,12 @@ class Decoder(nn.Module):
         tells only when it is full.
         """
         self._tokens(batch.x[:1], batch.y[:1])
+        self.require_room(batch.x.shape[1], n_tasks)
+
+    def require_room(self, n_tokens: int, n_tasks: int) -> None:
+        """Raise `ModelSizeError` if so many prompts of so many tokens take too much memory."""
         if self.read_in.device.type == "cpu":
-            n_places = self._layout.n_places(batch.x.shape[1])
+            n_places = self._layout.n_places(n_tokens)
             self.memory.require_training(n_tasks, n_places, self.read_in.element_size())
 
     @classmethod

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icgd.backends.memory import usable_memory
-from icgd.errors import ModelSizeError
 from icgd.training.fast_blocks import keeping_scores
+from icgd.training.room import require_memory
 
 FIRST_NUMBERS = 8
 """Bytes of a weight in float64, in which the first ones are drawn."""
+
+REMEDY = "Give smaller sizes or shorter prompts, or gather the gradient in parts (accumulate)."
 
 COPIES = 4
 """A weight, its gradient and two moments of Adam."""
@@ -48,16 +49,11 @@ class DecoderMemory:
 
     def require_weights(self) -> None:
         """Raise `ModelSizeError` unless the first numbers can be drawn."""
-        _require(f"A decoder of {self.n_weights:,} weights", FIRST_NUMBERS * self.n_weights)
+        what = f"A decoder of {self.n_weights:,} weights"
+        require_memory(what, FIRST_NUMBERS * self.n_weights, REMEDY)
 
     def require_training(self, n_tasks: int, n_places: int, n_bytes: int) -> None:
         """Raise `ModelSizeError` unless it can be trained, with numbers of `n_bytes` bytes."""
         numbers = COPIES * self.n_weights + self.activations(n_tasks, n_places)
         what = f"Training a decoder of {self.n_weights:,} weights on {n_tasks:,} prompts of "
-        _require(f"{what}{n_places:,} places at a time", n_bytes * numbers)
-
-
-def _require(what: str, n_bytes: int) -> None:
-    room = usable_memory()
-    if n_bytes > room.n_bytes:
-        raise ModelSizeError.too_large(what, n_bytes, room.n_bytes, room.limit)
+        require_memory(f"{what}{n_places:,} places at a time", n_bytes * numbers, REMEDY)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from math import cos, pi
 
+import torch
 from torch.nn import Parameter
 from torch.optim import Adam, AdamW
 
@@ -87,7 +88,9 @@ class Settings:
             )
         if not is_device(self.device):
             raise UnknownNameError.of("device", self.device, known=DEVICES)
-        dtype_named(self.dtype)
+        is_double = dtype_named(self.dtype) == torch.float64
+        if self.autocast and is_double:  # autocast leaves float64 as it is
+            raise SettingError.without("autocast", "dtype='float32'")
 
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of the update that follows `step` updates."""

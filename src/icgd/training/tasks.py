@@ -79,6 +79,10 @@ class AbstractTask(ABC):
         """Tasks that training never sees; a law draws them from a stream of their own."""
         return self.sample(n_tasks, seed=seed, index=VALIDATION_INDEX)
 
+    def require(self, model: nn.Module) -> None:
+        """Raise `SettingError` if no loss of this model can be taken; asked before training."""
+        del model  # most tasks take any
+
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         """The loss that training makes small."""

@@ -27,6 +27,9 @@ from icgd.training.labels import AbstractLabels, TokenLabels
 GAINS = {"relu": 2**0.5}
 """c above: relu loses half of the second moment, and sqrt(2) restores it (default 1)."""
 
+MOST_LAYERS = 1000
+"""Deeper teachers take seconds to draw, and say hardly more of an input than its size."""
+
 LARGEST_LABEL = 1e18
 """The sum of the squares of larger labels would overflow in float32."""
 
@@ -44,10 +47,8 @@ class Teachers(AbstractLabels):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        n_layers, hidden = (
-            count("n_layers", self.n_layers),
-            count("hidden_width", self.hidden_width),
-        )
+        n_layers = count("n_layers", self.n_layers, most=MOST_LAYERS)
+        hidden = count("hidden_width", self.hidden_width)
         settle(self, n_layers=n_layers, hidden_width=hidden, mean=finite("mean", self.mean))
         activation_named(self.activation)
 

@@ -57,11 +57,12 @@ class TrainingRun:
         self._validation: list[Batch] | None = None
 
     def require_room(self) -> None:
-        """Let a model that has a method `require` refuse what it cannot be trained on.
+        """Let the task refuse the model, and a model that has a method `require` the task.
 
-        It is given a few tasks of full size, which also tells of laws that nothing can be drawn
-        from, and the number of tasks that it will have to take at a time.
+        The model is given a few tasks of full size, which also tells of laws that nothing can be
+        drawn from, and the number of tasks that it will have to take at a time.
         """
+        self.task.require(self.model)
         require = getattr(self.model, "require", None)
         if require is not None:
             place = {"seed": self.settings.seed, "index": VALIDATION_INDEX}
