@@ -101,7 +101,7 @@ def logarithmic_height(panel: Axes) -> None:
     """
 
     def power(value: float, _: object) -> str:
-        is_plain = panel.get_ylim()[0] >= PLAIN
+        is_plain = panel.get_ylim()[0] >= PLAIN or not value > 0  # as below the least float
         return f"{value:g}" if is_plain else f"$10^{{{round(log10(value))}}}$"
 
     def between(value: float, _: object) -> str:
