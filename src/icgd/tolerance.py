@@ -39,10 +39,21 @@ class Tolerance:
         The search gives up at the finest setting, where twice the best setting is no better, and
         where a run has more weights than there is `room` for. It raises `ToleranceError` then.
         """
+        self._require_bounds(problem)
         if construction.setting is None:
             return self._exact_within(Compiled(problem, construction.program(problem, n_steps)))
         _require_default(construction)
         return _Search(self, construction, problem, n_steps, room).coarsest()
+
+    def _require_bounds(self, problem: Problem) -> None:
+        """Raise `ToleranceError` if no setting has a bound on the whole domain."""
+        if self.task is None and problem.update.state:
+            remembered = " and ".join(problem.update.state).replace("_", " ")
+            reason = (
+                f"On the whole domain nothing is known of the {remembered} that a step starts "
+                "with. Prove it for one run with task=..."
+            )
+            raise ToleranceError.unreachable(self.size, inf, "any setting", reason)
 
     def bound(self, compiled: Compiled) -> float:
         """The largest error of a step that is proved for this run."""

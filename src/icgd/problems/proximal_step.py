@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from icgd.errors import SettingError
 from icgd.problems.settings import finite, positive, settle
@@ -21,6 +22,7 @@ class ProximalStep:
     l2: float = 0.0
     l1: float = 0.0
     box: float | None = None
+    state: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         settle(self, l2=_penalty("l2", self.l2), l1=_penalty("l1", self.l1))

@@ -42,6 +42,7 @@ class FunctionalStep:
     transforms: tuple[float | Rows, ...]
     heads: tuple[tuple[KernelHead, ...], ...]
     box: ClassVar[None] = None  # a function has no weights to clip
+    state: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
