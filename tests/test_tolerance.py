@@ -322,3 +322,19 @@ def test_a_tolerance_of_predictions_needs_queries():
         icgd.compile(
             problem_with(), n_steps=1, tolerance=1e-3, tolerance_of="predictions", task=task
         )
+
+
+def test_a_tolerance_for_an_optimiser_that_remembers_is_proved_for_one_run_only():
+    update, domain = icgd.AdamStep(0.1, 2.0), icgd.Domain(1.0, 1.0)
+    problem = icgd.Problem(icgd.MLP((2, 3, 1), "tanh"), "squared", update, domain)
+    with pytest.raises(ToleranceError) as refused:
+        icgd.compile(problem, "relu-stack", n_steps=2, tolerance=1e-2)
+    assert str(refused.value) == (
+        "tolerance=0.01 cannot be proved: the smallest bound is inf, with any setting. On the "
+        "whole domain nothing is known of the first moment and second moment that a step starts "
+        "with. Prove it for one run with task=..."
+    )
+    task = icgd.as_task(problem, torch.tensor([[0.5, -0.25], [1.0, 0.5]]), torch.tensor([1.0, 0.0]))
+    compiled = icgd.compile(problem, "relu-stack", n_steps=2, tolerance=1e-2, task=task)
+    report = icgd.verify(compiled, task.x, task.y, initial=task.initial)
+    assert float(report.step_bounds.max()) <= 1e-2

@@ -67,6 +67,7 @@ class Tolerance:
         where a run has more weights than there is `room` for. If the construction has narrower
         ramps, a run is tried with them. It raises `ToleranceError` then.
         """
+        self._require_bounds(problem)
         narrower = construction.narrower(problem) if self.task else None
         try:
             return self._search(construction, problem, n_steps, room)
@@ -84,6 +85,16 @@ class Tolerance:
             )
         _require_default(construction)
         return _Search(self, construction, problem, n_steps, room).coarsest()
+
+    def _require_bounds(self, problem: Problem) -> None:
+        """Raise `ToleranceError` if no setting has a bound on the whole domain."""
+        if self.task is None and problem.update.state:
+            remembered = " and ".join(problem.update.state).replace("_", " ")
+            reason = (
+                f"On the whole domain nothing is known of the {remembered} that a step starts "
+                "with. Prove it for one run with task=..."
+            )
+            raise ToleranceError.unreachable(self.in_words, inf, "any setting", reason)
 
     def bound(self, compiled: Compiled) -> float:
         """The largest error that is proved for this run: of a step, or after the last one."""

@@ -9,7 +9,7 @@ from icgd.approximation.class_sums import fit_exponential, fit_reciprocal
 from icgd.problems.class_functions import RECIPROCAL, capped_exponential
 from tests.approximation.test_relu_sum import inside, values
 
-ERRORS = (1e-1, 1e-2, 1e-4)
+ERRORS = (2.0**-4, 2.0**-8, 2.0**-14)  # of which roots are powers of two
 
 
 @pytest.mark.parametrize("error", [0.4, *ERRORS])

@@ -60,10 +60,10 @@ def test_rounding_is_that_of_a_few_operations():
 
 def test_copies_drift_apart_by_what_they_are_made_of_and_by_rounding():
     drift = {drift_of("w"): apart_by(torch.full((1, 2), 2.0**-30, dtype=torch.float64))}
-    drift[drift_of("g")] = apart_by(torch.full((1, 2), 2.0**-32, dtype=torch.float64))
+    drift[drift_of("g")] = apart_by(torch.full((1, 2), 2.0**-33, dtype=torch.float64))
     apart = after(Assignment(VALUE, "w"), how=FLOAT64, **drift)[drift_of("w")].error
-    assert apart.tolist() == [[pytest.approx(0.5 * 2.0**-30 + 3.0 * 2.0**-32, rel=1e-3)] * 2]
-    assert float(apart.min()) > 0.5 * 2.0**-30 + 3.0 * 2.0**-32
+    assert apart.tolist() == [[pytest.approx(0.5 * 2.0**-30 + 3.0 * 2.0**-33, rel=1e-3)] * 2]
+    assert float(apart.min()) > 0.5 * 2.0**-30 + 3.0 * 2.0**-33
 
 
 def test_turns_are_counted_exactly():

@@ -259,3 +259,21 @@ def test_steps_that_differ_are_named_by_their_number(tmp_path):
     nodes = [node.output[0] for node in exports.onnx.load(tmp_path / "f.onnx").graph.node]
     streams = [name for name in nodes if name.endswith("/stream")]
     assert streams == [f"step {step}/1 descend/stream" for step in (1, 2, 3)]
+
+
+@needs_packages
+@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])
+def test_a_schedule_on_batches_of_classes_agrees_and_no_weight_is_idle(construction, tmp_path):
+    update, domain = icgd.MomentumStep((0.5, 0.25), 2.0, batch_size=2), icgd.Domain(1.0, 1.0)
+    problem = Problem(icgd.MLP((2, 3), biases=True), "cross_entropy", update, domain)
+    compiled = icgd.compile(problem, construction, n_steps=2)
+    x = torch.tensor([[0.5, -1.0], [0.25, 0.75], [-0.5, 0.0]], dtype=torch.float64)
+    task = icgd.as_task(problem, x, torch.tensor([0, 2, 1]), queries=x[:1])
+    export_onnx(compiled, tmp_path / "run.onnx")
+    stream = run_onnx(tmp_path / "run.onnx", encode(compiled.stack, task))
+    weights = read_parameters(compiled.stack.layout, stream)
+    real = compiled.run_task(task, backend="dense")
+    torch.testing.assert_close(weights, real.parameters[-1], rtol=0, atol=1e-12)
+    graph = exports.onnx.load(tmp_path / "run.onnx").graph
+    read = {name for node in graph.node for name in node.input}
+    assert {part.name for part in graph.initializer} <= read

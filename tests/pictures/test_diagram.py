@@ -1,7 +1,9 @@
 import pytest
 
+import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.pictures.diagram import MOST_COLUMNS, MOST_ROWS, diagram
+from icgd.pictures.program_picture import draw
 from icgd.program.instructions import LayerKind
 from icgd.program.uses import Use, names
 from tests.pictures import drawn
@@ -142,3 +144,25 @@ def test_layers_of_several_kinds_are_folded_too():
     [section] = found.sections
     assert [row.number for row in section.rows] == ["1", "2", "3 – 499", "500"]
     assert section.rows[2].title == "497 layers like these"
+
+
+def test_steps_of_a_schedule_differ_in_their_last_layers():
+    update = icgd.AdamStep(0.1, 2.0, batch_size=2)
+    problem = icgd.Problem(icgd.MLP((2, 1)), "cross_entropy", update, icgd.Domain(1.0, 1.0))
+    program = icgd.compile(problem, "relu-stack", n_steps=3).program
+    drawing = diagram(program)
+    assert drawing.sections[0].heading == (
+        "Step 1 of 3: the others run the same layers, with the same weights but for the last 4 "
+        "layers"
+    )
+    groups = {column.slots[0].name: column.group for column in drawing.columns}
+    assert (groups["gradient_1"], groups["place"], groups["second_moment_1"]) == (
+        "scratch",
+        "turns",
+        "weights",
+    )
+    filled = drawing.start.sets
+    assert {"place", "out_of_batch", "first_moment_1"} <= filled
+    assert not filled & {"gradient_1", "square_1", "root_1", "scaled_1"}
+    texts = [text.get_text() for text in draw(program, "A title").figure.axes[0].texts]
+    assert {"whose turn it is", "gradients, and what is made of them"} <= set(texts)

@@ -81,3 +81,11 @@ def test_a_broken_assignment_is_named(change, rule):
 def test_a_broken_instruction_is_named(number, change, rule):
     with pytest.raises(ProgramError, match=rule):
         check_program(with_last(program(), number, **change))
+
+
+def test_a_schedule_begins_with_the_block():
+    update = icgd.GradientStep((0.1, 0.2), 2.0)
+    problem = icgd.Problem(icgd.MLP((2, 1)), "squared", update, icgd.Domain(1.0, 1.0))
+    good = icgd.compile(problem, "relu-stack", n_steps=2).program
+    with pytest.raises(ProgramError, match="program: has a block that is not its first step"):
+        check_program(replace(good, schedule=good.schedule[::-1]))

@@ -1,8 +1,14 @@
 import time
 
+import pytest
 import torch
 
+from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.adam_step import AdamStep
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
+from icgd.problems.problem import Problem
+from icgd.program.stack import StackProgram
 from icgd.weights.lowering import lower_program
 from icgd.weights.summary import dense_bytes, summarise
 from tests import cases
@@ -26,7 +32,7 @@ def test_totals_are_those_of_the_built_transformer(construction, case):
     assert summary.d_mlp == max(len(bias) for bias in biases)
     assert summary.n_layers == len(list(transformer.unrolled()))
     assert summary.layers_per_step == len(transformer.block)
-    assert dense_bytes(summary.layers, 4) == 4 * summary.parameters
+    assert dense_bytes(summary, 4) == 4 * summary.parameters
 
 
 def test_flops_count_the_block_once_a_step_and_the_prediction_once():
@@ -80,10 +86,33 @@ def test_a_target_of_a_billion_parameters_is_counted_at_once_and_exactly():
 
 
 def test_float32_weights_take_half_the_memory():
-    layers = summarise(build(RELU_STACK, cases.FEW[0]), n_tokens=1).layers
-    assert dense_bytes(layers, torch.float64.itemsize) == 2 * dense_bytes(
-        layers, torch.float32.itemsize
+    summary = summarise(build(RELU_STACK, cases.FEW[0]), n_tokens=1)
+    assert dense_bytes(summary, torch.float64.itemsize) == 2 * dense_bytes(
+        summary, torch.float32.itemsize
     )
+
+
+def scheduled(update: AbstractGradientStep, n_steps: int = 3) -> StackProgram:
+    problem = Problem(MLP((2, 3, 1), "relu"), "squared", update, Domain(1.0, 1.0))
+    return RELU_STACK.build(problem, n_steps)
+
+
+@pytest.mark.parametrize("update", [GradientStep((0.1, 0.2, 0.3), 2.0), AdamStep(0.1, 2.0)])
+def test_steps_that_differ_have_weights_of_their_own(update):
+    program = scheduled(update)
+    summary, transformer = summarise(program, n_tokens=7), lower_program(program)
+    weights = dict(transformer.named_parameters())
+    assert summary.parameters == sum(weight.numel() for weight in weights.values())
+    assert summary.nonzeros == sum(int(weight.count_nonzero()) for weight in weights.values())
+    one = summarise(scheduled(GradientStep((0.1,), 2.0), n_steps=1), n_tokens=7)
+    assert summary.parameters > one.parameters
+    used = {weight for layer in transformer.unrolled() for weight in layer.parameters()}
+    assert used == set(transformer.parameters()), "nothing is stored that does not run"
+
+
+def test_training_directly_costs_the_same_whatever_an_optimiser_remembers():
+    plain, adam = (scheduled(update(0.1, 2.0)) for update in (GradientStep, AdamStep))
+    assert summarise(plain, 7).direct_flops == summarise(adam, 7).direct_flops == 3 * 2 * 7 * 21
 
 
 def test_a_summary_shows_itself_in_a_line():

@@ -116,6 +116,9 @@ UPDATES = {
     "momentum": icgd.MomentumStep(0.1, 2.0, batch_size=2, weight_decay=0.1),
     "schedule": icgd.GradientStep((0.1, 0.2), 2.0, batch_size=3),
     "adam": icgd.AdamStep(0.1, 2.0, batch_size=2, weight_decay=0.1),
+    "no memory": icgd.AdamStep(0.1, 2.0, betas=(0.0, 0.0)),
+    "all decays": icgd.AdamStep(0.5, 2.0, weight_decay=2.0, decoupled=True),
+    "dampened": icgd.MomentumStep((0.5, 0.0), 2.0, dampening=1.0, weight_decay=2.0),
 }
 
 

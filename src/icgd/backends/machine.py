@@ -81,16 +81,9 @@ def _variants(program: StackProgram) -> dict[int, tuple[Any, ...]]:
 def combined_in_steps(
     combinations: Sequence[Combination], slots: Mapping[str, Tensor], machine: Machine
 ) -> tuple[Tensor, Operation]:
-    """A buffer for a combination whose coefficients may change with the step; what fills it.
-
-    A slot that does not count in some step has the coefficient 0 there.
-    """
-    names = list(dict.fromkeys(name for each in combinations for name in each.slots))
-    table = [
-        [sum(c for slot, c in each.terms() if slot == name) for name in names]
-        for each in combinations
-    ]
-    first, *rest = [slots[name] for name in names]
+    """A buffer for a combination whose coefficients may change with the step; what fills it."""
+    table = [combination.coefficients for combination in combinations]
+    first, *rest = [slots[name] for name in combinations[0].slots]
     value = torch.empty_like(first, memory_format=torch.contiguous_format)
 
     def combine() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
 import torch
 from torch import Tensor
@@ -60,7 +61,10 @@ def _bound_of_map_differences(instruction: MapDifferences, now: Moment) -> State
     argument = combination_at(apart, {"own": own, "other": other}, now.how)
     fit = now.program.relu_sum(instruction.function)
     rounding = map_rounding(fit, argument, now.how)
-    return {instruction.write: enclosures.fitted_at(fit, argument.value, rounding)}
+    found = enclosures.fitted_at(fit, argument.value, rounding)
+    positive = Interval(-rounding, torch.full_like(rounding, inf))  # as the fit is, which rises
+    actual = found.actual.within(positive)
+    return {instruction.write: Enclosure.around(found.exact, found.error, actual)}
 
 
 def _without_diagonal(pairs: Enclosure) -> Enclosure:

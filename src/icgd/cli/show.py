@@ -58,7 +58,7 @@ def print_json(data: Any) -> None:
 
 def summary_data(summary: Summary) -> dict[str, Any]:
     """The sizes with every digit, and the memory that dense weights take."""
-    return {**plain(summary), "dense_bytes": dense_bytes(summary.layers, FLOAT64_BYTES)}
+    return {**plain(summary), "dense_bytes": dense_bytes(summary, FLOAT64_BYTES)}
 
 
 def report_data(report: Report) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def print_summary(summary: Summary) -> None:
     """Print the size of a transformer, and why its construction was chosen."""
     prediction = summary.n_layers - summary.n_steps * summary.layers_per_step
     steps = f"{summary.layers_per_step} for each of {summary.n_steps:,} steps"
-    memory = bytes_text(dense_bytes(summary.layers, FLOAT64_BYTES))
+    memory = bytes_text(dense_bytes(summary, FLOAT64_BYTES))
     nonzero_share = summary.nonzeros / summary.parameters
     rows = [
         ("layers", f"{summary.n_layers:,}: {steps}, {prediction} to predict"),

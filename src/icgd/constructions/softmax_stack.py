@@ -422,13 +422,11 @@ def _fitted(
     registers = settings.registers
     if not functions:
         return ()
-    reach = max(
-        *forward.preactivations,
-        *(
-            sizes.largest_loss_argument(problem, part, forward.outputs[-1])
-            for part in sizes.loss_parts(problem)
-        ),
-    )
+    arguments = [
+        sizes.largest_loss_argument(problem, part, forward.outputs[-1])
+        for part in sizes.loss_parts(problem)
+    ]
+    reach = max([*forward.preactivations, *arguments])
     if registers is not None:
         return lattice.fit_on_lattice(functions, reach, registers // 2 - 1)
     fewest = fewest_registers(problem) // 2 - 1

@@ -51,6 +51,8 @@ GROUPS = {
     Role.VELOCITY: "data",
     Role.PARAMETER: "weights",
     Role.SCRATCH: "scratch",
+    Role.SHARED: "scratch",
+    Role.TURN: "turns",
     Role.CONSTANT: "constants",
 }
 """What stands above neighbouring columns."""
@@ -191,12 +193,15 @@ def _step_heading(program: StackProgram) -> str:
     if own == n_steps:
         return which if own == 1 else f"All {n_steps} steps"
     others = "the others run the same layers, with the same weights"
+    if program.schedule:
+        others += f" but for the last {counted(len(program.schedule[0]), 'layer')}"
     return f"{which} of {n_steps:,}: {others}"
 
 
 def _stack_prompt(program: StackProgram) -> Line:
     """What stands in the residual stream before the first layer."""
-    filled = [slot for slot in program.layout.slots if slot.role is not Role.SCRATCH]
+    empty = (Role.SCRATCH, Role.SHARED)
+    filled = [slot for slot in program.layout.slots if slot.role not in empty]
     held = "every token holds the initial weights" if program.weight_shapes else NO_WEIGHTS
     registers = f"{program.n_registers} registers, then " if program.n_registers else ""
     sentence = f"{registers}a token for each example and each query; {held}"

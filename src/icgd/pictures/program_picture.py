@@ -41,6 +41,8 @@ TONES = {
     FAR: (ORANGE, "the block of the same layer, or data"),
     OUT: (RED, "the block that is written"),
     "scratch": (PURPLE, "intermediate results"),
+    "shared": (RED, "gradients, and what is made of them"),
+    "turn": (INK, "whose turn it is"),
     "constant": (FAINT, "constants"),
 }
 """The colours of slots, by what they are for; those of a chain are the colours of its arrows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from icgd.errors import SettingError
 from icgd.problems.momentum import as_momentum, entry_of, momentum_in_words
@@ -42,6 +42,7 @@ class ProximalStep:
     momentum: Any = None
     """It may be given as a number or as anything that has one for each step."""
     nesterov: bool = False
+    state: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         settle(self, l2=_penalty("l2", self.l2), l1=_penalty("l1", self.l1))

@@ -60,6 +60,7 @@ class FunctionalStep:
     momentum: float | tuple[float, ...] | None
     nesterov: bool
     box: ClassVar[None] = None  # a function has no weights to clip
+    state: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,

@@ -97,6 +97,8 @@ def _check_schedule(program: StackProgram) -> None:
         raise ProgramError.broken("program", f"has {found}, expected one for each")
     if program.steps_per_block != 1:
         raise ProgramError.broken("program", "has a schedule and blocks of several steps")
+    if program.block[len(program.common) :] != program.schedule[0]:
+        raise ProgramError.broken("program", "has a block that is not its first step")
     first = _outline(program.schedule[0])
     for step, layers in enumerate(program.schedule, start=1):
         if _outline(layers) != first:

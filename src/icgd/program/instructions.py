@@ -182,6 +182,11 @@ class Combination:
         """The slots with their coefficients."""
         return tuple(zip(self.slots, self.coefficients, strict=True))
 
+    @property
+    def n_nonzero(self) -> int:
+        """How many slots count."""
+        return sum(coefficient != 0.0 for coefficient in self.coefficients)
+
     def formula(self) -> str:
         if self.coefficients == (1.0,):
             return self.slots[0]

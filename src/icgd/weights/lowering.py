@@ -29,12 +29,15 @@ from icgd.weights.sizes import layer_size
 
 
 def lower_program(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
-    """The program as a transformer with ordinary weights."""
+    """The program as a transformer with ordinary weights; a schedule's first end is the block's."""
+    block = [lower_layer(layer, program, dtype) for layer in program.block]
+    first = [block[len(program.common) :]] if program.schedule else []
+    others = [[lower_layer(part, program, dtype) for part in end] for end in program.schedule[1:]]
     return Transformer(
-        block=[lower_layer(layer, program, dtype) for layer in program.block],
+        block=block,
         n_repeats=program.n_repeats,
         final=[lower_layer(layer, program, dtype) for layer in program.prediction],
-        ends=[[lower_layer(layer, program, dtype) for layer in end] for end in program.schedule],
+        ends=[*first, *others],
     )
 
 

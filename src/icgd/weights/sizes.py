@@ -140,7 +140,7 @@ def _size_of_map_slots(instruction: basic.MapSlots, program: StackProgram) -> Si
         function = program.relu_sum(summand.function)
         n_terms = len(function.terms())
         units += width * n_terms
-        inputs = _nonzero_inputs(function, len(summand.argument.slots))
+        inputs = _nonzero_inputs(function, summand.argument.n_nonzero)
         nonzeros += width * (inputs + n_terms * (len(instruction.never_where) + 1))
     return Size(units, 1, nonzeros)
 
@@ -161,7 +161,7 @@ def _size_of_recombine(instruction: Recombine, program: StackProgram) -> Size:
         nonzeros += 2 * width * (len(change) + 1) * bool(change)
         if part.bound is not None:
             units += 2 * width
-            nonzeros += 2 * width * (len(part.value.slots) + 2)
+            nonzeros += 2 * width * (part.value.n_nonzero + 2)
     return Size(units, 1, nonzeros)
 
 

@@ -18,6 +18,9 @@ from icgd.weights.chain_sizes import chain_layer_size
 from icgd.weights.grid_heads import grid_layer_size
 from icgd.weights.sizes import LayerSize, layer_size
 
+WEIGHTS = "weights_"
+"""How slots of a network's weights are called; what an optimiser remembers is called otherwise."""
+
 
 @shown
 @dataclass(frozen=True)
@@ -76,9 +79,11 @@ def _summarise_stack(program: StackProgram, n_tokens: int) -> Summary:
     layers = tuple(_layer_size(layer, program) for layer in program.layers)
     flops = [layer.flops(program.n_registers + n_tokens) for layer in layers]
     n_block = len(program.block)
+    others = [_layer_size(layer, program) for end in program.schedule[1:] for layer in end]
     return _summary(
         program,
         layers,
+        others,
         layers_per_step=program.layers_per_step,
         n_layers=program.n_layers,
         n_registers=program.n_registers or max(layer.n_grid for layer in layers),
@@ -113,8 +118,17 @@ def _summarise_chain(program: ChainProgram, n_tokens: int) -> Summary:
     )
 
 
-def _summary(program: AbstractProgram, layers: tuple[LayerSize, ...], **counts: Any) -> Summary:
-    """The summary of a program: the given counts, and those that all programs share."""
+def _summary(
+    program: AbstractProgram,
+    layers: tuple[LayerSize, ...],
+    others: Sequence[LayerSize] = (),
+    **counts: Any,
+) -> Summary:
+    """The summary of a program: the given counts, and those that all programs share.
+
+    `others` are layers of later steps that have weights of their own.
+    """
+    stored = (*layers, *others)
     return Summary(
         construction=program.construction,
         n_steps=program.n_steps,
@@ -122,9 +136,9 @@ def _summary(program: AbstractProgram, layers: tuple[LayerSize, ...], **counts: 
         d_head=max(layer.width for layer in layers if layer.n_heads),
         d_mlp=max((layer.units for layer in layers if not layer.n_heads), default=0),
         max_heads=max(layer.n_heads for layer in layers),
-        n_heads=sum(layer.n_heads for layer in layers),
-        parameters=sum(layer.parameters for layer in layers),
-        nonzeros=sum(layer.nonzeros for layer in layers),
+        n_heads=sum(layer.n_heads for layer in stored),
+        parameters=sum(layer.parameters for layer in stored),
+        nonzeros=sum(layer.nonzeros for layer in stored),
         layers=layers,
         **counts,
     )
@@ -139,12 +153,14 @@ def _direct_flops(program: StackProgram, n_tokens: int) -> int:
     if program.trains_function:
         (residual,) = program.layout.having(Role.RESIDUAL)
         return 2 * n_tokens**2 * residual.width
-    weights = [slot.width for slot in program.layout.having(Role.PARAMETER)]
+    trained = program.layout.having(Role.PARAMETER)
+    weights = [slot.width for slot in trained if slot.name.startswith(WEIGHTS)]
+    weights = weights or [slot.width for slot in trained]
     if program.descent is not None:
         return 2 * n_tokens * 2 * sum(weights)
     return 2 * n_tokens * (3 * sum(weights) - weights[0])
 
 
-def dense_bytes(layers: Sequence[LayerSize], bytes_per_number: int) -> int:
+def dense_bytes(summary: Summary, bytes_per_number: int) -> int:
     """The memory that the dense weights take."""
-    return bytes_per_number * sum(layer.parameters for layer in layers)
+    return bytes_per_number * summary.parameters

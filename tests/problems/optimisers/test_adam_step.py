@@ -44,6 +44,7 @@ def test_words_name_the_kind():
         ({"betas": (0.9, 1.0)}, "betas[1] must be a number from 0 to below 1, got 1.0."),
         ({"betas": (-0.5, 0.0)}, "betas[0] must be a number from 0 to below 1, got -0.5."),
         ({"eps": 0.0}, "eps must be a positive finite number, got 0.0."),
+        ({"eps": 1e-200}, "eps must lie between 1e-30 and 1e+30, got 1e-200."),
         (
             {"weight_decay": -1.0},
             "weight_decay must be a finite number that is not negative, got -1.0.",

@@ -45,6 +45,11 @@ def test_sums_of_old_quantities_are_the_same_step(rule):
         torch.testing.assert_close(by_sums[name], value)
 
 
-def test_sums_have_no_terms_that_do_nothing():
-    rule = Rule({WEIGHTS: 1.0, GRADIENT: -0.5}, decay=2.0)
-    assert rule.linear == {WEIGHTS: {GRADIENT: -0.5}}
+def test_sums_name_the_same_quantities_whatever_their_coefficients_are():
+    for size, left in ((0.5, 0.0), (0.25, 0.5), (0.0, 1.0)):
+        rule = Rule({WEIGHTS: 1.0, GRADIENT: -size}, decay=2.0)
+        assert rule.linear == {WEIGHTS: {WEIGHTS: left, GRADIENT: -size}}
+    assert Rule({WEIGHTS: 1.0, "m": -0.5}, {"m": {"m": 0.5, GRADIENT: 0.0}}).linear == {
+        WEIGHTS: {WEIGHTS: 1.0, "m": -0.25, GRADIENT: 0.0},
+        "m": {"m": 0.5, GRADIENT: 0.0},
+    }

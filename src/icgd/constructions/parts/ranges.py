@@ -109,9 +109,9 @@ def coupled_outputs(problem: Problem, expected: str) -> str | None:
 
 
 def largest_loss_slope(problem: Problem, prediction: float) -> float:
-    """max |u| for predictions up to this size; a share and a label differ by 1 at most."""
+    """max |u| for predictions up to this size; a share of a class is at most 1."""
     if problem.loss_function.is_softmax:
-        return 1.0
+        return 1.0 + problem.domain.y
     return sum(
         largest_size(part.function, largest_loss_argument(problem, part, prediction))
         for part in loss_parts(problem)

@@ -27,9 +27,19 @@ from icgd.problems.settings import (
     not_negative,
     positive,
     settle,
+    within,
 )
 
 FIRST, SECOND = "first_moment", "second_moment"
+
+LEAST_EPS, LARGEST_EPS = 1e-30, 1e30
+"""Beyond them a reciprocal root has slopes that leave the range of numbers."""
+
+
+def _eps(value: object) -> float:
+    eps = positive("eps", value)
+    within("eps", eps, LEAST_EPS, LARGEST_EPS)
+    return eps
 
 
 @final
@@ -70,7 +80,7 @@ class AdamStep(AbstractGradientStep):
             raise SettingError.wrong_length("betas", len(betas), "2, one for each moment")
         first, second = (below_one(f"betas[{place}]", beta) for place, beta in enumerate(betas))
         settle(self, betas=(first, second))
-        settle(self, eps=positive("eps", self.eps))
+        settle(self, eps=_eps(self.eps))
         settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
         settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
         instance("decoupled", self.decoupled, bool)
@@ -138,7 +148,7 @@ class RmspropStep(AbstractGradientStep):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        settle(self, alpha=below_one("alpha", self.alpha), eps=positive("eps", self.eps))
+        settle(self, alpha=below_one("alpha", self.alpha), eps=_eps(self.eps))
         settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
         settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
 

@@ -64,22 +64,20 @@ class Rule:
     def linear(self) -> dict[str, Sum]:
         """New weights and state as sums of old quantities, of a rule without a root.
 
-        Weight decay is part of the gradient, and the new state is put into the weights.
+        Weight decay is part of the gradient, and the new state is put into the weights. What is
+        named does not depend on numbers: a coefficient may be 0 in one step and not in the next.
         """
         state = {name: self._with_decay(terms) for name, terms in self.state.items()}
         weights: dict[str, float] = {}
         for quantity, factor in self._with_decay(self.weights).items():
             for inner, share in state.get(quantity, {quantity: 1.0}).items():
                 weights[inner] = weights.get(inner, 0.0) + factor * share
-        return {WEIGHTS: _without_zeros(weights), **state}
+        return {WEIGHTS: weights, **state}
 
     def _with_decay(self, terms: Sum) -> dict[str, float]:
-        added = {WEIGHTS: terms.get(WEIGHTS, 0.0) + self.decay * terms.get(GRADIENT, 0.0)}
-        return _without_zeros({**terms, **added})
-
-
-def _without_zeros(terms: Sum) -> dict[str, float]:
-    return {name: factor for name, factor in terms.items() if factor != 0.0}
+        if not self.decay or GRADIENT not in terms:
+            return dict(terms)
+        return {**terms, WEIGHTS: terms.get(WEIGHTS, 0.0) + self.decay * terms[GRADIENT]}
 
 
 def evaluated(terms: Sum, known: Mapping[str, Tensor]) -> Tensor:

@@ -128,7 +128,9 @@ class NetworkOracle(AbstractOracle):
     def labelled(self, y: Tensor, expected: tuple[int, ...]) -> Tensor:
         """Classes, counted from 0, become labels that are 1 for the class and 0 for all others."""
         n_classes, is_softmax = expected[-1], loss_named(self.loss).is_softmax
-        if not is_softmax or tuple(y.shape) != expected[:-1] or n_classes == 1:
+        if not is_softmax or tuple(y.shape) != expected[:-1]:
+            return y
+        if n_classes == 1 and bool((y == 1).all()):  # shares, not classes
             return y
         if index := first_set((y < 0) | (y >= n_classes) | (y != y.round())):
             raise DataError.no_class(index, y[tuple(index)].item(), n_classes)
