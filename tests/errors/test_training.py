@@ -44,7 +44,14 @@ MESSAGES = [
         "weights must be shares of at least 0 that add up to 1; got (0.5, 0.4).",
     ),
     (
-        made(ModelSizeError.too_large, "A decoder of 9 weights", 3 * 2**40, 2**31, "60% of it"),
+        made(
+            ModelSizeError.too_large,
+            "A decoder of 9 weights",
+            3 * 2**40,
+            2**31,
+            "60% of it",
+            "Give smaller sizes or shorter prompts, or gather the gradient in parts (accumulate).",
+        ),
         "A decoder of 9 weights takes about 3,072.0 GiB; 2.0 GiB may be used, 60% of it. Give "
         "smaller sizes or shorter prompts, or gather the gradient in parts (accumulate).",
     ),
