@@ -52,6 +52,17 @@ def test_layers_in_any_order_agree_with_torch(block, n_repeats, final):
 
 
 @needs_package
+def test_steps_that_differ_agree_with_torch():
+    update = icgd.MomentumStep((0.4, 0.1), 0.5, momentum=0.5, dampening=0.25)
+    target = icgd.MLP((2, 3, 1), "tanh", biases=True)
+    problem = icgd.Problem(target, "squared", update, icgd.Domain(1.0, 1.0))
+    compiled = icgd.compile(problem, "softmax-stack", n_steps=2)
+    lens = open_in_transformer_lens(compiled)
+    stream = lens.prompt(compiled.task([[0.5, 1.0], [-1.0, 0.25]], [1.0, 0.5]))
+    torch.testing.assert_close(lens.run(stream), run(compiled, stream), rtol=0, atol=1e-10)
+
+
+@needs_package
 @cases.every_construction_on(cases.FEW)
 def test_a_compiled_run_agrees_with_torch(construction, case):
     compiled = compiled_case(construction, case)

@@ -29,6 +29,7 @@ from icgd.exports.streams import as_batch
 from icgd.layers.kernel_attention import KernelAttention
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.softmax_attention import SoftmaxAttention
+from icgd.layers.transformer import Transformer
 from icgd.problems.arrays import dtype_named
 from icgd.problems.settings import count
 from icgd.problems.task import Task
@@ -197,7 +198,7 @@ def open_in_transformer_lens(
     if TransformerBridge is None:
         raise MissingExtraError.of("transformer-lens", "lens", "Opening a model in TransformerLens")
     transformer = compiled.transformer(dtype)
-    blocks = _packed(transformer.block) * transformer.n_repeats + _packed(transformer.final)
+    blocks = _repeated(transformer) + _packed(transformer.final)
     config = _config(blocks, program.layout.width, max_tokens, dtype_named(dtype))
     # The model begins on no device: weights are put in place, and copies of a block share theirs.
     with torch.device("meta"):
@@ -230,6 +231,14 @@ class _Block:
     def layers(self) -> Iterator[SoftmaxAttention | MLPLayer]:
         """The layers that are not missing."""
         yield from (layer for layer in (self.attention, self.mlp) if layer is not None)
+
+
+def _repeated(transformer: Transformer) -> list[_Block]:
+    """The blocks of all steps; those that do not differ are the same objects."""
+    if not transformer.ends:
+        return _packed(transformer.block) * transformer.n_repeats
+    steps = map(transformer.repetition, range(transformer.n_repeats))
+    return [block for step in steps for block in _packed(step)]
 
 
 def _packed(layers: Iterable[nn.Module]) -> list[_Block]:
