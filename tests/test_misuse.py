@@ -7,7 +7,10 @@ import sys
 SCRIPT = """
 import json, numpy as np, torch, icgd
 from icgd.problems.kernel_machine import KernelHead
+from torch import nn
+from torch.optim import SGD
 
+model = nn.Sequential(nn.Linear(2, 1))
 target, update = icgd.MLP((2, 1)), icgd.GradientStep(0.1, 1.0)
 problem = icgd.Problem(target, "squared", update, icgd.Domain(1.0, 1.0))
 compiled = icgd.compile(problem, "relu-stack", n_steps=1)
@@ -31,6 +34,14 @@ calls = {
     "one beta": lambda: icgd.AdamStep(0.1, 1.0, betas=0.9),
     "three betas": lambda: icgd.AdamStep(0.1, 1.0, betas=(0.9, 0.9, 0.9)),
     "nesterov": lambda: icgd.MomentumStep(0.1, 1.0, nesterov=1),
+    "class of a loss": lambda: icgd.from_torch(
+        model, nn.MSELoss, SGD(model.parameters(), lr=0.1), domain=icgd.Domain(1.0, 1.0)
+    ),
+    "no model": lambda: icgd.from_torch(
+        None, nn.MSELoss(), SGD(model.parameters(), lr=0.1), domain=icgd.Domain(1.0, 1.0)
+    ),
+    "initial": lambda: icgd.Problem(target, "squared", update, icgd.Domain(1.0, 1.0), 0.5),
+    "initial text": lambda: icgd.Problem(target, "squared", update, icgd.Domain(1.0, 1.0), "ab"),
 }
 found = {}
 for name, call in calls.items():
@@ -49,6 +60,8 @@ numpy_scalars = [
     icgd.GradientStep([np.float32(0.5), 0.25], 2.0),
     icgd.AdamStep(torch.tensor([0.5]), 2.0, betas=torch.tensor([0.5, 0.75], dtype=torch.float64)),
 ]
+start = icgd.Problem(target, "squared", update, icgd.Domain(1.0, 1.0), np.array([0.5, 0.25]))
+found["start"] = repr(start.initial)
 steps = icgd.compile(problem, "relu-stack", n_steps=np.int64(2)).program.n_steps
 found["numpy"] = [repr(construction) for construction in numpy_scalars] + [type(steps).__name__]
 print(json.dumps(found))
@@ -60,6 +73,7 @@ def test_values_of_the_wrong_kind_are_named_and_numpy_scalars_become_plain_numbe
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     scalars = found.pop("numpy")
+    assert found.pop("start") == "(0.5, 0.25)"
     starts = {
         "class": "SettingError: construction is the class ReluStack; an object of it is expected",
         "verify": "SettingError: compiled must be of type Compiled, got 'run'",
@@ -79,6 +93,10 @@ def test_values_of_the_wrong_kind_are_named_and_numpy_scalars_become_plain_numbe
         "one beta": "SettingError: betas has 1 entries; expected 2, one for each moment.",
         "three betas": "SettingError: betas has 3 entries; expected 2, one for each moment.",
         "nesterov": "SettingError: nesterov must be of type bool, got 1.",
+        "class of a loss": "UnreadableError: loss is the class MSELoss, which is not read.",
+        "no model": "UnreadableError: model is NoneType, which is not read. It may be Linear, ",
+        "initial": "SettingError: initial must be a row of numbers, got 0.5.",
+        "initial text": "SettingError: initial must be a row of numbers, got 'ab'.",
     }
     assert found.keys() == starts.keys()
     for name, start in starts.items():

@@ -140,3 +140,15 @@ def test_adam_with_gradients_of_0_moves_nothing():
         assert float(run.parameters.abs().max()) == 0.0
     report = icgd.verify(compiled, x, torch.zeros(4), initial=zeros)
     assert float(report.step_bounds.max()) == 0.0
+
+
+def test_a_run_goes_on_from_where_another_ended_even_if_momentum_is_larger_than_the_box():
+    update, domain = icgd.MomentumStep(0.1, 0.5, momentum=5.0), icgd.Domain(1.0, 1.0)
+    problem = icgd.Problem(icgd.MLP((2, 1)), "squared", update, domain)
+    x, y = torch.ones(3, 2, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+    whole = icgd.compile(problem, "relu-stack", n_steps=8).run(x, y)
+    half = icgd.compile(problem, "relu-stack", n_steps=4)
+    end = half.run(x, y).parameters[-1]
+    assert float(end.abs().max()) > problem.box
+    torch.testing.assert_close(half.run(x, y, initial=end).parameters, whole.parameters[4:])
+    assert icgd.verify(half, x, y, initial=end).verdict.holds

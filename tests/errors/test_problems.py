@@ -195,8 +195,13 @@ MESSAGES = [
     ),
     (
         made(UnreadableError.other_shape, "bias_2", None, (3,)),
-        "bias_2 of the run has no such weights, where the model expects (3,). Load into a model of "
-        "the shape that was compiled; of a batch of tasks, load one task.",
+        "bias_2 of the run is not there, where the model expects (3,). Load into a model of the "
+        "shape that was compiled; of a batch of tasks, load one task.",
+    ),
+    (
+        made(UnreadableError.other_shape, "bias_1", (3,), None),
+        "bias_1 of the run has shape (3,), where the model has no such weights. Load into a model "
+        "of the shape that was compiled; of a batch of tasks, load one task.",
     ),
 ]
 

@@ -268,6 +268,26 @@ def after_a_step(model: nn.Sequential) -> torch.optim.Optimizer:
     return optimizer
 
 
+def with_a_hook() -> nn.Sequential:
+    model = with_layers(nn.Tanh())
+    model[0].register_forward_hook(lambda module, given, found: 2 * found)
+    return model
+
+
+class Doubled(nn.Linear):
+    """A layer that does more than it says."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+class Skipping(nn.Sequential):
+    """A model that is no sequence."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input + super().forward(input)
+
+
 PARAMETERS = [nn.Parameter(torch.ones(1))]
 
 REFUSED = {
@@ -294,6 +314,30 @@ REFUSED = {
         "model[1] (LeakyReLU) has negative_slope = 0.2, expected 0.01.",
     ),
     "gelu": ({"model": with_layers(nn.GELU("tanh"))}, "has approximate = 'tanh', expected 'none'"),
+    "a hook": (
+        {"model": with_a_hook()},
+        "model[0] (Linear) has forward hooks = 1, expected 0.",
+    ),
+    "a layer of one's own": (
+        {"model": nn.Sequential(Doubled(2, 1))},
+        "model[0] (Doubled) has forward = 'its own', expected 'that of Linear'.",
+    ),
+    "a model of one's own": (
+        {"model": Skipping(nn.Linear(2, 2))},
+        "model (Skipping) has forward = 'its own', expected 'that of Sequential'.",
+    ),
+    "all flattened": (
+        {"model": nn.Sequential(nn.Flatten(0), nn.Linear(2, 1))},
+        "model[0] (Flatten) has start_dim = 0, expected 1.",
+    ),
+    "lazy": (
+        {"model": nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 1))},
+        "model[0] (LazyLinear) has weight = 'not known before a batch', expected 'known numbers'.",
+    ),
+    "ignored classes": (
+        {"loss": nn.CrossEntropyLoss(ignore_index=1)},
+        "loss (CrossEntropyLoss) has ignore_index = 1, expected -100.",
+    ),
     "shared": ({"model": with_shared_weights()}, "uses the same weights in two layers"),
     "some biases": (
         {"model": nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1, bias=False))},
@@ -383,3 +427,10 @@ def test_a_model_of_another_shape_is_not_loaded_into():
     with pytest.raises(UnreadableError, match="weights_1 of the run has shape"):
         run.load_into(model)
     assert str(before) == str(model.state_dict())
+
+
+def test_biases_are_not_left_out_in_loading():
+    script = Script()
+    run = icgd.compile(script.problem(), "relu-stack", n_steps=1).run(*script.data())
+    with pytest.raises(UnreadableError, match=r"bias_1 of the run has shape .* no such weights"):
+        run.load_into(Script(bias=False).model())

@@ -254,10 +254,11 @@ class UnreadableError(IcgdError, ValueError):
 
     @classmethod
     def other_shape(
-        cls, name: str, found: tuple[int, ...] | None, expected: tuple[int, ...]
+        cls, name: str, found: tuple[int, ...] | None, expected: tuple[int, ...] | None
     ) -> UnreadableError:
-        has = "has no such weights" if found is None else f"has shape {found}"
+        has = "is not there" if found is None else f"has shape {found}"
+        wants = "has no such weights" if expected is None else f"expects {expected}"
         return cls(
-            f"{name} of the run {has}, where the model expects {expected}. Load into a model of "
+            f"{name} of the run {has}, where the model {wants}. Load into a model of "
             "the shape that was compiled; of a batch of tasks, load one task."
         )

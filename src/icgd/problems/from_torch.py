@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from icgd.errors import UnreadableError
 from icgd.problems.activations import LEAK
@@ -126,6 +127,7 @@ class _Layers:
         linear: list[nn.Linear] = []
         activations: list[str] = []
         for place, module in _leaves(model):
+            _require_own_forward(place, module)
             if isinstance(module, nn.Linear):
                 linear.append(module)
                 activations.append("identity")
@@ -184,11 +186,29 @@ def _leaves(model: nn.Module, place: str = "model") -> Iterator[tuple[str, nn.Mo
     if not isinstance(model, nn.Sequential):
         yield place, model
         return
+    _require_own_forward(place, model)
     for number, module in enumerate(model):
         yield from _leaves(module, f"{place}[{number}]")
 
 
+def _require_own_forward(place: str, module: nn.Module) -> None:
+    """A layer computes what torch says that it does, and a flattened row is the row itself."""
+    where = f"{place} ({_named(module)})"
+    if isinstance(module, nn.Linear) and is_lazy(module.weight):
+        raise UnreadableError.option(where, "weight", "not known before a batch", "known numbers")
+    for kind in (nn.Sequential, nn.Linear, *SKIPPED):
+        if isinstance(module, kind) and type(module).forward is not kind.forward:
+            raise UnreadableError.option(where, "forward", "its own", f"that of {kind.__name__}")
+    hooks = [getattr(module, name, ()) for name in ("_forward_hooks", "_forward_pre_hooks")]
+    if any(hooks):
+        raise UnreadableError.option(where, "forward hooks", sum(map(len, hooks)), 0)
+    if isinstance(module, nn.Flatten):
+        _require_options(where, vars(module), {"start_dim": 1, "end_dim": -1})
+
+
 def _named(module: object) -> str:
+    if isinstance(module, type):
+        return f"the class {module.__name__}"
     return type(module).__name__
 
 
@@ -222,7 +242,7 @@ def _loss(loss: nn.Module, n_outputs: int, n_examples: int | None) -> tuple[str,
         known = [kind.__name__ for kind in LOSSES]
         raise UnreadableError.module("loss", _named(loss), known)
     name, own_factor = LOSSES[type(loss)](loss)
-    expected = {"weight": None, "pos_weight": None, "label_smoothing": 0.0}
+    expected = {"weight": None, "pos_weight": None, "label_smoothing": 0.0, "ignore_index": -100}
     _require_options(f"loss ({_named(loss)})", vars(loss), expected)
     _require_options(f"loss ({_named(loss)})", loss._buffers, expected)
     n_means = 1 if isinstance(loss, nn.CrossEntropyLoss) else n_outputs
@@ -354,10 +374,13 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
             for kind, part in (("weights", layer.weight), ("bias", layer.bias))
             if part is not None
         ]
-        n_layers = sum(name.startswith("weights_") for name in named)
         for part, value, name in pairs:
             shape = None if value is None else tuple(value.shape)
-            if shape != tuple(part.shape) or n_layers != len(layers.linear):
+            if shape != tuple(part.shape):
                 raise UnreadableError.other_shape(name, shape, tuple(part.shape))
+        own = {name for *_, name in pairs}
+        for name, value in named.items():
+            if name.startswith(("weights_", "bias_")) and name not in own:
+                raise UnreadableError.other_shape(name, tuple(value.shape), None)
         for part, value, _ in pairs:
             part.copy_(part if value is None else value)

@@ -15,14 +15,14 @@ from icgd.problems.linear_model import LinearModel
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.adam_step import AdamStep, RmspropStep
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep, listed
 from icgd.problems.optimisers.momentum_step import MomentumStep
 from icgd.problems.oracles.function import FunctionOracle
 from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.oracles.network import NetworkOracle
 from icgd.problems.oracles.oracle import AbstractOracle
 from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.settings import instance
+from icgd.problems.settings import finite, instance, is_sequence, settle
 from icgd.problems.updates import FunctionalStep
 
 Target = MLP | KernelMachine | LinearModel
@@ -94,6 +94,8 @@ class Problem:
 
     def __post_init__(self) -> None:
         instance("domain", self.domain, Domain)
+        if self.initial is not None:
+            settle(self, initial=_numbers("initial", self.initial))
         if type(self.target) not in ORACLES:
             names = [kind.__name__ for kind in ORACLES]
             kinds = f"{', '.join(names[:-1])} or {names[-1]}"
@@ -202,6 +204,13 @@ class Problem:
             domain=Domain(**data["domain"]),
             initial=tuple(data["initial"]) if "initial" in data else None,
         )
+
+
+def _numbers(name: str, values: Any) -> tuple[float, ...]:
+    """A row of finite numbers, whatever holds them."""
+    if not is_sequence(values):
+        raise SettingError.wrong_kind(name, values, "a row of numbers")
+    return tuple(finite(name, number) for number in listed(values))
 
 
 def _network(widths: Iterable[int], **rest: Any) -> MLP:

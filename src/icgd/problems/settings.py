@@ -92,7 +92,7 @@ def power_of_two(name: str, value: object) -> float:
 def instance(name: str, value: object, kind: type) -> None:
     """Raise `SettingError` unless `value` is a `kind`."""
     if not isinstance(value, kind):
-        raise SettingError.wrong_kind(name, value, kind.__name__)
+        raise SettingError.wrong_kind(name, value, kind.__name__.removeprefix("Abstract"))
 
 
 def count(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:

@@ -27,7 +27,7 @@ from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
-from icgd.problems.settings import count, finite
+from icgd.problems.settings import count
 from icgd.problems.task import Task
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions
 
@@ -105,11 +105,10 @@ class NetworkOracle(AbstractOracle):
             raise SettingError.without("domain.score", "a linear model")
 
     def started_from(self, initial: Sequence[float]) -> NetworkOracle:
-        numbers = tuple(finite("initial", number) for number in initial)
-        if len(numbers) != self.target.n_parameters:
+        if len(initial) != self.target.n_parameters:
             expected = f"{self.target.n_parameters}, one for each weight"
-            raise SettingError.wrong_length("initial", len(numbers), expected)
-        return replace(self, start=numbers)
+            raise SettingError.wrong_length("initial", len(initial), expected)
+        return replace(self, start=tuple(initial))
 
     @property
     def weight_shapes(self) -> Shapes:

@@ -83,6 +83,10 @@ class AbstractOracle(ABC):
         """Weights with what an optimiser remembers beside them, if these are weights alone."""
         return weights
 
+    def weights_of(self, trained: Tensor) -> Tensor:
+        """What is trained without what an optimiser remembers."""
+        return trained
+
     @abstractmethod
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
         """The weights that a run starts from if none are given."""
