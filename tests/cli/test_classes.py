@@ -42,3 +42,17 @@ def test_every_class_may_have_an_output():
 def test_outputs_must_tell_the_classes_apart(cells, n_outputs, message):
     with pytest.raises(DataError, match=message):
         Classes.of(FILE, "kind", cells, network_of(2, n_outputs))
+
+
+def test_classes_are_learnt_in_batches_by_cross_entropy(command, tmp_path):
+    rows = ["a,b,kind", "0.1,0.2,red", "0.9,0.8,blue", "0.5,-0.5,green", "-0.3,0.1,red"]
+    (tmp_path / "data.csv").write_text("\n".join(rows), encoding="utf-8")
+    (tmp_path / "new.csv").write_text("a,b\n0.9,0.9\n", encoding="utf-8")
+    options = ("--loss", "cross_entropy", "--batch-size", "3", "--biases", "--step-size", "1")
+    saved = ("--steps", "40", "-o", "run.safetensors")
+    assert command("compile", "--widths", "2,3", *options, *saved).code == 0
+    assert icgd.load(tmp_path / "run.safetensors").problem.loss == "cross_entropy"
+    found = command("run", "run.safetensors", "data.csv", "--queries", "new.csv", "-o", "out.csv")
+    assert found.code == 0, found
+    assert (tmp_path / "out.csv").read_text(encoding="utf-8").split(",")[-4].endswith("blue")
+    assert command("verify", "run.safetensors", "data.csv").code == 0
