@@ -14,6 +14,7 @@ from icgd.certificates.abstract_bounds import AbstractBounds
 from icgd.certificates.registry import BOUNDS
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.oracles.oracle import AbstractOracle
 from icgd.problems.problem import ORACLES
 from icgd.program.program import AbstractProgram
@@ -257,6 +258,7 @@ def concrete(kind: type) -> set[type]:
 def test_architecture_counts_the_implementations_of_every_protocol():
     protocols = {
         "AbstractOracle": AbstractOracle,
+        "AbstractGradientStep": AbstractGradientStep,
         "AbstractProgram": AbstractProgram,
         "AbstractConstruction": AbstractConstruction,
         "AbstractExecutor": AbstractExecutor,
