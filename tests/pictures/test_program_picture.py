@@ -3,7 +3,9 @@ import pytest
 from icgd.pictures import plotting
 from icgd.pictures.diagram import diagram
 from icgd.pictures.program_picture import KINDS, MARKS, TONES, draw
+from icgd.program.chain import FAR, NEAR, OUT
 from icgd.program.instructions import LayerKind
+from icgd.program.layout import Role
 from tests.pictures import drawn
 
 
@@ -66,4 +68,4 @@ def test_a_chain_is_drawn_above_its_block():
 def test_every_kind_of_layer_and_slot_has_its_look():
     assert set(LayerKind) <= set(KINDS)
     tones = {c.tone for name in drawn.MAKE for c in diagram(drawn.compiled(name).program).columns}
-    assert tones == set(TONES)
+    assert tones <= set(TONES) == {NEAR, FAR, OUT, *(role.name.lower() for role in Role)}

@@ -36,6 +36,7 @@ TONES = {
     "input": (GREEN, "inputs"),
     "label": (ORANGE, "labels and predictions"),
     "residual": (ORANGE, "what is left to learn"),
+    "velocity": (ORANGE, "how it changed in the last step"),
     "parameter": (BLUE, "weights that are trained"),
     NEAR: (BLUE, "the block before"),
     FAR: (ORANGE, "the block of the same layer, or data"),
