@@ -12,9 +12,8 @@ from functools import lru_cache
 from math import ceil, floor, log, log2, sqrt
 
 import torch
-from torch import Tensor
 
-from icgd.approximation.root_sum import of_few_bits, shares, shifted
+from icgd.approximation.root_sum import falling_sum, of_few_bits, sampled
 from icgd.problems.class_functions import (
     RECIPROCAL,
     RELATIVE_ROUNDING,
@@ -77,30 +76,13 @@ def fit_reciprocal(high: float, error: float) -> ReluSum:
     nodes = torch.linspace(log(0.5), log(high), pieces + 1, dtype=torch.float64).exp()
     snapped, unit = of_few_bits(nodes[:-1])
     nodes = torch.cat([snapped, nodes.new_tensor([high])])
-    values = shifted(RECIPROCAL, nodes)
-    slopes = torch.cat([nodes.new_zeros(1), values.diff() / nodes.diff()])
-    fit = ReluSum(
-        name=RECIPROCAL.name,
-        low=0.5,
-        high=high,
-        knot_unit=unit,
-        knots=tuple(nodes[:-1].tolist()),
-        slopes=tuple(slopes.tolist()),
-        anchor=float(nodes[-2]),
-        anchor_value=float(values[-2]),
-        errors=(0.0,) * len(slopes),
-    )
-    return replace(fit, errors=_proved_reciprocal(fit, nodes))
+    fit = falling_sum(RECIPROCAL, nodes, unit, low=0.5)
+    return replace(fit, errors=_proved_reciprocal(fit))
 
 
-def _proved_reciprocal(fit: ReluSum, nodes: Tensor) -> tuple[float, ...]:
+def _proved_reciprocal(fit: ReluSum) -> tuple[float, ...]:
     """On a cell [u, v] the gap is at most that at its ends and (v - u)^2 f''(u) / 8."""
-    slopes = torch.tensor(fit.slopes[1:], dtype=torch.float64)[:, None]
-    constants = torch.tensor(fit.intercepts()[1:], dtype=torch.float64)[:, None]
-    points = torch.lerp(nodes[:-1, None], nodes[1:, None], shares())
-    line, exact = slopes * points + constants, RECIPROCAL(points)
-    sizes = (slopes * points).abs() + constants.abs() + exact
-    rounding = RELATIVE_ROUNDING * (8 + fit.n_pieces) * sizes.amax(1)
+    points, line, exact, rounding = sampled(RECIPROCAL, fit, RELATIVE_ROUNDING)
     gaps = (line - exact).abs()
     sag = points.diff(dim=1) ** 2 * RECIPROCAL.curvature(points[:, :-1]) / 8
     proved = (torch.maximum(gaps[:, :-1], gaps[:, 1:]) + sag).amax(1) + rounding

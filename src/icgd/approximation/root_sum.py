@@ -36,20 +36,7 @@ CELLS = 64
 def fit_reciprocal_root(function: ReciprocalRoot, high: float, error: float) -> ReluSum:
     """Approximate the root on (-inf, high] to a relative error of about `error`."""
     nodes, unit = _nodes(function, high, error)
-    values = shifted(function, nodes)
-    slopes = torch.cat([nodes.new_zeros(1), values.diff() / nodes.diff()])
-    knots = nodes[:-1]
-    fit = ReluSum(
-        name=function.name,
-        low=-high,
-        high=high,
-        knot_unit=unit,
-        knots=tuple(knots.tolist()),
-        slopes=tuple(slopes.tolist()),
-        anchor=float(knots[-1]),
-        anchor_value=float(values[-2]),
-        errors=(0.0,) * len(slopes),
-    )
+    fit = falling_sum(function, nodes, unit, low=-high)
     return _proved(function, fit)
 
 
@@ -67,6 +54,42 @@ def _nodes(function: ReciprocalRoot, high: float, error: float) -> tuple[Tensor,
     inner = torch.lerp(log_t[place - 1], log_t[place], share.clamp(0, 1)).exp()
     snapped, unit = of_few_bits(inner[:-1])
     return torch.cat([inner.new_zeros(1), snapped, inner.new_tensor([high])]).unique(), unit
+
+
+def falling_sum(function: ScalarFunction, nodes: Tensor, unit: float, low: float) -> ReluSum:
+    """A falling convex function by shifted chords between nodes, level before the first of them.
+
+    Its errors are not proved yet.
+    """
+    values = shifted(function, nodes)
+    slopes = torch.cat([nodes.new_zeros(1), values.diff() / nodes.diff()])
+    return ReluSum(
+        name=function.name,
+        low=low,
+        high=float(nodes[-1]),
+        knot_unit=unit,
+        knots=tuple(nodes[:-1].tolist()),
+        slopes=tuple(slopes.tolist()),
+        anchor=float(nodes[-2]),
+        anchor_value=float(values[-2]),
+        errors=(0.0,) * len(slopes),
+    )
+
+
+def sampled(
+    function: ScalarFunction, fit: ReluSum, relative: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Points of every piece but the first, the fit and the function there, and their rounding.
+
+    A value of the function is off by less than its `relative` part.
+    """
+    ends = torch.tensor([*fit.knots, fit.high], dtype=torch.float64)
+    slopes = torch.tensor(fit.slopes[1:], dtype=torch.float64)[:, None]
+    constants = torch.tensor(fit.intercepts()[1:], dtype=torch.float64)[:, None]
+    points = torch.lerp(ends[:-1, None], ends[1:, None], shares())
+    line, exact = slopes * points + constants, function(points)
+    sizes = (slopes * points).abs() + constants.abs() + exact
+    return points, line, exact, relative * (8 + fit.n_pieces) * sizes.amax(1)
 
 
 def of_few_bits(nodes: Tensor) -> tuple[Tensor, float]:
@@ -103,17 +126,11 @@ def _proved(function: ReciprocalRoot, fit: ReluSum) -> ReluSum:
     piece, where f'' has no bound, line and root both fall, so that their values at the ends of a
     cell bound the gap in it.
     """
-    ends = torch.tensor([*fit.knots, fit.high], dtype=torch.float64)
-    slopes = torch.tensor(fit.slopes[1:], dtype=torch.float64)[:, None]
-    constants = torch.tensor(fit.intercepts()[1:], dtype=torch.float64)[:, None]
-    points = torch.lerp(ends[:-1, None], ends[1:, None], shares())
-    line, root = slopes * points + constants, function(points)
-    sizes = (slopes * points).abs() + constants.abs() + root
-    rounding = RELATIVE_ROUNDING * (8 + fit.n_pieces) * sizes.amax(1)
+    points, line, root, rounding = sampled(function, fit, RELATIVE_ROUNDING)
     gaps = (line - root).abs()
     sag = points.diff(dim=1)[1:] ** 2 * function.curvature(points[1:, :-1]) / 8
     later = torch.maximum(gaps[1:, :-1], gaps[1:, 1:]) + sag
     first = torch.maximum((line[0, :-1] - root[0, 1:]).abs(), (line[0, 1:] - root[0, :-1]).abs())
     proved = torch.cat([first.amax()[None], later.amax(1)]) + rounding
-    below = abs(float(constants[0]) - 1 / function.eps) + float(rounding[0])
+    below = abs(fit.intercepts()[1] - 1 / function.eps) + float(rounding[0])
     return replace(fit, errors=(below, *proved.tolist()))

@@ -335,16 +335,13 @@ def _update(
     kind, names = OPTIMISERS[type(optimizer)]
     own = {name: _number(options[name]) for name in names if name in options}
     if isinstance(optimizer, torch.optim.SGD) and not own["momentum"] and not own["weight_decay"]:
-        scaled = tuple(factor * size for size in sizes) if isinstance(sizes, tuple) else None
-        return GradientStep(scaled or factor * _alone(sizes), box, batch_size)
+        if isinstance(sizes, tuple):
+            return GradientStep(tuple(factor * size for size in sizes), box, batch_size)
+        return GradientStep(factor * sizes, box, batch_size)
     if isinstance(optimizer, torch.optim.AdamW) or options.get("decoupled_weight_decay"):
         own["decoupled"] = True
     update: AbstractGradientStep = kind(sizes, box, batch_size, gradient_scale=factor, **own)
     return update
-
-
-def _alone(sizes: float | tuple[float, ...]) -> float:
-    return sizes if isinstance(sizes, float) else sizes[0]
 
 
 def _number(value: Any) -> Any:

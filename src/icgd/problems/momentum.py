@@ -29,6 +29,45 @@ def _share(value: object) -> float:
     return share
 
 
+class Accelerated:
+    """What updates with momentum say of a step; `momentum` and `nesterov` are their fields."""
+
+    momentum: Schedule | None
+    nesterov: bool
+
+    def momentum_of(self, step: int) -> float:
+        """The momentum of a step.
+
+        Args:
+            step: the number of the step, counted from 0.
+
+        Returns:
+            The momentum.
+
+        Example:
+            >>> import icgd
+            >>> icgd.ProximalStep(0.1, momentum=(0.0, 0.5)).momentum_of(1)
+            0.5
+        """
+        return entry_of(self.momentum, step)
+
+    def lookahead_of(self, step: int) -> float:
+        """How much of the last change is added before the gradient is taken.
+
+        Args:
+            step: the number of the step, counted from 0.
+
+        Returns:
+            The momentum, or 0 if the gradient is taken where the step begins.
+
+        Example:
+            >>> import icgd
+            >>> icgd.FunctionalStep(0.1, momentum=0.5, nesterov=True).lookahead_of(0)
+            0.5
+        """
+        return self.momentum_of(step) if self.nesterov else 0.0
+
+
 def entry_of(momentum: Schedule | None, step: int) -> float:
     """The momentum of a step, counted from 0; without momentum it is 0."""
     share = momentum[step] if isinstance(momentum, tuple) else momentum

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from icgd.errors import SettingError
-from icgd.problems.momentum import as_momentum, entry_of, momentum_in_words
+from icgd.problems.momentum import Accelerated, as_momentum, momentum_in_words
 from icgd.problems.settings import finite, instance, positive, settle
 
 
 @dataclass(frozen=True)
-class ProximalStep:
+class ProximalStep(Accelerated):
     """w <- clip(S(w - step_size * (grad L(w) + l2 * w)), -box, box), S the soft threshold.
 
     It descends L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1 among the w in the box, or among all w without a
@@ -93,38 +93,6 @@ class ProximalStep:
         if isinstance(self.momentum, tuple) and len(self.momentum) != n_steps:
             expected = f"{n_steps}, one for each step"
             raise SettingError.wrong_length("momentum", len(self.momentum), expected)
-
-    def momentum_of(self, step: int) -> float:
-        """The momentum of a step.
-
-        Args:
-            step: the number of the step, counted from 0.
-
-        Returns:
-            The momentum.
-
-        Example:
-            >>> import icgd
-            >>> icgd.ProximalStep(0.1, momentum=0.5, nesterov=True).momentum_of(0)
-            0.5
-        """
-        return entry_of(self.momentum, step)
-
-    def lookahead_of(self, step: int) -> float:
-        """How much of the last change is added before the gradient is taken.
-
-        Args:
-            step: the number of the step, counted from 0.
-
-        Returns:
-            The momentum.
-
-        Example:
-            >>> import icgd
-            >>> icgd.ProximalStep(0.1, momentum=0.5, nesterov=True).lookahead_of(0)
-            0.5
-        """
-        return self.momentum_of(step) if self.nesterov else 0.0
 
     @property
     def overshoot(self) -> float:

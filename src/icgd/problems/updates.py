@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_rows, unit_rows
-from icgd.problems.momentum import as_momentum, entry_of, momentum_in_words, span_in_words
+from icgd.problems.momentum import Accelerated, as_momentum, momentum_in_words, span_in_words
 from icgd.problems.optimisers.gradient_step import step_sizes
 from icgd.problems.settings import count, finite, instance, is_sequence, listed, positive, settle
 
@@ -30,7 +30,7 @@ LEAST_SHARE = 1e-14
 
 
 @dataclass(frozen=True, init=False)
-class FunctionalStep:
+class FunctionalStep(Accelerated):
     """f <- f + step_size * sum_i e_i K(., x_i), with `noise` * I added to K on the examples.
 
     Args:
@@ -173,38 +173,6 @@ class FunctionalStep:
             0.5
         """
         return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
-
-    def momentum_of(self, step: int) -> float:
-        """The momentum of a step.
-
-        Args:
-            step: the number of the step, counted from 0.
-
-        Returns:
-            The momentum.
-
-        Example:
-            >>> import icgd
-            >>> icgd.FunctionalStep(0.1, momentum=0.5, nesterov=True).momentum_of(0)
-            0.5
-        """
-        return entry_of(self.momentum, step)
-
-    def lookahead_of(self, step: int) -> float:
-        """How much of the last change is added before what is left is taken.
-
-        Args:
-            step: the number of the step, counted from 0.
-
-        Returns:
-            The momentum.
-
-        Example:
-            >>> import icgd
-            >>> icgd.FunctionalStep(0.1, momentum=0.5, nesterov=True).lookahead_of(0)
-            0.5
-        """
-        return self.momentum_of(step) if self.nesterov else 0.0
 
     def machine_of(self, step: int, machine: KernelMachine) -> KernelMachine:
         """The machine with the kernel of a step, counted from 0.
