@@ -43,6 +43,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
         "Fused relu-stack against torch.autograd and torch.optim, 8-64-64-1, n = 64, 2 threads",
         optimisers.rows,
     ),
+    "adam_roots": ("Pieces of Adam's reciprocal root, 4-8-1 tanh", optimisers.root_rows),
     "adam_accuracy": (
         "Compiled Adam and torch's own run on real tables: test accuracy",
         optimisers.accuracy_rows,

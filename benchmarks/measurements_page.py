@@ -23,6 +23,18 @@ SECTIONS = {
         "Times of a step. `ratio` is that of a run that keeps the final weights only; `limit` is "
         "the ratio that is asked for. Runs are interleaved, and ratios are medians.",
     ),
+    "optimisers": (
+        "Optimisers beside torch.optim",
+        "Fused relu-stack, 8-64-64-1, n = 64; the loop has torch.autograd and torch.optim.",
+    ),
+    "adam_accuracy": (
+        "Compiled Adam on real tables",
+        "Test accuracy beside torch's own run from the same weights, lr 0.001, eps 1e-3.",
+    ),
+    "adam_roots": (
+        "What `eps` of Adam costs",
+        "Pieces of the reciprocal root of a 4-8-1 tanh network at 64 pieces, and layers of a step.",
+    ),
     "softmax_speed": ("softmax-stack beside relu-stack", "Times of a fused step."),
     "recursion_speed": (
         "recursion beside relu-stack",

@@ -14,6 +14,7 @@ from torch import Tensor
 import icgd
 from benchmarks.problems import problem_of, task_of
 from icgd.problems.problem import Problem
+from icgd.problems.roots import reciprocal_root
 from icgd.problems.task import Task
 from icgd.reproductions.timing import interleaved_medians
 
@@ -115,6 +116,20 @@ def torch_loop(problem: Problem, task: Task, optimizer: Optimizer, n_steps: int)
         (outputs - labels).square().mean((-2, -1)).sum().backward()
         steps.step()
     return torch.cat([matrix.detach().flatten(-2) for matrix in matrices], dim=-1)
+
+
+def root_rows() -> list[dict[str, object]]:
+    """What `eps` of Adam costs: the pieces of its reciprocal root, 4-8-1 tanh, 64 pieces."""
+    return [_root_row(eps) for eps in (1e-1, 1e-3, 1e-5, 1e-8)]
+
+
+def _root_row(eps: float) -> dict[str, object]:
+    target = icgd.MLP((4, 8, 1), "tanh", biases=True)
+    update, domain = icgd.AdamStep(0.01, 2.0, eps=eps), icgd.Domain(1.0, 1.0)
+    problem = icgd.Problem(target, "squared", update, domain)
+    program = icgd.compile(problem, "relu-stack", n_steps=1).program
+    root = program.relu_sum(reciprocal_root(eps).name)
+    return {"eps": eps, "pieces": root.n_pieces, "layers": len(program.block)}
 
 
 def accuracy_rows() -> list[dict[str, object]]:
