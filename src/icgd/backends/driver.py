@@ -65,7 +65,7 @@ class _Drive:
         predictions = self.in_range(executor.predictions, last.reached)
         history = self.history()
         # A weight that is not finite never becomes so again: the last step tells of all.
-        if not history[..., -1, :].isfinite().all():
+        if not all(end.isfinite() for end in history[..., -1, :].aminmax()):
             raise self.overflow()
         stopped_after = last.n_steps if is_stopped else None
         return Run(history, predictions, executor.trace(), stopped_after)
@@ -148,4 +148,5 @@ class Kept:
         """The weights of all steps up to this one, or of the first and of this one."""
         if self._keeps_all:
             return self._rows[..., : step + 1, :]
-        return self._rows[..., [0, 2 - step % 2][: step + 1], :]
+        last = min(step, 2 - step % 2)
+        return self._rows[..., : last + 1 : max(last, 1), :]
