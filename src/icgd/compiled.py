@@ -151,7 +151,7 @@ class Compiled:
         backend: str = "fused",
         dtype: str | torch.dtype = "float64",
         trace: bool | Sequence[str] = False,
-        history: bool = True,
+        history: bool | int = True,
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
     ) -> Run:
@@ -166,7 +166,8 @@ class Compiled:
             backend: "fused", or "dense", which is literally the transformer.
             dtype: "float64" or "float32".
             trace: the slots to record after every layer; True records all of them.
-            history: whether the weights after every step are kept, or only the first and the last.
+            history: whether the weights after every step are kept, or only the first and the last;
+                a number, say 100, keeps those after every 100 steps, and the last.
             on_progress: is called with the number of steps done and the number in all.
             stop_below: with it the run stops after the first step that moves no weight by more;
                 with batches it stops after a whole pass of such steps over the examples.
@@ -209,7 +210,7 @@ class Compiled:
         *,
         backend: str = "fused",
         trace: bool | Sequence[str] = False,
-        history: bool = True,
+        history: bool | int = True,
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
     ) -> Run:
@@ -219,7 +220,7 @@ class Compiled:
             task: the data.
             backend: "fused" or "dense".
             trace: the slots to record after every layer; True records all of them.
-            history: whether the weights after every step are kept.
+            history: whether the weights after every step are kept, or after how many steps.
             on_progress: is called with the number of steps done and the number in all.
             stop_below: with it the run stops after the first step that moves no weight by more.
 
@@ -252,7 +253,7 @@ class Compiled:
         oracle = self.problem.oracle
         _warn(oracle.doubts(task, self.program.n_steps))
         options = RunOptions(self._slots(trace), history, on_progress, stop_below, oracle.overflow)
-        origin = Origin(self.problem, self.program, task, history)
+        origin = Origin(self.problem, self.program, task)
         try:
             run = with_origin(runner.run(self.program, task, options), origin)
         except InterruptedRunError as interruption:
