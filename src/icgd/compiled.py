@@ -14,7 +14,7 @@ from torch import nn
 from icgd import pictures
 from icgd.backends.dense import build_block, build_transformer
 from icgd.backends.registry import backend_named
-from icgd.backends.run import OnProgress, Origin, Run, RunOptions, with_origin
+from icgd.backends.run import OnProgress, Origin, Run, RunOptions, kept_steps, with_origin
 from icgd.certificates.abstract_bounds import AbstractBounds
 from icgd.certificates.certificate import Certificate
 from icgd.certificates.enclosures import Arithmetic
@@ -30,6 +30,7 @@ from icgd.constructions.cot_network import for_depth
 from icgd.errors import InterruptedRunError, OverflowedRunError, SettingError
 from icgd.facts import shown
 from icgd.layers.transformer import Transformer
+from icgd.memory import require_memory
 from icgd.problems.arrays import dtype_named
 from icgd.problems.entry import as_task, checked_task
 from icgd.problems.problem import Problem
@@ -180,9 +181,11 @@ class Compiled:
             DomainError: if they leave its domain.
             UnknownNameError: if no backend or dtype has this name.
             LayoutError: if `trace` names no slot of the program.
-            SettingError: if `stop_below` is not positive, or if a function is trained.
+            SettingError: if `stop_below` is not positive, or if a function is trained, or if
+                `history` is neither a truth value nor a positive whole number.
             OverflowedRunError: if the run leaves the range of numbers.
-            DenseSizeError: if the dense weights do not fit into memory.
+            SizeError: if the dense weights do not fit into memory.
+            SizeError: if the weights of all steps that are kept do not fit into memory.
             InterruptedRunError: on Ctrl-C; its `partial` is the run up to the last whole step.
 
         Example:
@@ -231,7 +234,8 @@ class Compiled:
             DataError: if the task is not one of this problem.
             UnknownNameError: if no backend has this name.
             LayoutError: if `trace` names no slot of the program.
-            SettingError: if `stop_below` is not positive, or if a function is trained.
+            SettingError: if `stop_below` is not positive, or if a function is trained, or if
+                `history` is neither a truth value nor a positive whole number.
             OverflowedRunError: if the run leaves the range of numbers.
             InterruptedRunError: on Ctrl-C; its `partial` is the run up to the last whole step.
 
@@ -245,6 +249,8 @@ class Compiled:
             torch.Size([2, 2])
         """
         runner = backend_named(backend)
+        if not isinstance(history, bool):
+            history = count("history", history)
         if stop_below is not None:
             positive("stop_below", stop_below)
             self.problem.oracle.require_end(task)
@@ -252,6 +258,7 @@ class Compiled:
         self._require_range(task.x.dtype)
         oracle = self.problem.oracle
         _warn(oracle.doubts(task, self.program.n_steps))
+        self._require_room(task, history)
         options = RunOptions(self._slots(trace), history, on_progress, stop_below, oracle.overflow)
         origin = Origin(self.problem, self.program, task)
         try:
@@ -262,6 +269,14 @@ class Compiled:
             raise
         _warn(oracle.afterthoughts(task, run.parameters[..., -1, :]))
         return run
+
+    def _require_room(self, task: Task, history: bool | int) -> None:
+        """Raise `SizeError` if the weights of all steps that are to be kept take too much."""
+        n_steps = self.program.n_steps
+        n_kept = len(kept_steps(n_steps, RunOptions(history=history).every(n_steps)))
+        what = f"The history of {n_kept - 1:,} steps"
+        remedy = "Keep fewer: history=100 keeps every hundredth step, history=False the last one."
+        require_memory(what, n_kept * task.initial.numel() * task.initial.itemsize, remedy)
 
     def _slots(self, trace: Any) -> tuple[str, ...]:
         """The names of the slots to record."""
@@ -451,7 +466,7 @@ class Compiled:
 
         Raises:
             SettingError: if the program is a chain, which has no transformer of fixed depth.
-            DenseSizeError: if the weights do not fit into memory.
+            SizeError: if the weights do not fit into memory.
 
         Example:
             >>> import icgd
@@ -473,7 +488,7 @@ class Compiled:
             The module.
 
         Raises:
-            DenseSizeError: if the weights do not fit into memory.
+            SizeError: if the weights do not fit into memory.
 
         Example:
             >>> import icgd
@@ -571,7 +586,7 @@ class Compiled:
 
         Raises:
             FileError: if it cannot be written.
-            DenseSizeError: if the weights do not fit into memory.
+            SizeError: if the weights do not fit into memory.
 
         Example:
             >>> import icgd

@@ -3,7 +3,7 @@
 Messages are built here and nowhere else, and each is matched by a test in `tests/errors/`.
 """
 
-from icgd.errors.base import IcgdError, MissingExtraError, UnknownNameError
+from icgd.errors.base import IcgdError, MissingExtraError, SizeError, UnknownNameError
 from icgd.errors.data import DataError, DomainError, SeparableDataError
 from icgd.errors.files import ExportError, FileError
 from icgd.errors.problems import (
@@ -14,7 +14,6 @@ from icgd.errors.problems import (
 )
 from icgd.errors.program import LayoutError, ProgramError
 from icgd.errors.runs import (
-    DenseSizeError,
     InterruptedRunError,
     OverflowedRunError,
     ProofError,
@@ -26,7 +25,6 @@ from icgd.errors.training import (
     DistributionError,
     InterruptedStudiesError,
     InterruptedTrainingError,
-    ModelSizeError,
     OwnCodeError,
     RunFolderError,
     SweepError,
@@ -44,7 +42,6 @@ __all__ = [
     "BoxWarning",
     "CheckpointError",
     "DataError",
-    "DenseSizeError",
     "DistributionError",
     "DivergenceWarning",
     "DomainError",
@@ -58,7 +55,6 @@ __all__ = [
     "KernelError",
     "LayoutError",
     "MissingExtraError",
-    "ModelSizeError",
     "OverflowedRunError",
     "OwnCodeError",
     "PrecisionWarning",
@@ -67,6 +63,7 @@ __all__ = [
     "RunFolderError",
     "SeparableDataError",
     "SettingError",
+    "SizeError",
     "SweepError",
     "ToleranceError",
     "TrainingError",

@@ -97,18 +97,6 @@ class InterruptedRunError(IcgdError, KeyboardInterrupt):
         )
 
 
-class DenseSizeError(IcgdError, MemoryError):
-    """The dense transformer does not fit in memory."""
-
-    @classmethod
-    def too_large(cls, needed: int, available: int, limit: str, parameters: int) -> DenseSizeError:
-        return cls(
-            f"The dense transformer has {parameters:,} weights and needs {needed / 2**30:.1f} GiB; "
-            f"{available / 2**30:.1f} GiB may be used, {limit}. "
-            "Run with backend='fused', which needs no weights."
-        )
-
-
 class ProofError(IcgdError, ArithmeticError):
     """A run cannot be certified."""
 

@@ -204,19 +204,6 @@ class TrainingError(IcgdError, RuntimeError):
         )
 
 
-class ModelSizeError(IcgdError, MemoryError):
-    """A model, or its training, does not fit in memory."""
-
-    @classmethod
-    def too_large(
-        cls, what: str, needed: int, available: int, limit: str, remedy: str
-    ) -> ModelSizeError:
-        return cls(
-            f"{what} takes about {needed / 2**30:,.1f} GiB; {available / 2**30:,.1f} GiB may be "
-            f"used, {limit}. {remedy}"
-        )
-
-
 class InterruptedTrainingError(IcgdError, KeyboardInterrupt):
     """The user stopped a training; the model holds its last whole step."""
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from icgd.errors import KernelError, SettingError
 from icgd.facts import counted
+from icgd.memory import require_memory
 from icgd.problems.arrays import first_set
 from icgd.problems.kernels import Kernel, kernel_named
 from icgd.problems.settings import count, instance, is_sequence, positive, settle
@@ -135,6 +136,7 @@ class KernelHead:
 
         Raises:
             KernelError: if a kernel of your own returns no such matrix of finite numbers.
+            SizeError: if the matrix takes more memory than may be used.
 
         Example:
             >>> import icgd, torch
@@ -142,6 +144,9 @@ class KernelHead:
             tensor([[2.],
                     [2.]])
         """
+        n_bytes = 2 * left[..., 0].numel() * right.shape[-2] * left.itemsize
+        what = f"The kernel of {left.shape[-2]:,} by {right.shape[-2]:,} points"
+        require_memory(what, n_bytes, "Take fewer examples or queries, or train a network on them.")
         return self.weight * self.function.matrix(self.moved(left), self.keys.moved(right))
 
     def moved(self, points: Points) -> Tensor:
