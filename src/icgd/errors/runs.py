@@ -68,6 +68,10 @@ class InterruptedRunError(IcgdError, KeyboardInterrupt):
         super().__init__(message)
         self.partial = partial
 
+    def __reduce__(self) -> tuple[type[InterruptedRunError], tuple[str, object]]:
+        """How it travels from one process to another."""
+        return type(self), (str(self), self.partial)
+
     @classmethod
     def after(
         cls, n_steps: int, total: int, partial: object, next_example: int | None = None
