@@ -20,9 +20,9 @@ COUNTS, PAGE = ROOT / "tests" / "campaigns" / "counts", ROOT / "docs" / "campaig
 HEAD = """\
 # Campaigns
 
-A campaign tries hostile cases by the thousand: files that were altered, processes that are killed, \
-arguments of the wrong kind. Every case ends in an outcome, and each outcome that is not allowed \
-fails the campaign. What is allowed is in the tables, with what it means.
+A campaign tries hostile cases by the thousand: files that were altered, processes that are \
+killed, arguments of the wrong kind. Every case ends in an outcome, and each outcome that is not \
+allowed fails the campaign. What is allowed is in the tables, with what it means.
 
 `make campaign` tries all cases in about an hour on two cores, and writes this page from \
 `tests/campaigns/counts/`. `make test` tries a sample of each campaign.
