@@ -19,20 +19,19 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as as_bytes
 from torch import Tensor, nn
 from torch.optim import Adam
 
 from icgd.errors import CheckpointError
 from icgd.training.logs import Log
-from icgd.weights.atomic import whole_file
 from icgd.weights.files import digest
+from icgd.weights.tensors import write_tensors
 
 FORMAT = 1
 """The version of the file format; it rises when older readers could misread a file."""
 
 HEADER = "icgd_checkpoint"
-"""The only entry of the metadata: several would be written in random order."""
+"""The only entry of the metadata."""
 
 KEPT = 2
 """How many files are kept: the newest, and one to fall back on if it is damaged."""
@@ -91,17 +90,16 @@ class Checkpoints:
             return Log()
 
     def tidy(self) -> None:
-        """Remove earlier checkpoints that are not kept, and unfinished files that a kill left.
+        """Remove earlier checkpoints that are not kept.
 
         Later checkpoints are damaged, or they would have been loaded; they stay until training
         reaches their step and replaces them.
         """
         newest = self._good[-1:]
-        old = [path for path in self._paths() if [path] < newest and path not in self._good]
-        unfinished = (".checkpoint-*.partial", ".log.*.partial", f".{BEST}.*.partial")
-        for path in [*old, *(path for name in unfinished for path in self.folder.glob(name))]:
-            with suppress(OSError):  # a file that stays does no harm
-                path.unlink()
+        for path in self._paths():
+            if [path] < newest and path not in self._good:
+                with suppress(OSError):  # a file that stays does no harm
+                    path.unlink()
 
     def load(self) -> State | None:
         """The newest state that can be read; None if the training has not begun.
@@ -143,9 +141,7 @@ def _write(path: Path, state: State, configuration: Configuration) -> None:
         "configuration": configuration,
     }
     sealed = {**header, "digest": _digest(header, tensors)}
-    content = as_bytes(tensors, metadata={HEADER: json.dumps(sealed)})
-    with whole_file(path) as temporary:
-        temporary.write_bytes(content)  # save_file would leave a file of its own after a kill
+    write_tensors(path, tensors, {HEADER: json.dumps(sealed)})
 
 
 def read_checkpoint(path: Path) -> tuple[State, Configuration]:

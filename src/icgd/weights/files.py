@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from icgd.errors import FileError, IcgdError, UnknownNameError
@@ -18,7 +17,7 @@ from icgd.problems.problem import Problem
 from icgd.program.check import check_program
 from icgd.program.program import AbstractProgram
 from icgd.program.registry import from_data
-from icgd.weights.atomic import whole_file
+from icgd.weights.tensors import raw, write_tensors
 
 FORMAT = 6
 """The version of the file format. It rises when older readers could misread a file."""
@@ -36,7 +35,7 @@ def save(
     program: AbstractProgram,
     weights: Mapping[str, Tensor],
 ) -> None:
-    """Write a file under a temporary name and rename it: it is whole or not there at all.
+    """Write a file that is whole or not there at all.
 
     `weights` holds the dense transformer's weights by name, or nothing. The program alone rebuilds
     them bit for bit; they are stored for other tools to read.
@@ -45,11 +44,7 @@ def save(
     texts = {"problem": json.dumps(problem.to_data()), "program": json.dumps(program.to_data())}
     tensors = tensors or {"d_model": torch.tensor([program.layout.width])}
     metadata = {"icgd": str(FORMAT), **texts, "digest": digest(texts, tensors)}
-    with whole_file(Path(path)) as temporary:
-        try:
-            save_file(tensors, temporary, metadata=metadata)
-        except SafetensorError as error:
-            raise FileError.unwritable(path, str(error)) from None
+    write_tensors(Path(path), tensors, metadata)
 
 
 def load(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
@@ -111,5 +106,5 @@ def digest(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
         total.update(f"{name}\0{texts[name]}\0".encode())
     for name in sorted(tensors):
         total.update(f"{name}\0{tensors[name].dtype}\0{tuple(tensors[name].shape)}\0".encode())
-        total.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data)
+        total.update(raw(tensors[name]))
     return total.hexdigest()
