@@ -1,6 +1,7 @@
 import json
 import pickletools
 import signal
+import weakref
 from contextlib import contextmanager
 from pathlib import Path
 from resource import RLIMIT_FSIZE, getrlimit, setrlimit
@@ -165,7 +166,7 @@ def test_a_changed_program_is_noticed(path):
 
 def test_metadata_that_lacks_a_part_is_called_damaged(path):
     rewrite(path, program=None)
-    with pytest.raises(FileError, match="its metadata does not hold a program: 'program'"):
+    with pytest.raises(FileError, match="its metadata lacks 'program'"):
         icgd.load(path)
 
 
@@ -246,7 +247,7 @@ def test_a_program_for_data_of_other_widths_is_not_one_of_the_problem(tmp_path, 
     texts = {"problem": metadata["problem"], "program": json.dumps(program)}
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    rewrite(path, **texts, digest=files.digest(texts, tensors))
+    rewrite(path, **texts, digest=files.digest(texts, tensors, tensors.__getitem__))
     with pytest.raises(FileError, match="its program is not one of its problem"):
         icgd.load(path)
 
@@ -254,3 +255,17 @@ def test_a_program_for_data_of_other_widths_is_not_one_of_the_problem(tmp_path, 
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(FileError, match=r" is a folder; a file that icgd wrote is expected\.$"):
         icgd.load(tmp_path)
+
+
+def test_one_tensor_at_a_time_is_in_memory_while_a_file_is_checked():
+    alive: list[weakref.ref] = []
+
+    def read(name: str) -> torch.Tensor:
+        assert [ref for ref in alive if ref() is not None] == []
+        tensor = torch.arange(4.0) + int(name)
+        alive.append(weakref.ref(tensor))
+        return tensor
+
+    found = files.digest({"a": "b"}, ["1", "2", "3"], read)
+    tensors = {str(i): torch.arange(4.0) + i for i in (1, 2, 3)}
+    assert found == files.digest({"a": "b"}, tensors, tensors.__getitem__)

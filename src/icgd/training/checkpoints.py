@@ -163,7 +163,7 @@ def read_checkpoint(path: Path) -> tuple[State, Configuration]:
 
 
 def _digest(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    return digest({HEADER: json.dumps(header)}, tensors)
+    return digest({HEADER: json.dumps(header)}, tensors, tensors.__getitem__)
 
 
 def _as_tensor(log: Log) -> Tensor:
