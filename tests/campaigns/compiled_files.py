@@ -29,7 +29,10 @@ ORDERS = {
     "relu-stack": (network(STEP), {"pieces": 8}),
     "relu-stack, kinks": (network(STEP, activation="relu"), {}),
     "relu-stack, adam": (network(icgd.AdamStep(0.05, box=2.0, eps=0.1)), {"pieces": 8}),
-    "relu-stack, momentum": (network(icgd.MomentumStep((0.1, 0.2), momentum=0.9, box=2.0)), {"pieces": 8}),
+    "relu-stack, momentum": (
+        network(icgd.MomentumStep((0.1, 0.2), momentum=0.9, box=2.0)),
+        {"pieces": 8},
+    ),
     "softmax-stack": (network(STEP), {"registers": 64}),
     "universal": (network(icgd.GradientStep(0.1, box=1.0), (1, 1)), {"n_examples": 2, "levels": 3}),
     "recursion": (network(STEP), {"units": 40}),
@@ -53,5 +56,3 @@ def data_for(run: icgd.Compiled) -> tuple[torch.Tensor, torch.Tensor]:
     x = X.repeat(1, width)[:, :width]
     n = run.program.n_examples or len(x)
     return x[:n], Y[:n, None].repeat(1, run.problem.target.output_width)
-
-

@@ -1,4 +1,4 @@
-"""How files and data are altered: bits and bytes at random places, and JSON data at random nodes."""
+"""How files are altered: bits and bytes at random places, and JSON data at random nodes."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def altered(random: Random, data: Any) -> tuple[str, str]:
 
 
 def damaged(random: Random, content: bytes) -> tuple[str, bytes]:
-    """What was done, and the bytes of a file with a fault of the kinds that disks and people make."""
+    """What was done, and the bytes of a file with a fault such as disks and people make."""
     place = random.randrange(len(content))
     kind = random.choice(["bit", "bit", "bit", "byte", "cut", "gap", "zeros", "more", "twice"])
     size = random.choice([1, 8, 100, 4096])

@@ -55,7 +55,10 @@ def loaded_as(path: Path, name: str) -> str:
 @cache
 def texts_of(name: str) -> dict[str, str]:
     run = compiled(name)
-    return {"problem": json.dumps(run.problem.to_data()), "program": json.dumps(run.program.to_data())}
+    return {
+        "problem": json.dumps(run.problem.to_data()),
+        "program": json.dumps(run.program.to_data()),
+    }
 
 
 def resealed_files(n: int) -> Iterator[tuple[str, str]]:
@@ -63,7 +66,10 @@ def resealed_files(n: int) -> Iterator[tuple[str, str]]:
         path = Path(folder) / "run.safetensors"
         for index in range(n):
             random = Random(f"resealed {index}")
-            name, key = random.choice(list(ORDERS)), random.choice(["problem", "program", "program"])
+            name, key = (
+                random.choice(list(ORDERS)),
+                random.choice(["problem", "program", "program"]),
+            )
             said, text = altered(random, json.loads(texts_of(name)[key]))
             seal(path, {**texts_of(name), key: text})
             yield f"case {index}: {name}, {key} {said}", used(path)

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from icgd.approximation.claims import check_claims
 from icgd.errors import FileError, IcgdError, UnknownNameError
 from icgd.problems.problem import Problem
 from icgd.program.check import check_program
@@ -89,11 +90,12 @@ def _described(source: Path, metadata: Mapping[str, str]) -> tuple[Problem, Abst
         check_program(program)
         if not _trains(program, problem):
             raise FileError.damaged(source, "its program is not one of its problem")
+        check_claims(program.functions, problem.box)
     except FileError:
         raise
     except UnknownNameError as error:
         raise FileError.unknown_name(source, str(error)) from None
-    except (IcgdError, KeyError, TypeError, ValueError) as error:
+    except (IcgdError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise FileError.damaged(source, f"its metadata does not hold a program: {error}") from None
     return problem, program
 
