@@ -13,12 +13,11 @@ from safetensors import safe_open
 
 import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
-from icgd.errors import IcgdError
 from icgd.weights import files
 from icgd.weights.tensors import write_tensors
 from tests.campaigns.compiled_files import ORDERS, compiled, data_for
 from tests.campaigns.mutations import altered, damaged
-from tests.campaigns.outcomes import Campaign, both_sizes
+from tests.campaigns.outcomes import Campaign, both_sizes, outcome_of_error
 
 MOST_STEPS, MOST_WIDTH = 8, 500
 """Sizes up to which an altered program is run; beyond them it may be honest and long."""
@@ -46,10 +45,8 @@ def damaged_files(n: int) -> Iterator[tuple[str, str]]:
 def loaded_as(path: Path, name: str) -> str:
     try:
         return "the same" if icgd.load(path) == compiled(name) else "silently changed"
-    except IcgdError:
-        return "refused"
     except BaseException as problem:
-        return f"foreign: {type(problem).__name__}"
+        return outcome_of_error(problem)
 
 
 @cache
@@ -86,16 +83,12 @@ def used(path: Path) -> str:
     """What comes of loading a file, and of using what was loaded in every way."""
     try:
         run = icgd.load(path)
-    except IcgdError:
-        return "refused"
     except BaseException as problem:
-        return f"foreign in load: {type(problem).__name__}"
+        return outcome_of_error(problem)
     try:
         return exercised(run)
-    except IcgdError:
-        return "refused later"
     except BaseException as problem:
-        return f"foreign after load: {type(problem).__name__}"
+        return f"{outcome_of_error(problem)} later"
 
 
 def exercised(run: icgd.Compiled) -> str:
@@ -130,6 +123,7 @@ RESEALED = Campaign(
         "refused": "`load` raises an error of icgd",
         "refused later": "what is loaded raises an error of icgd when it is used",
         "bounds hold": "it runs, and its errors are within what it proves",
+        "bounds do not hold": "`verify` says that the program is not one of the problem",
         "read, too long to run": "it has more steps or more width than are tried",
     },
     cases=resealed_files,
