@@ -40,7 +40,7 @@ def header_problem(header: Mapping[str, Any]) -> str | None:
 
 def _step_problem(step: int, settings: object) -> str | None:
     """What is wrong with a step of a training with these settings, as far as they are told."""
-    if settings is None:
+    if settings is None or settings == {}:
         return None
     n_steps = settings.get("n_steps") if isinstance(settings, dict) else None
     if not is_count(n_steps):
