@@ -3,7 +3,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-exports test-sweeps test-wheel check fmt bench figures docs theorems clean
+.PHONY: help demo test test-slow test-exports test-sweeps test-wheel campaign check fmt bench figures docs theorems clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,10 @@ test-sweeps: $(INSTALLED) ## Install Ray too, and run the tests of sweeps
 
 test-wheel: $(INSTALLED) ## Build the package, install it by itself, and run it without a network
 	$(BIN)/pytest -m slow tests/test_wheel.py
+
+campaign: $(INSTALLED) ## Try all hostile cases in about an hour, and write docs/campaigns.md
+	$(BIN)/pytest -o addopts= --import-mode=importlib -n 2 --dist worksteal -m campaign -rP tests/campaigns
+	$(BIN)/python -m benchmarks.campaigns_page
 
 check: $(INSTALLED) ## Check format, lint, types, the order of imports and docstrings
 	$(BIN)/ruff format --check .
