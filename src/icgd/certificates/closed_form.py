@@ -43,12 +43,14 @@ class _Constants:
 def closed_form(program: StackProgram, problem: Problem) -> float | None:
     """The paper's bound on the error of one step in exact arithmetic; infinite beyond float64.
 
-    No paper gives a bound for a network with biases, for a loss that couples outputs, for another
-    update than plain descent, for a program with look-ups or units of any activation, or for one
-    that lacks a function of the paper's backward pass. A table of steps has a bound of its own.
+    No paper gives a bound for a network with biases, shortcuts or layer norms, for a loss that
+    couples outputs, for another update than plain descent, for a program with look-ups or units of
+    any activation, or for one that lacks a function of the paper's backward pass. A table of steps
+    has a bound of its own.
     """
     is_coupled = problem.loss_function.slope_parts is None
-    if problem.network.biases or is_coupled or not problem.gradient_step.is_plain:
+    is_plain = problem.gradient_step.is_plain and problem.network.is_chain
+    if problem.network.biases or is_coupled or not is_plain:
         return None
     if program.n_registers or any(isinstance(fit, RidgeSum) for fit in program.functions):
         return None

@@ -165,8 +165,9 @@ class Problem:
             {'step_size': 0.1, 'box': 1.0}
         """
         data = asdict(self)
-        if not data["target"].get("biases"):
-            data["target"].pop("biases", None)
+        for name in ("biases", "shortcuts", "norms", "norm_eps"):
+            if not data["target"].get(name):
+                data["target"].pop(name, None)
         for part in ("update", "domain"):
             data[part] = {name: value for name, value in data[part].items() if value is not None}
         for name in ("heads", "nesterov"):
@@ -214,7 +215,10 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
 
 
 def _network(widths: Iterable[int], **rest: Any) -> MLP:
-    return MLP(tuple(widths), **rest)
+    """A network; rows in data are lists."""
+    rows = {"norms": tuple, "shortcuts": lambda pairs: tuple(map(tuple, pairs))}
+    own = {name: change(rest[name]) for name, change in rows.items() if name in rest}
+    return MLP(tuple(widths), **rest | own)
 
 
 def _machine(heads: Iterable[Mapping[str, Any]], **rest: Any) -> KernelMachine:

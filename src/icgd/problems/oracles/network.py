@@ -6,6 +6,13 @@ r"""Gradient descent on a network, in float64 and by explicit formulas.
 
 What a step makes of the gradient is the rule of its update (`problems/optimisers/`).
 With biases a constant 1 stands below every p_{j-1}, and nothing is passed back to it.
+
+A layer with a norm has its preactivation h_j = c (z_j - mean z_j), c = 1 / sqrt(var z_j + eps), in
+place of z_j, and with g = r'(h_j) * what is pulled back
+
+    s_j = c (g - mean g - h_j mean(g h_j)).
+
+Shortcuts (i, j) add p_i to p_j, and what is pulled back to p_j to that of p_i.
 """
 
 from __future__ import annotations
@@ -42,20 +49,31 @@ PROBABILITIES = "labels between 0 and 1"
 
 @dataclass(frozen=True)
 class Forward:
-    """Preactivations z_1 .. z_N and outputs p_0 .. p_N of every layer."""
+    """Preactivations z_1 .. z_N and outputs p_0 .. p_N of every layer.
+
+    Those of layers with a norm are normalised; `scales` has what they were multiplied by.
+    """
 
     preactivations: list[Tensor]
     outputs: list[Tensor]
+    scales: dict[int, Tensor]
 
 
 def forward(target: MLP, parameters: Parameters, x: Inputs) -> Forward:
     """Run the target network on every row of `x`."""
-    preactivations: list[Tensor] = []
-    outputs = [x]
+    found = Forward([], [x], {})
+    outputs = found.outputs
     for layer, matrix in enumerate(target.matrices(parameters), start=1):
-        preactivations.append(target.layer_inputs(outputs[-1]) @ matrix.mT)
-        outputs.append(target.layer_activation(layer).value(preactivations[-1]))
-    return Forward(preactivations, outputs)
+        z = target.layer_inputs(outputs[-1]) @ matrix.mT
+        if layer in target.norms:
+            z = z - z.mean(-1, keepdim=True)
+            variance = (z * z).mean(-1, keepdim=True)
+            found.scales[layer] = 1.0 / (variance + target.norm_eps).sqrt()
+            z = z * found.scales[layer]
+        found.preactivations.append(z)
+        value = target.layer_activation(layer).value(z)
+        outputs.append(sum((outputs[source] for source in target.sources(layer)), value))
+    return found
 
 
 def predict(target: MLP, parameters: Parameters, x: Inputs) -> Labels:
@@ -67,15 +85,27 @@ def gradient(target: MLP, loss: Loss, weights: Parameters, x: Inputs, y: Labels)
     """The gradient of the risk on these examples."""
     matrices = target.matrices(weights)
     states = forward(target, weights, x)
-    pulled_back = loss.slope(states.outputs[-1], y)
+    pulled_back: dict[int, Tensor] = {target.depth: loss.slope(states.outputs[-1], y)}
     blocks: list[Tensor] = []
     for layer in range(target.depth, 0, -1):
-        slope = target.layer_activation(layer).derivative(states.preactivations[layer - 1])
-        delta = slope * pulled_back
+        z, back = states.preactivations[layer - 1], pulled_back[layer]
+        delta = target.layer_activation(layer).derivative(z) * back
+        if layer in states.scales:
+            delta = _through_norm(delta, z, states.scales[layer])
         inputs = states.outputs[layer - 1]
         blocks.append((delta.mT @ target.layer_inputs(inputs)).flatten(-2))
-        pulled_back = delta @ matrices[layer - 1][..., : inputs.shape[-1]]
+        passed_on = delta @ matrices[layer - 1][..., : inputs.shape[-1]]
+        for source in target.sources(layer):
+            pulled_back[source] = pulled_back[source] + back if source in pulled_back else back
+        below = pulled_back.get(layer - 1)
+        pulled_back[layer - 1] = passed_on if below is None else passed_on + below
     return torch.cat(blocks[::-1], dim=-1) / (2 * x.shape[-2])
+
+
+def _through_norm(slope: Tensor, normalised: Tensor, scale: Tensor) -> Tensor:
+    """What a norm makes of the slope of the loss with respect to its result."""
+    shared = (slope * normalised).mean(-1, keepdim=True)
+    return scale * (slope - slope.mean(-1, keepdim=True) - shared * normalised)
 
 
 def _from_each(task: Task, weights: History) -> Task:
@@ -188,6 +218,8 @@ class NetworkOracle(AbstractOracle):
         target, update = self.target, self.update
         if not update.is_plain:
             raise ProofError.unknown_update(update.in_words())
+        if not target.is_chain:
+            raise ProofError.no_chain(target.in_words())
         return {
             "kind": "network",
             "widths": list(target.widths),
