@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from icgd.certificates.bounds import Moment, State, not_negative, rule
 from icgd.certificates.enclosures import Arithmetic, Enclosure, add, matrix_product, multiply
-from icgd.certificates.intervals import Interval
+from icgd.certificates.intervals import ROOM, Interval
 from icgd.program.norm_instructions import Covary, ScaleCentred
 from icgd.weights.norm_heads import centring
 
@@ -27,11 +28,27 @@ def _bound_of_covary(instruction: Covary, now: Moment) -> State:
 
 @rule.register
 def _bound_of_scale_centred(instruction: ScaleCentred, now: Moment) -> State:
-    found = centred(now.slots[instruction.source], now.how)
+    source, scale = now.slots[instruction.source], now.slots[instruction.scale]
+    found = centred(source, now.how)
     if instruction.along is not None and instruction.share is not None:
         along, share = now.slots[instruction.along], now.slots[instruction.share]
         found = add(found, _negative(multiply(share, along, now.how)), now.how)
-    return {instruction.write: multiply(now.slots[instruction.scale], found, now.how)}
+    found = multiply(scale, found, now.how)
+    if instruction.reach is not None:
+        found = _within(found, instruction.reach + _off_by_rounding(source, scale, now.how))
+    return {instruction.write: found}
+
+
+def _off_by_rounding(source: Enclosure, scale: Enclosure, how: Arithmetic) -> Tensor:
+    """How far a norm may exceed its reach: it centres twice, once for the deviation."""
+    sizes = source.size @ centring(source.error.shape[-1]).abs()
+    return 2 * ROOM * scale.size * how.sum_of(2 * source.error.shape[-1], sizes)
+
+
+def _within(norm: Enclosure, reach: Tensor) -> Enclosure:
+    allowed = Interval(-reach, reach)
+    exact, actual = norm.exact.within(allowed), norm.actual.within(allowed)
+    return Enclosure(exact, actual, torch.minimum(norm.error, ROOM * exact.distance_to(actual)))
 
 
 def centred(slot: Enclosure, how: Arithmetic) -> Enclosure:

@@ -162,14 +162,15 @@ def _layout(problem: Problem, update: UpdateLayers) -> Layout:
 def _roots(problem: Problem, functions: tuple[ReluSum, ...], pieces: int) -> tuple[ReluSum, ...]:
     """The reciprocal roots of norms and of the update, if there are any, for the whole domain.
 
-    A mean of squares, or a variance, is at most the largest square.
+    A mean of squares is at most the largest square. Of a variance, proofs know that numbers are at
+    most twice the largest away from their mean.
     """
     target, root = problem.network, problem.gradient_step.rule(0).root
     margin = max(function.error for function in functions)
     ranges, error = sizes.ranges_on_domain(problem, margin), ROOT_ERROR / pieces**2
     found: list[ReluSum] = []
     if target.norms:
-        largest = ROUNDING_ROOM * max(ranges.linear[layer - 1] for layer in target.norms)
+        largest = 2 * ROUNDING_ROOM * max(ranges.linear[layer - 1] for layer in target.norms)
         found.append(fit_reciprocal_root(norm_root(target), largest**2, error))
     if root is not None:
         largest = ROUNDING_ROOM * sizes.largest_gradient(problem, ranges, margin)

@@ -37,7 +37,8 @@ class ScaleCentred(Instruction):
     """Set `write[k] = scale * (source[k] - mean source - share * along[k])`, exactly.
 
     `scale` and `share` are one number a token. Without `along` and `share` nothing more is taken
-    away than the mean.
+    away than the mean. Where the scale is the reciprocal of the source's own deviation, what is
+    written is at most `reach` in size, but for rounding.
     """
 
     source: Read
@@ -45,6 +46,7 @@ class ScaleCentred(Instruction):
     write: Written
     along: Read | None = None
     share: Read | None = None
+    reach: float | None = None
     kind = LayerKind.PRODUCT
     constants = (ONE,)
 

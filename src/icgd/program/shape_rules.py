@@ -162,6 +162,8 @@ def _shape_of_covary(instruction: norms.Covary, layout: Layout) -> str | None:
 def _shape_of_scale_centred(instruction: norms.ScaleCentred, layout: Layout) -> str | None:
     if (instruction.along is None) != (instruction.share is None):
         return "has one of `along` and `share`, expected both or neither"
+    if instruction.reach is not None and (instruction.share or not instruction.reach > 0):
+        return f"promises a reach of {instruction.reach:g}, which only a norm has"
     wide = [name for name in (instruction.source, instruction.along) if name is not None]
     single = [name for name in (instruction.scale, instruction.share) if name is not None]
     return _width_problem(layout, *wide, instruction.write) or _shape_unlike((1,), layout, *single)

@@ -19,6 +19,8 @@ A layer with a norm takes more layers. Shortcuts are added in an MLP layer, the 
 
 from __future__ import annotations
 
+from math import sqrt
+
 from icgd.problems.activations import IDENTITY_FUNCTION, RELU, Activation
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.mlp import MLP, NORM_EPS
@@ -86,12 +88,22 @@ def _normed(target: MLP, layer: int) -> list[Layer]:
     linear, variance, scale = (f"{name}_{layer}" for name in ("linear", "variance", "scale"))
     root = Summand(Combination.of(variance), norm_root(target).name)
     product = _apply(target, layer, IDENTITY_FUNCTION.name, linear)
+    reach = largest_norm(target.widths[layer])
+    norm = ScaleCentred(linear, scale, f"normed_{layer}", reach=reach)
     return [
         Layer(f"forward {layer}", (product,)),
         Layer(f"variance {layer}", (Covary(linear, linear, variance),)),
         Layer(f"scale {layer}", (_mapped((root,), scale),)),
-        Layer(f"norm {layer}", (ScaleCentred(linear, scale, f"normed_{layer}"),)),
+        Layer(f"norm {layer}", (norm,)),
     ]
+
+
+def largest_norm(width: int) -> float:
+    """A number less the mean of k of them is at most sqrt(k) of their deviation.
+
+    The fitted root is less than twice too large.
+    """
+    return 2 * sqrt(width)
 
 
 def norm_root(target: MLP) -> ReciprocalDeviation:

@@ -7,8 +7,8 @@ r"""How large the quantities of a training run can become on the domain.
 A construction fits its functions on these ranges. Outputs get a `margin` on top, for the error
 of the fitted activation itself. With biases, |z_j| is larger by the box.
 
-A number less the mean of k of them is at most sqrt(k) of their deviation, so that a norm is at most
-sqrt(k). It passes on at most (2 + sqrt(k)) / sqrt(eps) of what is pulled back to it. Shortcuts add.
+A norm of k numbers is at most sqrt(k), and passes on at most (2 + sqrt(k)) / sqrt(eps) of what is
+pulled back to it; fitted roots may make both twice as large. Shortcuts add.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from math import sqrt
 
 import torch
 
+from icgd.constructions.parts.forward_pass import largest_norm
 from icgd.problems.activations import Activation
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.losses import SlopePart
@@ -30,9 +31,6 @@ ROUNDING_ROOM = 1 + 2.0**-10
 
 LEAST_REACH = 2.0**-200
 """Inputs are taken to be at least this large: proofs allow for underflow, which is far smaller."""
-
-NORM_ROOM = 2.0
-"""Norms are taken to be this much larger, so that errors of their roots do not leave the range."""
 
 LARGEST_ARGUMENT = 1e12
 """Beyond this the rounding of a preactivation is as large as the features of an activation."""
@@ -66,7 +64,7 @@ def ranges_on_domain(
     outputs = [max(problem.domain.x, LEAST_REACH)]
     for layer, fan_in in enumerate(target.widths[:-1], start=1):
         linear.append(problem.gradient_step.box * (fan_in * outputs[-1] + target.biases))
-        norm = NORM_ROOM * sqrt(target.widths[layer])
+        norm = largest_norm(target.widths[layer])
         preactivations.append(norm if layer in target.norms else linear[-1])
         own = largest_output(target.layer_activation(layer), preactivations[-1]) + margin
         outputs.append(own + sum(outputs[source] for source in target.sources(layer)))
@@ -108,7 +106,7 @@ def _norm_gain(target: MLP, layer: int) -> float:
     """How many times larger a norm can make what is pulled back through it."""
     if layer not in target.norms or target.norm_eps is None:
         return 1.0
-    return NORM_ROOM * (2 + sqrt(target.widths[layer])) / sqrt(target.norm_eps)
+    return 2 * (2 + largest_norm(target.widths[layer])) / sqrt(target.norm_eps)
 
 
 def largest_gradient(problem: Problem, ranges: Ranges, margin: float) -> float:
