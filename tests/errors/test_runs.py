@@ -53,6 +53,11 @@ MESSAGES = [
         "steps and of the run hold without it.",
     ),
     (
+        made(ProofError.rated),
+        "icgd-check knows no rates of examples. Leave out `rigorous` or `certify`; bounds of "
+        "single steps and of the run hold without it.",
+    ),
+    (
         made(ProofError.unknown_update, "Adam steps (0.9, 0.999, eps 0.001) of 0.1, box 4"),
         "icgd-check knows plain gradient steps of one size, and no proof of Adam steps (0.9, "
         "0.999, eps 0.001) of 0.1, box 4. Leave out `rigorous` or `certify`; bounds of single "

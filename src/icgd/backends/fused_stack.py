@@ -10,6 +10,7 @@ import torch
 from icgd.backends.executor import AbstractExecutor
 from icgd.backends.rules import Machine
 from icgd.problems.task import Task
+from icgd.program.instructions import RATES
 from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters, Predictions
 
@@ -22,13 +23,16 @@ class FusedStack(AbstractExecutor[Parameters]):
         self._program, self._task, self.start = program, task, task.initial
         size, n_examples = program.batch_size, task.n_examples
         rows = range(n_examples if size is None else size)
-        x, y = (data[..., : rows.stop, :] for data in (task.x, task.y))
-        self._machine = Machine(program, task.initial, x, y, task.queries[..., :0, :])
+        data = {"x": task.x, "y": task.y}
+        data |= {} if task.rates is None else {RATES: task.rates}
+        used = {name: column[..., : rows.stop, :] for name, column in data.items()}
+        none = task.queries[..., :0, :]
+        self._machine = Machine(program, task.initial, queries=none, **used)
         steps = [self._machine.operations(layers) for layers in program.steps_of_block()]
         self._steps = cycle(steps)
         if size is not None:
             # Batches go round: a batch that goes over the end is a slice of this all the same.
-            self._data = [torch.cat([data, data[..., :size, :]], -2) for data in (task.x, task.y)]
+            self._data = {n: torch.cat([d, d[..., :size, :]], -2) for n, d in data.items()}
 
     def step(self, write: Parameters) -> Parameters:
         machine = self._machine
@@ -42,7 +46,7 @@ class FusedStack(AbstractExecutor[Parameters]):
 
     def _load_batch(self, first: int) -> None:
         """Put the examples of a batch into the machine, which has no others."""
-        for name, data in zip(("x", "y"), self._data, strict=True):
+        for name, data in self._data.items():
             slot = self._machine.slots[name]
             slot.copy_(data[..., first : first + slot.shape[-2], :])
 

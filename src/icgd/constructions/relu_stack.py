@@ -17,7 +17,8 @@ activations are relu, the output's too, layer N + 1 has nothing to do and is lef
 
 A layer with a norm takes three layers more forward, one of them for its activation unless that is
 the identity, and two more backward (`parts/forward_pass.py`, `parts/backward_pass.py`). Shortcuts
-to a layer are added in one layer.
+to a layer are added in one layer. Rates of examples multiply the slope of the loss in a product
+layer of their own.
 """
 
 from __future__ import annotations
@@ -55,8 +56,15 @@ from icgd.problems.settings import count, settle
 from icgd.program import instructions as verbs
 from icgd.program.class_instructions import MapDifferences, MapRowSums
 from icgd.program.functions import ReluSum
-from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Summand
-from icgd.program.layout import Layout, Role
+from icgd.program.instructions import (
+    IS_EXAMPLE,
+    IS_QUERY,
+    ONE,
+    RATES,
+    TOKENS_PER_EXAMPLE,
+    Summand,
+)
+from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
@@ -101,6 +109,7 @@ class ReluStack(AbstractConstruction):
     takes_rules: ClassVar[bool] = True
     takes_roots: ClassVar[bool] = True
     takes_shortcuts: ClassVar[bool] = True
+    takes_rates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         pieces = count("pieces", self.pieces, most=MOST_PIECES)
@@ -127,7 +136,8 @@ class ReluStack(AbstractConstruction):
             *slopes(target),
             *_shares(problem, self.pieces),
             _loss_slope(problem, gate, update),
-            *backward_pass(target),
+            *_rated(problem),
+            *backward_pass(target, _slope_slot(problem)),
             _gradient_step(problem, update),
             *update.end(0, scratch),
         ]
@@ -154,9 +164,11 @@ def _layout(problem: Problem, update: UpdateLayers) -> Layout:
     target, width = problem.network, problem.network.output_width
     shares = [(EXPONENTIALS, (width**2,)), (SHARES, (width,))]
     shares = shares if problem.loss_function.is_softmax else []
-    scratch = network_scratch(target, [*shares, ("loss_slope", (width,))])
+    of_loss = [("loss_slope", (width,)), (_slope_slot(problem), (width,))]
+    scratch = network_scratch(target, [*shares, *dict.fromkeys(of_loss)])
     constants = (ONE, IS_EXAMPLE, IS_QUERY, TOKENS_PER_EXAMPLE, *update.constants)
-    return network_layout(target, scratch, constants, update.slots())
+    rates = () if problem.domain.rate is None else (Slot(RATES, (width,), Role.INPUT),)
+    return network_layout(target, scratch, constants, update.slots(), rates)
 
 
 def _roots(problem: Problem, functions: tuple[ReluSum, ...], pieces: int) -> tuple[ReluSum, ...]:
@@ -262,6 +274,19 @@ def _loss_slope(problem: Problem, gate: float, update: UpdateLayers) -> Layer:
     closed_by = (IS_QUERY, *update.closed_by)
     slope = verbs.MapSlots(summands, IS_EXAMPLE, closed_by, gate, "loss_slope")
     return Layer("loss slope", (slope, *later_slopes(problem.network), *update.decayed()))
+
+
+def _slope_slot(problem: Problem) -> str:
+    """The slot of the slope of the loss, times rates if there are any."""
+    return "loss_slope" if problem.domain.rate is None else "rated_slope"
+
+
+def _rated(problem: Problem) -> list[Layer]:
+    """The layer that multiplies the slope of the loss by rates, if there are any."""
+    if problem.domain.rate is None:
+        return []
+    rated = verbs.MultiplySlots("loss_slope", RATES, _slope_slot(problem))
+    return [Layer("rates", (rated,))]
 
 
 def _gradient_step(problem: Problem, update: UpdateLayers) -> Layer:

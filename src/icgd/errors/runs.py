@@ -140,6 +140,13 @@ class ProofError(IcgdError, ArithmeticError):
         )
 
     @classmethod
+    def rated(cls) -> ProofError:
+        return cls(
+            "icgd-check knows no rates of examples. Leave out `rigorous` or `certify`; bounds of "
+            "single steps and of the run hold without it."
+        )
+
+    @classmethod
     def refused(cls, reason: str) -> ProofError:
         return cls(
             f"icgd-check would refuse a proof of this run: {reason}. "

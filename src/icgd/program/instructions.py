@@ -27,6 +27,9 @@ IS_EXAMPLE, IS_QUERY = "is_example", "is_query"
 TOKENS_PER_EXAMPLE = "tokens_per_example"
 """The slot that holds n_tokens / n_examples in every token."""
 
+RATES = "rates"
+"""The slot that holds the rate of an example, in as many coordinates as there are outputs."""
+
 N_TOKENS = "n_tokens"
 """The slot that holds the number of tokens in every token."""
 

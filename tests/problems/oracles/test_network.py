@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
@@ -196,3 +197,33 @@ def test_a_batch_of_shaped_networks_is_each_of_them():
     together = oracle.train(batch, 3)
     for one, alone in zip(together, tasks_of(batch), strict=True):
         torch.testing.assert_close(one, oracle.train(alone, 3), rtol=1e-12, atol=1e-13)
+
+
+def test_rates_multiply_what_each_example_adds_to_the_gradient():
+    target = SHAPED["ttt"]
+    case = make_case(target, "squared", domain=Domain(x=2.0, y=2.0, rate=2.0))
+    rates = torch.tensor([0.0, 0.5, 1.0, 2.0, 0.25], dtype=torch.float64)
+    task = as_task(case.problem, case.x, case.y, queries=case.queries, seed=0, rates=rates)
+    weights = task.initial.clone().requires_grad_()
+    squares = ((by_torch(target, weights, task.x) - task.y) ** 2).sum(-1)
+    risk = (rates * squares).mean() / 2
+    (truth,) = torch.autograd.grad(risk, weights)
+    oracle = case.problem.oracle
+    torch.testing.assert_close(oracle.gradient(task, task.initial), truth, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(oracle.risk(task, task.initial), risk.detach())
+    assert oracle.loss_in_words.endswith("loss of all examples, each times its rate")
+    history = oracle.train(task, 3)
+    together = oracle.stepped(task, history)
+    torch.testing.assert_close(together, history[1:], rtol=1e-13, atol=1e-15)
+
+
+def test_batches_keep_the_rates_of_their_examples():
+    problem = Problem(
+        MLP((3, 2)), "squared", GradientStep(0.5, 3.0, batch_size=2), Domain(2.0, 2.0, rate=1.0)
+    )
+    case = make_case(MLP((3, 2)), "squared")
+    rates = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0], dtype=torch.float64)
+    task = as_task(problem, case.x, case.y, seed=0, rates=rates)
+    history = problem.oracle.train(task, 2)
+    assert torch.equal(history[1], history[0])
+    assert not torch.equal(history[2], history[1])

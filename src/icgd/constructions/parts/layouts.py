@@ -20,15 +20,18 @@ def network_layout(
     scratch: Iterable[tuple[str, tuple[int, ...]]],
     constants: Iterable[str],
     update: Iterable[Slot] = (),
+    rates: Iterable[Slot] = (),
 ) -> Layout:
     """Every token holds its example, all weights, scratch slots of these shapes and constants.
 
-    After the weights stand the slots that an update needs.
+    After the labels stand rates, if there are any, and after the weights the slots that an update
+    needs.
     """
     return Layout(
         (
             Slot("x", (target.input_width,), Role.INPUT),
             Slot("y", (target.output_width,), Role.LABEL),
+            *rates,
             *(
                 Slot(f"weights_{layer}", shape, Role.PARAMETER)
                 for layer, shape in enumerate(target.matrix_shapes, start=1)

@@ -90,7 +90,8 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
         largest_size(target.layer_activation(layer).derivative, reach) + margin
         for layer, reach in enumerate(ranges.preactivations, start=1)
     ]
-    pulled_back = {target.depth: largest_loss_slope(problem, ranges.outputs[-1]) + margin}
+    slope = largest_loss_slope(problem, ranges.outputs[-1]) + margin
+    pulled_back = {target.depth: slope * (problem.domain.rate or 1.0)}
     deltas: dict[int, float] = {}
     for layer in range(target.depth, 0, -1):
         if layer < target.depth:
