@@ -133,7 +133,8 @@ def test_shortcuts_and_norms_are_kept_in_order_and_said_in_words():
         ({"norms": (2,), "widths": (3, 4, 1)}, "norms has layer 2, whose width is 1"),
         ({"norms": (2,), "norm_eps": 0.0}, "norm_eps must be a positive finite number, got 0.0"),
         ({"norms": (2,), "norm_eps": -1e-5}, "norm_eps must be a positive finite number"),
-        ({"norm_eps": 1e-5}, "norm_eps has no effect without norms"),
+        ({"norms": (2,), "norm_eps": 1e-40}, "norm_eps must lie between 1e-30 and 1e+30"),
+        ({"norm_eps": 1e-3}, "norm_eps has no effect without norms"),
     ],
 )
 def test_shortcuts_and_norms_that_do_not_fit_are_refused(given, message):

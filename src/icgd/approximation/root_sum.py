@@ -1,6 +1,6 @@
 r"""Reciprocal roots as sums of ReLUs, with a certified relative error.
 
-Its values range over many powers of ten, and all are wanted to the same relative error. On a piece
+Their values range over many powers of ten, and all are wanted to the same relative error. On a piece
 from t to t rho a chord errs by about (ln rho)^2 / 8 times the relative curvature, which is at most
 3 / 4, and half of that if the chord is shifted by half its sag. So
 
@@ -8,9 +8,9 @@ from t to t rho a chord errs by about (ln rho)^2 / 8 times the relative curvatur
 
 pieces do, where low is the end of the first piece, which starts at 0. For 1 / (sqrt(t) + eps) it is
 (8 error eps)^2: below it the root is constant to that error, however steep it is. For
-1 / sqrt(t + eps) it is about 4 eps sqrt(error). Smaller `eps` and larger arguments cost pieces only by their
-logarithm. The sum is anchored at the largest knot, below which all its terms are positive: no term
-cancels another.
+1 / sqrt(t + eps) it is about 4 eps sqrt(error). Smaller `eps` and larger arguments cost pieces only
+by their logarithm. The sum is anchored at the largest knot, below which all its terms are positive:
+no term cancels another.
 """
 
 from __future__ import annotations

@@ -23,11 +23,10 @@ class FusedStack(AbstractExecutor[Parameters]):
         self._program, self._task, self.start = program, task, task.initial
         size, n_examples = program.batch_size, task.n_examples
         rows = range(n_examples if size is None else size)
-        data = {"x": task.x, "y": task.y}
-        data |= {} if task.rates is None else {RATES: task.rates}
+        data = {"x": task.x, "y": task.y} | ({} if task.rates is None else {RATES: task.rates})
         used = {name: column[..., : rows.stop, :] for name, column in data.items()}
-        none = task.queries[..., :0, :]
-        self._machine = Machine(program, task.initial, queries=none, **used)
+        x, y, none = used["x"], used["y"], task.queries[..., :0, :]
+        self._machine = Machine(program, task.initial, x, y, none, rates=used.get(RATES))
         steps = [self._machine.operations(layers) for layers in program.steps_of_block()]
         self._steps = cycle(steps)
         if size is not None:

@@ -18,7 +18,6 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters
 
-
 Data = dict[str, Interval]
 """Where what the prompt says of examples or queries lies, by slot."""
 

@@ -310,8 +310,8 @@ class SettingError(IcgdError, ValueError):
     @classmethod
     def norm_of_one(cls, layer: int) -> SettingError:
         return cls(
-            f"norms has layer {layer}, whose width is 1: a number less its own mean is 0. Norms need "
-            "layers of width 2 or more."
+            f"norms has layer {layer}, whose width is 1: a number less its own mean is 0. Norms "
+            "need layers of width 2 or more."
         )
 
     @classmethod

@@ -32,9 +32,9 @@ Entry = TypeVar("Entry")
 class MLP:
     """A network of `depth` layers: p_j = r(V_j p_{j-1}), p_0 = x.
 
-    With shortcuts and norms it is p_j = r(norm(V_j p_{j-1})) + the sum of p_i over shortcuts (i, j),
-    where norm(z) = (z - mean z) / sqrt(var z + norm_eps), as nn.LayerNorm without weights of its own
-    has it.
+    With shortcuts (i, j) and norms it is p_j = r(norm(V_j p_{j-1})) + the sum of all p_i, where
+    norm(z) = (z - mean z) / sqrt(var z + norm_eps), as nn.LayerNorm has it without weights of its
+    own.
 
     Args:
         widths: the widths of the layers, from the input to the output.
@@ -45,7 +45,7 @@ class MLP:
         shortcuts: pairs (i, j) of layers of one width, i < j: the outputs of layer i are added to
             those of layer j. Layer 0 is the input.
         norms: the layers, counted from 1, whose preactivations are normalised.
-        norm_eps: what norms add to variances, 1e-5 if it is not given.
+        norm_eps: what norms add to variances.
 
     Raises:
         UnknownNameError: if no activation has this name.
@@ -65,7 +65,7 @@ class MLP:
     biases: bool = False
     shortcuts: tuple[tuple[int, int], ...] = ()
     norms: tuple[int, ...] = ()
-    norm_eps: float | None = None
+    norm_eps: float = NORM_EPS
 
     def __post_init__(self) -> None:
         widths = self.widths if is_sequence(self.widths) else (self.widths,)
@@ -76,17 +76,16 @@ class MLP:
         activation_named(self.output_activation)
         instance("biases", self.biases, bool)
         settle(self, shortcuts=self._checked_shortcuts(), norms=self._checked_norms())
-        if self.norm_eps is not None and not self.norms:
+        settle(self, norm_eps=positive("norm_eps", self.norm_eps))
+        within("norm_eps", self.norm_eps, LEAST_EPS, 1 / LEAST_EPS)
+        if self.norm_eps != NORM_EPS and not self.norms:
             raise SettingError.without("norm_eps", "norms")
-        if self.norms:
-            eps = NORM_EPS if self.norm_eps is None else self.norm_eps
-            settle(self, norm_eps=positive("norm_eps", eps))
-            within("norm_eps", eps, LEAST_EPS, 1 / LEAST_EPS)
 
     def _checked_shortcuts(self) -> tuple[tuple[int, int], ...]:
         found: list[tuple[int, int]] = []
-        for pair in _entries("shortcuts", self.shortcuts, "a row of pairs of layers, such as ((0, 2),)"):
-            ends = _entries("shortcuts", pair, "a row of pairs of layers, such as ((0, 2),)")
+        expected = "a row of pairs of layers, such as ((0, 2),)"
+        for pair in _entries("shortcuts", self.shortcuts, expected):
+            ends = _entries("shortcuts", pair, expected)
             if len(ends) != 2:
                 raise SettingError.wrong_length("a shortcut", len(ends), "2, such as (0, 2)")
             last = count("the end of a shortcut", ends[1], most=self.depth)

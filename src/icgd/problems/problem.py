@@ -42,6 +42,9 @@ UPDATES_IN_WORDS: dict[type, str] = {
     ProximalStep: "ProximalStep",
 }
 
+NEEDS = {"norm_eps": "norms", "biases": "biases", "shortcuts": "shortcuts", "norms": "norms"}
+"""Fields that the data of a target lack, unless this one is set."""
+
 Kind = TypeVar("Kind")
 Made = TypeVar("Made")
 
@@ -165,8 +168,8 @@ class Problem:
             {'step_size': 0.1, 'box': 1.0}
         """
         data = asdict(self)
-        for name in ("biases", "shortcuts", "norms", "norm_eps"):
-            if not data["target"].get(name):
+        for name, needed in NEEDS.items():
+            if not data["target"].get(needed):
                 data["target"].pop(name, None)
         for part in ("update", "domain"):
             data[part] = {name: value for name, value in data[part].items() if value is not None}
@@ -216,9 +219,9 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
 
 def _network(widths: Iterable[int], **rest: Any) -> MLP:
     """A network; rows in data are lists."""
-    rows = {"norms": tuple, "shortcuts": lambda pairs: tuple(map(tuple, pairs))}
-    own = {name: change(rest[name]) for name, change in rows.items() if name in rest}
-    return MLP(tuple(widths), **rest | own)
+    rest["shortcuts"] = tuple(tuple(pair) for pair in rest.get("shortcuts", ()))
+    rest["norms"] = tuple(rest.get("norms", ()))
+    return MLP(tuple(widths), **rest)
 
 
 def _machine(heads: Iterable[Mapping[str, Any]], **rest: Any) -> KernelMachine:

@@ -23,7 +23,7 @@ from math import sqrt
 
 from icgd.problems.activations import IDENTITY_FUNCTION, RELU, Activation
 from icgd.problems.functions import KinkedFunction
-from icgd.problems.mlp import MLP, NORM_EPS
+from icgd.problems.mlp import MLP
 from icgd.problems.roots import ReciprocalDeviation, reciprocal_deviation
 from icgd.program.instructions import ONE, ApplyUnits, Combination, MapSlots, Summand
 from icgd.program.norm_instructions import Covary, ScaleCentred
@@ -108,7 +108,7 @@ def largest_norm(width: int) -> float:
 
 def norm_root(target: MLP) -> ReciprocalDeviation:
     """The function by which norms divide."""
-    return reciprocal_deviation(target.norm_eps or NORM_EPS)
+    return reciprocal_deviation(target.norm_eps)
 
 
 def _activated(target: MLP, layer: int) -> list[Layer]:

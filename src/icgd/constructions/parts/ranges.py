@@ -105,7 +105,7 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
 
 def _norm_gain(target: MLP, layer: int) -> float:
     """How many times larger a norm can make what is pulled back through it."""
-    if layer not in target.norms or target.norm_eps is None:
+    if layer not in target.norms:
         return 1.0
     return 2 * (2 + largest_norm(target.widths[layer])) / sqrt(target.norm_eps)
 

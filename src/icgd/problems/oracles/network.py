@@ -113,11 +113,13 @@ def _through_norm(slope: Tensor, normalised: Tensor, scale: Tensor) -> Tensor:
 
 def _from_each(task: Task, weights: History) -> Task:
     """A batch of tasks with the same data, each of which starts from one entry of a history."""
-    x, y, queries, rates = (
-        None if data is None else data.unsqueeze(-3).expand(*weights.shape[:-1], *data.shape[-2:])
-        for data in (task.x, task.y, task.queries, task.rates)
-    )
-    return replace(task, x=x, y=y, queries=queries, initial=weights, rates=rates)
+
+    def repeated(data: Tensor) -> Tensor:
+        return data.unsqueeze(-3).expand(*weights.shape[:-1], *data.shape[-2:])
+
+    rates = None if task.rates is None else repeated(task.rates)
+    x, y, queries = map(repeated, (task.x, task.y, task.queries))
+    return Task(x, y, queries, weights, rates=rates)
 
 
 @dataclass(frozen=True)
