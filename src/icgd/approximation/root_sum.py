@@ -1,8 +1,8 @@
 r"""Reciprocal roots as sums of ReLUs, with a certified relative error.
 
-Their values range over many powers of ten, and all are wanted to the same relative error. On a piece
-from t to t rho a chord errs by about (ln rho)^2 / 8 times the relative curvature, which is at most
-3 / 4, and half of that if the chord is shifted by half its sag. So
+Their values range over many powers of ten, and all are wanted to the same relative error. On a
+piece from t to t rho a chord errs by about (ln rho)^2 / 8 times the relative curvature, which is at
+most 3 / 4, and half of that if the chord is shifted by half its sag. So
 
     ln(high / low) sqrt(0.75 / (16 error))
 
