@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import DataError, DomainError, ProofError, SettingError, UnsupportedProblemError
+from icgd.training import LearnableRun
 from tests.problems.oracles.test_network import SHAPED
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -269,6 +270,17 @@ def test_an_example_of_rate_0_is_not_there():
             for x in (data["X"], moved)
         )
         assert torch.equal(ours, theirs) or relative(ours, theirs) < 1e-15
+
+
+def test_gradients_go_through_the_run():
+    compiled = icgd.compile(problem_of(TTT, domain=RATED), "relu-stack", n_steps=2)
+    data = data_of(TTT)
+    learnable = LearnableRun(compiled, seed=3)
+    predictions = learnable(data["X"], data["y"], data["queries"])
+    run = compiled.run(**data, seed=3)
+    torch.testing.assert_close(predictions.detach(), run.predictions, rtol=1e-11, atol=1e-12)
+    predictions.square().sum().backward()
+    assert learnable.step_sizes.grad.abs().min() > 0
 
 
 def test_only_networks_have_rates():
