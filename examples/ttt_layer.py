@@ -41,6 +41,7 @@ def main():
     step, domain = icgd.GradientStep(STEP_SIZE, box=2.0), icgd.Domain(bound, bound, rate=1.0)
     problem = icgd.Problem(NETWORK, "squared", step, domain)
     compiled = icgd.compile(problem, icgd.ReluStack(pieces=1024), n_steps=N_STEPS)
+    compiled.draw("ttt_layer.png")
 
     run = compiled.run(keys, labels, queries=queries, rates=rates, seed=0)
     loss, n_layers = run.loss_curve, compiled.summary().layers_per_step

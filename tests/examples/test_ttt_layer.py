@@ -7,7 +7,10 @@ from pathlib import Path
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ttt_layer.py"
 
 
-def test_the_inner_loop_learns_and_its_answers_are_those_of_autograd(capsys):
+def test_the_inner_loop_learns_and_its_answers_are_those_of_autograd(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 60
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     printed = capsys.readouterr().out
@@ -17,3 +20,4 @@ def test_the_inner_loop_learns_and_its_answers_are_those_of_autograd(capsys):
     assert float(re.search(r"off autograd by (\S+)", printed)[1]) < 1e-4
     measured, proved = re.search(r"of a step (\S+), proved (\S+)", printed).groups()
     assert 0 < float(measured) < float(proved) < 1e-3
+    assert (tmp_path / "ttt_layer.png").read_bytes().startswith(b"\x89PNG")
