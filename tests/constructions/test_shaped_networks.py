@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import DataError, DomainError, ProofError, SettingError, UnsupportedProblemError
+from icgd.problems.roots import reciprocal_deviation
 from icgd.training import LearnableRun
 from tests.problems.oracles.test_network import SHAPED
 
@@ -118,6 +119,16 @@ def test_every_eps_has_a_root_that_is_proved(eps):
     assert report.step_errors.max() < 1e-3
     (root,) = (fit for fit in compiled.program.functions if fit.name.startswith("reciprocal"))
     assert float(root.name.rpartition(" ")[2]) == eps
+
+
+def test_a_fitted_root_is_never_twice_too_large():
+    """So a norm stays within what other functions are fitted for, however few pieces there are."""
+    compiled = icgd.compile(problem_of(TTT), icgd.ReluStack(pieces=1), n_steps=1)
+    root, function = compiled.stack.functions[-1], reciprocal_deviation(1e-5)
+    assert root.name == function.name
+    ends = torch.tensor([*root.knots, root.high], dtype=torch.float64)
+    errors = torch.tensor(root.errors, dtype=torch.float64)
+    assert (errors / function(ends)).max() < 0.1  # it falls, so that its least value is at the end
 
 
 def test_equal_preactivations_are_no_danger():

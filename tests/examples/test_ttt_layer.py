@@ -7,9 +7,7 @@ from pathlib import Path
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ttt_layer.py"
 
 
-def test_the_inner_loop_learns_and_its_answers_are_those_of_autograd(
-    capsys, tmp_path, monkeypatch
-):
+def test_the_inner_loop_learns_and_its_answers_are_those_of_autograd(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 60
     runpy.run_path(str(EXAMPLE), run_name="__main__")

@@ -71,6 +71,9 @@ from icgd.program.stack import StackProgram
 ROOT_ERROR = 0.4
 """The relative error of a reciprocal root times the square of `pieces`: 1e-4 for 64 of them."""
 
+LARGEST_NORM_ERROR = 0.05
+"""The root of a norm errs by no more, relatively, so that `largest_norm` is large enough."""
+
 EXPONENTIALS, SHARES = "exponentials", "shares"
 
 MOST_PIECES = 2**17
@@ -183,7 +186,8 @@ def _roots(problem: Problem, functions: tuple[ReluSum, ...], pieces: int) -> tup
     found: list[ReluSum] = []
     if target.norms:
         largest = 2 * ROUNDING_ROOM * max(ranges.linear[layer - 1] for layer in target.norms)
-        found.append(fit_reciprocal_root(norm_root(target), largest**2, error))
+        of_norm = min(error, LARGEST_NORM_ERROR)
+        found.append(fit_reciprocal_root(norm_root(target), largest**2, of_norm))
     if root is not None:
         largest = ROUNDING_ROOM * sizes.largest_gradient(problem, ranges, margin)
         found.append(fit_reciprocal_root(reciprocal_root(root.eps), largest**2, error))
