@@ -59,6 +59,20 @@ def test_20_steps_stay_within_what_is_proved_and_close_to_the_reference(target):
     assert report.trajectory_errors.max() < 2e-3
 
 
+@over_all
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_bounds_hold_in_every_arithmetic(target, backend, dtype):
+    compiled = icgd.compile(problem_of(target), icgd.ReluStack(pieces=16), n_steps=3)
+    start = problem_of(target).oracle.target.initial_parameters(seed=3, box=2.0)
+    for initial in (start, start / 64):  # with small weights deviations are small too
+        settings = {"initial": initial, "backend": backend, "dtype": dtype}
+        report = icgd.verify(compiled, **data_of(target), **settings)
+        assert report.verdict.holds
+        assert (report.step_errors <= report.step_bounds).all()
+        assert report.step_bounds.isfinite().all()
+
+
 def test_more_pieces_prove_more():
     proved = []
     for pieces in (64, 256):

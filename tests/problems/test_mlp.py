@@ -113,6 +113,7 @@ def test_shortcuts_and_norms_are_kept_in_order_and_said_in_words():
     assert (SHAPED.shortcuts, SHAPED.norms, SHAPED.norm_eps) == (((0, 2),), (2,), 1e-5)
     assert SHAPED.in_words() == "3-4-3 gelu network, shortcut 0 to 2, layer norm in 2"
     assert [SHAPED.sources(layer) for layer in (1, 2)] == [(), (0,)]
+    assert [SHAPED.ends(layer) for layer in (0, 1)] == [(2,), ()]
     assert NETWORK.is_chain
     assert not SHAPED.is_chain
     assert not MLP((2, 2), shortcuts=((0, 1),)).is_chain

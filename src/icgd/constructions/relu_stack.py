@@ -15,10 +15,10 @@ and u are approximated, by sums of ReLUs, and only where they are not piecewise 
 weights of this transformer depend neither on the data nor on the length of the prompt. If all
 activations are relu, the output's too, layer N + 1 has nothing to do and is left out.
 
-A layer with a norm takes three layers more forward, one of them for its activation unless that is
-the identity, and two more backward (`parts/forward_pass.py`, `parts/backward_pass.py`). Shortcuts
-to a layer are added in one layer. Rates of examples multiply the slope of the loss in a product
-layer of their own.
+A layer with a norm takes three layers more forward, a fourth for its activation unless that is the
+identity, and two more backward (`parts/forward_pass.py`, `parts/backward_pass.py`). Shortcuts to a
+layer are added in one layer. Rates of examples multiply the slope of the loss in a product layer of
+their own.
 """
 
 from __future__ import annotations

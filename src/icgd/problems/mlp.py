@@ -146,6 +146,22 @@ class MLP:
         """
         return tuple(first for first, last in self.shortcuts if last == layer)
 
+    def ends(self, layer: int) -> tuple[int, ...]:
+        """The layers to whose outputs those of `layer` are added.
+
+        Args:
+            layer: the number of the layer, 0 for the input.
+
+        Returns:
+            Their numbers.
+
+        Example:
+            >>> import icgd
+            >>> icgd.MLP((3, 4, 3), shortcuts=((0, 2),)).ends(0)
+            (2,)
+        """
+        return tuple(last for first, last in self.shortcuts if first == layer)
+
     @property
     def depth(self) -> int:
         """The number of layers."""

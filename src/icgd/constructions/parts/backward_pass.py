@@ -47,7 +47,7 @@ def _pulled_back(target: MLP, layer: int, loss_slope: str) -> tuple[Instruction,
     slope, above = f"slope_{layer}", layer + 1
     if layer == target.depth:
         return (MultiplySlots(slope, loss_slope, write=write),)
-    ends = (last for first, last in target.shortcuts if first == layer)
+    ends = target.ends(layer)
     plus = tuple(loss_slope if end == target.depth else f"upstream_{end}" for end in ends) or None
     pulled = PullBack(f"weights_{above}", f"delta_{above}", slope, write, plus)
     if layer not in upstream_layers(target):

@@ -37,8 +37,9 @@ def units_slot(layer: int) -> str:
 
 def activated_slot(target: MLP, layer: int) -> str:
     """The slot of r(z_j): that of the norm if there is one, and r is the identity."""
-    is_identity = layer > 0 and target.layer_activation(layer).value == IDENTITY_FUNCTION
-    return f"normed_{layer}" if layer in target.norms and is_identity else units_slot(layer)
+    if layer in target.norms and target.layer_activation(layer).value == IDENTITY_FUNCTION:
+        return f"normed_{layer}"
+    return units_slot(layer)
 
 
 def output_slot(target: MLP, layer: int) -> str:
@@ -143,7 +144,7 @@ def slopes(target: MLP) -> list[Layer]:
     rest. So no layer is needed if r is relu in all of them.
     """
     instructions = []
-    for j in sorted(set(range(1, target.depth + 1)) - set(target.norms)):
+    for j in (j for j in range(1, target.depth + 1) if j not in target.norms):
         if not has_kink(target.layer_activation(j)):
             instructions.append(
                 _apply(target, j, target.layer_activation(j).derivative.name, f"slope_{j}")

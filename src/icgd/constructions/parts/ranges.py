@@ -96,8 +96,7 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
     for layer in range(target.depth, 0, -1):
         if layer < target.depth:
             pulled = target.widths[layer + 1] * problem.gradient_step.box * deltas[layer + 1]
-            ends = (last for first, last in target.shortcuts if first == layer)
-            pulled_back[layer] = pulled + sum(pulled_back[end] for end in ends)
+            pulled_back[layer] = pulled + sum(pulled_back[end] for end in target.ends(layer))
         deltas[layer] = slopes[layer - 1] * pulled_back[layer] * _norm_gain(target, layer)
     rows = [[part[layer] for layer in sorted(part)] for part in (pulled_back, deltas)]
     return BackwardRanges(tuple(slopes), *map(tuple, rows))

@@ -107,8 +107,11 @@ def gradient(
 
 def _through_norm(slope: Tensor, normalised: Tensor, scale: Tensor) -> Tensor:
     """What a norm makes of the slope of the loss with respect to its result."""
-    shared = (slope * normalised).mean(-1, keepdim=True)
-    return scale * (slope - slope.mean(-1, keepdim=True) - shared * normalised)
+    centred = slope - slope.mean(-1, keepdim=True)
+    shared = (centred * normalised).mean(
+        -1, keepdim=True
+    )
+    return scale * (centred - shared * normalised)
 
 
 def _from_each(task: Task, weights: History) -> Task:
