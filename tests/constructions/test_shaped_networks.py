@@ -73,6 +73,27 @@ def test_bounds_hold_in_every_arithmetic(target, backend, dtype):
         assert report.step_bounds.isfinite().all()
 
 
+EXACT = icgd.MLP((3, 3, 4, 3), "relu", shortcuts=((0, 1), (1, 3), (0, 3)), biases=True)
+
+
+@pytest.mark.parametrize("target", [*ALL.values(), EXACT], ids=[*ALL, "exact"])
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+def test_bounds_hold_for_the_step_in_real_numbers(target, backend):
+    balls = pytest.importorskip("tests.certificates.exact_step", reason="needs the extra proofs")
+    problem = problem_of(target, domain=RATED)
+    compiled = icgd.compile(problem, icgd.ReluStack(pieces=16), n_steps=1)
+    data = rates_of(data_of(target, n_examples=4))
+    run = compiled.run(**data, seed=3, backend=backend)
+    start, x, y, rates = run.parameters[0], data["X"], data["y"], data["rates"]
+    exact = balls.network_step(problem, start, x, y, rates)
+    report = icgd.verify(compiled, **data, seed=3, backend=backend)
+    missed, bound = balls.least_distance(run.parameters[1], exact), float(report.step_bounds[0])
+    assert missed <= bound
+    assert bound < 1e-12 if target is EXACT else missed > 1e-9
+    real = problem.oracle.step(compiled.task(**data, seed=3), start)
+    assert balls.least_distance(real, exact) < 1e-14
+
+
 def test_more_pieces_prove_more():
     proved = []
     for pieces in (64, 256):

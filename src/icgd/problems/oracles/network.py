@@ -108,9 +108,7 @@ def gradient(
 def _through_norm(slope: Tensor, normalised: Tensor, scale: Tensor) -> Tensor:
     """What a norm makes of the slope of the loss with respect to its result."""
     centred = slope - slope.mean(-1, keepdim=True)
-    shared = (centred * normalised).mean(
-        -1, keepdim=True
-    )
+    shared = (centred * normalised).mean(-1, keepdim=True)
     return scale * (centred - shared * normalised)
 
 
