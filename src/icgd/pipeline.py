@@ -99,6 +99,7 @@ def verify(
     dtype: str | torch.dtype = "float64",
     rigorous: bool = False,
     on_progress: OnProgress | None = None,
+    rates: Any = None,
 ) -> Report:
     """Run `compiled`, and compare every step with the real algorithm and with what was proved.
 
@@ -119,6 +120,8 @@ def verify(
         rigorous: whether exact descent in real numbers is enclosed too, and the distance of the
             whole run from it is proved. It needs the extra `proofs`.
         on_progress: is called with the number of steps done and the number in all.
+        rates: a number for each example by which its gradient is multiplied, where the domain has a
+            largest rate.
 
     Returns:
         Measured errors beside their bounds, and a verdict.
@@ -142,7 +145,8 @@ def verify(
         True
     """
     instance("compiled", compiled, Compiled)
-    task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
+    start = {"initial": initial, "seed": seed}
+    task = compiled.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
     problem, program = compiled.problem, compiled.program
     if rigorous:
         require_enclosable(problem, task, program.n_steps)

@@ -6,6 +6,11 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(DataError.negative_rate, (3,), -0.5),
+        "rates[3] is -0.5; a rate is a number from 0 to domain.rate, by which the gradient of an "
+        "example is multiplied.",
+    ),
+    (
         made(DataError.no_queries),
         "tolerance_of='predictions' is about predictions at queries, and the task has none. Give "
         "them: icgd.as_task(problem, X, y, queries=...).",

@@ -47,6 +47,17 @@ MESSAGES = [
         "Certify fewer steps, or take a smaller step size.",
     ),
     (
+        made(ProofError.no_chain, "3-6-3 gelu network, shortcut 0 to 2, layer norm in 2"),
+        "icgd-check knows no shortcuts and layer norms, and no proof of a 3-6-3 gelu network, "
+        "shortcut 0 to 2, layer norm in 2. Leave out `rigorous` or `certify`; bounds of single "
+        "steps and of the run hold without it.",
+    ),
+    (
+        made(ProofError.rated),
+        "icgd-check knows no rates of examples. Leave out `rigorous` or `certify`; bounds of "
+        "single steps and of the run hold without it.",
+    ),
+    (
         made(ProofError.unknown_update, "Adam steps (0.9, 0.999, eps 0.001) of 0.1, box 4"),
         "icgd-check knows plain gradient steps of one size, and no proof of Adam steps (0.9, "
         "0.999, eps 0.001) of 0.1, box 4. Leave out `rigorous` or `certify`; bounds of single "

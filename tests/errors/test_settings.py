@@ -6,6 +6,17 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(SettingError.unequal_shortcut, (0, 1), (3, 4, 3)),
+        "shortcut (0, 1) adds the 3 outputs of layer 0 to the 4 of layer 1; both must have one "
+        "width. widths are (3, 4, 3).",
+    ),
+    (
+        made(SettingError.norm_of_one, 2),
+        "norms has layer 2, whose width is 1: a number less its own mean is 0. Norms need layers "
+        "of width 2 or more.",
+    ),
+    (made(SettingError.twice, "norms", 2), "norms has 2 twice; name it once."),
+    (
         made(SettingError.no_step_layer, "universal"),
         "In universal the step size is not a factor of one layer and of nothing else, so it cannot "
         "be learnt. Compile with relu-stack, which is exact for piecewise-linear networks, or with "

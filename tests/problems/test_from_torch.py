@@ -29,6 +29,7 @@ class Script:
     activation: Callable[[], nn.Module] = nn.Tanh
     widths: tuple[int, ...] = (2, 3, 2)
     bias: bool = True
+    norm_eps: float | None = None
     scheduler: Callable[[Any], Any] | None = None
     batch_size: int | None = None
 
@@ -37,8 +38,12 @@ class Script:
         layers: list[nn.Module] = []
         for inputs, outputs in zip(self.widths, self.widths[1:], strict=False):
             linear = nn.Linear(inputs, outputs, bias=self.bias, dtype=torch.float64)
-            layers += [linear, self.activation()]
+            layers += [linear, *self.norms_of(outputs), self.activation()]
         return nn.Sequential(*layers[:-1])
+
+    def norms_of(self, width: int) -> list[nn.Module]:
+        eps = self.norm_eps
+        return [] if eps is None else [nn.LayerNorm(width, eps, elementwise_affine=False)]
 
     def data(self, n_examples: int = 6) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(1)
@@ -110,6 +115,13 @@ ROOTS = {
 }
 """What relu-stack takes."""
 
+NORMS = {
+    "sgd": Script(activation=nn.GELU, widths=(2, 6, 4), norm_eps=0.1),
+    "batches": Script(activation=nn.ReLU, widths=(2, 6, 4), norm_eps=0.1, batch_size=4),
+    "adam": Script(partial(Adam, lr=0.01, eps=1e-3), widths=(2, 4, 3), norm_eps=0.1),
+}
+"""Layer norms, which relu-stack takes; torch rounds them in another order."""
+
 
 def distance(script: Script, compiled: icgd.Compiled, history: Tensor) -> float:
     """The largest distance of any weight, after any step, from torch's own loop."""
@@ -130,6 +142,19 @@ def test_the_reference_is_torch_s_own_loop(name):
     compiled = icgd.compile(problem, "relu-stack", n_steps=N_STEPS)
     assert distance(script, compiled, history) < 2e-15
     assert float((history[-1] - history[0]).abs().max()) > 0.01  # it has learnt something
+
+
+@pytest.mark.parametrize("script", NORMS.values(), ids=NORMS)
+def test_norms_are_those_of_torch(script):
+    problem, (x, y) = script.problem(), script.data()
+    history = problem.oracle.train(icgd.as_task(problem, x, y), N_STEPS)
+    compiled = icgd.compile(problem, "relu-stack", n_steps=N_STEPS)
+    assert distance(script, compiled, history) < 1e-13
+    report = icgd.verify(compiled, x, y)
+    assert report.verdict.holds
+    off = distance(script, compiled, compiled.run(x, y).parameters)
+    assert off <= float(report.trajectory_bounds.max())
+    assert off < 2e-3
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -288,6 +313,7 @@ class Skipping(nn.Sequential):
         return input + super().forward(input)
 
 
+norm = partial(nn.LayerNorm, elementwise_affine=False)
 PARAMETERS = [nn.Parameter(torch.ones(1))]
 
 REFUSED = {
@@ -308,6 +334,30 @@ REFUSED = {
             )
         },
         "The hidden layers have the activations tanh, relu.",
+    ),
+    "a norm with weights": (
+        {"model": nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))},
+        "model[1] (LayerNorm) has elementwise_affine = True, expected False.",
+    ),
+    "a norm over rows": (
+        {"model": nn.Sequential(nn.Linear(2, 2), norm((3, 2)))},
+        "model[1] (LayerNorm) has normalized_shape = (3, 2), expected (2,).",
+    ),
+    "first a norm": (
+        {"model": nn.Sequential(norm(2), nn.Linear(2, 1))},
+        "model[0] is LayerNorm, but no linear layer stands right before it.",
+    ),
+    "a norm after an activation": (
+        {"model": nn.Sequential(nn.Linear(2, 2), nn.Tanh(), norm(2), nn.Linear(2, 1))},
+        "model[2] is LayerNorm, but no linear layer stands right before it.",
+    ),
+    "two norms in a row": (
+        {"model": nn.Sequential(nn.Linear(2, 2), norm(2), norm(2), nn.Linear(2, 1))},
+        "model[2] is LayerNorm, but no linear layer stands right before it.",
+    ),
+    "two eps": (
+        {"model": nn.Sequential(nn.Linear(2, 2), norm(2), nn.Linear(2, 2), norm(2, 0.1))},
+        "model[3] (LayerNorm) has eps = 0.1, expected 1e-05.",
     ),
     "an option": (
         {"model": with_layers(nn.LeakyReLU(0.2))},
@@ -417,6 +467,21 @@ REFUSED = {
 def test_what_cannot_be_read_is_named(name):
     changes, message = REFUSED[name]
     assert message in refusal(**changes)
+
+
+def test_norms_are_read_with_their_eps_and_weights_go_back_into_the_model():
+    script = NORMS["sgd"]
+    problem = script.problem()
+    assert (problem.target.norms, problem.target.norm_eps) == ((1, 2), 0.1)
+    run = icgd.compile(problem, "relu-stack", n_steps=2).run(*script.data())
+    model = script.model()
+    run.load_into(model)
+    torch.testing.assert_close(
+        model(script.data()[0]),
+        problem.oracle.predict(
+            icgd.as_task(problem, *script.data(), queries=script.data()[0]), run.parameters[-1]
+        ),
+    )
 
 
 def test_a_model_of_another_shape_is_not_loaded_into():

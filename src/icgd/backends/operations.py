@@ -117,10 +117,21 @@ def _to_multiply_slots(instruction: verbs.MultiplySlots, machine: Machine) -> Op
 
 @operation.register
 def _to_pull_back(instruction: verbs.PullBack, machine: Machine) -> Operation:
-    upstream, weights = machine.at(instruction.upstream, instruction.weights)
-    slope, write = machine.at(instruction.slope, instruction.write)
+    upstream, weights, write = machine.at(
+        instruction.upstream, instruction.weights, instruction.write
+    )
     weights = weights[..., : write.shape[-1]]  # nothing is passed back to a constant
-    return lambda: torch.matmul(upstream, weights, out=write).mul_(slope)
+    slopes = [] if instruction.slope == verbs.ONE else machine.at(instruction.slope)
+    others = machine.at(*instruction.added)
+
+    def pull_back() -> None:
+        torch.matmul(upstream, weights, out=write)
+        for other in others:
+            write.add_(other)
+        for slope in slopes:
+            write.mul_(slope)
+
+    return pull_back
 
 
 @operation.register

@@ -282,6 +282,5 @@ def with_origin(run: Run, origin: Origin) -> Run:
     """The run, which now knows what it came from; of a batch it may hold the first tasks only."""
     task = origin.task
     if task.batch:
-        parts = (task.x, task.y, task.queries, task.initial)
-        task = Task(*(part[: len(run.parameters)] for part in parts))
+        task = task.of_batch(slice(len(run.parameters)))
     return replace(run, origin=replace(origin, task=task))

@@ -33,7 +33,7 @@ def of_stack(streams: Streams, task: Task, near: Enclosure, drift: Parameters) -
     """
     queries = task.queries.double()
     labels = torch.zeros_like(queries[..., :1].expand(*queries.shape[:-1], task.y.shape[-1]))
-    data = (Interval.point(queries), Interval.point(labels))
+    data = {"x": Interval.point(queries), "y": Interval.point(labels)}
     after = streams.after(streams.program.prediction, data, near, drift)
     return after["y"].error.nan_to_num(nan=inf, posinf=inf).expand_as(labels)
 

@@ -48,6 +48,10 @@ class AbstractConstruction(ABC):
     """Whether a step may use some of the examples only."""
     takes_biases: ClassVar[bool] = False
     """Whether it trains networks with biases."""
+    takes_shortcuts: ClassVar[bool] = False
+    """Whether it trains networks with shortcuts and layer norms."""
+    takes_rates: ClassVar[bool] = False
+    """Whether examples may have rates."""
     needs_batches: ClassVar[bool] = False
     """Whether every step must say how many examples it uses."""
     takes_rules: ClassVar[bool] = False
@@ -124,6 +128,10 @@ class AbstractConstruction(ABC):
                 "its layers have no biases; use relu-stack or softmax-stack, or give X a "
                 "constant-1 feature, which is a bias of the first layer."
             )
+        if not problem.network.is_chain and not self.takes_shortcuts:
+            return "its networks have no shortcuts and no layer norms; use relu-stack."
+        if problem.domain.rate is not None and not self.takes_rates:
+            return "its examples have no rates; use relu-stack."
         return None
 
     def _rule_objection(self, update: AbstractGradientStep) -> str | None:

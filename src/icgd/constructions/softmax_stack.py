@@ -37,7 +37,7 @@ from icgd.constructions.parts.backward_pass import loss_argument
 from icgd.constructions.parts.forward_pass import (
     bias_slot,
     has_kink,
-    kinked_slopes,
+    later_slopes,
     positive_slot,
     units_slot,
 )
@@ -285,7 +285,7 @@ class _Builder:
         """
         z = Argument(Combination.of(units_slot(self.depth)))
         if self.problem.loss_function.is_softmax:
-            kinks = kinked_slopes(self.problem.network)
+            kinks = later_slopes(self.problem.network)
             return [Layer("shares", (self.shares,)), *([Layer("slopes", kinks)] if kinks else [])]
         look_ups = self.loss_look_ups(z, on_weights=False)
         if not _is_linear(self.activation(self.depth)):
@@ -295,7 +295,7 @@ class _Builder:
             for number, part in enumerate(self.loss_parts, start=1)
             if isinstance(part.function, KinkedFunction) and part.function.knots
         )
-        maps += kinked_slopes(self.problem.network)
+        maps += later_slopes(self.problem.network)
         return [Layer("loss slope", part) for part in (look_ups, maps) if part]
 
     @property
@@ -412,6 +412,7 @@ def _roomy(ranges: sizes.Ranges) -> sizes.Ranges:
     return sizes.Ranges(
         tuple(ROUNDING_ROOM * size for size in ranges.preactivations),
         tuple(ROUNDING_ROOM * size for size in ranges.outputs),
+        tuple(ROUNDING_ROOM * size for size in ranges.linear),
     )
 
 

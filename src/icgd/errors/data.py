@@ -38,6 +38,13 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
+    def negative_rate(cls, index: Sequence[int], value: float) -> DataError:
+        return cls(
+            f"rates{at(index)} is {value:.12g}; a rate is a number from 0 to domain.rate, by which "
+            "the gradient of an example is multiplied."
+        )
+
+    @classmethod
     def other_columns(cls, name: str, columns: Sequence[str], expected: Sequence[str]) -> DataError:
         return cls(
             f"{name} has the columns {', '.join(columns)}, but X has {', '.join(expected)}. Give "

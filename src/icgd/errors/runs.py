@@ -125,6 +125,20 @@ class ProofError(IcgdError, ArithmeticError):
         )
 
     @classmethod
+    def no_chain(cls, network: str) -> ProofError:
+        return cls(
+            f"icgd-check knows no shortcuts and layer norms, and no proof of a {network}. Leave "
+            "out `rigorous` or `certify`; bounds of single steps and of the run hold without it."
+        )
+
+    @classmethod
+    def rated(cls) -> ProofError:
+        return cls(
+            "icgd-check knows no rates of examples. Leave out `rigorous` or `certify`; bounds of "
+            "single steps and of the run hold without it."
+        )
+
+    @classmethod
     def refused(cls, reason: str) -> ProofError:
         return cls(
             f"icgd-check would refuse a proof of this run: {reason}. "

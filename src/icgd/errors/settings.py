@@ -300,6 +300,25 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def unequal_shortcut(cls, ends: tuple[int, int], widths: Sequence[int]) -> SettingError:
+        first, last = ends
+        return cls(
+            f"shortcut {ends} adds the {widths[first]} outputs of layer {first} to the "
+            f"{widths[last]} of layer {last}; both must have one width. widths are {tuple(widths)}."
+        )
+
+    @classmethod
+    def norm_of_one(cls, layer: int) -> SettingError:
+        return cls(
+            f"norms has layer {layer}, whose width is 1: a number less its own mean is 0. Norms "
+            "need layers of width 2 or more."
+        )
+
+    @classmethod
+    def twice(cls, name: str, entry: object) -> SettingError:
+        return cls(f"{name} has {entry!r} twice; name it once.")
+
+    @classmethod
     def wrong_linear_widths(cls, widths: Sequence[int]) -> SettingError:
         return cls(
             "widths of a linear model are its inputs and one output, such as 4,1, "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from icgd.facts import counted, in_short, shown
-from icgd.shapes import Inputs, Labels, Parameters, Points, Queries
+from icgd.shapes import Inputs, Labels, Parameters, Points, Queries, Rates
 
 
 @shown
@@ -23,6 +23,7 @@ class Task:
         queries: the inputs of the queries.
         initial: the initial weights. A task of a kernel machine has, for weights, the values of the
             function at all tokens.
+        rates: the rates of the examples, if they have any: (..., n, 1).
         input_names: the names of the columns of x, if it was a data frame.
 
     Example:
@@ -38,6 +39,7 @@ class Task:
     y: Labels
     queries: Queries
     initial: Parameters
+    rates: Rates | None = field(default=None, kw_only=True)
     input_names: tuple[str, ...] = field(default=(), kw_only=True)
 
     def facts(self) -> dict[str, str]:
@@ -59,6 +61,7 @@ class Task:
         return tasks | {
             "examples": f"{self.n_examples:,} of {inputs}, {counted(self.y.shape[-1], 'label')}",
             **names,
+            **({} if self.rates is None else {"rates": "one for each example"}),
             "queries": f"{self.n_queries:,}",
             "initial": counted(self.initial.shape[-1], "number"),
             "dtype": str(self.x.dtype).removeprefix("torch."),
@@ -88,3 +91,24 @@ class Task:
     def batch(self) -> tuple[int, ...]:
         """() for one task, (n_tasks,) for a batch."""
         return tuple(self.x.shape[:-2])
+
+    def of_batch(self, place: int | slice) -> Task:
+        """The task at this place of a batch, or the tasks of a slice.
+
+        Args:
+            place: which tasks.
+
+        Returns:
+            A task without a leading axis, or a smaller batch.
+
+        Example:
+            >>> import icgd, torch
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> batch = icgd.as_task(problem, torch.ones(4, 3, 2), torch.ones(4, 3))
+            >>> batch.of_batch(0).batch, batch.of_batch(slice(2)).batch
+            ((), (2,))
+        """
+        rates = None if self.rates is None else self.rates[place]
+        parts = (part[place] for part in (self.x, self.y, self.queries, self.initial))
+        return Task(*parts, rates=rates)

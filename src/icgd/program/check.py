@@ -13,6 +13,7 @@ from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Instruction, LayerKind
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout, Role
+from icgd.program.norm_instructions import Covary, ScaleCentred
 from icgd.program.numbers import require_finite
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.registers import LOG_EXAMPLES
@@ -244,8 +245,13 @@ def _check_accumulations(layer: Layer, example_only: set[str], where: str) -> No
                 example_only.add(write)
             case basic.MultiplySlots(left=left, right=right, write=write):
                 example_only.update({write} if {left, right} & example_only else ())
-            case basic.PullBack(upstream=upstream, write=write):
-                example_only.update({write} if upstream in example_only else ())
+            case basic.PullBack(upstream=upstream, added=added, write=write):
+                example_only.update({write} if {upstream, *added} <= example_only else ())
+            case Covary(left=left, right=right, write=write):
+                example_only.update({write} if {left, right} & example_only else ())
+            case ScaleCentred(source=source, share=share, write=write):
+                read = {source} if share is None else {source, share}
+                example_only.update({write} if read <= example_only else ())
             case basic.AccumulateOuterProduct(left=left) if left not in example_only:
                 raise ProgramError.broken(where, f"accumulates {left!r}, not zero on queries")
 

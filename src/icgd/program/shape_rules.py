@@ -9,6 +9,7 @@ from icgd.program import class_instructions as classes
 from icgd.program import grid_instructions as grid
 from icgd.program import instructions as basic
 from icgd.program import momentum_instructions as momentum
+from icgd.program import norm_instructions as norms
 from icgd.program import table_instructions as table
 from icgd.program import unit_instructions as units
 from icgd.program import update_instructions as update
@@ -46,8 +47,9 @@ def _shape_of_pull_back(instruction: basic.PullBack, layout: Layout) -> str | No
     rows, columns = layout.width_of(instruction.upstream), layout.width_of(instruction.write)
     has_bias = layout.slot(instruction.weights).shape == (rows, columns + 1)
     expected = (rows, columns + has_bias)
+    slope = () if instruction.slope == ONE else (instruction.slope,)
     return _shape_unlike(expected, layout, instruction.weights) or _width_problem(
-        layout, instruction.slope, instruction.write
+        layout, *slope, *instruction.added, instruction.write
     )
 
 
@@ -147,6 +149,24 @@ def _shape_of_pairs(
     if isinstance(instruction, classes.MapRowSums):
         pairs, single = single, pairs
     return _shape_unlike((layout.width_of(single) ** 2,), layout, pairs)
+
+
+@shape_problem.register
+def _shape_of_covary(instruction: norms.Covary, layout: Layout) -> str | None:
+    return _width_problem(layout, instruction.left, instruction.right) or _shape_unlike(
+        (1,), layout, instruction.write
+    )
+
+
+@shape_problem.register
+def _shape_of_scale_centred(instruction: norms.ScaleCentred, layout: Layout) -> str | None:
+    if (instruction.along is None) != (instruction.share is None):
+        return "has one of `along` and `share`, expected both or neither"
+    if instruction.reach is not None and (instruction.share or not instruction.reach > 0):
+        return f"promises a reach of {instruction.reach:g}, which only a norm has"
+    wide = [name for name in (instruction.source, instruction.along) if name is not None]
+    single = [name for name in (instruction.scale, instruction.share) if name is not None]
+    return _width_problem(layout, *wide, instruction.write) or _shape_unlike((1,), layout, *single)
 
 
 @shape_problem.register

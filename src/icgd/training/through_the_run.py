@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -126,7 +126,8 @@ class AbstractRun(nn.Module, ABC):
         start = self.initial.clamp(-box, box)
         checked = as_task(self.problem, x, y, queries=queries, initial=start, dtype=start.dtype)
         x, y, queries = (torch.as_tensor(data).to(start) for data in (x, y, queries))
-        return Task(x, y.reshape(checked.y.shape), queries, start.expand_as(checked.initial))
+        start = start.expand_as(checked.initial)
+        return replace(checked, x=x, y=y.reshape(checked.y.shape), queries=queries, initial=start)
 
 
 @final

@@ -15,6 +15,7 @@ from icgd.program.instructions import IS_QUERY, Argument, Instruction, LayerKind
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout
 from icgd.program.momentum_instructions import ShrinkMoved
+from icgd.program.norm_instructions import Covary, ScaleCentred
 from icgd.program.program import Layer
 from icgd.program.registers import IS_REGISTER
 from icgd.program.ridge import RidgeSum
@@ -122,8 +123,8 @@ def _size_of_accumulate(instruction: basic.AccumulateOuterProduct, program: Stac
 @instruction_size.register
 def _size_of_pull_back(instruction: basic.PullBack, program: StackProgram) -> Size:
     rows, _ = program.layout.slot(instruction.weights).shape
-    columns = program.layout.width_of(instruction.write)
-    return Size(columns, rows, columns * (2 * rows + 2))
+    columns, features = program.layout.width_of(instruction.write), rows + len(instruction.added)
+    return Size(columns, features, columns * (2 * features + 2))
 
 
 @instruction_size.register
@@ -170,6 +171,20 @@ def _size_of_share_classes(instruction: ShareClasses, program: StackProgram) -> 
     """One head: scores and one, classes, the mask of others, values, outputs; the memory's own."""
     n_classes = len(instruction.classes)
     return Size(1, n_classes + 2, 5 * n_classes + 4)
+
+
+@instruction_size.register
+def _size_of_covary(instruction: Covary, program: StackProgram) -> Size:
+    """One head: all coordinates less their mean, twice; a value and an output."""
+    width = program.layout.width_of(instruction.left)
+    return Size(1, width, 2 * width**2 + 2)
+
+
+@instruction_size.register
+def _size_of_scale_centred(instruction: ScaleCentred, program: StackProgram) -> Size:
+    """Heads that read all coordinates, a constant, the scale; and what is taken away besides."""
+    width, more = program.layout.width_of(instruction.write), instruction.along is not None
+    return Size(width, 1 + more, width * (width + 3 + 2 * more))
 
 
 @instruction_size.register
