@@ -46,10 +46,15 @@ class StackBounds(AbstractBounds):
             everywhere = Interval.symmetric(reach, n_weights)
             off, apart = (torch.full_like(everywhere.low, size) for size in (error, drift))
             weights = Enclosure.around(everywhere, off, everywhere)
-            steps = range(len(self.program.schedule) or 1)
+            steps = self._different_steps
             return worst([self.after_block(x, y, weights, apart, step) for step in steps])
 
         return domain_bound(after_block, self.problem.gradient_step.box, self.program.n_steps)
+
+    @property
+    def _different_steps(self) -> list[int]:
+        """One of the steps for each end that a step can have."""
+        return list({end: step for step, end in enumerate(self.program.schedule)}.values()) or [0]
 
     @property
     def _any_token(self) -> tuple[Interval, Interval]:

@@ -154,8 +154,10 @@ def _shape_of_recombine(instruction: update.Recombine, layout: Layout) -> str | 
     if instruction.unit not in (ONE, SCALE_SIZE):
         return f"its unit is {instruction.unit!r}, expected {ONE} or {SCALE_SIZE}"
     for part in instruction.assignments:
-        if problem := _width_problem(layout, *part.value.slots, part.write):
+        if problem := _width_problem(layout, *part.value.slots, *part.shares):
             return problem
+        if not 0 <= part.keeps < 1:
+            return f"keeps {part.keeps:g} of an average, expected 0 to below 1"
         if part.bound is not None and not part.bound > 0:
             return f"clips {part.write!r} to a bound of {part.bound:g}"
     return None

@@ -155,8 +155,9 @@ def _size_of_clip_slots(instruction: basic.ClipSlots, program: StackProgram) -> 
 def _size_of_recombine(instruction: Recombine, program: StackProgram) -> Size:
     """Two units for each change of a coordinate, and two more for its bound."""
     units, nonzeros = 0, 0
-    for part in instruction.assignments:
-        width, change = program.layout.width_of(part.write), part.change()
+    written = [(part, slot) for part in instruction.assignments for slot in part.shares]
+    for part, write in written:
+        width, change = program.layout.width_of(write), part.change(write)
         units += 2 * width * bool(change)
         nonzeros += 2 * width * (len(change) + 1) * bool(change)
         if part.bound is not None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from icgd.problems.activations import RELU, Activation
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.program.instructions import ONE, ApplyUnits, Combination, MapSlots, Summand
 from icgd.program.program import Layer
 
@@ -46,12 +47,15 @@ def positive_layers(target: MLP) -> list[int]:
     return [layer for layer in kinked if positive_slot(target, layer) != units_slot(layer)]
 
 
-def forward_pass(target: MLP) -> list[Layer]:
-    """p_j = r(V_j p_{j-1}) for j = 1 .. N, into slots `units_1 .. units_N`."""
+def forward_pass(target: MLP, weights: str = WEIGHTS) -> list[Layer]:
+    """p_j = r(V_j p_{j-1}) for j = 1 .. N, into slots `units_1 .. units_N`.
+
+    The matrices V_j stand in slots `weights_1 .. weights_N`, or in those of another kind.
+    """
     return [
         Layer(
             f"forward {j}",
-            (_apply(target, j, target.layer_activation(j).value.name, units_slot(j)),),
+            (_apply(target, j, target.layer_activation(j).value.name, units_slot(j), weights),),
         )
         for j in range(1, target.depth + 1)
     ]
@@ -86,6 +90,8 @@ def _slope(target: MLP, layer: int) -> MapSlots:
     return MapSlots((slope,), ONE, (), 0.0, f"slope_{layer}")
 
 
-def _apply(target: MLP, layer: int, function: str, write: str) -> ApplyUnits:
+def _apply(
+    target: MLP, layer: int, function: str, write: str, weights: str = WEIGHTS
+) -> ApplyUnits:
     inputs = units_slot(layer - 1)
-    return ApplyUnits(f"weights_{layer}", inputs, function, write, bias_slot(target))
+    return ApplyUnits(f"{weights}_{layer}", inputs, function, write, bias_slot(target))
