@@ -196,6 +196,30 @@ def test_relu_stack_performs_it_within_what_is_proved(name):
     assert off < (1e-4 if name == "adam" else 2e-3)
 
 
+RECURSED = {
+    "tanh": SCRIPTS["sgd"],
+    "no bias": SCRIPTS["no bias"],
+    "one layer": SCRIPTS["one layer"],
+    "three layers": Script(widths=(2, 3, 3, 1)),
+    "silu": SCRIPTS["logistic"],
+    "relu": Script(activation=nn.ReLU, widths=(2, 3, 1)),
+}
+"""What recursion takes: plain descent and a linear output."""
+
+
+@pytest.mark.parametrize("name", RECURSED)
+def test_recursion_performs_it_with_biases(name):
+    script = RECURSED[name]
+    problem = script.problem(domain=icgd.Domain(2.0, 1.0), box=2.0)
+    compiled = icgd.compile(problem, "recursion", n_steps=N_STEPS)
+    run = compiled.run(*script.data())
+    off = distance(script, compiled, run.parameters)
+    assert off < (2e-5 if name == "silu" else 1e-9)  # a few silus miss the logistic slope
+    report = icgd.verify(compiled, *script.data())
+    assert report.verdict.holds
+    assert off <= float(report.trajectory_bounds.max())
+
+
 @pytest.mark.parametrize("name", ["batches", "dampening", "nesterov", "cosine", "adam decay"])
 @pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])
 def test_the_dense_transformer_does_what_the_fused_run_does(name, construction):
