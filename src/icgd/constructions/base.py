@@ -132,7 +132,7 @@ class AbstractConstruction(ABC):
                 f"it takes plain gradient steps of one size, not {update.name_in_words()}; use "
                 "relu-stack or softmax-stack."
             )
-        if update.rule(0).root is not None and not self.takes_roots:
+        if update.has_root and not self.takes_roots:
             return f"it has no layers for the root of {update.name_in_words()}; use relu-stack."
         return None
 

@@ -64,7 +64,7 @@ class UpdateLayers:
 
     @property
     def has_root(self) -> bool:
-        return self.update.rule(0).root is not None
+        return self.update.has_root
 
     def gradient_slot(self, layer: int) -> str:
         """Where the gradient of a layer's weights goes."""

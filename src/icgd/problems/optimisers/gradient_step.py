@@ -81,6 +81,11 @@ class AbstractGradientStep(ABC):
         return ()
 
     @property
+    def has_root(self) -> bool:
+        """Whether a step divides by a root, as Adam does."""
+        return self.rule(0).root is not None
+
+    @property
     def remembered(self) -> tuple[str, ...]:
         """The state, and the average of the weights if there is one."""
         return self.state if self.average is None else (*self.state, AVERAGE)

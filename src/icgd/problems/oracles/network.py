@@ -118,6 +118,11 @@ class NetworkOracle(AbstractOracle):
         """The weights without what the optimiser remembers."""
         return trained[..., : self.target.n_parameters]
 
+    def starts_fresh(self, trained: Tensor) -> bool:
+        n_weights = self.target.n_parameters
+        state = trained[..., n_weights : n_weights * (1 + len(self.update.state))]
+        return not bool(state.any())
+
     def _predicting(self, trained: Tensor) -> Tensor:
         """The weights that predict: their average, if there is one."""
         if self.update.average is None:
