@@ -195,3 +195,4 @@ def test_what_divides_by_a_root_has_none():
     problem = icgd.Problem(target, "squared", icgd.AdamStep(0.1, 0.5), domain)
     certificate = icgd.compile(problem, "relu-stack", n_steps=2).certificate()
     assert (certificate.domain_step, certificate.widest) == (inf, inf)
+    assert certificate.condition is None

@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -344,3 +345,11 @@ def test_all_slots_with_biases_stay_within_the_reach_of_their_wipe():
     reaches = {name: wipe.reach for wipe in wipes for name in wipe.slots}
     for slot in program.layout.having(Role.SCRATCH):
         assert run.trace[slot.name].abs().max() <= reaches[slot.name] / 2, slot.name
+
+
+def test_averages_are_refused_by_what_takes_plain_steps():
+    problem = replace(problem_of((2, 3, 1)), update=icgd.GradientStep(0.1, 2.0, average=0.5))
+    assert RECURSION.why_not(problem) == (
+        "it takes plain gradient steps of one size without averages, not gradient steps of 0.1, "
+        "box 2, averages of weights (0.5); use relu-stack or softmax-stack."
+    )

@@ -216,8 +216,10 @@ class StackBounds(AbstractBounds):
 
     @property
     def condition(self) -> str | None:
-        state = self.problem.gradient_step.state
-        return f"of runs whose {' and '.join(state)} is 0 at the start" if state else None
+        update = self.problem.gradient_step
+        if update.has_root or not update.state:
+            return None
+        return f"of runs whose {' and '.join(update.state)} is 0 at the start"
 
     def paper_step(self) -> float | None:
         """The closed form, which holds in exact arithmetic, with the rounding of a step added.
