@@ -158,8 +158,10 @@ def verify(
         warnings.warn(EstimateWarning.of(rules.estimated), stacklevel=2)
     bounds = rules.run(task, history, real, bounding)
     exact = rigorous_trajectory(problem, task, history, enclosing) if rigorous else None
+    certificate = compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype)
+    is_covered = problem.oracle.starts_fresh(task.initial)
     return Report(
-        certificate=compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype),
+        certificate=certificate if is_covered else certificate.of_no_run(),
         step_errors=stepwise_errors(problem, task, history),
         step_bounds=bounds.steps,
         trajectory_errors=trajectory_errors(history, real),

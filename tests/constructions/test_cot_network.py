@@ -68,13 +68,14 @@ def test_what_it_cannot_serve_is_refused_with_the_reason(problem, reason):
     assert COT_NETWORK.why_not(problem) == reason
 
 
-def test_biases_are_left_to_others_by_units_of_any_activation():
+def test_biases_are_left_to_others_by_tables_alone():
     problem = replace(PROBLEM, target=MLP((2, 3, 1), "relu", biases=True))
     assert COT_NETWORK.why_not(problem) is None
     whole = replace(problem, update=GradientStep(0.1, 3.0))
     assert CONSTRUCTIONS["relu-stack"].why_not(whole) is None
     assert CONSTRUCTIONS["softmax-stack"].why_not(whole) is None
-    assert CONSTRUCTIONS["recursion"].why_not(whole) == (
+    assert CONSTRUCTIONS["recursion"].why_not(whole) is None
+    assert CONSTRUCTIONS["universal"].why_not(whole) == (
         "its layers have no biases; use relu-stack or softmax-stack, or give X a constant-1 "
         "feature, which is a bias of the first layer."
     )

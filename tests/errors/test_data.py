@@ -248,6 +248,11 @@ MESSAGES = [
         "shares for each example.",
     ),
     (
+        made(DataError.no_class_number, "data.csv", "kind", "3", 3),
+        "data.csv, column 'kind' has the class 3; the cross_entropy loss of 3 outputs needs "
+        "classes from 0 to 2.",
+    ),
+    (
         made(DataError.wrong_sum, "cross_entropy", [1], 1.5),
         "The labels of example [1] add up to 1.5; the cross_entropy loss needs shares that add up "
         "to 1, such as a 1 for the class and 0 for all others.",

@@ -28,6 +28,16 @@ MESSAGES = [
         "with compiled.run or compiled.run_task.",
     ),
     (
+        made(SettingError.steps_differ, "gradient steps of 0.1 to 0.2, box 2"),
+        "The step size cannot be learnt of gradient steps of 0.1 to 0.2, box 2: the layers of its "
+        "steps differ from each other. Give an update with one step size for all steps and without "
+        "an average.",
+    ),
+    (
+        made(SettingError.no_average),
+        "This run keeps no average of its weights. Give its update average=0.99, say.",
+    ),
+    (
         made(SettingError.not_traced),
         "The run recorded no slot, so there is no residual stream to draw. Run with trace=True, "
         "or name the slots, such as trace=['y'].",

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, RMSprop, lr_scheduler
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 
 import icgd
-from icgd.errors import BoxWarning, IcgdError, UnreadableError
+from icgd.errors import BoxWarning, IcgdError, SettingError, UnreadableError
 from icgd.problems.optimisers.gradient_step import GradientStep
 
 N_STEPS = 20
@@ -32,6 +33,7 @@ class Script:
     norm_eps: float | None = None
     scheduler: Callable[[Any], Any] | None = None
     batch_size: int | None = None
+    average: float | None = None
 
     def model(self) -> nn.Sequential:
         torch.manual_seed(5)
@@ -68,11 +70,24 @@ class Script:
             history.append([part.detach().clone() for part in model.parameters()])
         return history
 
+    def averaged(self, n_steps: int = N_STEPS) -> nn.Module:
+        """torch's own average of the weights after so many steps, as a model."""
+        model = self.model()
+        averaged = AveragedModel(model, avg_fn=get_ema_avg_fn(self.average))
+        for weights in self.trained(n_steps)[1:]:
+            with torch.no_grad():
+                for part, value in zip(model.parameters(), weights, strict=True):
+                    part.copy_(value)
+            averaged.update_parameters(model)
+        return averaged.module
+
     def problem(self, **options: Any) -> icgd.Problem:
         model = self.model()
         optimizer = self.optimizer(model.parameters())
         scheduler = self.scheduler(optimizer) if self.scheduler else None
         given = {"domain": icgd.Domain(2.0, 1.0), "batch_size": self.batch_size, **options}
+        if self.average is not None:
+            given["average"] = self.average
         if scheduler is not None:
             given |= {"scheduler": scheduler, "n_steps": N_STEPS}
         return icgd.from_torch(model, self.loss(), optimizer, **given)
@@ -121,6 +136,21 @@ NORMS = {
     "adam": Script(partial(Adam, lr=0.01, eps=1e-3), widths=(2, 4, 3), norm_eps=0.1),
 }
 """Layer norms, which relu-stack takes; torch rounds them in another order."""
+
+
+AVERAGED = {
+    "plain": Script(average=0.9),
+    "momentum": Script(partial(SGD, lr=0.05, momentum=0.9), average=0.75, batch_size=4),
+    "nesterov": Script(
+        partial(SGD, lr=0.1, momentum=0.5, nesterov=True, weight_decay=0.1),
+        scheduler=partial(lr_scheduler.ExponentialLR, gamma=0.9),
+        bias=False,
+        average=0.99,
+    ),
+    "adam": Script(partial(Adam, lr=0.01, eps=1e-3), average=0.9),
+    "no memory": Script(activation=nn.ReLU, average=0.0),
+}
+"""Runs whose weights are averaged."""
 
 
 def distance(script: Script, compiled: icgd.Compiled, history: Tensor) -> float:
@@ -191,6 +221,30 @@ def test_relu_stack_performs_it_within_what_is_proved(name):
     assert off < (1e-4 if name == "adam" else 2e-3)
 
 
+RECURSED = {
+    "tanh": SCRIPTS["sgd"],
+    "no bias": SCRIPTS["no bias"],
+    "one layer": SCRIPTS["one layer"],
+    "three layers": Script(widths=(2, 3, 3, 1)),
+    "silu": SCRIPTS["logistic"],
+    "relu": Script(activation=nn.ReLU, widths=(2, 3, 1)),
+}
+"""What recursion takes: plain descent and a linear output."""
+
+
+@pytest.mark.parametrize("name", RECURSED)
+def test_recursion_performs_it_with_biases(name):
+    script = RECURSED[name]
+    problem = script.problem(domain=icgd.Domain(2.0, 1.0), box=2.0)
+    compiled = icgd.compile(problem, "recursion", n_steps=N_STEPS)
+    run = compiled.run(*script.data())
+    off = distance(script, compiled, run.parameters)
+    assert off < (2e-5 if name == "silu" else 1e-9)  # a few silus miss the logistic slope
+    report = icgd.verify(compiled, *script.data())
+    assert report.verdict.holds
+    assert off <= float(report.trajectory_bounds.max())
+
+
 @pytest.mark.parametrize("name", ["batches", "dampening", "nesterov", "cosine", "adam decay"])
 @pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])
 def test_the_dense_transformer_does_what_the_fused_run_does(name, construction):
@@ -207,6 +261,88 @@ def test_the_dense_transformer_does_what_the_fused_run_does(name, construction):
     for slot in slots:
         gap = float((fused.trace[slot] - dense.trace[slot]).abs().max())
         assert gap < 1e-9 * (1 + float(dense.trace[slot].abs().max())), slot
+
+
+def gap_of_averages(script: Script, averages: dict[str, Tensor], n_steps: int) -> float:
+    real = list(script.averaged(n_steps).parameters())
+    return max(
+        float((own - part.detach()).abs().max())
+        for own, part in zip(averages.values(), real, strict=True)
+    )
+
+
+@pytest.mark.parametrize("n_steps", [0, 1, 2, N_STEPS])
+@pytest.mark.parametrize("name", AVERAGED)
+def test_the_average_of_the_reference_is_torch_s_own(name, n_steps):
+    script = AVERAGED[name]
+    problem = script.problem()
+    task = icgd.as_task(problem, *script.data())
+    last = problem.oracle.train(task, n_steps)[-1]
+    named = problem.oracle.by_name(task, last)
+    averages = {key: value for key, value in named.items() if key.startswith("average")}
+    assert gap_of_averages(script, averages, n_steps) < 2e-15
+
+
+@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])
+@pytest.mark.parametrize("name", AVERAGED)
+def test_averages_are_those_of_torch_step_by_step(name, construction):
+    script = AVERAGED[name]
+    if construction == "softmax-stack" and name == "adam":
+        return
+    problem, data = script.problem(), script.data()
+    compiled = icgd.compile(problem, construction, n_steps=N_STEPS)
+    run = compiled.run(*data, queries=data[0])
+    report = icgd.verify(compiled, *data)
+    assert report.verdict.holds
+    assert float((report.step_errors / report.step_bounds).max()) <= 1.0
+    task = icgd.as_task(problem, *data)
+    for n_steps in (1, 2, 10, N_STEPS):
+        named = problem.oracle.by_name(task, run.parameters[n_steps])
+        averages = {key: value for key, value in named.items() if key.startswith("average")}
+        gap = gap_of_averages(script, averages, n_steps)
+        assert gap <= float(report.trajectory_bounds[n_steps - 1])
+        assert gap < (1e-9 if construction == "softmax-stack" else 2e-3)
+    averaged = script.averaged()
+    off = (run.predictions - averaged(data[0])).abs().max()
+    assert float(off) < (1e-9 if construction == "softmax-stack" else 5e-3)
+    model = script.model()
+    run.load_into(model, averaged=True)
+    for part, value in zip(model.parameters(), run.averaged_weights.values(), strict=True):
+        assert torch.equal(part, value)
+
+
+@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])
+@pytest.mark.parametrize("name", AVERAGED)
+def test_dense_averages_are_those_of_the_fused_run(name, construction):
+    script = AVERAGED[name]
+    if construction == "softmax-stack" and name == "adam":
+        return
+    problem = script.problem(box=0.75)  # which some weights reach
+    compiled = icgd.compile(problem, construction, n_steps=N_STEPS)
+    x, y = script.data()
+    slots = compiled.program.layout.names
+    fused, dense = (
+        compiled.run(x, y, queries=x, backend=backend, trace=slots)
+        for backend in ("fused", "dense")
+    )
+    assert float((fused.parameters - dense.parameters).abs().max()) < 2e-11
+    assert float((fused.predictions - dense.predictions).abs().max()) < 2e-11
+    for slot in slots:
+        gap = float((fused.trace[slot] - dense.trace[slot]).abs().max())
+        assert gap < 1e-9 * (1 + float(dense.trace[slot].abs().max())), slot
+    report = icgd.verify(compiled, x, y, queries=x, backend="dense")
+    assert report.verdict.holds
+    assert float((report.prediction_errors / report.prediction_bounds).max()) <= 1.0
+
+
+def test_a_run_without_averages_says_so():
+    script = SCRIPTS["momentum"]
+    run = icgd.compile(script.problem(), "softmax-stack", n_steps=2).run(*script.data())
+    expected = "This run keeps no average of its weights. Give its update average=0.99, say."
+    for ask in (lambda: run.averaged_weights, lambda: run.load_into(script.model(), averaged=True)):
+        with pytest.raises(SettingError) as refused:
+            ask()
+        assert str(refused.value) == expected
 
 
 def test_trained_weights_go_back_into_a_model():

@@ -16,6 +16,7 @@ from icgd import pictures
 from icgd.errors import OverflowedRunError, SettingError, UnknownNameError
 from icgd.facts import counted, in_short, number, shown
 from icgd.problems.from_torch import load_weights
+from icgd.problems.optimisers.gradient_step import AVERAGE
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.program import AbstractProgram
@@ -141,15 +142,30 @@ class Run:
         origin = self._known_origin()
         return origin.problem.oracle.by_name(origin.task, self.parameters[..., -1, :])
 
-    def load_into(self, model: nn.Module) -> None:
+    @property
+    def averaged_weights(self) -> dict[str, Tensor]:
+        """The average of the weights after the last step, by the names of the weights."""
+        names = {"average of bias": "bias", AVERAGE: "weights"}
+        kinds = {name: name.rpartition("_") for name in self.weights}
+        found = {
+            f"{names[kind]}_{layer}": self.weights[name]
+            for name, (kind, _, layer) in kinds.items()
+            if kind in names
+        }
+        if not found:
+            raise SettingError.no_average()
+        return found
+
+    def load_into(self, model: nn.Module, *, averaged: bool = False) -> None:
         """Write the trained weights into a PyTorch model of the network's shape.
 
         Args:
             model: An `nn.Sequential` that `icgd.from_torch` can read; its weights are replaced.
+            averaged: Whether it gets the average of the weights instead.
 
         Raises:
             UnreadableError: If the model has another shape, or the run is of a batch of tasks.
-            SettingError: If the run does not know what it came from.
+            SettingError: If the run does not know what it came from, or keeps no average.
 
         Example:
             >>> import icgd, torch
@@ -162,7 +178,7 @@ class Run:
             >>> bool((model[0].weight == run.weights["weights_1"]).all())
             True
         """
-        load_weights(model, self.weights)
+        load_weights(model, self.averaged_weights if averaged else self.weights)
 
     @property
     def coefficients(self) -> dict[str, float] | None:

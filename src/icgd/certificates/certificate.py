@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf, nan
 
@@ -113,6 +113,24 @@ class Certificate:
             "holds for": f"{self.backend} runs in {self.dtype}, {self.n_tokens:,} tokens or fewer",
             **({"if": self.condition} if self.condition else {}),
         }
+
+    def of_no_run(self) -> Certificate:
+        """The certificate of a run that its condition leaves out: nothing is proved beforehand.
+
+        Returns:
+            The same with infinite bounds (a).
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.MomentumStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> certificate = icgd.compile(problem, "relu-stack", n_steps=2).certificate()
+            >>> certificate.condition
+            'of runs whose momentum is 0 at the start'
+            >>> certificate.of_no_run().domain_step
+            inf
+        """
+        return replace(self, domain_step=inf, domain_trajectory=inf, domain_predictions=inf)
 
     def _told(self, bound: float) -> str:
         return f"{number(bound)}{', which says nothing' * self.says_nothing(bound)}"

@@ -12,14 +12,16 @@ from torch import Tensor
 from icgd.backends.run import OnProgress
 from icgd.certificates import prediction_bounds
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
-from icgd.certificates.bounds import drift_of
+from icgd.certificates.bounds import State, drift_of
 from icgd.certificates.closed_form import closed_form
 from icgd.certificates.domain_bound import Weights, domain_bound, worst
 from icgd.certificates.enclosures import Enclosure
 from icgd.certificates.intervals import Interval
 from icgd.certificates.prediction_bounds import near_weights
+from icgd.certificates.state_bound import StateBound, Trained
 from icgd.certificates.streams import Data, Streams
 from icgd.problems.arrays import FLOAT32_ROUNDING
+from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.task import Task
 from icgd.program.instructions import RATES
 from icgd.program.layout import Role
@@ -39,18 +41,48 @@ class StackBounds(AbstractBounds):
 
     def domain(self) -> DomainBound:
         """One token stands for all, since a mean over examples is no larger than the largest."""
-        if self.problem.gradient_step.state:  # how large it can become is not propagated
+        update = self.problem.gradient_step
+        if update.has_root:  # what it divides by has no bound that says anything
             return DomainBound(inf, inf)
+        if update.state:
+            reach = update.box * (1 + FLOAT32_ROUNDING)
+            return self._state_bound.domain(reach)
         data, n_weights = self._any_token, self._n_weights
 
         def after_block(reach: float, error: float, drift: float) -> Weights:
             everywhere = Interval.symmetric(reach, n_weights)
             off, apart = (torch.full_like(everywhere.low, size) for size in (error, drift))
             weights = Enclosure.around(everywhere, off, everywhere)
-            steps = range(len(self.program.schedule) or 1)
+            steps = self._different_steps
             return worst([self.after_block(data, weights, apart, step) for step in steps])
 
         return domain_bound(after_block, self.problem.gradient_step.box, self.program.n_steps)
+
+    @property
+    def _state_bound(self) -> StateBound:
+        """Bounds of an update that remembers, which are carried from step to step."""
+        data, update = self._any_token, self.problem.gradient_step
+        names = (WEIGHTS, *update.remembered)
+        n_weights = self._n_weights // len(names)
+        is_state = torch.tensor([name in update.state for name in names])
+
+        def after_step(before: Trained, step: int) -> Trained:
+            everywhere = Interval(-before.sizes, before.sizes)
+            weights = Enclosure.around(everywhere, before.error, everywhere)
+            end = step if self.program.schedule else 0
+            slots = self._slots_after(data, weights, before.drift, end)
+            parameters = self.program.layout.having(Role.PARAMETER)
+            sizes = torch.cat([slots[slot.name].size.flatten(-2) for slot in parameters], dim=-1)
+            after = self._weights(slots, before.drift)
+            return Trained(sizes, after.error, after.drift)
+
+        is_state = is_state.repeat_interleave(n_weights)
+        return StateBound(after_step, is_state, self._different_steps, self.program.n_steps)
+
+    @property
+    def _different_steps(self) -> list[int]:
+        """The last of the steps for each end that a step can have."""
+        return list({end: step for step, end in enumerate(self.program.schedule)}.values()) or [0]
 
     @property
     def _any_token(self) -> Data:
@@ -186,7 +218,14 @@ class StackBounds(AbstractBounds):
     @property
     def widest(self) -> float:
         update = self.problem.gradient_step
-        return inf if update.state else 2 * update.box
+        return inf if update.has_root else 2 * update.box
+
+    @property
+    def condition(self) -> str | None:
+        update = self.problem.gradient_step
+        if update.has_root or not update.state:
+            return None
+        return f"of runs whose {' and '.join(update.state)} is 0 at the start"
 
     def paper_step(self) -> float | None:
         """The closed form, which holds in exact arithmetic, with the rounding of a step added.
@@ -211,7 +250,14 @@ class StackBounds(AbstractBounds):
 
         Their copies in the registers, if it has any, may lie `drift` apart.
         """
-        after = self._streams.after(self.program.block_of(step), data, weights, drift)
+        return self._weights(self._slots_after(data, weights, drift, step), drift)
+
+    def _slots_after(self, data: Data, weights: Enclosure, drift: Parameters, step: int) -> State:
+        """All slots after a step."""
+        return self._streams.after(self.program.block_of(step), data, weights, drift)
+
+    def _weights(self, after: State, drift: Parameters) -> Weights:
+        """What the slots say of the weights; without copies, `drift` is theirs."""
         names = [slot.name for slot in self.program.layout.having(Role.PARAMETER)]
         drifts = [after[drift_of(name)] for name in names] if self._streams.have_copies else []
         return Weights(

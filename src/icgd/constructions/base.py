@@ -137,10 +137,10 @@ class AbstractConstruction(ABC):
     def _rule_objection(self, update: AbstractGradientStep) -> str | None:
         if not update.is_plain and not self.takes_rules:
             return (
-                f"it takes plain gradient steps of one size, not {update.name_in_words()}; use "
-                "relu-stack or softmax-stack."
+                f"it takes plain gradient steps of one size without averages, not "
+                f"{update.in_words()}; use relu-stack or softmax-stack."
             )
-        if update.rule(0).root is not None and not self.takes_roots:
+        if update.has_root and not self.takes_roots:
             return f"it has no layers for the root of {update.name_in_words()}; use relu-stack."
         return None
 

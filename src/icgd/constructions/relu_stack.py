@@ -154,7 +154,7 @@ class ReluStack(AbstractConstruction):
             ),
             block=tuple(block),
             n_steps=n_steps,
-            prediction=(*forward_pass(target), _copy_prediction(target, gate)),
+            prediction=(*forward_pass(target, update.predicting), _copy_prediction(target, gate)),
             schedule=update.schedule(n_steps, scratch),
         )
 

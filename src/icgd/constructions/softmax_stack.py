@@ -50,6 +50,7 @@ from icgd.problems import activations
 from icgd.problems.activations import RELU, Activation
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import SlopePart
+from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, settle, within
 from icgd.program import instructions as verbs
@@ -200,6 +201,7 @@ class _Builder:
         block = [*forward, *self.loss_slope_layers(), *self.backward_pass()]
         scratch = _written(block)
         block += [self.gradient_step(), *self.update.end(0, scratch)]
+        forward = self.forward_pass(self.update.predicting)
         prediction = [*forward, self.copy_prediction(forward)]
         layers = (*block, *prediction)
         functions = self.functions(layers)
@@ -218,26 +220,27 @@ class _Builder:
     def update(self) -> UpdateLayers:
         return UpdateLayers(self.problem.network, self.problem.gradient_step, SCALE_SIZE)
 
-    def preactivation(self, layer: int) -> Argument:
+    def preactivation(self, layer: int, weights: str) -> Argument:
         inputs = Combination.of(units_slot(layer - 1))
-        return Argument(inputs, f"weights_{layer}", bias=self.bias)
+        return Argument(inputs, f"{weights}_{layer}", bias=self.bias)
 
     @property
     def bias(self) -> str | None:
         return bias_slot(self.problem.network)
 
-    def forward_pass(self) -> list[Layer]:
+    def forward_pass(self, weights: str = WEIGHTS) -> list[Layer]:
         layers = []
         for layer in range(1, self.depth + 1):
-            first, *others = self.units(layer)
+            z = self.preactivation(layer, weights)
+            first, *others = self.units(layer, z)
             if layer == self.depth and _is_linear(self.activation(layer)):
-                first += self.loss_look_ups(self.preactivation(layer), on_weights=True)
+                first += self.loss_look_ups(z, on_weights=True)
             layers += [Layer(f"forward {layer}", instructions) for instructions in (first, *others)]
         return layers
 
-    def units(self, layer: int) -> list[tuple[verbs.Instruction, ...]]:
+    def units(self, layer: int, z: Argument) -> list[tuple[verbs.Instruction, ...]]:
         """The layers that compute p_j = r(z) and r'(z) from z = V_j p_{j-1}."""
-        activation, z = self.activation(layer), self.preactivation(layer)
+        activation = self.activation(layer)
         value, derivative = activation.value.name, activation.derivative.name
         units, slope = units_slot(layer), f"slope_{layer}"
         reach = self.forward.preactivations[layer - 1]

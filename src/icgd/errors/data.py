@@ -145,6 +145,13 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
+    def no_class_number(cls, path: object, column: str, cell: str, n_classes: int) -> DataError:
+        return cls(
+            f"{path}, column {column!r} has the class {cell}; the cross_entropy loss of "
+            f"{n_classes} outputs needs classes from 0 to {n_classes - 1}."
+        )
+
+    @classmethod
     def wrong_sum(cls, loss: str, index: Sequence[int], total: float) -> DataError:
         return cls(
             f"The labels of example {at(index)} add up to {total:.12g}; the {loss} loss needs "

@@ -218,6 +218,13 @@ class SettingError(IcgdError, ValueError):
         )
 
     @classmethod
+    def steps_differ(cls, update: str) -> SettingError:
+        return cls(
+            f"The step size cannot be learnt of {update}: the layers of its steps differ from each "
+            "other. Give an update with one step size for all steps and without an average."
+        )
+
+    @classmethod
     def not_a_chain(cls, construction: str) -> SettingError:
         return cls(
             "Only the block of cot-network trains networks of every depth, and this is "
@@ -434,6 +441,10 @@ class SettingError(IcgdError, ValueError):
             "This run does not know what it trained, because a backend made it on its own. Make it "
             "with compiled.run or compiled.run_task."
         )
+
+    @classmethod
+    def no_average(cls) -> SettingError:
+        return cls("This run keeps no average of its weights. Give its update average=0.99, say.")
 
     @classmethod
     def not_traced(cls) -> SettingError:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import Any
 
@@ -63,6 +63,7 @@ def from_torch(
     batch_size: int | None = None,
     n_examples: int | None = None,
     box: float | None = None,
+    average: float | None = None,
 ) -> Problem:
     """The problem that trains `model` by this loss and optimiser, from the model's own weights.
 
@@ -83,6 +84,8 @@ def from_torch(
         batch_size: How many examples a step takes; by default all.
         n_examples: The number of examples, for a loss with `reduction="sum"` without batches.
         box: The largest size of a weight.
+        average: The decay of an exponential moving average of the weights, which then predicts, as
+            `AveragedModel` with `get_ema_avg_fn(average)` does if it is updated after every step.
 
     Returns:
         The problem; its `initial` are the model's weights.
@@ -108,6 +111,7 @@ def from_torch(
     initial = layers.initial()
     box = _box_of(initial) if box is None else box
     update = _update(optimizer, options, sizes, box, batch_size, factor)
+    update = replace(update, average=average)
     return Problem(target, name, update, domain, initial=tuple(initial.tolist()))
 
 

@@ -38,7 +38,7 @@ def _shape_of_outer_product(
     instruction: basic.AccumulateOuterProduct | units.AddOuterProduct | units.AddGatedProduct,
     layout: Layout,
 ) -> str | None:
-    columns = stacked(instruction.right, getattr(instruction, "bias", None))
+    columns = stacked(instruction.right, instruction.bias)
     return _matrix_problem(layout, instruction.write, instruction.left, *columns)
 
 
@@ -174,8 +174,10 @@ def _shape_of_recombine(instruction: update.Recombine, layout: Layout) -> str | 
     if instruction.unit not in (ONE, SCALE_SIZE):
         return f"its unit is {instruction.unit!r}, expected {ONE} or {SCALE_SIZE}"
     for part in instruction.assignments:
-        if problem := _width_problem(layout, *part.value.slots, part.write):
+        if problem := _width_problem(layout, *part.value.slots, *part.shares):
             return problem
+        if not 0 <= part.keeps < 1:
+            return f"keeps {part.keeps:g} of an average, expected 0 to below 1"
         if part.bound is not None and not part.bound > 0:
             return f"clips {part.write!r} to a bound of {part.bound:g}"
     return None
@@ -274,15 +276,17 @@ def _shape_of_shrink_slot(instruction: grid.ShrinkSlot, layout: Layout) -> str |
 
 @shape_problem.register
 def _shape_of_pass_on(instruction: units.PassOn, layout: Layout) -> str | None:
-    expected = (layout.width_of(instruction.write), instruction.argument.width(layout))
+    columns = instruction.argument.width(layout) + (instruction.bias is not None)
+    expected = (layout.width_of(instruction.write), columns)
     return _shape_unlike(expected, layout, instruction.weights)
 
 
 @shape_problem.register
 def _shape_of_start_jacobian(instruction: units.StartJacobian, layout: Layout) -> str | None:
-    rows, columns = layout.slot(instruction.weights).shape
-    expected = (rows, instruction.argument.width(layout))
-    entries = columns * layout.width_of(instruction.inputs)
+    rows, width = layout.slot(instruction.weights).shape[0], instruction.argument.width(layout)
+    has_bias = instruction.bias is not None
+    entries = width * layout.width_of(*stacked(instruction.inputs, instruction.bias))
+    expected = (rows, width + has_bias)
     return _shape_unlike(expected, layout, instruction.weights) or _shape_unlike(
         (rows, entries), layout, instruction.write
     )
@@ -290,11 +294,12 @@ def _shape_of_start_jacobian(instruction: units.StartJacobian, layout: Layout) -
 
 @shape_problem.register
 def _shape_of_push_jacobian(instruction: units.PushJacobian, layout: Layout) -> str | None:
-    rows, columns = layout.slot(instruction.weights).shape
+    rows, width = layout.slot(instruction.weights).shape[0], instruction.argument.width(layout)
     entries = layout.slot(instruction.write).shape[-1]
+    has_bias = layout.slot(instruction.weights).shape == (rows, width + 1)
     return (
-        _shape_unlike((rows, instruction.argument.width(layout)), layout, instruction.weights)
-        or _shape_unlike((columns, entries), layout, instruction.jacobian)
+        _shape_unlike((rows, width + has_bias), layout, instruction.weights)
+        or _shape_unlike((width, entries), layout, instruction.jacobian)
         or _shape_unlike((rows, entries), layout, instruction.write)
     )
 

@@ -151,6 +151,8 @@ class LearnableRun(AbstractRun):
         instance("compiled", compiled, Compiled)
         place, precision = step_layer(compiled.program), dtype_named(dtype)
         problem, n_steps = compiled.problem, compiled.program.n_steps
+        if compiled.stack.schedule:
+            raise SettingError.steps_differ(problem.gradient_step.in_words())
         usual = problem.gradient_step.size_of(0)
         sizes = _step_sizes(usual if step_sizes is None else step_sizes, n_steps)
         start = _start(problem, initial, seed, precision)

@@ -24,6 +24,7 @@ from math import sqrt
 from icgd.problems.activations import IDENTITY_FUNCTION, RELU, Activation
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.roots import ReciprocalDeviation, reciprocal_deviation
 from icgd.program.instructions import ONE, ApplyUnits, Combination, MapSlots, Summand
 from icgd.program.norm_instructions import Covary, ScaleCentred
@@ -70,25 +71,28 @@ def positive_layers(target: MLP) -> list[int]:
     return [layer for layer in kinked if positive_slot(target, layer) != units_slot(layer)]
 
 
-def forward_pass(target: MLP) -> list[Layer]:
-    """p_j for j = 1 .. N, into the slots that `output_slot` names."""
+def forward_pass(target: MLP, weights: str = WEIGHTS) -> list[Layer]:
+    """p_j for j = 1 .. N, into the slots that `output_slot` names.
+
+    The matrices V_j stand in slots `weights_1 .. weights_N`, or in those of another kind.
+    """
     layers: list[Layer] = []
     for j in range(1, target.depth + 1):
-        layers += _normed(target, j) if j in target.norms else [_units(target, j)]
+        layers += _normed(target, j, weights) if j in target.norms else [_units(target, j, weights)]
         layers += _activated(target, j)
     return layers
 
 
-def _units(target: MLP, layer: int) -> Layer:
+def _units(target: MLP, layer: int, weights: str) -> Layer:
     function = target.layer_activation(layer).value.name
-    return Layer(f"forward {layer}", (_apply(target, layer, function, units_slot(layer)),))
+    return Layer(f"forward {layer}", (_apply(target, layer, function, units_slot(layer), weights),))
 
 
-def _normed(target: MLP, layer: int) -> list[Layer]:
+def _normed(target: MLP, layer: int, weights: str) -> list[Layer]:
     """The preactivation with its norm, into slot `normed_j`."""
     linear, variance, scale = (f"{name}_{layer}" for name in ("linear", "variance", "scale"))
     root = Summand(Combination.of(variance), norm_root(target).name)
-    product = _apply(target, layer, IDENTITY_FUNCTION.name, linear)
+    product = _apply(target, layer, IDENTITY_FUNCTION.name, linear, weights)
     reach = largest_norm(target.widths[layer])
     norm = ScaleCentred(linear, scale, f"normed_{layer}", reach=reach)
     return [
@@ -168,6 +172,8 @@ def _slope(target: MLP, layer: int) -> MapSlots:
     return _mapped((slope,), f"slope_{layer}")
 
 
-def _apply(target: MLP, layer: int, function: str, write: str) -> ApplyUnits:
+def _apply(
+    target: MLP, layer: int, function: str, write: str, weights: str = WEIGHTS
+) -> ApplyUnits:
     inputs = output_slot(target, layer - 1)
-    return ApplyUnits(f"weights_{layer}", inputs, function, write, bias_slot(target))
+    return ApplyUnits(f"{weights}_{layer}", inputs, function, write, bias_slot(target))

@@ -31,7 +31,7 @@ from icgd.errors import BoxWarning, DataError, ProofError, SettingError
 from icgd.problems.arrays import first_set
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep
+from icgd.problems.optimisers.gradient_step import AVERAGE, AbstractGradientStep
 from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
 from icgd.problems.settings import count
@@ -148,17 +148,29 @@ class NetworkOracle(AbstractOracle):
 
     @property
     def weight_shapes(self) -> Shapes:
-        return self.target.matrix_shapes * (1 + len(self.update.state))
+        return self.target.matrix_shapes * (1 + len(self.update.remembered))
 
     def weights_of(self, trained: Tensor) -> Tensor:
         """The weights without what the optimiser remembers."""
         return trained[..., : self.target.n_parameters]
 
+    def starts_fresh(self, trained: Tensor) -> bool:
+        n_weights = self.target.n_parameters
+        state = trained[..., n_weights : n_weights * (1 + len(self.update.state))]
+        return not bool(state.any())
+
+    def _predicting(self, trained: Tensor) -> Tensor:
+        """The weights that predict: their average, if there is one."""
+        if self.update.average is None:
+            return self.weights_of(trained)
+        return trained[..., -self.target.n_parameters :]
+
     def with_state(self, weights: Tensor) -> Tensor:
         n_weights = self.target.n_parameters
         if weights.ndim == 0 or weights.shape[-1] != n_weights:
             return weights
-        return functional.pad(weights, (0, n_weights * len(self.update.state)))
+        trained = functional.pad(weights, (0, n_weights * len(self.update.state)))
+        return trained if self.update.average is None else torch.cat([trained, weights], dim=-1)
 
     def labelled(self, y: Tensor, expected: tuple[int, ...]) -> Tensor:
         """Classes, counted from 0, become labels that are 1 for the class and 0 for all others."""
@@ -212,11 +224,15 @@ class NetworkOracle(AbstractOracle):
         data = replace(task, x=task.x.double(), y=task.y.double())
 
         def step(trained: Parameters, number: int) -> Parameters:
-            weights, *state = trained.split(self.target.n_parameters, dim=-1)
+            weights, *others = trained.split(self.target.n_parameters, dim=-1)
             gradient = self.gradient(data, weights, number)
-            known = dict(zip(self.update.state, state, strict=True))
+            known = dict(zip(self.update.remembered, others, strict=True))
+            average = known.pop(AVERAGE, None)
             moved, after = self.update.rule(number).applied(weights, gradient, known)
             clipped = moved.clamp(-self.update.box, self.update.box)
+            if average is not None:
+                kept = self.update.kept_of_average(number)
+                after[AVERAGE] = kept * average + (1.0 - kept) * clipped
             return torch.cat([clipped, *after.values()], dim=-1) if after else clipped
 
         return step
@@ -258,7 +274,7 @@ class NetworkOracle(AbstractOracle):
         return gradient(self.target, loss, weights, x, y, rates) * self.update.gradient_factor
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
-        return predict(self.target, self.weights_of(weights).double(), task.queries.double())
+        return predict(self.target, self._predicting(weights).double(), task.queries.double())
 
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
         """L(w) = (1 / 2n) sum_i loss(p_i, y_i), each times its rate if there are rates."""
@@ -275,11 +291,12 @@ class NetworkOracle(AbstractOracle):
     def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
         """weights_1, bias_1, weights_2, ...: a bias is the last column of its layer's matrix.
 
-        What an optimiser remembers follows as momentum_1, momentum of bias_1, ...
+        What an optimiser remembers follows as momentum_1, momentum of bias_1, ..., and so does the
+        average of the weights.
         """
         found: dict[str, Tensor] = {}
         parts = weights.split(self.target.n_parameters, dim=-1)
-        for kind, part in zip((WEIGHTS, *self.update.state), parts, strict=True):
+        for kind, part in zip((WEIGHTS, *self.update.remembered), parts, strict=True):
             bias = "bias" if kind == WEIGHTS else f"{kind} of bias"
             for layer, matrix in enumerate(self.target.matrices(part), start=1):
                 n_inputs = self.target.widths[layer - 1]
