@@ -25,6 +25,8 @@ PROBLEMS = {
     "biases": problem_of(MLP((3, 2, 4, 1), "leaky_relu", biases=True), 2, step_size=0.5),
     "linear, biases": problem_of(MLP((2, 3, 2), "identity", biases=True), step_size=0.2),
     "huber": problem_of(MLP((3, 4, 2), "relu", "relu"), 2, loss="huber", step_size=0.5, box=9.0),
+    "classes": problem_of(MLP((3, 5, 4), "relu"), 2, loss="cross_entropy", step_size=0.5),
+    "classes, biases": problem_of(MLP((2, 3), biases=True), 5, loss="cross_entropy", step_size=0.5),
 }
 SMOOTH = {  # in a small box, whose tables are cheap
     "r(0) is not 0": problem_of(MLP((3, 2, 4, 1), "sigmoid"), 5, step_size=0.5, box=1.0),
@@ -33,6 +35,9 @@ SMOOTH = {  # in a small box, whose tables are cheap
     "smooth, biases": problem_of(MLP((2, 1, 2, 1), "sigmoid", biases=True), 3, box=1.0),
     "smooth, kinked": problem_of(MLP((2, 2, 1), "silu", "relu"), loss="huber", box=1.0),
     "logistic": problem_of(MLP((2, 3, 2), "relu"), 5, loss="logistic", step_size=0.5, box=1.0),
+    "smooth, classes": problem_of(
+        MLP((2, 4, 3), "tanh", biases=True), 2, loss="cross_entropy", step_size=0.5, box=1.0
+    ),
     "smooth, logistic": problem_of(MLP((3, 4, 1), "tanh"), 1, loss="logistic", box=1.0),
 }
 PROBLEMS |= SMOOTH

@@ -25,6 +25,8 @@ PROBLEMS = {
     "small box": problem_of(MLP((3, 2), "identity"), batch_size=5, step_size=2.0, box=0.6),
     "tanh": problem_of(MLP((3, 4, 2), "tanh"), step_size=0.5, box=1.0),
     "softplus, logistic": problem_of(MLP((2, 3, 1), "softplus"), 2, loss="logistic", box=1.0),
+    "classes": problem_of(MLP((3, 4, 3), "relu"), 2, loss="cross_entropy", step_size=0.5),
+    "tanh, classes": problem_of(MLP((2, 3, 2), "tanh"), 5, loss="cross_entropy", box=1.0),
     "biases, huber": problem_of(
         MLP((2, 3, 1), "relu", "tanh", biases=True), 2, loss="huber", box=1.0
     ),

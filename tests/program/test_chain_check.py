@@ -10,6 +10,7 @@ from icgd.program.chain_instructions import (
     LookUpProduct,
     MultiplyEntries,
     MultiplyMatrices,
+    ShareColumns,
 )
 from icgd.program.check import check_program
 from icgd.program.instructions import Combination, Instruction
@@ -21,15 +22,19 @@ PROGRAM = program_of(problem_of(MLP((3, 4, 2), "relu"), batch_size=2))
 ROWS = PROGRAM.rows
 FIRST, *REST = ROWS.slots
 
+CLASSES = program_of(problem_of(MLP((3, 4, 2), "relu"), 2, loss="cross_entropy"))
+
 COARSE = replace(PROGRAM.functions[0], name="coarse", values=(0.0,))
 
 
-def changed(number: int, *instructions: Instruction) -> ChainProgram:
+def changed(
+    number: int, *instructions: Instruction, program: ChainProgram = PROGRAM
+) -> ChainProgram:
     """The program with instructions added to one of its layers."""
-    layers = list(PROGRAM.layers)
+    layers = list(program.layers)
     layer = layers[number - 1]
     layers[number - 1] = replace(layer, instructions=(*layer.instructions, *instructions))
-    return replace(PROGRAM, layers=tuple(layers))
+    return replace(program, layers=tuple(layers))
 
 
 def copy(source: str, write: str, *flags: str, gate: float = 8.0) -> CopyWhere:
@@ -38,6 +43,7 @@ def copy(source: str, write: str, *flags: str, gate: float = 8.0) -> CopyWhere:
 
 def test_a_program_as_built_obeys_the_rules():
     check_program(PROGRAM)
+    check_program(CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +70,14 @@ def test_a_program_as_built_obeys_the_rules():
         (
             changed(2, LookUpProduct("weights", "delta", 1.0, "outer", "identity", "z")),
             "layer 2 (products): multiplies shapes (4, 4) and (4, 2) into outer of shape (4, 4)",
+        ),
+        (
+            changed(3, ShareColumns("delta", ("class_1",) * 5, "back"), program=CLASSES),
+            "layer 3 (products): shares 5 classes among 4 scores",
+        ),
+        (
+            changed(3, ShareColumns("weights", ("class_1",), "back"), program=CLASSES),
+            "layer 3 (products): shares scores of (4, 4) into (4, 2)",
         ),
         (
             changed(2, LookUpProduct("weights", "inputs", 1.0, "z", "tanh", "back")),

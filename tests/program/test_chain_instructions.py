@@ -6,6 +6,7 @@ from icgd.program.chain_instructions import (
     MultiplyEntries,
     MultiplyMatrices,
     PassBack,
+    ShareColumns,
 )
 from icgd.program.instructions import Combination
 
@@ -25,9 +26,11 @@ def test_instructions_read_as_formulas_and_know_their_slots():
         "w = a @ b^T": MultiplyMatrices("a", "b", 8.0, "w", right_transposed=True),
         "w = tanh(a @ b)": LookUpProduct("a", "b", 8.0, "z", "tanh", "w"),
         "w = a * b": MultiplyEntries("a", "b", 8.0, "w"),
+        "w = softmax(a_1 .. a_2)": ShareColumns("a", ("b", "c"), "w"),
         "w += (clip(a, 1)) * slope(b)": PassBack(A, "b", (), 0.0, 8.0, "w", bound=1.0),
     }
-    reads = [set("afg"), set("ab"), set("abf"), set("akf"), set("akf"), *[set("ab")] * 5]
+    reads = [set("afg"), set("ab"), set("abf"), set("akf"), set("akf"), *[set("ab")] * 4]
+    reads += [set("abc"), set("ab")]
     for (formula, instruction), slots in zip(instructions.items(), reads, strict=True):
         assert instruction.formula() == formula
         assert set(instruction.reads()) == slots

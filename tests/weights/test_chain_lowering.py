@@ -105,6 +105,31 @@ def test_attention_looks_functions_up_and_multiplies_entries():
     assert int((after != 0).sum()) == written, "no other slot changes"
 
 
+@pytest.mark.parametrize("largest", [1.0, 4000.0])
+def test_attention_shares_classes_beside_products(largest):
+    """softmax(z) of the first three of four units; grid and classes do not see each other."""
+    program = program_of(problem_of(MLP((2, 4, 3), "relu"), 2, loss="cross_entropy"))
+    generator = torch.Generator().manual_seed(0)
+    rows = {
+        name: torch.rand(program.layout.slot(name).shape, generator=generator).double() - 0.5
+        for name in ("z", "weights", "delta", "carried")
+    }
+    rows["z"] *= 2 * largest
+    stream = stream_of(program, **rows)
+    with torch.no_grad():
+        after = lower_chain(program)[2](stream) - stream
+    shares = torch.zeros(4, 2, dtype=torch.float64)
+    shares[:3] = rows["z"][:3].softmax(0)
+    expected = {
+        "shares": shares,
+        "outer": rows["delta"] @ rows["carried"].T,
+        "back": rows["weights"].T @ rows["delta"],
+    }
+    for name, value in expected.items():
+        read = after[0, program.layout.range_of(name)].view_as(value)
+        torch.testing.assert_close(read, value, rtol=0, atol=1e-15 if name == "shares" else 1e-11)
+
+
 def test_a_flag_of_units_closes_their_rows_alone():
     program = program_of(problem_of(MLP((2, 3, 1), "tanh"), 2, box=1.0))
     looked_up = torch.arange(1.0, 7.0).double().view(3, 2)

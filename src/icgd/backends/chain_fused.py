@@ -267,3 +267,13 @@ def _result_of_multiply_entries(instruction: verbs.MultiplyEntries, stream: Rows
     if isinstance(right, float) and right == 1.0:
         return left
     return left * right
+
+
+@result.register
+def _result_of_share_columns(instruction: verbs.ShareColumns, stream: Rows) -> Row:
+    """Blocks that go back have no scores, and nobody reads their shares."""
+    scores, n_classes = stream[instruction.scores], len(instruction.classes)
+    if isinstance(scores, float):
+        return 0.0
+    shares = scores[..., :n_classes, :].softmax(-2)
+    return functional.pad(shares, (0, 0, 0, scores.shape[-2] - n_classes))

@@ -25,6 +25,7 @@ from icgd.backends.chain import input_columns, padded, travelling_rows
 from icgd.backends.run import OnProgress
 from icgd.certificates import bounds, enclosures
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
+from icgd.certificates.class_bounds import shares_of
 from icgd.certificates.enclosures import Arithmetic, Enclosure, matrix_product, moved, multiply
 from icgd.certificates.intervals import ROOM, Interval
 from icgd.constructions.cot_network import LARGEST_REACH
@@ -356,3 +357,15 @@ def _bound_of_look_up_product(instruction: verbs.LookUpProduct, now: Moment) -> 
     fit = now.program.look_up(instruction.function)
     rounding = now.how.head(fit, n_terms, sizes, torch.zeros_like(sizes))
     return enclosures.fitted_at(fit, argument, rounding)
+
+
+@rule.register
+def _bound_of_share_columns(instruction: verbs.ShareColumns, now: Moment) -> Row:
+    scores, n_classes = now.rows[instruction.scores], len(instruction.classes)
+    if isinstance(scores, float):
+        return 0.0
+    n_others = scores.error.shape[-2] - n_classes
+    n_tokens = n_classes + len(now.program.functions[0].values)
+    own = scores.mapped(lambda part: part[..., :n_classes, :].mT)
+    shares = shares_of(own, n_tokens, now.how)
+    return shares.mapped(lambda part: functional.pad(part.mT, (0, 0, 0, n_others)))

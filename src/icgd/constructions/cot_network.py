@@ -26,6 +26,9 @@ The paper treats ReLU. Beyond it (`parts/chain_block.py`):
   second attention multiplies; so all that is looked up is bounded, and no table limits z.
 - the logistic loss: F carries sigmoid(z), so that its slope is a difference too. The slope of the
   huber loss is a clip, which an MLP does exactly.
+- classes: F carries softmax(z), and the slope is a difference again. A head whose keys are one token
+  for each class, with the scores z, returns the shares themselves. It reads z, so it stands in the
+  second attention layer, which a kinked network then has too.
 - biases: a padded unit is the constant 1, and the last column of the weights multiplies it.
 
 All widths are padded with zeros to the largest one. Where a padded unit would not stay 0, a row
@@ -48,7 +51,6 @@ from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY_FUNCTION, Activation
 from icgd.problems.functions import KinkedFunction, SmoothFunction
-from icgd.problems.losses import Loss
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.settings import settle
@@ -74,7 +76,9 @@ GRID_HALF = 15
 
 @dataclass(frozen=True)
 class CotNetwork(AbstractConstruction):
-    """2N blocks a round, all by the same three layers, or four with a smooth activation.
+    """2N blocks a round, all by the same three layers, or four.
+
+    Smooth activations and classes take the fourth.
 
     Args:
         kink_width: the width of kinks, a power of two; the default is 2^-40 of the largest
@@ -175,15 +179,10 @@ def _kinked(target: MLP) -> dict[str, KinkedFunction]:
 
 
 def _loss_problem(problem: Problem) -> str | None:
-    if problem.loss_function.slope_parts is None:
-        return (
-            f"the slope of the {problem.loss} loss couples all outputs, and a block passes back "
-            "what each output alone gives; the logistic loss (one output a class) is such a loss."
-        )
     output = activations_of(problem.network)[-1]
-    if _loss_slope(problem.loss_function).function and _kind(output) != LINEAR:
+    if _loss_slope(problem).part and _kind(output) != LINEAR:
         return (
-            f"the slope of the {problem.loss} loss is looked up at z_N, which is the prediction "
+            f"the slope of the {problem.loss} loss is taken from z_N, which is the prediction "
             f"of a linear output only, not of {output.name}; use output_activation='identity'."
         )
     return None
@@ -205,11 +204,16 @@ def _size_problem(problem: Problem) -> str | None:
     )
 
 
-def _loss_slope(loss: Loss) -> LossSlope:
-    """u(p, y), whose parts are straight lines, a clipped one, or a function of p alone."""
+def _loss_slope(problem: Problem) -> LossSlope:
+    """u(p, y), whose parts are straight lines, a clipped one, or a function of p alone.
+
+    That of classes is softmax(p) - y.
+    """
+    if problem.loss_function.is_softmax:
+        return LossSlope(1.0, 1.0, n_classes=problem.network.output_width)
     prediction = label = 0.0
     function = bound = None
-    for part in loss.slope_parts or ():
+    for part in sizes.loss_parts(problem):
         if isinstance(part.function, KinkedFunction):
             steepest = max(part.function.slopes, key=abs)
             prediction += steepest * part.prediction
@@ -241,7 +245,7 @@ def _block(problem: Problem, settings: CotNetwork) -> ChainBlock:
         kink_width=settings.kink_width or KINK_SHARE * 2.0 ** floor(log2(reaches.forward)),
         smooth=tuple(smooth.values()),
         look_ups=look_ups,
-        loss=_loss_slope(problem.loss_function),
+        loss=_loss_slope(problem),
         has_biases=target.biases,
         reaches=reaches,
         gate=2.0 ** (2 + ceil(log2(largest))),

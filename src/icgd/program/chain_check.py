@@ -116,6 +116,15 @@ def _shape_of_look_up_product(instruction: chain.LookUpProduct, layout: Layout) 
 
 
 @_shape_problem.register
+def _shape_of_share_columns(instruction: chain.ShareColumns, layout: Layout) -> str | None:
+    layout.slot(chain.NO_CLASS)
+    scores, write = (layout.slot(name).shape for name in (instruction.scores, instruction.write))
+    if not 0 < len(instruction.classes) <= scores[0]:
+        return f"shares {len(instruction.classes)} classes among {scores[0]} scores"
+    return None if scores == write else f"shares scores of {scores} into {write}"
+
+
+@_shape_problem.register
 def _shape_of_multiply_entries(instruction: chain.MultiplyEntries, layout: Layout) -> str | None:
     shapes = {layout.slot(name).shape for name in (*instruction.reads(), instruction.write)}
     return None if len(shapes) == 1 else f"multiplies entries of {sorted(shapes)}"

@@ -19,6 +19,10 @@ from icgd.program.instructions import IDENTITY, Combination, Instruction, LayerK
 from icgd.program.uses import Evaluated, Flag, Read, Written
 
 
+NO_CLASS = "no_class"
+"""The constant slot by which heads over classes mask the tokens of a grid."""
+
+
 def _where_open(closed_by: tuple[str, ...]) -> str:
     return f" unless {' or '.join(closed_by)}" if closed_by else ""
 
@@ -168,6 +172,24 @@ class MultiplyEntries(Instruction):
 
     def formula(self) -> str:
         return f"{self.write} = {self.left} * {self.right}"
+
+
+@dataclass(frozen=True)
+class ShareColumns(Instruction):
+    """Set the first rows of `write` to the softmax of those rows of `scores`, in every column.
+
+    There are as many of these rows as `classes`, and there is one head for each column. Its keys
+    are the tokens of the classes: slot `classes[k]` is 1 in that of class k, and 0 in all others.
+    Grid tokens are masked by slot `no_class`. It is exact.
+    """
+
+    scores: Read
+    classes: tuple[Read, ...]
+    write: Written
+    kind = LayerKind.SOFTMAX
+
+    def formula(self) -> str:
+        return f"{self.write} = softmax({self.scores}_1 .. {self.scores}_{len(self.classes)})"
 
 
 Gated = CopyWhere | PassBack | ActivateWhere | MarkFlat

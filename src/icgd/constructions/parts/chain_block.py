@@ -1,7 +1,8 @@
 """The layers of the block that writes a chain, and the rows of what it writes.
 
 What a network does not need is left out: without smooth activations there is no slope to look up
-and no layer that multiplies by it, and without look-ups and biases no unit has to be closed.
+and no layer that multiplies by it, and without look-ups and biases no unit has to be closed. The shares
+of classes are read from z, so they too take the second attention layer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from icgd.program import chain
 from icgd.program import chain_instructions as verbs
 from icgd.program.chain import FAR, KINKED, LINEAR, NEAR, OUT, row_of
 from icgd.program.chain_instructions import CopyWhere, MultiplyEntries, MultiplyMatrices
+from icgd.program.class_instructions import class_slot
 from icgd.program.functions import LatticeFunction
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
 from icgd.program.layout import Layout, Role, Slot
@@ -32,20 +34,39 @@ FROM_Y = (NEAR_BACKWARD, FAR_FORWARD, FAR_BACKWARD)
 """The flags that close what is meant for one kind of step: all are 0 on [F; B], [B; F], [B; X] and
 [F; Y] in turn, and one is 1 on each of the other three."""
 
+SHARES = "shares"
+"""The slot of softmax(z), the shares of classes."""
+
 
 @dataclass(frozen=True)
 class LossSlope:
-    """u = clip(prediction * row - label * y), where the row is o_N or a `function` of z_N."""
+    """u = clip(prediction * row - label * y), where the row is o_N or taken from z_N.
+
+    What is taken from z_N is a `function` of it, or the shares of `n_classes` classes.
+    """
 
     prediction: float
     label: float
     function: str | None = None
     bound: float | None = None
+    n_classes: int = 0
 
     @property
     def row(self) -> str:
         """The row of F_N that it is taken from."""
-        return "part" if self.function else "first"
+        return "part" if self.part else "first"
+
+    @property
+    def part(self) -> str | None:
+        """The slot of what is taken from z_N."""
+        if self.n_classes:
+            return SHARES
+        return of_z(self.function) if self.function else None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The constant slots of the classes."""
+        return tuple(class_slot(number) for number in range(1, self.n_classes + 1))
 
 
 @dataclass(frozen=True)
@@ -98,9 +119,11 @@ class ChainBlock:
         matrices += [("delta", self._data), ("z", self._data), (chain.BACK, self._data)]
         matrices += [("outer", self._square)]
         matrices += [(name, self._data) for name in self._looked_up()]
+        matrices += [(SHARES, self._data)] * bool(self.loss.n_classes)
         matrices += [(name, (self.width, 1)) for name in self.padding]
         flags = (*self.kinds, "forward", "backward")
         values = (value_slot(name) for name in (IDENTITY, *(fit.name for fit in self.look_ups)))
+        classes = (*self.loss.classes, verbs.NO_CLASS) if self.loss.n_classes else ()
         return Layout(
             (
                 *self._block(f"{NEAR}."),
@@ -108,7 +131,7 @@ class ChainBlock:
                 *(Slot(name, shape, Role.SCRATCH) for name, shape in matrices),
                 *(Slot(name, (1,), Role.SCRATCH) for name in flags),
                 *self._block(f"{OUT}."),
-                *(Slot(name, (1,), Role.CONSTANT) for name in (ONE, OFFSET, *values)),
+                *(Slot(name, (1,), Role.CONSTANT) for name in (ONE, OFFSET, *values, *classes)),
             )
         )
 
@@ -127,7 +150,7 @@ class ChainBlock:
     def _block(self, prefix: str) -> tuple[Slot, ...]:
         flags = (*self.kinds, chain.IS_FORWARD, chain.IS_BACKWARD, chain.IS_DATA)
         data = ["first", "second", "flat"]
-        data += ["slope"] * bool(self.smooth) + ["part"] * bool(self.loss.function)
+        data += ["slope"] * bool(self.smooth) + ["part"] * bool(self.loss.part)
         return (
             *(Slot(prefix + name, self._data, Role.SCRATCH) for name in data),
             Slot(f"{prefix}weights", self._square, Role.PARAMETER),
@@ -136,11 +159,11 @@ class ChainBlock:
         )
 
     def layers(self) -> tuple[Layer, ...]:
-        """The layers of the block: three, or four if a slope is looked up."""
+        """The layers of the block: three, or four if a slope is looked up or classes have shares."""
         units, products = self.units(), self.products()
         middle = (
             [Layer("units", units), Layer("products", products)]
-            if self.smooth
+            if self.smooth or self.loss.n_classes
             else [Layer("products", (*units, *products))]
         )
         return (Layer("router", self.router()), *middle, Layer("next block", self.next_block()))
@@ -195,19 +218,21 @@ class ChainBlock:
         return tuple(steps)
 
     def products(self) -> tuple[Instruction, ...]:
-        """delta o^T and W^T delta; z gate(z) for activations that grow like a line."""
+        """delta o^T and W^T delta; z gate(z) for activations that grow like a line; shares of z."""
         reaches = self.reaches
         gated = [
             MultiplyEntries("z", of_z(activation.gate.name), reaches.forward, of_z(activation.name))
             for activation in self.smooth
             if activation.gate
         ]
+        shares = [verbs.ShareColumns("z", self.loss.classes, SHARES)] * bool(self.loss.n_classes)
         return (
             MultiplyMatrices("delta", "carried", reaches.gradient, "outer", right_transposed=True),
             MultiplyMatrices(
                 "weights", "delta", reaches.backward, chain.BACK, left_transposed=True
             ),
             *gated,
+            *shares,
         )
 
     def next_block(self) -> tuple[Instruction, ...]:
@@ -254,7 +279,7 @@ class ChainBlock:
         return tuple(steps)
 
     def looked_up_rows(self, out: dict[str, str]) -> tuple[Instruction, ...]:
-        """The slopes of smooth layers, 1 for others, and the function of z_N in the loss slope."""
+        """The slopes of smooth layers, 1 for others, and what the loss slope takes from z_N."""
         steps = [
             self.copy(
                 of_z(activation.derivative.name),
@@ -265,9 +290,9 @@ class ChainBlock:
         ]
         if self.smooth:
             steps.append(self.copy(ONE, ("backward", *self.others(LINEAR, KINKED)), out["slope"]))
-        if self.loss.function:
+        if self.loss.part:
             closed_by = ("backward", *self.others(LINEAR), *self.padding[:1])
-            steps.append(self.copy(of_z(self.loss.function), closed_by, out["part"]))
+            steps.append(self.copy(self.loss.part, closed_by, out["part"]))
         return tuple(steps)
 
     def others(self, *kinds: str) -> tuple[str, ...]:
