@@ -10,6 +10,8 @@ from icgd.backends.run import RunOptions
 from icgd.errors import InterruptedRunError, LayoutError, SettingError, UnknownNameError
 from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers.momentum_step import MomentumStep
 from icgd.problems.oracles import network
 from icgd.problems.task import Task
 from tests.backends.chain_cases import problem_of, program_of, task_of
@@ -41,6 +43,18 @@ SMOOTH = {  # in a small box, whose tables are cheap
     "smooth, logistic": problem_of(MLP((3, 4, 1), "tanh"), 1, loss="logistic", box=1.0),
 }
 PROBLEMS |= SMOOTH
+RELU = problem_of(MLP((3, 4, 2), "relu", biases=True))
+UPDATES = {
+    "decay": MomentumStep(0.5, 3.0, 2, momentum=0.0, weight_decay=0.3, gradient_scale=2.0),
+    "all decays": MomentumStep(0.5, 3.0, 2, momentum=0.0, weight_decay=2.0),
+    "momentum": MomentumStep(0.3, 3.0, 2, momentum=0.8),
+    "momentum, decay, clipped": MomentumStep(1.0, 0.6, 5, momentum=1.5, weight_decay=0.2),
+    "dampening": MomentumStep(0.3, 3.0, 1, momentum=0.8, dampening=0.5, weight_decay=0.1),
+    "nesterov": MomentumStep(0.3, 3.0, 2, momentum=0.8, nesterov=True, weight_decay=0.1),
+    "schedule": GradientStep((0.5, 0.25, 0.0, 0.25), 3.0, 2),
+    "schedule, nesterov": MomentumStep((0.0, 0.1, 0.2, 0.3), 3.0, 3, nesterov=True),
+}
+PROBLEMS |= {name: replace(RELU, update=update) for name, update in UPDATES.items()}
 TOLERANCE = {"fused": 1e-14, "dense": 1e-11}
 LOOKED_UP = 1e-11
 """What look-ups are off by."""
@@ -74,7 +88,7 @@ def test_every_round_is_a_step_of_stochastic_gradient_descent(problem, backend):
     tolerance = LOOKED_UP if problem in SMOOTH.values() else TOLERANCE[backend]
     assert (real[-1] - real[0]).abs().max() > 1e-2
     assert (run.parameters - real).abs().max() <= tolerance
-    predicted = network.predict(problem.network, real[-1], task.queries)
+    predicted = problem.oracle.predict(task, real[-1])
     assert (run.predictions - predicted).abs().max() <= tolerance
 
 

@@ -38,6 +38,7 @@ the grid errs, by rounding and by 1e-11 in what is looked up, and a unit on a ki
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, floor, log2
 from typing import ClassVar
@@ -52,9 +53,11 @@ from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY_FUNCTION, Activation
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep
+from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
 from icgd.problems.problem import Problem
 from icgd.problems.settings import settle
-from icgd.program.chain import KINKED, LINEAR, ChainProgram
+from icgd.program.chain import KINKED, LARGEST_STATE, LINEAR, ChainProgram
 from icgd.program.functions import LatticeFunction
 
 LARGEST_REACH = 2.0**12
@@ -64,6 +67,9 @@ about 1e-15 of the reach to rounding, and what a domain allows grows like its N-
 SMALLEST_REACH = 2.0**-60
 """No grid, and no look-up, covers less. A head loses about 1e-15 of this to rounding, and its
 inverse times the largest argument is still a number of float32."""
+
+LARGEST_MOVE = 2.0**900
+"""Gates are powers of two that are larger still, and their sums are numbers of float64."""
 
 KINK_SHARE = 2.0**-40
 """Width of a kink as a share of the largest preactivation that a grid covers. A narrow one loses no
@@ -105,6 +111,7 @@ class CotNetwork(AbstractConstruction):
     takes_batches: ClassVar[bool] = True
     needs_batches: ClassVar[bool] = True
     takes_biases: ClassVar[bool] = True
+    takes_rules: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         settle(self, kink_width=given_kink_width(self.kink_width))
@@ -119,7 +126,11 @@ class CotNetwork(AbstractConstruction):
         return _loss_problem(problem) or _activation_problem(problem) or _size_problem(problem)
 
     def build(self, problem: Problem, n_steps: int) -> ChainProgram:
-        block = _block(problem, self)
+        problem.gradient_step.require_steps(n_steps)
+        steps = _rules(problem.gradient_step, n_steps)
+        rules = {repr(rule): rule for rule in steps}
+        block = _block(problem, self, tuple(rules.values()))
+        flags = dict(zip(rules, block.flags, strict=False))  # none if there is one rule only
         return ChainProgram(
             construction=self.name,
             rows=block.rows(),
@@ -130,6 +141,7 @@ class CotNetwork(AbstractConstruction):
             kinds=tuple(_kind(activation) for activation in activations_of(problem.network)),
             batch_size=block.batch_size,
             n_steps=n_steps,
+            rules=tuple(flags[repr(rule)] for rule in steps) if flags else (),
         )
 
 
@@ -196,11 +208,19 @@ def _activation_problem(problem: Problem) -> str | None:
 
 def _size_problem(problem: Problem) -> str | None:
     largest = max(problem.domain.x, problem.domain.y, problem.gradient_step.box)
-    if largest <= LARGEST_ARGUMENT:
+    if largest > LARGEST_ARGUMENT:
+        return (
+            f"its inputs, labels or weights can reach {largest:.3g}, where float64 leaves no "
+            "digits beside them; use a smaller box or domain."
+        )
+    update = problem.gradient_step
+    n_steps = len(update.step_size) if isinstance(update.step_size, tuple) else 2
+    moved = _largest_move(problem, _rules(update, n_steps), _reaches(problem).gradient)
+    if moved <= LARGEST_MOVE:
         return None
     return (
-        f"its inputs, labels or weights can reach {largest:.3g}, where float64 leaves no digits "
-        "beside them; use a smaller box or domain."
+        f"a step can make weights or what is remembered as large as {moved:.3g} before they are "
+        "clipped, and no gate closes that; use a smaller step size, momentum or weight decay."
     )
 
 
@@ -224,10 +244,10 @@ def _loss_slope(problem: Problem) -> LossSlope:
     return LossSlope(prediction, label, function, bound)
 
 
-def _block(problem: Problem, settings: CotNetwork) -> ChainBlock:
+def _block(problem: Problem, settings: CotNetwork, rules: tuple[Rule, ...]) -> ChainBlock:
     update, target = problem.gradient_step, problem.network
     reaches = _reaches(problem)
-    moved = update.box + update.size_of(0) * reaches.gradient
+    moved = _largest_move(problem, rules, reaches.gradient)
     up = 2 * (problem.domain.y + reaches.forward)
     look_ups = _tables(problem, reaches.forward, settings.dtype)
     line = _line(look_ups)
@@ -239,7 +259,8 @@ def _block(problem: Problem, settings: CotNetwork) -> ChainBlock:
     return ChainBlock(
         width=max(size for shape in target.matrix_shapes for size in shape),
         batch_size=update.batch_size or 1,
-        step_size=update.size_of(0),
+        rules=rules,
+        gradient_factor=update.gradient_factor,
         box=update.box,
         leak=leaks[0] if leaks else 0.0,
         kink_width=settings.kink_width or KINK_SHARE * 2.0 ** floor(log2(reaches.forward)),
@@ -250,6 +271,20 @@ def _block(problem: Problem, settings: CotNetwork) -> ChainBlock:
         reaches=reaches,
         gate=2.0 ** (2 + ceil(log2(largest))),
     )
+
+
+def _rules(update: AbstractGradientStep, n_steps: int) -> list[Rule]:
+    """The rule of every step, or the one that all of them have."""
+    return [update.rule(step) for step in range(1 if update.is_constant else max(n_steps, 1))]
+
+
+def _largest_move(problem: Problem, rules: Iterable[Rule], gradient: float) -> float:
+    """The largest size of new weights, before they are clipped, and of what is remembered."""
+    update = problem.gradient_step
+    largest = {WEIGHTS: update.box, GRADIENT: update.gradient_factor * gradient}
+    largest |= dict.fromkeys(update.state, LARGEST_STATE)
+    sums = (terms for rule in rules for terms in rule.linear.values())
+    return max(sum(abs(factor) * largest[name] for name, factor in terms.items()) for terms in sums)
 
 
 def _reaches(problem: Problem) -> Reaches:

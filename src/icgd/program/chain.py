@@ -21,7 +21,7 @@ from icgd.facts import counted, shown
 from icgd.program import render
 from icgd.program.chain_instructions import MarkFlat
 from icgd.program.functions import LatticeFunction
-from icgd.program.layout import Layout
+from icgd.program.layout import Layout, Role
 from icgd.program.program import AbstractProgram, Layer
 
 Block = TypeVar("Block")
@@ -40,6 +40,9 @@ LINEAR, KINKED = "linear", "kinked"
 BACK = "back"
 """The slot of W_i^T delta_i, which B_i leaves for the layer below."""
 
+LARGEST_STATE = 2.0**64
+"""No box holds what an optimiser remembers, and gates close no more: a run beyond is stopped."""
+
 NEAR, FAR, OUT = "near", "far", "out"
 """Prefixes of slots: the rows of the two blocks that a step reads, and of the one it writes."""
 
@@ -47,6 +50,11 @@ NEAR, FAR, OUT = "near", "far", "out"
 def row_of(block: str, name: str) -> str:
     """The slot of a block's row in the working stream."""
     return f"{block}.{name}"
+
+
+def rule_slot(number: int) -> str:
+    """The flag of a rule by which rounds move the weights, where rounds differ; the first is 1."""
+    return f"rule_{number}"
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,8 @@ class ChainProgram(AbstractProgram):
     A block has the `rows`, and the stream in which it is made has the `layout`. The target's
     matrices have the `shapes`, and are padded to a square. For each layer `kinds` names the flag
     that says what its units do. Training has `n_steps` rounds, each a step on `batch_size`
-    examples.
+    examples. Where rounds differ in how they move the weights, `rules` names the flag of each round,
+    which the prompt gives beside the labels.
     """
 
     construction: str
@@ -149,6 +158,7 @@ class ChainProgram(AbstractProgram):
     kinds: tuple[str, ...]
     batch_size: int
     n_steps: int
+    rules: tuple[str, ...] = ()
 
     def facts(self) -> dict[str, str]:
         return {
@@ -161,7 +171,16 @@ class ChainProgram(AbstractProgram):
 
     @property
     def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
-        return self.shapes
+        return self.shapes * len(self.learnt)
+
+    @property
+    def learnt(self) -> tuple[str, ...]:
+        """The rows of what a run learns: the weights, then what an optimiser remembers."""
+        return tuple(slot.name for slot in self.rows.having(Role.PARAMETER))
+
+    def rule_of(self, number: int) -> dict[str, float]:
+        """The flag that the labels of round `number` carry, if rounds differ."""
+        return {self.rules[number]: 1.0} if self.rules else {}
 
     @property
     def recordable(self) -> tuple[str, ...]:

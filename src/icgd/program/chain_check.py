@@ -27,6 +27,11 @@ def check_chain(program: ChainProgram) -> None:
     layout = program.layout
     if len(program.kinds) != len(program.shapes) or not set(program.kinds) <= set(layout.names):
         raise ProgramError.broken("program", "needs a flag for the kind of every layer")
+    if program.rules and len(program.rules) != program.n_steps:
+        problem = f"has rules for {len(program.rules)} rounds, but {program.n_steps} rounds"
+        raise ProgramError.broken("program", problem)
+    for flag in set(program.rules):
+        program.rows.slot(flag)
     if program.batch_size < 1:
         raise ProgramError.broken("program", f"has rounds on {program.batch_size} examples")
     if (largest := max(size for shape in program.shapes for size in shape)) > program.width:

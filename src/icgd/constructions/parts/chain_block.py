@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from icgd.problems.activations import Activation
+from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule, Sum
 from icgd.program import chain
 from icgd.program import chain_instructions as verbs
-from icgd.program.chain import FAR, KINKED, LINEAR, NEAR, OUT, row_of
+from icgd.program.chain import FAR, KINKED, LINEAR, NEAR, OUT, row_of, rule_slot
 from icgd.program.chain_instructions import CopyWhere, MultiplyEntries, MultiplyMatrices
 from icgd.program.class_instructions import class_slot
 from icgd.program.functions import LatticeFunction
@@ -85,7 +86,8 @@ class ChainBlock:
 
     width: int
     batch_size: int
-    step_size: float
+    rules: tuple[Rule, ...]
+    gradient_factor: float
     box: float
     leak: float
     kink_width: float
@@ -107,13 +109,25 @@ class ChainBlock:
         constant = (chain.CONSTANT,) * self.has_biases
         return (chain.PADDING, *constant) if self.look_ups or self.has_biases else ()
 
+    @cached_property
+    def state(self) -> tuple[str, ...]:
+        """What the optimiser remembers, a row for each."""
+        return tuple(self.rules[0].state)
+
+    @cached_property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of rules, if there are several."""
+        numbers = range(1, len(self.rules) + 1)
+        return tuple(map(rule_slot, numbers)) if len(self.rules) > 1 else ()
+
     def rows(self) -> Layout:
         """The rows of every block."""
         return Layout(self._block(""))
 
     def layout(self) -> Layout:
         """The stream of one step: the blocks that it reads, what it computes, what it writes."""
-        matrices = [("inputs", self._data), ("carried", self._data), ("weights", self._square)]
+        matrices = [("inputs", self._data), ("carried", self._data)]
+        matrices += [(name, self._square) for name in (WEIGHTS, *self.state)]
         if self.smooth:
             matrices += [("up", self._data), ("slope", self._data)]
         matrices += [("delta", self._data), ("z", self._data), (chain.BACK, self._data)]
@@ -121,7 +135,7 @@ class ChainBlock:
         matrices += [(name, self._data) for name in self._looked_up()]
         matrices += [(SHARES, self._data)] * bool(self.loss.n_classes)
         matrices += [(name, (self.width, 1)) for name in self.padding]
-        flags = (*self.kinds, "forward", "backward")
+        flags = (*self.kinds, "forward", "backward", *self.flags)
         values = (value_slot(name) for name in (IDENTITY, *(fit.name for fit in self.look_ups)))
         classes = (*self.loss.classes, verbs.NO_CLASS) if self.loss.n_classes else ()
         return Layout(
@@ -148,12 +162,12 @@ class ChainBlock:
         return dict.fromkeys([*(of_z(fit.name) for fit in self.look_ups), *gated])
 
     def _block(self, prefix: str) -> tuple[Slot, ...]:
-        flags = (*self.kinds, chain.IS_FORWARD, chain.IS_BACKWARD, chain.IS_DATA)
+        flags = (*self.kinds, chain.IS_FORWARD, chain.IS_BACKWARD, chain.IS_DATA, *self.flags)
         data = ["first", "second", "flat"]
         data += ["slope"] * bool(self.smooth) + ["part"] * bool(self.loss.part)
         return (
             *(Slot(prefix + name, self._data, Role.SCRATCH) for name in data),
-            Slot(f"{prefix}weights", self._square, Role.PARAMETER),
+            *(Slot(prefix + name, self._square, Role.PARAMETER) for name in (WEIGHTS, *self.state)),
             *(Slot(prefix + name, (self.width, 1), Role.SCRATCH) for name in self.padding),
             *(Slot(prefix + name, (1,), Role.SCRATCH) for name in flags),
         )
@@ -178,8 +192,13 @@ class ChainBlock:
             self.copy(row_of(NEAR, "second"), FROM_Y, "carried"),
             *(
                 self.copy(row_of(block, name), closed_by, name)
-                for name in ("weights", *self.padding, *self.kinds)
+                for name in (WEIGHTS, *self.state, *self.padding, *self.kinds)
                 for block, closed_by in ((FAR, opposite), (NEAR, ends))
+            ),
+            *(
+                self.copy(row_of(block, name), closed_by, name)
+                for name in self.flags
+                for block, closed_by in ((NEAR, BACKWARD), (FAR, FROM_Y))
             ),
             *self.slopes(),
             self.copy(ONE, FORWARD, "forward"),
@@ -237,8 +256,6 @@ class ChainBlock:
 
     def next_block(self) -> tuple[Instruction, ...]:
         """The rows of the block that the step writes."""
-        share = -self.step_size / (2 * self.batch_size)
-        moved = Combination(("weights", "outer"), (1.0, share))
         out = {name: row_of(OUT, name) for name in self.rows().names}
         no_forward, no_backward = ("forward",), ("backward",)
         smooth = self.others(LINEAR, KINKED)
@@ -259,12 +276,34 @@ class ChainBlock:
                 "z", LINEAR, (*no_backward, *smooth), self.kink_width, self.gate, out["flat"]
             ),
             *self.looked_up_rows(out),
-            self.copy("weights", no_backward, out["weights"]),
-            CopyWhere(moved, no_forward, self.gate, out["weights"], self.box),
+            *(self.copy(name, no_backward, out[name]) for name in (WEIGHTS, *self.state)),
+            *self.updates(out),
             *(self.copy(name, (), out[name]) for name in (*self.padding, *self.kinds)),
             self.copy("forward", (), out[chain.IS_FORWARD]),
             self.copy("backward", (), out[chain.IS_BACKWARD]),
+            *(self.copy(name, (), out[name]) for name in self.flags),
         )
+
+    def updates(self, out: dict[str, str]) -> tuple[Instruction, ...]:
+        """New weights, clipped, and new state, by the one rule whose flag is set."""
+        steps = []
+        for number, rule in enumerate(self.rules):
+            closed_by = ("forward", *self.flags[:number], *self.flags[number + 1 :])
+            for name, terms in rule.linear.items():
+                bound = self.box if name == WEIGHTS else None
+                moved = self.moved(terms)
+                steps.append(CopyWhere(moved, closed_by, self.gate, out[name], bound))
+        return tuple(steps)
+
+    def moved(self, terms: Sum) -> Combination:
+        """A sum of weights, state and gradient, which is a multiple of delta o^T."""
+        scaled = {
+            "outer" if name == GRADIENT else name: (
+                factor * self.gradient_factor / (2 * self.batch_size) if name == GRADIENT else factor
+            )
+            for name, factor in terms.items()
+        }
+        return Combination(tuple(scaled), tuple(scaled.values()))
 
     def smooth_values(self, out: dict[str, str]) -> tuple[Instruction, ...]:
         """o = r(z) of smooth layers, and the constant 1 that biases multiply."""
