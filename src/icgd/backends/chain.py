@@ -169,9 +169,9 @@ class Chain(AbstractExecutor[Parameters]):
         return self._data(input_columns(self.program, values))
 
     def labels(self, values: Labels, number: int) -> Any:
-        """The block of `batch_size` labels of a round, a column each, with the flag of its rule."""
+        """The block of `batch_size` labels of a round, a column each, with the code of its rule."""
         columns = padded(self.program, values.mT, self.program.batch_size)
-        return self._data(columns, self.program.rule_of(number))
+        return self._data(columns, self.program.code(number))
 
     def _data(self, columns: Tensor, flags: Mapping[str, float] = MappingProxyType({})) -> Any:
         return self.generator.encode({"first": columns, IS_DATA: 1.0, **flags})

@@ -21,7 +21,7 @@ from icgd.backends.chain_generator import AbstractGenerator, Row
 from icgd.backends.look_up import HeadTable
 from icgd.errors import ProgramError
 from icgd.program import chain_instructions as verbs
-from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
+from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, bit_slots, row_of
 from icgd.program.chain_instructions import LookUpProduct, Product
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
 
@@ -77,12 +77,15 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
     def __init__(self, program: ChainProgram, like: Tensor) -> None:
         super().__init__(program, like)
         self._plans: dict[tuple[Constants, Constants], _Plan] = {}
+        self._code = {name for names in bit_slots(program.n_bits) for name in names}
         self._tables = {
             fit.name: HeadTable(fit, like) for fit in program.functions if fit.name != IDENTITY
         }
 
     def encode(self, rows: Rows) -> FusedBlock:
-        return _block({name: rows.get(name, 0.0) for name in self.program.rows.names})
+        """A block of the prompt; flags of a rule are matrices, so that one plan serves all rules."""
+        coded = {name: self.expanded(rows[name], name) for name in self._code & rows.keys()}
+        return _block({name: 0.0 for name in self.program.rows.names} | dict(rows) | coded)
 
     def step(
         self, near: FusedBlock, far: FusedBlock, number: int, *, at_queries: bool = False
@@ -216,6 +219,16 @@ def _result_of_copy_where(instruction: verbs.CopyWhere, stream: Rows) -> Row:
         return 0.0
     source = _clipped(_combined(instruction.source, stream), instruction.bound)
     return _where_open(source, instruction.closed_by, stream)
+
+
+@result.register
+def _result_of_select_where(instruction: verbs.SelectWhere, stream: Rows) -> Row:
+    if _is_closed(instruction.closed_by, stream):
+        return 0.0
+    bits = enumerate(stream[flag] for flag in instruction.ones)
+    number = sum(2**place for place, bit in bits if isinstance(bit, Tensor) and bit.any())
+    source = _combined(instruction.sources[number], stream)
+    return _clipped(source, instruction.bound)
 
 
 @result.register

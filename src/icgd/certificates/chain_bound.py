@@ -170,7 +170,7 @@ class ChainBounds(AbstractBounds):
         program, mask, blocks = self.program, self.program.mask, self._first_blocks(learnt)
         inputs = _data(x.mapped(partial(input_columns, program)))
         labels = _data(y.mapped(lambda part: padded(program, part.mT, program.batch_size)))
-        labels |= program.rule_of(number)
+        labels |= program.code(number)
         for step in mask.walk_round(0):
             near, far = step.blocks(blocks, inputs, labels)
             blocks[step.number] = self.next_block(near, far)
@@ -201,7 +201,7 @@ class ChainBounds(AbstractBounds):
             value = 0.0 if is_closed else rule(part, now)
             (write,) = part.writes()
             before = rows.get(write, 0.0)
-            if isinstance(value, Enclosure) and not isinstance(part, verbs.CopyWhere):
+            if isinstance(value, Enclosure) and not isinstance(part, verbs.CopyWhere | verbs.SelectWhere):
                 value = value.without_nan()
             if isinstance(value, Enclosure) and isinstance(before, Enclosure):
                 value = enclosures.add(before, value, self.how)
@@ -293,6 +293,13 @@ def rule(instruction: Instruction, now: Moment) -> Row:
 def _bound_of_copy_where(instruction: verbs.CopyWhere, now: Moment) -> Row:
     source = now.combined(instruction.source, instruction.bound)
     return now.where_open(source, instruction.closed_by)
+
+
+@rule.register
+def _bound_of_select_where(instruction: verbs.SelectWhere, now: Moment) -> Row:
+    bits = enumerate(now.rows[flag] for flag in instruction.ones)
+    number = sum(2**place for place, bit in bits if bit != 0.0)
+    return _bound_of_copy_where(instruction.sum_of(number), now)
 
 
 @rule.register

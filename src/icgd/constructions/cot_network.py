@@ -127,10 +127,8 @@ class CotNetwork(AbstractConstruction):
 
     def build(self, problem: Problem, n_steps: int) -> ChainProgram:
         problem.gradient_step.require_steps(n_steps)
-        steps = _rules(problem.gradient_step, n_steps)
-        rules = {repr(rule): rule for rule in steps}
-        block = _block(problem, self, tuple(rules.values()))
-        flags = dict(zip(rules, block.flags, strict=False))  # none if there is one rule only
+        rules, numbers = _numbered(_rules(problem.gradient_step, n_steps))
+        block = _block(problem, self, rules)
         return ChainProgram(
             construction=self.name,
             rows=block.rows(),
@@ -141,7 +139,7 @@ class CotNetwork(AbstractConstruction):
             kinds=tuple(_kind(activation) for activation in activations_of(problem.network)),
             batch_size=block.batch_size,
             n_steps=n_steps,
-            rules=tuple(flags[repr(rule)] for rule in steps) if flags else (),
+            rules=numbers if len(rules) > 1 else (),
         )
 
 
@@ -276,6 +274,13 @@ def _block(problem: Problem, settings: CotNetwork, rules: tuple[Rule, ...]) -> C
 def _rules(update: AbstractGradientStep, n_steps: int) -> list[Rule]:
     """The rule of every step, or the one that all of them have."""
     return [update.rule(step) for step in range(1 if update.is_constant else max(n_steps, 1))]
+
+
+def _numbered(steps: list[Rule]) -> tuple[tuple[Rule, ...], tuple[int, ...]]:
+    """The rules, each once, and for every step the number of its rule."""
+    rules = {repr(rule): rule for rule in steps}
+    numbers = {name: number for number, name in enumerate(rules)}
+    return tuple(rules.values()), tuple(numbers[repr(rule)] for rule in steps)
 
 
 def _largest_move(problem: Problem, rules: Iterable[Rule], gradient: float) -> float:

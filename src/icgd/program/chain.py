@@ -52,9 +52,10 @@ def row_of(block: str, name: str) -> str:
     return f"{block}.{name}"
 
 
-def rule_slot(number: int) -> str:
-    """The flag of a rule by which rounds move the weights, where rounds differ; the first is 1."""
-    return f"rule_{number}"
+def bit_slots(n_bits: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The flags of a number's bits that are 1, and of those that are 0; the lowest bit is first."""
+    numbers = range(1, n_bits + 1)
+    return tuple(f"bit_{k}" for k in numbers), tuple(f"no_bit_{k}" for k in numbers)
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,8 @@ class ChainProgram(AbstractProgram):
     A block has the `rows`, and the stream in which it is made has the `layout`. The target's
     matrices have the `shapes`, and are padded to a square. For each layer `kinds` names the flag
     that says what its units do. Training has `n_steps` rounds, each a step on `batch_size`
-    examples. Where rounds differ in how they move the weights, `rules` names the flag of each round,
-    which the prompt gives beside the labels.
+    examples. Where rounds differ in how they move the weights, `rules` has the number of the rule
+    of each round, which the prompt gives beside the labels, in flags for its bits.
     """
 
     construction: str
@@ -158,7 +159,7 @@ class ChainProgram(AbstractProgram):
     kinds: tuple[str, ...]
     batch_size: int
     n_steps: int
-    rules: tuple[str, ...] = ()
+    rules: tuple[int, ...] = ()
 
     def facts(self) -> dict[str, str]:
         return {
@@ -178,9 +179,18 @@ class ChainProgram(AbstractProgram):
         """The rows of what a run learns: the weights, then what an optimiser remembers."""
         return tuple(slot.name for slot in self.rows.having(Role.PARAMETER))
 
-    def rule_of(self, number: int) -> dict[str, float]:
-        """The flag that the labels of round `number` carry, if rounds differ."""
-        return {self.rules[number]: 1.0} if self.rules else {}
+    def code(self, number: int) -> dict[str, float]:
+        """The flags that the labels of round `number` carry: the bits of the number of its rule."""
+        if not self.rules:
+            return {}
+        rule, pairs = self.rules[number], zip(*bit_slots(self.n_bits), strict=True)
+        bits = [(pair, float(rule >> k & 1)) for k, pair in enumerate(pairs)]
+        return {name: value for (one, zero), bit in bits for name, value in ((one, bit), (zero, 1 - bit))}
+
+    @property
+    def n_bits(self) -> int:
+        """How many bits the numbers of rules have."""
+        return max(self.rules, default=0).bit_length()
 
     @property
     def recordable(self) -> tuple[str, ...]:

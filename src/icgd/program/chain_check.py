@@ -7,7 +7,7 @@ from itertools import product
 
 from icgd.errors import ProgramError
 from icgd.program import chain_instructions as chain
-from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
+from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, bit_slots, row_of
 from icgd.program.instructions import Instruction
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
@@ -30,8 +30,8 @@ def check_chain(program: ChainProgram) -> None:
     if program.rules and len(program.rules) != program.n_steps:
         problem = f"has rules for {len(program.rules)} rounds, but {program.n_steps} rounds"
         raise ProgramError.broken("program", problem)
-    for flag in set(program.rules):
-        program.rows.slot(flag)
+    for name in (name for names in bit_slots(program.n_bits) for name in names):
+        program.rows.slot(name)
     if program.batch_size < 1:
         raise ProgramError.broken("program", f"has rounds on {program.batch_size} examples")
     if (largest := max(size for shape in program.shapes for size in shape)) > program.width:
@@ -93,6 +93,15 @@ def _shape_of_gated(instruction: chain.Gated, layout: Layout) -> str | None:
         if (found := layout.slot(name).shape) not in alike[1:]:
             return f"{name} has shape {found}; a flag is one number, or one for each unit"
     return None
+
+
+@_shape_problem.register
+def _shape_of_select_where(instruction: chain.SelectWhere, layout: Layout) -> str | None:
+    n_sums, n_bits = len(instruction.sources), len(instruction.ones)
+    if n_bits != len(instruction.zeros) or not 0 < n_sums <= 2**n_bits:
+        return f"selects one of {n_sums} sums by {n_bits} and {len(instruction.zeros)} flags"
+    problems = (_shape_problem(instruction.sum_of(rule), layout) for rule in range(n_sums))
+    return next((problem for problem in problems if problem), None)
 
 
 @_shape_problem.register

@@ -51,6 +51,36 @@ class CopyWhere(Instruction):
 
 
 @dataclass(frozen=True)
+class SelectWhere(Instruction):
+    """Add the one of `sources` whose number flags name in bits, as `CopyWhere` adds its source.
+
+    Flag `ones[k]` is 1 if bit k of the number is 1, and flag `zeros[k]` is 1 if it is 0. So a
+    source is closed by the flags of the bits that its own number does not have.
+    """
+
+    sources: tuple[Combination, ...]
+    ones: tuple[Flag, ...]
+    zeros: tuple[Flag, ...]
+    closed_by: tuple[Flag, ...]
+    gate: float
+    write: Written
+    bound: float | None = None
+    kind = LayerKind.MLP
+
+    def formula(self) -> str:
+        first, last = (_clipped(self.sources[place], self.bound) for place in (0, -1))
+        where = _where_open(self.closed_by)
+        return f"{self.write} += one of {len(self.sources)}: {first} .. {last}{where}"
+
+    def sum_of(self, number: int) -> CopyWhere:
+        """What adds source `number`, if no flag closes it."""
+        pairs = zip(self.zeros, self.ones, strict=True)
+        others = tuple(zero if number >> k & 1 else one for k, (zero, one) in enumerate(pairs))
+        closed_by = (*self.closed_by, *others)
+        return CopyWhere(self.sources[number], closed_by, self.gate, self.write, self.bound)
+
+
+@dataclass(frozen=True)
 class PassBack(Instruction):
     """Add `upstream * slope` to `write` where no flag of `closed_by` is set.
 
@@ -192,7 +222,7 @@ class ShareColumns(Instruction):
         return f"{self.write} = softmax({self.scores}_1 .. {self.scores}_{len(self.classes)})"
 
 
-Gated = CopyWhere | PassBack | ActivateWhere | MarkFlat
+Gated = CopyWhere | SelectWhere | PassBack | ActivateWhere | MarkFlat
 """Instructions that flags can close."""
 
 Product = MultiplyMatrices | MultiplyEntries

@@ -77,6 +77,12 @@ def _relus_of_copy_where(instruction: chain.CopyWhere) -> list[GatedRelu]:
 
 
 @relus_of.register
+def _relus_of_select_where(instruction: chain.SelectWhere) -> list[GatedRelu]:
+    sums = (instruction.sum_of(number) for number in range(len(instruction.sources)))
+    return [relu for part in sums for relu in relus_of(part)]
+
+
+@relus_of.register
 def _relus_of_pass_back(instruction: chain.PassBack) -> list[GatedRelu]:
     """The slot `flat` closes a ReLU as a flag does."""
     steep = [

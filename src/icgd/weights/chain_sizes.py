@@ -24,7 +24,8 @@ def _mlp_size(layer: Layer, layout: Layout) -> LayerSize:
         width = layout.slot(instruction.writes()[0]).width
         for relu in relus_of(instruction):
             units += width
-            reads = len(relu.slots.slots) + len(relu.closed_by) + (relu.shift != 0.0)
+            factors = (*relu.slots.coefficients, relu.shift)
+            reads = sum(factor != 0.0 for factor in factors) + len(relu.closed_by)
             nonzeros += width * (reads + 1)
     return LayerSize(layer.title, layer.kind, layout.width, units, 1, nonzeros)
 

@@ -15,7 +15,7 @@ from icgd.problems.activations import Activation
 from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule, Sum
 from icgd.program import chain
 from icgd.program import chain_instructions as verbs
-from icgd.program.chain import FAR, KINKED, LINEAR, NEAR, OUT, row_of, rule_slot
+from icgd.program.chain import FAR, KINKED, LINEAR, NEAR, OUT, bit_slots, row_of
 from icgd.program.chain_instructions import CopyWhere, MultiplyEntries, MultiplyMatrices
 from icgd.program.class_instructions import class_slot
 from icgd.program.functions import LatticeFunction
@@ -115,10 +115,13 @@ class ChainBlock:
         return tuple(self.rules[0].state)
 
     @cached_property
-    def flags(self) -> tuple[str, ...]:
-        """The flags of rules, if there are several."""
-        numbers = range(1, len(self.rules) + 1)
-        return tuple(map(rule_slot, numbers)) if len(self.rules) > 1 else ()
+    def bits(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The flags of the bits of a rule's number; none if there is one rule only."""
+        return bit_slots((len(self.rules) - 1).bit_length())
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        return (*self.bits[0], *self.bits[1])
 
     def rows(self) -> Layout:
         """The rows of every block."""
@@ -135,7 +138,7 @@ class ChainBlock:
         matrices += [(name, self._data) for name in self._looked_up()]
         matrices += [(SHARES, self._data)] * bool(self.loss.n_classes)
         matrices += [(name, (self.width, 1)) for name in self.padding]
-        flags = (*self.kinds, "forward", "backward", *self.flags)
+        flags = (*self.kinds, "forward", "backward", *self.code)
         values = (value_slot(name) for name in (IDENTITY, *(fit.name for fit in self.look_ups)))
         classes = (*self.loss.classes, verbs.NO_CLASS) if self.loss.n_classes else ()
         return Layout(
@@ -162,7 +165,7 @@ class ChainBlock:
         return dict.fromkeys([*(of_z(fit.name) for fit in self.look_ups), *gated])
 
     def _block(self, prefix: str) -> tuple[Slot, ...]:
-        flags = (*self.kinds, chain.IS_FORWARD, chain.IS_BACKWARD, chain.IS_DATA, *self.flags)
+        flags = (*self.kinds, chain.IS_FORWARD, chain.IS_BACKWARD, chain.IS_DATA, *self.code)
         data = ["first", "second", "flat"]
         data += ["slope"] * bool(self.smooth) + ["part"] * bool(self.loss.part)
         return (
@@ -197,7 +200,7 @@ class ChainBlock:
             ),
             *(
                 self.copy(row_of(block, name), closed_by, name)
-                for name in self.flags
+                for name in self.code
                 for block, closed_by in ((NEAR, BACKWARD), (FAR, FROM_Y))
             ),
             *self.slopes(),
@@ -281,18 +284,20 @@ class ChainBlock:
             *(self.copy(name, (), out[name]) for name in (*self.padding, *self.kinds)),
             self.copy("forward", (), out[chain.IS_FORWARD]),
             self.copy("backward", (), out[chain.IS_BACKWARD]),
-            *(self.copy(name, (), out[name]) for name in self.flags),
+            *(self.copy(name, (), out[name]) for name in self.code),
         )
 
     def updates(self, out: dict[str, str]) -> tuple[Instruction, ...]:
-        """New weights, clipped, and new state, by the one rule whose flag is set."""
-        steps = []
-        for number, rule in enumerate(self.rules):
-            closed_by = ("forward", *self.flags[:number], *self.flags[number + 1 :])
-            for name, terms in rule.linear.items():
-                bound = self.box if name == WEIGHTS else None
-                moved = self.moved(terms)
-                steps.append(CopyWhere(moved, closed_by, self.gate, out[name], bound))
+        """New weights, clipped, and new state, by the one rule or by that of the round."""
+        steps: list[Instruction] = []
+        for name in (WEIGHTS, *self.state):
+            bound = self.box if name == WEIGHTS else None
+            sums = tuple(self.moved(rule.linear[name]) for rule in self.rules)
+            how = (("forward",), self.gate, out[name], bound)
+            several = len(sums) > 1
+            steps.append(
+                verbs.SelectWhere(sums, *self.bits, *how) if several else CopyWhere(sums[0], *how)
+            )
         return tuple(steps)
 
     def moved(self, terms: Sum) -> Combination:
