@@ -7,7 +7,13 @@ import torch
 
 from icgd.backends.chain import GENERATORS, Chain, make_chain, run_chain
 from icgd.backends.run import RunOptions
-from icgd.errors import InterruptedRunError, LayoutError, SettingError, UnknownNameError
+from icgd.errors import (
+    InterruptedRunError,
+    LayoutError,
+    OverflowedRunError,
+    SettingError,
+    UnknownNameError,
+)
 from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
@@ -241,6 +247,37 @@ def test_a_chain_stops_after_a_whole_pass_of_still_rounds(backend):
     run = run_chain(program_of(problem, 90), task, RunOptions(stop_below=0.1), backend=backend)
     assert run.stopped_after == 12
     assert run.parameters[::3].flatten().tolist() == pytest.approx([1, 1.5, 1.75, 1.875, 1.9375])
+
+
+@over_backends
+def test_momentum_beyond_what_gates_close_stops_the_run(backend):
+    """It is 6 in the first round, and then grows a million times in each."""
+    update = MomentumStep(0.1, 1.0, 1, momentum=1e6)
+    problem = replace(problem_of(MLP((1, 1))), update=update)
+    task = as_task(problem, [[2.0]], [[-1.0]], initial=[1.0, 0.0])
+    program = program_of(problem, 5)
+    with pytest.raises(OverflowedRunError, match=r"The momentum of a weight is 6\S*e\+24 after 5"):
+        run_chain(program, task, backend=backend)
+    early = run_chain(program_of(problem, 4), task, backend=backend).parameters
+    momentum = problem.oracle.train(task, 4)[:, 1]
+    torch.testing.assert_close(early[:, 1], momentum, rtol=1e-11, atol=1e-11)
+    far = replace(task, initial=torch.tensor([1.0, 1e30]).double())
+    with pytest.raises(OverflowedRunError, match=r"The momentum of a weight is 1e\+30 after 0"):
+        run_chain(program, far, backend=backend)
+
+
+@over_backends
+def test_the_code_of_a_rule_travels_down_the_layers(backend):
+    """The rounds take rules 0, 1, 2 and 1; the prompt has the bits beside the labels."""
+    problem = PROBLEMS["schedule"]
+    program, task = program_of(problem), task_of(problem)
+    assert program.rules == (0, 1, 2, 1)
+    names = ("bit_1", "bit_2", "no_bit_1", "no_bit_2")
+    trace = run_chain(program, task, RunOptions(names), backend=backend).trace
+    bits = torch.cat([trace[name].flatten(-2) for name in names], dim=-1).tolist()
+    nothing, codes = [0.0] * 4, ([0, 0, 1, 1], [1, 0, 0, 1], [0, 1, 1, 0], [1, 0, 0, 1])
+    rounds = [row for code in codes for row in (nothing, nothing, code, code)]
+    assert bits == [nothing, nothing, *rounds]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,9 @@ from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers.adam_step import AdamStep
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
+from icgd.problems.optimisers.momentum_step import MomentumStep
 from icgd.problems.problem import Problem
 from icgd.problems.updates import FunctionalStep
 from icgd.program.chain import ChainProgram
@@ -57,6 +59,16 @@ KERNEL = Problem(KernelMachine(3), "squared", FunctionalStep(0.1), Domain(1.0, 1
         (
             replace(PROBLEM, target=MLP((2, 3, 1), "relu", "leaky_relu")),
             "all layers share a block with one kinked activation, not relu and leaky_relu.",
+        ),
+        (replace(PROBLEM, update=MomentumStep((0.1, 0.2), 3.0, 1)), None),
+        (
+            replace(PROBLEM, update=AdamStep(0.1, 3.0, 1)),
+            "it has no layers for the root of Adam steps (0.9, 0.999, eps 0.001); use relu-stack.",
+        ),
+        (
+            replace(PROBLEM, update=GradientStep((0.1, 1e300), 3.0, 1)),
+            "a step can make weights or what is remembered as large as 4.1e+303 before they are "
+            "clipped, and no gate closes that; use a smaller step size, momentum or weight decay.",
         ),
         (
             replace(PROBLEM, domain=Domain(1e13, 1.0)),
@@ -175,6 +187,10 @@ def test_chains_of_smooth_networks_are_exact_to_1e8(activation, backend):
 
 GOLDEN = {
     "relu": problem_of(MLP((3, 4, 2), "relu"), batch_size=2),
+    "momentum": replace(
+        problem_of(MLP((3, 4, 2), "relu")),
+        update=MomentumStep((0.1, 0.2, 0.1, 0.4), 3.0, 2, weight_decay=0.5),
+    ),
     "classes": problem_of(MLP((3, 4, 2), "relu"), batch_size=2, loss="cross_entropy"),
     "softplus": problem_of(MLP((3, 4, 2), "softplus", biases=True), 2, loss="logistic", box=0.5),
 }
@@ -266,6 +282,22 @@ N_FAST = 12
 SMOOTH = ("tanh", "sigmoid", "softplus", "gelu", "silu")
 
 
+def random_update(draw: random.Random, box: float) -> AbstractGradientStep:
+    size, batch_size = draw.uniform(0.01, 0.5), draw.randint(1, 4)
+    if draw.random() < 0.5:
+        return GradientStep(size, box, batch_size)
+    nesterov = draw.random() < 0.5
+    return MomentumStep(
+        size,
+        box,
+        batch_size,
+        momentum=draw.choice((0.5, 0.9)),
+        dampening=0.0 if nesterov else draw.choice((0.0, 0.5)),
+        nesterov=nesterov,
+        weight_decay=draw.choice((0.0, 0.1, 1 / size)),
+    )
+
+
 def random_problem(draw: random.Random) -> Problem:
     widths = tuple(draw.randint(1, 4) for _ in range(draw.randint(2, 5)))
     kinked = draw.choice(("relu", "leaky_relu"))
@@ -274,7 +306,7 @@ def random_problem(draw: random.Random) -> Problem:
     hidden, output = draw.choice(names), draw.choice(names)
     output = "identity" if loss in ("logistic", "cross_entropy") else output
     box = draw.choice((0.25, 0.5, 1.0))  # few, so that fits are shared
-    update = GradientStep(draw.uniform(0.01, 0.5), box, draw.randint(1, 4))
+    update = random_update(draw, box)
     target = MLP(widths, hidden, output, biases=draw.random() < 0.3)
     return Problem(target, loss, update, Domain(2.0, 2.0))
 

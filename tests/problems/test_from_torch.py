@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -122,6 +122,11 @@ def distance(script: Script, compiled: icgd.Compiled, history: Tensor) -> float:
     return largest
 
 
+def in_batches(script: Script) -> Script:
+    """The same script, in batches of all examples if it has no others."""
+    return replace(script, batch_size=script.batch_size or len(script.data()[0]))
+
+
 @pytest.mark.parametrize("name", [*SCRIPTS, *ROOTS])
 def test_the_reference_is_torch_s_own_loop(name):
     script = (SCRIPTS | ROOTS)[name]
@@ -152,6 +157,26 @@ def test_softmax_stack_performs_it(name):
     assert distance(script, compiled, run.parameters) <= float(report.trajectory_bounds.max())
 
 
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_chain_performs_it(name):
+    """Its rounds take batches; one of all examples is the script's own step."""
+    script = in_batches(SCRIPTS[name])
+    compiled = icgd.compile(script.problem(), "cot-network", n_steps=N_STEPS)
+    run = compiled.run(*script.data())
+    assert distance(script, compiled, run.parameters) < 1e-11
+    report = icgd.verify(compiled, *script.data())
+    assert report.verdict.holds
+    assert distance(script, compiled, run.parameters) <= float(report.trajectory_bounds.max())
+    assert float(report.trajectory_bounds.max()) < 1e-8
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_a_chain_refuses_roots(name):
+    reason = icgd.CotNetwork().why_not(in_batches(ROOTS[name]).problem())
+    assert reason.startswith("it has no layers for the root of ")
+    assert reason.endswith("; use relu-stack.")
+
+
 @pytest.mark.parametrize("name", [*SCRIPTS, *ROOTS])
 def test_relu_stack_performs_it_within_what_is_proved(name):
     script = (SCRIPTS | ROOTS)[name]
@@ -167,13 +192,14 @@ def test_relu_stack_performs_it_within_what_is_proved(name):
 
 
 @pytest.mark.parametrize("name", ["batches", "dampening", "nesterov", "cosine", "adam decay"])
-@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])
+@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack", "cot-network"])
 def test_the_dense_transformer_does_what_the_fused_run_does(name, construction):
     script = (SCRIPTS | ROOTS)[name]
-    if construction == "softmax-stack" and name in ROOTS:
+    if construction != "relu-stack" and name in ROOTS:
         return
+    script = in_batches(script) if construction == "cot-network" else script
     compiled = icgd.compile(script.problem(), construction, n_steps=N_STEPS)
-    slots = compiled.program.layout.names
+    slots = compiled.program.recordable
     fused, dense = (
         compiled.run(*script.data(), backend=backend, trace=slots) for backend in ("fused", "dense")
     )

@@ -5,7 +5,13 @@ import torch
 
 from icgd.errors import ProgramError
 from icgd.problems.mlp import MLP
-from icgd.program.chain_instructions import ActivateWhere, CopyWhere, MarkFlat, PassBack
+from icgd.program.chain_instructions import (
+    ActivateWhere,
+    CopyWhere,
+    MarkFlat,
+    PassBack,
+    SelectWhere,
+)
 from icgd.program.instructions import Combination
 from icgd.weights.chain_lowering import heads_of, lower_chain, relus_of
 from tests.backends.chain_cases import problem_of, program_of
@@ -33,6 +39,18 @@ def test_a_copy_is_exact_where_it_is_open_and_nothing_elsewhere(a):
     clipped = CopyWhere(Combination.of("a"), ("f",), 64.0, "w", bound=0.5)
     assert value_of(clipped, a=a, f=0.0) == min(max(a, -0.5), 0.5)
     assert value_of(clipped, a=a, f=1.0) == 0.0
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_sum_is_selected_by_the_bits_of_its_number(number):
+    sources = tuple(Combination(("a", "b"), (1.0, factor)) for factor in (0.0, 2.0, -3.0))
+    select = SelectWhere(sources, ("g", "h"), ("i", "j"), ("f",), 64.0, "w", bound=1.5)
+    low, high = float(number & 1), float(number >> 1)
+    bits = {"g": low, "h": high, "i": 1 - low, "j": 1 - high}
+    expected = [0.3, 0.3 + 2 * 0.55, -1.35][number]
+    assert value_of(select, a=0.3, b=0.55, f=0.0, **bits) == pytest.approx(expected, abs=1e-15)
+    assert value_of(select, a=9.0, b=0.0, f=0.0, **bits) == 1.5
+    assert value_of(select, a=0.3, b=0.55, f=1.0, **bits) == 0.0
 
 
 @pytest.mark.parametrize("leak", [0.0, 0.25])

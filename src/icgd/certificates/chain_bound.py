@@ -161,7 +161,9 @@ class ChainBounds(AbstractBounds):
 
     def _matrices(self, parameters: Tensor) -> list[Tensor]:
         """The weights of all layers, then their state."""
-        return [part for parts in learnt_matrices(self.program, parameters).values() for part in parts]
+        return [
+            part for parts in learnt_matrices(self.program, parameters).values() for part in parts
+        ]
 
     def round_after(
         self, learnt: list[Enclosure], x: Interval, y: Interval, number: int = 0
@@ -201,7 +203,9 @@ class ChainBounds(AbstractBounds):
             value = 0.0 if is_closed else rule(part, now)
             (write,) = part.writes()
             before = rows.get(write, 0.0)
-            if isinstance(value, Enclosure) and not isinstance(part, verbs.CopyWhere | verbs.SelectWhere):
+            if isinstance(value, Enclosure) and not isinstance(
+                part, verbs.CopyWhere | verbs.SelectWhere
+            ):
                 value = value.without_nan()
             if isinstance(value, Enclosure) and isinstance(before, Enclosure):
                 value = enclosures.add(before, value, self.how)

@@ -185,7 +185,11 @@ class ChainProgram(AbstractProgram):
             return {}
         rule, pairs = self.rules[number], zip(*bit_slots(self.n_bits), strict=True)
         bits = [(pair, float(rule >> k & 1)) for k, pair in enumerate(pairs)]
-        return {name: value for (one, zero), bit in bits for name, value in ((one, bit), (zero, 1 - bit))}
+        return {
+            name: value
+            for (one, zero), bit in bits
+            for name, value in ((one, bit), (zero, 1 - bit))
+        }
 
     @property
     def n_bits(self) -> int:

@@ -7,7 +7,7 @@ from itertools import product
 
 from icgd.errors import ProgramError
 from icgd.program import chain_instructions as chain
-from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, bit_slots, row_of
+from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
 from icgd.program.instructions import Instruction
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
@@ -27,16 +27,12 @@ def check_chain(program: ChainProgram) -> None:
     layout = program.layout
     if len(program.kinds) != len(program.shapes) or not set(program.kinds) <= set(layout.names):
         raise ProgramError.broken("program", "needs a flag for the kind of every layer")
-    if program.rules and len(program.rules) != program.n_steps:
-        problem = f"has rules for {len(program.rules)} rounds, but {program.n_steps} rounds"
-        raise ProgramError.broken("program", problem)
-    for name in (name for names in bit_slots(program.n_bits) for name in names):
-        program.rows.slot(name)
     if program.batch_size < 1:
         raise ProgramError.broken("program", f"has rounds on {program.batch_size} examples")
     if (largest := max(size for shape in program.shapes for size in shape)) > program.width:
         problem = f"pads to width {program.width}, and a layer has {largest} units"
         raise ProgramError.broken("program", problem)
+    _check_rules(program)
     _check_grid(program)
     for slot, block in product(program.rows.slots, (NEAR, FAR, OUT)):
         if (shape := layout.slot(row_of(block, slot.name)).shape) != slot.shape:
@@ -47,6 +43,23 @@ def check_chain(program: ChainProgram) -> None:
     for number, layer in enumerate(program.layers, start=1):
         _check_layer(layer, layout, filled, f"layer {number} ({layer.title})")
         filled |= {name for part in layer.instructions for name in part.writes()}
+
+
+def _check_rules(program: ChainProgram) -> None:
+    """Every round has a rule, and every rule a sum."""
+    if not (rules := program.rules):
+        return
+    select = program.first(chain.SelectWhere)
+    if len(rules) != program.n_steps:
+        problem = f"has rules for {len(rules)} rounds, but {program.n_steps} rounds"
+    elif select is None:
+        problem = "has numbers of rules, but selects no sum by them"
+    elif not 0 <= min(rules) <= max(rules) < len(select.sources):
+        wrong = max(rules) if min(rules) >= 0 else min(rules)
+        problem = f"has a round of rule {wrong}, and selects one of {len(select.sources)} sums"
+    else:
+        return
+    raise ProgramError.broken("program", problem)
 
 
 def _check_grid(program: ChainProgram) -> None:

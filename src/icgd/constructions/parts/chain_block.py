@@ -294,9 +294,9 @@ class ChainBlock:
             bound = self.box if name == WEIGHTS else None
             sums = tuple(self.moved(rule.linear[name]) for rule in self.rules)
             how = (("forward",), self.gate, out[name], bound)
-            several = len(sums) > 1
+            is_one = len(set(sums)) == 1
             steps.append(
-                verbs.SelectWhere(sums, *self.bits, *how) if several else CopyWhere(sums[0], *how)
+                CopyWhere(sums[0], *how) if is_one else verbs.SelectWhere(sums, *self.bits, *how)
             )
         return tuple(steps)
 
@@ -304,7 +304,9 @@ class ChainBlock:
         """A sum of weights, state and gradient, which is a multiple of delta o^T."""
         scaled = {
             "outer" if name == GRADIENT else name: (
-                factor * self.gradient_factor / (2 * self.batch_size) if name == GRADIENT else factor
+                factor * self.gradient_factor / (2 * self.batch_size)
+                if name == GRADIENT
+                else factor
             )
             for name, factor in terms.items()
         }
