@@ -83,9 +83,9 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
         }
 
     def encode(self, rows: Rows) -> FusedBlock:
-        """A block of the prompt; flags of a rule are matrices, so that one plan serves all rules."""
+        """A block of the prompt; bits of rules are matrices, so that one plan serves all rules."""
         coded = {name: self.expanded(rows[name], name) for name in self._code & rows.keys()}
-        return _block({name: 0.0 for name in self.program.rows.names} | dict(rows) | coded)
+        return _block(dict.fromkeys(self.program.rows.names, 0.0) | dict(rows) | coded)
 
     def step(
         self, near: FusedBlock, far: FusedBlock, number: int, *, at_queries: bool = False

@@ -182,7 +182,8 @@ class ChainBounds(AbstractBounds):
 
     def _first_blocks(self, learnt: list[Enclosure]) -> dict[int, Rows]:
         """The blocks that hold weights and state before a round."""
-        program, depth, blocks = self.program, self.program.mask.depth, {}
+        program, depth = self.program, self.program.mask.depth
+        blocks: dict[int, Rows] = {}
         for layer in range(depth):
             travelling = travelling_rows(program, layer).items()
             rows: dict[str, Row] = {name: _known(row) for name, row in travelling}

@@ -26,9 +26,13 @@ The paper treats ReLU. Beyond it (`parts/chain_block.py`):
   second attention multiplies; so all that is looked up is bounded, and no table limits z.
 - the logistic loss: F carries sigmoid(z), so that its slope is a difference too. The slope of the
   huber loss is a clip, which an MLP does exactly.
-- classes: F carries softmax(z), and the slope is a difference again. A head whose keys are one token
-  for each class, with the scores z, returns the shares themselves. It reads z, so it stands in the
-  second attention layer, which a kinked network then has too.
+- classes: F carries softmax(z), and the slope is a difference again. A head whose keys are one
+  token for each class, with the scores z, returns the shares themselves. It reads z, so it stands
+  in the second attention layer, which a kinked network then has too.
+- momentum and weight decay: what an optimiser remembers travels beside the weights, and the last
+  MLP combines it with them. Where rounds differ, as in a schedule, that MLP has the combination of
+  every rule, and the prompt has the number of the round's rule beside its labels, in bits that
+  close all others.
 - biases: a padded unit is the constant 1, and the last column of the weights multiplies it.
 
 All widths are padded with zeros to the largest one. Where a padded unit would not stay 0, a row

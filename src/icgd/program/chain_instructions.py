@@ -18,7 +18,6 @@ from typing import ClassVar
 from icgd.program.instructions import IDENTITY, Combination, Instruction, LayerKind
 from icgd.program.uses import Evaluated, Flag, Read, Written
 
-
 NO_CLASS = "no_class"
 """The constant slot by which heads over classes mask the tokens of a grid."""
 

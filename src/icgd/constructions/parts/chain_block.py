@@ -1,8 +1,8 @@
 """The layers of the block that writes a chain, and the rows of what it writes.
 
 What a network does not need is left out: without smooth activations there is no slope to look up
-and no layer that multiplies by it, and without look-ups and biases no unit has to be closed. The shares
-of classes are read from z, so they too take the second attention layer.
+and no layer that multiplies by it, and without look-ups and biases no unit has to be closed. The
+shares of classes are read from z, so they too take the second attention layer.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class ChainBlock:
         )
 
     def layers(self) -> tuple[Layer, ...]:
-        """The layers of the block: three, or four if a slope is looked up or classes have shares."""
+        """The layers of the block: three, or four with slopes that are looked up, or classes."""
         units, products = self.units(), self.products()
         middle = (
             [Layer("units", units), Layer("products", products)]
@@ -293,11 +293,11 @@ class ChainBlock:
         for name in (WEIGHTS, *self.state):
             bound = self.box if name == WEIGHTS else None
             sums = tuple(self.moved(rule.linear[name]) for rule in self.rules)
-            how = (("forward",), self.gate, out[name], bound)
-            is_one = len(set(sums)) == 1
-            steps.append(
-                CopyWhere(sums[0], *how) if is_one else verbs.SelectWhere(sums, *self.bits, *how)
+            one = CopyWhere(sums[0], ("forward",), self.gate, out[name], bound)
+            any_one = verbs.SelectWhere(
+                sums, *self.bits, one.closed_by, one.gate, one.write, one.bound
             )
+            steps.append(one if len(set(sums)) == 1 else any_one)
         return tuple(steps)
 
     def moved(self, terms: Sum) -> Combination:
