@@ -73,6 +73,18 @@ class Script:
         return icgd.from_torch(model, self.loss(), optimizer, **given)
 
 
+@dataclass(frozen=True)
+class Classifier(Script):
+    """A script that learns shares of three classes."""
+
+    loss: Callable[[], nn.Module] = nn.CrossEntropyLoss
+    widths: tuple[int, ...] = (2, 4, 3)
+
+    def data(self, n_examples: int = 6) -> tuple[Tensor, Tensor]:
+        x, y = super().data(n_examples)
+        return x, y / y.sum(-1, keepdim=True)
+
+
 SCRIPTS = {
     "sgd": Script(),
     "no bias": Script(bias=False),
@@ -94,6 +106,7 @@ SCRIPTS = {
     "exponential": Script(scheduler=partial(lr_scheduler.ExponentialLR, gamma=0.9)),
     "logistic": Script(loss=nn.BCEWithLogitsLoss, activation=nn.SiLU),
     "huber": Script(loss=partial(nn.HuberLoss, delta=0.25), activation=nn.Softplus),
+    "classes": Classifier(partial(SGD, lr=0.1, momentum=0.9)),
     "smooth l1": Script(loss=partial(nn.SmoothL1Loss, beta=0.5), activation=nn.GELU),
 }
 """What every stack takes."""
@@ -191,7 +204,9 @@ def test_relu_stack_performs_it_within_what_is_proved(name):
     assert off < (1e-4 if name == "adam" else 2e-3)
 
 
-@pytest.mark.parametrize("name", ["batches", "dampening", "nesterov", "cosine", "adam decay"])
+@pytest.mark.parametrize(
+    "name", ["batches", "dampening", "nesterov", "cosine", "classes", "adam decay"]
+)
 @pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack", "cot-network"])
 def test_the_dense_transformer_does_what_the_fused_run_does(name, construction):
     script = (SCRIPTS | ROOTS)[name]
