@@ -122,6 +122,8 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
             value = evaluate(instruction, stream)
             if isinstance(value, Tensor):
                 adds = isinstance(stream.get(write), Tensor)
+                if isinstance(instruction, verbs.CopyWhere):
+                    evaluate = _source if value is _source(instruction, stream) else evaluate
                 work.append(_Work(instruction, evaluate, write, adds))
             stream[write] = _sum(stream.get(write, 0.0), value)
         return _Plan(
@@ -144,6 +146,11 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
             return z if isinstance(z, float) else table(z)
 
         return look_up
+
+
+def _source(copy: verbs.CopyWhere, stream: Rows) -> Row:
+    """The first slot of a copy, which is the whole copy if it changes nothing."""
+    return stream[copy.source.slots[0]]
 
 
 def _used(work: list[_Work], kept: set[str]) -> tuple[_Work, ...]:
