@@ -289,28 +289,30 @@ class ChainBlock:
 
     def updates(self, out: dict[str, str]) -> tuple[Instruction, ...]:
         """New weights, clipped, and new state, by the one rule or by that of the round."""
-        steps: list[Instruction] = []
-        for name in (WEIGHTS, *self.state):
-            bound = self.box if name == WEIGHTS else None
-            sums = tuple(self.moved(rule.linear[name]) for rule in self.rules)
-            one = CopyWhere(sums[0], ("forward",), self.gate, out[name], bound)
-            any_one = verbs.SelectWhere(
-                sums, *self.bits, one.closed_by, one.gate, one.write, one.bound
+        bounds = {WEIGHTS: self.box}
+        return tuple(
+            self.selected(
+                tuple(self.moved(rule.linear[name]) for rule in self.rules),
+                out[name],
+                bounds.get(name),
             )
-            steps.append(one if len(set(sums)) == 1 else any_one)
-        return tuple(steps)
+            for name in (WEIGHTS, *self.state)
+        )
+
+    def selected(
+        self, sums: tuple[Combination, ...], write: str, bound: float | None
+    ) -> Instruction:
+        """The sum of the round's rule, which may be the same for all rules."""
+        if len(set(sums)) == 1:
+            return CopyWhere(sums[0], ("forward",), self.gate, write, bound)
+        return verbs.SelectWhere(sums, *self.bits, ("forward",), self.gate, write, bound)
 
     def moved(self, terms: Sum) -> Combination:
         """A sum of weights, state and gradient, which is a multiple of delta o^T."""
-        scaled = {
-            "outer" if name == GRADIENT else name: (
-                factor * self.gradient_factor / (2 * self.batch_size)
-                if name == GRADIENT
-                else factor
-            )
-            for name, factor in terms.items()
-        }
-        return Combination(tuple(scaled), tuple(scaled.values()))
+        factors = dict(terms)
+        gradient = factors.pop(GRADIENT) * self.gradient_factor
+        factors["outer"] = gradient / (2 * self.batch_size)
+        return Combination(tuple(factors), tuple(factors.values()))
 
     def smooth_values(self, out: dict[str, str]) -> tuple[Instruction, ...]:
         """o = r(z) of smooth layers, and the constant 1 that biases multiply."""
