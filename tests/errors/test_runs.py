@@ -32,6 +32,12 @@ MESSAGES = [
         "`partial`. Run the other tasks again.",
     ),
     (
+        made(OverflowedRunError.beyond_gates, "momentum", 3, 2e20, 2.0**64),
+        "The momentum of a weight is 2e+20 after 3 rounds, but the gates of the block close no "
+        "more than 1.84467e+19. Use a smaller step size or momentum, or start from a smaller "
+        "state.",
+    ),
+    (
         made(OverflowedRunError.beyond_scores, "step 3, example", 4, -7.25, 6.5),
         "The score <w, x> at step 3, example 4 (counted from 0) is -7.25, but the heads are made "
         "for scores up to 6.5. Compile with a larger Domain(score=...), or use a smaller step size "

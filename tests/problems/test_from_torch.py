@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -93,6 +93,18 @@ class Script:
         return icgd.from_torch(model, self.loss(), optimizer, **given)
 
 
+@dataclass(frozen=True)
+class Classifier(Script):
+    """A script that learns shares of three classes."""
+
+    loss: Callable[[], nn.Module] = nn.CrossEntropyLoss
+    widths: tuple[int, ...] = (2, 4, 3)
+
+    def data(self, n_examples: int = 6) -> tuple[Tensor, Tensor]:
+        x, y = super().data(n_examples)
+        return x, y / y.sum(-1, keepdim=True)
+
+
 SCRIPTS = {
     "sgd": Script(),
     "no bias": Script(bias=False),
@@ -114,6 +126,7 @@ SCRIPTS = {
     "exponential": Script(scheduler=partial(lr_scheduler.ExponentialLR, gamma=0.9)),
     "logistic": Script(loss=nn.BCEWithLogitsLoss, activation=nn.SiLU),
     "huber": Script(loss=partial(nn.HuberLoss, delta=0.25), activation=nn.Softplus),
+    "classes": Classifier(partial(SGD, lr=0.1, momentum=0.9)),
     "smooth l1": Script(loss=partial(nn.SmoothL1Loss, beta=0.5), activation=nn.GELU),
 }
 """What every stack takes."""
@@ -164,6 +177,11 @@ def distance(script: Script, compiled: icgd.Compiled, history: Tensor) -> float:
     return largest
 
 
+def in_batches(script: Script) -> Script:
+    """The same script, in batches of all examples if it has no others."""
+    return replace(script, batch_size=script.batch_size or len(script.data()[0]))
+
+
 @pytest.mark.parametrize("name", [*SCRIPTS, *ROOTS])
 def test_the_reference_is_torch_s_own_loop(name):
     script = (SCRIPTS | ROOTS)[name]
@@ -207,6 +225,26 @@ def test_softmax_stack_performs_it(name):
     assert distance(script, compiled, run.parameters) <= float(report.trajectory_bounds.max())
 
 
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_chain_performs_it(name):
+    """Its rounds take batches; one of all examples is the script's own step."""
+    script = in_batches(SCRIPTS[name])
+    compiled = icgd.compile(script.problem(), "cot-network", n_steps=N_STEPS)
+    run = compiled.run(*script.data())
+    assert distance(script, compiled, run.parameters) < 1e-11
+    report = icgd.verify(compiled, *script.data())
+    assert report.verdict.holds
+    assert distance(script, compiled, run.parameters) <= float(report.trajectory_bounds.max())
+    assert float(report.trajectory_bounds.max()) < 1e-8
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_a_chain_refuses_roots(name):
+    reason = icgd.CotNetwork().why_not(in_batches(ROOTS[name]).problem())
+    assert reason.startswith("it has no layers for the root of ")
+    assert reason.endswith("; use relu-stack.")
+
+
 @pytest.mark.parametrize("name", [*SCRIPTS, *ROOTS])
 def test_relu_stack_performs_it_within_what_is_proved(name):
     script = (SCRIPTS | ROOTS)[name]
@@ -245,14 +283,17 @@ def test_recursion_performs_it_with_biases(name):
     assert off <= float(report.trajectory_bounds.max())
 
 
-@pytest.mark.parametrize("name", ["batches", "dampening", "nesterov", "cosine", "adam decay"])
-@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])
+@pytest.mark.parametrize(
+    "name", ["batches", "dampening", "nesterov", "cosine", "classes", "adam decay"]
+)
+@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack", "cot-network"])
 def test_the_dense_transformer_does_what_the_fused_run_does(name, construction):
     script = (SCRIPTS | ROOTS)[name]
-    if construction == "softmax-stack" and name in ROOTS:
+    if construction != "relu-stack" and name in ROOTS:
         return
+    script = in_batches(script) if construction == "cot-network" else script
     compiled = icgd.compile(script.problem(), construction, n_steps=N_STEPS)
-    slots = compiled.program.layout.names
+    slots = compiled.program.recordable
     fused, dense = (
         compiled.run(*script.data(), backend=backend, trace=slots) for backend in ("fused", "dense")
     )

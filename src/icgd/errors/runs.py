@@ -53,6 +53,16 @@ class OverflowedRunError(IcgdError, ArithmeticError):
         )
 
     @classmethod
+    def beyond_gates(
+        cls, row: str, n_rounds: int, value: float, largest: float
+    ) -> OverflowedRunError:
+        return cls(
+            f"The {row} of a weight is {value:.6g} after {n_rounds} rounds, but the gates of the "
+            f"block close no more than {largest:.6g}. Use a smaller step size or momentum, or "
+            "start from a smaller state."
+        )
+
+    @classmethod
     def beyond_scores(cls, where: str, row: int, value: float, reach: float) -> OverflowedRunError:
         return cls(
             f"The score <w, x> at {where} {row} (counted from 0) is {value:.6g}, but the heads are "
