@@ -15,7 +15,6 @@ from icgd.errors import ProgramError
 from icgd.problems.activations import ACTIVATIONS, TANH
 from icgd.problems.class_functions import capped_exponential
 from icgd.problems.links import LINKS
-from icgd.problems.losses import LOSSES
 from icgd.problems.roots import reciprocal_root
 from icgd.program.functions import Function, ReluSum
 
@@ -39,14 +38,20 @@ def scaled(function: Function, share: float) -> Function:
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(
-    "construction", ["relu-stack", "softmax-stack", "cot-network", "recursion"]
+    ("construction", "losses"),
+    [
+        ("relu-stack", ["squared", "logistic", "huber"]),
+        ("softmax-stack", ["logistic"]),
+        ("cot-network", ["squared"]),
+        ("recursion", ["logistic"]),
+    ],
 )
-def test_what_constructions_claim_is_not_refuted(construction, activation):
-    for loss in (name for name, loss in LOSSES.items() if loss.slope_parts):
+def test_what_constructions_claim_is_not_refuted(construction, losses, activation):
+    for loss in losses:
         check_claims(functions_of(construction, activation, loss), BOX)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "cos", "sigmoid", "elu"])
+@pytest.mark.parametrize("activation", ["relu", "cos", "softplus"])
 def test_units_of_every_activation_pass(activation):
     functions = functions_of("recursion", "tanh", "huber", unit_activation=activation)
     check_claims(functions, BOX)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from icgd.errors import FileError
-from icgd.weights.atomic import remove_stale, whole_file
+from icgd.weights.atomic import remove_stale, require_replaceable, whole_file
 
 
 def write_and_fail(path, problem):
@@ -98,6 +98,16 @@ def test_a_read_only_file_is_refused_also_for_those_who_may_do_everything(tmp_pa
         write_and_fail(path, AssertionError())
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_would_not_be_replaced_is_known_before(tmp_path):
+    require_replaceable(tmp_path / "absent")
+    (tmp_path / "usual").touch()
+    require_replaceable(tmp_path / "usual")
+    (tmp_path / "fixed").touch(0o444)
+    for name, problem in (("fixed", "it is read-only"), ("a" * 300, "File name too long")):
+        with pytest.raises(FileError, match=rf": {problem}\.$"):
+            require_replaceable(tmp_path / name)
 
 
 def test_a_name_may_be_as_long_as_names_can_be(tmp_path):
