@@ -349,3 +349,12 @@ def test_tiny_boxes_and_domains_are_trained_in(activation, size, dtype, backend)
     report = icgd.verify(compiled, x, y, backend=backend, dtype=dtype, seed=0)
     assert report.verdict.holds
     assert report.step_errors.max() <= 2 * size
+
+
+@pytest.mark.parametrize("update", [icgd.GradientStep, icgd.MomentumStep])
+def test_averages_of_weights_are_refused(update):
+    network, step = icgd.MLP((2, 3, 1), "tanh"), update(0.1, 2.0, batch_size=1, average=0.9)
+    problem = icgd.Problem(network, "squared", step, icgd.Domain(1.0, 1.0))
+    reason = "it keeps no averages of weights; use relu-stack or softmax-stack."
+    assert icgd.CotNetwork().why_not(problem) == reason
+    assert icgd.ReluStack().why_not(problem) is icgd.SoftmaxStack().why_not(problem) is None

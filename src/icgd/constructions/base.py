@@ -56,6 +56,8 @@ class AbstractConstruction(ABC):
     """Whether every step must say how many examples it uses."""
     takes_rules: ClassVar[bool] = False
     """Whether it takes updates other than plain gradient steps of one size."""
+    takes_averages: ClassVar[bool] = False
+    """Whether it keeps averages of weights."""
     takes_roots: ClassVar[bool] = False
     """Whether it takes updates that divide by a root, as Adam does."""
     is_last_resort: ClassVar[bool] = False
@@ -140,6 +142,8 @@ class AbstractConstruction(ABC):
                 f"it takes plain gradient steps of one size without averages, not "
                 f"{update.in_words()}; use relu-stack or softmax-stack."
             )
+        if update.average is not None and not self.takes_averages:
+            return "it keeps no averages of weights; use relu-stack or softmax-stack."
         if update.has_root and not self.takes_roots:
             return f"it has no layers for the root of {update.name_in_words()}; use relu-stack."
         return None

@@ -110,6 +110,7 @@ class ReluStack(AbstractConstruction):
     takes_biases: ClassVar[bool] = True
     takes_batches: ClassVar[bool] = True
     takes_rules: ClassVar[bool] = True
+    takes_averages: ClassVar[bool] = True
     takes_roots: ClassVar[bool] = True
     takes_shortcuts: ClassVar[bool] = True
     takes_rates: ClassVar[bool] = True

@@ -117,6 +117,7 @@ class SoftmaxStack(AbstractConstruction):
     takes_biases: ClassVar[bool] = True
     takes_batches: ClassVar[bool] = True
     takes_rules: ClassVar[bool] = True
+    takes_averages: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.registers is not None:
