@@ -189,6 +189,22 @@ def test_a_domain_bound_holds_for_every_rule(backend):
     assert found[2].trajectory < found[0].trajectory < found[1].trajectory < 1e-10
 
 
+@pytest.mark.parametrize("name", ["classes", "schedule", "momentum"])
+@pytest.mark.parametrize("backend", GENERATORS)
+def test_predictions_stay_within_small_bounds(name, backend):
+    problem = PROBLEMS[name]
+    task, program = task_of(problem), program_of(problem, 3)
+    run, real = run_chain(program, task, backend=backend), problem.oracle.train(task, 3)
+    how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
+    bounds = ChainBounds(problem, program, how)
+    error = bounds.run(task, run.parameters, real).trajectory[-1]
+    allowed = bounds.predictions(task, run.parameters, real, error)
+    off = (run.predictions - problem.oracle.predict(task, real[-1])).abs()
+    assert off.shape == allowed.shape == (3, problem.network.output_width)
+    assert (off <= allowed).all()
+    assert 0 < allowed.max() < 100 * SMALL[backend]
+
+
 def test_a_domain_says_nothing_of_what_an_optimiser_remembers():
     how = Arithmetic.of(torch.float64, 5, "fused")
     problem = PROBLEMS["momentum"]
