@@ -18,6 +18,12 @@ def test_a_table_comes_back():
     assert opened(Path("toy.json"), table) == TABLE
 
 
+def test_keys_and_rows_may_be_of_kinds_that_json_lacks():
+    given = {"widths": {9: (1, 2), 10: ()}, "nan": float("nan")}
+    table = opened(Path("toy.json"), json.loads(json.dumps(sealed(given))))
+    assert table["widths"] == {"9": [1, 2], "10": []}
+
+
 def test_spaces_ends_of_lines_and_the_order_of_keys_do_not_matter():
     text = json.dumps(sealed(TABLE), indent=3, sort_keys=True).replace("\n", "\r\n")
     assert opened(Path("toy.json"), json.loads(text)) == TABLE

@@ -100,11 +100,15 @@ def test_the_tensors_of_a_training_are_sound():
         ({"model.weight": torch.zeros(3)}, "'model.weight' has shape [3], expected [2]"),
         (
             {"adam.weight.step": torch.tensor(-1.0)},
-            "'adam.weight.step' is -1.0, expected a number from 0 to 3",
+            "'adam.weight.step' is -1.0, expected a float from 0 to 3",
+        ),
+        (
+            {"adam.weight.step": torch.tensor(1)},
+            "'adam.weight.step' is 1, expected a float from 0 to 3",
         ),
         (
             {"adam.weight.step": torch.tensor(torch.nan)},
-            "'adam.weight.step' is nan, expected a number from 0 to 3",
+            "'adam.weight.step' is nan, expected a float from 0 to 3",
         ),
     ],
 )

@@ -88,10 +88,8 @@ def _of_lattice_function(function: LatticeFunction, box: float | None) -> str | 
     s = _line(function.reach, lattice.n_points)
     weights = lattice.weights(s)
     mean = weights @ values
-    size, sensitivity = (
-        float((weights @ values.abs()).max()),
-        sensitivity_of(lattice, weights, values, mean),
-    )
+    size = float((weights @ values.abs()).max())
+    sensitivity = sensitivity_of(lattice, weights, values, mean)
     if function.saturates:
         far = torch.cat([factor * s[::8] for factor in (2, 16)])
         s, mean = torch.cat([s, far]), torch.cat([mean, lattice.weights(far) @ values])

@@ -57,5 +57,7 @@ def read_json(path: Path) -> Any:
 
 
 def _digest(table: Mapping[str, Any]) -> str:
-    text = json.dumps(table, sort_keys=True, separators=(",", ":"))
+    """SHA-256 over the table as it is read back, whose keys are texts, in their order."""
+    read_back = json.loads(json.dumps(table))
+    text = json.dumps(read_back, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

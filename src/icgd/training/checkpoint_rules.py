@@ -85,8 +85,8 @@ def tensor_problem(
             return f"it has {name!r}, which the model has not"
         if list(tensor.shape) != expected:
             return f"{name!r} has shape {list(tensor.shape)}, expected {expected}"
-        if _is_clock(name) and not (0 <= tensor.item() <= step):
-            return f"{name!r} is {tensor.item()}, expected a number from 0 to {step}"
+        if _is_clock(name) and not (tensor.is_floating_point() and 0 <= tensor.item() <= step):
+            return f"{name!r} is {tensor.item()}, expected a float from 0 to {step}"
     return None
 
 

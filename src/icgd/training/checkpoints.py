@@ -45,9 +45,6 @@ KEPT = 2
 BEST = "best.safetensors"
 """The checkpoint of the smallest validation loss."""
 
-_COUNTER = torch.tensor(0.0, dtype=torch.float32, device="cpu")
-"""What Adam counts its steps in."""
-
 Configuration = dict[str, Any]
 """Plain JSON data that identify a training: its settings, its task, its model."""
 
@@ -245,5 +242,5 @@ def restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Adam) ->
             stored = tensors.get(f"adam.{name}.{moment}")
             if stored is not None:
                 # Adam counts its steps on the processor, wherever the parameter is.
-                like = _COUNTER if moment == "step" else parameter
+                like = stored if moment == "step" else parameter
                 optimizer.state[parameter][moment] = stored.to(like.device, like.dtype, copy=True)
