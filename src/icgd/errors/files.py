@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icgd.errors.base import IcgdError
+from icgd.errors.base import IcgdError, brief
 
 
 class FileError(IcgdError, ValueError):
@@ -102,7 +102,7 @@ class ExportError(IcgdError, ValueError):
     @classmethod
     def own_kernel(cls, tool: str, name: str, able: Sequence[str]) -> ExportError:
         return cls(
-            f"{tool} cannot hold the kernel {name!r}, which is a function of your own. It has "
+            f"{tool} cannot hold the kernel {brief(name)}, which is a function of your own. It has "
             f"{', '.join(able)}. Use compiled.transformer(), a torch module."
         )
 

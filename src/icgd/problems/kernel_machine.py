@@ -14,7 +14,7 @@ from icgd.errors import KernelError, SettingError
 from icgd.facts import counted
 from icgd.problems.arrays import first_set
 from icgd.problems.kernels import Kernel, kernel_named
-from icgd.problems.settings import count, instance, is_sequence, positive, settle
+from icgd.problems.settings import count, entries, instance, is_sequence, positive, settle
 from icgd.shapes import KernelMatrix, OtherPoints, Points
 
 Rows = tuple[tuple[float, ...], ...]
@@ -199,7 +199,7 @@ class KernelMachine:
         widths = {"input_width": input_width, "output_width": output_width}
         settle(
             self,
-            heads=tuple(heads) if is_sequence(heads) else (heads,),
+            heads=tuple(entries("heads", heads)) if is_sequence(heads) else (heads,),
             **{name: count(name, width) for name, width in widths.items()},
         )
         if not self.heads:

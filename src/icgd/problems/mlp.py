@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from icgd.errors import SettingError
 from icgd.problems.activations import Activation, activation_named
-from icgd.problems.settings import count, instance, is_sequence, settle
+from icgd.problems.settings import count, entries, instance, is_sequence, settle
 from icgd.shapes import Matrix, Parameters, Values
 
 MOST_NAMED_LAYERS = 8
@@ -45,7 +45,8 @@ class MLP:
     biases: bool = False
 
     def __post_init__(self) -> None:
-        widths = self.widths if is_sequence(self.widths) else (self.widths,)
+        given = self.widths
+        widths = entries("widths", given) if is_sequence(given) else [given]
         settle(self, widths=tuple(count(f"widths[{i}]", width) for i, width in enumerate(widths)))
         if len(self.widths) < 2:
             raise SettingError.too_few_widths(self.widths)

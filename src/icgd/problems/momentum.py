@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 from icgd.errors import SettingError
-from icgd.problems.settings import count, finite, is_sequence, listed, positive, within
+from icgd.problems.settings import count, entries, finite, is_sequence, positive, within
 
 Schedule = float | tuple[float, ...]
 """One number for all steps, or one for each step."""
@@ -17,7 +17,7 @@ def as_momentum(value: object) -> Schedule | None:
         return None
     if not is_sequence(value):
         return _share(value)
-    shares = tuple(_share(share) for share in listed(value))
+    shares = tuple(_share(share) for share in entries("momentum", value))
     if not shares:
         raise SettingError.wrong_length("momentum", 0, "one a step")
     return shares

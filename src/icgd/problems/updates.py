@@ -23,7 +23,7 @@ from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_rows, unit_rows
 from icgd.problems.momentum import Accelerated, as_momentum, momentum_in_words, span_in_words
 from icgd.problems.optimisers.gradient_step import step_sizes
-from icgd.problems.settings import count, finite, instance, is_sequence, listed, positive, settle
+from icgd.problems.settings import count, entries, finite, instance, is_sequence, positive, settle
 
 LEAST_SHARE = 1e-14
 """Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
@@ -222,7 +222,7 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
     """Numbers and matrices: one for all steps, or one for each step."""
     if isinstance(value, Real):
         return (finite("transforms", value),)
-    parts = listed(value) if is_sequence(value) else [value]
+    parts = entries("transforms", value) if is_sequence(value) else [value]
     if parts and all(_is_row(part) for part in parts):  # one matrix
         parts = [parts]
     return tuple(
@@ -234,8 +234,8 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
 def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
     """The heads of every step; a step with one head may give it alone."""
     found = tuple(
-        tuple(step) if is_sequence(step) else (step,)
-        for step in (listed(steps) if is_sequence(steps) else [steps])
+        tuple(entries("heads", step)) if is_sequence(step) else (step,)
+        for step in (entries("heads", steps) if is_sequence(steps) else [steps])
     )
     for head in (head for step in found for head in step):
         instance("head", head, KernelHead)
@@ -244,7 +244,7 @@ def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
 
 def _is_row(part: object) -> bool:
     """Whether it is a sequence of numbers."""
-    return is_sequence(part) and all(isinstance(entry, Real) for entry in listed(part))
+    return is_sequence(part) and all(isinstance(entry, Real) for entry in entries("transforms", part))
 
 
 def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:

@@ -21,9 +21,9 @@ from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.optimisers.rule import GRADIENT, SCALED, SQUARE, WEIGHTS, Root, Rule
 from icgd.problems.settings import (
     below_one,
+    entries,
     instance,
     is_sequence,
-    listed,
     not_negative,
     positive,
     settle,
@@ -75,7 +75,7 @@ class AdamStep(AbstractGradientStep):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        betas = listed(self.betas) if is_sequence(self.betas) else [self.betas]
+        betas = entries("betas", self.betas) if is_sequence(self.betas) else [self.betas]
         if len(betas) != 2:
             raise SettingError.wrong_length("betas", len(betas), "2, one for each moment")
         first, second = (below_one(f"betas[{place}]", beta) for place, beta in enumerate(betas))

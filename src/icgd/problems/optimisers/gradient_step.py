@@ -9,7 +9,7 @@ from typing import Any, final
 from icgd.errors import SettingError
 from icgd.problems.momentum import span_in_words
 from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
-from icgd.problems.settings import count, is_sequence, listed, not_negative, positive, settle
+from icgd.problems.settings import count, entries, is_sequence, not_negative, positive, settle
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _sizes_of_steps(value: Any) -> float | tuple[float, ...]:
     """One positive step size, or one for each step; a warm-up may begin with 0, and a decay end."""
     if not is_sequence(value):
         return positive("step_size", value)
-    sizes = tuple(not_negative("step_size", size) for size in listed(value))
+    sizes = tuple(not_negative("step_size", size) for size in entries("step_size", value))
     if not sizes:
         raise SettingError.wrong_length("step_size", 0, "one a step")
     return sizes
@@ -192,7 +192,7 @@ def step_sizes(value: Any) -> float | tuple[float, ...]:
     """One step size, or one for each step, all of them positive."""
     if not is_sequence(value):
         return positive("step_size", value)
-    sizes = tuple(positive("step_size", size) for size in listed(value))
+    sizes = tuple(positive("step_size", size) for size in entries("step_size", value))
     if not sizes:
         raise SettingError.wrong_length("step_size", 0, "one a step")
     return sizes
