@@ -21,6 +21,7 @@ from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import construction_for
 from icgd.errors import EstimateWarning, SettingError
+from icgd.problems.arguments import checked, checked_but
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, instance
 from icgd.problems.task import Task
@@ -28,6 +29,7 @@ from icgd.tolerance import STEP, goal_of
 from icgd.weights import files
 
 
+@checked_but("construction")
 def compile(
     problem: Problem,
     construction: str | AbstractConstruction | None = None,
@@ -87,6 +89,7 @@ def compile(
     return goal.within(chosen, problem, n_steps)
 
 
+@checked
 def verify(
     compiled: Compiled,
     X: Any,
@@ -176,6 +179,7 @@ def _part(on_progress: OnProgress | None, part: int, n_parts: int) -> OnProgress
     return on_progress and (lambda done, total: on_progress(part * total + done, n_parts * total))
 
 
+@checked
 def guarantee(
     compiled: Compiled,
     X: Any,
@@ -222,6 +226,7 @@ def guarantee(
     return check_guarantee(bounds, task, run.parameters)
 
 
+@checked
 def load(path: str | os.PathLike[str]) -> Compiled:
     """Read a compiled run that `Compiled.save` wrote.
 

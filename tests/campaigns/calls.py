@@ -646,7 +646,10 @@ def methods_of(kind: type) -> list[str]:
         function = getattr(part, "__func__", part)
         if name.startswith("_") or not inspect.isfunction(function):
             continue
-        if function.__module__.startswith("icgd.") and len(inspect.signature(function).parameters) > 1:
+        if (
+            function.__module__.startswith("icgd.")
+            and len(inspect.signature(function).parameters) > 1
+        ):
             found.append(name)
     return found
 

@@ -408,7 +408,13 @@ NEVER = frozenset(
         *("b''", "b'1'", "bytearray", "memoryview", "np.bytes_", "''", "['']", "WrongPath"),
         *("np.complex64", "np.complex128", "complex array", "complex tensor", "masked array"),
         *("array of nan", "array of inf", "nan tensor", "structured array", "array of dates"),
-        *("array of durations", "np.datetime64", "meta tensor", "quantised tensor", "nested tensor"),
+        *(
+            "array of durations",
+            "np.datetime64",
+            "meta tensor",
+            "quantised tensor",
+            "nested tensor",
+        ),
         *("pandas frame with gaps", "polars frame with gaps", "pandas NA", "pandas NaT"),
         *("raising generator", "raises __array__", "raises __iter__", "cycle", "deep", "ragged"),
     }

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from icgd import pictures
 from icgd.errors import OverflowedRunError, SettingError, UnknownNameError
 from icgd.facts import counted, in_short, number, shown
+from icgd.problems.arguments import checked
 from icgd.problems.from_torch import load_weights
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
@@ -58,6 +59,7 @@ class Origin:
 
 
 @shown
+@checked
 @dataclass(frozen=True)
 class Run:
     """A transformer's forward pass, read out. A batch of tasks adds an axis in front.
@@ -129,6 +131,7 @@ class Run:
         origin = self._known_origin()
         return origin.problem.oracle.by_name(origin.task, self.parameters[..., -1, :])
 
+    @checked
     def load_into(self, model: nn.Module) -> None:
         """Write the trained weights into a PyTorch model of the network's shape.
 
@@ -197,6 +200,7 @@ class Run:
     def _kept(self) -> tuple[Parameters, ...]:
         return self.parameters.double().unbind(-2)
 
+    @checked
     def plot(
         self, path: str | os.PathLike[str] | None = None, *, labels: Any = None
     ) -> pictures.picture.Picture:
@@ -231,6 +235,7 @@ class Run:
         guesses = pictures.run_picture.guesses_of(origin.task, self.predictions, labels)
         return pictures.run_picture.draw(curves, guesses, self._named_coefficients(), path)
 
+    @checked
     def plot_stream(
         self, slot: str | None = None, path: str | os.PathLike[str] | None = None
     ) -> pictures.picture.Picture:

@@ -47,6 +47,7 @@ from icgd.constructions.parts.look_ups import activations_of, largest_output, lo
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY_FUNCTION, Activation
+from icgd.problems.arguments import checked
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import Loss
 from icgd.problems.mlp import MLP
@@ -106,6 +107,7 @@ class CotNetwork(AbstractConstruction):
         settle(self, kink_width=given_kink_width(self.kink_width))
         name_dtype(self)
 
+    @checked
     def objection(self, problem: Problem) -> str | None:
         if problem.gradient_step.batch_size is None:
             return (
@@ -114,6 +116,7 @@ class CotNetwork(AbstractConstruction):
             )
         return _loss_problem(problem) or _activation_problem(problem) or _size_problem(problem)
 
+    @checked
     def build(self, problem: Problem, n_steps: int) -> ChainProgram:
         block = _block(problem, self)
         return ChainProgram(

@@ -10,7 +10,7 @@ class IcgdError(Exception):
     """Base of every error that icgd raises on purpose."""
 
 
-LONGEST = 120
+LONGEST = 500
 """The most characters of a value that a message shows."""
 
 
@@ -22,6 +22,11 @@ def brief(value: object) -> str:
         text = " ".join(repr(value).split("\n"))
     except Exception:  # a value of any class may be wrong in any way
         return f"an object of type {type(value).__name__}"
+    return cut(text)
+
+
+def cut(text: str) -> str:
+    """A long text without its middle."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 30]} ... {text[-20:]}"
 
 

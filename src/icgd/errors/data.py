@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from icgd.errors.base import IcgdError, at, brief, did_you_mean
+from icgd.errors.base import IcgdError, at, brief, cut, did_you_mean
 
 
 class DataError(IcgdError, ValueError):
@@ -66,6 +66,18 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
+    def refused(cls, name: str, problem: str) -> DataError:
+        """`problem` is in the words of the library that reads the data."""
+        return cls(f"{name} cannot be used: {cut(problem)}")
+
+    @classmethod
+    def no_line(cls, name: str) -> DataError:
+        return cls(
+            f"{name} cannot be used: Complex data not supported, nor dates, durations and records. "
+            "Give real numbers."
+        )
+
+    @classmethod
     def empty(cls, name: str, shape: Sequence[int]) -> DataError:
         return cls(f"{name} is empty: its shape is {tuple(shape)}. Give at least one row.")
 
@@ -86,6 +98,11 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def wrong_shape(cls, name: str, shape: Sequence[int], expected: str) -> DataError:
         return cls(f"{name} has shape {tuple(shape)}; expected {expected}.")
+
+    @classmethod
+    def other_precision(cls, name: str, dtype: object, expected: object) -> DataError:
+        found, other = (str(kind).removeprefix("torch.") for kind in (dtype, expected))
+        return cls(f"{name} has dtype {found}, and the other data {other}. Convert one of them.")
 
     @classmethod
     def too_long(cls, n_examples: int, n_places: int, n_positions: int) -> DataError:
@@ -337,6 +354,14 @@ class DataError(IcgdError, ValueError):
             f"{path} has {got} columns; a query has {expected} inputs. Keep only those, or give "
             "both files a header, so that inputs are found by name."
         )
+
+
+class DataTypeError(DataError, TypeError):
+    """Data are of a type that holds no numbers."""
+
+    @classmethod
+    def of(cls, name: str, problem: str) -> DataTypeError:
+        return cls(f"{name} cannot be used: {cut(problem)}")
 
 
 class SeparableDataError(IcgdError, ValueError):

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from math import isnan
+from math import isinf
+from numbers import Real
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -24,11 +26,12 @@ import torch
 from jaxtyping import AbstractArray
 from torch import Tensor
 
-from icgd.errors import SettingError
-from icgd.problems.settings import as_float, as_whole, entries, is_sequence, is_text
+from icgd.errors import DataError, SettingError
+from icgd.problems.settings import LARGEST_COUNT, as_float, as_whole, entries, is_sequence, is_text
 
 Checked = TypeVar("Checked", bound=Callable[..., Any])
 Accept = Callable[[str, Any], Any]
+Axes = dict[str, tuple[list[str], list[str]]]
 
 REFUSED = object()
 """What `accept` of a kind returns for a value of another kind."""
@@ -44,22 +47,33 @@ class Kind:
 
 def checked(part: Checked) -> Checked:
     """`part`, with its arguments checked; of a class, those that an object is made of."""
-    if not inspect.isclass(part):
-        return _checked(part)
-    part.__init__ = _checked(part.__init__)  # type: ignore[misc]
-    return part
+    return checked_but()(part)
 
 
-def _checked(function: Checked) -> Checked:
+def checked_but(*others: str) -> Callable[[Checked], Checked]:
+    """`checked` for all arguments but `others`, which the function has better words for."""
+
+    def decorate(part: Checked) -> Checked:
+        if not inspect.isclass(part):
+            return _checked(part, others)
+        part.__init__ = _checked(part.__init__, others)  # type: ignore[misc]
+        return part
+
+    return decorate
+
+
+def _checked(function: Checked, others: Sequence[str]) -> Checked:
     """The types are looked up in the first call, when all modules are there."""
     positions: list[tuple[str, Kind | None]] = []
     kinds: dict[str, Kind] = {}
+    axes: Axes = {}
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not positions:
-            found, names = _kinds(function)
+            found, names = _kinds(function, others)
             kinds.update(found)
+            axes.update(_axes(function))
             positions.extend((name, found.get(name)) for name in names)
         values = [
             value if kind is None else accepted(name, value, kind)
@@ -68,19 +82,55 @@ def _checked(function: Checked) -> Checked:
         for name, value in kwargs.items():
             if name in kinds:
                 kwargs[name] = accepted(name, value, kinds[name])
+        if axes:
+            given = dict(zip((name for name, _ in positions), args, strict=False)) | kwargs
+            _require_shared(axes, given)
         return function(*values, *args[len(values) :], **kwargs)
 
     return call  # type: ignore[return-value]
 
 
-def _kinds(function: Callable[..., Any]) -> tuple[dict[str, Kind], list[str]]:
+def _kinds(
+    function: Callable[..., Any], others: Sequence[str]
+) -> tuple[dict[str, Kind], list[str]]:
     """The kinds of arguments by name, and the names of those that have a place."""
     hints = get_type_hints(function)
     parts = inspect.signature(function).parameters.values()
     single = [part for part in parts if part.kind not in (part.VAR_POSITIONAL, part.VAR_KEYWORD)]
     made = {part.name: kind_of(hints.get(part.name, Any)) for part in single}
     placed = [part.name for part in single if part.kind is not part.KEYWORD_ONLY]
-    return {name: kind for name, kind in made.items() if kind is not None}, placed
+    return {name: kind for name, kind in made.items() if kind and name not in others}, placed
+
+
+def _axes(function: Callable[..., Any]) -> Axes:
+    """The words of the first and of the last axes of every tensor, if there are two at least."""
+    named = {
+        name: _ends(hint.dim_str)
+        for name, hint in get_type_hints(function).items()
+        if name != "return" and inspect.isclass(hint) and issubclass(hint, AbstractArray)
+    }
+    return named if len(named) > 1 else {}
+
+
+def _ends(words: str) -> tuple[list[str], list[str]]:
+    """The words before and after an open number of axes, which "*tasks" or "..." stand for."""
+    first, *last = re.split(r"\*\w+|\.\.\.", words)
+    return first.split(), last[0].split() if last else []
+
+
+def _require_shared(axes: Axes, given: Mapping[str, Any]) -> None:
+    """Raise `DataError` if an axis of one name has two lengths, or if precisions differ."""
+    lengths: dict[str, int] = {}
+    tensors = [name for name in axes if isinstance(given.get(name), Tensor)]
+    for name in tensors:
+        shape, (first, last) = given[name].shape, axes[name]
+        places = (*zip(first, shape, strict=False), *zip(last[::-1], shape[::-1], strict=False))
+        for word, length in places:
+            if lengths.setdefault(word, length) != length:
+                expected = f"{lengths[word]} along the axis {word}"
+                raise DataError.wrong_shape(name, shape, expected)
+        if given[name].dtype != given[tensors[0]].dtype:
+            raise DataError.other_precision(name, given[name].dtype, given[tensors[0]].dtype)
 
 
 def accepted(name: str, value: object, kind: Kind) -> Any:
@@ -124,7 +174,8 @@ def _any_of(parts: Sequence[Any]) -> Kind | None:
     known = [kind for kind in kinds if kind is not None]
     if len(known) < len(kinds):
         return None
-    expected = " or ".join(dict.fromkeys(kind.expected for kind in known))
+    words = dict.fromkeys(kind.expected for kind in known if kind is not NOTHING)
+    expected = " or ".join(words)
     return Kind(expected, lambda name, value: _first(name, value, known))
 
 
@@ -182,14 +233,21 @@ def _numbers(name: str, value: object) -> Any:
 
 def _whole(name: str, value: object) -> Any:
     whole = as_whole(value)
-    return REFUSED if whole is None else whole
+    if whole is None:
+        return REFUSED
+    if abs(whole) > LARGEST_COUNT:
+        raise SettingError.too_large(name, value, most=LARGEST_COUNT)
+    return whole
 
 
 def _number(name: str, value: object) -> Any:
-    if type(value) is float or type(value) is int:
-        return REFUSED if isnan(as_float(value)) else value
-    number = as_float(value)
-    return REFUSED if isnan(number) else number
+    if type(value) is float:
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return REFUSED
+    if isinf(number := as_float(value)) and not isinstance(value, float | np.floating):
+        raise SettingError.wrong_kind(name, value, "a number that float64 can hold")
+    return value if type(value) is int else number
 
 
 def _truth(name: str, value: object) -> Any:
@@ -215,10 +273,12 @@ def _mapping(name: str, value: object) -> Any:
     return value if is_right else REFUSED
 
 
+NOTHING = Kind("None", lambda name, value: None if value is None else REFUSED)
+
 PLAIN: dict[Any, Kind | None] = {
     Any: None,
     inspect.Parameter.empty: None,
-    NoneType: Kind("None", lambda name, value: None if value is None else REFUSED),
+    NoneType: NOTHING,
     bool: Kind("bool", _truth),
     int: Kind("a whole number", _whole),
     float: Kind("a number", _number),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from icgd.problems.arguments import checked
 from icgd.problems.arrays import checked_array
 from icgd.problems.settings import positive, settle
 
@@ -55,6 +56,7 @@ class Domain:
             settle(self, score=positive("domain.score", self.score))
 
     @classmethod
+    @checked
     def of(cls, X: Any, y: Any, *, room: float = ROOM) -> Domain:
         """The domain of these data, larger by the factor `room`; 1 where all of them are 0.
 

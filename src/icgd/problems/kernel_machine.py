@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from icgd.errors import KernelError, SettingError
+from icgd.errors import DataError, KernelError, SettingError
 from icgd.facts import counted
-from icgd.problems.arrays import first_set
+from icgd.problems.arguments import checked
+from icgd.problems.arrays import as_numbers, first_set
 from icgd.problems.kernels import Kernel, kernel_named
 from icgd.problems.settings import count, entries, instance, is_sequence, positive, settle
 from icgd.shapes import KernelMatrix, OtherPoints, Points
@@ -27,8 +28,8 @@ ASYMMETRY = 1e-9
 def as_rows(name: str, matrix: object) -> Rows:
     """`matrix` as plain data, if it is a rectangle of numbers."""
     try:
-        tensor = torch.as_tensor(matrix, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
+        tensor = as_numbers(name, matrix).double()
+    except DataError:
         raise SettingError.wrong_kind(name, matrix, "a matrix of numbers") from None
     if tensor.ndim != 2 or not tensor.isfinite().all():
         raise SettingError.wrong_kind(name, matrix, "a matrix of finite numbers")
@@ -123,6 +124,7 @@ class KernelHead:
             return self
         return replace(self, transform=self.key_transform, key_transform=None)
 
+    @checked
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
         """This head's kernel of every pair.
 
@@ -144,6 +146,7 @@ class KernelHead:
         """
         return self.weight * self.function.matrix(self.moved(left), self.keys.moved(right))
 
+    @checked
     def moved(self, points: Points) -> Tensor:
         """Every point u as G u.
 
@@ -239,6 +242,7 @@ class KernelMachine:
         """Whether its matrices are known to have no negative eigenvalue."""
         return all(head.is_positive for head in self.heads)
 
+    @checked
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
         """The machine's kernel of every pair.
 
@@ -260,6 +264,7 @@ class KernelMachine:
         """
         return sum_of_heads(self.heads, left, right)
 
+    @checked
     def require_symmetric(self, purpose: str) -> None:
         """Refuse a machine with a head whose kernel is known not to be symmetric.
 
@@ -280,6 +285,7 @@ class KernelMachine:
             if not head.is_symmetric:
                 raise KernelError.needs_symmetry(head.kernel, purpose)
 
+    @checked
     def gram(self, points: Points) -> KernelMatrix:
         """The kernel of every pair of `points`, if it is finite and as symmetric as it claims.
 

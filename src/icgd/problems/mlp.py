@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from icgd.errors import SettingError
 from icgd.problems.activations import Activation, activation_named
+from icgd.problems.arguments import checked
 from icgd.problems.settings import count, entries, instance, is_sequence, settle
 from icgd.shapes import Matrix, Parameters, Values
 
@@ -100,6 +101,7 @@ class MLP:
         """The number of weights."""
         return sum(rows * columns for rows, columns in self.matrix_shapes)
 
+    @checked
     def layer_activation(self, layer: int) -> Activation:
         """The activation of `layer`, counted from 1 as in the papers.
 
@@ -117,6 +119,7 @@ class MLP:
         is_last = layer == self.depth
         return activation_named(self.output_activation if is_last else self.activation)
 
+    @checked
     def matrices(self, parameters: Parameters) -> list[Matrix]:
         """Views of the parameter vector as one matrix a layer.
 
@@ -137,6 +140,7 @@ class MLP:
             part.unflatten(-1, shape) for part, shape in zip(parts, self.matrix_shapes, strict=True)
         ]
 
+    @checked
     def layer_inputs(self, outputs: Values) -> Values:
         """What a layer's matrix multiplies: the outputs before it, and the constant 1 if needed.
 
@@ -153,6 +157,7 @@ class MLP:
         """
         return functional.pad(outputs, (0, 1), value=1.0) if self.biases else outputs
 
+    @checked
     def initial_parameters(self, seed: int, box: float, tasks: tuple[int, ...] = ()) -> Parameters:
         """Normal weights of variance 1 / fan-in, clipped to the box; repeatable from `seed`.
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from icgd.errors import SettingError
 from icgd.facts import shown
+from icgd.problems.arguments import checked
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
@@ -177,6 +178,7 @@ class Problem:
         return data
 
     @classmethod
+    @checked
     def from_data(cls, data: Mapping[str, Any]) -> Problem:
         """The problem that `to_data` described.
 

@@ -19,6 +19,9 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
+LARGEST_COUNT = 2**63 - 1
+"""The largest whole number that arrays can be counted by."""
+
 MOST_ENTRIES = 10**7
 """The longest row of settings, such as one step size for each step."""
 
@@ -102,12 +105,12 @@ def instance(name: str, value: object, kind: type) -> None:
         raise SettingError.wrong_kind(name, value, kind.__name__.removeprefix("Abstract"))
 
 
-def count(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:
+def count(name: str, value: object, *, least: int = 1, most: int = LARGEST_COUNT) -> int:
     """`value` as an int, if it is a whole number between `least` and `most`."""
     whole = as_whole(value)
     if whole is None or whole < least:
         raise SettingError.not_count(name, value, least=least)
-    if most is not None and whole > most:
+    if whole > most:
         raise SettingError.too_large(name, value, most=most)
     return whole
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS
 
 from icgd.errors import UnknownNameError
+from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.training.averaged import AveragedBatch, AveragedTask
 from icgd.training.covariates import Square
@@ -58,6 +59,7 @@ class Comparison:
     similarity: Similarity
 
 
+@checked
 def compare_with_constructions(
     learnt: KernelTransformer,
     task: AveragedTask,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from icgd.errors import CheckpointError, FileError, SettingError, UnknownNameError
+from icgd.problems.arguments import checked
 from icgd.training.checkpoints import (
     BEST,
     Configuration,
@@ -39,6 +40,7 @@ BEFORE_TRAINING = ("seed", "init_scale", "value_scale")
 """What a description says of the first numbers only, which training has replaced."""
 
 
+@checked
 def load(
     folder: str | os.PathLike[str], *, which: str = "last", model: nn.Module | None = None
 ) -> nn.Module:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
 from icgd.errors import SettingError
+from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import Kernel, kernel_named
 from icgd.problems.settings import count, positive
@@ -49,6 +50,7 @@ class KernelTransformer(nn.Module):
     `seed` alone. They are float64; use `.to(torch.float32)` to train in float32.
     """
 
+    @checked
     def __init__(
         self,
         input_width: int,
@@ -100,6 +102,7 @@ class KernelTransformer(nn.Module):
         return [kernel_named(*pair) for pair in zip(self.kernels, self.shapes, strict=True)]
 
     @classmethod
+    @checked
     def constructed(
         cls,
         machine: KernelMachine,
@@ -125,6 +128,7 @@ class KernelTransformer(nn.Module):
         return model
 
     @classmethod
+    @checked
     def like(cls, model: KernelTransformer, *, transforms_covariates: bool) -> KernelTransformer:
         """A new model with the sizes, the kernels and the precision of another."""
         sizes = model.input_width, model.n_layers, model.kernels
@@ -147,6 +151,7 @@ class KernelTransformer(nn.Module):
         self.units = {}
 
     @classmethod
+    @checked
     def of_description(cls, data: Mapping[str, Any]) -> KernelTransformer:
         """The model that `description` told of, with its first numbers."""
         own = {name: value for name, value in data.items() if name not in ("kind", "units")}
@@ -172,6 +177,7 @@ class KernelTransformer(nn.Module):
             "value_scale": self.value_scale,
         }
 
+    @checked
     def forward(
         self,
         x: Float[Tensor, "task token input_width"],

@@ -11,6 +11,7 @@ from torch.nn import Parameter
 from torch.optim import Adam, AdamW
 
 from icgd.errors import SettingError, UnknownNameError
+from icgd.problems.arguments import checked
 from icgd.problems.arrays import dtype_named
 from icgd.problems.settings import count, named, positive
 from icgd.training.tasks import LARGEST_SEED
@@ -92,6 +93,7 @@ class Settings:
         if self.autocast and is_double:  # autocast leaves float64 as it is
             raise SettingError.without("autocast", "dtype='float32'")
 
+    @checked
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of the update that follows `step` updates."""
         if step < self.warmup_steps:
@@ -102,6 +104,7 @@ class Settings:
         turned = pi * (step - warm) / (self.n_steps - warm)
         return self.final_learning_rate + above * (1 + cos(turned)) / 2
 
+    @checked
     def new_optimizer(self, parameters: list[Parameter]) -> Adam:
         """Adam or AdamW, before its first step."""
         usual = DEFAULT_DECAY if self.optimizer == "adamw" else 0.0

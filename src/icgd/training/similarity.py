@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from icgd.errors import SettingError
+from icgd.problems.arguments import checked
 from icgd.problems.settings import instance
 from icgd.training.covariates import Square, power_of
 from icgd.training.models import OF_SCORES, KernelTransformer
@@ -37,6 +38,7 @@ class Similarity:
     """The loss at equal steps from the first model's weights to the second's."""
 
 
+@checked
 def similarity(
     first: KernelTransformer, second: KernelTransformer, batch: Batch, *, n_points: int = 11
 ) -> Similarity:

@@ -30,6 +30,7 @@ from icgd.compiled import Compiled
 from icgd.errors import SettingError
 from icgd.layers.attention import Writing
 from icgd.layers.transformer import Transformer
+from icgd.problems.arguments import checked
 from icgd.problems.arrays import dtype_named
 from icgd.problems.entry import as_task
 from icgd.problems.oracles.network import gradient, predict
@@ -61,6 +62,7 @@ class AbstractRun(nn.Module, ABC):
     The parameter `initial` goes into the prompt, clipped to the box as weights are after a step.
     """
 
+    @checked
     def __init__(
         self,
         problem: Problem,
@@ -77,6 +79,7 @@ class AbstractRun(nn.Module, ABC):
     def after_step(self, stream: Stream, number: int) -> Stream:
         """The stream after the layers of step `number`, counted from 0."""
 
+    @checked
     def forward(self, x: Any, y: Any, queries: Any) -> Predictions:
         """The predictions at the queries after all steps.
 
@@ -87,6 +90,7 @@ class AbstractRun(nn.Module, ABC):
         *_, last = self._streams(task)
         return self._predictions(last, task)
 
+    @checked
     def steps(self, x: Any, y: Any, queries: Any) -> Steps:
         """The weights in the stream, and what they predict, before the first step and after each.
 
@@ -138,6 +142,7 @@ class LearnableRun(AbstractRun):
     of step size 1 and do not learn. Only relu-stack and softmax-stack have them.
     """
 
+    @checked
     def __init__(
         self,
         compiled: Compiled,
@@ -159,6 +164,7 @@ class LearnableRun(AbstractRun):
         self.place = place
         self.step_sizes = nn.Parameter(torch.tensor(sizes, dtype=precision))
 
+    @checked
     def after_step(self, stream: Stream, number: int) -> Stream:
         for place, layer in enumerate(self.transformer.block):
             if place == self.place:
@@ -167,6 +173,7 @@ class LearnableRun(AbstractRun):
                 stream = layer(stream)
         return stream
 
+    @checked
     def output(self, number: int) -> Writing:
         """W_O of the layer that moves the weights, in step `number`, counted from 0."""
         unit = self.transformer.block[self.place].get_parameter("W_O")
@@ -190,6 +197,7 @@ class LearnableRun(AbstractRun):
 class UntiedRun(AbstractRun):
     """A run whose steps share no weight: all weights of all layers are parameters."""
 
+    @checked
     def after_step(self, stream: Stream, number: int) -> Stream:
         length = self.program.layers_per_step
         for layer in self.transformer.block[number * length : (number + 1) * length]:
@@ -197,6 +205,7 @@ class UntiedRun(AbstractRun):
         return stream
 
 
+@checked
 def unrolled_descent(
     problem: Problem,
     x: Inputs,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import final
 
 from icgd.errors import SettingError
+from icgd.problems.arguments import checked
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.optimisers.rule import GRADIENT, SCALED, SQUARE, WEIGHTS, Root, Rule
 from icgd.problems.settings import (
@@ -89,6 +90,7 @@ class AdamStep(AbstractGradientStep):
     def state(self) -> tuple[str, ...]:
         return (FIRST, SECOND)
 
+    @checked
     def rule(self, step: int) -> Rule:
         (first, second), size = self.betas, self.size_of(step)
         rest = 1.0 - second ** (step + 1)
@@ -156,6 +158,7 @@ class RmspropStep(AbstractGradientStep):
     def state(self) -> tuple[str, ...]:
         return (SECOND,)
 
+    @checked
     def rule(self, step: int) -> Rule:
         kept = {SECOND: self.alpha, SQUARE: 1.0 - self.alpha}
         return Rule(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from icgd.errors import SettingError
+from icgd.problems.arguments import checked
 from icgd.problems.momentum import span_in_words
 from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
 from icgd.problems.settings import count, entries, is_sequence, not_negative, positive, settle
@@ -93,6 +94,7 @@ class AbstractGradientStep(ABC):
         batches = "" if self.batch_size is None else f", batches of {self.batch_size:,}"
         return f"{self.name_in_words()} of {span}, box {self.box:g}{batches}"
 
+    @checked
     def size_of(self, step: int) -> float:
         """The step size of a step.
 
@@ -109,6 +111,7 @@ class AbstractGradientStep(ABC):
         """
         return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
 
+    @checked
     def require_steps(self, n_steps: int) -> None:
         """Check that a schedule has one entry a step.
 
@@ -126,6 +129,7 @@ class AbstractGradientStep(ABC):
             expected = f"{n_steps}, one for each step"
             raise SettingError.wrong_length("step_size", len(self.step_size), expected)
 
+    @checked
     def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
         """The examples of a step, counted from 0.
 
@@ -167,6 +171,7 @@ class GradientStep(AbstractGradientStep):
         'gradient steps of 0.1, box 2, batches of 4'
     """
 
+    @checked
     def rule(self, step: int) -> Rule:
         return Rule({WEIGHTS: 1.0, GRADIENT: -self.size_of(step)})
 
