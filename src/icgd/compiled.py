@@ -27,14 +27,14 @@ from icgd.certificates.proof import (
 )
 from icgd.certificates.registry import bounds_of
 from icgd.constructions.cot_network import for_depth
-from icgd.errors import InterruptedRunError, OverflowedRunError, SettingError
+from icgd.errors import InterruptedRunError, LayoutError, OverflowedRunError, SettingError
 from icgd.facts import shown
 from icgd.layers.transformer import Transformer
 from icgd.problems.arguments import checked, checked_but
 from icgd.problems.arrays import dtype_named
 from icgd.problems.entry import as_task, checked_task
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, is_sequence, positive
+from icgd.problems.settings import count, entries, is_sequence, positive
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.numbers import beyond
@@ -271,7 +271,11 @@ class Compiled:
         """The names of the slots to record."""
         if isinstance(trace, bool):
             return self.program.recordable if trace else ()
-        return tuple(trace) if is_sequence(trace) else (trace,)
+        names = entries("trace", trace) if is_sequence(trace) else [trace]
+        for name in names:
+            if not isinstance(name, str):
+                raise LayoutError.unknown_slot(name, known=self.program.recordable)
+        return tuple(names)
 
     def _require_range(self, dtype: torch.dtype) -> None:
         """Raise `OverflowedRunError` if a constant of the program is too large for `dtype`."""

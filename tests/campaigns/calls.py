@@ -20,7 +20,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,7 +30,6 @@ from torch import nn
 
 import icgd
 from icgd import estimators, training
-from icgd.constructions.base import AbstractConstruction
 from icgd.errors import IcgdError
 from icgd.exports import onnx
 from icgd.problems.kernels import KERNELS

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from icgd.errors import UnsupportedActivationError
+from icgd.errors.base import brief
 from icgd.problems.arguments import checked
 from icgd.problems.functions import Evaluate
 
@@ -145,7 +146,7 @@ def _line() -> Tensor:
 def _require_function(name: str, activation: Any, x: Tensor) -> None:
     """Refuse what is no function of torch with finite values."""
     if not callable(activation):
-        raise UnsupportedActivationError.not_differentiable(name, f"it is {activation!r}")
+        raise UnsupportedActivationError.not_differentiable(name, f"it is {brief(activation)}")
     try:
         value = activation(x.clone().requires_grad_())
     except (TypeError, ValueError, RuntimeError) as problem:

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from icgd.backends.executor import AbstractExecutor
-from icgd.backends.memory import usable_memory
 from icgd.backends.run import Run, RunOptions
-from icgd.errors import InterruptedRunError, ModelSizeError, OverflowedRunError
+from icgd.errors import InterruptedRunError, OverflowedRunError
 from icgd.problems.task import Task
 from icgd.shapes import History, Parameters
 
@@ -21,9 +20,6 @@ Result = TypeVar("Result")
 
 ROWS_AT_ONCE = 256
 """The number of steps whose views are made at once: one by one takes longer, all take memory."""
-
-KEPT_UNASKED = 2**28
-"""The bytes of weights that a run keeps without looking how much memory there is."""
 
 
 def drive(
@@ -127,15 +123,6 @@ def _made_or(otherwise: Result, make: Callable[[], Result]) -> Result:
     return otherwise
 
 
-def _require_room(n_rows: int, initial: Parameters) -> None:
-    """Raise `ModelSizeError` if the weights of all steps do not fit in memory."""
-    n_bytes = n_rows * initial.nbytes
-    if n_bytes > KEPT_UNASKED and n_bytes > (room := usable_memory()).n_bytes:
-        what = f"Keeping the weights of {n_rows - 1:,} steps"
-        remedy = "Give history=False, or fewer steps."
-        raise ModelSizeError.too_large(what, n_bytes, room.n_bytes, room.limit, remedy)
-
-
 class Kept:
     """The weights that a run keeps, allocated once: of all steps, or of the ends.
 
@@ -146,7 +133,6 @@ class Kept:
     def __init__(self, initial: Parameters, n_steps: int, *, keeps_all: bool) -> None:
         self._n_steps, self._keeps_all = n_steps, keeps_all
         n_rows = 1 + (n_steps if keeps_all else min(n_steps, 2))
-        _require_room(n_rows, initial)
         self._rows = initial.new_empty(*initial.shape[:-1], n_rows, initial.shape[-1])
         self._rows[..., 0, :] = initial
 

@@ -15,6 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from icgd.errors import DataError, DataTypeError, IcgdError, SettingError
 from icgd.estimators.scaling import Array
+from icgd.problems.arrays import require_unmasked
 
 NO_NUMBERS = "cmMV"
 """Kinds of arrays that numpy would turn into floats, though they are no numbers of one line."""
@@ -64,8 +65,7 @@ def seed_of(random_state: Any) -> int:
 
 def _require_plain(name: str, data: Any, *, numeric: bool = True) -> None:
     """Raise `DataError` for masked entries, and for numbers with more than one part."""
-    if np.ma.is_masked(data):
-        raise DataError.not_an_array(name, "it has masked entries")
+    require_unmasked(name, data)
     kind = data.dtype.kind if isinstance(data, np.ndarray | np.generic) else "f"
     if numeric and (isinstance(data, complex) or kind in NO_NUMBERS):
         raise DataError.no_line(name)

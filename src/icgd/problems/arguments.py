@@ -56,7 +56,7 @@ def checked_but(*others: str) -> Callable[[Checked], Checked]:
     def decorate(part: Checked) -> Checked:
         if not inspect.isclass(part):
             return _checked(part, others)
-        part.__init__ = _checked(part.__init__, others)  # type: ignore[misc]
+        type.__setattr__(part, "__init__", _checked(vars(part)["__init__"], others))
         return part
 
     return decorate
@@ -214,7 +214,7 @@ def _tensor(hint: Any) -> Kind:
     n_axes, is_open = len(hint.dims), hint.index_variadic is not None
     least = n_axes - is_open
 
-    def accept(name: str, value: object) -> Any:
+    def accept(name: str, value: Any) -> Any:
         if _numbers(name, value) is REFUSED:
             return REFUSED
         right = value.ndim >= least if is_open else value.ndim == least
@@ -224,7 +224,7 @@ def _tensor(hint: Any) -> Kind:
     return Kind(f"a float tensor of {axes}", accept)
 
 
-def _numbers(name: str, value: object) -> Any:
+def _numbers(name: str, value: Any) -> Any:
     """Tensors that can be computed with: dense, with memory, of floats."""
     is_dense = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested
     right = is_dense and value.dtype in (torch.float32, torch.float64) and not value.is_meta
@@ -247,7 +247,7 @@ def _number(name: str, value: object) -> Any:
         return REFUSED
     if isinf(number := as_float(value)) and not isinstance(value, float | np.floating):
         raise SettingError.wrong_kind(name, value, "a number that float64 can hold")
-    return value if type(value) is int else number
+    return value if isinstance(value, int) else number
 
 
 def _truth(name: str, value: object) -> Any:

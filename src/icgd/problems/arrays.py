@@ -71,10 +71,15 @@ def _require_memory(name: str, data: Tensor) -> None:
         raise DataError.not_an_array(name, "a tensor without memory, on the device meta")
 
 
+def require_unmasked(name: str, data: Any) -> None:
+    """Raise `DataError` for an array of numpy some of whose entries are masked."""
+    if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
+        raise DataError.not_an_array(name, "it has masked entries")
+
+
 def _as_array(name: str, data: Any) -> Any:
     """`data` as an array of numpy."""
-    if np.ma.is_masked(data):
-        raise DataError.not_an_array(name, "it has masked entries")
+    require_unmasked(name, data)
     _require_numbers(name, data, column_names(data))
     try:
         array = np.asarray(data)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from icgd.errors import SettingError
 from icgd.problems.activations import Activation, activation_named
 from icgd.problems.arguments import checked
-from icgd.problems.settings import count, entries, instance, is_sequence, settle
+from icgd.problems.settings import count, entries, instance, is_sequence, positive, settle
 from icgd.shapes import Matrix, Parameters, Values
 
 MOST_NAMED_LAYERS = 8
@@ -176,7 +176,8 @@ class MLP:
             >>> icgd.MLP((3, 4, 1)).initial_parameters(seed=0, box=2.0).shape
             torch.Size([16])
         """
-        generator = torch.Generator().manual_seed(seed)
+        positive("box", box)
+        generator = torch.Generator().manual_seed(count("seed", seed, least=0))
         matrices = [
             torch.randn(*tasks, rows, columns, generator=generator, dtype=torch.float64)
             / columns**0.5

@@ -6,7 +6,7 @@ from math import sqrt
 
 from icgd.errors import SettingError
 from icgd.problems.arguments import checked
-from icgd.problems.settings import count, entries, finite, is_sequence, positive, within
+from icgd.problems.settings import count, entries, finite, is_sequence, of_step, positive, within
 
 Schedule = float | tuple[float, ...]
 """One number for all steps, or one for each step."""
@@ -76,7 +76,7 @@ class Accelerated:
 
 def entry_of(momentum: Schedule | None, step: int) -> float:
     """The momentum of a step, counted from 0; without momentum it is 0."""
-    share = momentum[step] if isinstance(momentum, tuple) else momentum
+    share = of_step(momentum, step) if isinstance(momentum, tuple) else momentum
     return share or 0.0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set, Sized
+from collections.abc import Iterable, Mapping, Sequence, Set, Sized
 from math import frexp, inf, nan
 from numbers import Real
 from operator import index
@@ -150,6 +150,13 @@ def entries(name: str, values: Iterable[object]) -> list[Any]:
         raise
     except Exception as problem:  # a row of any class may be wrong in any way
         raise SettingError.unreadable_row(name, f"{type(problem).__name__}: {problem}") from None
+
+
+def of_step(row: Sequence[Thing], step: int) -> Thing:
+    """The entry of a step, counted from 0."""
+    if not 0 <= step < len(row):
+        raise SettingError.out_of_range("step", step, least=0, most=len(row) - 1)
+    return row[step]
 
 
 def within(name: str, value: float | int, least: float, most: float) -> None:

@@ -31,6 +31,7 @@ from icgd.problems.settings import (
     finite,
     instance,
     is_sequence,
+    of_step,
     positive,
     settle,
 )
@@ -189,7 +190,8 @@ class FunctionalStep(Accelerated):
             >>> icgd.FunctionalStep((0.1, 0.5)).size_of(1)
             0.5
         """
-        return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
+        sizes = self.step_size
+        return of_step(sizes, step) if isinstance(sizes, tuple) else sizes
 
     @checked
     def machine_of(self, step: int, machine: KernelMachine) -> KernelMachine:

@@ -170,7 +170,7 @@ def _projected(model: KernelTransformer, near: KernelTransformer) -> _Numbers:
 
 def _first_step(machine: KernelMachine, batch: AveragedBatch, whitening: Square | None) -> float:
     """One over the mean of the largest eigenvalues of the kernel on the examples."""
-    x = batch.x[:, :-1] if whitening is None else batch.x[:, :-1] @ whitening.mT
+    x = batch.x[:, :-1] if whitening is None else batch.x[:, :-1] @ whitening.to(batch.x).mT
     return 1 / float(torch.linalg.matrix_norm(machine.matrix(x, x), ord=2).mean())
 
 

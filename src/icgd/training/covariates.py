@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from typing import final
 
 import numpy as np
@@ -22,7 +21,6 @@ from icgd.errors import DistributionError, SettingError
 from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import ASYMMETRY, as_rows
 from icgd.problems.settings import count, entries, finite, is_sequence, settle
-from icgd.training.room import require_memory
 
 Square = Float[Tensor, "input_width input_width"]
 """A matrix on the input space."""
@@ -37,16 +35,8 @@ SHARES_ROUNDING = 1e-9
 """Shares such as (0.7, 0.3) add up to 1 but for rounding."""
 
 
-DRAWN_UNASKED = 2**28
-"""The bytes of random numbers that are drawn without looking how much memory there is."""
-
-
 def normal(generator: np.random.Generator, *shape: int) -> Tensor:
     """Independent standard normal numbers in float64."""
-    n_bytes = 8 * prod(shape)
-    if n_bytes > DRAWN_UNASKED:
-        remedy = "Give narrower or fewer examples, or fewer tasks."
-        require_memory(f"Drawing {prod(shape):,} numbers", n_bytes, remedy)
     return torch.from_numpy(generator.standard_normal(shape))
 
 
@@ -77,7 +67,6 @@ def as_matrix(name: str, matrix: object) -> Tensor:
 
 def _unit_matrix(input_width: int) -> Square:
     width = count("input_width", input_width)
-    require_memory(f"A covariance of {width:,} inputs", 8 * width**2, "Give fewer inputs.")
     return torch.eye(width, dtype=torch.float64)
 
 

@@ -10,7 +10,7 @@ from io import StringIO
 from math import isfinite, nan
 from pathlib import Path
 
-from icgd.errors import DataError, TrainingError
+from icgd.errors import DataError, TrainingError, UnknownNameError
 from icgd.problems.arguments import checked
 from icgd.weights.atomic import whole_file
 
@@ -32,6 +32,8 @@ class Log:
     @checked
     def column(self, name: str) -> list[float]:
         """The values of one column, row by row."""
+        if self.rows and name not in self.columns:
+            raise UnknownNameError.of("column", name, known=self.columns)
         return [row[name] for row in self.rows]
 
     @checked

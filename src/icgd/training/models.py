@@ -26,7 +26,8 @@ from icgd.errors import SettingError
 from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import Kernel, kernel_named
-from icgd.problems.settings import count, positive
+from icgd.problems.settings import count, positive, within
+from icgd.training.covariates import as_matrix
 from icgd.training.gathering import FAST
 from icgd.training.reading import Reading, plain_head
 from icgd.training.units import Units
@@ -69,7 +70,7 @@ class KernelTransformer(nn.Module):
         self.kernels = tuple(kernels)
         self.shapes = shapes or (None,) * len(self.kernels)
         self.transforms_covariates = transforms_covariates
-        self.seed = seed
+        self.seed = count("seed", seed, least=0)
         self._require_heads()
         self.init_scale = positive("init_scale", init_scale)
         self.value_scale = positive("value_scale", value_scale)
@@ -118,7 +119,9 @@ class KernelTransformer(nn.Module):
         sizes = machine.input_width, len(step_sizes)
         model = cls(*sizes, kernels, transforms_covariates=False, seed=0, shapes=shapes)
         moves = torch.eye(machine.input_width, dtype=torch.float64)
-        moves = moves if whitening is None else whitening.to(torch.float64)
+        if whitening is not None:
+            moves = as_matrix("whitening", whitening)
+            within("whitening's width", len(moves), machine.input_width, machine.input_width)
         matrices = torch.stack([head.moved(moves.mT).mT for head in machine.heads])
         weights = torch.tensor([head.weight for head in machine.heads], dtype=torch.float64)
         with torch.no_grad():

@@ -18,7 +18,7 @@ from torch.nn.functional import cosine_similarity
 
 from icgd.errors import SettingError
 from icgd.problems.arguments import checked
-from icgd.problems.settings import instance
+from icgd.problems.settings import count, instance
 from icgd.training.covariates import Square, power_of
 from icgd.training.models import OF_SCORES, KernelTransformer
 from icgd.training.tasks import Batch
@@ -76,7 +76,7 @@ def similarity(
         sensitivity_distance=(ours - theirs).norm(dim=-1).mean().item(),
         losses=tuple(
             _loss(between(first, second, float(fraction)), batch)
-            for fraction in torch.linspace(0, 1, n_points)
+            for fraction in torch.linspace(0, 1, count("n_points", n_points))
         ),
     )
 

@@ -10,7 +10,16 @@ from icgd.errors import SettingError
 from icgd.problems.arguments import checked
 from icgd.problems.momentum import span_in_words
 from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
-from icgd.problems.settings import count, entries, is_sequence, not_negative, positive, settle
+from icgd.problems.settings import (
+    MOST_ENTRIES,
+    count,
+    entries,
+    is_sequence,
+    not_negative,
+    of_step,
+    positive,
+    settle,
+)
 
 
 @dataclass(frozen=True)
@@ -109,7 +118,8 @@ class AbstractGradientStep(ABC):
             >>> icgd.GradientStep((0.2, 0.1), box=2.0).size_of(1)
             0.1
         """
-        return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
+        sizes = self.step_size
+        return of_step(sizes, step) if isinstance(sizes, tuple) else sizes
 
     @checked
     def require_steps(self, n_steps: int) -> None:
@@ -146,7 +156,8 @@ class AbstractGradientStep(ABC):
             (2, 0)
         """
         if self.batch_size is None:
-            return tuple(range(n_examples))
+            return tuple(range(count("n_examples", n_examples, most=MOST_ENTRIES)))
+        count("n_examples", n_examples)
         first = step * self.batch_size
         return tuple(number % n_examples for number in range(first, first + self.batch_size))
 
