@@ -13,7 +13,7 @@ from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.settings import power_of_two, within
+from icgd.problems.settings import count, power_of_two, within
 from icgd.program.check import check_program
 from icgd.program.program import AbstractProgram
 
@@ -275,7 +275,7 @@ class AbstractConstruction(ABC):
             >>> icgd.ReluStack().program(problem, n_steps=3).construction
             'relu-stack'
         """
-        program = self.build(problem, n_steps)
+        program = self.build(problem, count("n_steps", n_steps, least=0))
         check_program(program)
         return program
 

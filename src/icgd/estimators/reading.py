@@ -7,6 +7,7 @@ type that scikit-learn expects.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,8 @@ def read_weights(sample_weight: Any, X: Array) -> Array:
         "sample_weight",
         lambda: _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True),
     )
+    if not np.isfinite(weights).all():
+        raise DataError.not_finite("sample_weight", (int(np.isfinite(weights).argmin()),), inf)
     if not weights.any():
         raise DataError.no_weight(len(weights))
     return weights

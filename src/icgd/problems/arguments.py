@@ -33,6 +33,9 @@ Checked = TypeVar("Checked", bound=Callable[..., Any])
 Accept = Callable[[str, Any], Any]
 Axes = dict[str, tuple[list[str], list[str]]]
 
+LONGEST_PATH, LONGEST_NAME = 4096, 255
+"""The most bytes of a path, and of each name in it, that file systems take."""
+
 REFUSED = object()
 """What `accept` of a kind returns for a value of another kind."""
 
@@ -265,7 +268,13 @@ def _path(name: str, value: object) -> Any:
         is_right = isinstance(text, str) and bool(text) and b"\0" not in os.fsencode(text)
     except Exception:  # a value of any class may be wrong in any way
         return REFUSED
-    return value if is_right else REFUSED
+    if not is_right:
+        return REFUSED
+    if len(text) > LONGEST_PATH or max(map(len, os.fsencode(text).split(b"/"))) > LONGEST_NAME:
+        raise SettingError.wrong_kind(
+            name, value, f"a path with names of up to {LONGEST_NAME} bytes"
+        )
+    return value
 
 
 def _mapping(name: str, value: object) -> Any:

@@ -80,6 +80,8 @@ def require_unmasked(name: str, data: Any) -> None:
 def _as_array(name: str, data: Any) -> Any:
     """`data` as an array of numpy."""
     require_unmasked(name, data)
+    if isinstance(data, bytes | bytearray):
+        raise DataError.not_an_array(name, "bytes")
     _require_numbers(name, data, column_names(data))
     try:
         array = np.asarray(data)

@@ -176,7 +176,7 @@ class MLP:
             >>> icgd.MLP((3, 4, 1)).initial_parameters(seed=0, box=2.0).shape
             torch.Size([16])
         """
-        positive("box", box)
+        box = positive("box", box)
         generator = torch.Generator().manual_seed(count("seed", seed, least=0))
         matrices = [
             torch.randn(*tasks, rows, columns, generator=generator, dtype=torch.float64)

@@ -107,7 +107,7 @@ class AbstractCovariates(ABC):
         """The symmetric root Sigma^{1/2}."""
         return power_of(self.covariance, 0.5)
 
-    def noise(self, generator: np.random.Generator, n_tasks: int, n_tokens: int) -> Tokens:
+    def _noise(self, generator: np.random.Generator, n_tasks: int, n_tokens: int) -> Tokens:
         """Independent standard normal vectors, one for each token of each task."""
         sizes = count("n_tasks", n_tasks), count("n_tokens", n_tokens)
         return normal(generator, *sizes, self.input_width)
@@ -149,7 +149,7 @@ class Ellipsoid(AbstractCovariates):
     @checked
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """Gaussian vectors, scaled to length 1, times Sigma^{1/2}."""
-        xi = self.noise(generator, n_tasks, n_tokens)
+        xi = self._noise(generator, n_tasks, n_tokens)
         return functional.normalize(xi, dim=-1) @ self.root
 
 
@@ -160,7 +160,7 @@ class Gaussian(AbstractCovariates):
     @checked
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """Standard normal vectors times Sigma^{1/2}."""
-        return self.noise(generator, n_tasks, n_tokens) @ self.root
+        return self._noise(generator, n_tasks, n_tokens) @ self.root
 
 
 @final
@@ -181,9 +181,11 @@ class GaussianMixture(AbstractCovariates):
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """The sum of a mean of the task and noise of the token, times Sigma^{1/2}."""
         means = normal(generator, count("n_tasks", n_tasks), self.n_clusters, self.input_width)
-        cluster = torch.from_numpy(generator.integers(self.n_clusters, size=(n_tasks, n_tokens)))
+        cluster = torch.from_numpy(
+            generator.integers(self.n_clusters, size=(n_tasks, count("n_tokens", n_tokens)))
+        )
         mean = means.gather(1, cluster[..., None].expand(-1, -1, self.input_width))
-        return (mean + self.noise(generator, n_tasks, n_tokens)) @ self.root
+        return (mean + self._noise(generator, n_tasks, n_tokens)) @ self.root
 
     def description(self) -> dict[str, object]:
         """Plain data that identifies the law."""
@@ -222,7 +224,7 @@ class ShiftedMixture(AbstractCovariates):
     @checked
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """The centre of each token's component, and noise; weights do not change the noise."""
-        noise = self.noise(generator, n_tasks, n_tokens) @ self.root
+        noise = self._noise(generator, n_tasks, n_tokens) @ self.root
         shares = np.array(self.weights) / sum(self.weights)
         component = generator.choice(len(shares), size=(n_tasks, n_tokens), p=shares)
         return noise + torch.tensor(self.centres, dtype=torch.float64)[component][..., None]

@@ -23,6 +23,9 @@ from icgd.training.covariates import Square, power_of
 from icgd.training.models import OF_SCORES, KernelTransformer
 from icgd.training.tasks import Batch
 
+MOST_POINTS = 10**4
+"""The most models between two that are looked at."""
+
 
 @dataclass(frozen=True)
 class Similarity:
@@ -76,7 +79,7 @@ def similarity(
         sensitivity_distance=(ours - theirs).norm(dim=-1).mean().item(),
         losses=tuple(
             _loss(between(first, second, float(fraction)), batch)
-            for fraction in torch.linspace(0, 1, count("n_points", n_points))
+            for fraction in torch.linspace(0, 1, count("n_points", n_points, most=MOST_POINTS))
         ),
     )
 

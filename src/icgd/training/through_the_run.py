@@ -31,11 +31,11 @@ from icgd.errors import SettingError
 from icgd.layers.attention import Writing
 from icgd.layers.transformer import Transformer
 from icgd.problems.arguments import checked
-from icgd.problems.arrays import dtype_named
+from icgd.problems.arrays import as_numbers, dtype_named
 from icgd.problems.entry import as_task
 from icgd.problems.oracles.network import gradient, predict
 from icgd.problems.problem import Problem
-from icgd.problems.settings import instance, is_sequence, positive
+from icgd.problems.settings import entries, instance, is_sequence, positive
 from icgd.problems.task import Task
 from icgd.program.stack import StackProgram
 from icgd.program.step_size import of_unit_step, step_layer
@@ -259,10 +259,11 @@ def _start(problem: Problem, initial: Any, seed: int | None, dtype: torch.dtype)
 
 def _step_sizes(given: object, n_steps: int) -> float | list[float]:
     """One positive number, or one for each step."""
-    given = given.tolist() if isinstance(given, Tensor) else given
+    given = as_numbers("step_sizes", given).tolist() if isinstance(given, Tensor) else given
     if not is_sequence(given):
         return positive("step_sizes", given)
-    sizes = [positive(f"step_sizes[{number}]", size) for number, size in enumerate(given)]
+    row = entries("step_sizes", given)
+    sizes = [positive(f"step_sizes[{number}]", size) for number, size in enumerate(row)]
     if len(sizes) != n_steps:
         raise SettingError.wrong_length("step_sizes", len(sizes), f"{n_steps}, one for each step")
     return sizes
