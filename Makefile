@@ -29,7 +29,7 @@ test-wheel: $(INSTALLED) ## Build the package, install it by itself, and run it 
 	$(BIN)/pytest -m slow tests/test_wheel.py
 
 campaign: $(INSTALLED) ## Try all hostile cases in about an hour, and write docs/campaigns.md
-	$(BIN)/pytest -n 2 --dist worksteal -m campaign -rP tests/campaigns
+	$(BIN)/pytest -o addopts= --import-mode=importlib -n 2 --dist worksteal -m campaign -rP tests/campaigns
 	$(BIN)/python -m benchmarks.campaigns_page
 
 check: $(INSTALLED) ## Check format, lint, types, the order of imports and docstrings

@@ -5,18 +5,18 @@ import pytest
 import torch
 
 import icgd
-from icgd.backends.memory import Memory
 from icgd.errors import (
     DataError,
-    DenseSizeError,
     DomainError,
     FileError,
     LayoutError,
     OverflowedRunError,
     SettingError,
+    SizeError,
     UnknownNameError,
 )
 from icgd.problems.oracles import network
+from tests import machines
 
 PROBLEM = icgd.Problem(
     target=icgd.MLP((2, 3, 1), "tanh"),
@@ -95,10 +95,10 @@ def test_the_transformer_is_a_module_with_ordinary_weights():
 
 
 def test_a_dense_transformer_that_does_not_fit_is_refused_with_its_size(monkeypatch):
-    monkeypatch.setattr("icgd.backends.dense.usable_memory", lambda: Memory(2**20, "half"))
+    machines.of_memory(monkeypatch, 2**20, "half")
     for build in (COMPILED.transformer, lambda: COMPILED.run(X, Y, backend="dense")):
         with pytest.raises(
-            DenseSizeError, match=r"needs 0\.\d GiB; 0\.0 GiB may be used, half\. Run with b"
+            SizeError, match=r"takes about 0\.\d GiB; 0\.0 GiB may be used, half\. Run with b"
         ):
             build()
     assert COMPILED.run(X, Y).parameters.shape == (3, 9)

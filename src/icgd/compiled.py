@@ -14,7 +14,7 @@ from torch import nn
 from icgd import pictures
 from icgd.backends.dense import build_block, build_transformer
 from icgd.backends.registry import backend_named
-from icgd.backends.run import OnProgress, Origin, Run, RunOptions, with_origin
+from icgd.backends.run import OnProgress, Origin, Run, RunOptions, kept_steps, with_origin
 from icgd.certificates.abstract_bounds import AbstractBounds
 from icgd.certificates.certificate import Certificate
 from icgd.certificates.enclosures import Arithmetic
@@ -30,6 +30,7 @@ from icgd.constructions.cot_network import for_depth
 from icgd.errors import InterruptedRunError, LayoutError, OverflowedRunError, SettingError
 from icgd.facts import shown
 from icgd.layers.transformer import Transformer
+from icgd.memory import require_memory
 from icgd.problems.arguments import checked, checked_but
 from icgd.problems.arrays import dtype_named
 from icgd.problems.entry import as_task, checked_task
@@ -155,7 +156,7 @@ class Compiled:
         backend: str = "fused",
         dtype: str | torch.dtype = "float64",
         trace: bool | str | Sequence[str] = False,
-        history: bool = True,
+        history: bool | int = True,
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
     ) -> Run:
@@ -170,7 +171,8 @@ class Compiled:
             backend: "fused", or "dense", which is literally the transformer.
             dtype: "float64" or "float32".
             trace: the slots to record after every layer; True records all of them.
-            history: whether the weights after every step are kept, or only the first and the last.
+            history: whether the weights after every step are kept, or only the first and the last;
+                a number, say 100, keeps those after every 100 steps, and the last.
             on_progress: is called with the number of steps done and the number in all.
             stop_below: with it the run stops after the first step that moves no weight by more;
                 with batches it stops after a whole pass of such steps over the examples.
@@ -183,9 +185,11 @@ class Compiled:
             DomainError: if they leave its domain.
             UnknownNameError: if no backend or dtype has this name.
             LayoutError: if `trace` names no slot of the program.
-            SettingError: if `stop_below` is not positive, or if a function is trained.
+            SettingError: if `stop_below` is not positive, or if a function is trained, or if
+                `history` is neither a truth value nor a positive whole number.
             OverflowedRunError: if the run leaves the range of numbers.
-            DenseSizeError: if the dense weights do not fit into memory.
+            SizeError: if the dense weights do not fit into memory.
+            SizeError: if the weights of all steps that are kept do not fit into memory.
             InterruptedRunError: on Ctrl-C; its `partial` is the run up to the last whole step.
 
         Example:
@@ -214,7 +218,7 @@ class Compiled:
         *,
         backend: str = "fused",
         trace: bool | str | Sequence[str] = False,
-        history: bool = True,
+        history: bool | int = True,
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
     ) -> Run:
@@ -224,7 +228,7 @@ class Compiled:
             task: the data.
             backend: "fused" or "dense".
             trace: the slots to record after every layer; True records all of them.
-            history: whether the weights after every step are kept.
+            history: whether the weights after every step are kept, or after how many steps.
             on_progress: is called with the number of steps done and the number in all.
             stop_below: with it the run stops after the first step that moves no weight by more.
 
@@ -235,7 +239,8 @@ class Compiled:
             DataError: if the task is not one of this problem.
             UnknownNameError: if no backend has this name.
             LayoutError: if `trace` names no slot of the program.
-            SettingError: if `stop_below` is not positive, or if a function is trained.
+            SettingError: if `stop_below` is not positive, or if a function is trained, or if
+                `history` is neither a truth value nor a positive whole number.
             OverflowedRunError: if the run leaves the range of numbers.
             InterruptedRunError: on Ctrl-C; its `partial` is the run up to the last whole step.
 
@@ -249,6 +254,8 @@ class Compiled:
             torch.Size([2, 2])
         """
         runner = backend_named(backend)
+        if not isinstance(history, bool):
+            history = count("history", history)
         if stop_below is not None:
             positive("stop_below", stop_below)
             self.problem.oracle.require_end(task)
@@ -256,8 +263,9 @@ class Compiled:
         self._require_range(task.x.dtype)
         oracle = self.problem.oracle
         _warn(oracle.doubts(task, self.program.n_steps))
+        self._require_room(task, history)
         options = RunOptions(self._slots(trace), history, on_progress, stop_below, oracle.overflow)
-        origin = Origin(self.problem, self.program, task, history)
+        origin = Origin(self.problem, self.program, task)
         try:
             run = with_origin(runner.run(self.program, task, options), origin)
         except InterruptedRunError as interruption:
@@ -266,6 +274,14 @@ class Compiled:
             raise
         _warn(oracle.afterthoughts(task, run.parameters[..., -1, :]))
         return run
+
+    def _require_room(self, task: Task, history: bool | int) -> None:
+        """Raise `SizeError` if the weights of all steps that are to be kept take too much."""
+        n_steps = self.program.n_steps
+        n_kept = len(kept_steps(n_steps, RunOptions(history=history).every(n_steps)))
+        what = f"The history of {n_kept - 1:,} steps"
+        remedy = "Keep fewer: history=100 keeps every hundredth step, history=False the last one."
+        require_memory(what, n_kept * task.initial.numel() * task.initial.itemsize, remedy)
 
     def _slots(self, trace: Any) -> tuple[str, ...]:
         """The names of the slots to record."""
@@ -464,7 +480,7 @@ class Compiled:
 
         Raises:
             SettingError: if the program is a chain, which has no transformer of fixed depth.
-            DenseSizeError: if the weights do not fit into memory.
+            SizeError: if the weights do not fit into memory.
 
         Example:
             >>> import icgd
@@ -487,7 +503,7 @@ class Compiled:
             The module.
 
         Raises:
-            DenseSizeError: if the weights do not fit into memory.
+            SizeError: if the weights do not fit into memory.
 
         Example:
             >>> import icgd
@@ -588,7 +604,7 @@ class Compiled:
 
         Raises:
             FileError: if it cannot be written.
-            DenseSizeError: if the weights do not fit into memory.
+            SizeError: if the weights do not fit into memory.
 
         Example:
             >>> import icgd

@@ -23,10 +23,12 @@ class Adder(AbstractExecutor[float]):
         self.moves, self.still_steps = list(moves), still_steps
         self.start = self.sum = 0.0
 
-    def step(self, write):
+    def step(self):
         self.sum += self.moves.pop(0)
-        write.copy_(TASK.initial + self.sum)
         return self.sum
+
+    def read(self, reached, write):
+        write.copy_(TASK.initial + reached)
 
     def predictions(self, reached):
         return torch.full((2, 1), reached)
@@ -55,16 +57,56 @@ def test_few_steps_are_kept_too(history, n_steps):
 
 def test_what_is_kept_without_history_does_not_grow_with_the_steps():
     for n_steps in (2, 100_000):
-        rows = list(Kept(TASK.initial, n_steps, keeps_all=False).rows())
-        assert len(rows) == n_steps
-        assert len({row.data_ptr() for row in rows}) == 2
-        assert rows[0].untyped_storage().nbytes() == 3 * 2 * 4
-        assert rows[-1].data_ptr() != rows[-2].data_ptr()
+        kept = Kept(TASK.initial, n_steps, every=n_steps)
+        assert kept.row(n_steps).untyped_storage().nbytes() == 2 * 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("every", "n_steps", "steps"),
+    [(2, 5, [0, 2, 4, 5]), (2, 4, [0, 2, 4]), (3, 2, [0, 2]), (7, 0, [0]), (1, 2, [0, 1, 2])],
+)
+def test_a_history_may_be_thinned(every, n_steps, steps):
+    thin = run([1.0] * n_steps, history=every)
+    assert list(thin.steps) == steps
+    assert thin.parameters[:, 0].tolist() == [1.0 + step for step in steps]
+
+
+def test_a_thinned_run_that_stops_or_is_interrupted_ends_with_its_last_step():
+    stopped = run([1, 1, 1, 0, 1, 1], history=3, stop_below=0.1)
+    assert (list(stopped.steps), stopped.parameters[:, 0].tolist()) == ([0, 3, 4], [1, 4, 4])
+    error = interrupted(1, 1, 1, 1, 1, 1, history=3, on_progress=interrupt_after(5))
+    assert list(error.partial.steps) == [0, 3, 5]
+    assert error.partial.parameters[:, 0].tolist() == [1, 4, 6]
+    assert "after 5 of 6 steps" in str(error)
+
+
+def interrupt_after(step: int):
+    return lambda done, _: interrupt() if done == step else None
+
+
+class Forgetful(Adder):
+    """Finds only the second step without taking steps again."""
+
+    def at_hand(self, n_steps, reached):
+        return 2, 2.0
+
+    def read(self, reached, write):
+        if reached != 2.0:
+            raise KeyboardInterrupt
+        super().read(reached, write)
+
+
+def test_a_second_ctrl_c_leaves_the_last_step_that_is_at_hand():
+    options = RunOptions(history=False, on_progress=interrupt_after(3))
+    with pytest.raises(InterruptedRunError, match="after 2 of 4 steps") as caught:
+        drive(partial(Forgetful, [1, 1, 1, 1]), 4, TASK, options)
+    assert caught.value.partial.parameters.tolist() == [[1, 2], [3, 4]]
+    assert list(caught.value.partial.steps) == [0, 2]
 
 
 @pytest.mark.parametrize("n_steps", [0, 1, 2, 256, 257, 600])
 def test_every_step_is_kept_in_a_row_of_its_own(n_steps):
-    kept = Kept(TASK.initial, n_steps, keeps_all=True)
+    kept = Kept(TASK.initial, n_steps, every=1)
     for step, row in enumerate(kept.rows(), start=1):
         row.fill_(step)
     assert kept.until(n_steps)[1:, 0].tolist() == list(range(1, n_steps + 1))
@@ -133,8 +175,8 @@ def test_while_the_executor_is_made_ctrl_c_leaves_the_initial_weights():
 def test_a_step_that_is_interrupted_after_it_wrote_is_not_part_of_the_run(monkeypatch, history):
     step = Adder.step
 
-    def interrupted_step(adder, write):
-        reached = step(adder, write)
+    def interrupted_step(adder):
+        reached = step(adder)
         return reached if len(adder.moves) else interrupt()
 
     monkeypatch.setattr(Adder, "step", interrupted_step)

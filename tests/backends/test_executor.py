@@ -5,7 +5,10 @@ from icgd.backends.executor import AbstractExecutor
 
 
 class Idle(AbstractExecutor[None]):
-    def step(self, write):
+    def step(self):
+        return None
+
+    def read(self, reached, write):
         return None
 
     def predictions(self, reached):
@@ -16,6 +19,7 @@ def test_an_executor_records_nothing_and_uses_all_examples_unless_it_says_so():
     assert Idle().trace() == Idle().trace(3) == {}
     assert Idle().next_example(3) is None
     assert Idle.still_steps == 1
+    assert Idle().at_hand(3, None) == (3, None)
 
 
 def test_a_trace_ends_with_a_step_or_with_all_that_was_recorded():
@@ -27,8 +31,8 @@ def test_a_trace_ends_with_a_step_or_with_all_that_was_recorded():
     assert idle.trace()["x"][:, 0, 1].tolist() == list(range(9))
 
 
-@pytest.mark.parametrize("method", ["step", "predictions"])
-def test_an_executor_must_say_how_it_steps_and_predicts(method):
+@pytest.mark.parametrize("method", ["step", "read", "predictions"])
+def test_an_executor_must_say_how_it_steps_reads_and_predicts(method):
     lacking = type("Lacking", (Idle,), {method: getattr(AbstractExecutor, method)})
     with pytest.raises(TypeError, match=f"abstract method '?{method}'?"):
         lacking()

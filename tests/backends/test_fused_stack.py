@@ -1,6 +1,8 @@
+import pytest
 import torch
 
-from icgd.backends.fused_stack import FusedStack
+import icgd
+from icgd.backends.fused_stack import STEPS_BETWEEN, FusedStack
 from icgd.backends.run import RunOptions
 from icgd.problems.task import Task
 from tests import cases
@@ -9,6 +11,19 @@ from tests.contracts.backend import RELU_STACK
 from tests.contracts.executor import ExecutorContract
 
 CASE = next(case for case in cases.FEW if case.name == "tanh-2-3-3-3-2-squared")
+
+REMEMBERING = {
+    "momentum": icgd.Problem(
+        icgd.MLP((2, 3, 1), "relu"), "squared", icgd.MomentumStep(0.1, 2.0), icgd.Domain(1.0, 1.0)
+    ),
+    "linear momentum": icgd.Problem(
+        icgd.LinearModel(2),
+        "matching",
+        icgd.ProximalStep(0.1, box=2.0, momentum=0.9),
+        icgd.Domain(1.0, 1.0),
+    ),
+}
+"""Problems whose steps take over more than the weights."""
 
 
 class TestFusedStack(ExecutorContract):
@@ -19,10 +34,33 @@ class TestFusedStack(ExecutorContract):
         return FusedStack(build(RELU_STACK, CASE, n_steps, pieces=16), task)
 
 
-def test_weights_are_written_where_they_are_kept():
-    """Without a copy: what a step reaches is the row of the history itself."""
+def test_an_earlier_step_is_found_again_bit_by_bit():
+    """Weights change in place; those that were set aside lead to all steps since."""
     task = CASE.task()
     executor = FusedStack(build(RELU_STACK, CASE, pieces=16), task)
-    row = torch.empty(3, *task.initial.shape, dtype=torch.float64)[1]
-    assert executor.step(row) is row
-    assert (row - task.initial).abs().max() > 1e-3
+    rows = torch.empty(2 * STEPS_BETWEEN + 4, *task.initial.shape, dtype=torch.float64)
+    for row in rows:
+        executor.read(executor.step(), row)
+    assert executor.at_hand(len(rows), len(rows)) == (2 * STEPS_BETWEEN, 2 * STEPS_BETWEEN)
+    again = torch.empty_like(task.initial)
+    for step in (2 * STEPS_BETWEEN, len(rows) - 1, len(rows)):
+        executor.read(step, again)
+        assert torch.equal(again, rows[step - 1])
+
+
+@pytest.mark.parametrize("name", ["momentum", "linear momentum"])
+def test_what_a_step_takes_over_is_set_aside_too(name):
+    """What an optimiser remembers, also where it is not among the parameters."""
+    problem = REMEMBERING[name]
+    compiled = icgd.compile(problem, n_steps=STEPS_BETWEEN + 3)
+    generator = torch.Generator().manual_seed(3)
+    x = torch.rand(6, 2, generator=generator, dtype=torch.float64)
+    task = compiled.task(x, x[:, :1])
+    executor = FusedStack(compiled.program, task)
+    found, again = torch.empty(2, *task.initial.shape, dtype=torch.float64)
+    for _ in range(STEPS_BETWEEN + 2):
+        reached = executor.step()
+    executor.read(reached, found)
+    executor.step()
+    executor.read(reached, again)
+    assert torch.equal(again, found)

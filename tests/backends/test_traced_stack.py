@@ -25,12 +25,11 @@ class TestTracedStack(ExecutorContract):
 
 def test_predictions_from_an_earlier_step_are_those_of_a_machine_at_its_weights():
     task = CASE.task()
-    rows = torch.empty(2, *task.initial.shape, dtype=torch.float64)
     executor = TracedStack(PROGRAM, task, ("y",))
-    first = executor.step(rows[0])
-    executor.step(rows[1])
+    first = executor.step()
+    executor.step()
     again = TracedStack(PROGRAM, task, ("y",))
-    expected = again.predictions(again.step(torch.empty_like(rows[0])))
+    expected = again.predictions(again.step())
     assert torch.equal(executor.predictions(first), expected)
 
 

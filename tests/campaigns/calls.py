@@ -72,6 +72,11 @@ def problem() -> icgd.Problem:
 
 
 @cache
+def single() -> icgd.Problem:
+    return icgd.Problem(icgd.MLP((1, 1)), "squared", icgd.GradientStep(0.1, box=1.0), DOMAIN)
+
+
+@cache
 def compiled() -> icgd.Compiled:
     return icgd.compile(problem(), "relu-stack", n_steps=2, pieces=4)
 
@@ -184,13 +189,16 @@ def fitted(kind: type, labels: list[float]) -> Callable[..., Any]:
 
 def constructions() -> dict[str, Callable[[], Call]]:
     """Methods that all constructions share, each of one that has its own."""
-    owners = {icgd.ReluStack: problem, icgd.CotRidge: lambda: linear().problem}
-    owners |= {icgd.Functional: lambda: functional().problem}
-    owners |= {icgd.CotNetwork: lambda: chain().problem}
+    owners: dict[Any, Callable[[], icgd.Problem]] = {
+        icgd.ReluStack: problem,
+        icgd.SoftmaxStack: problem,
+        icgd.Recursion: problem,
+        icgd.Universal: single,
+        icgd.CotRidge: lambda: linear().problem,
+        icgd.CotNetwork: lambda: chain().problem,
+        icgd.Functional: lambda: functional().problem,
+    }
     found: dict[str, Callable[[], Call]] = {}
-    for name in ("SoftmaxStack", "Recursion", "Universal", "CotLasso", "CotGlm"):
-        owners[getattr(icgd, name)] = problem if name in ("SoftmaxStack", "Recursion") else None
-    owners = {kind: which for kind, which in owners.items() if which is not None}
     for kind, which in owners.items():
         for method in ("build", "program"):
             found[f"{kind.__name__}.{method}"] = lambda kind=kind, method=method, which=which: call(
@@ -200,10 +208,15 @@ def constructions() -> dict[str, Callable[[], Call]]:
             found[f"{kind.__name__}.{method}"] = lambda kind=kind, method=method, which=which: call(
                 getattr(kind(), method), problem=which()
             )
-    found["ReluStack.finer"] = lambda: call(icgd.ReluStack().finer, setting=4, excess=2.0)
-    found["CotRidge.other_model"] = lambda: call(
-        icgd.CotRidge().other_model, model=icgd.LinearModel(2), update=icgd.ProximalStep(0.5)
-    )
+    linear_kinds = (icgd.CotRidge, icgd.CotLasso, icgd.CotGlm)
+    for kind in (*owners, *linear_kinds):
+        found[f"{kind.__name__}.finer"] = lambda kind=kind: call(
+            kind().finer, setting=4, excess=2.0
+        )
+    for kind in linear_kinds:
+        found[f"{kind.__name__}.other_model"] = lambda kind=kind: call(
+            kind().other_model, model=icgd.LinearModel(2), update=icgd.ProximalStep(0.5)
+        )
     return found
 
 

@@ -405,7 +405,7 @@ KINDS: dict[str, Callable[[], Any]] = {
 NEVER = frozenset(
     {
         *("nan", "inf", "-inf", "1j", "1+0j", "Decimal nan", "[nan]", "[1j]", "[b'1']", "np.nan"),
-        *("b''", "b'1'", "bytearray", "memoryview", "np.bytes_", "''", "['']", "WrongPath"),
+        *("b''", "b'1'", "bytearray", "np.bytes_", "''", "['']", "WrongPath"),
         *("np.complex64", "np.complex128", "complex array", "complex tensor", "masked array"),
         *("array of nan", "array of inf", "nan tensor", "structured array", "array of dates"),
         *(

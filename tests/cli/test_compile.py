@@ -7,9 +7,9 @@ import pytest
 from safetensors import safe_open
 
 import icgd
-from icgd.backends.memory import Memory
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.problems.losses import LOSSES
+from tests import machines
 from tests.cli.files import PROBLEM, compiled_run, listing
 
 SMALL = ("compile", "--widths", "4,3,1", "--steps", "2", "-o", "run.safetensors")
@@ -197,11 +197,10 @@ def test_an_unreachable_tolerance_is_refused(command, tmp_path):
 
 
 def test_dense_weights_that_do_not_fit_are_refused(command, tmp_path, monkeypatch):
-    dense = import_module("icgd.backends.dense")
-    monkeypatch.setattr(dense, "usable_memory", lambda: Memory(1000, "half"))
+    machines.of_memory(monkeypatch, 1000, "half")
     message = command(*SMALL, "--weights").refusal()
-    assert message.startswith("The dense transformer has ")
-    assert "0.0 GiB may be used, half. Run with backend='fused', which needs no weights." in message
+    assert message.startswith("The dense transformer of ")
+    assert "0.0 GiB may be used, half. Run with backend='fused', which needs neither wei" in message
     assert listing(tmp_path) == []
 
 

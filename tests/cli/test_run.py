@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 
 import icgd
-from icgd.backends.memory import Memory
 from icgd.cli.show import plain
 from icgd.problems.convergence import convergence
 from icgd.problems.oracles import network
+from tests import machines
 from tests.bare_oracles import on_network as reference
 from tests.cli.files import PROBLEM, TRAIN, compiled_run, listing, write_all
 
@@ -193,13 +193,11 @@ def test_bad_options_are_refused_and_nothing_is_written(run, tmp_path, options, 
 
 
 def test_dense_weights_that_do_not_fit_are_refused(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        import_module("icgd.backends.dense"), "usable_memory", lambda: Memory(1000, "")
-    )
+    machines.of_memory(monkeypatch, 1000)
     message = run("--backend", "dense").refusal()
     parameters = compiled_run().summary().parameters
-    assert f"{parameters:,} weights and needs " in message
-    assert message.endswith("Run with backend='fused', which needs no weights.")
+    assert f"{parameters:,} weights takes about " in message
+    assert message.endswith("Run with backend='fused', which needs neither weights nor scores.")
     assert listing(tmp_path) == FILES
 
 

@@ -1,6 +1,7 @@
 """The full text of every message: what, where, the value, what was expected, what to do."""
 
 import inspect
+import pickle
 from types import ModuleType
 
 from icgd.errors import IcgdError
@@ -17,6 +18,9 @@ def made(maker, *args, **settings) -> IcgdError | UserWarning:
 def assert_complete(error: BaseException, text: str) -> None:
     assert str(error) == text
     assert isinstance(error, IcgdError | UserWarning)
+    travelled = pickle.loads(pickle.dumps(error))  # noqa: S301 - as workers send it
+    assert (type(travelled), str(travelled)) == (type(error), text)
+    assert vars(travelled).keys() == vars(error).keys()
 
 
 def makers_of(module: ModuleType) -> set[str]:

@@ -8,7 +8,6 @@ from icgd import errors
 from icgd.errors import (
     CheckpointError,
     DataError,
-    DenseSizeError,
     DomainError,
     ExportError,
     FileError,
@@ -17,6 +16,7 @@ from icgd.errors import (
     OverflowedRunError,
     SeparableDataError,
     SettingError,
+    SizeError,
     SweepError,
     TrainingError,
     UnknownNameError,
@@ -25,6 +25,18 @@ from icgd.errors import (
 from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
 
 MESSAGES = [
+    (
+        made(
+            SizeError.too_large,
+            "A decoder of 9 weights",
+            3 * 2**40,
+            2**31,
+            "60% of it",
+            "Give smaller sizes or shorter prompts, or gather the gradient in parts (accumulate).",
+        ),
+        "A decoder of 9 weights takes about 3,072.0 GiB; 2.0 GiB may be used, 60% of it. Give "
+        "smaller sizes or shorter prompts, or gather the gradient in parts (accumulate).",
+    ),
     (
         made(UnknownNameError.of, "loss", "sqared", known=["squared", "huber"]),
         "Unknown loss 'sqared'; known are squared, huber. Did you mean 'squared'?",
@@ -75,7 +87,7 @@ def test_one_import_reaches_every_error():
         (DataError, ValueError),
         (DomainError, ValueError),
         (SeparableDataError, ValueError),
-        (DenseSizeError, MemoryError),
+        (SizeError, MemoryError),
         (OverflowedRunError, ArithmeticError),
         (FileError, ValueError),
         (CheckpointError, ValueError),

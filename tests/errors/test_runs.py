@@ -1,7 +1,7 @@
 import pytest
 
 from icgd.errors import runs
-from icgd.errors.runs import DenseSizeError, InterruptedRunError, OverflowedRunError, ProofError
+from icgd.errors.runs import InterruptedRunError, OverflowedRunError, ProofError
 from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
 
 MESSAGES = [
@@ -76,11 +76,6 @@ MESSAGES = [
         made(OverflowedRunError.constant, "gate", 1e40, "float32"),
         "The program's gate is 1e+40, outside the range of float32. "
         "Run in float64, or change the problem.",
-    ),
-    (
-        made(DenseSizeError.too_large, 3 * 2**30, 2**30 + 2**29, "60% of all", 402_653_184),
-        "The dense transformer has 402,653,184 weights and needs 3.0 GiB; 1.5 GiB may be used, "
-        "60% of all. Run with backend='fused', which needs no weights.",
     ),
 ]
 

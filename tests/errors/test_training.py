@@ -6,7 +6,6 @@ from icgd.errors.training import (
     DistributionError,
     InterruptedStudiesError,
     InterruptedTrainingError,
-    ModelSizeError,
     OwnCodeError,
     RunFolderError,
     SweepError,
@@ -42,18 +41,6 @@ MESSAGES = [
     (
         made(DistributionError.not_shares, "weights", (0.5, 0.4)),
         "weights must be shares of at least 0 that add up to 1; got (0.5, 0.4).",
-    ),
-    (
-        made(
-            ModelSizeError.too_large,
-            "A decoder of 9 weights",
-            3 * 2**40,
-            2**31,
-            "60% of it",
-            "Give smaller sizes or shorter prompts, or gather the gradient in parts (accumulate).",
-        ),
-        "A decoder of 9 weights takes about 3,072.0 GiB; 2.0 GiB may be used, 60% of it. Give "
-        "smaller sizes or shorter prompts, or gather the gradient in parts (accumulate).",
     ),
     (
         made(DistributionError.descent_overflows, 3, 7, 1.5e21, 50.0, 1.0),

@@ -65,11 +65,16 @@ def test_penalties_have_a_curve_of_their_own():
     assert losses.get_yscale() == "linear"  # this loss is negative
 
 
-def test_a_run_without_history_shows_its_ends():
-    run = drawn.compiled("relu-stack").run(X, Y, history=False)
+@pytest.mark.parametrize("history", [False, 3])
+def test_losses_stand_at_the_steps_that_were_kept(history):
+    compiled = drawn.compiled("relu-stack")
+    run = compiled.run(X, Y, history=history)
     [losses] = run.plot().figure.axes
     assert lines_of(losses) == [run.loss_curve.tolist()]
-    assert [tick.get_text() for tick in losses.get_xticklabels()] == ["before", "after"]
+    [line] = losses.get_lines()
+    n_steps = compiled.program.n_steps
+    expected = [0, *(range(3, n_steps, 3) if history else []), n_steps]
+    assert line.get_xdata().tolist() == list(run.steps) == expected
 
 
 def test_a_batch_has_a_curve_for_each_task(tmp_path):

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import icgd
-from icgd.backends.memory import Memory
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import UnknownNameError, UnsupportedProblemError
+from icgd.memory import Memory
 from icgd.pictures import plotting
 from icgd.reproductions.comparison import SIZES, Comparison, Settings, compare, draw
 from tests.cases import TINY

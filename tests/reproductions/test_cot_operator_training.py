@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from icgd.backends.memory import Memory
-from icgd.errors import ModelSizeError, SettingError, UnknownNameError
+from icgd.errors import SettingError, SizeError, UnknownNameError
 from icgd.reproductions.cot_operator_training import (
     ARCHITECTURES,
     Budget,
@@ -19,9 +18,9 @@ from icgd.reproductions.cot_operator_training import (
     simple_losses,
     trained,
 )
-from icgd.training import room
 from icgd.training.chain_blocks import weights_after_rounds
 from icgd.training.tasks import generator_of
+from tests import machines
 
 TRAINING = import_module("icgd.reproductions.cot_operator_training")
 
@@ -33,10 +32,10 @@ STUDY = Study("products, steep slopes", 3, 2, 2, seed=0, budget=BUDGET)
 
 def test_pairs_that_do_not_fit_are_refused_when_they_are_asked_for(monkeypatch):
     n_bytes = 2 * 3 * 2 * 3 * 3 * 11 * 4  # 3 teachers, 2 layers, 3 rounds; 3 blocks of 11 rows
-    monkeypatch.setattr(room, "usable_memory", lambda: Memory(n_bytes, "a limit"))
+    machines.of_memory(monkeypatch, n_bytes)
     STUDY.require("cpu")
-    monkeypatch.setattr(room, "usable_memory", lambda: Memory(n_bytes - 1, "a limit"))
-    with pytest.raises(ModelSizeError, match="Drawing 18 pairs of blocks of 11 rows takes about"):
+    machines.of_memory(monkeypatch, n_bytes - 1)
+    with pytest.raises(SizeError, match="Drawing 18 pairs of blocks of 11 rows takes about"):
         STUDY.require("cpu")
 
 

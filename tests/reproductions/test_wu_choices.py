@@ -3,13 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from icgd.backends.memory import Memory
-from icgd.errors import ModelSizeError
+from icgd.errors import SizeError
 from icgd.reproductions.results import reproduce
 from icgd.reproductions.wu_choices import BUDGETS, CHOICES, CHOICES_FIGURE, changed
 from icgd.reproductions.wu_learnt import LearntStudy
 from icgd.reproductions.wu_lines import Outcome, Point
-from icgd.training import room
+from tests import machines
 from tests.reproductions.committed import committed
 
 ROOT = Path(__file__).parents[2]
@@ -56,10 +55,10 @@ def test_a_preset_of_which_one_decoder_is_too_large_is_refused_before_any_study(
     tmp_path, monkeypatch
 ):
     """Interleaved tokens, which come last, take the most memory."""
-    monkeypatch.setattr(room, "usable_memory", lambda: Memory(20_000, "a limit"))
+    machines.of_memory(monkeypatch, 20_000)
     monkeypatch.setattr(LearntStudy, "train_with", lambda *_: pytest.fail("a study has begun"))
     message = "Training a decoder of 593 weights on 4 prompts of 9 places at a time takes about"
-    with pytest.raises(ModelSizeError, match=message):
+    with pytest.raises(SizeError, match=message):
         reproduce(CHOICES_FIGURE, "smoke", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -5,16 +5,15 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from icgd.backends.memory import Memory
-from icgd.errors import ModelSizeError
+from icgd.errors import SizeError
 from icgd.reproductions import wu_learnt, wu_setting
 from icgd.reproductions.reproduction import Conduct
 from icgd.reproductions.wu_curves import BUDGETS, MIXTURES
 from icgd.reproductions.wu_learnt import LearntStudy, predictions_of
 from icgd.reproductions.wu_setting import PRETRAINING
-from icgd.training import room
 from icgd.training.devices import Device
 from icgd.training.tasks import query_loss
+from tests import machines
 
 SMOKE = BUDGETS["smoke"]
 STUDY = LearntStudy(3, "softmax", MIXTURES[:2], 0, replace(SMOKE, n_steps=6))
@@ -42,8 +41,8 @@ def test_a_decoder_is_tested_on_every_law_and_length():
 
 def test_a_decoder_beyond_memory_is_refused_when_it_is_asked(monkeypatch):
     STUDY.require("cpu")
-    monkeypatch.setattr(room, "usable_memory", lambda: Memory(15_000, "a limit"))
-    with pytest.raises(ModelSizeError, match="of 545 weights on 4 prompts of 5 places at a time"):
+    machines.of_memory(monkeypatch, 15_000)
+    with pytest.raises(SizeError, match="of 545 weights on 4 prompts of 5 places at a time"):
         STUDY.require("cpu")
     monkeypatch.setattr(wu_learnt, "device_named", lambda name: Device(torch.device("cuda")))
     STUDY.require("cuda")  # its memory is its own

@@ -180,14 +180,14 @@ def test_another_configuration_is_named_and_nothing_is_touched(
 
 
 def test_a_full_disk_is_named_and_the_last_checkpoints_stay(tmp_path, monkeypatch):
-    write = Path.write_bytes
+    open_path = Path.open
 
-    def full_at_six(path: Path, content: bytes) -> int:
+    def full_at_six(path: Path, *given, **named):
         if "000000006" in path.name:
             raise OSError(28, "No space left on device")
-        return write(path, content)
+        return open_path(path, *given, **named)
 
-    monkeypatch.setattr(Path, "write_bytes", full_at_six)
+    monkeypatch.setattr(Path, "open", full_at_six)
     with pytest.raises(FileError, match=rf"Cannot write .*{SIX}: No space left on device\."):
         train_toy(tmp_path)
     monkeypatch.undo()

@@ -11,9 +11,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from icgd.backends.memory import Memory
-from icgd.errors import CheckpointError, DataError, ModelSizeError, SettingError, UnknownNameError
-from icgd.training import room
+from icgd.errors import CheckpointError, DataError, SettingError, SizeError, UnknownNameError
 from icgd.training.causal_task import CausalTask, Curriculum
 from icgd.training.covariates import ShiftedMixture
 from icgd.training.decoder import Decoder
@@ -22,6 +20,7 @@ from icgd.training.loop import Settings, train
 from icgd.training.models import KernelTransformer
 from icgd.training.tasks import InContextTask
 from icgd.training.teachers import Teachers
+from tests import machines
 from tests.training.toy import files_of
 
 SIZES = {"input_width": 3, "n_blocks": 2, "width": 8, "n_heads": 2, "seed": 4}
@@ -255,16 +254,13 @@ def test_inputs_and_labels_of_other_widths_are_refused():
 
 def test_sizes_beyond_memory_are_refused_before_anything_is_made(tmp_path, monkeypatch):
     huge = {**SIZES, "width": 2**20, "n_heads": 1}
-    with pytest.raises(
-        ModelSizeError, match=r"A decoder of 26,388,[0-9,]+ weights takes about 196,"
-    ):
+    with pytest.raises(SizeError, match=r"A decoder of 26,388,[0-9,]+ weights takes about 196,"):
         Decoder(**huge)
     model = Decoder(**SIZES)
-    small = Memory(2**20, "60% of a small machine")
-    monkeypatch.setattr(room, "usable_memory", lambda: small)
+    machines.of_memory(monkeypatch, 2**20, "60% of a small machine")
     train(model, TASK, SETTINGS)
     message = "Training a decoder of [0-9,]+ weights on 4,000 prompts of 6 places at a time takes"
-    with pytest.raises(ModelSizeError, match=message + ".* 0.0 GiB may be used, 60% of a small"):
+    with pytest.raises(SizeError, match=message + ".* 0.0 GiB may be used, 60% of a small"):
         train(model, TASK, replace(SETTINGS, batch_size=4000), folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     train(model, TASK, replace(SETTINGS, n_steps=1, batch_size=4000, accumulate=50))

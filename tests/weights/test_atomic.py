@@ -1,9 +1,12 @@
 import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from icgd.errors import FileError
-from icgd.weights.atomic import whole_file
+from icgd.weights.atomic import remove_stale, whole_file
 
 
 def write_and_fail(path, problem):
@@ -60,3 +63,112 @@ def test_a_file_that_was_written_privately_gets_the_usual_rights(tmp_path):
     with whole_file(tmp_path / "out") as temporary:
         temporary.chmod(0o600)
     assert (tmp_path / "out").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_threads_that_write_the_same_file_do_not_meet(tmp_path):
+    path, contents = tmp_path / "out", [bytes([65 + i]) * 100_000 for i in range(4)]
+
+    def write(content):
+        for _ in range(25):
+            with whole_file(path) as temporary:
+                temporary.write_bytes(content)
+            assert path.read_bytes() in contents
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, contents))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_a_file_that_is_replaced_keeps_its_rights(tmp_path, mode):
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    with whole_file(path) as temporary:
+        temporary.write_bytes(b"new")
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == mode
+
+
+def test_a_read_only_file_is_refused_also_for_those_who_may_do_everything(tmp_path):
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+    path.chmod(0o444)
+    with pytest.raises(FileError, match=r"^Cannot write .*out: it is read-only\.$"):
+        write_and_fail(path, AssertionError())
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_name_may_be_as_long_as_names_can_be(tmp_path):
+    path = tmp_path / ("ä" * 127)
+    with whole_file(path) as temporary:
+        temporary.write_bytes(b"new")
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "no/folder", "a\0b"])
+def test_a_name_that_cannot_be_is_an_error_of_ours(tmp_path, name):
+    with pytest.raises(FileError, match=r"^Cannot write "):
+        write_and_fail(tmp_path / name, AssertionError())
+
+
+def test_a_loop_of_links_is_an_error_of_ours(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(FileError, match=r"^Cannot write .*a: "):
+        write_and_fail(tmp_path / "a", AssertionError())
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from icgd.weights.atomic import whole_file
+
+with whole_file(Path(sys.argv[1])) as temporary:
+    temporary.write_bytes(b"half")
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
+    path = tmp_path / "out"
+    subprocess.run([sys.executable, "-c", KILLED, path])
+    [left] = tmp_path.iterdir()
+    assert left.read_bytes() == b"half"
+    with whole_file(tmp_path / "other") as temporary:
+        temporary.write_bytes(b"new")
+    assert [each.name for each in tmp_path.iterdir()] == ["other"]
+
+
+def test_what_is_being_written_stays(tmp_path):
+    with whole_file(tmp_path / "slow") as slow:
+        slow.write_bytes(b"slow")
+        with whole_file(tmp_path / "fast") as fast:
+            fast.write_bytes(b"fast")
+        assert slow.exists()
+    assert (tmp_path / "slow").read_bytes() == b"slow"
+
+
+def test_files_of_others_stay(tmp_path):
+    names = [".out.partial", ".out.123.partial", "out.icgd-partial", "notes"]
+    for name in names:
+        (tmp_path / name).touch()
+    (tmp_path / ".out.0123456789abcdef.icgd-partial").mkdir()
+    remove_stale(tmp_path)
+    assert {each.name for each in tmp_path.iterdir()} == {
+        *names,
+        ".out.0123456789abcdef.icgd-partial",
+    }
+
+
+def test_bytes_are_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_path, monkeypatch):
+    calls = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(
+            os, name, lambda *given, real=real, name=name: calls.append(name) or real(*given)
+        )
+    with whole_file(tmp_path / "out") as temporary:
+        temporary.write_bytes(b"new")
+    assert calls == ["fsync", "replace", "fsync"]

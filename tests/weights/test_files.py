@@ -1,6 +1,10 @@
 import json
 import pickletools
+import signal
+import weakref
+from contextlib import contextmanager
 from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 
 import pytest
 import torch
@@ -92,20 +96,30 @@ def test_a_file_is_no_pickle(path):
         list(pickletools.genops(path.read_bytes()))
 
 
-def test_a_failed_write_leaves_nothing_behind(compiled, tmp_path, monkeypatch):
-    def fail(*_args, **_settings):
-        raise OSError(28, "No space left on device")
+@contextmanager
+def a_disk_of(n_bytes):
+    """A disk without room: no file of this process may become longer."""
+    before, handler = getrlimit(RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    setrlimit(RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        setrlimit(RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
-    monkeypatch.setattr(files, "save_file", fail)
-    with pytest.raises(FileError, match=r"Cannot write .*run: No space left on device\."):
+
+def test_a_failed_write_leaves_nothing_behind(compiled, tmp_path):
+    with (
+        a_disk_of(5000),
+        pytest.raises(FileError, match=r"^Cannot write .*run: File too large\.$"),
+    ):
         compiled.save(tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_write_keeps_the_old_file(compiled, path, monkeypatch):
+def test_a_failed_write_keeps_the_old_file(compiled, path):
     before = path.read_bytes()
-    monkeypatch.setattr(files, "save_file", lambda *_a, **_k: (_ for _ in ()).throw(OSError("x")))
-    with pytest.raises(FileError):
+    with a_disk_of(5000), pytest.raises(FileError):
         compiled.save(path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
@@ -152,7 +166,7 @@ def test_a_changed_program_is_noticed(path):
 
 def test_metadata_that_lacks_a_part_is_called_damaged(path):
     rewrite(path, program=None)
-    with pytest.raises(FileError, match="its metadata does not hold a program: 'program'"):
+    with pytest.raises(FileError, match="its metadata lacks 'program'"):
         icgd.load(path)
 
 
@@ -233,7 +247,7 @@ def test_a_program_for_data_of_other_widths_is_not_one_of_the_problem(tmp_path, 
     texts = {"problem": metadata["problem"], "program": json.dumps(program)}
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    rewrite(path, **texts, digest=files.digest(texts, tensors))
+    rewrite(path, **texts, digest=files.digest(texts, tensors, tensors.__getitem__))
     with pytest.raises(FileError, match="its program is not one of its problem"):
         icgd.load(path)
 
@@ -241,3 +255,17 @@ def test_a_program_for_data_of_other_widths_is_not_one_of_the_problem(tmp_path, 
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(FileError, match=r" is a folder; a file that icgd wrote is expected\.$"):
         icgd.load(tmp_path)
+
+
+def test_one_tensor_at_a_time_is_in_memory_while_a_file_is_checked():
+    alive: list[weakref.ref] = []
+
+    def read(name: str) -> torch.Tensor:
+        assert [ref for ref in alive if ref() is not None] == []
+        tensor = torch.arange(4.0) + int(name)
+        alive.append(weakref.ref(tensor))
+        return tensor
+
+    found = files.digest({"a": "b"}, ["1", "2", "3"], read)
+    tensors = {str(i): torch.arange(4.0) + i for i in (1, 2, 3)}
+    assert found == files.digest({"a": "b"}, tensors, tensors.__getitem__)

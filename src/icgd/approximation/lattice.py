@@ -235,7 +235,7 @@ def _certified(
     mean = weights @ values
     gap = float((mean - function(s)).abs().max())
     size = float((weights @ values.abs()).max())
-    sensitivity = _sensitivity(lattice, weights, values, mean)
+    sensitivity = sensitivity_of(lattice, weights, values, mean)
     in_strip = 4 * float(values.abs().max()) * exp(strip**2 / (2 * width**2))
     real = 3 * (1 + reach) ** 2  # |f(s)| <= 3 (1 + |s|)^2 for every function used here
     r = 2 + sqrt(5)
@@ -245,7 +245,7 @@ def _certified(
     return lattice.function(name, values, error, size, sensitivity)
 
 
-def _sensitivity(lattice: Lattice, weights: Tensor, values: Tensor, mean: Tensor) -> float:
+def sensitivity_of(lattice: Lattice, weights: Tensor, values: Tensor, mean: Tensor) -> float:
     """Largest change of the mean if each score is off by its own size, and 2 for the exponential.
 
     A score's terms add up to at most (|g| reach / h + g^2 / 2) / rho^2.

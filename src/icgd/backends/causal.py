@@ -100,7 +100,7 @@ def run_causal(program: StackProgram, task: Task) -> Run:
     Raises:
         ProgramError: if the program is no stack, or has layers other than softmax attention and
             MLPs.
-        DenseSizeError: if the dense weights do not fit into memory.
+        SizeError: if the dense weights do not fit into memory.
 
     Example:
         >>> import icgd

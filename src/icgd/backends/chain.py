@@ -110,7 +110,7 @@ class Chain(AbstractExecutor[Parameters]):
             self.keep(number, block)
         self._rounds = self.rounds()
 
-    def step(self, write: Parameters) -> Parameters:
+    def step(self) -> Parameters:
         return next(self._rounds)
 
     def read(self, reached: Parameters, write: Parameters) -> None:

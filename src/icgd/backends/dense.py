@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from functools import singledispatch
+from math import prod
 from typing import ClassVar, final
 
 import torch
@@ -13,10 +14,10 @@ from torch import nn
 from icgd.backends.backend import AbstractBackend, MakeExecutor
 from icgd.backends.chain import Chain, make_chain
 from icgd.backends.dense_stack import DenseStack
-from icgd.backends.memory import usable_memory
 from icgd.backends.run import RunOptions
-from icgd.errors import DenseSizeError, PrecisionWarning, ProgramError
+from icgd.errors import PrecisionWarning, ProgramError
 from icgd.layers.transformer import Transformer
+from icgd.memory import require_memory as require
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.program import AbstractProgram
@@ -24,6 +25,8 @@ from icgd.program.stack import StackProgram
 from icgd.weights.chain_lowering import lower_chain
 from icgd.weights.lowering import lower_program
 from icgd.weights.summary import summarise
+
+INSTEAD = "Run with backend='fused', which needs neither weights nor scores."
 
 
 def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
@@ -50,14 +53,16 @@ def _build_chain(program: ChainProgram, dtype: torch.dtype = torch.float64) -> n
 
 
 def require_memory(program: AbstractProgram, dtype: torch.dtype) -> None:
-    """Raise `DenseSizeError` if the dense weights are too large for this machine."""
+    """Raise `SizeError` if the dense weights are too large for this machine."""
     parameters = summarise(program, n_tokens=1).parameters
-    needed, available = parameters * dtype.itemsize, usable_memory()
-    if needed > available.n_bytes:
-        raise DenseSizeError.too_large(needed, available.n_bytes, available.limit, parameters)
+    what = f"The dense transformer of {parameters:,} weights"
+    require(what, parameters * dtype.itemsize, INSTEAD)
 
 
 def _stack(program: StackProgram, task: Task, options: RunOptions) -> DenseStack:
+    n_tokens = task.n_tokens + program.n_registers
+    scores = 2 * prod(task.batch) * n_tokens**2 * task.x.dtype.itemsize
+    require(f"A score for each pair of {n_tokens:,} tokens", scores, INSTEAD)
     transformer = build_transformer(program, task.x.dtype).to(task.x.device)
     return DenseStack(program, task, transformer, options.trace)
 

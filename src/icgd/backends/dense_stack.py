@@ -35,7 +35,7 @@ class DenseStack(AbstractExecutor[Stream]):
         self.recorded = {name: [self.start[..., place]] for name, place in self._places.items()}
         self.n_per_step = program.layers_per_step
 
-    def step(self, write: Parameters) -> Stream:
+    def step(self) -> Stream:
         self._require_scores_of_step()
         layers = self._transformer.layers_of(self._n_done, self.n_per_step)
         self._stream = self._after(layers, self._stream)

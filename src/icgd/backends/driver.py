@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from itertools import chain, cycle, islice
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from icgd.backends.executor import AbstractExecutor
-from icgd.backends.run import Run, RunOptions
+from icgd.backends.run import Run, RunOptions, kept_steps
 from icgd.errors import InterruptedRunError, OverflowedRunError
 from icgd.problems.task import Task
 from icgd.shapes import History, Parameters
@@ -39,11 +40,10 @@ def drive(
 
 
 class Last(NamedTuple):
-    """The last whole step: its number, what it reached, and where its weights are kept."""
+    """The last whole step: its number, and what it reached."""
 
     n_steps: int
     reached: Any
-    row: Parameters | None
 
 
 class _Drive:
@@ -51,48 +51,61 @@ class _Drive:
 
     def __init__(self, n_steps: int, task: Task, options: RunOptions) -> None:
         self.n_steps, self.task, self.options = n_steps, task, options
-        self.kept = Kept(task.initial, n_steps, keeps_all=options.history)
-        self.reads_all = options.history or options.stop_below is not None
+        self.kept = Kept(task.initial, n_steps, options.every(n_steps))
         self.executor: AbstractExecutor[Any] | None = None
-        self.last = Last(0, None, None)
+        self.last = Last(0, None)
 
     def run(self, make: Callable[[], AbstractExecutor[Any]]) -> Run:
         executor = make()
-        self.last = Last(0, executor.start, None)
+        self.last = Last(0, executor.start)
         self.executor = executor
         is_stopped = self.take_steps(executor)
         last = self.last
         predictions = self.in_range(executor.predictions, last.reached)
-        history = self.history()
+        history = self.history(last)
         # A weight that is not finite never becomes so again: the last step tells of all.
-        if not history[..., -1, :].isfinite().all():
+        if not all(end.isfinite() for end in history[..., -1, :].aminmax()):
             raise self.overflow()
         stopped_after = last.n_steps if is_stopped else None
-        return Run(history, predictions, executor.trace(), stopped_after)
+        steps = self.kept.steps(last.n_steps)
+        return Run(history, predictions, executor.trace(), stopped_after, steps)
 
     def take_steps(self, executor: AbstractExecutor[Any]) -> bool:
         """Take all steps, or stop after enough that move nothing; return whether it stopped."""
-        n_still, before = 0, self.task.initial
-        on_progress, limit = self.options.on_progress, self.options.stop_below
-        for step, row in enumerate(self.kept.rows(), start=1):
-            reached = self.in_range(executor.step, row)
-            if self.reads_all:
-                executor.read(reached, row)
-            self.last = Last(step, reached, row)
+        on_progress, is_still = self.options.on_progress, self.stillness(executor)
+        every, rows = self.kept.every, self.kept.rows()
+        for step in range(1, self.n_steps + 1):
+            reached = self.in_range(lambda _: executor.step(), None)
+            if step % every == 0:
+                executor.read(reached, next(rows))
+            self.last = Last(step, reached)
             if on_progress:
                 on_progress(step, self.n_steps)
-            if limit is not None:
-                n_still = n_still + 1 if float((row - before).abs().max()) <= limit else 0
-                before = row
-                if n_still == executor.still_steps:
-                    return True
+            if is_still and is_still(reached):
+                return True
         return False
 
-    def history(self) -> History:
-        """The weights up to the last whole step."""
-        if self.executor and self.last.row is not None and not self.reads_all:
-            self.executor.read(self.last.reached, self.last.row)
-        return self.kept.until(self.last.n_steps)
+    def stillness(self, executor: AbstractExecutor[Any]) -> Callable[[Any], bool] | None:
+        """What tells, after each step, whether enough steps in a row moved nothing."""
+        if (limit := self.options.stop_below) is None:
+            return None
+        before, now = self.task.initial.clone(), torch.empty_like(self.task.initial)
+        n_still = 0
+
+        def is_still(reached: object) -> bool:
+            nonlocal before, now, n_still
+            executor.read(reached, now)
+            n_still = n_still + 1 if float((now - before).abs().max()) <= limit else 0
+            before, now = now, before
+            return n_still == executor.still_steps
+
+        return is_still
+
+    def history(self, last: Last) -> History:
+        """The weights up to a whole step."""
+        if self.executor and last.n_steps % self.kept.every:
+            self.executor.read(last.reached, self.kept.row(last.n_steps))
+        return self.kept.until(last.n_steps)
 
     def in_range(self, compute: Callable[[Any], Result], argument: object) -> Result:
         try:
@@ -105,15 +118,28 @@ class _Drive:
 
     def interruption(self) -> InterruptedRunError:
         """The error that holds the run up to the last whole step."""
-        n_done, following = self.last.n_steps, None
-        known = Run(self.history(), self.task.y[..., :0, :].clone())
+        (n_done, reached), history = self.whole()
+        following = None
+        known = Run(history, self.task.y[..., :0, :].clone(), steps=self.kept.steps(n_done))
         if (executor := self.executor) is not None:
-            predict = partial(executor.predictions, self.last.reached)
-            predictions = _made_or(known.predictions, predict)
+            predictions = _made_or(known.predictions, partial(executor.predictions, reached))
             trace = _made_or(known.trace, partial(executor.trace, n_done))
-            known = Run(known.parameters, predictions, trace)
+            known = replace(known, predictions=predictions, trace=trace)
             following = executor.next_example(n_done)
         return InterruptedRunError.after(n_done, self.n_steps, known, following)
+
+    def whole(self) -> tuple[Last, History]:
+        """The last whole step and the weights until then.
+
+        If the user interrupts once more while they are found, it is the last step at hand.
+        """
+        last = self.last
+        with suppress(KeyboardInterrupt), torch.no_grad():
+            return last, self.history(last)
+        if self.executor:
+            last = Last(*self.executor.at_hand(*last))
+        with torch.no_grad():
+            return last, self.history(last)
 
 
 def _made_or(otherwise: Result, make: Callable[[], Result]) -> Result:
@@ -124,28 +150,30 @@ def _made_or(otherwise: Result, make: Callable[[], Result]) -> Result:
 
 
 class Kept:
-    """The weights that a run keeps, allocated once: of all steps, or of the ends.
+    """The weights that a run keeps, allocated once: at first, after `every` so many steps, at last.
 
-    While the last step is written, the one before it stays whole. Therefore a run without history
-    keeps two steps, in turn, beside the initial weights.
+    The row of the last step is also that of the next one to be kept.
     """
 
-    def __init__(self, initial: Parameters, n_steps: int, *, keeps_all: bool) -> None:
-        self._n_steps, self._keeps_all = n_steps, keeps_all
-        n_rows = 1 + (n_steps if keeps_all else min(n_steps, 2))
+    def __init__(self, initial: Parameters, n_steps: int, every: int) -> None:
+        self.every = every
+        n_rows = len(kept_steps(n_steps, every))
         self._rows = initial.new_empty(*initial.shape[:-1], n_rows, initial.shape[-1])
         self._rows[..., 0, :] = initial
 
     def rows(self) -> Iterator[Parameters]:
-        """The rows to which the weights are written, one for every step."""
-        steps = self._rows[..., 1:, :]
-        if self._keeps_all:
-            chunks = steps.split(ROWS_AT_ONCE, dim=-2)
-            return chain.from_iterable(rows.unbind(-2) for rows in chunks)
-        return islice(cycle(steps.unbind(-2)), self._n_steps)
+        """The rows to which weights are written, in turn."""
+        chunks = self._rows[..., 1:, :].split(ROWS_AT_ONCE, dim=-2)
+        return chain.from_iterable(rows.unbind(-2) for rows in chunks)
+
+    def steps(self, step: int) -> Sequence[int]:
+        """The steps whose weights are kept, up to this one."""
+        return kept_steps(step, self.every)
+
+    def row(self, step: int) -> Parameters:
+        """The row of a step after which no further one is kept."""
+        return self._rows[..., len(self.steps(step)) - 1, :]
 
     def until(self, step: int) -> History:
-        """The weights of all steps up to this one, or of the first and of this one."""
-        if self._keeps_all:
-            return self._rows[..., : step + 1, :]
-        return self._rows[..., [0, 2 - step % 2][: step + 1], :]
+        """The weights that are kept of all steps up to this one."""
+        return self._rows[..., : len(self.steps(step)), :]

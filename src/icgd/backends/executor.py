@@ -37,16 +37,16 @@ class AbstractExecutor(ABC, Generic[Reached]):
     """How many records the prompt has, and how many a step adds."""
 
     @abstractmethod
-    def step(self, write: Parameters) -> Reached:
-        """Take the next step and say what was reached.
+    def step(self) -> Reached:
+        """Take the next step and say what was reached."""
 
-        An executor that changes weights in place copies them to `write`, which the driver leaves
-        alone until the step after the next one.
-        """
-
+    @abstractmethod
     def read(self, reached: Reached, write: Parameters) -> None:
-        """Write what is learnt to `write`, if the step itself did not."""
-        return
+        """Write to `write` what is learnt by then."""
+
+    def at_hand(self, n_steps: int, reached: Reached) -> tuple[int, Reached]:
+        """The last step, not after this one, that can be read without taking steps again."""
+        return n_steps, reached
 
     @abstractmethod
     def predictions(self, reached: Reached) -> Predictions:

@@ -48,7 +48,7 @@ class FunctionDescent(AbstractExecutor[State]):
         self.start = next(self._states)
         self._record(self.start)
 
-    def step(self, write: Parameters) -> State:
+    def step(self) -> State:
         state = next(self._states)
         if self.recorded:
             self._record(state)

@@ -24,7 +24,7 @@ from icgd.program.layout import Role
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
 
-NUMBERS_AT_ONCE = 2**18
+NUMBERS_AT_ONCE = 2**17
 """The size of the widest slot over the tasks that run together: large enough to keep the threads
 busy, small enough to stay in the cache and to bound the memory of any batch."""
 

@@ -47,8 +47,7 @@ def _to_predict_mean(instruction: PredictMean, machine: Machine) -> Operation:
 
     def predict() -> None:
         compute()
-        machine.n_predicted += 1
-        require_scores(checked, instruction.reach, where.format(machine.n_predicted))
+        require_scores(checked, instruction.reach, where.format(machine.step + 1))
         write.copy_(mean(scores))
 
     return predict

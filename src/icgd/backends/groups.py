@@ -51,6 +51,7 @@ def joined(runs: list[Run]) -> Run:
         parameters=torch.cat([run.parameters for run in runs]),
         predictions=torch.cat([run.predictions for run in runs]),
         trace={name: torch.cat([run.trace[name] for run in runs]) for name in runs[0].trace},
+        steps=runs[0].steps,
     )
 
 

@@ -136,8 +136,6 @@ class Machine:
         self.waiting = self._turns() if traced else None
         self._arguments: dict[Argument, ArgumentBuffer] = {}
         self._shared: dict[str, Tensor] = {}
-        self.n_predicted = 0
-        """How often the means of a linear model were predicted: once a step."""
         self.step = 0
         """The number of steps taken so far, by which instructions of a schedule differ."""
         self._variants = _variants(program)
@@ -160,6 +158,12 @@ class Machine:
         role = self.program.layout.slot(name).role
         slot = self.slots[name]
         return slot if role in (Role.SHARED, Role.PARAMETER) else slot[..., tokens, :]
+
+    def velocities(self) -> dict[str, Tensor]:
+        """What a step takes over from the step before it, beside the parameters."""
+        return {
+            slot.name: self.slots[slot.name] for slot in self.program.layout.having(Role.VELOCITY)
+        }
 
     def read_parameters(self, write: Parameters) -> None:
         """Write the current weights into a parameter vector."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -30,18 +30,29 @@ OnProgress = Callable[[int, int], None]
 class RunOptions:
     """What a run is asked for.
 
-    `trace` names the slots to record after every layer. Without `history` only the initial and the
-    final weights are kept. `on_progress` is called after every step. With `stop_below` the run
-    stops after the first step that moves no weight by more; with batches, after a whole pass of
-    such steps over the examples. `overflow` takes the name of a dtype and makes the error of a run
-    that leaves its range: it says what to blame.
+    `trace` names the slots to record after every layer. `history` says after how many steps weights
+    are kept again: True is after every step, and False keeps only the initial and the final ones.
+    `on_progress` is called after every step. With `stop_below` the run stops after the first step
+    that moves no weight by more; with batches, after a whole pass of such steps over the examples.
+    `overflow` takes the name of a dtype and makes the error of a run that leaves its range: it says
+    what to blame.
     """
 
     trace: tuple[str, ...] = ()
-    history: bool = True
+    history: bool | int = True
     on_progress: OnProgress | None = None
     stop_below: float | None = None
     overflow: Callable[[str], OverflowedRunError] = OverflowedRunError.of
+
+    def every(self, n_steps: int) -> int:
+        """After how many steps of a run the weights are kept again."""
+        return int(self.history) or max(n_steps, 1)
+
+
+def kept_steps(n_steps: int, every: int) -> Sequence[int]:
+    """The steps after which weights are kept: 0, every so many of them, and the last."""
+    regular = range(0, n_steps + 1, every)
+    return (*regular, n_steps) if n_steps % every else regular
 
 
 PLAIN = RunOptions()
@@ -50,12 +61,11 @@ PLAIN = RunOptions()
 
 @dataclass(frozen=True)
 class Origin:
-    """What a run came from, and whether it kept the weights of every step."""
+    """What a run came from."""
 
     problem: Problem
     program: AbstractProgram
     task: Task
-    keeps_all: bool
 
 
 @shown
@@ -65,12 +75,13 @@ class Run:
     """A transformer's forward pass, read out. A batch of tasks adds an axis in front.
 
     Attributes:
-        parameters: the trained weights before the first step and after every step; a run without
-            history has the first and the last ones.
+        parameters: the trained weights before the first step and after every step that was kept.
         predictions: the labels that it gives to the queries.
         trace: the traced slots, of shape (layer, token, width): entry 0 is the prompt, and entry i
             is the stream after layer i.
         stopped_after: the step after which a run stopped because its weights moved no more.
+        steps: the steps after which weights were kept, beginning with 0; a run that a backend did
+            not make has none.
         origin: what it came from; a run that a backend made on its own has none.
 
     Example:
@@ -89,6 +100,7 @@ class Run:
     predictions: Predictions
     trace: Mapping[str, Tensor] = field(default_factory=dict)
     stopped_after: int | None = None
+    steps: Sequence[int] = field(default=(), compare=False)
     origin: Origin | None = field(default=None, compare=False)
 
     def facts(self) -> dict[str, str]:
@@ -230,7 +242,7 @@ class Run:
         """
         origin = self._known_origin()
         curves = pictures.run_picture.LossCurves(
-            self.loss_in_words, self.loss_curve, self.objective_curve, origin.keeps_all
+            self.loss_in_words, self.loss_curve, self.objective_curve, self.steps
         )
         guesses = pictures.run_picture.guesses_of(origin.task, self.predictions, labels)
         return pictures.run_picture.draw(curves, guesses, self._named_coefficients(), path)

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from itertools import cycle
 from typing import final
 
+import torch
+
 from icgd.backends.executor import AbstractExecutor
 from icgd.backends.look_up import Operation
 from icgd.backends.prompt import constants_of, weight_scales
@@ -40,13 +42,17 @@ class TracedStack(AbstractExecutor[Parameters]):
         task = self._task
         return Machine(self._program, weights, task.x, task.y, task.queries, traced=True)
 
-    def step(self, write: Parameters) -> Parameters:
+    def step(self) -> Parameters:
         self._stands_at = None
         self._run(self._machine, next(self._steps))
         self._machine.step += 1
-        self._machine.read_parameters(write)
-        self._stands_at = write
-        return write
+        reached = torch.empty_like(self.start)
+        self._machine.read_parameters(reached)
+        self._stands_at = reached
+        return reached
+
+    def read(self, reached: Parameters, write: Parameters) -> None:
+        write.copy_(reached)
 
     def predictions(self, reached: Parameters) -> Predictions:
         stands_there = self._stands_at is reached

@@ -20,6 +20,9 @@ from icgd.problems.settings import count
 EXACT_DIGITS = 12
 """Counts with more digits are given as powers of ten."""
 
+SUMMED = 10_000
+"""The most examples for which logarithms are summed one by one."""
+
 
 @dataclass(frozen=True)
 class TableSize:
@@ -80,10 +83,14 @@ def table_size(problem: Problem, n_examples: int, levels: int) -> TableSize:
 
 def _log10_multisets(levels: int, n_data: int, n_examples: int) -> float:
     """log10 C(levels^n_data + n - 1, n)."""
-    log_kinds = n_data * log10(levels)
+    log_kinds, n = n_data * log10(levels), n_examples
     if log_kinds > 300:  # n - 1 more are nothing beside so many
-        ordered = n_examples * log_kinds
+        ordered = n * log_kinds
+    elif n <= SUMMED:
+        ordered = sum(log10(levels**n_data + i) for i in range(n))
+    elif log_kinds > 6 + log10(n):  # the n factors are nearly equal
+        ordered = n * log10(levels**n_data + (n - 1) / 2)
     else:
-        kinds = levels**n_data
-        ordered = sum(log10(kinds + i) for i in range(n_examples))
-    return ordered - lgamma(n_examples + 1) / log(10)
+        kinds = float(levels**n_data)
+        ordered = (lgamma(kinds + n) - lgamma(kinds)) / log(10)
+    return ordered - lgamma(n + 1) / log(10)

@@ -3,7 +3,7 @@
 Messages are built here and nowhere else, and each is matched by a test in `tests/errors/`.
 """
 
-from icgd.errors.base import IcgdError, MissingExtraError, UnknownNameError
+from icgd.errors.base import IcgdError, MissingExtraError, SizeError, UnknownNameError
 from icgd.errors.data import DataError, DataTypeError, DomainError, SeparableDataError
 from icgd.errors.files import ExportError, FileError
 from icgd.errors.problems import (
@@ -14,7 +14,6 @@ from icgd.errors.problems import (
 )
 from icgd.errors.program import LayoutError, ProgramError
 from icgd.errors.runs import (
-    DenseSizeError,
     InterruptedRunError,
     OverflowedRunError,
     ProofError,
@@ -26,7 +25,6 @@ from icgd.errors.training import (
     DistributionError,
     InterruptedStudiesError,
     InterruptedTrainingError,
-    ModelSizeError,
     OwnCodeError,
     RunFolderError,
     SweepError,
@@ -45,7 +43,6 @@ __all__ = [
     "CheckpointError",
     "DataError",
     "DataTypeError",
-    "DenseSizeError",
     "DistributionError",
     "DivergenceWarning",
     "DomainError",
@@ -59,7 +56,6 @@ __all__ = [
     "KernelError",
     "LayoutError",
     "MissingExtraError",
-    "ModelSizeError",
     "OverflowedRunError",
     "OwnCodeError",
     "PrecisionWarning",
@@ -68,6 +64,7 @@ __all__ = [
     "RunFolderError",
     "SeparableDataError",
     "SettingError",
+    "SizeError",
     "SweepError",
     "ToleranceError",
     "TrainingError",

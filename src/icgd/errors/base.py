@@ -1,4 +1,4 @@
-"""What the errors of all stages share, and two that any stage may raise."""
+"""What the errors of all stages share, and those that any stage may raise."""
 
 from __future__ import annotations
 
@@ -59,6 +59,19 @@ class UnknownNameError(IcgdError, ValueError):
         """`kind` says what was looked up, such as "activation", and `where` such as " in a.csv"."""
         hint = did_you_mean(name, known) if isinstance(name, str) else ""
         return cls(f"Unknown {kind} {brief(name)}{where}; known are {', '.join(known)}.{hint}")
+
+
+class SizeError(IcgdError, MemoryError):
+    """Something takes more memory than may be used."""
+
+    @classmethod
+    def too_large(
+        cls, what: str, needed: int, available: int, limit: str, remedy: str
+    ) -> SizeError:
+        return cls(
+            f"{what} takes about {needed / 2**30:,.1f} GiB; {available / 2**30:,.1f} GiB may be "
+            f"used, {limit}. {remedy}"
+        )
 
 
 class MissingExtraError(IcgdError, ImportError):

@@ -68,6 +68,10 @@ class InterruptedRunError(IcgdError, KeyboardInterrupt):
         super().__init__(message)
         self.partial = partial
 
+    def __reduce__(self) -> tuple[type[InterruptedRunError], tuple[str, object]]:
+        """How it travels from one process to another."""
+        return type(self), (str(self), self.partial)
+
     @classmethod
     def after(
         cls, n_steps: int, total: int, partial: object, next_example: int | None = None
@@ -94,18 +98,6 @@ class InterruptedRunError(IcgdError, KeyboardInterrupt):
             f"The run was interrupted: the {steps} of the first {n_tasks} of {total} tasks are in "
             "the error's `partial`. Run the other tasks again.",
             partial,
-        )
-
-
-class DenseSizeError(IcgdError, MemoryError):
-    """The dense transformer does not fit in memory."""
-
-    @classmethod
-    def too_large(cls, needed: int, available: int, limit: str, parameters: int) -> DenseSizeError:
-        return cls(
-            f"The dense transformer has {parameters:,} weights and needs {needed / 2**30:.1f} GiB; "
-            f"{available / 2**30:.1f} GiB may be used, {limit}. "
-            "Run with backend='fused', which needs no weights."
         )
 
 

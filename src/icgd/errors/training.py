@@ -207,26 +207,6 @@ class TrainingError(IcgdError, RuntimeError):
         )
 
 
-def _gibibytes(n_bytes: int) -> str:
-    """A number of bytes, which may be beyond all floats, in GiB."""
-    return (
-        f"{n_bytes / 2**30:,.1f}" if n_bytes < 2**80 else f"more than 2^{n_bytes.bit_length() - 31}"
-    )
-
-
-class ModelSizeError(IcgdError, MemoryError):
-    """A model, or its training, does not fit in memory."""
-
-    @classmethod
-    def too_large(
-        cls, what: str, needed: int, available: int, limit: str, remedy: str
-    ) -> ModelSizeError:
-        return cls(
-            f"{what} takes about {_gibibytes(needed)} GiB; {_gibibytes(available)} GiB may be "
-            f"used, {limit}. {remedy}"
-        )
-
-
 class InterruptedTrainingError(IcgdError, KeyboardInterrupt):
     """The user stopped a training; the model holds its last whole step."""
 

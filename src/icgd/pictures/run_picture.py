@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
@@ -32,9 +32,6 @@ LONGEST_NAME = 24
 BESIDE = 0.1
 """How far the first and the last of several classes stand from their label."""
 
-ENDS = ("before", "after")
-"""What a run without history kept."""
-
 
 @dataclass(frozen=True)
 class LossCurves:
@@ -43,7 +40,7 @@ class LossCurves:
     words: str
     losses: Tensor
     objectives: Tensor | None
-    keeps_all: bool
+    steps: Sequence[int]
 
     def rows(self, curve: Tensor) -> list[list[float]]:
         """A list of numbers for each task."""
@@ -115,15 +112,13 @@ def _draw_losses(panel: Axes, curves: LossCurves) -> None:
     plotting.whole_numbers(panel)
     rows = curves.rows(curves.losses)
     for row in rows:
-        panel.plot(row, color=BLUE, lw=1.8, alpha=1.0 if len(rows) == 1 else 0.5)
+        panel.plot(curves.steps, row, color=BLUE, lw=1.8, alpha=1.0 if len(rows) == 1 else 0.5)
     for row in [] if curves.objectives is None else curves.rows(curves.objectives):
-        panel.plot(row, color=ORANGE, lw=1.8, ls="--")
+        panel.plot(curves.steps, row, color=ORANGE, lw=1.8, ls="--")
     if curves.objectives is not None:
         _name_lines(panel, [("loss", BLUE), ("with penalties", ORANGE)])
     if min(map(min, rows)) > 0:
         plotting.logarithmic_height(panel)
-    if not curves.keeps_all:
-        panel.set_xticks((0, 1), ENDS)
 
 
 def _draw_coefficients(panel: Axes, coefficients: Mapping[str, float]) -> None:

@@ -271,9 +271,8 @@ def _path(name: str, value: object) -> Any:
     if not is_right:
         return REFUSED
     if len(text) > LONGEST_PATH or max(map(len, os.fsencode(text).split(b"/"))) > LONGEST_NAME:
-        raise SettingError.wrong_kind(
-            name, value, f"a path with names of up to {LONGEST_NAME} bytes"
-        )
+        expected = f"a path with names of up to {LONGEST_NAME} bytes"
+        raise SettingError.wrong_kind(name, value, expected)
     return value
 
 

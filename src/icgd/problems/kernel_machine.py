@@ -12,6 +12,7 @@ from torch import Tensor
 
 from icgd.errors import DataError, KernelError, SettingError
 from icgd.facts import counted
+from icgd.memory import require_memory
 from icgd.problems.arguments import checked
 from icgd.problems.arrays import as_numbers, first_set
 from icgd.problems.kernels import Kernel, kernel_named
@@ -137,6 +138,7 @@ class KernelHead:
 
         Raises:
             KernelError: if a kernel of your own returns no such matrix of finite numbers.
+            SizeError: if the matrix takes more memory than may be used.
 
         Example:
             >>> import icgd, torch
@@ -144,6 +146,9 @@ class KernelHead:
             tensor([[2.],
                     [2.]])
         """
+        n_bytes = 2 * left[..., 0].numel() * right.shape[-2] * left.itemsize
+        what = f"The kernel of {left.shape[-2]:,} by {right.shape[-2]:,} points"
+        require_memory(what, n_bytes, "Take fewer examples or queries, or train a network on them.")
         return self.weight * self.function.matrix(self.moved(left), self.keys.moved(right))
 
     @checked

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from icgd.errors import SettingError
+from icgd.memory import require_memory
 from icgd.problems.activations import Activation, activation_named
 from icgd.problems.arguments import checked
 from icgd.problems.settings import count, entries, instance, is_sequence, positive, settle
@@ -176,6 +178,8 @@ class MLP:
             >>> icgd.MLP((3, 4, 1)).initial_parameters(seed=0, box=2.0).shape
             torch.Size([16])
         """
+        n_weights = self.n_parameters * prod(count("tasks", number) for number in tasks)
+        require_memory(f"{n_weights:,} initial weights", 8 * n_weights, "Give smaller widths.")
         box = positive("box", box)
         generator = torch.Generator().manual_seed(count("seed", seed, least=0))
         matrices = [

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 
-from icgd.backends.memory import usable_memory
 from icgd.backends.registry import backend_named
 from icgd.certificates.certificate import Report, Verdict
 from icgd.compiled import Compiled
@@ -30,6 +29,7 @@ from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, UnsupportedProblemError
 from icgd.facts import counted
+from icgd.memory import usable_memory
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, ORANGE, Axes, Figure
 from icgd.pipeline import compile, verify

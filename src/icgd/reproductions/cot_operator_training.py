@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from icgd.constructions.cot_network import CotNetwork
+from icgd.memory import require_memory
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
@@ -32,7 +33,6 @@ from icgd.training.block_pairs import CHAIN_TEACHERS, DIRECTIONS, BlockTask, Pai
 from icgd.training.chain_blocks import BlockRows, Operators, weights_after_rounds
 from icgd.training.loop import OnStep, Settings, train
 from icgd.training.operators import LearntOperator, PlainOperator, ProductOperator, as_operator
-from icgd.training.room import require_memory
 from icgd.training.tasks import generator_of
 
 AS_ALWAYS = Conduct()
@@ -218,7 +218,7 @@ class Study(AbstractStudy[Outcome]):
         )
 
     def require(self, device: str) -> None:
-        """Raise `ModelSizeError` unless the pairs of an operator can be drawn, which are kept once.
+        """Raise `SizeError` unless the pairs of an operator can be drawn, which are kept once.
 
         They are on the processor, whatever the device.
         """

@@ -197,7 +197,6 @@ def _written(order: Order[Study, Outcome], on_standing: OnStanding | None) -> Re
         "n_models": len(order.studies),
         "budgets": [asdict(x) for x in dict.fromkeys(study.budget for study in order.studies)],
     }
-    _remove_unfinished(order.folder, order.name)
     return write(order.part, facts, rows, order.folder, order.name)
 
 
@@ -206,12 +205,6 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise FileError.unwritable(folder, problem.strerror or str(problem)) from None
-
-
-def _remove_unfinished(folder: Path, name: str) -> None:
-    """Remove files that a killed process had not finished."""
-    for path in folder.glob(f".{name}.*.*.partial"):
-        path.unlink(missing_ok=True)
 
 
 def write(

@@ -53,7 +53,7 @@ class LearntStudy(AbstractStudy[Outcome]):
         return self.n_steps * n_weights * n_places * SECONDS_A_PLACE / 100
 
     def require(self, device: str) -> None:
-        """Raise `ModelSizeError` unless the decoder can be trained in the processor's memory."""
+        """Raise `SizeError` unless the decoder can be trained in the processor's memory."""
         if device_named(device).place.type == "cpu":
             model = self.budget.decoder(self.attention, self.seed).float()
             model.require_room(self.budget.n_examples + 1, self.budget.batch_size)

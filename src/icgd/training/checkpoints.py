@@ -19,26 +19,34 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as as_bytes
 from torch import Tensor, nn
 from torch.optim import Adam
 
 from icgd.errors import CheckpointError
+from icgd.training.checkpoint_rules import (
+    MOMENTS,
+    header_problem,
+    log_problem,
+    tensor_problem,
+)
 from icgd.training.logs import Log
-from icgd.weights.atomic import whole_file
 from icgd.weights.files import digest
+from icgd.weights.tensors import write_tensors
 
 FORMAT = 1
 """The version of the file format; it rises when older readers could misread a file."""
 
 HEADER = "icgd_checkpoint"
-"""The only entry of the metadata: several would be written in random order."""
+"""The only entry of the metadata."""
 
 KEPT = 2
 """How many files are kept: the newest, and one to fall back on if it is damaged."""
 
 BEST = "best.safetensors"
 """The checkpoint of the smallest validation loss."""
+
+_COUNTER = torch.tensor(0.0, dtype=torch.float32, device="cpu")
+"""What Adam counts its steps in."""
 
 Configuration = dict[str, Any]
 """Plain JSON data that identify a training: its settings, its task, its model."""
@@ -91,17 +99,16 @@ class Checkpoints:
             return Log()
 
     def tidy(self) -> None:
-        """Remove earlier checkpoints that are not kept, and unfinished files that a kill left.
+        """Remove earlier checkpoints that are not kept.
 
         Later checkpoints are damaged, or they would have been loaded; they stay until training
         reaches their step and replaces them.
         """
         newest = self._good[-1:]
-        old = [path for path in self._paths() if [path] < newest and path not in self._good]
-        unfinished = (".checkpoint-*.partial", ".log.*.partial", f".{BEST}.*.partial")
-        for path in [*old, *(path for name in unfinished for path in self.folder.glob(name))]:
-            with suppress(OSError):  # a file that stays does no harm
-                path.unlink()
+        for path in self._paths():
+            if [path] < newest and path not in self._good:
+                with suppress(OSError):  # a file that stays does no harm
+                    path.unlink()
 
     def load(self) -> State | None:
         """The newest state that can be read; None if the training has not begun.
@@ -121,6 +128,7 @@ class Checkpoints:
             before, now = (LATER_SETTINGS | flat(each) for each in (stored, self.configuration))
             free = ("settings.checkpoint_every", *["settings.n_steps"] * _may_train_on(before, now))
             require_equal(paths[-1], before, now, free)
+            self._require_own(paths[-1], state)
             for damage in damages:
                 warnings.warn(f"{damage} Going on from {paths[-1]}.", stacklevel=2)
             self._good = paths[-KEPT:]
@@ -128,6 +136,16 @@ class Checkpoints:
         if damages:
             raise damages[0]
         return None
+
+    def _require_own(self, path: Path, state: State) -> None:
+        """Raise `CheckpointError` unless the state is one of this training, at one of its steps."""
+        n_steps = self.configuration.get("settings", {}).get("n_steps", state.step)
+        if state.step > n_steps:
+            raise CheckpointError.damaged(path, f"it is at step {state.step} of {n_steps}")
+        shapes = self.configuration.get("parameters")
+        problem = shapes and tensor_problem(state.tensors, shapes, state.step)
+        if problem:
+            raise CheckpointError.damaged(path, problem)
 
     def _paths(self) -> list[Path]:
         """All checkpoints, the oldest first."""
@@ -143,18 +161,16 @@ def _write(path: Path, state: State, configuration: Configuration) -> None:
         "configuration": configuration,
     }
     sealed = {**header, "digest": _digest(header, tensors)}
-    content = as_bytes(tensors, metadata={HEADER: json.dumps(sealed)})
-    with whole_file(path) as temporary:
-        temporary.write_bytes(content)  # save_file would leave a file of its own after a kill
+    write_tensors(path, tensors, {HEADER: json.dumps(sealed)})
 
 
 def read_checkpoint(path: Path) -> tuple[State, Configuration]:
-    """The state and the configuration in a file, whose digest is checked."""
+    """The state and the configuration in a file, whose digest and whose header are checked."""
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as problem:
+    except (SafetensorError, OSError, ValueError, TypeError, RecursionError) as problem:
         raise CheckpointError.damaged(path, str(problem)) from None
     if not isinstance(header, dict):
         raise CheckpointError.damaged(path, "its header is no table")
@@ -162,12 +178,14 @@ def read_checkpoint(path: Path) -> tuple[State, Configuration]:
         raise CheckpointError.foreign(path, header.get("format"), FORMAT)
     if header.pop("digest", None) != _digest(header, tensors):
         raise CheckpointError.damaged(path, "its checksum does not match")
-    log = _as_log(tensors.pop("log"), header["columns"])
-    return State(header["step"], tensors, log), header["configuration"]
+    log = tensors.pop("log", None)
+    if wrong := header_problem(header) or log_problem(log, header["columns"], header["step"]):
+        raise CheckpointError.damaged(path, wrong)
+    return State(header["step"], tensors, _as_log(log, header["columns"])), header["configuration"]
 
 
 def _digest(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    return digest({HEADER: json.dumps(header)}, tensors)
+    return digest({HEADER: json.dumps(header)}, tensors, tensors.__getitem__)
 
 
 def _as_tensor(log: Log) -> Tensor:
@@ -177,6 +195,7 @@ def _as_tensor(log: Log) -> Tensor:
 
 
 def _as_log(values: Tensor, columns: list[str]) -> Log:
+    """The log that `_as_tensor` wrote."""
     return Log(tuple(dict(zip(columns, row, strict=True)) for row in values.tolist()))
 
 
@@ -222,9 +241,9 @@ def restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Adam) ->
     model.load_state_dict(parts)
     optimizer.state.clear()
     for name, parameter in model.named_parameters():
-        for moment in ("step", "exp_avg", "exp_avg_sq"):
+        for moment in MOMENTS:
             stored = tensors.get(f"adam.{name}.{moment}")
             if stored is not None:
                 # Adam counts its steps on the processor, wherever the parameter is.
-                place = stored.device if moment == "step" else parameter.device
-                optimizer.state[parameter][moment] = stored.to(place, copy=True)
+                like = _COUNTER if moment == "step" else parameter
+                optimizer.state[parameter][moment] = stored.to(like.device, like.dtype, copy=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import final
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from icgd.errors import DistributionError, SettingError
+from icgd.memory import require_memory
 from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import ASYMMETRY, as_rows
 from icgd.problems.settings import count, entries, finite, is_sequence, settle
@@ -37,7 +39,14 @@ SHARES_ROUNDING = 1e-9
 
 def normal(generator: np.random.Generator, *shape: int) -> Tensor:
     """Independent standard normal numbers in float64."""
+    require_numbers(*shape)
     return torch.from_numpy(generator.standard_normal(shape))
+
+
+def require_numbers(*shape: int) -> None:
+    """Raise `SizeError` if so many random numbers do not fit in memory."""
+    n_numbers, remedy = prod(shape), "Give narrower or fewer examples, or fewer tasks."
+    require_memory(f"Drawing {n_numbers:,} numbers", 8 * n_numbers, remedy)
 
 
 def random_rotation(width: int, generator: np.random.Generator) -> Square:
@@ -67,6 +76,7 @@ def as_matrix(name: str, matrix: object) -> Tensor:
 
 def _unit_matrix(input_width: int) -> Square:
     width = count("input_width", input_width)
+    require_numbers(width, width)
     return torch.eye(width, dtype=torch.float64)
 
 
@@ -180,10 +190,10 @@ class GaussianMixture(AbstractCovariates):
     @checked
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """The sum of a mean of the task and noise of the token, times Sigma^{1/2}."""
-        means = normal(generator, count("n_tasks", n_tasks), self.n_clusters, self.input_width)
-        cluster = torch.from_numpy(
-            generator.integers(self.n_clusters, size=(n_tasks, count("n_tokens", n_tokens)))
-        )
+        sizes = count("n_tasks", n_tasks), count("n_tokens", n_tokens)
+        require_numbers(*sizes, self.input_width)
+        means = normal(generator, n_tasks, self.n_clusters, self.input_width)
+        cluster = torch.from_numpy(generator.integers(self.n_clusters, size=sizes))
         mean = means.gather(1, cluster[..., None].expand(-1, -1, self.input_width))
         return (mean + self._noise(generator, n_tasks, n_tokens)) @ self.root
 

@@ -136,7 +136,7 @@ class Decoder(nn.Module):
 
     @checked
     def require_room(self, n_tokens: int, n_tasks: int) -> None:
-        """Raise `ModelSizeError` if so many prompts of so many tokens take too much memory."""
+        """Raise `SizeError` if so many prompts of so many tokens take too much memory."""
         if self.read_in.device.type == "cpu":
             n_places = self._layout.n_places(n_tokens)
             self.memory.require_training(n_tasks, n_places, self.read_in.element_size())

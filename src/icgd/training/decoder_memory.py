@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from icgd.memory import require_memory
 from icgd.training.fast_blocks import keeping_scores
-from icgd.training.room import require_memory
 
 FIRST_NUMBERS = 8
 """Bytes of a weight in float64, in which the first ones are drawn."""
@@ -48,12 +48,12 @@ class DecoderMemory:
         return n_tasks * n_places * self.n_blocks * (8 * self.width + 2 * self.mlp_width + scores)
 
     def require_weights(self) -> None:
-        """Raise `ModelSizeError` unless the first numbers can be drawn."""
+        """Raise `SizeError` unless the first numbers can be drawn."""
         what = f"A decoder of {self.n_weights:,} weights"
         require_memory(what, FIRST_NUMBERS * self.n_weights, REMEDY)
 
     def require_training(self, n_tasks: int, n_places: int, n_bytes: int) -> None:
-        """Raise `ModelSizeError` unless it can be trained, with numbers of `n_bytes` bytes."""
+        """Raise `SizeError` unless it can be trained, with numbers of `n_bytes` bytes."""
         numbers = COPIES * self.n_weights + self.activations(n_tasks, n_places)
         what = f"Training a decoder of {self.n_weights:,} weights on {n_tasks:,} prompts of "
         require_memory(f"{what}{n_places:,} places at a time", n_bytes * numbers, REMEDY)

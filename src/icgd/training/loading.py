@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from icgd.errors import CheckpointError, FileError, SettingError, UnknownNameError
+from icgd.errors import CheckpointError, FileError, IcgdError, UnknownNameError
 from icgd.problems.arguments import checked
+from icgd.training.checkpoint_rules import size_problem
 from icgd.training.checkpoints import (
     BEST,
     Configuration,
@@ -35,6 +36,9 @@ BUILDERS: dict[str, Callable[[Mapping[str, Any]], nn.Module]] = {
     ProductOperator.kind: ProductOperator.of_description,
 }
 """What builds a model again from its `description()`, by the kind that it names."""
+
+NO_DESCRIPTION = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
+"""What builders raise for descriptions that icgd did not write."""
 
 BEFORE_TRAINING = ("seed", "init_scale", "value_scale")
 """What a description says of the first numbers only, which training has replaced."""
@@ -108,13 +112,15 @@ def _newest(folder: Path, which: str) -> tuple[Path, State, Configuration]:
 
 def _rebuilt(path: Path, described: object, tensors: Mapping[str, Tensor]) -> nn.Module:
     kind = described.get("kind") if isinstance(described, Mapping) else described
-    if not isinstance(described, Mapping) or kind not in BUILDERS:
+    if not isinstance(described, Mapping) or not isinstance(kind, str) or kind not in BUILDERS:
         raise CheckpointError.own_model(path, kind, list(BUILDERS))
+    if wrong := size_problem(described, tensors):
+        raise CheckpointError.damaged(path, wrong)
     try:
         model = BUILDERS[kind](described)
     except UnknownNameError as problem:
         raise FileError.unknown_name(path, str(problem)) from None
-    except (KeyError, TypeError, SettingError) as problem:
+    except (IcgdError, *NO_DESCRIPTION) as problem:
         raise CheckpointError.damaged(path, f"it does not describe a {kind}: {problem}") from None
     _require_same(path, described, tensors, model)
     model.to(_dtype_of(tensors)).load_state_dict(tensors)
@@ -125,7 +131,8 @@ def _rebuilt(path: Path, described: object, tensors: Mapping[str, Tensor]) -> nn
 
 def _dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype:
     """The precision that the model was trained in."""
-    return next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
+    found = (tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
+    return next(found, torch.float32)
 
 
 def _require_same(

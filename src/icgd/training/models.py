@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
 from icgd.errors import SettingError
+from icgd.memory import require_memory
 from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import Kernel, kernel_named
@@ -74,6 +75,8 @@ class KernelTransformer(nn.Module):
         self._require_heads()
         self.init_scale = positive("init_scale", init_scale)
         self.value_scale = positive("value_scale", value_scale)
+        n_numbers = 3 * self.n_layers * len(self.kernels) * self.input_width**2
+        require_memory(f"A model of {n_numbers:,} numbers", 8 * n_numbers, "Give smaller sizes.")
         self.units: dict[str, Tensor] = {}
         self._draw(torch.Generator().manual_seed(seed))
 

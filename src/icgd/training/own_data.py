@@ -22,6 +22,7 @@ from icgd.problems.arguments import checked
 from icgd.problems.arrays import checked_array
 from icgd.problems.settings import count, instance, within
 from icgd.problems.tables import Table, read_table
+from icgd.training.covariates import require_numbers
 from icgd.training.tasks import AbstractTask, Batch, generator_of, query_loss
 
 Indices = NDArray[np.intp]
@@ -88,7 +89,8 @@ class TaskTable(AbstractTask):
         """Draw tasks of the training's part of the table."""
         generator = generator_of(seed, index, shard)
         own = self._order[: len(self.x) - self.n_held_out]
-        n_rounds = -(-count("n_tasks", n_tasks) // len(own))
+        require_numbers(count("n_tasks", n_tasks), *self.x.shape[1:])
+        n_rounds = -(-n_tasks // len(own))
         rounds = [generator.permutation(own) for _ in range(n_rounds)]
         return self._batch(np.concatenate(rounds)[:n_tasks], generator)
 

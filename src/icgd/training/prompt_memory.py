@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from icgd.memory import require_memory
 from icgd.problems.settings import count
-from icgd.training.room import require_memory
 
 REMEDY = "Give narrower or fewer examples, or smaller batches."
 
@@ -18,7 +18,7 @@ NETWORKS = ("relu-network", "teachers")
 
 
 def require_prompts(data: Mapping[str, Any], batch_size: int) -> None:
-    """Raise `ModelSizeError` unless a batch and the covariance of its inputs fit in memory.
+    """Raise `SizeError` unless a batch and the covariance of its inputs fit in memory.
 
     `data` is the section [data] of a config that names a law. A batch is drawn at once, also if
     its gradient is gathered in parts.

@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from icgd.approximation.claims import check_claims
 from icgd.errors import FileError, IcgdError, UnknownNameError
 from icgd.problems.problem import Problem
 from icgd.program.check import check_program
 from icgd.program.program import AbstractProgram
 from icgd.program.registry import from_data
-from icgd.weights.atomic import whole_file
+from icgd.weights.tensors import raw, write_tensors
 
 FORMAT = 6
 """The version of the file format. It rises when older readers could misread a file."""
@@ -36,7 +37,7 @@ def save(
     program: AbstractProgram,
     weights: Mapping[str, Tensor],
 ) -> None:
-    """Write a file under a temporary name and rename it: it is whole or not there at all.
+    """Write a file that is whole or not there at all.
 
     `weights` holds the dense transformer's weights by name, or nothing. The program alone rebuilds
     them bit for bit; they are stored for other tools to read.
@@ -44,12 +45,8 @@ def save(
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}
     texts = {"problem": json.dumps(problem.to_data()), "program": json.dumps(program.to_data())}
     tensors = tensors or {"d_model": torch.tensor([program.layout.width])}
-    metadata = {"icgd": str(FORMAT), **texts, "digest": digest(texts, tensors)}
-    with whole_file(Path(path)) as temporary:
-        try:
-            save_file(tensors, temporary, metadata=metadata)
-        except SafetensorError as error:
-            raise FileError.unwritable(path, str(error)) from None
+    metadata = {"icgd": str(FORMAT), **texts, "digest": digest(texts, tensors, tensors.__getitem__)}
+    write_tensors(Path(path), tensors, metadata)
 
 
 def load(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
@@ -62,36 +59,43 @@ def load(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
     try:
         with safe_open(source, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as problem:
+            _require_ours(source, metadata)
+            texts = {"problem": metadata["problem"], "program": metadata["program"]}
+            if metadata["digest"] != digest(texts, file.keys(), file.get_tensor):
+                raise FileError.damaged(source, "its checksum does not match")
+    except FileError:
+        raise
+    except KeyError as missing:
+        raise FileError.damaged(source, f"its metadata lacks {missing}") from None
+    except (SafetensorError, OSError, TypeError, ValueError, RuntimeError) as problem:
         raise FileError.damaged(source, str(problem)) from None
+    return _described(source, metadata)
+
+
+def _require_ours(source: Path, metadata: Mapping[str, str]) -> None:
     if "icgd" not in metadata:
         raise FileError.foreign(source)
     if metadata["icgd"] not in READABLE:
         raise FileError.other_format(source, metadata["icgd"], READABLE)
-    return _checked(source, metadata, tensors)
 
 
-def _checked(
-    source: Path, metadata: dict[str, str], tensors: Mapping[str, Tensor]
-) -> tuple[Problem, AbstractProgram]:
+def _described(source: Path, metadata: Mapping[str, str]) -> tuple[Problem, AbstractProgram]:
+    """What the texts of a file describe, whose checksum fits."""
     try:
-        texts = {"problem": metadata["problem"], "program": metadata["program"]}
-        if metadata["digest"] != digest(texts, tensors):
-            raise FileError.damaged(source, "its checksum does not match")
-        problem = Problem.from_data(json.loads(texts["problem"]))
-        data = json.loads(texts["program"])
+        problem = Problem.from_data(json.loads(metadata["problem"]))
+        data = json.loads(metadata["program"])
         if metadata["icgd"] == "5" and data["construction"] in ONE_LENGTH:
             raise FileError.one_length(source, data["construction"], "5", FORMAT)
         program = from_data(data)
         check_program(program)
         if not _trains(program, problem):
             raise FileError.damaged(source, "its program is not one of its problem")
+        check_claims(program.functions, problem.box)
     except FileError:
         raise
     except UnknownNameError as error:
         raise FileError.unknown_name(source, str(error)) from None
-    except (IcgdError, KeyError, TypeError, ValueError) as error:
+    except (IcgdError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise FileError.damaged(source, f"its metadata does not hold a program: {error}") from None
     return problem, program
 
@@ -104,12 +108,19 @@ def _trains(program: AbstractProgram, problem: Problem) -> bool:
     return fits and all(widths[name] == width for name, width in found.items())
 
 
-def digest(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over the metadata texts and all tensors, by name."""
+def digest(texts: Mapping[str, str], names: Iterable[str], read: Callable[[str], Tensor]) -> str:
+    """SHA-256 over the metadata texts and all tensors, by name; `read` is asked for one at a time.
+
+    So a file that is larger than the memory can be checked.
+    """
     total = hashlib.sha256()
     for name in sorted(texts):
         total.update(f"{name}\0{texts[name]}\0".encode())
-    for name in sorted(tensors):
-        total.update(f"{name}\0{tensors[name].dtype}\0{tuple(tensors[name].shape)}\0".encode())
-        total.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data)
+    for name in sorted(names):
+        _hash(total, name, read(name))
     return total.hexdigest()
+
+
+def _hash(total: Any, name: str, tensor: Tensor) -> None:
+    total.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+    total.update(raw(tensor))

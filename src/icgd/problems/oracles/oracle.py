@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import DataError, OverflowedRunError, SettingError
+from icgd.facts import counted
+from icgd.memory import require_memory
 from icgd.problems.arrays import checked_array
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelMachine
@@ -28,6 +31,9 @@ Shapes = tuple[tuple[int, int], ...]
 
 ExactStep = Callable[[Parameters, int], Parameters]
 """From the weights before a step and its number, counted from 0, to the weights after it."""
+
+COPIES = 4
+"""How often a run holds all weights at least: before and after a step, their gradient, its own."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,8 @@ class AbstractOracle(ABC):
         """The weights that a run on these inputs starts from: those given, or its own."""
         n_weights = sum(rows * columns for rows, columns in self.weight_shapes)
         batch, shape = tuple(x.shape[:-2]), (*x.shape[:-2], n_weights)
+        what = f"Training {n_weights:,} weights for {counted(prod(batch), 'task')}"
+        require_memory(what, COPIES * 8 * prod(shape), "Take a narrower network, or fewer tasks.")
         if given is None:
             return self.own_start(batch, seed)
         if seed is not None:

@@ -1,4 +1,4 @@
-"""Dense weights may take a share of the tightest limit on memory that is known."""
+"""Work asks for memory before it begins; it may take a share of the tightest limit known."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from icgd.errors import SizeError
+
 MEMORY_SHARE = 0.6
-"""The part of the memory that dense weights may take; the rest is for the run."""
+"""The part of the memory that one thing may take; the rest is for all others."""
+
+SURELY_FREE = 2**24
+"""So few bytes are not asked for."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +26,17 @@ class Memory:
     limit: str
 
 
+def require_memory(what: str, n_bytes: int, remedy: str) -> None:
+    """Raise `SizeError` if `what` takes more than may be used; `remedy` says what to do."""
+    if n_bytes < SURELY_FREE:  # most calls: reading the limits takes longer than the work
+        return
+    room = usable_memory()
+    if n_bytes > room.n_bytes:
+        raise SizeError.too_large(what, n_bytes, room.n_bytes, room.limit, remedy)
+
+
 def usable_memory(root: Path = Path("/")) -> Memory:
-    """The memory that dense weights may take; there is no bound if the system tells of no limit.
+    """The memory that may be used; there is no bound if the system tells of no limit.
 
     `root` is the folder that holds `proc` and `sys`, which only Linux has.
     """

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from icgd.backends.memory import Memory, usable_memory
+from icgd import memory
+from icgd.errors import SizeError
+from icgd.memory import Memory, usable_memory
 
 GIB = 2**30
 PHYSICAL = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10 * GIB // 4096}
@@ -45,6 +47,21 @@ def version_1(group: str, limit: int, usage: int, cache: int = 0) -> dict[str, s
         f"{folder}/memory.usage_in_bytes": f"{usage}\n",
         f"{folder}/memory.stat": f"inactive_file 3\ntotal_inactive_file {cache}\n",
     }
+
+
+def test_what_fits_is_let_through_and_what_does_not_is_refused_with_its_size(monkeypatch):
+    monkeypatch.setattr(memory, "usable_memory", lambda: Memory(2**30, "half of the memory"))
+    memory.require_memory("A table", 2**30, "Give less.")
+    with pytest.raises(SizeError) as refusal:
+        memory.require_memory("A table", 5 * 2**29, "Give less.")
+    assert str(refusal.value) == (
+        "A table takes about 2.5 GiB; 1.0 GiB may be used, half of the memory. Give less."
+    )
+
+
+def test_what_is_surely_free_is_not_asked_for(monkeypatch):
+    monkeypatch.setattr(memory, "usable_memory", lambda: pytest.fail("limits were read"))
+    memory.require_memory("A table", memory.SURELY_FREE - 1, "Give less.")
 
 
 def test_dense_weights_may_take_three_fifths_of_the_memory_of_a_machine_without_proc(tmp_path):
