@@ -23,7 +23,7 @@ from icgd.constructions.registry import construction_for
 from icgd.errors import EstimateWarning, SettingError
 from icgd.problems.arguments import checked, checked_but
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, instance
+from icgd.problems.settings import MOST_STEPS, count, instance
 from icgd.problems.task import Task
 from icgd.tolerance import STEP, goal_of
 from icgd.weights import files
@@ -77,7 +77,7 @@ def compile(
         20
     """
     instance("problem", problem, Problem)
-    n_steps = count("n_steps", n_steps, least=0)
+    n_steps = count("n_steps", n_steps, least=0, most=MOST_STEPS)
     goal = goal_of(tolerance, tolerance_of, task)
     if construction is None:
         return choose(problem, n_steps, settings, goal)

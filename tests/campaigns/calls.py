@@ -36,7 +36,7 @@ from icgd.problems.kernels import KERNELS
 from icgd.theorems import book
 from tests.campaigns.values import KINDS, NEVER
 
-PATIENCE = 4
+PATIENCE = 20
 """Seconds after which a call hangs."""
 
 ROOM = 12 * 2**30

@@ -120,7 +120,8 @@ def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
         >>> icgd.general_decay(torch.cos).period > 6.28
         True
     """
-    name = name or str(getattr(activation, "__name__", type(activation).__name__))
+    kind = type(activation).__name__
+    name = name or (str(getattr(activation, "__name__", kind)) if callable(activation) else kind)
     x = _line()
     _require_function(name, activation, x)
     shares = []

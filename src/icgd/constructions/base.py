@@ -13,7 +13,7 @@ from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, power_of_two, within
+from icgd.problems.settings import count, positive, power_of_two, within
 from icgd.program.check import check_program
 from icgd.program.program import AbstractProgram
 
@@ -173,7 +173,8 @@ class AbstractConstruction(ABC):
             >>> icgd.ReluStack().finer(64, excess=100.0)
             647
         """
-        return setting
+        positive("excess", excess)
+        return count("setting", setting)
 
     @checked
     def narrower(self, problem: Problem) -> AbstractConstruction | None:

@@ -40,7 +40,7 @@ from icgd.problems.functions import KinkedFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.oracles.network import gradient, predict
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, positive, settle
+from icgd.problems.settings import LARGEST_COUNT, count, positive, settle
 from icgd.program import instructions as verbs
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import IDENTITY, IS_EXAMPLE, IS_QUERY, ONE, Combination, Summand
@@ -116,7 +116,7 @@ class Universal(AbstractConstruction):
     @checked
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)
-        return ceil(setting * excess)  # the error falls with the first power
+        return ceil(min(setting * excess, float(LARGEST_COUNT)))  # the error falls as they grow
 
     @checked
     def objection(self, problem: Problem) -> str | None:

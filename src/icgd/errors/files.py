@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icgd.errors.base import IcgdError, brief
+from icgd.errors.base import IcgdError, brief, cut
 
 
 class FileError(IcgdError, ValueError):
@@ -54,6 +54,10 @@ class FileError(IcgdError, ValueError):
     @classmethod
     def unwritable(cls, path: object, problem: str) -> FileError:
         return cls(f"Cannot write {path}: {problem}.")
+
+    @classmethod
+    def unusable(cls, path: object, problem: str) -> FileError:
+        return cls(f"Cannot use {cut(str(path))}: {problem}.")
 
     @classmethod
     def unreadable(cls, path: object, problem: str) -> FileError:

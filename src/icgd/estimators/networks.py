@@ -22,7 +22,10 @@ from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, entries, is_sequence, positive
+from icgd.problems.settings import MOST_STEPS, count, entries, is_sequence, positive, within
+
+LONGEST_STEP = 1e6
+"""The longest step: data are standardised, so that much shorter ones overshoot already."""
 
 FINE = ReluStack(pieces=512)
 """Activations to about 5e-6, which takes no longer to run than fewer pieces."""
@@ -72,6 +75,7 @@ class AbstractNetwork(AbstractInContext):
         task = as_task(first, rows, labels, seed=seed)
         size = self.step_size
         size = 1 / sharpness(first.network_oracle, task) if size is None else size
+        within("step_size", positive("step_size", size), 0.0, LONGEST_STEP)
         update = GradientStep(positive("step_size", size), self._box(first, task, size))
         problem = Problem(target, loss, update, domain)
         construction = FINE if self.construction is None else self.construction
@@ -85,7 +89,7 @@ class AbstractNetwork(AbstractInContext):
         most sqrt(2 s L R).
         """
         risk = float(problem.oracle.risk(task, task.initial))
-        reach = sqrt(2 * size * count("max_iter", self.max_iter) * risk)
+        reach = sqrt(2 * size * count("max_iter", self.max_iter, most=MOST_STEPS) * risk)
         return bound_above(task.initial.abs().max() + reach)
 
     @property

@@ -17,9 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from icgd.errors import DataError, DataTypeError, IcgdError, SettingError
 from icgd.estimators.scaling import Array
 from icgd.problems.arrays import require_unmasked
-
-NO_NUMBERS = "cmMV"
-"""Kinds of arrays that numpy would turn into floats, though they are no numbers of one line."""
+from icgd.problems.settings import NO_NUMBERS
 
 
 def read_examples(estimator: Any, X: Any, y: Any, *, numeric: bool = True) -> tuple[Array, Any]:

@@ -308,7 +308,8 @@ def _step_sizes(
         return float(optimizer.param_groups[0]["lr"])
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise UnreadableError.looks_at_loss(_named(scheduler))
-    if getattr(scheduler, "optimizer", None) is not optimizer:
+    is_one = isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler)
+    if not is_one or scheduler.optimizer is not optimizer:
         raise UnreadableError.option("scheduler", "optimizer", "another one", "this optimizer")
     if n_steps is None:
         raise UnreadableError.no_number_of_steps(_named(scheduler))

@@ -323,7 +323,7 @@ def sum_of_heads(heads: tuple[KernelHead, ...], left: Points, right: OtherPoints
 def _require_gram(head: KernelHead, matrix: Tensor) -> None:
     if index := first_set(~matrix.isfinite()):
         raise KernelError.not_finite(head.kernel, index, matrix[tuple(index)].item())
-    if not head.is_symmetric:
+    if not head.is_symmetric or not matrix.numel():
         return
     excess = (matrix - matrix.mT).abs() - ASYMMETRY * matrix.abs().amax()
     if index := first_set(excess > 0):

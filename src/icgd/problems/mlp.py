@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.errors import SettingError
+from icgd.errors import DataError, SettingError
 from icgd.memory import require_memory
 from icgd.problems.activations import Activation, activation_named
 from icgd.problems.arguments import checked
@@ -137,6 +137,9 @@ class MLP:
             [(4, 3), (1, 4)]
         """
         sizes = [rows * columns for rows, columns in self.matrix_shapes]
+        if parameters.shape[-1] != sum(sizes):
+            expected = f"(..., {sum(sizes)})"
+            raise DataError.wrong_shape("parameters", parameters.shape, expected)
         parts: tuple[Tensor, ...] = parameters.split(sizes, dim=-1)
         return [
             part.unflatten(-1, shape) for part, shape in zip(parts, self.matrix_shapes, strict=True)

@@ -22,6 +22,12 @@ class Named(Protocol):
 LARGEST_COUNT = 2**63 - 1
 """The largest whole number that arrays can be counted by."""
 
+NO_NUMBERS = "cmMV"
+"""Kinds of arrays of numpy that hold no real numbers: complex ones, dates, durations, records."""
+
+MOST_STEPS = 10**12
+"""The most steps of a run: more than any machine takes."""
+
 MOST_ENTRIES = 10**7
 """The longest row of settings, such as one step size for each step."""
 
@@ -145,6 +151,8 @@ def entries(name: str, values: Iterable[object]) -> list[Any]:
     try:
         if isinstance(values, Sized) and len(values) > MOST_ENTRIES:
             raise SettingError.too_many(name, len(values), most=MOST_ENTRIES)
+        if getattr(getattr(values, "dtype", None), "kind", "f") in NO_NUMBERS:
+            raise TypeError(f"dtype {getattr(values, 'dtype', None)}")
         return list(getattr(values, "tolist", lambda: values)())
     except SettingError:
         raise

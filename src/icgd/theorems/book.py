@@ -8,6 +8,7 @@ from math import inf, isfinite, isnan
 from typing import Any
 
 from icgd.errors import UnknownNameError
+from icgd.errors.base import brief
 from icgd.problems.arguments import checked
 from icgd.theorems.papers import PAPERS, Paper
 from icgd.theorems.registry import STATEMENTS
@@ -73,7 +74,7 @@ def statement_named(key: str) -> Statement:
         return STATEMENTS[key]
     paper = key.partition("-")[0]
     if paper not in PAPERS:
-        where = f" in the key {key!r}"
+        where = f" in the key {brief(key)}"
         raise UnknownNameError.of("paper", paper, known=list(PAPERS), where=where)
     known = [statement.key for statement in statements_of(PAPERS[paper])]
     raise UnknownNameError.of("statement", key, known=known)

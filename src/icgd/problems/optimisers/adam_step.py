@@ -22,6 +22,7 @@ from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.optimisers.rule import GRADIENT, SCALED, SQUARE, WEIGHTS, Root, Rule
 from icgd.problems.settings import (
     below_one,
+    count,
     entries,
     instance,
     is_sequence,
@@ -92,7 +93,7 @@ class AdamStep(AbstractGradientStep):
 
     @checked
     def rule(self, step: int) -> Rule:
-        (first, second), size = self.betas, self.size_of(step)
+        (first, second), size = self.betas, self.size_of(count("step", step, least=0))
         rest = 1.0 - second ** (step + 1)
         kept = {SECOND: second, SQUARE: 1.0 - second}
         root = Root(FIRST, {name: factor / rest for name, factor in kept.items()}, self.eps)
