@@ -23,7 +23,7 @@ from icgd.constructions.registry import construction_for
 from icgd.errors import EstimateWarning, SettingError
 from icgd.problems.arguments import checked, checked_but
 from icgd.problems.problem import Problem
-from icgd.problems.settings import MOST_STEPS, count, instance
+from icgd.problems.settings import MOST_STEPS, count
 from icgd.problems.task import Task
 from icgd.tolerance import STEP, goal_of
 from icgd.weights import files
@@ -76,7 +76,6 @@ def compile(
         >>> compiled.summary().n_layers
         20
     """
-    instance("problem", problem, Problem)
     n_steps = count("n_steps", n_steps, least=0, most=MOST_STEPS)
     goal = goal_of(tolerance, tolerance_of, task)
     if construction is None:
@@ -144,7 +143,6 @@ def verify(
         >>> report.verdict.holds
         True
     """
-    instance("compiled", compiled, Compiled)
     task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
     problem, program = compiled.problem, compiled.program
     if rigorous:
@@ -217,7 +215,6 @@ def guarantee(
         >>> icgd.guarantee(compiled, [[1.0, 0.0], [0.0, 1.0]], [1.0, -0.5]).holds
         True
     """
-    instance("compiled", compiled, Compiled)
     task = compiled.task(X, y, initial=initial)
     bounds = compiled.bounds_for(task, backend)
     if not isinstance(bounds, LinearBounds):

@@ -748,13 +748,19 @@ ANYTHING = frozenset(["configurations", "texts", "scheduler"])
 TAKES_ANYTHING = frozenset(
     [
         *("Certificate", "Report", "Guarantee", "GeneralDecay", "Run", "Task", "training.Batch"),
-        *("Certificate.told", "Certificate.says_nothing"),
+        *("Certificate.told", "Certificate.says_nothing"),  # bounds may be infinite
+        *("MLP.layer_inputs", "MLP.matrices", "KernelHead.moved", "KernelHead.matrix"),
+        *("LinearModel.design", "LinearModel.penalised", "GeneralDecay.combination"),
+        *("training.UntiedRun", "KernelMachine.matrix"),  # functions of tensors keep a NaN
     ]
 )
-"""Results and data as they are: a bound or a measured number may be infinite."""
+"""Results, and functions of tensors, that take numbers as they are."""
 
 WORDS = {
     "x": ("X", "input"),
+    "activation": ("Activation", "activation"),
+    "output_activation": ("activation",),
+    "unit_activation": ("unit activation",),
     "data": ("X", "y"),
     "folder": ("folder", "nowhere", "file"),
     "path": ("file", "Cannot", "name of a picture", "ending", "safetensors", "ONNX", "table"),

@@ -153,6 +153,8 @@ def kind_of(hint: Any) -> Kind | None:
         return _any_of(parts)
     if origin in (tuple, list) or (inspect.isclass(origin) and issubclass(Sequence, origin)):
         return _row_of(origin, parts)
+    if inspect.isclass(origin) and issubclass(origin, Mapping):
+        return Kind("a mapping of texts", _mapping)
     if origin is Callable:
         return Kind("a function", lambda name, value: value if callable(value) else REFUSED)
     if inspect.isclass(hint) and issubclass(hint, AbstractArray):
@@ -294,8 +296,6 @@ PLAIN: dict[Any, Kind | None] = {
     Path: Kind("a path", lambda name, value: _made(name, value)),
     os.PathLike[str]: Kind("a path", _path),
     Tensor: Kind("a dense tensor of floats", _numbers),
-    Mapping[str, Any]: Kind("a mapping of texts", _mapping),
-    dict[str, Any]: Kind("a mapping of texts", _mapping),
     Iterable[Any]: Kind("a row", lambda name, value: value if is_sequence(value) else REFUSED),
 }
 """The kinds of types that occur often."""

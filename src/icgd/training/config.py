@@ -91,6 +91,8 @@ def read_config(path: Path | str | None = None, options: Mapping[str, Any] | Non
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DataError.unreadable(path, "it is a device or a pipe; a file is expected")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as problem:

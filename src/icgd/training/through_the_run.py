@@ -72,7 +72,7 @@ class AbstractRun(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self.problem, self.program = problem, program
-        self.initial = nn.Parameter(initial)
+        self.initial = nn.Parameter(initial.detach().clone())
         self.transformer = transformer
 
     @abstractmethod
@@ -129,7 +129,8 @@ class AbstractRun(nn.Module, ABC):
         box = self.problem.gradient_step.box
         start = self.initial.clamp(-box, box)
         checked = as_task(self.problem, x, y, queries=queries, initial=start, dtype=start.dtype)
-        x, y, queries = (torch.as_tensor(data).to(start) for data in (x, y, queries))
+        given = {"x": x, "y": y, "queries": queries}
+        x, y, queries = (_with_gradient(*part).to(start) for part in given.items())
         return Task(x, y.reshape(checked.y.shape), queries, start.expand_as(checked.initial))
 
 
@@ -255,6 +256,11 @@ def _start(problem: Problem, initial: Any, seed: int | None, dtype: torch.dtype)
     labels = torch.zeros(1, problem.target.output_width, dtype=torch.float64)
     task = as_task(problem, inputs, labels, initial=initial, seed=seed, dtype=dtype)
     return task.initial.clone()
+
+
+def _with_gradient(name: str, data: Any) -> Tensor:
+    """Tensors as they are, so that gradients reach them, and other arrays as tensors."""
+    return data if isinstance(data, Tensor) else as_numbers(name, data)
 
 
 def _step_sizes(given: object, n_steps: int) -> float | list[float]:
