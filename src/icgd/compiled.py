@@ -27,14 +27,15 @@ from icgd.certificates.proof import (
 )
 from icgd.certificates.registry import bounds_of
 from icgd.constructions.cot_network import for_depth
-from icgd.errors import InterruptedRunError, OverflowedRunError, SettingError
+from icgd.errors import InterruptedRunError, LayoutError, OverflowedRunError, SettingError
 from icgd.facts import shown
 from icgd.layers.transformer import Transformer
 from icgd.memory import require_memory
+from icgd.problems.arguments import checked, checked_but
 from icgd.problems.arrays import dtype_named
 from icgd.problems.entry import as_task, checked_task
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, is_sequence, positive
+from icgd.problems.settings import count, entries, is_sequence, positive
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.numbers import beyond
@@ -57,6 +58,7 @@ CERTIFIED_TOKENS = 1024
 
 
 @shown
+@checked
 @dataclass(frozen=True)
 class Compiled:
     """A problem and the program that trains it in a transformer's forward pass.
@@ -104,6 +106,7 @@ class Compiled:
             raise SettingError.is_a_chain(self.program.construction)
         return self.program
 
+    @checked
     def task(
         self,
         X: Any,
@@ -145,6 +148,7 @@ class Compiled:
         options = {"queries": queries, "initial": initial, "seed": seed, "dtype": dtype}
         return as_task(self.problem, X, y, **options, rates=rates)
 
+    @checked_but("trace")
     def run(
         self,
         X: Any,
@@ -155,7 +159,7 @@ class Compiled:
         seed: int | None = None,
         backend: str = "fused",
         dtype: str | torch.dtype = "float64",
-        trace: bool | Sequence[str] = False,
+        trace: bool | str | Sequence[str] = False,
         history: bool | int = True,
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
@@ -215,12 +219,13 @@ class Compiled:
             stop_below=stop_below,
         )
 
+    @checked_but("trace")
     def run_task(
         self,
         task: Task,
         *,
         backend: str = "fused",
-        trace: bool | Sequence[str] = False,
+        trace: bool | str | Sequence[str] = False,
         history: bool | int = True,
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
@@ -290,13 +295,18 @@ class Compiled:
         """The names of the slots to record."""
         if isinstance(trace, bool):
             return self.program.recordable if trace else ()
-        return tuple(trace) if is_sequence(trace) else (trace,)
+        names = entries("trace", trace) if is_sequence(trace) else [trace]
+        for name in names:
+            if not isinstance(name, str):
+                raise LayoutError.unknown_slot(name, known=self.program.recordable)
+        return tuple(names)
 
     def _require_range(self, dtype: torch.dtype) -> None:
         """Raise `OverflowedRunError` if a constant of the program is too large for `dtype`."""
         if found := beyond(self.program, torch.finfo(dtype).max):
             raise OverflowedRunError.constant(*found, str(dtype).removeprefix("torch."))
 
+    @checked
     def certificate(
         self,
         *,
@@ -344,6 +354,7 @@ class Compiled:
             domain_predictions=bounds.domain_predictions(proved),
         )
 
+    @checked
     def bounds_for(self, task: Task, backend: str) -> AbstractBounds:
         """The rules that prove bounds on a run of this task by a backend.
 
@@ -371,6 +382,7 @@ class Compiled:
         how = Arithmetic.of(dtype, n_tokens, backend_named(backend).name)
         return bounds_of(self.problem, self.program, how)
 
+    @checked
     def certify(
         self,
         X: Any,
@@ -436,6 +448,7 @@ class Compiled:
             proof.save(path)
         return proof
 
+    @checked
     def summary(self, n_tokens: int | None = None) -> Summary:
         """The numbers of layers, heads, weights and FLOPs, counted without building a weight.
 
@@ -463,6 +476,7 @@ class Compiled:
         summary = summarise(self.program, count("n_tokens", n_tokens))
         return replace(summary, chosen_because=self.chosen_because)
 
+    @checked
     def transformer(self, dtype: str | torch.dtype = "float64") -> Transformer:
         """The transformer as a torch module with ordinary weights.
 
@@ -486,6 +500,7 @@ class Compiled:
         """
         return build_transformer(self.stack, dtype_named(dtype))
 
+    @checked
     def block(self, dtype: str | torch.dtype = "float64") -> nn.Module:
         """The layers that exist as weights: those of a chain's block, or all of a stack.
 
@@ -508,6 +523,7 @@ class Compiled:
         """
         return build_block(self.program, dtype_named(dtype))
 
+    @checked
     def for_depth(self, depth: int) -> Compiled:
         """The same block of cot-network at work on a target of `depth` layers.
 
@@ -541,6 +557,7 @@ class Compiled:
             *for_depth(self.problem, self.program, count("depth", depth, most=LARGEST_DEPTH))
         )
 
+    @checked
     def draw(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
         """The transformer as one picture: its layers, their heads, and what they read and write.
 
@@ -582,6 +599,7 @@ class Compiled:
         """
         return self.program.listing()
 
+    @checked
     def save(self, path: str | os.PathLike[str], *, weights: bool | None = None) -> None:
         """Write a safetensors file that `icgd.load` reads.
 

@@ -21,13 +21,15 @@ from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import construction_for
 from icgd.errors import EstimateWarning, SettingError
+from icgd.problems.arguments import checked, checked_but
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, instance
+from icgd.problems.settings import MOST_STEPS, count
 from icgd.problems.task import Task
 from icgd.tolerance import STEP, goal_of
 from icgd.weights import files
 
 
+@checked_but("construction")
 def compile(
     problem: Problem,
     construction: str | AbstractConstruction | None = None,
@@ -74,8 +76,7 @@ def compile(
         >>> compiled.summary().n_layers
         20
     """
-    instance("problem", problem, Problem)
-    n_steps = count("n_steps", n_steps, least=0)
+    n_steps = count("n_steps", n_steps, least=0, most=MOST_STEPS)
     goal = goal_of(tolerance, tolerance_of, task)
     if construction is None:
         return choose(problem, n_steps, settings, goal)
@@ -87,6 +88,7 @@ def compile(
     return goal.within(chosen, problem, n_steps)
 
 
+@checked
 def verify(
     compiled: Compiled,
     X: Any,
@@ -144,7 +146,6 @@ def verify(
         >>> report.verdict.holds
         True
     """
-    instance("compiled", compiled, Compiled)
     start = {"initial": initial, "seed": seed}
     task = compiled.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
     problem, program = compiled.problem, compiled.program
@@ -182,6 +183,7 @@ def _part(on_progress: OnProgress | None, part: int, n_parts: int) -> OnProgress
     return on_progress and (lambda done, total: on_progress(part * total + done, n_parts * total))
 
 
+@checked
 def guarantee(
     compiled: Compiled,
     X: Any,
@@ -219,7 +221,6 @@ def guarantee(
         >>> icgd.guarantee(compiled, [[1.0, 0.0], [0.0, 1.0]], [1.0, -0.5]).holds
         True
     """
-    instance("compiled", compiled, Compiled)
     task = compiled.task(X, y, initial=initial)
     bounds = compiled.bounds_for(task, backend)
     if not isinstance(bounds, LinearBounds):
@@ -228,6 +229,7 @@ def guarantee(
     return check_guarantee(bounds, task, run.parameters)
 
 
+@checked
 def load(path: str | os.PathLike[str]) -> Compiled:
     """Read a compiled run that `Compiled.save` wrote.
 

@@ -100,3 +100,19 @@ def test_one_import_reaches_every_error():
 )
 def test_an_error_is_also_caught_as_the_builtin_that_it_resembles(error, builtin):
     assert issubclass(error, builtin)
+
+
+def test_a_message_shows_a_value_in_one_line_and_cuts_a_long_one():
+    class Silent:
+        def __repr__(self):
+            raise RuntimeError
+
+    assert base.brief("a\nb") == "'a\\nb'"
+    assert base.brief([[1.0], [2.0]]) == "[[1.0], [2.0]]"
+    assert base.brief(Silent()) == "an object of type Silent"
+    assert base.brief(-(10**5000)) == "a whole number of 16610 bits"
+    long = base.brief("a" * 10**5)
+    assert len(long) == base.LONGEST - 5
+    assert long.startswith("'aaa")
+    assert long.endswith("aaa'")
+    assert " ... " in long

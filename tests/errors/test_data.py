@@ -1,7 +1,7 @@
 import pytest
 
 from icgd.errors import data
-from icgd.errors.data import DataError, DomainError, SeparableDataError
+from icgd.errors.data import DataError, DataTypeError, DomainError, SeparableDataError
 from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
 
 MESSAGES = [
@@ -241,6 +241,23 @@ MESSAGES = [
         "A prompt of 30 examples and a query takes 61 places; the decoder has n_positions=41. Give "
         "shorter prompts, or make a decoder with n_positions=61, or without positions "
         "(n_positions=None).",
+    ),
+    (
+        made(DataError.refused, "X", "Expected 2D array, got scalar array instead."),
+        "X cannot be used: Expected 2D array, got scalar array instead.",
+    ),
+    (
+        made(DataTypeError.of, "X", "Sparse data was passed."),
+        "X cannot be used: Sparse data was passed.",
+    ),
+    (
+        made(DataError.no_line, "y"),
+        "y cannot be used: Complex data not supported, nor dates, durations and records. Give real "
+        "numbers.",
+    ),
+    (
+        made(DataError.other_precision, "y", "torch.float32", "torch.float64"),
+        "y has dtype float32, and the other data float64. Convert one of them.",
     ),
     (
         made(DataError.no_class, [2], 3.0, 3),

@@ -70,6 +70,10 @@ MESSAGES = [
         "with the icgd that wrote it.",
     ),
     (
+        made(FileError.unusable, "standard output", "No space left on device"),
+        "Cannot use standard output: No space left on device.",
+    ),
+    (
         made(FileError.unwritable, "run.safetensors", "disk full"),
         "Cannot write run.safetensors: disk full.",
     ),

@@ -322,6 +322,15 @@ MESSAGES = [
         "variable. Use squared, logistic or huber.",
     ),
     (
+        made(SettingError.too_many, "step_size", 2**62, most=10**7),
+        "step_size has 4,611,686,018,427,387,904 entries; at most 10,000,000 are read. Give fewer.",
+    ),
+    (
+        made(SettingError.unreadable_row, "step_size", "ZeroDivisionError: division by zero"),
+        "step_size cannot be read as a row (ZeroDivisionError: division by zero). Give a list "
+        "or an array.",
+    ),
+    (
         made(SettingError.wrong_kind, "l2", "x", "a finite number"),
         "l2 must be a finite number, got 'x'.",
     ),

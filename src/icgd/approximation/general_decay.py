@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 
 from icgd.errors import UnsupportedActivationError
+from icgd.errors.base import brief
+from icgd.problems.arguments import checked
 from icgd.problems.functions import Evaluate
 
 LARGEST_EXPONENT = 8.0
@@ -41,6 +43,7 @@ _PERIODS = (2 * pi, pi, 1.0, 2.0)
 _PERIODIC = 1e-9
 
 
+@checked
 @dataclass(frozen=True)
 class GeneralDecay:
     """sum_i weights[i] activation(x + shifts[i]) decays at least like constant (1 + |x|)^-exponent.
@@ -74,6 +77,7 @@ class GeneralDecay:
         """Which difference it is; 0 for a periodic activation."""
         return max(len(self.weights) - 1, 0)
 
+    @checked
     def combination(self, activation: Evaluate, x: Tensor) -> Tensor:
         """The combination at every entry of `x`.
 
@@ -94,6 +98,7 @@ class GeneralDecay:
         return torch.stack(terms).sum(0)
 
 
+@checked
 def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
     """What decays of an activation: a function of a tensor, applied entry by entry.
 
@@ -115,7 +120,8 @@ def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
         >>> icgd.general_decay(torch.cos).period > 6.28
         True
     """
-    name = name or str(getattr(activation, "__name__", type(activation).__name__))
+    kind = type(activation).__name__
+    name = name or (str(getattr(activation, "__name__", kind)) if callable(activation) else kind)
     x = _line()
     _require_function(name, activation, x)
     shares = []
@@ -141,7 +147,7 @@ def _line() -> Tensor:
 def _require_function(name: str, activation: Any, x: Tensor) -> None:
     """Refuse what is no function of torch with finite values."""
     if not callable(activation):
-        raise UnsupportedActivationError.not_differentiable(name, f"it is {activation!r}")
+        raise UnsupportedActivationError.not_differentiable(name, f"it is {brief(activation)}")
     try:
         value = activation(x.clone().requires_grad_())
     except (TypeError, ValueError, RuntimeError) as problem:

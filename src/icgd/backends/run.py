@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from icgd import pictures
 from icgd.errors import OverflowedRunError, SettingError, UnknownNameError
 from icgd.facts import counted, in_short, number, shown
+from icgd.problems.arguments import checked
 from icgd.problems.from_torch import load_weights
 from icgd.problems.optimisers.gradient_step import AVERAGE
 from icgd.problems.problem import Problem
@@ -69,6 +70,7 @@ class Origin:
 
 
 @shown
+@checked
 @dataclass(frozen=True)
 class Run:
     """A transformer's forward pass, read out. A batch of tasks adds an axis in front.
@@ -156,6 +158,7 @@ class Run:
             raise SettingError.no_average()
         return found
 
+    @checked
     def load_into(self, model: nn.Module, *, averaged: bool = False) -> None:
         """Write the trained weights into a PyTorch model of the network's shape.
 
@@ -225,6 +228,7 @@ class Run:
     def _kept(self) -> tuple[Parameters, ...]:
         return self.parameters.double().unbind(-2)
 
+    @checked
     def plot(
         self, path: str | os.PathLike[str] | None = None, *, labels: Any = None
     ) -> pictures.picture.Picture:
@@ -259,6 +263,7 @@ class Run:
         guesses = pictures.run_picture.guesses_of(origin.task, self.predictions, labels)
         return pictures.run_picture.draw(curves, guesses, self._named_coefficients(), path)
 
+    @checked
     def plot_stream(
         self, slot: str | None = None, path: str | os.PathLike[str] | None = None
     ) -> pictures.picture.Picture:

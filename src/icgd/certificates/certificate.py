@@ -16,6 +16,7 @@ from icgd.certificates.near_kinks import NearKinks
 from icgd.certificates.prediction_bounds import at_end
 from icgd.certificates.rigorous import Trajectory
 from icgd.facts import number, shown
+from icgd.problems.arguments import checked
 
 
 class Verdict(Enum):
@@ -48,6 +49,7 @@ class Verdict(Enum):
 
 
 @shown
+@checked
 @dataclass(frozen=True)
 class Certificate:
     """What is proved for every task in the domain, before any run.
@@ -135,6 +137,7 @@ class Certificate:
     def _told(self, bound: float) -> str:
         return f"{number(bound)}{', which says nothing' * self.says_nothing(bound)}"
 
+    @checked
     def says_nothing(self, bound: float) -> bool:
         """Whether a bound is no smaller than what is known without it.
 
@@ -154,6 +157,7 @@ class Certificate:
         """
         return not bound < self.widest
 
+    @checked
     def told(self, bound: float) -> float | None:
         """The bound, or None if it says nothing.
 
@@ -186,6 +190,7 @@ class Certificate:
 
 
 @shown
+@checked
 @dataclass(frozen=True)
 class Report:
     """Measured errors of a run beside their bounds, with an entry for each task and step.
@@ -281,6 +286,7 @@ class Report:
         what = "says nothing" if proved.isnan().any() else f"is {number(float(proved.max()))}"
         return f"{number(measured)}, the bound of the run {what}"
 
+    @checked
     def plot(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
         """The measured errors beside their bounds over the steps, on logarithmic axes.
 

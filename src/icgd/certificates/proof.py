@@ -26,6 +26,7 @@ from icgd.certificates.rigorous import (
 )
 from icgd.errors import DataError, FileError, ProofError
 from icgd.facts import number, shown
+from icgd.problems.arguments import checked
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.shapes import History
@@ -65,6 +66,7 @@ class Proof:
             "bits": str(self.bits),
         }
 
+    @checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the certificate, whole or not at all."""
         with whole_file(Path(path)) as temporary:
@@ -115,9 +117,17 @@ def require_provable(problem: Problem, task: Task, n_steps: int) -> None:
 
 def require_elsewhere(path: str | os.PathLike[str] | None, sources: Sources) -> None:
     """Raise `FileError` if a certificate at `path` would replace a file that it is about."""
-    files = {Path(file).resolve() for file in (sources.file, sources.data) if file is not None}
-    if path is not None and Path(path).resolve() in files:
+    files = {_real(file) for file in (sources.file, sources.data) if file is not None}
+    if path is not None and _real(path) in files:
         raise FileError.own_source(path)
+
+
+def _real(path: str | os.PathLike[str]) -> Path:
+    """The file that a name leads to; the name itself if its links lead round in circles."""
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError):
+        return Path(path).absolute()
 
 
 def rounded_up(distance: float) -> float:

@@ -5,8 +5,10 @@ A subcommand is imported when it is called. So `icgd --help` and `icgd --version
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -16,7 +18,7 @@ from typer.main import get_command
 
 from icgd import __version__
 from icgd.cli.exit_codes import INTERRUPTED, WRONG_INPUT
-from icgd.errors import IcgdError
+from icgd.errors import FileError, IcgdError
 
 COMMANDS = {
     "demo": "Train a network on real cars in a transformer's forward pass, and check it.",
@@ -116,12 +118,34 @@ def main() -> None:
         typer.echo(FIRST_STEPS, nl=False)
         raise SystemExit(0)
     try:
-        app()
+        _carry_out()
     except IcgdError as error:
-        typer.echo(f"icgd: error: {' '.join(str(error).split())}", err=True)
-        raise SystemExit(WRONG_INPUT) from None
+        raise _refusal(error) from None
+    except OSError as problem:  # a full disk, or a name that no system has
+        place = problem.filename or "standard output"
+        raise _refusal(FileError.unusable(place, problem.strerror or str(problem))) from None
     except KeyboardInterrupt:  # before a command has begun
         raise SystemExit(INTERRUPTED) from None
+
+
+def _carry_out() -> None:
+    """Run the command, and hand over what it printed while an error can still be told."""
+    try:
+        app()
+    finally:
+        sys.stdout.flush()
+
+
+def _refusal(error: IcgdError) -> SystemExit:
+    """The end of the program, after an error was told in one line."""
+    line = " ".join(str(error).split()).encode("utf-8", "backslashreplace").decode()
+    with suppress(OSError):  # also standard error may be full
+        typer.echo(f"icgd: error: {line}", err=True)
+    with suppress(OSError):
+        sys.stdout.flush()
+        return SystemExit(WRONG_INPUT)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left has no place
+    return SystemExit(WRONG_INPUT)
 
 
 if __name__ == "__main__":

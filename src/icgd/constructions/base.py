@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
+from icgd.problems.arguments import checked
 from icgd.problems.arrays import dtype_named
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.settings import power_of_two, within
+from icgd.problems.settings import count, positive, power_of_two, within
 from icgd.program.check import check_program
 from icgd.program.program import AbstractProgram
 
@@ -77,6 +78,7 @@ class AbstractConstruction(ABC):
         """
         return tuple(field.name for field in fields(cls))
 
+    @checked
     def why_not(self, problem: Problem) -> str | None:
         """The reason why this construction cannot serve `problem`, or None if it can.
 
@@ -98,6 +100,7 @@ class AbstractConstruction(ABC):
         of_network = self._network_objection(problem) if self.target is MLP else None
         return of_network or self.objection(problem)
 
+    @checked
     def trains(self, problem: Problem) -> bool:
         """Whether it trains targets of this kind.
 
@@ -166,6 +169,7 @@ class AbstractConstruction(ABC):
             'its blocks have a column for each example of a round; give batch_size=1 ...'
         """
 
+    @checked
     def finer(self, setting: int, excess: float) -> int:
         """The setting with which the error is about `excess` times smaller.
 
@@ -181,8 +185,10 @@ class AbstractConstruction(ABC):
             >>> icgd.ReluStack().finer(64, excess=100.0)
             647
         """
-        return setting
+        positive("excess", excess)
+        return count("setting", setting)
 
+    @checked
     def narrower(self, problem: Problem) -> AbstractConstruction | None:
         """The same with narrower ramps, if they were left to it and could be narrower.
 
@@ -201,6 +207,7 @@ class AbstractConstruction(ABC):
         """
         return None
 
+    @checked
     def may_be_accurate(self, problem: Problem) -> bool:
         """Whether its functions can err by rounding alone, as known before anything is fitted.
 
@@ -219,6 +226,7 @@ class AbstractConstruction(ABC):
         """
         return True
 
+    @checked
     def sketch(self, problem: Problem) -> AbstractProgram | None:
         """A program with no more weights than that of `build`, made in no time, if there is one.
 
@@ -259,6 +267,7 @@ class AbstractConstruction(ABC):
             3
         """
 
+    @checked
     def program(self, problem: Problem, n_steps: int) -> AbstractProgram:
         """What `build` returns, after all rules on programs were checked.
 
@@ -279,7 +288,7 @@ class AbstractConstruction(ABC):
             >>> icgd.ReluStack().program(problem, n_steps=3).construction
             'relu-stack'
         """
-        program = self.build(problem, n_steps)
+        program = self.build(problem, count("n_steps", n_steps, least=0))
         check_program(program)
         return program
 

@@ -38,6 +38,7 @@ from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.parts.ranges import ROUNDING_ROOM
 from icgd.problems.activations import IDENTITY_FUNCTION
+from icgd.problems.arguments import checked
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
@@ -63,6 +64,7 @@ class AbstractCotLinear(AbstractConstruction):
 
     target: ClassVar[type] = LinearModel
 
+    @checked
     def objection(self, problem: Problem) -> str | None:
         update = problem.proximal_step
         if update.step_size is None:
@@ -74,6 +76,7 @@ class AbstractCotLinear(AbstractConstruction):
             return "its heads read grids that cover what a box allows; give ProximalStep(box=...)."
         return self.other_model(problem.model, update)
 
+    @checked
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
         """Why it does not train such a model, or None.
 
@@ -91,6 +94,7 @@ class AbstractCotLinear(AbstractConstruction):
         """
         return None
 
+    @checked
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         builder, update = _Builder(problem), problem.proximal_step
         update.require_steps(n_steps)
@@ -123,6 +127,7 @@ class CotRidge(AbstractCotLinear):
 
     name: ClassVar[str] = "cot-ridge"
 
+    @checked
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
         if model.link != "identity":
             return f"it fits least squares, not the {model.link} link."
@@ -142,6 +147,7 @@ class CotLasso(AbstractCotLinear):
 
     name: ClassVar[str] = "cot-lasso"
 
+    @checked
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
         return None if model.link == "identity" else "it fits least squares, not other links."
 

@@ -4,7 +4,7 @@ Messages are built here and nowhere else, and each is matched by a test in `test
 """
 
 from icgd.errors.base import IcgdError, MissingExtraError, SizeError, UnknownNameError
-from icgd.errors.data import DataError, DomainError, SeparableDataError
+from icgd.errors.data import DataError, DataTypeError, DomainError, SeparableDataError
 from icgd.errors.files import ExportError, FileError
 from icgd.errors.problems import (
     KernelError,
@@ -42,6 +42,7 @@ __all__ = [
     "BoxWarning",
     "CheckpointError",
     "DataError",
+    "DataTypeError",
     "DistributionError",
     "DivergenceWarning",
     "DomainError",

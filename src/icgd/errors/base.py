@@ -10,6 +10,26 @@ class IcgdError(Exception):
     """Base of every error that icgd raises on purpose."""
 
 
+LONGEST = 500
+"""The most characters of a value that a message shows."""
+
+
+def brief(value: object) -> str:
+    """The value as a program would write it, in one line and cut short if it is long."""
+    if isinstance(value, int) and value.bit_length() > 4 * LONGEST:
+        return f"a whole number of {value.bit_length()} bits"
+    try:
+        text = " ".join(repr(value).split("\n"))
+    except Exception:  # a value of any class may be wrong in any way
+        return f"an object of type {type(value).__name__}"
+    return cut(text)
+
+
+def cut(text: str) -> str:
+    """A long text without its middle."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 30]} ... {text[-20:]}"
+
+
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """A question that names the known name nearest to `name`; empty if none is near."""
     closest = get_close_matches(name, known, n=1, cutoff=0.5)
@@ -38,7 +58,7 @@ class UnknownNameError(IcgdError, ValueError):
     ) -> UnknownNameError:
         """`kind` says what was looked up, such as "activation", and `where` such as " in a.csv"."""
         hint = did_you_mean(name, known) if isinstance(name, str) else ""
-        return cls(f"Unknown {kind} {name!r}{where}; known are {', '.join(known)}.{hint}")
+        return cls(f"Unknown {kind} {brief(name)}{where}; known are {', '.join(known)}.{hint}")
 
 
 class SizeError(IcgdError, MemoryError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from icgd.errors.base import IcgdError, at, did_you_mean
+from icgd.errors.base import IcgdError, at, brief, cut, did_you_mean
 
 
 class DataError(IcgdError, ValueError):
@@ -33,8 +33,8 @@ class DataError(IcgdError, ValueError):
         cls, name: str, index: Sequence[int], value: object, columns: Sequence[str]
     ) -> DataError:
         return cls(
-            f"{name}{at(index, columns)} is {value!r}, which is not a number. Remove the column or "
-            "encode it as numbers; drop or fill what is missing."
+            f"{name}{at(index, columns)} is {brief(value)}, which is not a number. Remove the "
+            "column or encode it as numbers; drop or fill what is missing."
         )
 
     @classmethod
@@ -73,6 +73,18 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
+    def refused(cls, name: str, problem: str) -> DataError:
+        """`problem` is in the words of the library that reads the data."""
+        return cls(f"{name} cannot be used: {cut(problem)}")
+
+    @classmethod
+    def no_line(cls, name: str) -> DataError:
+        return cls(
+            f"{name} cannot be used: Complex data not supported, nor dates, durations and records. "
+            "Give real numbers."
+        )
+
+    @classmethod
     def empty(cls, name: str, shape: Sequence[int]) -> DataError:
         return cls(f"{name} is empty: its shape is {tuple(shape)}. Give at least one row.")
 
@@ -93,6 +105,11 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def wrong_shape(cls, name: str, shape: Sequence[int], expected: str) -> DataError:
         return cls(f"{name} has shape {tuple(shape)}; expected {expected}.")
+
+    @classmethod
+    def other_precision(cls, name: str, dtype: object, expected: object) -> DataError:
+        found, other = (str(kind).removeprefix("torch.") for kind in (dtype, expected))
+        return cls(f"{name} has dtype {found}, and the other data {other}. Convert one of them.")
 
     @classmethod
     def too_long(cls, n_examples: int, n_places: int, n_positions: int) -> DataError:
@@ -134,7 +151,7 @@ class DataError(IcgdError, ValueError):
         other = {"loss": "squared", "link": "identity"}[kind]
         return cls(
             f"y{at(index)} is {value:.12g}; the {name} {kind} needs {expected}. "
-            f"Recode the labels, or use {kind}={other!r}."
+            f"Recode the labels, or use {kind}={brief(other)}."
         )
 
     @classmethod
@@ -161,8 +178,8 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def one_class(cls, value: object) -> DataError:
         return cls(
-            f"All labels are of one class, {value!r}; a classifier needs examples of at least two "
-            "classes."
+            f"All labels are of one class, {brief(value)}; a classifier needs examples of at least "
+            "two classes."
         )
 
     @classmethod
@@ -189,15 +206,15 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def text_cell(cls, path: object, line: int, column: str, cell: str) -> DataError:
         return cls(
-            f"{path}, line {line}, column {column!r}: {cell!r} is not a number. Remove the column "
-            "or encode it as numbers. `icgd run` can leave it out: --ignore "
+            f"{path}, line {line}, column {brief(column)}: {brief(cell)} is not a number. Remove "
+            "the column or encode it as numbers. `icgd run` can leave it out: --ignore "
             f"{shlex.quote(column)}."
         )
 
     @classmethod
     def not_finite_cell(cls, path: object, line: int, column: str, value: float) -> DataError:
         return cls(
-            f"{path}, line {line}, column {column!r} is {value}; every number must be finite. "
+            f"{path}, line {line}, column {brief(column)} is {value}; every number must be finite. "
             "Correct the cell, or remove the line."
         )
 
@@ -218,15 +235,15 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def missing_in_query(cls, path: object, line: int, column: str) -> DataError:
         return cls(
-            f"{path}, line {line} has no value in column {column!r}, and a query cannot be "
+            f"{path}, line {line} has no value in column {brief(column)}, and a query cannot be "
             "dropped. Fill it, or give --missing mean or median, which are those of the examples."
         )
 
     @classmethod
     def nothing_there(cls, path: object, column: str) -> DataError:
         return cls(
-            f"{path}, column {column!r} has no value at all, so nothing can fill it. Leave it out: "
-            f"--ignore {shlex.quote(column)}."
+            f"{path}, column {brief(column)} has no value at all, so nothing can fill it. Leave it "
+            f"out: --ignore {shlex.quote(column)}."
         )
 
     @classmethod
@@ -239,8 +256,8 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def other_type(cls, path: object, column: str, kind: str) -> DataError:
         return cls(
-            f"{path}, column {column!r} holds {kind}; numbers are expected. Remove the column or "
-            "encode it as numbers."
+            f"{path}, column {brief(column)} holds {kind}; numbers are expected. Remove the column "
+            "or encode it as numbers."
         )
 
     @classmethod
@@ -253,8 +270,8 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def long_line(cls, path: object, delimiter: str) -> DataError:
         return cls(
-            f"Cannot read {path}: a line has more cells than the first one, with {delimiter!r} "
-            "between cells. Mend the line, or give --delimiter."
+            f"Cannot read {path}: a line has more cells than the first one, with "
+            f"{brief(delimiter)} between cells. Mend the line, or give --delimiter."
         )
 
     @classmethod
@@ -294,15 +311,15 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def ignored_label(cls, column: str) -> DataError:
         return cls(
-            f"Column {column!r} is both a label and ignored. Name it with --target or with "
+            f"Column {brief(column)} is both a label and ignored. Name it with --target or with "
             "--ignore, not with both."
         )
 
     @classmethod
     def one_class_in(cls, path: object, column: str, name: str) -> DataError:
         return cls(
-            f"{path}, column {column!r} has only the class {name!r}; two are needed. Name another "
-            "column with --target."
+            f"{path}, column {brief(column)} has only the class {brief(name)}; two are needed. "
+            "Name another column with --target."
         )
 
     @classmethod
@@ -311,7 +328,7 @@ class DataError(IcgdError, ValueError):
     ) -> DataError:
         shown = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
         return cls(
-            f"{path}, column {column!r} has {len(names)} classes ({shown}), but the model has "
+            f"{path}, column {brief(column)} has {len(names)} classes ({shown}), but the model has "
             f"{n_outputs} output{'s' * (n_outputs > 1)}. Compile with --widths that end with "
             f"{len(names)}."
         )
@@ -319,8 +336,8 @@ class DataError(IcgdError, ValueError):
     @classmethod
     def unknown_class(cls, path: object, column: str, cell: str, names: Sequence[str]) -> DataError:
         return cls(
-            f"{path}, column {column!r} has the class {cell!r}, which the examples lack; known are "
-            f"{', '.join(names)}.{did_you_mean(cell, names)}"
+            f"{path}, column {brief(column)} has the class {brief(cell)}, which the examples lack; "
+            f"known are {', '.join(names)}.{did_you_mean(cell, names)}"
         )
 
     @classmethod
@@ -336,7 +353,7 @@ class DataError(IcgdError, ValueError):
 
     @classmethod
     def repeated_column(cls, path: object, name: str) -> DataError:
-        return cls(f"{path} has two columns called {name!r}; column names must be unique.")
+        return cls(f"{path} has two columns called {brief(name)}; column names must be unique.")
 
     @classmethod
     def wrong_labels(cls, labels: Sequence[str], expected: int) -> DataError:
@@ -351,6 +368,14 @@ class DataError(IcgdError, ValueError):
             f"{path} has {got} columns; a query has {expected} inputs. Keep only those, or give "
             "both files a header, so that inputs are found by name."
         )
+
+
+class DataTypeError(DataError, TypeError):
+    """Data are of a type that holds no numbers."""
+
+    @classmethod
+    def of(cls, name: str, problem: str) -> DataTypeError:
+        return cls(f"{name} cannot be used: {cut(problem)}")
 
 
 class SeparableDataError(IcgdError, ValueError):
@@ -405,7 +430,7 @@ class DomainError(IcgdError, ValueError):
     ) -> DomainError:
         """`value` is the largest of the column; `units` are empty or those that it is in."""
         return cls(
-            f"{path}, column {column!r} goes to {value:.6g}{units}, but the transformer was made "
-            f"for {bound:g} at most. Compile with {option} {abs(value) * 1.001:.4g} or larger, or "
-            "with --bounds-from a table that holds such values."
+            f"{path}, column {brief(column)} goes to {value:.6g}{units}, but the transformer was "
+            f"made for {bound:g} at most. Compile with {option} {abs(value) * 1.001:.4g} or "
+            "larger, or with --bounds-from a table that holds such values."
         )

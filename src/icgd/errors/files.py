@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icgd.errors.base import IcgdError
+from icgd.errors.base import IcgdError, brief, cut
 
 
 class FileError(IcgdError, ValueError):
@@ -56,6 +56,10 @@ class FileError(IcgdError, ValueError):
         return cls(f"Cannot write {path}: {problem}.")
 
     @classmethod
+    def unusable(cls, path: object, problem: str) -> FileError:
+        return cls(f"Cannot use {cut(str(path))}: {problem}.")
+
+    @classmethod
     def unreadable(cls, path: object, problem: str) -> FileError:
         return cls(f"Cannot read {path}: {problem}.")
 
@@ -102,7 +106,7 @@ class ExportError(IcgdError, ValueError):
     @classmethod
     def own_kernel(cls, tool: str, name: str, able: Sequence[str]) -> ExportError:
         return cls(
-            f"{tool} cannot hold the kernel {name!r}, which is a function of your own. It has "
+            f"{tool} cannot hold the kernel {brief(name)}, which is a function of your own. It has "
             f"{', '.join(able)}. Use compiled.transformer(), a torch module."
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from icgd.errors.base import IcgdError, at, listed
+from icgd.errors.base import IcgdError, at, brief, listed
 
 
 class UnsupportedActivationError(IcgdError, ValueError):
@@ -14,7 +14,7 @@ class UnsupportedActivationError(IcgdError, ValueError):
     def polynomial(cls, name: str, degree: int | None) -> UnsupportedActivationError:
         of_degree = "" if degree is None else f" of degree {degree}"
         return cls(
-            f"Activation {name!r} is a polynomial{of_degree}: so is every combination of "
+            f"Activation {brief(name)} is a polynomial{of_degree}: so is every combination of "
             "its copies, and it decays only if it is zero. Use an activation that is none, such "
             "as relu or sigmoid."
         )
@@ -22,7 +22,7 @@ class UnsupportedActivationError(IcgdError, ValueError):
     @classmethod
     def no_decay(cls, name: str, order: int, share: float) -> UnsupportedActivationError:
         return cls(
-            f"Activation {name!r} has no general decay: far out its differences up to order "
+            f"Activation {brief(name)} has no general decay: far out its differences up to order "
             f"{order} keep at least {share:.1%} of their size. Use relu, sigmoid or another "
             "activation that is nearly a line on either side."
         )
@@ -30,16 +30,16 @@ class UnsupportedActivationError(IcgdError, ValueError):
     @classmethod
     def not_differentiable(cls, name: str, reason: str) -> UnsupportedActivationError:
         return cls(
-            f"Activation {name!r} must be a function of a tensor, entry by entry, that torch can "
-            f"differentiate, but {reason.rstrip('.')}. Build it of torch functions, such as "
+            f"Activation {brief(name)} must be a function of a tensor, entry by entry, that torch "
+            f"can differentiate, but {reason.rstrip('.')}. Build it of torch functions, such as "
             "torch.tanh."
         )
 
     @classmethod
     def not_finite(cls, name: str, place: float) -> UnsupportedActivationError:
         return cls(
-            f"Activation {name!r} has no finite value at x = {place:.3g}, but general decay is "
-            "checked for |x| up to 1000. Use an activation that grows no faster than a line."
+            f"Activation {brief(name)} has no finite value at x = {place:.3g}, but general decay "
+            "is checked for |x| up to 1000. Use an activation that grows no faster than a line."
         )
 
 
@@ -49,21 +49,21 @@ class KernelError(IcgdError, ValueError):
     @classmethod
     def wrong_shape(cls, name: str, got: str, expected: Sequence[int]) -> KernelError:
         return cls(
-            f"Kernel {name!r} returned {got}; expected a tensor of shape {tuple(expected)}: "
+            f"Kernel {brief(name)} returned {got}; expected a tensor of shape {tuple(expected)}: "
             "a row for each point on the left, a column for each on the right."
         )
 
     @classmethod
     def wrong_dtype(cls, name: str, got: str, expected: str) -> KernelError:
         return cls(
-            f"Kernel {name!r} returned {got.removeprefix('torch.')} for points of "
+            f"Kernel {brief(name)} returned {got.removeprefix('torch.')} for points of "
             f"{expected.removeprefix('torch.')}. Keep the type of the points."
         )
 
     @classmethod
     def not_finite(cls, name: str, index: Sequence[int], value: float) -> KernelError:
         return cls(
-            f"Kernel {name!r} returned {value} at {at(index)}; every entry must be finite. "
+            f"Kernel {brief(name)} returned {value} at {at(index)}; every entry must be finite. "
             "Rescale the inputs, or use a kernel that stays bounded."
         )
 
@@ -72,49 +72,51 @@ class KernelError(IcgdError, ValueError):
         cls, name: str, index: Sequence[int], value: float, mirrored: float
     ) -> KernelError:
         return cls(
-            f"Kernel {name!r} is not symmetric: it is {value:.6g} at {at(index)} and "
+            f"Kernel {brief(name)} is not symmetric: it is {value:.6g} at {at(index)} and "
             f"{mirrored:.6g} with the two points exchanged. Mend it, or register it with "
             "symmetric=False and do without what needs symmetry."
         )
 
     @classmethod
     def needs_symmetry(cls, name: str, purpose: str) -> KernelError:
-        return cls(f"{purpose} needs a symmetric kernel, which {name!r} is not.")
+        return cls(f"{purpose} needs a symmetric kernel, which {brief(name)} is not.")
 
     @classmethod
     def no_shape(cls, name: str, shape: float, shaped: Sequence[str]) -> KernelError:
         return cls(
-            f"Kernel {name!r} has no shape, got shape={shape!r}; only {' and '.join(shaped)} have "
-            "one. Rescale inputs with the head's transform."
+            f"Kernel {brief(name)} has no shape, got shape={brief(shape)}; only "
+            f"{' and '.join(shaped)} have one. Rescale inputs with the head's transform."
         )
 
     @classmethod
     def bad_name(cls, name: object) -> KernelError:
         return cls(
-            f"The name of a kernel must be a non-empty string, got {name!r}. "
+            f"The name of a kernel must be a non-empty string, got {brief(name)}. "
             "Call icgd.register_kernel('mine', function)."
         )
 
     @classmethod
     def not_callable(cls, name: str, function: object) -> KernelError:
         return cls(
-            f"Kernel {name!r} must be a function of two tensors of points that returns a tensor, "
-            f"got {function!r}."
+            f"Kernel {brief(name)} must be a function of two tensors of points that returns a "
+            f"tensor, got {brief(function)}."
         )
 
     @classmethod
     def bad_constant(cls, name: str, what: str, radius: float, value: object) -> KernelError:
         return cls(
-            f"{what} of kernel {name!r} is {value!r} for points of norm up to {radius:.6g}; "
-            f"expected a number that is not negative. Mend the function that was given as {what}."
+            f"{what} of kernel {brief(name)} is {brief(value)} for points of norm up to "
+            f"{radius:.6g}; expected a number that is not negative. Mend the function that was "
+            f"given as {what}."
         )
 
     @classmethod
     def steeper(cls, name: str, change: float, distance: float, stated: float) -> KernelError:
         return cls(
-            f"Kernel {name!r} contradicts its statement: it changes by {change:.6g} between two "
-            f"points of these data that are {distance:.6g} apart, and lipschitz is {stated:.6g}. "
-            "Register it with a larger lipschitz; if it jumps, it has none: leave lipschitz out."
+            f"Kernel {brief(name)} contradicts its statement: it changes by {change:.6g} between "
+            f"two points of these data that are {distance:.6g} apart, and lipschitz is "
+            f"{stated:.6g}. Register it with a larger lipschitz; if it jumps, it has none: leave "
+            "lipschitz out."
         )
 
     @classmethod
@@ -122,8 +124,8 @@ class KernelError(IcgdError, ValueError):
         cls, name: str, index: Sequence[int], value: float, stated: float
     ) -> KernelError:
         return cls(
-            f"Kernel {name!r} contradicts its statement: it is {value:.6g} at {at(index)}, and "
-            f"bound is {stated:.6g}. Register it with a larger bound."
+            f"Kernel {brief(name)} contradicts its statement: it is {value:.6g} at {at(index)}, "
+            f"and bound is {stated:.6g}. Register it with a larger bound."
         )
 
     @classmethod
@@ -131,10 +133,11 @@ class KernelError(IcgdError, ValueError):
         cls, name: str, index: Sequence[int], change: float, allowed: float
     ) -> KernelError:
         return cls(
-            f"Kernel {name!r} contradicts its statement: it changes by {change:.3g} at {at(index)} "
-            f"if a point moves by its last digits, and lipschitz and rounding allow {allowed:.3g}. "
-            "Compute it without cancellation, such as distances by torch.cdist with "
-            "compute_mode='donot_use_mm_for_euclid_dist', or register it with a larger rounding."
+            f"Kernel {brief(name)} contradicts its statement: it changes by {change:.3g} at "
+            f"{at(index)} if a point moves by its last digits, and lipschitz and rounding allow "
+            f"{allowed:.3g}. Compute it without cancellation, such as distances by torch.cdist "
+            "with compute_mode='donot_use_mm_for_euclid_dist', or register it with a larger "
+            "rounding."
         )
 
     @classmethod
@@ -142,14 +145,14 @@ class KernelError(IcgdError, ValueError):
         cls, name: str, index: Sequence[int], alone: float, among: float
     ) -> KernelError:
         return cls(
-            f"Kernel {name!r} is no function of two points: at {at(index)} it is {alone:.6g} for "
-            f"the pair alone and {among:.6g} among the others. Constants cannot be stated of it: "
-            "leave lipschitz out."
+            f"Kernel {brief(name)} is no function of two points: at {at(index)} it is {alone:.6g} "
+            f"for the pair alone and {among:.6g} among the others. Constants cannot be stated of "
+            "it: leave lipschitz out."
         )
 
     @classmethod
     def taken(cls, name: str) -> KernelError:
-        return cls(f"{name!r} is a kernel of icgd already; register yours under another name.")
+        return cls(f"{brief(name)} is a kernel of icgd already; register yours under another name.")
 
 
 class UnsupportedProblemError(IcgdError, ValueError):
@@ -181,8 +184,8 @@ class UnreadableError(IcgdError, ValueError):
     @classmethod
     def option(cls, where: str, option: str, found: object, expected: object) -> UnreadableError:
         return cls(
-            f"{where} has {option} = {found!r}, expected {expected!r}. Another value would give "
-            "another training run than the one that is compiled."
+            f"{where} has {option} = {brief(found)}, expected {brief(expected)}. Another value "
+            "would give another training run than the one that is compiled."
         )
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icgd.errors.base import IcgdError, did_you_mean
+from icgd.errors.base import IcgdError, brief, did_you_mean
 
 
 class LayoutError(IcgdError, ValueError):
@@ -13,11 +13,11 @@ class LayoutError(IcgdError, ValueError):
     @classmethod
     def unknown_slot(cls, name: object, *, known: Sequence[str]) -> LayoutError:
         hint = did_you_mean(name, known) if isinstance(name, str) else ""
-        return cls(f"Layout has no slot {name!r}; it has {', '.join(known)}.{hint}")
+        return cls(f"Layout has no slot {brief(name)}; it has {', '.join(known)}.{hint}")
 
     @classmethod
     def duplicate_slot(cls, name: str) -> LayoutError:
-        return cls(f"Layout names slot {name!r} twice; slot names must be unique.")
+        return cls(f"Layout names slot {brief(name)} twice; slot names must be unique.")
 
     @classmethod
     def no_coordinate(cls, coordinate: int, width: int) -> LayoutError:

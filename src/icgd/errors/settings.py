@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from icgd.errors.base import IcgdError, did_you_mean
+from icgd.errors.base import IcgdError, brief, did_you_mean
 
 
 class SettingError(IcgdError, ValueError):
@@ -12,13 +12,13 @@ class SettingError(IcgdError, ValueError):
 
     @classmethod
     def not_positive(cls, name: str, value: object) -> SettingError:
-        return cls(f"{name} must be a positive finite number, got {value!r}.")
+        return cls(f"{name} must be a positive finite number, got {brief(value)}.")
 
     @classmethod
     def negative_penalty(cls, name: str, value: float) -> SettingError:
         return cls(
-            f"{name} must not be negative, got {value!r}: a penalty draws coefficients towards 0. "
-            "Give 0 for none."
+            f"{name} must not be negative, got {brief(value)}: a penalty draws coefficients "
+            "towards 0. Give 0 for none."
         )
 
     @classmethod
@@ -52,7 +52,7 @@ class SettingError(IcgdError, ValueError):
     def wrong_kind(cls, name: str, value: object, expected: str) -> SettingError:
         """`expected` is a type, or a phrase such as "a finite number"."""
         kind = expected if expected.startswith("a ") else f"of type {expected}"
-        return cls(f"{name} must be {kind}, got {value!r}.")
+        return cls(f"{name} must be {kind}, got {brief(value)}.")
 
     @classmethod
     def not_nesterov(cls, momentum: float, dampening: float) -> SettingError:
@@ -61,27 +61,35 @@ class SettingError(IcgdError, ValueError):
 
     @classmethod
     def not_count(cls, name: str, value: object, *, least: int) -> SettingError:
-        return cls(f"{name} must be a whole number of at least {least}, got {value!r}.")
+        return cls(f"{name} must be a whole number of at least {least}, got {brief(value)}.")
 
     @classmethod
     def too_large(cls, name: str, value: object, *, most: int) -> SettingError:
-        return cls(f"{name} must be at most {most}, got {value!r}.")
+        return cls(f"{name} must be at most {most}, got {brief(value)}.")
 
     @classmethod
     def out_of_range(cls, name: str, value: object, *, least: float, most: float) -> SettingError:
-        return cls(f"{name} must lie between {least:g} and {most:g}, got {value!r}.")
+        return cls(f"{name} must lie between {least:g} and {most:g}, got {brief(value)}.")
 
     @classmethod
     def not_inside(cls, name: str, value: object, *, low: float, high: float) -> SettingError:
-        return cls(f"{name} must lie strictly between {low:g} and {high:g}, got {value!r}.")
+        return cls(f"{name} must lie strictly between {low:g} and {high:g}, got {brief(value)}.")
 
     @classmethod
     def not_one_of(cls, name: str, value: object, known: Sequence[object]) -> SettingError:
-        return cls(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}.")
+        return cls(f"{name} must be one of {', '.join(map(str, known))}, got {brief(value)}.")
 
     @classmethod
     def wrong_length(cls, name: str, got: int, expected: str) -> SettingError:
         return cls(f"{name} has {got} entries; expected {expected}.")
+
+    @classmethod
+    def too_many(cls, name: str, got: int, *, most: int) -> SettingError:
+        return cls(f"{name} has {got:,} entries; at most {most:,} are read. Give fewer.")
+
+    @classmethod
+    def unreadable_row(cls, name: str, problem: str) -> SettingError:
+        return cls(f"{name} cannot be read as a row ({problem}). Give a list or an array.")
 
     @classmethod
     def starts_from_zero(cls) -> SettingError:
@@ -90,8 +98,8 @@ class SettingError(IcgdError, ValueError):
     @classmethod
     def own_kernel(cls, name: str) -> SettingError:
         return cls(
-            f"The kernel {name!r} is a function of your own, which no rigorous proof can enclose. "
-            "Use one of icgd's kernels, or leave the rigorous proof out."
+            f"The kernel {brief(name)} is a function of your own, which no rigorous proof can "
+            "enclose. Use one of icgd's kernels, or leave the rigorous proof out."
         )
 
     @classmethod
@@ -128,7 +136,7 @@ class SettingError(IcgdError, ValueError):
         cls, construction: str, setting: str, own: Sequence[str], owners: Sequence[str]
     ) -> SettingError:
         has = f"its settings are {', '.join(own)}" if own else "it has no settings"
-        text = f"{construction} has no setting {setting!r}; {has}."
+        text = f"{construction} has no setting {brief(setting)}; {has}."
         if owners:
             return cls(f"{text} {setting} is a setting of {', '.join(owners)}.")
         return cls(f"{text}{did_you_mean(setting, own)}")
@@ -145,7 +153,7 @@ class SettingError(IcgdError, ValueError):
 
     @classmethod
     def beside_construction(cls, construction: str, settings: Mapping[str, object]) -> SettingError:
-        given = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+        given = ", ".join(f"{name}={brief(value)}" for name, value in settings.items())
         return cls(
             f"{given} was given beside a construction object, which has its own settings. Put it "
             f"into the object: {construction}({given})."
@@ -348,26 +356,26 @@ class SettingError(IcgdError, ValueError):
     def not_power_of_two(cls, name: str, value: object) -> SettingError:
         return cls(
             f"{name} must be a power of two, such as 2**-13, so that dividing by it is exact, "
-            f"got {value!r}."
+            f"got {brief(value)}."
         )
 
     @classmethod
     def no_device(cls, name: str, there: Sequence[str]) -> SettingError:
         return cls(
-            f"device={name!r} is not there: torch finds {', '.join(there)}. "
+            f"device={brief(name)} is not there: torch finds {', '.join(there)}. "
             "Use one of these, or 'auto' to take what there is."
         )
 
     @classmethod
     def device_not_used(cls, name: str, figure: str) -> SettingError:
         return cls(
-            f"device={name!r} would not be used: the studies of {figure} compute on the processor. "
-            "Leave it out, or use 'auto'."
+            f"device={brief(name)} would not be used: the studies of {figure} compute on the "
+            "processor. Leave it out, or use 'auto'."
         )
 
     @classmethod
     def no_precision(cls, device: str, precision: str, remedy: str) -> SettingError:
-        return cls(f"device={device!r} does not compute in {precision}. Use {remedy}.")
+        return cls(f"device={brief(device)} does not compute in {precision}. Use {remedy}.")
 
     @classmethod
     def nothing_held_out(cls, share: float, n_tasks: int) -> SettingError:
@@ -407,8 +415,8 @@ class SettingError(IcgdError, ValueError):
     @classmethod
     def no_score_at(cls, time: float) -> SettingError:
         return cls(
-            f"A diffusion must begin at a time above 0, got first={time!r}: data without noise may "
-            "have no score. Give a small time T_0, such as 0.02."
+            f"A diffusion must begin at a time above 0, got first={brief(time)}: data without "
+            "noise may have no score. Give a small time T_0, such as 0.02."
         )
 
     @classmethod
@@ -433,7 +441,7 @@ class SettingError(IcgdError, ValueError):
     @classmethod
     def not_joined(cls, name: str, kind: str, example: str, text: str) -> SettingError:
         """`kind` says what stands between the commas, such as "whole numbers"."""
-        return cls(f"{name} must be {kind} joined by commas, such as {example}, got {text!r}.")
+        return cls(f"{name} must be {kind} joined by commas, such as {example}, got {brief(text)}.")
 
     @classmethod
     def no_origin(cls) -> SettingError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icgd.errors.base import IcgdError, at, did_you_mean
+from icgd.errors.base import IcgdError, at, brief, did_you_mean
 
 
 class DistributionError(IcgdError, ValueError):
@@ -78,8 +78,8 @@ class OwnCodeError(IcgdError, ImportError):
     @classmethod
     def malformed(cls, reference: str) -> OwnCodeError:
         return cls(
-            f"{reference!r} names no function; expected a file or a module, a colon and a name, "
-            "such as my_data.py:draw."
+            f"{brief(reference)} names no function; expected a file or a module, a colon and a "
+            "name, such as my_data.py:draw."
         )
 
     @classmethod
@@ -88,7 +88,7 @@ class OwnCodeError(IcgdError, ImportError):
 
     @classmethod
     def no_function(cls, module: str, name: str, known: Sequence[str]) -> OwnCodeError:
-        return cls(f"{module} has no function called {name!r}.{did_you_mean(name, known)}")
+        return cls(f"{module} has no function called {brief(name)}.{did_you_mean(name, known)}")
 
     @classmethod
     def raised(cls, problem: Exception, place: str) -> OwnCodeError:
@@ -109,8 +109,9 @@ class CheckpointError(IcgdError, ValueError):
     @classmethod
     def foreign(cls, path: object, version: object, known: int) -> CheckpointError:
         return cls(
-            f"{path} has checkpoint format {version!r}; this version of icgd reads format {known}. "
-            "It was left as it is; use the icgd that wrote it, or train in another folder."
+            f"{path} has checkpoint format {brief(version)}; this version of icgd reads format "
+            f"{known}. It was left as it is; use the icgd that wrote it, or train in another "
+            "folder."
         )
 
     @classmethod
@@ -118,8 +119,9 @@ class CheckpointError(IcgdError, ValueError):
         cls, path: object, name: str, stored: object, given: object
     ) -> CheckpointError:
         return cls(
-            f"{path} belongs to another run: its {name} is {stored!r}, here it is {given!r}. "
-            "It was left as it is; go on with the old value, or train in another folder."
+            f"{path} belongs to another run: its {name} is {brief(stored)}, here it is "
+            f"{brief(given)}. It was left as it is; go on with the old value, or train in another "
+            "folder."
         )
 
     @classmethod
@@ -137,16 +139,16 @@ class CheckpointError(IcgdError, ValueError):
     @classmethod
     def own_model(cls, path: object, kind: object, known: Sequence[str]) -> CheckpointError:
         return cls(
-            f"{path} holds a model of kind {kind!r}, and icgd can build {', '.join(known)} only. "
-            "Make a module of the same shape, and give it as load(folder, model=module)."
+            f"{path} holds a model of kind {brief(kind)}, and icgd can build {', '.join(known)} "
+            "only. Make a module of the same shape, and give it as load(folder, model=module)."
         )
 
     @classmethod
     def other_model(cls, path: object, name: str, stored: object, given: object) -> CheckpointError:
         texts = ["none" if shape is None else f"shape {shape}" for shape in (stored, given)]
         return cls(
-            f"{path} holds another model: for {name!r} it has {texts[0]}, the module {texts[1]}. "
-            "Give a module of the shape that was trained."
+            f"{path} holds another model: for {brief(name)} it has {texts[0]}, the module "
+            f"{texts[1]}. Give a module of the shape that was trained."
         )
 
 
@@ -193,7 +195,8 @@ class TrainingError(IcgdError, RuntimeError):
     @classmethod
     def taken_column(cls, name: str) -> TrainingError:
         return cls(
-            f"measure returned {name!r}, which the log has of its own; call the column otherwise."
+            f"measure returned {brief(name)}, which the log has of its own; call the column "
+            "otherwise."
         )
 
     @classmethod
@@ -230,7 +233,7 @@ class SweepError(IcgdError, RuntimeError):
     @classmethod
     def failed(cls, index: int, configuration: object, problem: BaseException) -> SweepError:
         return cls(
-            f"Configuration {index}, {configuration!r}, failed with "
+            f"Configuration {index}, {brief(configuration)}, failed with "
             f"{type(problem).__name__}: {problem}"
         )
 

@@ -11,17 +11,19 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from icgd.backends.run import Run
 from icgd.certificates.certificate import Report
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
-from icgd.errors import OverflowedRunError, SettingError
+from icgd.errors import OverflowedRunError
+from icgd.estimators.reading import read_rows
 from icgd.estimators.scaling import Array, Scaling
 from icgd.pipeline import compile as compile_problem
 from icgd.pipeline import verify
+from icgd.problems.arrays import device_of
 from icgd.problems.convergence import convergence
 from icgd.problems.problem import Problem
 from icgd.problems.settings import instance
@@ -127,15 +129,12 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _moved(self, *arrays: Array) -> list[Tensor]:
         """Arrays as tensors on the estimator's device."""
-        try:
-            return [torch.from_numpy(np.ascontiguousarray(a)).to(self.device) for a in arrays]
-        except (RuntimeError, AssertionError, TypeError):  # torch has no other
-            raise SettingError.wrong_kind("device", self.device, "a device of torch") from None
+        device = device_of(self.device)
+        return [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays]
 
     def _answers(self, X: Any) -> Array:
         """What the transformer says of raw rows, on the scale of its labels."""
-        check_is_fitted(self)
-        rows = self._rows(validate_data(self, X, reset=False, dtype=np.float64))
+        rows = self._rows(read_rows(self, X))
         (queries,) = self._moved(rows)
         queries = queries.expand(*self._task.batch, -1, -1)
         answers: Array = self._predictions(replace(self._task, queries=queries)).cpu().numpy()

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
 from icgd.errors import DataError
+from icgd.estimators.reading import read_examples
 from icgd.estimators.scaling import Array
 
 
@@ -30,7 +30,7 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
 
     def _encoded(self, X: Any, y: Any) -> tuple[Array, Array]:
         """The checked rows, and a label 0 or 1 for each output; `classes_` is set."""
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        X, y = read_examples(self, X, y, numeric=False)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:

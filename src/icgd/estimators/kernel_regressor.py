@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from icgd.backends.functional import recalled
 from icgd.backends.run import Run
 from icgd.estimators.base import ROOM, AbstractInContext, Lesson
+from icgd.estimators.reading import read_examples
 from icgd.estimators.scaling import Array, Scaling, bound_above
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, unit_rows
@@ -103,7 +104,7 @@ class InContextKernelRegressor(RegressorMixin, AbstractInContext):  # type: igno
             >>> InContextKernelRegressor().fit(X, y).n_features_in_
             1
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        X, y = read_examples(self, X, y)
         raw = np.asarray(y, dtype=np.float64).reshape(-1, 1)
         self._scaling, self._label_scaling = Scaling.of(X), Scaling.of(raw)
         rows, labels = self._rows(X), self._label_scaling.applied(raw)

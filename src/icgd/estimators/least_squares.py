@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from icgd.errors import DataError
 from icgd.estimators.base import Lesson
 from icgd.estimators.linear import AbstractLinear
+from icgd.estimators.reading import read_examples, read_weights
 from icgd.estimators.scaling import Array, Scaling
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.proximal_step import ProximalStep
@@ -66,8 +65,8 @@ class AbstractLeastSquares(RegressorMixin, AbstractLinear):  # type: ignore[misc
             >>> InContextRidge().fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0]).n_features_in_
             1
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        weights = None if sample_weight is None else _checked_weights(sample_weight, X)
+        X, y = read_examples(self, X, y)
+        weights = None if sample_weight is None else read_weights(sample_weight, X)
         labels = np.asarray(y, dtype=np.float64).reshape(-1, 1)
         rows = self._scale(X, weights)
         self._label_scaling = Scaling.of(labels, weights, centered=self.fit_intercept)
@@ -102,15 +101,6 @@ class AbstractLeastSquares(RegressorMixin, AbstractLinear):  # type: ignore[misc
         """
         answers = self._answers(X)
         return self._label_scaling.undone(answers).ravel()
-
-
-def _checked_weights(sample_weight: Any, X: Array) -> Array:
-    weights: Array = _check_sample_weight(
-        sample_weight, X, dtype=np.float64, ensure_non_negative=True
-    )
-    if not weights.any():
-        raise DataError.no_weight(len(weights))
-    return weights
 
 
 class InContextRidge(AbstractLeastSquares):

@@ -20,7 +20,7 @@ from icgd.problems.entry import as_task
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.settings import count, finite, instance, positive
+from icgd.problems.settings import MOST_STEPS, count, finite, instance, positive
 from icgd.problems.sizing import sized_problem
 
 
@@ -38,7 +38,8 @@ class AbstractLinear(AbstractInContext):
         """Find the scales of raw columns; return the scaled rows."""
         for name in ("fit_intercept", "standardize"):
             instance(name, getattr(self, name), bool)
-        count("max_iter", self.max_iter), positive("tol", self.tol)
+        self._n_steps = count("max_iter", self.max_iter, most=MOST_STEPS)
+        positive("tol", self.tol)
         own = Scaling.of(X, weights, centered=self.fit_intercept)
         self._scaling = own if self.standardize else own.alike()
         return self._rows(X)
@@ -68,7 +69,7 @@ class AbstractLinear(AbstractInContext):
         if update.step_size is None:
             problem = sized_problem(problem, rows)
         gain = self._gain(problem, rows, labels)
-        reach = sqrt(2 * (problem.proximal_step.step_size or 1.0) * self.max_iter * gain)
+        reach = sqrt(2 * (problem.proximal_step.step_size or 1.0) * self._n_steps * gain)
         boxed = replace(problem.proximal_step, box=bound_above(reach, room=2.0))
         return replace(problem, update=boxed)
 

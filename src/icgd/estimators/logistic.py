@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from icgd.estimators.base import Lesson
 from icgd.estimators.classes import AbstractClassifier
 from icgd.estimators.linear import AbstractLinear
+from icgd.estimators.reading import read_rows
 from icgd.estimators.scaling import Array
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.proximal_step import ProximalStep
@@ -123,9 +123,7 @@ class InContextLogistic(AbstractClassifier, AbstractLinear):
             >>> bool(model.decision_function([[2.0]])[0] > 0)
             True
         """
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        scores: Array = X @ self.coef_.T + self.intercept_
+        scores: Array = read_rows(self, X) @ self.coef_.T + self.intercept_
         return scores.ravel() if scores.shape[1] == 1 else scores
 
     def _shares(self, X: Any) -> Array:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from icgd.constructions.relu_stack import ReluStack
 from icgd.estimators.base import ROOM, AbstractInContext, Lesson
 from icgd.estimators.classes import AbstractClassifier
+from icgd.estimators.reading import read_examples, seed_of
 from icgd.estimators.scaling import Array, Scaling, bound_above
 from icgd.estimators.sharpness import sharpness
 from icgd.problems.domain import Domain
@@ -22,7 +22,10 @@ from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, positive
+from icgd.problems.settings import MOST_STEPS, count, entries, is_sequence, positive, within
+
+LONGEST_STEP = 1e6
+"""The longest step: data are standardised, so that much shorter ones overshoot already."""
 
 FINE = ReluStack(pieces=512)
 """Activations to about 5e-6, which takes no longer to run than fewer pieces."""
@@ -62,18 +65,21 @@ class AbstractNetwork(AbstractInContext):
         """Learn from raw rows and scaled labels."""
         self._scaling = Scaling.of(X)
         rows = self._rows(X)
-        hidden = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
+        given = self.hidden_layer_sizes
+        hidden = entries("hidden_layer_sizes", given) if is_sequence(given) else [given]
         widths = (rows.shape[1], *(count("hidden_layer_sizes", w) for w in hidden), labels.shape[1])
         target = MLP(widths, activation=self.activation)
         domain = Domain(bound_above(rows, room=ROOM), bound_above(labels))
         first = Problem(target, loss, GradientStep(1.0, NO_BOX), domain)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = seed_of(self.random_state)
         task = as_task(first, rows, labels, seed=seed)
         size = self.step_size
         size = 1 / sharpness(first.network_oracle, task) if size is None else size
+        within("step_size", positive("step_size", size), 0.0, LONGEST_STEP)
         update = GradientStep(positive("step_size", size), self._box(first, task, size))
         problem = Problem(target, loss, update, domain)
-        lesson = Lesson(problem, rows, labels, task.initial, self.construction or FINE)
+        construction = FINE if self.construction is None else self.construction
+        lesson = Lesson(problem, rows, labels, task.initial, construction)
         self._learn(replace(lesson, may_shorten=self.step_size is None))
 
     def _box(self, problem: Problem, task: Any, size: float) -> float:
@@ -83,7 +89,7 @@ class AbstractNetwork(AbstractInContext):
         most sqrt(2 s L R).
         """
         risk = float(problem.oracle.risk(task, task.initial))
-        reach = sqrt(2 * size * count("max_iter", self.max_iter) * risk)
+        reach = sqrt(2 * size * count("max_iter", self.max_iter, most=MOST_STEPS) * risk)
         return bound_above(task.initial.abs().max() + reach)
 
     @property
@@ -155,7 +161,7 @@ class InContextRegressor(RegressorMixin, AbstractNetwork):  # type: ignore[misc]
             >>> model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0]).n_iter_
             300
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        X, y = read_examples(self, X, y)
         labels = np.asarray(y, dtype=np.float64).reshape(-1, 1)
         self._label_scaling = Scaling.of(labels)
         self._teach(X, self._label_scaling.applied(labels), "squared")

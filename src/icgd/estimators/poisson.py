@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from icgd.errors import DataError
 from icgd.estimators.base import Lesson
 from icgd.estimators.linear import AbstractLinear
+from icgd.estimators.reading import read_examples
 from icgd.estimators.scaling import Array
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.proximal_step import ProximalStep
@@ -109,7 +109,7 @@ class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
             >>> InContextPoisson().fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 4.0]).coef_.shape
             (1,)
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        X, y = read_examples(self, X, y)
         labels = np.asarray(y, dtype=np.float64).reshape(-1, 1)
         rows = self._scale(X)
         self._unit = self._unit_of(labels)

@@ -16,10 +16,16 @@ from __future__ import annotations
 
 from math import sqrt
 
+from icgd.problems.arguments import checked
+from icgd.problems.momentum import MOST_SCHEDULED
 from icgd.problems.settings import count, positive
 from icgd.problems.updates import FunctionalStep, require_regular
 
+MOST_GROWN = 800
+"""The most Newton-Schulz steps: sizes grow by 9 / 4 a step, and float64 ends at (9 / 4)^875."""
 
+
+@checked
 def heavy_ball(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
     """Polyak's method with the numbers that are best for a spectrum in [low, high].
 
@@ -47,6 +53,7 @@ def heavy_ball(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
     return FunctionalStep((2 / (root + other)) ** 2, noise, momentum=momentum)
 
 
+@checked
 def nesterov(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
     """Nesterov's method with the numbers that are best for a spectrum in [low, high].
 
@@ -74,6 +81,7 @@ def nesterov(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
     return FunctionalStep(4 / (3 * high + low), noise, momentum=momentum, nesterov=True)
 
 
+@checked
 def chebyshev_momentum(low: float, high: float, n_steps: int, noise: float = 0.0) -> FunctionalStep:
     """The Chebyshev polynomials by their recurrence, which is heavy ball with numbers that vary.
 
@@ -100,13 +108,14 @@ def chebyshev_momentum(low: float, high: float, n_steps: int, noise: float = 0.0
     require_regular(low, high)
     middle, radius = (high + low) / 2, (high - low) / 2
     sizes, momenta, weight = [1 / middle], [0.0], 2.0
-    for _ in range(count("n_steps", n_steps) - 1):
+    for _ in range(count("n_steps", n_steps, most=MOST_SCHEDULED) - 1):
         weight = 1 / (1 - weight * (radius / middle) ** 2 / 4)
         sizes.append(weight / middle)
         momenta.append(weight - 1)
     return FunctionalStep(sizes, noise, momentum=momenta)
 
 
+@checked
 def newton_schulz(high: float, n_steps: int) -> FunctionalStep:
     r"""Steps that make the linear kernel of the moved inputs a projection (GD++).
 
@@ -135,5 +144,5 @@ def newton_schulz(high: float, n_steps: int) -> FunctionalStep:
         FunctionalStep(steps of 0.25 to 0.5625, inputs are moved)
     """
     positive("high", high)
-    sizes = [2.25**step / high for step in range(count("n_steps", n_steps))]
+    sizes = [2.25**step / high for step in range(count("n_steps", n_steps, most=MOST_GROWN))]
     return FunctionalStep(sizes, transforms=[-size / 3 for size in sizes])

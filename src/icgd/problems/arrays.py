@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from icgd.errors import DataError, DomainError
+from icgd.errors import DataError, DomainError, SettingError
 from icgd.problems.settings import named
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -23,41 +23,83 @@ FLOAT32_ROUNDING = 2.0**-22
 
 def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
     """`dtype` as a torch dtype; only float64 and float32 are offered."""
-    name = getattr(dtype, "__name__", str(dtype))  # numpy's is a class
-    return named("dtype", name.removeprefix("torch."), DTYPES)
+    is_known = isinstance(dtype, str | torch.dtype | np.dtype | type)
+    name = getattr(dtype, "__name__", str(dtype)) if is_known else dtype  # numpy's is a class
+    return named("dtype", name.removeprefix("torch.") if isinstance(name, str) else name, DTYPES)
+
+
+def device_of(device: object) -> torch.device:
+    """The device of torch that is called so, if numbers can be there."""
+    if not isinstance(device, str | torch.device) or "meta" in str(device):
+        raise SettingError.wrong_kind("device", device, "a device of torch")
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, ValueError, NotImplementedError):  # torch has no other
+        raise SettingError.wrong_kind("device", device, "a device of torch") from None
+    return place
 
 
 def checked_array(name: str, data: Any) -> Tensor:
     """`data` as a finite, non-empty tensor of float64 or float32; whole numbers become float64."""
     columns = column_names(data)
-    if not isinstance(data, Tensor):
-        if np.ma.is_masked(data):
-            raise DataError.not_an_array(name, "it has masked entries")
-        _require_numbers(name, data, columns)
-        try:
-            data = np.asarray(data)
-        except (ValueError, TypeError, RuntimeError):
-            raise DataError.not_an_array(name, "rows of different lengths") from None
-        if data.dtype.kind in "OUS":
-            raise DataError.not_an_array(name, f"dtype {data.dtype}")
-    elif data.layout != torch.strided:
-        raise DataError.not_an_array(name, "a sparse tensor")
-    data = _as_floats(name, data)
-    if str(data.dtype).removeprefix("torch.") not in DTYPES:
-        raise DataError.wrong_dtype(name, str(data.dtype).removeprefix("torch."))
-    if 0 in data.shape:
-        raise DataError.empty(name, data.shape)
-    array = data.detach() if isinstance(data, Tensor) else torch.from_numpy(data.copy())
+    array = as_numbers(name, data)
+    if 0 in array.shape:
+        raise DataError.empty(name, array.shape)
     if index := first_set(~torch.isfinite(array)):
         raise DataError.not_finite(name, index, array[tuple(index)].item(), columns)
     return array
 
 
+def as_numbers(name: str, data: Any) -> Tensor:
+    """`data` as a tensor of float64 or float32, of any shape; whole numbers become float64."""
+    if isinstance(data, Tensor):
+        _require_memory(name, data)
+    else:
+        data = _as_array(name, data)
+    data = _as_floats(name, data)
+    if str(data.dtype).removeprefix("torch.") not in DTYPES:
+        raise DataError.wrong_dtype(name, str(data.dtype).removeprefix("torch."))
+    return data.detach() if isinstance(data, Tensor) else torch.from_numpy(data.copy())
+
+
+def _require_memory(name: str, data: Tensor) -> None:
+    """Raise `DataError` for a tensor that is not a block of numbers in memory."""
+    if data.layout != torch.strided or data.is_nested:
+        raise DataError.not_an_array(name, "a sparse tensor")
+    if data.is_meta:
+        raise DataError.not_an_array(name, "a tensor without memory, on the device meta")
+
+
+def require_unmasked(name: str, data: Any) -> None:
+    """Raise `DataError` for an array of numpy some of whose entries are masked."""
+    if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
+        raise DataError.not_an_array(name, "it has masked entries")
+
+
+def _as_array(name: str, data: Any) -> Any:
+    """`data` as an array of numpy."""
+    require_unmasked(name, data)
+    if isinstance(data, bytes | bytearray):
+        raise DataError.not_an_array(name, "bytes")
+    _require_numbers(name, data, column_names(data))
+    try:
+        array = np.asarray(data)
+    except (Exception, MemoryError):  # data of any class may be wrong in any way
+        raise DataError.not_an_array(name, "rows of different lengths") from None
+    if array.dtype.kind in "OUS":
+        raise DataError.not_an_array(name, f"dtype {array.dtype}")
+    return array
+
+
 def column_names(data: Any) -> tuple[str, ...]:
     """The names of a data frame's columns; none unless all are texts and no two are alike."""
-    given = getattr(data, "columns", ())
-    names = () if callable(given) else tuple(given)
-    is_named = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+    try:
+        given = getattr(data, "columns", ())
+        names = () if callable(given) else tuple(given)
+        is_named = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+    except Exception:  # data of any class may be wrong in any way
+        return ()
     return names if is_named else ()
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from icgd.errors import DataError, SettingError
+from icgd.problems.arguments import checked
 from icgd.problems.arrays import (
     checked_array,
     checked_inputs,
@@ -23,6 +24,7 @@ from icgd.problems.settings import instance
 from icgd.problems.task import Task
 
 
+@checked
 def as_task(
     problem: Problem,
     x: Any,

@@ -24,6 +24,7 @@ from torch.nn.parameter import is_lazy
 
 from icgd.errors import UnreadableError
 from icgd.problems.activations import LEAK
+from icgd.problems.arguments import checked_but
 from icgd.problems.domain import Domain
 from icgd.problems.losses import smooth_l1
 from icgd.problems.mlp import MLP, NORM_EPS
@@ -52,6 +53,7 @@ IGNORED = ("foreach", "fused", "capturable", "differentiable")
 """Options of optimisers that change how a step is computed, and not what it is."""
 
 
+@checked_but("model", "loss", "optimizer")
 def from_torch(
     model: nn.Module,
     loss: nn.Module,
@@ -333,7 +335,8 @@ def _step_sizes(
         return float(optimizer.param_groups[0]["lr"])
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise UnreadableError.looks_at_loss(_named(scheduler))
-    if getattr(scheduler, "optimizer", None) is not optimizer:
+    is_one = isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler)
+    if not is_one or scheduler.optimizer is not optimizer:
         raise UnreadableError.option("scheduler", "optimizer", "another one", "this optimizer")
     if n_steps is None:
         raise UnreadableError.no_number_of_steps(_named(scheduler))

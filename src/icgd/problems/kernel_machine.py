@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from icgd.errors import KernelError, SettingError
+from icgd.errors import DataError, KernelError, SettingError
 from icgd.facts import counted
 from icgd.memory import require_memory
-from icgd.problems.arrays import first_set
+from icgd.problems.arguments import checked
+from icgd.problems.arrays import as_numbers, first_set
 from icgd.problems.kernels import Kernel, kernel_named
-from icgd.problems.settings import count, instance, is_sequence, positive, settle
+from icgd.problems.settings import count, entries, instance, is_sequence, positive, settle
 from icgd.shapes import KernelMatrix, OtherPoints, Points
 
 Rows = tuple[tuple[float, ...], ...]
@@ -28,8 +29,8 @@ ASYMMETRY = 1e-9
 def as_rows(name: str, matrix: object) -> Rows:
     """`matrix` as plain data, if it is a rectangle of numbers."""
     try:
-        tensor = torch.as_tensor(matrix, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
+        tensor = as_numbers(name, matrix).double()
+    except DataError:
         raise SettingError.wrong_kind(name, matrix, "a matrix of numbers") from None
     if tensor.ndim != 2 or not tensor.isfinite().all():
         raise SettingError.wrong_kind(name, matrix, "a matrix of finite numbers")
@@ -124,6 +125,7 @@ class KernelHead:
             return self
         return replace(self, transform=self.key_transform, key_transform=None)
 
+    @checked
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
         """This head's kernel of every pair.
 
@@ -149,6 +151,7 @@ class KernelHead:
         require_memory(what, n_bytes, "Take fewer examples or queries, or train a network on them.")
         return self.weight * self.function.matrix(self.moved(left), self.keys.moved(right))
 
+    @checked
     def moved(self, points: Points) -> Tensor:
         """Every point u as G u.
 
@@ -204,7 +207,7 @@ class KernelMachine:
         widths = {"input_width": input_width, "output_width": output_width}
         settle(
             self,
-            heads=tuple(heads) if is_sequence(heads) else (heads,),
+            heads=tuple(entries("heads", heads)) if is_sequence(heads) else (heads,),
             **{name: count(name, width) for name, width in widths.items()},
         )
         if not self.heads:
@@ -244,6 +247,7 @@ class KernelMachine:
         """Whether its matrices are known to have no negative eigenvalue."""
         return all(head.is_positive for head in self.heads)
 
+    @checked
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
         """The machine's kernel of every pair.
 
@@ -265,6 +269,7 @@ class KernelMachine:
         """
         return sum_of_heads(self.heads, left, right)
 
+    @checked
     def require_symmetric(self, purpose: str) -> None:
         """Refuse a machine with a head whose kernel is known not to be symmetric.
 
@@ -285,6 +290,7 @@ class KernelMachine:
             if not head.is_symmetric:
                 raise KernelError.needs_symmetry(head.kernel, purpose)
 
+    @checked
     def gram(self, points: Points) -> KernelMatrix:
         """The kernel of every pair of `points`, if it is finite and as symmetric as it claims.
 
@@ -317,7 +323,7 @@ def sum_of_heads(heads: tuple[KernelHead, ...], left: Points, right: OtherPoints
 def _require_gram(head: KernelHead, matrix: Tensor) -> None:
     if index := first_set(~matrix.isfinite()):
         raise KernelError.not_finite(head.kernel, index, matrix[tuple(index)].item())
-    if not head.is_symmetric:
+    if not head.is_symmetric or not matrix.numel():
         return
     excess = (matrix - matrix.mT).abs() - ASYMMETRY * matrix.abs().amax()
     if index := first_set(excess > 0):

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.errors import SettingError
+from icgd.errors import DataError, SettingError
+from icgd.memory import require_memory
 from icgd.problems.activations import Activation, activation_named
-from icgd.problems.settings import count, instance, is_sequence, listed, positive, settle, within
+from icgd.problems.arguments import checked
+from icgd.problems.settings import (
+    count,
+    entries,
+    instance,
+    is_sequence,
+    positive,
+    settle,
+    within,
+)
 from icgd.shapes import Matrix, Parameters, Values
 
 MOST_NAMED_LAYERS = 8
@@ -68,7 +79,8 @@ class MLP:
     norm_eps: float = NORM_EPS
 
     def __post_init__(self) -> None:
-        widths = self.widths if is_sequence(self.widths) else (self.widths,)
+        given = self.widths
+        widths = entries("widths", given) if is_sequence(given) else [given]
         settle(self, widths=tuple(count(f"widths[{i}]", width) for i, width in enumerate(widths)))
         if len(self.widths) < 2:
             raise SettingError.too_few_widths(self.widths)
@@ -188,6 +200,7 @@ class MLP:
         """The number of weights."""
         return sum(rows * columns for rows, columns in self.matrix_shapes)
 
+    @checked
     def layer_activation(self, layer: int) -> Activation:
         """The activation of `layer`, counted from 1 as in the papers.
 
@@ -205,6 +218,7 @@ class MLP:
         is_last = layer == self.depth
         return activation_named(self.output_activation if is_last else self.activation)
 
+    @checked
     def matrices(self, parameters: Parameters) -> list[Matrix]:
         """Views of the parameter vector as one matrix a layer.
 
@@ -220,11 +234,15 @@ class MLP:
             [(4, 3), (1, 4)]
         """
         sizes = [rows * columns for rows, columns in self.matrix_shapes]
+        if parameters.shape[-1] != sum(sizes):
+            expected = f"(..., {sum(sizes)})"
+            raise DataError.wrong_shape("parameters", parameters.shape, expected)
         parts: tuple[Tensor, ...] = parameters.split(sizes, dim=-1)
         return [
             part.unflatten(-1, shape) for part, shape in zip(parts, self.matrix_shapes, strict=True)
         ]
 
+    @checked
     def layer_inputs(self, outputs: Values) -> Values:
         """What a layer's matrix multiplies: the outputs before it, and the constant 1 if needed.
 
@@ -241,6 +259,7 @@ class MLP:
         """
         return functional.pad(outputs, (0, 1), value=1.0) if self.biases else outputs
 
+    @checked
     def initial_parameters(self, seed: int, box: float, tasks: tuple[int, ...] = ()) -> Parameters:
         """Normal weights of variance 1 / fan-in, clipped to the box; repeatable from `seed`.
 
@@ -259,7 +278,10 @@ class MLP:
             >>> icgd.MLP((3, 4, 1)).initial_parameters(seed=0, box=2.0).shape
             torch.Size([16])
         """
-        generator = torch.Generator().manual_seed(seed)
+        n_weights = self.n_parameters * prod(count("tasks", number) for number in tasks)
+        require_memory(f"{n_weights:,} initial weights", 8 * n_weights, "Give smaller widths.")
+        box = positive("box", box)
+        generator = torch.Generator().manual_seed(count("seed", seed, least=0))
         matrices = [
             torch.randn(*tasks, rows, columns, generator=generator, dtype=torch.float64)
             / columns**0.5
@@ -273,7 +295,7 @@ def _entries(name: str, value: object, expected: str) -> list[Any]:
     """The entries of a row."""
     if not is_sequence(value):
         raise SettingError.wrong_kind(name, value, expected)
-    return listed(value)
+    return entries(name, value)
 
 
 def _once(name: str, entries: Sequence[Entry]) -> tuple[Entry, ...]:

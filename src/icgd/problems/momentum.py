@@ -5,10 +5,14 @@ from __future__ import annotations
 from math import sqrt
 
 from icgd.errors import SettingError
-from icgd.problems.settings import count, finite, is_sequence, listed, positive, within
+from icgd.problems.arguments import checked
+from icgd.problems.settings import count, entries, finite, is_sequence, of_step, positive, within
 
 Schedule = float | tuple[float, ...]
 """One number for all steps, or one for each step."""
+
+MOST_SCHEDULED = 10**6
+"""The most steps that have numbers of their own: a second of work."""
 
 
 def as_momentum(value: object) -> Schedule | None:
@@ -17,7 +21,7 @@ def as_momentum(value: object) -> Schedule | None:
         return None
     if not is_sequence(value):
         return _share(value)
-    shares = tuple(_share(share) for share in listed(value))
+    shares = tuple(_share(share) for share in entries("momentum", value))
     if not shares:
         raise SettingError.wrong_length("momentum", 0, "one a step")
     return shares
@@ -35,6 +39,7 @@ class Accelerated:
     momentum: Schedule | None
     nesterov: bool
 
+    @checked
     def momentum_of(self, step: int) -> float:
         """The momentum of a step.
 
@@ -51,6 +56,7 @@ class Accelerated:
         """
         return entry_of(self.momentum, step)
 
+    @checked
     def lookahead_of(self, step: int) -> float:
         """How much of the last change is added before the gradient is taken.
 
@@ -70,7 +76,7 @@ class Accelerated:
 
 def entry_of(momentum: Schedule | None, step: int) -> float:
     """The momentum of a step, counted from 0; without momentum it is 0."""
-    share = momentum[step] if isinstance(momentum, tuple) else momentum
+    share = of_step(momentum, step) if isinstance(momentum, tuple) else momentum
     return share or 0.0
 
 
@@ -88,6 +94,7 @@ def momentum_in_words(momentum: Schedule | None, nesterov: bool) -> str:
     return f", {'Nesterov momentum' if nesterov else 'momentum'} {span_in_words(momentum)}"
 
 
+@checked
 def nesterov_momentum(low: float, high: float) -> float:
     """(1 - sqrt(q)) / (1 + sqrt(q)), q = low / high: for curvatures in [low, high], steps 1 / high.
 
@@ -113,6 +120,7 @@ def nesterov_momentum(low: float, high: float) -> float:
     return (1 - root) / (1 + root)
 
 
+@checked
 def fista_momenta(n_steps: int) -> tuple[float, ...]:
     """Nesterov's momenta, (t_l - 1) / t_{l+1} with t_{l+1} = (1 + sqrt(1 + 4 t_l^2)) / 2.
 
@@ -132,7 +140,7 @@ def fista_momenta(n_steps: int) -> tuple[float, ...]:
         >>> [round(momentum, 3) for momentum in icgd.fista_momenta(3)]
         [0.0, 0.282, 0.434]
     """
-    count("n_steps", n_steps)
+    count("n_steps", n_steps, most=MOST_SCHEDULED)
     momenta, t = [], 1.0
     for _ in range(n_steps):
         after = (1 + sqrt(1 + 4 * t * t)) / 2

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from icgd.errors import SettingError
 from icgd.facts import shown
+from icgd.problems.arguments import checked
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
@@ -22,7 +23,7 @@ from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.oracles.network import NetworkOracle
 from icgd.problems.oracles.oracle import AbstractOracle
 from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.settings import finite, instance, is_sequence, listed, settle
+from icgd.problems.settings import entries, finite, instance, is_sequence, settle
 from icgd.problems.updates import FunctionalStep
 
 Target = MLP | KernelMachine | LinearModel
@@ -181,6 +182,7 @@ class Problem:
         return data
 
     @classmethod
+    @checked
     def from_data(cls, data: Mapping[str, Any]) -> Problem:
         """The problem that `to_data` described.
 
@@ -214,7 +216,7 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
     """A row of finite numbers, whatever holds them."""
     if not is_sequence(values):
         raise SettingError.wrong_kind(name, values, "a row of numbers")
-    return tuple(finite(name, number) for number in listed(values))
+    return tuple(finite(name, number) for number in entries(name, values))
 
 
 def _network(widths: Iterable[int], **rest: Any) -> MLP:

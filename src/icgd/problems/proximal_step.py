@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from icgd.errors import SettingError
+from icgd.problems.arguments import checked
 from icgd.problems.momentum import Accelerated, as_momentum, momentum_in_words
 from icgd.problems.settings import finite, instance, positive, settle
 
@@ -77,6 +78,7 @@ class ProximalStep(Accelerated):
         """Whether all steps are alike."""
         return not isinstance(self.momentum, tuple)
 
+    @checked
     def require_steps(self, n_steps: int) -> None:
         """Check that momenta are as many as the steps.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set, Sized
 from math import frexp, inf, nan
 from numbers import Real
 from operator import index
@@ -18,6 +18,18 @@ class Named(Protocol):
     @property
     def name(self) -> str: ...
 
+
+LARGEST_COUNT = 2**63 - 1
+"""The largest whole number that arrays can be counted by."""
+
+NO_NUMBERS = "cmMV"
+"""Kinds of arrays of numpy that hold no real numbers: complex ones, dates, durations, records."""
+
+MOST_STEPS = 10**12
+"""The most steps of a run: more than any machine takes."""
+
+MOST_ENTRIES = 10**7
+"""The longest row of settings, such as one step size for each step."""
 
 Thing = TypeVar("Thing")
 NamedThing = TypeVar("NamedThing", bound=Named)
@@ -75,10 +87,14 @@ def finite(name: str, value: object) -> float:
 
 def as_float(value: object) -> float:
     """`value` as a float: infinite if it is too large, and no number if it is none."""
+    if type(value) is float:
+        return value
     try:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
     except OverflowError:
         return inf
+    except Exception:  # a value of any class may be wrong in any way
+        return nan
 
 
 def power_of_two(name: str, value: object) -> float:
@@ -95,32 +111,60 @@ def instance(name: str, value: object, kind: type) -> None:
         raise SettingError.wrong_kind(name, value, kind.__name__.removeprefix("Abstract"))
 
 
-def count(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:
+def count(name: str, value: object, *, least: int = 1, most: int = LARGEST_COUNT) -> int:
     """`value` as an int, if it is a whole number between `least` and `most`."""
-    try:
-        whole = index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise SettingError.not_count(name, value, least=least) from None
-    if isinstance(value, bool) or whole < least:
+    whole = as_whole(value)
+    if whole is None or whole < least:
         raise SettingError.not_count(name, value, least=least)
-    if most is not None and whole > most:
+    if whole > most:
         raise SettingError.too_large(name, value, most=most)
     return whole
 
 
+def as_whole(value: object) -> int | None:
+    """`value` as an int, if it is a whole number of any library; truth values are none."""
+    if type(value) is int:
+        return value
+    try:
+        is_truth = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
+        return None if is_truth else int(index(value))  # type: ignore[arg-type]
+    except Exception:  # a value of any class may be wrong in any way
+        return None
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Whether `value` is a text with something in it."""
+    return isinstance(value, str) and value != ""
+
+
 def is_sequence(value: object) -> TypeGuard[Iterable[Any]]:
-    """Whether `value` has entries; arrays without axes are iterables that have none."""
+    """Whether `value` has entries in an order; arrays without axes are iterables that have none."""
     return (
         isinstance(value, Iterable)
-        and not isinstance(value, str | bytes)
+        and not isinstance(value, str | bytes | bytearray | memoryview | Mapping | Set | type)
         and getattr(value, "ndim", 1) > 0
     )
 
 
-def listed(values: Iterable[object]) -> list[Any]:
-    """A list, of plain numbers if it was an array."""
-    plain = getattr(values, "tolist", lambda: values)()
-    return list(plain)
+def entries(name: str, values: Iterable[object]) -> list[Any]:
+    """The entries of a row, plain numbers if it was an array."""
+    try:
+        if isinstance(values, Sized) and len(values) > MOST_ENTRIES:
+            raise SettingError.too_many(name, len(values), most=MOST_ENTRIES)
+        if getattr(getattr(values, "dtype", None), "kind", "f") in NO_NUMBERS:
+            raise TypeError(f"dtype {getattr(values, 'dtype', None)}")
+        return list(getattr(values, "tolist", lambda: values)())
+    except SettingError:
+        raise
+    except Exception as problem:  # a row of any class may be wrong in any way
+        raise SettingError.unreadable_row(name, f"{type(problem).__name__}: {problem}") from None
+
+
+def of_step(row: Sequence[Thing], step: int) -> Thing:
+    """The entry of a step, counted from 0."""
+    if not 0 <= step < len(row):
+        raise SettingError.out_of_range("step", step, least=0, most=len(row) - 1)
+    return row[step]
 
 
 def within(name: str, value: float | int, least: float, most: float) -> None:

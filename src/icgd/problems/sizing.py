@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+from icgd.problems.arguments import checked
 from icgd.problems.arrays import checked_inputs
 from icgd.problems.curvature import Scores, everywhere, over_box, sized
 from icgd.problems.problem import Problem
@@ -13,6 +14,7 @@ from icgd.problems.settings import instance
 from icgd.shapes import Inputs
 
 
+@checked
 def sized_problem(problem: Problem, X: Any) -> Problem:
     """The problem of a linear model with the step size 1 / beta, if it has none.
 

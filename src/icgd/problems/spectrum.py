@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from icgd.problems.arguments import checked
+from icgd.problems.arrays import checked_inputs
 from icgd.problems.kernel_machine import KernelMachine
-from icgd.problems.settings import instance
+from icgd.problems.settings import finite, instance
 from icgd.problems.updates import FunctionalStep
 from icgd.shapes import Inputs
 
@@ -41,6 +43,7 @@ class Spectrum:
         return self.high / self.low if self.low > 0 else float("inf")
 
 
+@checked
 def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
     """The spectrum of a symmetric K + noise I on examples, in O(n^3).
 
@@ -54,7 +57,8 @@ def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
 
     Raises:
         KernelError: if the kernel is not symmetric, or has no finite value somewhere.
-        SettingError: if `machine` is no kernel machine.
+        SettingError: if `machine` is no kernel machine, or `noise` no finite number.
+        DataError: if X holds no numbers, or has another width than the machine.
 
     Example:
         >>> import icgd
@@ -63,8 +67,8 @@ def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
     """
     instance("machine", machine, KernelMachine)
     machine.require_symmetric("The spectrum")
-    x = torch.as_tensor(X, dtype=torch.float64)
-    values = torch.linalg.eigvalsh(machine.gram(x)) + noise
+    x = checked_inputs(X, machine.input_width).double()
+    values = torch.linalg.eigvalsh(machine.gram(x)) + finite("noise", noise)
     return Spectrum(float(values.min()), float(values.max()))
 
 

@@ -7,6 +7,7 @@ the message says what to give. Without a header the columns are called column_1,
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,6 +133,7 @@ class Table:
 
 def read_table(path: Path, reading: Reading | None = None) -> Table:
     """The table in a file; `reading` says what is known of it."""
+    _require_file(path)
     endings = [ending.lower() for ending in path.suffixes[-1:]]
     reader = READERS.get("".join(endings))
     if reader is None:
@@ -146,6 +148,16 @@ def read_table(path: Path, reading: Reading | None = None) -> Table:
         raise DataError.unreadable(path, "it has no rows")
     floats = [pl.col(name).fill_nan(None) for name in frame.columns if frame[name].dtype.is_float()]
     return Table(path, frame.with_columns(floats), True, tuple(range(1, len(frame) + 1)))
+
+
+def _require_file(path: Path) -> None:
+    """Raise `DataError` for what is no file: a device or a pipe may never come to an end."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as problem:
+        raise DataError.unreadable(path, getattr(problem, "strerror", str(problem))) from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DataError.unreadable(path, "it is a device or a pipe; a file is expected")
 
 
 def _of_cells(path: Path, cells: Cells) -> Table:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import torch
 
 from icgd.facts import counted, in_short, shown
+from icgd.problems.arguments import checked
 from icgd.shapes import Inputs, Labels, Parameters, Points, Queries, Rates
 
 
 @shown
+@checked
 @dataclass(frozen=True)
 class Task:
     """Examples (x, y), queries and initial weights; with a leading axis for many tasks.

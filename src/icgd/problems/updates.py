@@ -20,13 +20,28 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from icgd.errors import SettingError
+from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_rows, unit_rows
 from icgd.problems.momentum import Accelerated, as_momentum, momentum_in_words, span_in_words
 from icgd.problems.optimisers.gradient_step import step_sizes
-from icgd.problems.settings import count, finite, instance, is_sequence, listed, positive, settle
+from icgd.problems.settings import (
+    as_float,
+    count,
+    entries,
+    finite,
+    instance,
+    is_sequence,
+    of_step,
+    positive,
+    settle,
+)
 
 LEAST_SHARE = 1e-14
 """Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
+
+
+MOST_CHEBYSHEV_STEPS = 10**4
+"""The most steps that are put in order; the time grows with the square of their number."""
 
 
 @dataclass(frozen=True, init=False)
@@ -72,7 +87,7 @@ class FunctionalStep(Accelerated):
         nesterov: bool = False,
     ) -> None:
         settle(self, step_size=step_sizes(step_size), transforms=_as_transforms(transforms))
-        settle(self, noise=0.0 if noise == 0 else positive("noise", noise))
+        settle(self, noise=0.0 if as_float(noise) == 0 else positive("noise", noise))
         settle(self, heads=_as_heads(heads), momentum=as_momentum(momentum))
         instance("nesterov", nesterov, bool)
         settle(self, nesterov=nesterov)
@@ -111,6 +126,7 @@ class FunctionalStep(Accelerated):
         """Whether steps differ in the kernel of the tokens."""
         return bool(self.transforms or self.heads)
 
+    @checked
     def require_steps(self, n_steps: int) -> None:
         """Refuse a number of steps for which a schedule has no entry each.
 
@@ -135,6 +151,7 @@ class FunctionalStep(Accelerated):
                 expected = f"{n_steps}, one for each step"
                 raise SettingError.wrong_length(name, len(schedule), expected)
 
+    @checked
     def require_machine(self, machine: KernelMachine) -> None:
         """Refuse a machine whose inputs have another width than the matrices.
 
@@ -158,6 +175,7 @@ class FunctionalStep(Accelerated):
                 shape = f"{len(part)} x {len(part[0])}"
                 raise SettingError.wrong_kind("transforms", shape, f"a {width} x {width} matrix")
 
+    @checked
     def size_of(self, step: int) -> float:
         """The step size of a step, counted from 0.
 
@@ -172,8 +190,10 @@ class FunctionalStep(Accelerated):
             >>> icgd.FunctionalStep((0.1, 0.5)).size_of(1)
             0.5
         """
-        return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
+        sizes = self.step_size
+        return of_step(sizes, step) if isinstance(sizes, tuple) else sizes
 
+    @checked
     def machine_of(self, step: int, machine: KernelMachine) -> KernelMachine:
         """The machine with the kernel of a step, counted from 0.
 
@@ -195,6 +215,7 @@ class FunctionalStep(Accelerated):
             return machine
         return KernelMachine(machine.input_width, self.heads[step], machine.output_width)
 
+    @checked
     def transform_of(self, step: int, width: int) -> Rows | None:
         """The matrix A of a step, counted from 0.
 
@@ -222,7 +243,7 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
     """Numbers and matrices: one for all steps, or one for each step."""
     if isinstance(value, Real):
         return (finite("transforms", value),)
-    parts = listed(value) if is_sequence(value) else [value]
+    parts = entries("transforms", value) if is_sequence(value) else [value]
     if parts and all(_is_row(part) for part in parts):  # one matrix
         parts = [parts]
     return tuple(
@@ -234,8 +255,8 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
 def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
     """The heads of every step; a step with one head may give it alone."""
     found = tuple(
-        tuple(step) if is_sequence(step) else (step,)
-        for step in (listed(steps) if is_sequence(steps) else [steps])
+        tuple(entries("heads", step)) if is_sequence(step) else (step,)
+        for step in (entries("heads", steps) if is_sequence(steps) else [steps])
     )
     for head in (head for step in found for head in step):
         instance("head", head, KernelHead)
@@ -244,9 +265,12 @@ def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
 
 def _is_row(part: object) -> bool:
     """Whether it is a sequence of numbers."""
-    return is_sequence(part) and all(isinstance(entry, Real) for entry in listed(part))
+    return is_sequence(part) and all(
+        isinstance(entry, Real) for entry in entries("transforms", part)
+    )
 
 
+@checked
 def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
     """The step sizes that shrink the error most for a kernel with eigenvalues in [low, high].
 
@@ -273,7 +297,7 @@ def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
     require_regular(low, high)
     if not low < high:
         raise SettingError.bad_interval(low, high)
-    count("n_steps", n_steps)
+    count("n_steps", n_steps, most=MOST_CHEBYSHEV_STEPS)
     middle, radius = (high + low) / 2, (high - low) / 2
     points = [middle + radius * cos((2 * k + 1) * pi / (2 * n_steps)) for k in range(n_steps)]
     return tuple(1 / point for point in _in_leja_order(points))

@@ -8,6 +8,8 @@ from math import inf, isfinite, isnan
 from typing import Any
 
 from icgd.errors import UnknownNameError
+from icgd.errors.base import brief
+from icgd.problems.arguments import checked
 from icgd.theorems.papers import PAPERS, Paper
 from icgd.theorems.registry import STATEMENTS
 from icgd.theorems.statement import Comparison, Finding, Statement, Verdict
@@ -52,6 +54,7 @@ def _share(part: Comparison) -> float:
     return 0.0 if part.holds else inf
 
 
+@checked
 def paper_named(key: str) -> Paper:
     """The paper that icgd calls `key`."""
     if key not in PAPERS:
@@ -64,13 +67,14 @@ def statements_of(paper: Paper) -> list[Statement]:
     return [statement for statement in STATEMENTS.values() if statement.paper == paper.key]
 
 
+@checked
 def statement_named(key: str) -> Statement:
     """The statement of this key, such as "wu-theorem-1"."""
     if key in STATEMENTS:
         return STATEMENTS[key]
     paper = key.partition("-")[0]
     if paper not in PAPERS:
-        where = f" in the key {key!r}"
+        where = f" in the key {brief(key)}"
         raise UnknownNameError.of("paper", paper, known=list(PAPERS), where=where)
     known = [statement.key for statement in statements_of(PAPERS[paper])]
     raise UnknownNameError.of("statement", key, known=known)

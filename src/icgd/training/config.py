@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from icgd.errors import DataError, SettingError, UnknownNameError
+from icgd.problems.arguments import checked
 from icgd.training.config_keys import SECTIONS, Key
 
 Values = dict[str, dict[str, Any]]
 """The value of every key, by section."""
 
 
+@checked
 @dataclass(frozen=True)
 class Config:
     """A whole config; relative paths in it start at `folder`."""
@@ -36,6 +38,7 @@ class Config:
             raise SettingError.wrong_kind("folder", "", "a folder's name")
         return Path(self.folder, self.values[""]["folder"])
 
+    @checked
     def moved_to(self, folder: Path) -> Config:
         """The same config for a file in another folder."""
         values = {
@@ -53,6 +56,7 @@ class Config:
         return "\n".join(parts)
 
 
+@checked
 def read_config(path: Path | str | None = None, options: Mapping[str, Any] | None = None) -> Config:
     """The config in a file, with `options` in place of what it says, and defaults for the rest.
 
@@ -87,6 +91,8 @@ def read_config(path: Path | str | None = None, options: Mapping[str, Any] | Non
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DataError.unreadable(path, "it is a device or a pipe; a file is expected")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as problem:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from icgd.errors import SettingError, UnknownNameError
+from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import KERNELS
 from icgd.problems.settings import count, finite, named
@@ -41,6 +42,7 @@ CONFIG = "config.toml"
 """The file in a run's folder that holds its whole config, defaults included."""
 
 
+@checked
 @dataclass(frozen=True)
 class Trained:
     """A model that a config trained, with its task, its log and its folder."""
@@ -51,6 +53,7 @@ class Trained:
     folder: Path
 
 
+@checked
 def train_config(
     config: Config | Path | str,
     options: Mapping[str, Any] | None = None,

@@ -21,9 +21,11 @@ from torch import Tensor, nn
 from torch.optim import LBFGS
 
 from icgd.errors import UnknownNameError
+from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
+from icgd.problems.settings import within
 from icgd.training.averaged import AveragedBatch, AveragedTask
-from icgd.training.covariates import Square
+from icgd.training.covariates import Square, as_matrix
 from icgd.training.models import KernelTransformer
 from icgd.training.similarity import Similarity, similarity
 from icgd.training.tasks import Batch
@@ -58,6 +60,7 @@ class Comparison:
     similarity: Similarity
 
 
+@checked
 def compare_with_constructions(
     learnt: KernelTransformer,
     task: AveragedTask,
@@ -99,6 +102,9 @@ def compare_with_constructions(
         >>> list(found)
         ['constant step', 'steps', 'steps and widths', 'steps and widths, near learnt']
     """
+    if whitening is not None:
+        whitening = as_matrix("whitening", whitening)
+        within("whitening's width", len(whitening), machine.input_width, machine.input_width)
     fit, test = (task.sample(n_tasks, seed=seed, index=index) for index in range(2))
     drawn = task.task.sample(n_tasks, seed=seed, index=1)
     best = partial(best_construction, n_layers=learnt.n_layers, whitening=whitening)
@@ -168,7 +174,7 @@ def _projected(model: KernelTransformer, near: KernelTransformer) -> _Numbers:
 
 def _first_step(machine: KernelMachine, batch: AveragedBatch, whitening: Square | None) -> float:
     """One over the mean of the largest eigenvalues of the kernel on the examples."""
-    x = batch.x[:, :-1] if whitening is None else batch.x[:, :-1] @ whitening.mT
+    x = batch.x[:, :-1] if whitening is None else batch.x[:, :-1] @ whitening.to(batch.x).mT
     return 1 / float(torch.linalg.matrix_norm(machine.matrix(x, x), ord=2).mean())
 
 

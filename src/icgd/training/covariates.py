@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import final
 
 import numpy as np
@@ -18,8 +19,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from icgd.errors import DistributionError, SettingError
+from icgd.memory import require_memory
+from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import ASYMMETRY, as_rows
-from icgd.problems.settings import count, finite, settle
+from icgd.problems.settings import count, entries, finite, is_sequence, settle
 
 Square = Float[Tensor, "input_width input_width"]
 """A matrix on the input space."""
@@ -36,7 +39,14 @@ SHARES_ROUNDING = 1e-9
 
 def normal(generator: np.random.Generator, *shape: int) -> Tensor:
     """Independent standard normal numbers in float64."""
+    require_numbers(*shape)
     return torch.from_numpy(generator.standard_normal(shape))
+
+
+def require_numbers(*shape: int) -> None:
+    """Raise `SizeError` if so many random numbers do not fit in memory."""
+    n_numbers, remedy = prod(shape), "Give narrower or fewer examples, or fewer tasks."
+    require_memory(f"Drawing {n_numbers:,} numbers", 8 * n_numbers, remedy)
 
 
 def random_rotation(width: int, generator: np.random.Generator) -> Square:
@@ -62,6 +72,19 @@ def as_matrix(name: str, matrix: object) -> Tensor:
     if square.ndim != 2 or square.shape[0] != square.shape[1]:
         raise DistributionError.not_square(name, square.shape)
     return square
+
+
+def _unit_matrix(input_width: int) -> Square:
+    width = count("input_width", input_width)
+    require_numbers(width, width)
+    return torch.eye(width, dtype=torch.float64)
+
+
+def _numbers(name: str, values: object) -> tuple[float, ...]:
+    """A row of finite numbers."""
+    if not is_sequence(values):
+        raise SettingError.wrong_kind(name, values, "a row of numbers")
+    return tuple(finite(f"{name}[{place}]", v) for place, v in enumerate(entries(name, values)))
 
 
 def _require_positive_definite(matrix: Tensor) -> None:
@@ -94,6 +117,11 @@ class AbstractCovariates(ABC):
         """The symmetric root Sigma^{1/2}."""
         return power_of(self.covariance, 0.5)
 
+    def _noise(self, generator: np.random.Generator, n_tasks: int, n_tokens: int) -> Tokens:
+        """Independent standard normal vectors, one for each token of each task."""
+        sizes = count("n_tasks", n_tasks), count("n_tokens", n_tokens)
+        return normal(generator, *sizes, self.input_width)
+
     @cached_property
     def whitening(self) -> Square:
         """Sigma^{-1/2}, which makes the law rotation invariant."""
@@ -113,6 +141,7 @@ class Ellipsoid(AbstractCovariates):
     """x = Sigma^{1/2} xi, xi uniform on the unit sphere (Example 4). Cov(x) = Sigma / width."""
 
     @classmethod
+    @checked
     def of_seed(cls, seed: int) -> Ellipsoid:
         """The paper's ellipsoid: Sigma = U^T diag(1, 1, 0.25, 2.25, 1) U, with U from the seed."""
         generator = np.random.default_rng(count("seed", seed, least=0))
@@ -122,13 +151,15 @@ class Ellipsoid(AbstractCovariates):
         return cls((sigma + sigma.mT) / 2)
 
     @classmethod
+    @checked
     def sphere(cls, input_width: int) -> Ellipsoid:
         """Sigma = I: the unit sphere itself."""
-        return cls(torch.eye(count("input_width", input_width), dtype=torch.float64))
+        return cls(_unit_matrix(input_width))
 
+    @checked
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """Gaussian vectors, scaled to length 1, times Sigma^{1/2}."""
-        xi = normal(generator, n_tasks, n_tokens, self.input_width)
+        xi = self._noise(generator, n_tasks, n_tokens)
         return functional.normalize(xi, dim=-1) @ self.root
 
 
@@ -136,9 +167,10 @@ class Ellipsoid(AbstractCovariates):
 class Gaussian(AbstractCovariates):
     """x ~ N(0, Sigma), independent (Example 4)."""
 
+    @checked
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """Standard normal vectors times Sigma^{1/2}."""
-        return normal(generator, n_tasks, n_tokens, self.input_width) @ self.root
+        return self._noise(generator, n_tasks, n_tokens) @ self.root
 
 
 @final
@@ -155,12 +187,15 @@ class GaussianMixture(AbstractCovariates):
         super().__post_init__()
         count("n_clusters", self.n_clusters)
 
+    @checked
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """The sum of a mean of the task and noise of the token, times Sigma^{1/2}."""
+        sizes = count("n_tasks", n_tasks), count("n_tokens", n_tokens)
+        require_numbers(*sizes, self.input_width)
         means = normal(generator, n_tasks, self.n_clusters, self.input_width)
-        cluster = torch.from_numpy(generator.integers(self.n_clusters, size=(n_tasks, n_tokens)))
+        cluster = torch.from_numpy(generator.integers(self.n_clusters, size=sizes))
         mean = means.gather(1, cluster[..., None].expand(-1, -1, self.input_width))
-        return (mean + normal(generator, n_tasks, n_tokens, self.input_width)) @ self.root
+        return (mean + self._noise(generator, n_tasks, n_tokens)) @ self.root
 
     def description(self) -> dict[str, object]:
         """Plain data that identifies the law."""
@@ -181,8 +216,8 @@ class ShiftedMixture(AbstractCovariates):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        weights = tuple(finite("weights", weight) for weight in self.weights)
-        centres = tuple(finite("centres", centre) for centre in self.centres)
+        weights = _numbers("weights", self.weights)
+        centres = _numbers("centres", self.centres)
         settle(self, weights=weights, centres=centres)
         if min(weights, default=-1) < 0 or abs(sum(weights) - 1) > SHARES_ROUNDING:
             raise DistributionError.not_shares("weights", weights)
@@ -191,13 +226,15 @@ class ShiftedMixture(AbstractCovariates):
             raise SettingError.wrong_length("centres", len(centres), expected)
 
     @classmethod
+    @checked
     def of_width(cls, input_width: int, weights: tuple[float, ...] = (1.0, 0.0)) -> ShiftedMixture:
         """The mixture of N(-2, I) and N(2, I) with these weights."""
-        return cls(torch.eye(count("input_width", input_width), dtype=torch.float64), weights)
+        return cls(_unit_matrix(input_width), weights)
 
+    @checked
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """The centre of each token's component, and noise; weights do not change the noise."""
-        noise = normal(generator, n_tasks, n_tokens, self.input_width) @ self.root
+        noise = self._noise(generator, n_tasks, n_tokens) @ self.root
         shares = np.array(self.weights) / sum(self.weights)
         component = generator.choice(len(shares), size=(n_tasks, n_tokens), p=shares)
         return noise + torch.tensor(self.centres, dtype=torch.float64)[component][..., None]

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
 
 from icgd.errors import DataError, SettingError
+from icgd.problems.arguments import checked
 from icgd.problems.settings import count, named
 from icgd.training.decoder_memory import DecoderMemory
 from icgd.training.fast_blocks import Block, FastBlocks, shares_of_places
@@ -53,6 +54,7 @@ class Decoder(nn.Module):
     are float64; training converts them.
     """
 
+    @checked
     def __init__(
         self,
         *,
@@ -122,6 +124,7 @@ class Decoder(nn.Module):
             attention=self.attention,
         )
 
+    @checked
     def require(self, batch: Batch, n_tasks: int) -> None:
         """Raise an error unless the model can be trained on `n_tasks` prompts like these at a time.
 
@@ -131,6 +134,7 @@ class Decoder(nn.Module):
         self._tokens(batch.x[:1], batch.y[:1])
         self.require_room(batch.x.shape[1], n_tasks)
 
+    @checked
     def require_room(self, n_tokens: int, n_tasks: int) -> None:
         """Raise `SizeError` if so many prompts of so many tokens take too much memory."""
         if self.read_in.device.type == "cpu":
@@ -138,6 +142,7 @@ class Decoder(nn.Module):
             self.memory.require_training(n_tasks, n_places, self.read_in.element_size())
 
     @classmethod
+    @checked
     def of_description(cls, data: Mapping[str, Any]) -> Decoder:
         """The model that `description` told of, with its first numbers."""
         return cls(**{name: value for name, value in data.items() if name != "kind"})
@@ -158,6 +163,7 @@ class Decoder(nn.Module):
             "seed": self.seed,
         }
 
+    @checked
     def forward(
         self,
         x: Float[Tensor, "task token input_width"],
@@ -167,6 +173,7 @@ class Decoder(nn.Module):
         stream = self._last_stream(x, y, slice(-1, None))
         return self._read(stream).reshape(y[:, -1].shape)
 
+    @checked
     def predictions(
         self,
         x: Float[Tensor, "task token input_width"],
@@ -176,6 +183,7 @@ class Decoder(nn.Module):
         stream = self._last_stream(x, y, self._layout.predicting)
         return self._read(stream).reshape(y.shape)
 
+    @checked
     def streams(
         self,
         x: Float[Tensor, "task token input_width"],
@@ -226,6 +234,7 @@ class Decoder(nn.Module):
         self.require_length(x.shape[1])
         return self._layout.tokens(x, labels)
 
+    @checked
     def require_length(self, n_tokens: int) -> None:
         """Raise `DataError` unless prompts of `n_tokens`, with the query, have positions."""
         n_places = self._layout.n_places(n_tokens)

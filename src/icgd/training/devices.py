@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import inf
 
 import torch
 import torch.distributed as dist
 
 from icgd.errors import SettingError
+from icgd.problems.arrays import device_of
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,11 @@ def _place(name: str) -> torch.device:
     if kind == "mps" and not _has_mps():
         raise SettingError.no_device(name, _there())
     if kind != "cuda":
-        return torch.device(kind)
-    chosen = int(number) if number else _own_card()
+        return device_of(kind)
+    chosen = _own_card() if not number else int(number) if number.isdecimal() else inf
     if chosen >= torch.cuda.device_count():
         raise SettingError.no_device(name, _there())
-    return torch.device("cuda", chosen)
+    return torch.device("cuda", int(chosen))
 
 
 def _own_card() -> int:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from icgd.errors import CheckpointError, FileError, IcgdError, UnknownNameError
+from icgd.problems.arguments import checked
 from icgd.training.checkpoint_rules import size_problem
 from icgd.training.checkpoints import (
     BEST,
@@ -43,6 +44,7 @@ BEFORE_TRAINING = ("seed", "init_scale", "value_scale")
 """What a description says of the first numbers only, which training has replaced."""
 
 
+@checked
 def load(
     folder: str | os.PathLike[str], *, which: str = "last", model: nn.Module | None = None
 ) -> nn.Module:

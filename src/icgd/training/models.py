@@ -23,9 +23,12 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
 from icgd.errors import SettingError
+from icgd.memory import require_memory
+from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import Kernel, kernel_named
-from icgd.problems.settings import count, positive
+from icgd.problems.settings import count, finite, positive, within
+from icgd.training.covariates import as_matrix
 from icgd.training.gathering import FAST
 from icgd.training.reading import Reading, plain_head
 from icgd.training.units import Units
@@ -49,6 +52,7 @@ class KernelTransformer(nn.Module):
     `seed` alone. They are float64; use `.to(torch.float32)` to train in float32.
     """
 
+    @checked
     def __init__(
         self,
         input_width: int,
@@ -67,10 +71,12 @@ class KernelTransformer(nn.Module):
         self.kernels = tuple(kernels)
         self.shapes = shapes or (None,) * len(self.kernels)
         self.transforms_covariates = transforms_covariates
-        self.seed = seed
+        self.seed = count("seed", seed, least=0)
         self._require_heads()
         self.init_scale = positive("init_scale", init_scale)
         self.value_scale = positive("value_scale", value_scale)
+        n_numbers = 3 * self.n_layers * len(self.kernels) * self.input_width**2
+        require_memory(f"A model of {n_numbers:,} numbers", 8 * n_numbers, "Give smaller sizes.")
         self.units: dict[str, Tensor] = {}
         self._draw(torch.Generator().manual_seed(seed))
 
@@ -100,6 +106,7 @@ class KernelTransformer(nn.Module):
         return [kernel_named(*pair) for pair in zip(self.kernels, self.shapes, strict=True)]
 
     @classmethod
+    @checked
     def constructed(
         cls,
         machine: KernelMachine,
@@ -115,16 +122,21 @@ class KernelTransformer(nn.Module):
         sizes = machine.input_width, len(step_sizes)
         model = cls(*sizes, kernels, transforms_covariates=False, seed=0, shapes=shapes)
         moves = torch.eye(machine.input_width, dtype=torch.float64)
-        moves = moves if whitening is None else whitening.to(torch.float64)
+        if whitening is not None:
+            moves = as_matrix("whitening", whitening)
+            within("whitening's width", len(moves), machine.input_width, machine.input_width)
         matrices = torch.stack([head.moved(moves.mT).mT for head in machine.heads])
         weights = torch.tensor([head.weight for head in machine.heads], dtype=torch.float64)
+        finite_sizes = [finite("step_sizes", size) for size in step_sizes]
+        sizes = torch.tensor(finite_sizes, dtype=torch.float64)
         with torch.no_grad():
-            model.r.copy_(-torch.tensor(step_sizes, dtype=torch.float64)[:, None] * weights)
+            model.r.copy_(-sizes[:, None] * weights)
             model.B.copy_(matrices.expand_as(model.B))
             model.C.copy_(matrices.expand_as(model.C))
         return model
 
     @classmethod
+    @checked
     def like(cls, model: KernelTransformer, *, transforms_covariates: bool) -> KernelTransformer:
         """A new model with the sizes, the kernels and the precision of another."""
         sizes = model.input_width, model.n_layers, model.kernels
@@ -147,6 +159,7 @@ class KernelTransformer(nn.Module):
         self.units = {}
 
     @classmethod
+    @checked
     def of_description(cls, data: Mapping[str, Any]) -> KernelTransformer:
         """The model that `description` told of, with its first numbers."""
         own = {name: value for name, value in data.items() if name not in ("kind", "units")}
@@ -172,6 +185,7 @@ class KernelTransformer(nn.Module):
             "value_scale": self.value_scale,
         }
 
+    @checked
     def forward(
         self,
         x: Float[Tensor, "task token input_width"],

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from icgd.errors import DataError, SettingError
+from icgd.problems.arguments import checked
 from icgd.problems.arrays import checked_array
 from icgd.problems.settings import count, instance, within
 from icgd.problems.tables import Table, read_table
+from icgd.training.covariates import require_numbers
 from icgd.training.tasks import AbstractTask, Batch, generator_of, query_loss
 
 Indices = NDArray[np.intp]
@@ -33,6 +35,7 @@ TASK_COLUMN = "task"
 
 
 @final
+@checked
 @dataclass(frozen=True, eq=False)
 class TaskTable(AbstractTask):
     """Tasks in a table: x (task, token, input_width), y (task, token) or with a width of labels.
@@ -58,6 +61,7 @@ class TaskTable(AbstractTask):
             raise SettingError.all_held_out(self.validation_share, len(x))
 
     @classmethod
+    @checked
     def read(
         cls, path: Path | str, *, label_columns: Sequence[str] = (), **options: Any
     ) -> TaskTable:
@@ -80,14 +84,17 @@ class TaskTable(AbstractTask):
         """The number of tasks that are kept for validation."""
         return round(self.validation_share * len(self.x))
 
+    @checked
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
         """Draw tasks of the training's part of the table."""
         generator = generator_of(seed, index, shard)
         own = self._order[: len(self.x) - self.n_held_out]
-        n_rounds = -(-count("n_tasks", n_tasks) // len(own))
+        require_numbers(count("n_tasks", n_tasks), *self.x.shape[1:])
+        n_rounds = -(-n_tasks // len(own))
         rounds = [generator.permutation(own) for _ in range(n_rounds)]
         return self._batch(np.concatenate(rounds)[:n_tasks], generator)
 
+    @checked
     def validation(self, n_tasks: int, *, seed: int) -> Batch:
         """The first `n_tasks` of the tasks that are held out, or all if these are fewer."""
         if not self.n_held_out:
@@ -103,6 +110,7 @@ class TaskTable(AbstractTask):
         tokens = torch.from_numpy(order)
         return Batch(self.x[rows, tokens], self.y[rows, tokens])
 
+    @checked
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean of (prediction - label of the query)^2."""
         return query_loss(model, batch)
@@ -119,6 +127,7 @@ class TaskTable(AbstractTask):
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class GeneratedTask(AbstractTask):
     """Tasks that a function draws: `draw(n_tasks, generator)` returns x and y.
@@ -138,6 +147,7 @@ class GeneratedTask(AbstractTask):
     def name(self) -> str:
         return getattr(self.draw, "__name__", type(self.draw).__name__)
 
+    @checked
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
         """Call the function with a generator that belongs to these numbers alone."""
         drawn = self.draw(count("n_tasks", n_tasks), generator_of(seed, index, shard))
@@ -148,6 +158,7 @@ class GeneratedTask(AbstractTask):
             raise DataError.wrong_shape(f"x of {self.name}", x.shape, f"{n_tasks} tasks")
         return Batch(x, y)
 
+    @checked
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean of (prediction - label of the query)^2."""
         return query_loss(model, batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib import import_module, util
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +31,9 @@ def file_of(module: str, folder: Path) -> str | None:
     if module.endswith(".py"):
         return module
     file = f"{module.replace('.', '/')}.py"
-    return file if (folder / file).is_file() else None
+    with suppress(OSError, ValueError):  # no system has such a name
+        return file if (folder / file).is_file() else None
+    return None
 
 
 def function_named(reference: str, folder: Path) -> Any:

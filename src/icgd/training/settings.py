@@ -11,8 +11,9 @@ from torch.nn import Parameter
 from torch.optim import Adam, AdamW
 
 from icgd.errors import SettingError, UnknownNameError
+from icgd.problems.arguments import checked
 from icgd.problems.arrays import dtype_named
-from icgd.problems.settings import count, named, positive
+from icgd.problems.settings import count, named, positive, settle
 from icgd.training.tasks import LARGEST_SEED
 
 OPTIMIZERS: dict[str, type[Adam]] = {"adam": Adam, "adamw": AdamW}
@@ -65,8 +66,7 @@ class Settings:
     autocast: bool = False
 
     def __post_init__(self) -> None:
-        for name in COUNTS:
-            count(name, getattr(self, name))
+        settle(self, **{name: count(name, getattr(self, name)) for name in COUNTS})
         count("seed", self.seed, least=0, most=LARGEST_SEED)
         count("warmup_steps", self.warmup_steps, least=0, most=self.n_steps - 1)
         count("n_validation", self.n_validation, least=0)
@@ -92,9 +92,10 @@ class Settings:
         if self.autocast and is_double:  # autocast leaves float64 as it is
             raise SettingError.without("autocast", "dtype='float32'")
 
+    @checked
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of the update that follows `step` updates."""
-        if step < self.warmup_steps:
+        if count("step", step, least=0) < self.warmup_steps:
             return self.learning_rate * ((step + 1) / self.warmup_steps)
         if self.final_learning_rate is None:
             return self.learning_rate
@@ -102,8 +103,11 @@ class Settings:
         turned = pi * (step - warm) / (self.n_steps - warm)
         return self.final_learning_rate + above * (1 + cos(turned)) / 2
 
+    @checked
     def new_optimizer(self, parameters: list[Parameter]) -> Adam:
         """Adam or AdamW, before its first step."""
+        if not parameters:
+            raise SettingError.wrong_length("parameters", 0, "at least one")
         usual = DEFAULT_DECAY if self.optimizer == "adamw" else 0.0
         decay = usual if self.weight_decay is None else self.weight_decay
         return OPTIMIZERS[self.optimizer](parameters, lr=self.learning_rate, weight_decay=decay)

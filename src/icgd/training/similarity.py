@@ -17,10 +17,14 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from icgd.errors import SettingError
-from icgd.problems.settings import instance
+from icgd.problems.arguments import checked
+from icgd.problems.settings import count, instance
 from icgd.training.covariates import Square, power_of
 from icgd.training.models import OF_SCORES, KernelTransformer
 from icgd.training.tasks import Batch
+
+MOST_POINTS = 10**4
+"""The most models between two that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Similarity:
     """The loss at equal steps from the first model's weights to the second's."""
 
 
+@checked
 def similarity(
     first: KernelTransformer, second: KernelTransformer, batch: Batch, *, n_points: int = 11
 ) -> Similarity:
@@ -74,7 +79,7 @@ def similarity(
         sensitivity_distance=(ours - theirs).norm(dim=-1).mean().item(),
         losses=tuple(
             _loss(between(first, second, float(fraction)), batch)
-            for fraction in torch.linspace(0, 1, n_points)
+            for fraction in torch.linspace(0, 1, count("n_points", n_points, most=MOST_POINTS))
         ),
     )
 

@@ -6,10 +6,12 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Generic, TypeVar
 
 from icgd.backends.run import OnProgress
-from icgd.errors import MissingExtraError, SweepError, UnknownNameError
+from icgd.errors import MissingExtraError, SettingError, SweepError, UnknownNameError
+from icgd.problems.arguments import checked
 from icgd.problems.settings import count
 from icgd.training.workers import Report, working
 
@@ -27,6 +29,7 @@ OnReport = Callable[[int, Any], None]
 """A function that hears the index of a configuration and what its job reports."""
 
 
+@checked
 def sweep(
     function: Callable[..., Result],
     configurations: Sequence[Configuration],
@@ -138,6 +141,11 @@ def _in_process(jobs: _Jobs[Configuration, Result]) -> Finished[Result]:
 
 
 def _in_pool(jobs: _Jobs[Configuration, Result]) -> Finished[Result]:
+    try:
+        ForkingPickler.dumps(jobs.function)
+    except Exception:  # what cannot be sent raises whatever its class likes
+        expected = "a function that a module has by name, so that workers can import it"
+        raise SettingError.wrong_kind("function", jobs.function, expected) from None
     with working(jobs.call(), jobs.configurations, jobs.n_workers) as all_news:
         for news in all_news:
             if news.kind == "failure":

@@ -13,6 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from icgd.errors import DataError, DistributionError
+from icgd.problems.arguments import checked
+from icgd.problems.arrays import device_of
 from icgd.problems.settings import count, instance
 from icgd.training.covariates import AbstractCovariates
 from icgd.training.labels import AbstractLabels
@@ -25,6 +27,7 @@ VALIDATION_INDEX = LARGEST_SEED
 """The number of the batch for validation, which training never reaches."""
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Many tasks at once: each has its examples first and its query last, with the true label.
@@ -39,13 +42,18 @@ class Batch:
         """The number of tasks."""
         return len(self.x)
 
+    @checked
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
         """The tasks on a device, in a precision."""
-        return type(self)(*(tensor.to(device, dtype) for tensor in self._tensors()))
+        place = device_of(device)
+        return type(self)(*(tensor.to(place, dtype) for tensor in self._tensors()))
 
+    @checked
     def split(self, n_tasks: int) -> list[Batch]:
         """The same tasks in parts of `n_tasks`; the last part may have fewer."""
-        parts = zip(*(tensor.split(n_tasks) for tensor in self._tensors()), strict=True)
+        parts = zip(
+            *(tensor.split(count("n_tasks", n_tasks)) for tensor in self._tensors()), strict=True
+        )
         return [type(self)(*part) for part in parts]
 
     def _tensors(self) -> list[Tensor]:
@@ -75,10 +83,12 @@ class AbstractTask(ABC):
         another seed, index or shard gives independent draws.
         """
 
+    @checked
     def validation(self, n_tasks: int, *, seed: int) -> Batch:
         """Tasks that training never sees; a law draws them from a stream of their own."""
         return self.sample(n_tasks, seed=seed, index=VALIDATION_INDEX)
 
+    @checked
     def require(self, model: nn.Module) -> None:
         """Raise `SettingError` if no loss of this model can be taken; asked before training."""
         del model  # most tasks take any
@@ -102,6 +112,7 @@ def query_loss(model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class InContextTask(AbstractTask):
     """Predict the label of the query from `n_examples` examples; the loss is eq. (5) of cheng.
@@ -124,11 +135,13 @@ class InContextTask(AbstractTask):
         if width not in (None, self.covariates.input_width):
             raise DistributionError.other_width(width, self.covariates.input_width)
 
+    @checked
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
         """Draw inputs, then labels given the inputs, from one stream of random numbers."""
         width = self.covariates.input_width
         return self.draw(n_tasks, generator_of(seed, index, shard), self.n_examples, width)
 
+    @checked
     def draw(
         self, n_tasks: int, generator: np.random.Generator, n_examples: int, active_width: int
     ) -> Batch:
@@ -138,10 +151,12 @@ class InContextTask(AbstractTask):
         drawn = [self.labels.sample(x, generator) for _ in range(self.output_width)]
         return Batch(x, torch.stack(drawn, -1) if self.output_width > 1 else drawn[0])
 
+    @checked
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         """The mean of (prediction - label of the query)^2 over the tasks."""
         return query_loss(model, batch)
 
+    @checked
     def bayes_loss(self, batch: Batch) -> float | None:
         """The loss of the best predictor there is; None if it is unknown."""
         entries = batch.y.unbind(-1) if batch.y.ndim == 3 else [batch.y]

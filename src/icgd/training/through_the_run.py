@@ -30,11 +30,12 @@ from icgd.compiled import Compiled
 from icgd.errors import SettingError
 from icgd.layers.attention import Writing
 from icgd.layers.transformer import Transformer
-from icgd.problems.arrays import dtype_named
+from icgd.problems.arguments import checked
+from icgd.problems.arrays import as_numbers, dtype_named
 from icgd.problems.entry import as_task
 from icgd.problems.oracles.network import gradient, predict
 from icgd.problems.problem import Problem
-from icgd.problems.settings import instance, is_sequence, positive
+from icgd.problems.settings import entries, instance, is_sequence, positive
 from icgd.problems.task import Task
 from icgd.program.stack import StackProgram
 from icgd.program.step_size import of_unit_step, step_layer
@@ -61,6 +62,7 @@ class AbstractRun(nn.Module, ABC):
     The parameter `initial` goes into the prompt, clipped to the box as weights are after a step.
     """
 
+    @checked
     def __init__(
         self,
         problem: Problem,
@@ -70,13 +72,14 @@ class AbstractRun(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self.problem, self.program = problem, program
-        self.initial = nn.Parameter(initial)
+        self.initial = nn.Parameter(initial.detach().clone())
         self.transformer = transformer
 
     @abstractmethod
     def after_step(self, stream: Stream, number: int) -> Stream:
         """The stream after the layers of step `number`, counted from 0."""
 
+    @checked
     def forward(self, x: Any, y: Any, queries: Any) -> Predictions:
         """The predictions at the queries after all steps.
 
@@ -87,6 +90,7 @@ class AbstractRun(nn.Module, ABC):
         *_, last = self._streams(task)
         return self._predictions(last, task)
 
+    @checked
     def steps(self, x: Any, y: Any, queries: Any) -> Steps:
         """The weights in the stream, and what they predict, before the first step and after each.
 
@@ -125,7 +129,8 @@ class AbstractRun(nn.Module, ABC):
         box = self.problem.gradient_step.box
         start = self.initial.clamp(-box, box)
         checked = as_task(self.problem, x, y, queries=queries, initial=start, dtype=start.dtype)
-        x, y, queries = (torch.as_tensor(data).to(start) for data in (x, y, queries))
+        given = {"x": x, "y": y, "queries": queries}
+        x, y, queries = (_with_gradient(*part).to(start) for part in given.items())
         start = start.expand_as(checked.initial)
         return replace(checked, x=x, y=y.reshape(checked.y.shape), queries=queries, initial=start)
 
@@ -139,6 +144,7 @@ class LearnableRun(AbstractRun):
     of step size 1 and do not learn. Only relu-stack and softmax-stack have them.
     """
 
+    @checked
     def __init__(
         self,
         compiled: Compiled,
@@ -162,6 +168,7 @@ class LearnableRun(AbstractRun):
         self.place = place
         self.step_sizes = nn.Parameter(torch.tensor(sizes, dtype=precision))
 
+    @checked
     def after_step(self, stream: Stream, number: int) -> Stream:
         for place, layer in enumerate(self.transformer.block):
             if place == self.place:
@@ -170,6 +177,7 @@ class LearnableRun(AbstractRun):
                 stream = layer(stream)
         return stream
 
+    @checked
     def output(self, number: int) -> Writing:
         """W_O of the layer that moves the weights, in step `number`, counted from 0."""
         unit = self.transformer.block[self.place].get_parameter("W_O")
@@ -193,6 +201,7 @@ class LearnableRun(AbstractRun):
 class UntiedRun(AbstractRun):
     """A run whose steps share no weight: all weights of all layers are parameters."""
 
+    @checked
     def after_step(self, stream: Stream, number: int) -> Stream:
         length = self.program.layers_per_step
         for layer in self.transformer.block[number * length : (number + 1) * length]:
@@ -200,6 +209,7 @@ class UntiedRun(AbstractRun):
         return stream
 
 
+@checked
 def unrolled_descent(
     problem: Problem,
     x: Inputs,
@@ -251,12 +261,18 @@ def _start(problem: Problem, initial: Any, seed: int | None, dtype: torch.dtype)
     return task.initial.clone()
 
 
+def _with_gradient(name: str, data: Any) -> Tensor:
+    """Tensors as they are, so that gradients reach them, and other arrays as tensors."""
+    return data if isinstance(data, Tensor) else as_numbers(name, data)
+
+
 def _step_sizes(given: object, n_steps: int) -> float | list[float]:
     """One positive number, or one for each step."""
-    given = given.tolist() if isinstance(given, Tensor) else given
+    given = as_numbers("step_sizes", given).tolist() if isinstance(given, Tensor) else given
     if not is_sequence(given):
         return positive("step_sizes", given)
-    sizes = [positive(f"step_sizes[{number}]", size) for number, size in enumerate(given)]
+    row = entries("step_sizes", given)
+    sizes = [positive(f"step_sizes[{number}]", size) for number, size in enumerate(row)]
     if len(sizes) != n_steps:
         raise SettingError.wrong_length("step_sizes", len(sizes), f"{n_steps}, one for each step")
     return sizes

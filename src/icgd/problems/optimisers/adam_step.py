@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from typing import final
 
 from icgd.errors import SettingError
+from icgd.problems.arguments import checked
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.optimisers.rule import GRADIENT, SCALED, SQUARE, WEIGHTS, Root, Rule
 from icgd.problems.settings import (
     below_one,
+    count,
+    entries,
     instance,
     is_sequence,
-    listed,
     not_negative,
     positive,
     settle,
@@ -77,7 +79,7 @@ class AdamStep(AbstractGradientStep):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        betas = listed(self.betas) if is_sequence(self.betas) else [self.betas]
+        betas = entries("betas", self.betas) if is_sequence(self.betas) else [self.betas]
         if len(betas) != 2:
             raise SettingError.wrong_length("betas", len(betas), "2, one for each moment")
         first, second = (below_one(f"betas[{place}]", beta) for place, beta in enumerate(betas))
@@ -91,8 +93,9 @@ class AdamStep(AbstractGradientStep):
     def state(self) -> tuple[str, ...]:
         return (FIRST, SECOND)
 
+    @checked
     def rule(self, step: int) -> Rule:
-        (first, second), size = self.betas, self.size_of(step)
+        (first, second), size = self.betas, self.size_of(count("step", step, least=0))
         rest = 1.0 - second ** (step + 1)
         kept = {SECOND: second, SQUARE: 1.0 - second}
         root = Root(FIRST, {name: factor / rest for name, factor in kept.items()}, self.eps)
@@ -160,6 +163,7 @@ class RmspropStep(AbstractGradientStep):
     def state(self) -> tuple[str, ...]:
         return (SECOND,)
 
+    @checked
     def rule(self, step: int) -> Rule:
         kept = {SECOND: self.alpha, SQUARE: 1.0 - self.alpha}
         return Rule(

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from icgd.errors import SettingError
+from icgd.problems.arguments import checked
 from icgd.problems.momentum import span_in_words
 from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
 from icgd.problems.settings import (
+    MOST_ENTRIES,
     below_one,
     count,
+    entries,
     is_sequence,
-    listed,
     not_negative,
+    of_step,
     positive,
     settle,
 )
@@ -138,6 +141,7 @@ class AbstractGradientStep(ABC):
         averages = "" if self.average is None else f", averages of weights ({self.average:g})"
         return f"{self.name_in_words()} of {span}, box {self.box:g}{batches}{averages}"
 
+    @checked
     def size_of(self, step: int) -> float:
         """The step size of a step.
 
@@ -152,8 +156,10 @@ class AbstractGradientStep(ABC):
             >>> icgd.GradientStep((0.2, 0.1), box=2.0).size_of(1)
             0.1
         """
-        return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
+        sizes = self.step_size
+        return of_step(sizes, step) if isinstance(sizes, tuple) else sizes
 
+    @checked
     def require_steps(self, n_steps: int) -> None:
         """Check that a schedule has one entry a step.
 
@@ -171,6 +177,7 @@ class AbstractGradientStep(ABC):
             expected = f"{n_steps}, one for each step"
             raise SettingError.wrong_length("step_size", len(self.step_size), expected)
 
+    @checked
     def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
         """The examples of a step, counted from 0.
 
@@ -187,7 +194,8 @@ class AbstractGradientStep(ABC):
             (2, 0)
         """
         if self.batch_size is None:
-            return tuple(range(n_examples))
+            return tuple(range(count("n_examples", n_examples, most=MOST_ENTRIES)))
+        count("n_examples", n_examples)
         first = step * self.batch_size
         return tuple(number % n_examples for number in range(first, first + self.batch_size))
 
@@ -214,6 +222,7 @@ class GradientStep(AbstractGradientStep):
         'gradient steps of 0.1, box 2, batches of 4'
     """
 
+    @checked
     def rule(self, step: int) -> Rule:
         return Rule({WEIGHTS: 1.0, GRADIENT: -self.size_of(step)})
 
@@ -229,7 +238,7 @@ def _sizes_of_steps(value: Any) -> float | tuple[float, ...]:
     """One positive step size, or one for each step; a warm-up may begin with 0, and a decay end."""
     if not is_sequence(value):
         return positive("step_size", value)
-    sizes = tuple(not_negative("step_size", size) for size in listed(value))
+    sizes = tuple(not_negative("step_size", size) for size in entries("step_size", value))
     if not sizes:
         raise SettingError.wrong_length("step_size", 0, "one a step")
     return sizes
@@ -239,7 +248,7 @@ def step_sizes(value: Any) -> float | tuple[float, ...]:
     """One step size, or one for each step, all of them positive."""
     if not is_sequence(value):
         return positive("step_size", value)
-    sizes = tuple(positive("step_size", size) for size in listed(value))
+    sizes = tuple(positive("step_size", size) for size in entries("step_size", value))
     if not sizes:
         raise SettingError.wrong_length("step_size", 0, "one a step")
     return sizes

@@ -78,10 +78,14 @@ class FunctionOracle(AbstractOracle):
         """The function 0 at all tokens, which may also be given."""
         n_values = (x.shape[-2] + queries.shape[-2]) * self.target.output_width
         start = self.own_start((*x.shape[:-2], n_values), seed).to(x.device)
-        is_start = isinstance(given, Tensor) and given.shape == start.shape and not given.any()
-        if given is not None and not is_start:
+        if given is not None and not self._is_start(given, start):
             raise SettingError.starts_from_zero()
         return start
+
+    def _is_start(self, given: Any, start: Parameters) -> bool:
+        is_plain = isinstance(given, Tensor) and given.layout == torch.strided
+        is_plain = is_plain and not given.is_nested and not given.is_meta
+        return bool(is_plain and given.shape == start.shape and not given.any())
 
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
         return torch.zeros(batch, dtype=torch.float64)

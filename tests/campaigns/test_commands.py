@@ -1,0 +1,58 @@
+"""Every option of every command, with each of about 90 hostile texts."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.campaigns.outcomes import Campaign, both_sizes
+
+ROOT = Path(__file__).parents[2]
+
+
+def cases(n: int) -> Iterator[tuple[str, str]]:
+    """The outcomes that a process without the type checker of the tests writes."""
+    words = [sys.executable, "-m", "tests.campaigns.commands", str(n)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
+        for line in process.stdout or ():
+            row = json.loads(line)
+            yield f"{row['case']} {row['place']}", row["outcome"]
+    assert process.returncode == 0
+
+
+CAMPAIGN = Campaign(
+    name="commands",
+    title="Every option of the command line with texts that nobody means",
+    sample=60,
+    whole=1_000_000,
+    allowed={
+        "done": "the text is one that the option may have",
+        "refused": "exit code 2 after one message, and nothing is left behind",
+        "the verdict is no": "exit code 1, such as of a bound that does not hold",
+        "goes on under a bar": "work that takes more than 20 seconds shows how far it is",
+    },
+    cases=cases,
+)
+
+
+@both_sizes
+def test_hostile_options_are_refused_in_one_line(whole):
+    CAMPAIGN.carry_out(whole=whole)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_full_disk_is_told_in_one_line(stream, tmp_path):
+    words = [sys.executable, "-m", "icgd.cli.app", "size", "--widths=2,1", "--x-bound=1"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*words, "--y-bound=1"], **streams | {stream: full}, text=True, cwd=tmp_path
+        )
+    if stream == "stdout":
+        found = "icgd: error: Cannot use standard output: No space left on device.\n"
+        assert (done.returncode, done.stderr) == (2, found)
+    else:
+        assert done.returncode == 0
