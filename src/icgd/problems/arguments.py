@@ -28,6 +28,7 @@ from torch import Tensor
 
 from icgd.errors import DataError, SettingError
 from icgd.problems.settings import LARGEST_COUNT, as_float, as_whole, entries, is_sequence, is_text
+from icgd.problems.surroundings import usual_surroundings
 
 Checked = TypeVar("Checked", bound=Callable[..., Any])
 Accept = Callable[[str, Any], Any]
@@ -88,7 +89,8 @@ def _checked(function: Checked, others: Sequence[str]) -> Checked:
         if axes:
             given = dict(zip((name for name, _ in positions), args, strict=False)) | kwargs
             _require_shared(axes, given)
-        return function(*values, *args[len(values) :], **kwargs)
+        with usual_surroundings():
+            return function(*values, *args[len(values) :], **kwargs)
 
     return call  # type: ignore[return-value]
 
