@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import singledispatch
+from itertools import product
 
 from icgd.errors import ProgramError
 from icgd.program import instructions as basic
@@ -26,6 +27,9 @@ from icgd.program.uses import Use, names
 FIXED = (Role.INPUT, Role.CONSTANT, Role.RESIDUAL)
 """Slots that must stay as the prompt sets them."""
 
+DIVISORS = ("reach", "reaches", "factor_reach", "ranges", "probe")
+"""Fields of instructions by which arguments are divided."""
+
 BETWEEN_STEPS_0 = (Role.SCRATCH, Role.SHARED)
 """Slots that hold something within a step alone."""
 
@@ -35,6 +39,7 @@ def check_program(program: AbstractProgram) -> None:
     require_finite(program)
     _check_slots(program.layout)
     _check_all_functions(program)
+    _check_divisors(program)
     _check_rules(program)
 
 
@@ -45,6 +50,14 @@ def _check_slots(layout: Layout) -> None:
             raise ProgramError.broken(
                 f"slot {slot.name!r}", f"has {slot.shape}, expected {expected}"
             )
+
+
+def _check_divisors(program: AbstractProgram) -> None:
+    for layer, name in product(program.layers, DIVISORS):
+        for value in (getattr(part, name, 1.0) for part in layer.instructions):
+            if not min(value if isinstance(value, tuple) else (value,)) > 0:
+                problem = f"has {name} {value}, expected what is positive"
+                raise ProgramError.broken(f"layer {layer.title!r}", problem)
 
 
 @singledispatch

@@ -68,6 +68,8 @@ def _shape_of_map_slots(instruction: basic.MapSlots, layout: Layout) -> str | No
         expected = f"{', '.join(sorted(known))}, or only {ONE}"
         return f"its flags are {', '.join(sorted(flags))}, expected {expected}"
     slots = [slot for summand in instruction.summands for slot in summand.argument.slots]
+    if not instruction.summands:
+        return "maps nothing, expected a summand"
     return _width_problem(layout, *slots, instruction.write)
 
 
