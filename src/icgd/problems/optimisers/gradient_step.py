@@ -103,7 +103,6 @@ class AbstractGradientStep(ABC):
         batches = "" if self.batch_size is None else f", batches of {self.batch_size:,}"
         return f"{self.name_in_words()} of {span}, box {self.box:g}{batches}"
 
-    @checked
     def size_of(self, step: int) -> float:
         """The step size of a step.
 
@@ -119,6 +118,7 @@ class AbstractGradientStep(ABC):
             0.1
         """
         sizes = self.step_size
+        count("step", step, least=0)
         return of_step(sizes, step) if isinstance(sizes, tuple) else sizes
 
     @checked
@@ -139,7 +139,6 @@ class AbstractGradientStep(ABC):
             expected = f"{n_steps}, one for each step"
             raise SettingError.wrong_length("step_size", len(self.step_size), expected)
 
-    @checked
     def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
         """The examples of a step, counted from 0.
 
@@ -155,6 +154,7 @@ class AbstractGradientStep(ABC):
             >>> icgd.GradientStep(0.1, box=2.0, batch_size=2).examples_of(step=1, n_examples=3)
             (2, 0)
         """
+        count("step", step, least=0)
         if self.batch_size is None:
             return tuple(range(count("n_examples", n_examples, most=MOST_ENTRIES)))
         count("n_examples", n_examples)
@@ -182,7 +182,6 @@ class GradientStep(AbstractGradientStep):
         'gradient steps of 0.1, box 2, batches of 4'
     """
 
-    @checked
     def rule(self, step: int) -> Rule:
         return Rule({WEIGHTS: 1.0, GRADIENT: -self.size_of(step)})
 
