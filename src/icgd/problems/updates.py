@@ -210,7 +210,8 @@ class FunctionalStep(Accelerated):
             >>> step.machine_of(0, icgd.KernelMachine(2)).in_words()
             'function of 2 inputs, exp kernel'
         """
-        count("step", step, least=0), instance("machine", machine, KernelMachine)
+        count("step", step, least=0)
+        instance("machine", machine, KernelMachine)
         if not self.heads:
             return machine
         heads = of_step(self.heads, step)
