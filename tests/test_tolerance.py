@@ -9,6 +9,7 @@ import icgd
 from icgd.constructions.relu_stack import ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.errors import (
+    ConstructionError,
     DataError,
     SettingError,
     ToleranceError,
@@ -168,7 +169,7 @@ def test_the_search_goes_past_settings_that_are_too_coarse_for_the_ranges(monkey
 
     def picky(self, problem, n_steps):
         if self.registers < 50:
-            raise SettingError.too_few_registers(self.registers)
+            raise ConstructionError.too_few_registers(self.registers)
         return build(self, problem, n_steps)
 
     monkeypatch.setattr(SoftmaxStack, "build", picky)

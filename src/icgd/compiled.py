@@ -27,7 +27,12 @@ from icgd.certificates.proof import (
 )
 from icgd.certificates.registry import bounds_of
 from icgd.constructions.cot_network import for_depth
-from icgd.errors import InterruptedRunError, LayoutError, OverflowedRunError, SettingError
+from icgd.errors import (
+    ConstructionError,
+    InterruptedRunError,
+    LayoutError,
+    OverflowedRunError,
+)
 from icgd.facts import shown
 from icgd.layers.transformer import Transformer
 from icgd.memory import require_memory
@@ -103,7 +108,7 @@ class Compiled:
     def stack(self) -> StackProgram:
         """The program, if it is a stack of layers."""
         if not isinstance(self.program, StackProgram):
-            raise SettingError.is_a_chain(self.program.construction)
+            raise ConstructionError.is_a_chain(self.program.construction)
         return self.program
 
     @checked
@@ -552,7 +557,7 @@ class Compiled:
             (2, 2, 2, 2, 1)
         """
         if not isinstance(self.program, ChainProgram):
-            raise SettingError.not_a_chain(self.program.construction)
+            raise ConstructionError.not_a_chain(self.program.construction)
         return Compiled(
             *for_depth(self.problem, self.program, count("depth", depth, most=LARGEST_DEPTH))
         )

@@ -158,11 +158,9 @@ def verify(
     if rules.estimated:
         warnings.warn(EstimateWarning.of(rules.estimated), stacklevel=2)
     bounds = rules.run(task, history, real, bounding)
-    exact = rigorous_trajectory(problem, task, history, enclosing) if rigorous else None
     certificate = compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype)
-    is_covered = problem.oracle.starts_fresh(task.initial)
     return Report(
-        certificate=certificate if is_covered else certificate.of_no_run(),
+        certificate=certificate.of_run(is_covered=problem.oracle.starts_fresh(task.initial)),
         step_errors=stepwise_errors(problem, task, history),
         step_bounds=bounds.steps,
         trajectory_errors=trajectory_errors(history, real),
@@ -171,7 +169,7 @@ def verify(
         backend=backend,
         dtype=str(task.x.dtype).removeprefix("torch."),
         paper_trajectory=bounds.paper,
-        rigorous=exact,
+        rigorous=rigorous_trajectory(problem, task, history, enclosing) if rigorous else None,
         coefficient_errors=coefficient_errors(problem, task, history, real),
         prediction_errors=prediction_errors(problem, task, run.predictions, real),
         prediction_bounds=rules.predictions(task, history, real, at_end(bounds.trajectory)),

@@ -19,6 +19,7 @@ from icgd.problems.arguments import checked
 from icgd.problems.from_torch import load_weights
 from icgd.problems.optimisers.gradient_step import AVERAGE
 from icgd.problems.problem import Problem
+from icgd.problems.settings import count, instance
 from icgd.problems.task import Task
 from icgd.program.program import AbstractProgram
 from icgd.shapes import History, Parameters, Predictions
@@ -70,7 +71,6 @@ class Origin:
 
 
 @shown
-@checked
 @dataclass(frozen=True)
 class Run:
     """A transformer's forward pass, read out. A batch of tasks adds an axis in front.
@@ -103,6 +103,16 @@ class Run:
     stopped_after: int | None = None
     steps: Sequence[int] = field(default=(), compare=False)
     origin: Origin | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        instance("parameters", self.parameters, Tensor)
+        instance("predictions", self.predictions, Tensor)
+        instance("trace", self.trace, Mapping)
+        instance("steps", self.steps, Sequence)
+        if self.stopped_after is not None:
+            count("stopped_after", self.stopped_after, least=0)
+        if self.origin is not None:
+            instance("origin", self.origin, Origin)
 
     def facts(self) -> dict[str, str]:
         """What it shows of itself in a line or in a notebook.

@@ -116,11 +116,15 @@ class Certificate:
             **({"if": self.condition} if self.condition else {}),
         }
 
-    def of_no_run(self) -> Certificate:
-        """The certificate of a run that its condition leaves out: nothing is proved beforehand.
+    @checked
+    def of_run(self, *, is_covered: bool) -> Certificate:
+        """What it says of a run; if its condition leaves the run out, nothing is proved beforehand.
+
+        Args:
+            is_covered: whether the condition holds for the run.
 
         Returns:
-            The same with infinite bounds (a).
+            The certificate, or the same with infinite bounds (a).
 
         Example:
             >>> import icgd
@@ -129,9 +133,11 @@ class Certificate:
             >>> certificate = icgd.compile(problem, "relu-stack", n_steps=2).certificate()
             >>> certificate.condition
             'of runs whose momentum is 0 at the start'
-            >>> certificate.of_no_run().domain_step
+            >>> certificate.of_run(is_covered=False).domain_step
             inf
         """
+        if is_covered:
+            return self
         return replace(self, domain_step=inf, domain_trajectory=inf, domain_predictions=inf)
 
     def _told(self, bound: float) -> str:

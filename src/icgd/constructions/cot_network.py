@@ -53,7 +53,7 @@ from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
 from icgd.constructions.parts.look_ups import activations_of, largest_output, looked_up
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
-from icgd.errors import SettingError
+from icgd.errors import ConstructionError
 from icgd.problems.activations import IDENTITY_FUNCTION, Activation
 from icgd.problems.arguments import checked
 from icgd.problems.functions import KinkedFunction, SmoothFunction
@@ -161,7 +161,7 @@ def for_depth(problem: Problem, program: ChainProgram, depth: int) -> tuple[Prob
     deeper = replace(target, widths=_widths_at(target.widths, depth))
     known = {activation.name for activation in activations_of(target)}
     if missing := [a.name for a in activations_of(deeper) if a.name not in known]:
-        raise SettingError.not_in_block(depth, missing[0])
+        raise ConstructionError.not_in_block(depth, missing[0])
     kinds = tuple(_kind(activation) for activation in activations_of(deeper))
     program = replace(program, shapes=deeper.matrix_shapes, kinds=kinds)
     return replace(problem, target=deeper), program
@@ -173,7 +173,7 @@ def _widths_at(widths: tuple[int, ...], depth: int) -> tuple[int, ...]:
         return widths
     hidden = widths[1:-1] or widths[:1]
     if len(set(hidden)) > 1:
-        raise SettingError.unlike_layers(widths, depth)
+        raise ConstructionError.unlike_layers(widths, depth)
     return (widths[0], *hidden[:1] * (depth - 1), widths[-1])
 
 

@@ -45,7 +45,7 @@ from icgd.constructions.parts.layouts import network_layout, network_scratch
 from icgd.constructions.parts.look_ups import needed_functions
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.constructions.parts.update_layers import UpdateLayers
-from icgd.errors import SettingError
+from icgd.errors import ConstructionError
 from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.arguments import checked
 from icgd.problems.class_functions import RECIPROCAL, capped_exponential
@@ -217,7 +217,7 @@ def _fitted_functions(
             problem, sizes.ranges_on_domain(problem, margin)
         )
         if margin and not reach <= 2 * LARGEST_ARGUMENT:  # so few pieces err more and more
-            raise SettingError.too_few_pieces(pieces, target.activation)
+            raise ConstructionError.too_few_pieces(pieces, target.activation)
         functions = tuple(
             fit_relu_sum(function, -reach, reach, pieces, kink_width)
             for function in needed.values()

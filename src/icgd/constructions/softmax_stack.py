@@ -45,7 +45,7 @@ from icgd.constructions.parts.layouts import layer_slots, network_layout
 from icgd.constructions.parts.look_ups import largest_output, looked_up, needed_functions, overshoot
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.constructions.parts.update_layers import UpdateLayers
-from icgd.errors import SettingError
+from icgd.errors import ConstructionError
 from icgd.problems import activations
 from icgd.problems.activations import RELU, Activation
 from icgd.problems.arguments import checked
@@ -187,7 +187,7 @@ class _Builder:
                 return cls(problem, settings, look_ups, forward, backward)
             margin = 1.25 * excess
             if not margin <= LARGEST_ARGUMENT:
-                raise SettingError.too_few_registers(len(look_ups[0].values) + 1)
+                raise ConstructionError.too_few_registers(len(look_ups[0].values) + 1)
 
     @property
     def depth(self) -> int:

@@ -37,6 +37,8 @@ Axes = dict[str, tuple[list[str], list[str]]]
 LONGEST_PATH, LONGEST_NAME = 4096, 255
 """The most bytes of a path, and of each name in it, that file systems take."""
 
+FLOATS = frozenset((torch.float32, torch.float64))
+
 REFUSED = object()
 """What `accept` of a kind returns for a value of another kind."""
 
@@ -233,8 +235,12 @@ def _tensor(hint: Any) -> Kind:
 
 def _numbers(name: str, value: Any) -> Any:
     """Tensors that can be computed with: dense, with memory, of floats."""
-    is_dense = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested
-    right = is_dense and value.dtype in (torch.float32, torch.float64) and not value.is_meta
+    right = (
+        isinstance(value, Tensor)
+        and value.dtype in FLOATS
+        and value.layout is torch.strided
+        and not (value.is_nested or value.is_meta)
+    )
     return value if right else REFUSED
 
 

@@ -146,10 +146,14 @@ class KernelHead:
             tensor([[2.],
                     [2.]])
         """
+        return self._of_pairs(left, right)
+
+    def _of_pairs(self, left: Points, right: OtherPoints) -> KernelMatrix:
+        """`matrix` of points that were checked before."""
         n_bytes = 2 * left[..., 0].numel() * right.shape[-2] * left.itemsize
         what = f"The kernel of {left.shape[-2]:,} by {right.shape[-2]:,} points"
         require_memory(what, n_bytes, "Take fewer examples or queries, or train a network on them.")
-        return self.weight * self.function.matrix(self.moved(left), self.keys.moved(right))
+        return self.weight * self.function.matrix(self._moved(left), self.keys._moved(right))
 
     @checked
     def moved(self, points: Points) -> Tensor:
@@ -166,6 +170,9 @@ class KernelHead:
             >>> icgd.KernelHead("rbf", transform=[[2.0]]).moved(torch.ones(1, 1))
             tensor([[2.]])
         """
+        return self._moved(points)
+
+    def _moved(self, points: Points) -> Tensor:
         if self.transform is None:
             return points
         return points @ as_matrix(self.transform, points).mT
@@ -309,7 +316,7 @@ class KernelMachine:
             tensor([[1., 1.],
                     [1., 1.]])
         """
-        matrices = [head.matrix(points, points) for head in self.heads]
+        matrices = [head._of_pairs(points, points) for head in self.heads]
         for head, matrix in zip(self.heads, matrices, strict=True):
             _require_gram(head, matrix)
         return reduce(torch.add, matrices)
@@ -317,7 +324,7 @@ class KernelMachine:
 
 def sum_of_heads(heads: tuple[KernelHead, ...], left: Points, right: OtherPoints) -> KernelMatrix:
     """The sum of the heads' kernels of every pair."""
-    return reduce(torch.add, (head.matrix(left, right) for head in heads))
+    return reduce(torch.add, (head._of_pairs(left, right) for head in heads))
 
 
 def _require_gram(head: KernelHead, matrix: Tensor) -> None:

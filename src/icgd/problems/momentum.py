@@ -39,7 +39,6 @@ class Accelerated:
     momentum: Schedule | None
     nesterov: bool
 
-    @checked
     def momentum_of(self, step: int) -> float:
         """The momentum of a step.
 
@@ -56,7 +55,6 @@ class Accelerated:
         """
         return entry_of(self.momentum, step)
 
-    @checked
     def lookahead_of(self, step: int) -> float:
         """How much of the last change is added before the gradient is taken.
 
@@ -71,11 +69,13 @@ class Accelerated:
             >>> icgd.FunctionalStep(0.1, momentum=0.5, nesterov=True).lookahead_of(0)
             0.5
         """
-        return self.momentum_of(step) if self.nesterov else 0.0
+        momentum = self.momentum_of(step)
+        return momentum if self.nesterov else 0.0
 
 
 def entry_of(momentum: Schedule | None, step: int) -> float:
     """The momentum of a step, counted from 0; without momentum it is 0."""
+    count("step", step, least=0)
     share = of_step(momentum, step) if isinstance(momentum, tuple) else momentum
     return share or 0.0
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from icgd.facts import counted, in_short, shown
-from icgd.problems.arguments import checked
+from icgd.problems.settings import instance
 from icgd.shapes import Inputs, Labels, Parameters, Points, Queries, Rates
 
 
 @shown
-@checked
 @dataclass(frozen=True)
 class Task:
     """Examples (x, y), queries and initial weights; with a leading axis for many tasks.
@@ -43,6 +43,13 @@ class Task:
     initial: Parameters
     rates: Rates | None = field(default=None, kw_only=True)
     input_names: tuple[str, ...] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in ("x", "y", "queries", "initial"):
+            instance(name, getattr(self, name), Tensor)
+        if self.rates is not None:
+            instance("rates", self.rates, Tensor)
+        instance("input_names", self.input_names, tuple)
 
     def facts(self) -> dict[str, str]:
         """What it shows of itself in a line or in a notebook.

@@ -175,7 +175,6 @@ class FunctionalStep(Accelerated):
                 shape = f"{len(part)} x {len(part[0])}"
                 raise SettingError.wrong_kind("transforms", shape, f"a {width} x {width} matrix")
 
-    @checked
     def size_of(self, step: int) -> float:
         """The step size of a step, counted from 0.
 
@@ -191,9 +190,9 @@ class FunctionalStep(Accelerated):
             0.5
         """
         sizes = self.step_size
+        count("step", step, least=0)
         return of_step(sizes, step) if isinstance(sizes, tuple) else sizes
 
-    @checked
     def machine_of(self, step: int, machine: KernelMachine) -> KernelMachine:
         """The machine with the kernel of a step, counted from 0.
 
@@ -211,9 +210,12 @@ class FunctionalStep(Accelerated):
             >>> step.machine_of(0, icgd.KernelMachine(2)).in_words()
             'function of 2 inputs, exp kernel'
         """
+        count("step", step, least=0)
+        instance("machine", machine, KernelMachine)
         if not self.heads:
             return machine
-        return KernelMachine(machine.input_width, self.heads[step], machine.output_width)
+        heads = of_step(self.heads, step)
+        return KernelMachine(machine.input_width, heads, machine.output_width)
 
     @checked
     def transform_of(self, step: int, width: int) -> Rows | None:
@@ -233,7 +235,7 @@ class FunctionalStep(Accelerated):
         """
         if not self.transforms:
             return None
-        part = self.transforms[step if len(self.transforms) > 1 else 0]
+        part = of_step(self.transforms, step if len(self.transforms) > 1 else 0)
         if not isinstance(part, float):
             return part
         return unit_rows(part, width)

@@ -144,7 +144,8 @@ def _prompts_of(config: Config) -> AbstractTask:
         )
     if data["generator"]:
         return GeneratedTask(function_named(data["generator"], config.folder))
-    require_prompts(data, config["training"]["batch_size"])
+    most = max(config["training"]["batch_size"], config["training"]["n_validation"])
+    require_prompts(data, most)
     return _law_of(data)
 
 

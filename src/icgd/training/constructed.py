@@ -23,9 +23,8 @@ from torch.optim import LBFGS
 from icgd.errors import UnknownNameError
 from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
-from icgd.problems.settings import within
 from icgd.training.averaged import AveragedBatch, AveragedTask
-from icgd.training.covariates import Square, as_matrix
+from icgd.training.covariates import Square, as_matrix, require_width
 from icgd.training.models import KernelTransformer
 from icgd.training.similarity import Similarity, similarity
 from icgd.training.tasks import Batch
@@ -104,7 +103,7 @@ def compare_with_constructions(
     """
     if whitening is not None:
         whitening = as_matrix("whitening", whitening)
-        within("whitening's width", len(whitening), machine.input_width, machine.input_width)
+        require_width(len(whitening), machine.input_width)
     fit, test = (task.sample(n_tasks, seed=seed, index=index) for index in range(2))
     drawn = task.task.sample(n_tasks, seed=seed, index=1)
     best = partial(best_construction, n_layers=learnt.n_layers, whitening=whitening)

@@ -84,7 +84,13 @@ def _numbers(name: str, values: object) -> tuple[float, ...]:
     """A row of finite numbers."""
     if not is_sequence(values):
         raise SettingError.wrong_kind(name, values, "a row of numbers")
-    return tuple(finite(f"{name}[{place}]", v) for place, v in enumerate(entries(name, values)))
+    return tuple(finite(name, value) for value in entries(name, values))
+
+
+def require_width(got: int, expected: int) -> None:
+    """Raise `DistributionError` if a matrix on the inputs has another width than they have."""
+    if got != expected:
+        raise DistributionError.other_width(expected, got)
 
 
 def _require_positive_definite(matrix: Tensor) -> None:

@@ -45,7 +45,7 @@ def _place(name: str) -> torch.device:
     if kind == "mps" and not _has_mps():
         raise SettingError.no_device(name, _there())
     if kind != "cuda":
-        return device_of(kind)
+        return torch.device(kind) if kind == "mps" else device_of(kind)
     chosen = _own_card() if not number else int(number) if number.isdecimal() else inf
     if chosen >= torch.cuda.device_count():
         raise SettingError.no_device(name, _there())

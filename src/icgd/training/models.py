@@ -27,8 +27,8 @@ from icgd.memory import require_memory
 from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import Kernel, kernel_named
-from icgd.problems.settings import count, finite, positive, within
-from icgd.training.covariates import as_matrix
+from icgd.problems.settings import count, finite, positive
+from icgd.training.covariates import as_matrix, require_width
 from icgd.training.gathering import FAST
 from icgd.training.reading import Reading, plain_head
 from icgd.training.units import Units
@@ -124,13 +124,13 @@ class KernelTransformer(nn.Module):
         moves = torch.eye(machine.input_width, dtype=torch.float64)
         if whitening is not None:
             moves = as_matrix("whitening", whitening)
-            within("whitening's width", len(moves), machine.input_width, machine.input_width)
+            require_width(len(moves), machine.input_width)
         matrices = torch.stack([head.moved(moves.mT).mT for head in machine.heads])
         weights = torch.tensor([head.weight for head in machine.heads], dtype=torch.float64)
         finite_sizes = [finite("step_sizes", size) for size in step_sizes]
-        sizes = torch.tensor(finite_sizes, dtype=torch.float64)
+        steps = torch.tensor(finite_sizes, dtype=torch.float64)
         with torch.no_grad():
-            model.r.copy_(-sizes[:, None] * weights)
+            model.r.copy_(-steps[:, None] * weights)
             model.B.copy_(matrices.expand_as(model.B))
             model.C.copy_(matrices.expand_as(model.C))
         return model

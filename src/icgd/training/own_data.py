@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from icgd.errors import DataError, SettingError
-from icgd.problems.arguments import checked
+from icgd.problems.arguments import checked, checked_but
 from icgd.problems.arrays import checked_array
 from icgd.problems.settings import count, instance, within
 from icgd.problems.tables import Table, read_table
@@ -35,7 +35,6 @@ TASK_COLUMN = "task"
 
 
 @final
-@checked
 @dataclass(frozen=True, eq=False)
 class TaskTable(AbstractTask):
     """Tasks in a table: x (task, token, input_width), y (task, token) or with a width of labels.
@@ -61,7 +60,7 @@ class TaskTable(AbstractTask):
             raise SettingError.all_held_out(self.validation_share, len(x))
 
     @classmethod
-    @checked
+    @checked_but("label_columns")
     def read(
         cls, path: Path | str, *, label_columns: Sequence[str] = (), **options: Any
     ) -> TaskTable:

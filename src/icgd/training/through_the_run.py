@@ -27,7 +27,7 @@ from torch.func import functional_call
 from icgd.backends.dense import build_transformer
 from icgd.backends.prompt import encode, read_parameters, read_predictions
 from icgd.compiled import Compiled
-from icgd.errors import SettingError
+from icgd.errors import ConstructionError, SettingError
 from icgd.layers.attention import Writing
 from icgd.layers.transformer import Transformer
 from icgd.problems.arguments import checked
@@ -158,7 +158,7 @@ class LearnableRun(AbstractRun):
         place, precision = step_layer(compiled.program), dtype_named(dtype)
         problem, n_steps = compiled.problem, compiled.program.n_steps
         if compiled.stack.schedule:
-            raise SettingError.steps_differ(problem.gradient_step.in_words())
+            raise ConstructionError.steps_differ(problem.gradient_step.in_words())
         usual = problem.gradient_step.size_of(0)
         sizes = _step_sizes(usual if step_sizes is None else step_sizes, n_steps)
         start = _start(problem, initial, seed, precision)

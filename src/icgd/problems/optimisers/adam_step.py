@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import final
 
 from icgd.errors import SettingError
-from icgd.problems.arguments import checked
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.optimisers.rule import GRADIENT, SCALED, SQUARE, WEIGHTS, Root, Rule
 from icgd.problems.settings import (
@@ -93,7 +92,6 @@ class AdamStep(AbstractGradientStep):
     def state(self) -> tuple[str, ...]:
         return (FIRST, SECOND)
 
-    @checked
     def rule(self, step: int) -> Rule:
         (first, second), size = self.betas, self.size_of(count("step", step, least=0))
         rest = 1.0 - second ** (step + 1)
@@ -163,7 +161,6 @@ class RmspropStep(AbstractGradientStep):
     def state(self) -> tuple[str, ...]:
         return (SECOND,)
 
-    @checked
     def rule(self, step: int) -> Rule:
         kept = {SECOND: self.alpha, SQUARE: 1.0 - self.alpha}
         return Rule(

@@ -141,7 +141,6 @@ class AbstractGradientStep(ABC):
         averages = "" if self.average is None else f", averages of weights ({self.average:g})"
         return f"{self.name_in_words()} of {span}, box {self.box:g}{batches}{averages}"
 
-    @checked
     def size_of(self, step: int) -> float:
         """The step size of a step.
 
@@ -157,6 +156,7 @@ class AbstractGradientStep(ABC):
             0.1
         """
         sizes = self.step_size
+        count("step", step, least=0)
         return of_step(sizes, step) if isinstance(sizes, tuple) else sizes
 
     @checked
@@ -177,7 +177,6 @@ class AbstractGradientStep(ABC):
             expected = f"{n_steps}, one for each step"
             raise SettingError.wrong_length("step_size", len(self.step_size), expected)
 
-    @checked
     def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
         """The examples of a step, counted from 0.
 
@@ -193,6 +192,7 @@ class AbstractGradientStep(ABC):
             >>> icgd.GradientStep(0.1, box=2.0, batch_size=2).examples_of(step=1, n_examples=3)
             (2, 0)
         """
+        count("step", step, least=0)
         if self.batch_size is None:
             return tuple(range(count("n_examples", n_examples, most=MOST_ENTRIES)))
         count("n_examples", n_examples)
@@ -222,7 +222,6 @@ class GradientStep(AbstractGradientStep):
         'gradient steps of 0.1, box 2, batches of 4'
     """
 
-    @checked
     def rule(self, step: int) -> Rule:
         return Rule({WEIGHTS: 1.0, GRADIENT: -self.size_of(step)})
 

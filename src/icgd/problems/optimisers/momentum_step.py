@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import final
 
 from icgd.errors import SettingError
-from icgd.problems.arguments import checked
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
 from icgd.problems.settings import finite, instance, not_negative, positive, settle
@@ -66,7 +65,6 @@ class MomentumStep(AbstractGradientStep):
     def state(self) -> tuple[str, ...]:
         return (MOMENTUM,) if self.momentum else ()
 
-    @checked
     def rule(self, step: int) -> Rule:
         if not self.momentum:
             return Rule({WEIGHTS: 1.0, GRADIENT: -self.size_of(step)}, decay=self.weight_decay)
