@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from math import isinf
 from numbers import Real
 from pathlib import Path
@@ -69,44 +69,48 @@ def checked_but(*others: str) -> Callable[[Checked], Checked]:
 
 
 def _checked(function: Checked, others: Sequence[str]) -> Checked:
-    """The types are looked up in the first call, when all modules are there."""
-    positions: list[tuple[str, Kind | None]] = []
-    kinds: dict[str, Kind] = {}
-    axes: Axes = {}
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not positions:
-            found, names = _kinds(function, others)
-            kinds.update(found)
-            axes.update(_axes(function))
-            positions.extend((name, found.get(name)) for name in names)
-        values = [
-            value if kind is None else accepted(name, value, kind)
-            for value, (name, kind) in zip(args, positions, strict=False)
-        ]
-        for name, value in kwargs.items():
-            if name in kinds:
-                kwargs[name] = accepted(name, value, kinds[name])
-        if axes:
-            given = dict(zip((name for name, _ in positions), args, strict=False)) | kwargs
-            _require_shared(axes, given)
-        with usual_surroundings():
-            return function(*values, *args[len(values) :], **kwargs)
-
+    """A lambda, because the type checker of the tests wraps every other inner function."""
+    plan = Plan(function, others)
+    call = wraps(function)(lambda *args, **kwargs: _called(function, plan, args, kwargs))
     return call  # type: ignore[return-value]
 
 
-def _kinds(
-    function: Callable[..., Any], others: Sequence[str]
-) -> tuple[dict[str, Kind], list[str]]:
-    """The kinds of arguments by name, and the names of those that have a place."""
-    hints = get_type_hints(function)
-    parts = inspect.signature(function).parameters.values()
-    single = [part for part in parts if part.kind not in (part.VAR_POSITIONAL, part.VAR_KEYWORD)]
-    made = {part.name: kind_of(hints.get(part.name, Any)) for part in single}
-    placed = [part.name for part in single if part.kind is not part.KEYWORD_ONLY]
-    return {name: kind for name, kind in made.items() if kind and name not in others}, placed
+def _called(
+    function: Callable[..., Any], plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What the function returns, if its arguments are of the right kinds."""
+    positions, kinds, axes = plan.parts
+    values = [
+        value if kind is None else accepted(name, value, kind)
+        for value, (name, kind) in zip(args, positions, strict=False)
+    ]
+    for name, value in kwargs.items():
+        if name in kinds:
+            kwargs[name] = accepted(name, value, kinds[name])
+    if axes:
+        places = zip((name for name, _ in positions), args, strict=False)
+        _require_shared(axes, dict(places) | kwargs)
+    with usual_surroundings():
+        return function(*values, *args[len(values) :], **kwargs)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known of the arguments of a function, all but `others`."""
+
+    function: Callable[..., Any]
+    others: Sequence[str]
+
+    @cached_property
+    def parts(self) -> tuple[list[tuple[str, Kind | None]], dict[str, Kind], Axes]:
+        """Kinds by place, kinds by name, and axes; types are looked up in the first call."""
+        hints = get_type_hints(self.function)
+        found = inspect.signature(self.function).parameters.values()
+        parts = [part for part in found if part.kind not in (part.VAR_POSITIONAL, part.VAR_KEYWORD)]
+        made = {part.name: kind_of(hints.get(part.name, Any)) for part in parts}
+        kinds = {name: kind for name, kind in made.items() if kind and name not in self.others}
+        placed = [part.name for part in parts if part.kind is not part.KEYWORD_ONLY]
+        return [(name, kinds.get(name)) for name in placed], kinds, _axes(self.function)
 
 
 def _axes(function: Callable[..., Any]) -> Axes:
