@@ -6,6 +6,10 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(DataError.no_batch),
+        "This is one task, which has no places. Use it as it is.",
+    ),
+    (
         made(DataError.negative_rate, (3,), -0.5),
         "rates[3] is -0.5; a rate is a number from 0 to domain.rate, by which the gradient of an "
         "example is multiplied.",

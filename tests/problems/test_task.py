@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import pytest
 import torch
 
 import icgd
@@ -55,3 +56,14 @@ def test_tasks_of_a_batch_keep_their_own_rates():
     without = icgd.as_task(plain, torch.ones(2, 3, 2), torch.ones(2, 3))
     assert without.of_batch(0).rates is None
     assert "rates" not in without.facts()
+
+
+def test_places_that_are_not_there_are_refused():
+    problem = icgd.Problem(
+        icgd.MLP((2, 1)), "squared", icgd.GradientStep(0.1, box=1.0), icgd.Domain(x=1.0, y=1.0)
+    )
+    batch = icgd.as_task(problem, torch.ones(2, 3, 2), torch.ones(2, 3))
+    with pytest.raises(icgd.errors.SettingError, match="place must lie between -2 and 1, got 2"):
+        batch.of_batch(2)
+    with pytest.raises(icgd.errors.DataError, match="This is one task, which has no places"):
+        batch.of_batch(0).of_batch(0)

@@ -85,6 +85,10 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
+    def no_batch(cls) -> DataError:
+        return cls("This is one task, which has no places. Use it as it is.")
+
+    @classmethod
     def empty(cls, name: str, shape: Sequence[int]) -> DataError:
         return cls(f"{name} is empty: its shape is {tuple(shape)}. Give at least one row.")
 

@@ -142,6 +142,7 @@ class MLP:
         """Whether every layer reads the one before it and nothing else, and no layer has a norm."""
         return not self.shortcuts and not self.norms
 
+    @checked
     def sources(self, layer: int) -> tuple[int, ...]:
         """The layers whose outputs are added to those of `layer`.
 
@@ -158,6 +159,7 @@ class MLP:
         """
         return tuple(first for first, last in self.shortcuts if last == layer)
 
+    @checked
     def ends(self, layer: int) -> tuple[int, ...]:
         """The layers to whose outputs those of `layer` are added.
 

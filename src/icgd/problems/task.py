@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from icgd.errors import DataError
 from icgd.facts import counted, in_short, shown
-from icgd.problems.settings import instance
+from icgd.problems.arguments import checked
+from icgd.problems.settings import instance, within
 from icgd.shapes import Inputs, Labels, Parameters, Points, Queries, Rates
 
 
@@ -101,6 +103,7 @@ class Task:
         """() for one task, (n_tasks,) for a batch."""
         return tuple(self.x.shape[:-2])
 
+    @checked
     def of_batch(self, place: int | slice) -> Task:
         """The task at this place of a batch, or the tasks of a slice.
 
@@ -110,6 +113,10 @@ class Task:
         Returns:
             A task without a leading axis, or a smaller batch.
 
+        Raises:
+            DataError: if it is one task.
+            SettingError: if there is no such place.
+
         Example:
             >>> import icgd, torch
             >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
@@ -118,6 +125,10 @@ class Task:
             >>> batch.of_batch(0).batch, batch.of_batch(slice(2)).batch
             ((), (2,))
         """
+        if not self.batch:
+            raise DataError.no_batch()
+        if not isinstance(place, slice):
+            within("place", place, -len(self.x), len(self.x) - 1)
         rates = None if self.rates is None else self.rates[place]
         parts = (part[place] for part in (self.x, self.y, self.queries, self.initial))
         return Task(*parts, rates=rates)

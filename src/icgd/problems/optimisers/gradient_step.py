@@ -108,7 +108,7 @@ class AbstractGradientStep(ABC):
             >>> [update.kept_of_average(step) for step in range(3)]
             [0.0, 0.9, 0.9]
         """
-        return (self.average or 0.0) if step else 0.0
+        return (self.average or 0.0) if count("step", step, least=0) else 0.0
 
     @property
     def gradient_factor(self) -> float:
