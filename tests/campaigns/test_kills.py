@@ -117,7 +117,7 @@ def left(is_whole: Callable[[Path], bool], folder: Path) -> str:
 KILLS = Campaign(
     name="kills",
     title="Processes that are killed while they write",
-    sample=25,
+    sample=15,
     whole=1_000,
     allowed={
         "whole": "the file is an old or a new one, and nothing else was left",

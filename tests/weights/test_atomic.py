@@ -142,7 +142,7 @@ with whole_file(Path(sys.argv[1])) as temporary:
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
-    path = tmp_path / "out"
+    path = tmp_path / "out\n"
     subprocess.run([sys.executable, "-c", KILLED, path])
     [left] = tmp_path.iterdir()
     assert left.read_bytes() == b"half"

@@ -26,7 +26,7 @@ from icgd.errors import FileError
 if sys.platform != "win32":
     import fcntl
 
-UNFINISHED = re.compile(r"\..*\.[0-9a-f]{16}\.icgd-partial")
+UNFINISHED = re.compile(r"\..*\.[0-9a-f]{16}\.icgd-partial", re.DOTALL)
 """The names of unfinished files."""
 
 LONGEST_PART = 40

@@ -119,13 +119,11 @@ class StoredTensors:
     def read(self, name: str) -> Tensor:
         """The tensor of this name."""
         entry = self.entries[name]
-        content = bytearray(entry.end - entry.start)
+        content = torch.empty(entry.end - entry.start, dtype=torch.uint8, device="cpu")
         self._file.seek(self._start + entry.start)
-        if self._file.readinto(content) != len(content):  # type: ignore[attr-defined]
+        if self._file.readinto(content.numpy()) != len(content):  # type: ignore[attr-defined]
             raise ValueError("it was shortened while it was read")
-        if not content:
-            return torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
-        return torch.frombuffer(content, dtype=entry.dtype).reshape(entry.shape)
+        return content.view(entry.dtype).reshape(entry.shape)
 
 
 @contextmanager
