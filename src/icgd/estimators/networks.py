@@ -24,7 +24,7 @@ from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.settings import MOST_STEPS, count, entries, is_sequence, positive, within
 
-LONGEST_STEP = 1e6
+LONGEST_STEP = 1e15
 """The longest step: data are standardised, so that much shorter ones overshoot already."""
 
 FINE = ReluStack(pieces=512)
