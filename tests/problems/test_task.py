@@ -55,3 +55,14 @@ def test_tasks_of_a_batch_keep_their_own_rates():
     without = icgd.as_task(plain, torch.ones(2, 3, 2), torch.ones(2, 3))
     assert without.of_batch(0).rates is None
     assert "rates" not in without.facts()
+
+
+def test_a_task_in_float64_has_the_same_numbers_and_names():
+    network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+    problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0, rate=1.0))
+    task = icgd.as_task(problem, X[:, :2] / 15, Y, rates=X[:, 2] / 15, dtype="float32")
+    named = replace(task, input_names=("a", "b")).double()
+    assert named.input_names == ("a", "b")
+    for part in ("x", "y", "queries", "initial", "rates"):
+        assert getattr(named, part).dtype == torch.float64
+        assert torch.equal(getattr(named, part), getattr(task, part).double())
