@@ -67,3 +67,14 @@ def test_places_that_are_not_there_are_refused():
         batch.of_batch(2)
     with pytest.raises(icgd.errors.DataError, match="This is one task, which has no places"):
         batch.of_batch(0).of_batch(0)
+
+
+def test_a_task_in_float64_has_the_same_numbers_and_names():
+    network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+    problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0, rate=1.0))
+    task = icgd.as_task(problem, X[:, :2] / 15, Y, rates=X[:, 2] / 15, dtype="float32")
+    named = replace(task, input_names=("a", "b")).double()
+    assert named.input_names == ("a", "b")
+    for part in ("x", "y", "queries", "initial", "rates"):
+        assert getattr(named, part).dtype == torch.float64
+        assert torch.equal(getattr(named, part), getattr(task, part).double())

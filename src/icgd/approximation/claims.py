@@ -77,6 +77,7 @@ def _of_relu_sum(function: ReluSum, box: float | None) -> str | None:
     z, value, sizes = _pieces(function)
     exact = real(z)
     off = (value - exact).abs() - ROUNDINGS * (sizes + exact.abs())
+    off = off.where(z[:, :1] < z[:, -1:], 0.0)  # pieces beyond the range of the function
     return _too_far(off, torch.tensor(function.errors, dtype=torch.float64)[:, None], z)
 
 

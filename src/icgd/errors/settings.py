@@ -68,7 +68,9 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{name} must be at most {most}, got {brief(value)}.")
 
     @classmethod
-    def out_of_range(cls, name: str, value: object, *, least: float, most: float) -> SettingError:
+    def out_of_range(
+        cls, name: str, value: object, *, least: float | int, most: float | int
+    ) -> SettingError:
         return cls(f"{name} must lie between {least:g} and {most:g}, got {brief(value)}.")
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -102,6 +102,23 @@ class Task:
     def batch(self) -> tuple[int, ...]:
         """() for one task, (n_tasks,) for a batch."""
         return tuple(self.x.shape[:-2])
+
+    def double(self) -> Task:
+        """The same task in float64.
+
+        Returns:
+            A task with the same numbers.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.as_task(problem, [[0.5, 1.0]], [1.0], dtype="float32").double().x.dtype
+            torch.float64
+        """
+        names = ("x", "y", "queries", "initial", "rates")
+        parts = {name: part for name in names if (part := getattr(self, name)) is not None}
+        return replace(self, **{name: part.double() for name, part in parts.items()})
 
     @checked
     def of_batch(self, place: int | slice) -> Task:

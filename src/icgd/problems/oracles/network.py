@@ -113,7 +113,8 @@ def _through_norm(slope: Tensor, normalised: Tensor, scale: Tensor) -> Tensor:
 
 
 def _from_each(task: Task, weights: History) -> Task:
-    """A batch of tasks with the same data, each of which starts from one entry of a history."""
+    """A batch of tasks in float64 with the same data, one for each entry of a history."""
+    task = task.double()
 
     def repeated(data: Tensor) -> Tensor:
         return data.unsqueeze(-3).expand(*weights.shape[:-1], *data.shape[-2:])
@@ -221,7 +222,7 @@ class NetworkOracle(AbstractOracle):
         return replace(task, x=task.x[..., rows, :], y=task.y[..., rows, :], rates=rates)
 
     def exact_step(self, task: Task) -> ExactStep:
-        data = replace(task, x=task.x.double(), y=task.y.double())
+        data = task.double()
 
         def step(trained: Parameters, number: int) -> Parameters:
             weights, *others = trained.split(self.target.n_parameters, dim=-1)
