@@ -3,7 +3,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-exports test-sweeps test-wheel campaign check fmt bench figures docs theorems clean
+.PHONY: help demo test test-slow test-exports test-sweeps test-wheel campaign sbom lock check fmt bench figures docs theorems clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,14 @@ test-wheel: $(INSTALLED) ## Build the package, install it by itself, and run it 
 campaign: $(INSTALLED) ## Try all hostile cases in about an hour, and write docs/campaigns.md
 	$(BIN)/pytest -o addopts= --import-mode=importlib -n 2 --dist worksteal -m campaign -rP tests/campaigns
 	$(BIN)/python -m benchmarks.campaigns_page
+
+sbom: $(INSTALLED) ## List every package of the environment, as CycloneDX, in build/icgd.cdx.json
+	$(PYTHON) -m venv build/sbom
+	build/sbom/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom
+	build/sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o build/icgd.cdx.json $(BIN)/python
+
+lock: $(INSTALLED) ## Write requirements.txt, with the hashes of all files, from constraints.txt
+	$(BIN)/python -m benchmarks.locked_requirements
 
 check: $(INSTALLED) ## Check format, lint, types, the order of imports and docstrings
 	$(BIN)/ruff format --check .

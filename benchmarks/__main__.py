@@ -28,6 +28,7 @@ from benchmarks import (
     recursion,
     rigorous,
     scaling,
+    shaped_networks,
     speed,
     start_up,
     training,
@@ -47,6 +48,14 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "adam_accuracy": (
         "Compiled Adam and torch's own run on real tables: test accuracy",
         optimisers.accuracy_rows,
+    ),
+    "shaped_networks": (
+        "The inner loop of a TTT-MLP layer, 8-32-8 gelu, n = 16, 20 steps of 0.1, relu-stack",
+        shaped_networks.rows,
+    ),
+    "shaped_speed": (
+        "Fused inner loops of TTT-MLP layers against torch.autograd, n = 64, one thread",
+        shaped_networks.speed_rows,
     ),
     "softmax_speed": ("Fused softmax-stack against fused relu-stack", speed.softmax_rows),
     "recursion_speed": (

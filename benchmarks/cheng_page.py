@@ -9,11 +9,11 @@ converged.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from icgd.reproductions.results import stored_numbers
 from icgd.weights.atomic import whole_file
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +48,7 @@ def with_tables(page: str, figures: Mapping[str, str] = FIGURES) -> str:
         results = ROOT / "results" / figure / "laptop.json"
         before, found, after = page.partition(f"\n{heading}")
         if found and results.exists():
-            table = _table(rows_of(json.loads(results.read_text(encoding="utf-8"))["summary"]))
+            table = _table(rows_of(stored_numbers(results)["summary"]))
             page = before + found + TABLE.sub(lambda _, table=table: table, after, count=1)
     return page
 

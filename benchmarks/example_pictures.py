@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 
 from benchmarks.notebooks import EXAMPLES, executed
 
-SCRIPTS = ("train_a_network", "own_table", "known_algorithm")
+SCRIPTS = ("train_a_network", "own_table", "known_algorithm", "ttt_layer")
 """Examples that write a picture of their own name into the working folder."""
 
 NOTEBOOKS = ("in_context_descent", "on_your_data")

@@ -109,7 +109,8 @@ def torch_loop(problem: Problem, task: Task, optimizer: Optimizer, n_steps: int)
     matrices = [matrix.clone().requires_grad_() for matrix in start]
     steps = optimizer(matrices)
     for number in range(n_steps):
-        outputs, labels = oracle.examples(task, number)
+        used = oracle.examples(task, number)
+        outputs, labels = used.x, used.y
         for matrix, activation in zip(matrices, activations, strict=True):
             outputs = activation(target.layer_inputs(outputs) @ matrix.mT)
         steps.zero_grad()

@@ -16,6 +16,7 @@ EXECUTED = [
     "tutorials/known_algorithm.md",
     "tutorials/own_table.md",
     "tutorials/pytorch.md",
+    "problems/shortcuts_and_norms.md",
 ]
 """Pages whose examples run here; those of other pages run in the tests of what they explain."""
 
@@ -78,6 +79,11 @@ def test_the_examples_of_a_tutorial_run(page, tmp_path, monkeypatch, capsys):
         assert names["report"].verdict.holds
         assert 0 < names["distance"] < 1e-3
         assert len(names["compiled"].program.block) == 13  # as the page says
+    if page.endswith("shortcuts_and_norms.md"):
+        assert names["report"].verdict.holds
+        program = names["compiled"].program
+        assert (len(program.block), len(program.prediction)) == (15, 7)  # as the page says
+        assert program.layout.width == 703
     if page.endswith("theorem.md"):
         assert names["report"].verdict.holds
         ratios = [a / b for a, b in zip(names["errors"], names["errors"][1:], strict=False)]

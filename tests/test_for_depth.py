@@ -14,6 +14,27 @@ TARGETS = {
 }
 
 
+UPDATES = {
+    "momentum": icgd.MomentumStep(0.1, 2.0, 2, momentum=0.5),
+    "schedule": icgd.GradientStep((0.1, 0.2, 0.3, 0.1), 2.0, 2),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_momentum_schedules_and_classes_keep_to_the_block(name):
+    """One block trains a classifier of every depth by the same rules."""
+    target, domain = TARGETS["relu"], icgd.Domain(x=2.0, y=2.0)
+    problem = icgd.Problem(target, "cross_entropy", UPDATES[name], domain)
+    x, _ = data(target)
+    for depth in DEPTHS:
+        compiled = icgd.compile(problem, "cot-network", n_steps=4).for_depth(depth)
+        initial = 0.6 * compiled.problem.network.initial_parameters(depth, 2.0).abs()
+        task = compiled.task(x, [0, 1, 1, 0], initial=initial)
+        real = compiled.problem.oracle.train(task, 4)
+        assert (real[-1] - real[0]).abs().max() > 1e-3
+        assert (compiled.run_task(task).parameters - real).abs().max() < 1e-13
+
+
 def compiled_of(target: icgd.MLP, construction: str = "cot-network") -> icgd.Compiled:
     batch_size = 2 if construction == "cot-network" else None
     update = icgd.GradientStep(step_size=0.1, box=2.0, batch_size=batch_size)

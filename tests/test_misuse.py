@@ -29,10 +29,17 @@ calls = {
     "head": lambda: icgd.KernelMachine(3, 1),
     "transform": lambda: KernelHead(transform=10**400),
     "widths": lambda: icgd.MLP(torch.tensor(0.5)),
+    "shortcuts": lambda: icgd.MLP((2, 2), shortcuts=3),
+    "flat shortcut": lambda: icgd.MLP((2, 2), shortcuts=(0, 1)),
+    "long shortcut": lambda: icgd.MLP((2, 2), shortcuts=((0, 1, 1),)),
+    "norms": lambda: icgd.MLP((2, 2), norms=1),
+    "name of a norm": lambda: icgd.MLP((2, 2), norms=("last",)),
+    "norm_eps": lambda: icgd.MLP((2, 2), norms=[1], norm_eps="small"),
     "step size": lambda: icgd.GradientStep("0.1", 1.0),
     "table of step sizes": lambda: icgd.GradientStep([[0.1, 0.2]], 1.0),
     "one beta": lambda: icgd.AdamStep(0.1, 1.0, betas=0.9),
     "three betas": lambda: icgd.AdamStep(0.1, 1.0, betas=(0.9, 0.9, 0.9)),
+    "average": lambda: icgd.GradientStep(0.1, 1.0, average="much"),
     "nesterov": lambda: icgd.MomentumStep(0.1, 1.0, nesterov=1),
     "class of a loss": lambda: icgd.from_torch(
         model, nn.MSELoss, SGD(model.parameters(), lr=0.1), domain=icgd.Domain(1.0, 1.0)
@@ -56,7 +63,7 @@ numpy_scalars = [
     icgd.Recursion(units=np.int64(64), kink_width=np.float32(0.5)),
     icgd.Universal(np.int64(3), np.int64(2), np.float32(2.0**-10)),
     icgd.CotNetwork(kink_width=np.float32(2.0**-10)),
-    icgd.GradientStep(np.array([0.5, 0.25]), np.int64(2), np.int32(3)),
+    icgd.GradientStep(np.array([0.5, 0.25]), np.int64(2), np.int32(3), average=np.float32(0.5)),
     icgd.GradientStep([np.float32(0.5), 0.25], 2.0),
     icgd.AdamStep(torch.tensor([0.5]), 2.0, betas=torch.tensor([0.5, 0.75], dtype=torch.float64)),
 ]
@@ -88,10 +95,17 @@ def test_values_of_the_wrong_kind_are_named_and_numpy_scalars_become_plain_numbe
         "head": "SettingError: head must be of type KernelHead, got 1",
         "transform": "SettingError: transform must be a matrix of numbers, got 1000",
         "widths": "SettingError: width",
+        "shortcuts": "SettingError: shortcuts must be a row of pairs of layers, such as ((0, 2),)",
+        "flat shortcut": "SettingError: shortcuts must be a row of pairs of layers, such as ((0",
+        "long shortcut": "SettingError: a shortcut has 3 entries; expected 2, such as (0, 2).",
+        "norms": "SettingError: norms must be a row of layers, such as (2,), got 1.",
+        "name of a norm": "SettingError: a layer in norms must be a whole number of at least 1, g",
+        "norm_eps": "SettingError: norm_eps must be a positive finite number, got 'small'.",
         "step size": "SettingError: step_size must be a positive finite number, got '0.1'.",
         "table of step sizes": "SettingError: step_size must be a finite number that is not neg",
         "one beta": "SettingError: betas has 1 entries; expected 2, one for each moment.",
         "three betas": "SettingError: betas has 3 entries; expected 2, one for each moment.",
+        "average": "SettingError: average must be a number from 0 to below 1, got 'much'.",
         "nesterov": "SettingError: nesterov must be of type bool, got 1.",
         "class of a loss": "UnreadableError: loss is the class MSELoss, which is not read.",
         "no model": "UnreadableError: model is NoneType, which is not read. It may be Linear, ",
@@ -103,7 +117,11 @@ def test_values_of_the_wrong_kind_are_named_and_numpy_scalars_become_plain_numbe
         assert found[name].startswith(start), found[name]
     assert not any("np." in text for text in scalars)
     assert scalars[0] == "ReluStack(pieces=8, kink_width=0.5)"
-    assert scalars[5] == "GradientStep(step_size=(0.5, 0.25), box=2.0, batch_size=3)"
-    assert scalars[6] == "GradientStep(step_size=(0.5, 0.25), box=2.0, batch_size=None)"
-    assert "step_size=(0.5,), box=2.0, batch_size=None, betas=(0.5, 0.75)" in scalars[7]
+    assert scalars[5] == "GradientStep(step_size=(0.5, 0.25), box=2.0, batch_size=3, average=0.5)"
+    assert (
+        scalars[6] == "GradientStep(step_size=(0.5, 0.25), box=2.0, batch_size=None, average=None)"
+    )
+    assert (
+        "step_size=(0.5,), box=2.0, batch_size=None, average=None, betas=(0.5, 0.75)" in scalars[7]
+    )
     assert scalars[-1] == "int"

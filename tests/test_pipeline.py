@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -149,6 +151,17 @@ def test_no_steps_leave_the_weights_alone():
     assert torch.equal(run.parameters[0], problem_with().target.initial_parameters(3, 1.0))
     assert run.predictions.shape == (2, 1)
     assert icgd.verify(compiled, x, y).verdict.holds
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_queries_are_verified_in_float32(batch_size):
+    x, y = data()
+    update = icgd.MomentumStep(0.1, box=1.0, batch_size=batch_size)
+    compiled = icgd.compile(replace(problem_with(), update=update), "relu-stack", n_steps=2)
+    report = icgd.verify(compiled, x, y, queries=x[:2], dtype="float32")
+    assert report.verdict.holds
+    assert report.dtype == "float32"
+    assert 0 < report.prediction_errors.max() <= report.prediction_bounds.max() < 1e-2
 
 
 @pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])

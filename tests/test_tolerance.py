@@ -9,6 +9,7 @@ import icgd
 from icgd.constructions.relu_stack import ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.errors import (
+    ConstructionError,
     DataError,
     SettingError,
     ToleranceError,
@@ -168,7 +169,7 @@ def test_the_search_goes_past_settings_that_are_too_coarse_for_the_ranges(monkey
 
     def picky(self, problem, n_steps):
         if self.registers < 50:
-            raise SettingError.too_few_registers(self.registers)
+            raise ConstructionError.too_few_registers(self.registers)
         return build(self, problem, n_steps)
 
     monkeypatch.setattr(SoftmaxStack, "build", picky)
@@ -338,3 +339,15 @@ def test_a_tolerance_for_an_optimiser_that_remembers_is_proved_for_one_run_only(
     compiled = icgd.compile(problem, "relu-stack", n_steps=2, tolerance=1e-2, task=task)
     report = icgd.verify(compiled, task.x, task.y, initial=task.initial)
     assert float(report.step_bounds.max()) <= 1e-2
+
+
+@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])
+def test_a_tolerance_for_momentum_is_proved_on_the_whole_domain(construction):
+    update, domain = icgd.MomentumStep(0.1, 0.5, nesterov=True), icgd.Domain(1.0, 1.0)
+    problem = icgd.Problem(icgd.MLP((2, 3, 1), "tanh"), "squared", update, domain)
+    compiled = icgd.compile(problem, construction, n_steps=3, tolerance=1e-4)
+    assert compiled.certificate(backend="fused").domain_step <= 1e-4
+    task = icgd.as_task(problem, torch.tensor([[0.5, -0.25], [1.0, 0.5]]), torch.tensor([1.0, 0.0]))
+    report = icgd.verify(compiled, task.x, task.y, initial=task.initial)
+    assert report.verdict is icgd.Verdict.HOLDS
+    assert float(report.step_errors.max()) <= 1e-4

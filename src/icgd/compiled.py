@@ -27,7 +27,12 @@ from icgd.certificates.proof import (
 )
 from icgd.certificates.registry import bounds_of
 from icgd.constructions.cot_network import for_depth
-from icgd.errors import InterruptedRunError, LayoutError, OverflowedRunError, SettingError
+from icgd.errors import (
+    ConstructionError,
+    InterruptedRunError,
+    LayoutError,
+    OverflowedRunError,
+)
 from icgd.facts import shown
 from icgd.layers.transformer import Transformer
 from icgd.memory import require_memory
@@ -103,7 +108,7 @@ class Compiled:
     def stack(self) -> StackProgram:
         """The program, if it is a stack of layers."""
         if not isinstance(self.program, StackProgram):
-            raise SettingError.is_a_chain(self.program.construction)
+            raise ConstructionError.is_a_chain(self.program.construction)
         return self.program
 
     @checked
@@ -116,6 +121,7 @@ class Compiled:
         initial: Any = None,
         seed: int | None = None,
         dtype: str | torch.dtype = "float64",
+        rates: Any = None,
     ) -> Task:
         """The data as a checked task of this problem.
 
@@ -126,6 +132,8 @@ class Compiled:
             initial: the initial weights.
             seed: what initial weights are drawn from, if none are given; the default is 0.
             dtype: "float64" or "float32".
+            rates: a number for each example by which its gradient is multiplied, where the domain
+                has a largest rate.
 
         Returns:
             The task.
@@ -142,7 +150,8 @@ class Compiled:
             >>> compiled.task([[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5]).n_examples
             2
         """
-        return as_task(self.problem, X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
+        options = {"queries": queries, "initial": initial, "seed": seed, "dtype": dtype}
+        return as_task(self.problem, X, y, **options, rates=rates)
 
     @checked_but("trace")
     def run(
@@ -159,6 +168,7 @@ class Compiled:
         history: bool | int = True,
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
+        rates: Any = None,
     ) -> Run:
         """One forward pass: the data go into the prompt, weights and predictions come out.
 
@@ -176,6 +186,8 @@ class Compiled:
             on_progress: is called with the number of steps done and the number in all.
             stop_below: with it the run stops after the first step that moves no weight by more;
                 with batches it stops after a whole pass of such steps over the examples.
+            rates: a number for each example by which its gradient is multiplied, where the domain
+                has a largest rate.
 
         Returns:
             What was learnt and predicted.
@@ -201,7 +213,8 @@ class Compiled:
             >>> run.parameters.shape  # before the first step, and after each of two
             torch.Size([3, 2])
         """
-        task = self.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
+        start = {"initial": initial, "seed": seed}
+        task = self.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
         return self.run_task(
             task,
             backend=backend,
@@ -544,7 +557,7 @@ class Compiled:
             (2, 2, 2, 2, 1)
         """
         if not isinstance(self.program, ChainProgram):
-            raise SettingError.not_a_chain(self.program.construction)
+            raise ConstructionError.not_a_chain(self.program.construction)
         return Compiled(
             *for_depth(self.problem, self.program, count("depth", depth, most=LARGEST_DEPTH))
         )

@@ -101,6 +101,7 @@ def verify(
     dtype: str | torch.dtype = "float64",
     rigorous: bool = False,
     on_progress: OnProgress | None = None,
+    rates: Any = None,
 ) -> Report:
     """Run `compiled`, and compare every step with the real algorithm and with what was proved.
 
@@ -121,6 +122,8 @@ def verify(
         rigorous: whether exact descent in real numbers is enclosed too, and the distance of the
             whole run from it is proved. It needs the extra `proofs`.
         on_progress: is called with the number of steps done and the number in all.
+        rates: a number for each example by which its gradient is multiplied, where the domain has a
+            largest rate.
 
     Returns:
         Measured errors beside their bounds, and a verdict.
@@ -143,7 +146,8 @@ def verify(
         >>> report.verdict.holds
         True
     """
-    task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
+    start = {"initial": initial, "seed": seed}
+    task = compiled.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
     problem, program = compiled.problem, compiled.program
     if rigorous:
         require_enclosable(problem, task, program.n_steps)
@@ -154,9 +158,9 @@ def verify(
     if rules.estimated:
         warnings.warn(EstimateWarning.of(rules.estimated), stacklevel=2)
     bounds = rules.run(task, history, real, bounding)
-    exact = rigorous_trajectory(problem, task, history, enclosing) if rigorous else None
+    certificate = compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype)
     return Report(
-        certificate=compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype),
+        certificate=certificate.of_run(is_covered=problem.oracle.starts_fresh(task.initial)),
         step_errors=stepwise_errors(problem, task, history),
         step_bounds=bounds.steps,
         trajectory_errors=trajectory_errors(history, real),
@@ -165,7 +169,7 @@ def verify(
         backend=backend,
         dtype=str(task.x.dtype).removeprefix("torch."),
         paper_trajectory=bounds.paper,
-        rigorous=exact,
+        rigorous=rigorous_trajectory(problem, task, history, enclosing) if rigorous else None,
         coefficient_errors=coefficient_errors(problem, task, history, real),
         prediction_errors=prediction_errors(problem, task, run.predictions, real),
         prediction_bounds=rules.predictions(task, history, real, at_end(bounds.trajectory)),

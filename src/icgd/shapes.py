@@ -16,6 +16,9 @@ Inputs = Float[Tensor, "*tasks example input_width"]
 Labels = Float[Tensor, "*tasks example output_width"]
 """Labels of the examples, or predictions at them."""
 
+Rates = Float[Tensor, "*tasks example 1"]
+"""By what gradients of the examples are multiplied."""
+
 Queries = Float[Tensor, "*tasks query input_width"]
 """Inputs of the queries."""
 

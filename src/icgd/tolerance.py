@@ -88,8 +88,8 @@ class Tolerance:
 
     def _require_bounds(self, problem: Problem) -> None:
         """Raise `ToleranceError` if no setting has a bound on the whole domain."""
-        if self.task is None and problem.update.state:
-            remembered = " and ".join(problem.update.state).replace("_", " ")
+        if self.task is None and problem.update.has_root:
+            remembered = " and ".join(problem.gradient_step.state).replace("_", " ")
             reason = (
                 f"On the whole domain nothing is known of the {remembered} that a step starts "
                 "with. Prove it for one run with task=..."

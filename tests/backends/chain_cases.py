@@ -26,11 +26,13 @@ def problem_of(
 
 
 def task_of(problem: Problem, *, n_examples: int = 5, tasks: tuple[int, ...] = ()) -> Task:
-    """Normal inputs, uniform labels, three queries."""
+    """Normal inputs, uniform labels, three queries; labels of classes add up to 1."""
     target = problem.network
     float64 = {"generator": torch.Generator().manual_seed(4), "dtype": torch.float64}
     x = torch.randn(*tasks, n_examples, target.input_width, **float64).clamp(-2, 2)
     y = torch.rand(*tasks, n_examples, target.output_width, **float64)
+    if problem.loss_function.is_softmax:
+        y = y / y.sum(-1, keepdim=True)
     queries = torch.rand(*tasks, 3, target.input_width, **float64)
     return as_task(problem, x, y, queries=queries, seed=5)
 

@@ -7,9 +7,17 @@ import torch
 
 from icgd.backends.chain import GENERATORS, Chain, make_chain, run_chain
 from icgd.backends.run import RunOptions
-from icgd.errors import InterruptedRunError, LayoutError, SettingError, UnknownNameError
+from icgd.errors import (
+    InterruptedRunError,
+    LayoutError,
+    OverflowedRunError,
+    SettingError,
+    UnknownNameError,
+)
 from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers.momentum_step import MomentumStep
 from icgd.problems.oracles import network
 from icgd.problems.task import Task
 from tests.backends.chain_cases import problem_of, program_of, task_of
@@ -25,6 +33,8 @@ PROBLEMS = {
     "biases": problem_of(MLP((3, 2, 4, 1), "leaky_relu", biases=True), 2, step_size=0.5),
     "linear, biases": problem_of(MLP((2, 3, 2), "identity", biases=True), step_size=0.2),
     "huber": problem_of(MLP((3, 4, 2), "relu", "relu"), 2, loss="huber", step_size=0.5, box=9.0),
+    "classes": problem_of(MLP((3, 5, 4), "relu"), 2, loss="cross_entropy", step_size=0.5),
+    "classes, biases": problem_of(MLP((2, 3), biases=True), 5, loss="cross_entropy", step_size=0.5),
 }
 SMOOTH = {  # in a small box, whose tables are cheap
     "r(0) is not 0": problem_of(MLP((3, 2, 4, 1), "sigmoid"), 5, step_size=0.5, box=1.0),
@@ -33,9 +43,24 @@ SMOOTH = {  # in a small box, whose tables are cheap
     "smooth, biases": problem_of(MLP((2, 1, 2, 1), "sigmoid", biases=True), 3, box=1.0),
     "smooth, kinked": problem_of(MLP((2, 2, 1), "silu", "relu"), loss="huber", box=1.0),
     "logistic": problem_of(MLP((2, 3, 2), "relu"), 5, loss="logistic", step_size=0.5, box=1.0),
+    "smooth, classes": problem_of(
+        MLP((2, 4, 3), "tanh", biases=True), 2, loss="cross_entropy", step_size=0.5, box=1.0
+    ),
     "smooth, logistic": problem_of(MLP((3, 4, 1), "tanh"), 1, loss="logistic", box=1.0),
 }
 PROBLEMS |= SMOOTH
+RELU = problem_of(MLP((3, 4, 2), "relu", biases=True))
+UPDATES = {
+    "decay": MomentumStep(0.5, 3.0, 2, momentum=0.0, weight_decay=0.3, gradient_scale=2.0),
+    "all decays": MomentumStep(0.5, 3.0, 2, momentum=0.0, weight_decay=2.0),
+    "momentum": MomentumStep(0.3, 3.0, 2, momentum=0.8),
+    "momentum, decay, clipped": MomentumStep(1.0, 0.6, 5, momentum=1.5, weight_decay=0.2),
+    "dampening": MomentumStep(0.3, 3.0, 1, momentum=0.8, dampening=0.5, weight_decay=0.1),
+    "nesterov": MomentumStep(0.3, 3.0, 2, momentum=0.8, nesterov=True, weight_decay=0.1),
+    "schedule": GradientStep((0.5, 0.25, 0.0, 0.25), 3.0, 2),
+    "schedule, nesterov": MomentumStep((0.0, 0.1, 0.2, 0.3), 3.0, 3, nesterov=True),
+}
+PROBLEMS |= {name: replace(RELU, update=update) for name, update in UPDATES.items()}
 TOLERANCE = {"fused": 1e-14, "dense": 1e-11}
 LOOKED_UP = 1e-11
 """What look-ups are off by."""
@@ -69,7 +94,7 @@ def test_every_round_is_a_step_of_stochastic_gradient_descent(problem, backend):
     tolerance = LOOKED_UP if problem in SMOOTH.values() else TOLERANCE[backend]
     assert (real[-1] - real[0]).abs().max() > 1e-2
     assert (run.parameters - real).abs().max() <= tolerance
-    predicted = network.predict(problem.network, real[-1], task.queries)
+    predicted = problem.oracle.predict(task, real[-1])
     assert (run.predictions - predicted).abs().max() <= tolerance
 
 
@@ -222,6 +247,37 @@ def test_a_chain_stops_after_a_whole_pass_of_still_rounds(backend):
     run = run_chain(program_of(problem, 90), task, RunOptions(stop_below=0.1), backend=backend)
     assert run.stopped_after == 12
     assert run.parameters[::3].flatten().tolist() == pytest.approx([1, 1.5, 1.75, 1.875, 1.9375])
+
+
+@over_backends
+def test_momentum_beyond_what_gates_close_stops_the_run(backend):
+    """It is 6 in the first round, and then grows a million times in each."""
+    update = MomentumStep(0.1, 1.0, 1, momentum=1e6)
+    problem = replace(problem_of(MLP((1, 1))), update=update)
+    task = as_task(problem, [[2.0]], [[-1.0]], initial=[1.0, 0.0])
+    program = program_of(problem, 5)
+    with pytest.raises(OverflowedRunError, match=r"The momentum of a weight is 6\S*e\+24 after 5"):
+        run_chain(program, task, backend=backend)
+    early = run_chain(program_of(problem, 4), task, backend=backend).parameters
+    momentum = problem.oracle.train(task, 4)[:, 1]
+    torch.testing.assert_close(early[:, 1], momentum, rtol=1e-11, atol=1e-11)
+    far = replace(task, initial=torch.tensor([1.0, 1e30]).double())
+    with pytest.raises(OverflowedRunError, match=r"The momentum of a weight is 1e\+30 after 0"):
+        run_chain(program, far, backend=backend)
+
+
+@over_backends
+def test_the_code_of_a_rule_travels_down_the_layers(backend):
+    """The rounds take rules 0, 1, 2 and 1; the prompt has the bits beside the labels."""
+    problem = PROBLEMS["schedule"]
+    program, task = program_of(problem), task_of(problem)
+    assert program.rules == (0, 1, 2, 1)
+    names = ("bit_1", "bit_2", "no_bit_1", "no_bit_2")
+    trace = run_chain(program, task, RunOptions(names), backend=backend).trace
+    bits = torch.cat([trace[name].flatten(-2) for name in names], dim=-1).tolist()
+    nothing, codes = [0.0] * 4, ([0, 0, 1, 1], [1, 0, 0, 1], [0, 1, 1, 0], [1, 0, 0, 1])
+    rounds = [row for code in codes for row in (nothing, nothing, code, code)]
+    assert bits == [nothing, nothing, *rounds]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,20 @@ def test_all_slots_are_read_before_any_is_written():
     assert machine.slots["gradient_1"].tolist() == [[2 * 0.5 - 3.0]]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_average_is_of_the_clipped_value(order):
+    """Slots change in place, or, where they read each other, after all were computed."""
+    machine = scheduled()
+    machine.slots["gradient_1"].fill_(3.0)
+    machine.slots["average_1"] = torch.full((1, 1), 1.0, dtype=torch.float64)
+    moved = Assignment(Combination.of("gradient_1"), "weights_1", 2.0, "average_1", 0.75)
+    swapped = Assignment(Combination(("weights_1", "gradient_1"), (2.0, -1.0)), "gradient_1")
+    parts = (moved,) if order > 0 else (moved, swapped)
+    operation(Recombine(parts, "one"), machine)()
+    assert machine.slots["weights_1"].tolist() == [[2.0]]
+    assert machine.slots["average_1"].tolist() == [[0.75 * 1.0 + 0.25 * 2.0]]
+
+
 def test_every_step_has_its_own_coefficients():
     machine = scheduled()
     update = operation(machine.program.block_of(0)[-1].instructions[0], machine)

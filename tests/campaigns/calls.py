@@ -230,6 +230,7 @@ def gradient_steps() -> dict[str, Callable[[], Call]]:
             ("require_steps", {"n_steps": 2}),
             ("rule", {"step": 0}),
             ("size_of", {"step": 0}),
+            ("kept_of_average", {"step": 0}),
         ):
             found[f"{name}.{method}"] = lambda kind=kind, method=method, given=given: Call(
                 getattr(kind(0.1, 1.0), method), given
@@ -302,9 +303,12 @@ def laws() -> dict[str, Callable[[], Call]]:
 def of_problems() -> dict[str, Callable[[], Call]]:
     network, kernel, model = icgd.MLP((2, 1)), machine(), icgd.LinearModel(2)
     x, weights = torch.tensor(X).double(), torch.zeros(2).double()
+    many = icgd.as_task(problem(), [X, X], [Y, Y])
     step, descent = icgd.FunctionalStep([0.1, 0.2]), icgd.ProximalStep(0.5)
     return {
         "MLP": lambda: call(icgd.MLP, widths=(2, 1)),
+        "MLP.ends": lambda: call(network.ends, layer=0),
+        "MLP.sources": lambda: call(network.sources, layer=1),
         "MLP.initial_parameters": lambda: call(network.initial_parameters, seed=0, box=1.0),
         "MLP.layer_activation": lambda: call(network.layer_activation, layer=1),
         "MLP.layer_inputs": lambda: call(network.layer_inputs, outputs=x),
@@ -338,6 +342,7 @@ def of_problems() -> dict[str, Callable[[], Call]]:
         "ProximalStep.lookahead_of": lambda: call(descent.lookahead_of, step=0),
         "ProximalStep.momentum_of": lambda: call(descent.momentum_of, step=0),
         "ProximalStep.require_steps": lambda: call(descent.require_steps, n_steps=1),
+        "Task.of_batch": lambda: call(many.of_batch, place=0),
         "Task": lambda: call(icgd.Task, x=x, y=x[:, :1], queries=x[:0], initial=weights),
         "as_task": lambda: call(icgd.as_task, problem=problem(), x=X, y=Y),
         "chebyshev_momentum": lambda: call(icgd.chebyshev_momentum, low=0.5, high=2.0, n_steps=2),
@@ -382,6 +387,7 @@ def of_runs() -> dict[str, Callable[[], Call]]:
         "run_causal": lambda: call(icgd.run_causal, program=masked().program, task=task()),
         "Certificate": again(certificate),
         "Certificate.says_nothing": lambda: call(certificate.says_nothing, bound=0.5),
+        "Certificate.of_run": lambda: call(certificate.of_run, is_covered=True),
         "Certificate.told": lambda: call(certificate.told, bound=0.5),
         "Guarantee": again(guaranteed),
         "GeneralDecay": again(decay),

@@ -139,8 +139,8 @@ def seal(path: Path, text: str, tensors: dict[str, Tensor]) -> None:
 DAMAGED = Campaign(
     name="damaged_checkpoints",
     title="Checkpoints with damaged bytes",
-    sample=100,
-    whole=8_000,
+    sample=60,
+    whole=3_000,
     allowed={"refused": "an error of icgd", "the same": "the damage changed nothing that is read"},
     cases=damaged_checkpoints,
 )
@@ -148,8 +148,8 @@ DAMAGED = Campaign(
 RESEALED = Campaign(
     name="resealed_checkpoints",
     title="Checkpoints that were altered and sealed again",
-    sample=100,
-    whole=8_000,
+    sample=60,
+    whole=3_000,
     allowed={
         "refused": "neither the model is loaded nor training goes on",
         "used and refused": "the model is loaded, but it is not one of this training",

@@ -100,7 +100,11 @@ def _transposed(matrix: Matrix) -> Matrix:
 
 
 def network_step(
-    problem: icgd.Problem, weights: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    problem: icgd.Problem,
+    weights: torch.Tensor,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    rates: torch.Tensor | None = None,
 ) -> Row:
     """clip(w - step_size * grad L(w)) for one task, all examples taken."""
     ctx.prec = PRECISION
@@ -109,31 +113,75 @@ def network_step(
     activations = [
         ACTIVATIONS[target.layer_activation(layer).name] for layer in range(1, target.depth + 1)
     ]
-    outputs, arguments = [_balls(x)], []
-    for matrix, (value, _) in zip(matrices, activations, strict=True):
+    outputs, arguments, scales = [_balls(x)], [], {}
+    for layer, (matrix, (value, _)) in enumerate(zip(matrices, activations, strict=True), start=1):
         inputs = _with_constant(outputs[-1]) if target.biases else outputs[-1]
-        arguments.append(_product(inputs, _transposed(matrix)))
-        outputs.append([[value(z) for z in row] for row in arguments[-1]])
+        argument = _product(inputs, _transposed(matrix))
+        if layer in target.norms:
+            centred = [_centred(row) for row in argument]
+            eps = arb(target.norm_eps)
+            scales[layer] = [1 / (_dot(row, row) / len(row) + eps).sqrt() for row in centred]
+            pairs = zip(scales[layer], centred, strict=True)
+            argument = [[scale * z for z in row] for scale, row in pairs]
+        arguments.append(argument)
+        parts = [[[value(z) for z in row] for row in argument]]
+        outputs.append(_sum(parts + [outputs[source] for source in target.sources(layer)]))
     slope, labels = LOSS_SLOPES[problem.loss], _balls(y)
     back = [
         [slope(*pair) for pair in zip(*rows, strict=True)]
         for rows in zip(outputs[-1], labels, strict=True)
     ]
+    if rates is not None:
+        weighted = zip(rates.double().tolist(), back, strict=True)
+        back = [[arb(rate) * b for b in row] for rate, row in weighted]
+    pulled_back = {target.depth: [back]}
     blocks: list[Row] = []
     for number in reversed(range(len(matrices))):
         derivative, below = activations[number][1], outputs[number]
+        back = _sum(pulled_back[number + 1])
         delta = [
             [derivative(z) * b for z, b in zip(*rows, strict=True)]
             for rows in zip(arguments[number], back, strict=True)
         ]
+        if number + 1 in scales:
+            tokens = zip(scales[number + 1], arguments[number], delta, strict=True)
+            delta = [_through_norm(*token) for token in tokens]
         inputs = _with_constant(below) if target.biases else below
         gradient = _product(_transposed(delta), inputs)
         blocks.insert(0, [entry / (2 * len(x)) for row in gradient for entry in row])
-        back = _product(delta, [row[: len(below[0])] for row in matrices[number]])
+        passed_on = _product(delta, [row[: len(below[0])] for row in matrices[number]])
+        pulled_back.setdefault(number, []).append(passed_on)
+        for source in target.sources(number + 1):
+            pulled_back.setdefault(source, []).append(back)
     gradient = [entry for block in blocks for entry in block]
     size, box = arb(update.step_size), arb(update.box)
     before = (arb(number) for number in weights.double().tolist())
     return [_clip(w - size * g, box) for w, g in zip(before, gradient, strict=True)]
+
+
+def _sum(matrices: Sequence[Matrix]) -> Matrix:
+    return [
+        [sum(entries, arb(0)) for entries in zip(*rows, strict=True)]
+        for rows in zip(*matrices, strict=True)
+    ]
+
+
+def _centred(row: Row) -> Row:
+    mean = sum(row, arb(0)) / len(row)
+    return [z - mean for z in row]
+
+
+def _through_norm(scale: arb, normed: Row, slopes: Row) -> Row:
+    """The transposed Jacobian scale (I - 1 1^T / k - h h^T / k), column by column."""
+    width = len(normed)
+    after = []
+    for column in range(width):
+        entries = [
+            scale * (int(row == column) - arb(1) / width - normed[row] * normed[column] / width)
+            for row in range(width)
+        ]
+        after.append(_dot(entries, slopes))
+    return after
 
 
 def _with_constant(rows: Matrix) -> Matrix:

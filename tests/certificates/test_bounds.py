@@ -15,11 +15,12 @@ from icgd.certificates.intervals import ROOM, Interval
 from icgd.certificates.rules import propagate, rule
 from icgd.constructions.registry import construction_named
 from icgd.errors import ProgramError
+from icgd.problems.mlp import MLP
 from icgd.program.instructions import AddGradient, AddProduct, Argument, Combination, Project
 from icgd.program.layout import Role
 from icgd.program.registers import SHARE
 from icgd.weights.sizes import PROBES
-from tests.cases import FEW, NARROW, Case, Juggle, build, every_construction_on
+from tests.cases import FEW, NARROW, Case, Juggle, build, every_construction_on, make_case
 
 PROGRAM = build(construction_named("relu-stack"), FEW[0])
 SOFTMAX_STACK = construction_named("softmax-stack")
@@ -37,7 +38,22 @@ def test_every_slot_lies_in_its_enclosure_after_a_block(
 ):
     """The rules hold slot by slot, not only for the weights at the end."""
     program = build(construction, case, n_steps=1, pieces=16, dtype=dtype)
-    task = case.task(dtype)
+    require_enclosures(program, case.task(dtype), backend)
+
+
+@pytest.mark.parametrize("backend", ["dense", "fused"])
+@pytest.mark.parametrize("name", ["relu-stack", "softmax-stack", "recursion"])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_every_slot_lies_in_its_enclosure_with_biases_that_are_not_0(name, activation, backend):
+    case = make_case(MLP((2, 3, 2, 1), activation, biases=True), "squared", box=1.0)
+    program = build(construction_named(name), case, n_steps=1, pieces=16)
+    task = case.task()
+    task = replace(task, initial=(task.initial + 0.25).clamp(-1, 1))
+    require_enclosures(program, task, backend)
+
+
+def require_enclosures(program, task, backend):
+    """After a block, all scratch slots of a run lie where the rules say."""
     from_backend = _slots_before_the_wipe(program, task, backend)
     state = _numbers(program, task)
     how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)

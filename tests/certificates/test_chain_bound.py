@@ -16,15 +16,25 @@ from icgd.constructions.cot_network import CotNetwork
 from icgd.errors import ProgramError
 from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers.momentum_step import MomentumStep
 from tests.backends.chain_cases import problem_of, program_of, task_of
 from tests.cases import Juggle
 
+RELU = problem_of(MLP((3, 4, 2), "relu", biases=True))
 PROBLEMS = {
     "relu": problem_of(MLP((3, 4, 2), "relu"), step_size=0.5),
     "leaky, batches": problem_of(MLP((2, 3, 3, 2), "leaky_relu"), batch_size=2, step_size=0.5),
     "small box": problem_of(MLP((3, 2), "identity"), batch_size=5, step_size=2.0, box=0.6),
     "tanh": problem_of(MLP((3, 4, 2), "tanh"), step_size=0.5, box=1.0),
     "softplus, logistic": problem_of(MLP((2, 3, 1), "softplus"), 2, loss="logistic", box=1.0),
+    "classes": problem_of(MLP((3, 4, 3), "relu"), 2, loss="cross_entropy", step_size=0.5),
+    "tanh, classes": problem_of(MLP((2, 3, 2), "tanh"), 5, loss="cross_entropy", box=1.0),
+    "decay": replace(RELU, update=MomentumStep(0.5, 3.0, 2, momentum=0.0, weight_decay=1.9)),
+    "schedule": replace(RELU, update=GradientStep((0.5, 0.0, 0.2), 3.0, 2)),
+    "momentum": replace(RELU, update=MomentumStep(0.5, 3.0, 2, weight_decay=0.2)),
+    "nesterov": replace(RELU, update=MomentumStep((0.5, 0.0, 0.2), 0.6, 2, nesterov=True)),
+    "dampening": replace(RELU, update=MomentumStep(0.5, 3.0, 2, dampening=0.5)),
     "biases, huber": problem_of(
         MLP((2, 3, 1), "relu", "tanh", biases=True), 2, loss="huber", box=1.0
     ),
@@ -148,6 +158,58 @@ def test_closed_units_are_known_to_be_0():
     first = bounds.next_block({**flags, "weights": weights}, data)["first"]
     assert first.exact.low[:2].min() > 3
     assert not any(part[2].any() for part in (first.actual.low, first.actual.high, first.error))
+
+
+@pytest.mark.parametrize("decay", [1 / 3, 0.3, 0.7])
+@pytest.mark.parametrize("backend", GENERATORS)
+def test_a_weight_that_its_decay_cancels_leaves_its_rounding(decay, backend):
+    """w - (1 / decay) * (decay * w) is 0 but for rounding, and the block has no such term."""
+    update = MomentumStep(1 / decay, 3.0, 1, momentum=0.0, weight_decay=decay)
+    problem = replace(problem_of(MLP((1, 1))), update=update)
+    start = torch.linspace(0.3, 2.9, 40, dtype=torch.float64)[:, None]
+    x = torch.zeros(40, 1, 1, dtype=torch.float64)
+    task, program = as_task(problem, x, x, initial=start), program_of(problem, 1)
+    history = run_chain(program, task, backend=backend).parameters
+    how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
+    bounds = ChainBounds(problem, program, how).steps(task, history)
+    assert (stepwise_errors(problem, task, history) <= bounds).all()
+
+
+@pytest.mark.parametrize("backend", GENERATORS)
+def test_a_domain_bound_holds_for_every_rule(backend):
+    """The second step is ten times the first, so that it may be off by more."""
+    target, domain = MLP((2, 2, 1)), icgd.Domain(1.0, 1.0)
+    update = GradientStep((0.01, 0.1, 0.01), 0.5, 2)
+    how = Arithmetic.of(torch.float64, 5, backend)
+    found = []
+    for step_size in (update.step_size, 0.1, 0.01):
+        problem = icgd.Problem(target, "squared", replace(update, step_size=step_size), domain)
+        found.append(ChainBounds(problem, program_of(problem, 3), how).domain())
+    assert found[0].step == found[1].step > found[2].step
+    assert found[2].trajectory < found[0].trajectory < found[1].trajectory < 1e-10
+
+
+@pytest.mark.parametrize("name", ["classes", "schedule", "momentum"])
+@pytest.mark.parametrize("backend", GENERATORS)
+def test_predictions_stay_within_small_bounds(name, backend):
+    problem = PROBLEMS[name]
+    task, program = task_of(problem), program_of(problem, 3)
+    run, real = run_chain(program, task, backend=backend), problem.oracle.train(task, 3)
+    how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
+    bounds = ChainBounds(problem, program, how)
+    error = bounds.run(task, run.parameters, real).trajectory[-1]
+    allowed = bounds.predictions(task, run.parameters, real, error)
+    off = (run.predictions - problem.oracle.predict(task, real[-1])).abs()
+    assert off.shape == allowed.shape == (3, problem.network.output_width)
+    assert (off <= allowed).all()
+    assert 0 < allowed.max() < 100 * SMALL[backend]
+
+
+def test_a_domain_says_nothing_of_what_an_optimiser_remembers():
+    how = Arithmetic.of(torch.float64, 5, "fused")
+    problem = PROBLEMS["momentum"]
+    domain = ChainBounds(problem, program_of(problem, 2), how).domain()
+    assert domain.step == domain.trajectory == torch.inf
 
 
 def test_a_wrong_step_exceeds_its_bound():

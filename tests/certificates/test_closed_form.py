@@ -65,3 +65,18 @@ def test_there_is_none_for_look_ups():
     run = icgd.compile(problem, n_steps=1, construction="softmax-stack", registers=40)
     assert StackBounds(run.problem, run.program, HOW).paper_step() is None
     assert run.certificate().paper_step is None
+
+
+def test_there_is_none_for_shortcuts_norms_and_rates():
+    update, plain = icgd.GradientStep(0.1, box=1.0), icgd.MLP((2, 2), "relu")
+    rated = icgd.Domain(1.0, 1.0, rate=1.0)
+    cases = [
+        (plain, icgd.Domain(1.0, 1.0), True),
+        (plain, rated, False),
+        (icgd.MLP((2, 2), "relu", shortcuts=((0, 1),)), icgd.Domain(1.0, 1.0), False),
+        (icgd.MLP((2, 2), "relu", norms=(1,)), icgd.Domain(1.0, 1.0), False),
+    ]
+    for target, domain, is_known in cases:
+        problem = icgd.Problem(target, "squared", update, domain)
+        certificate = icgd.compile(problem, "relu-stack", n_steps=1).certificate()
+        assert (certificate.paper_step is not None) == is_known

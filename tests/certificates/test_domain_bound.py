@@ -62,6 +62,29 @@ def corners(n_tasks: int) -> list[torch.Tensor]:
     return [part.double() for part in signs]
 
 
+AVERAGED = icgd.GradientStep(step_size=0.1, box=1.0, average=0.75)
+
+
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+def test_averages_of_any_weights_in_the_box_stay_within_it(backend):
+    problem = replace(compiled().problem, update=AVERAGED)
+    run = icgd.compile(problem, "relu-stack", n_steps=3, pieces=8)
+    certificate = run.certificate(backend=backend)
+    x, y, initial = corners(n_tasks=20)
+    start = torch.cat([initial, initial.roll(1, 0)], dim=-1)
+    report = icgd.verify(run, x, y, initial=start, queries=x, backend=backend)
+    assert report.step_errors.shape == (20, 3)
+    assert float(report.step_errors.max()) <= certificate.domain_step < 0.1
+    assert float(report.trajectory_errors.max()) <= certificate.domain_trajectory
+    assert float(report.prediction_errors.max()) <= certificate.domain_predictions
+
+
+def test_many_steps_with_an_average_have_two_different_ends():
+    problem = replace(compiled().problem, update=AVERAGED)
+    run = icgd.compile(problem, "relu-stack", n_steps=40)
+    assert StackBounds(run.problem, run.program, HOW)._different_steps == [0, 39]
+
+
 def softmax_stack(registers: int | None = None, n_steps: int = 3, step_size: float = 0.1):
     problem = icgd.Problem(
         target=icgd.MLP((2, 3, 1), "tanh"),

@@ -10,8 +10,15 @@ import icgd
 from icgd import facts
 from icgd.backends.registry import BACKENDS
 from icgd.certificates.certificate import Verdict
-from icgd.certificates.prediction_bounds import at_end, near_weights, prediction_errors
+from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.prediction_bounds import (
+    at_end,
+    near_weights,
+    of_table,
+    prediction_errors,
+)
 from icgd.constructions.registry import CONSTRUCTIONS
+from icgd.errors import ProgramError
 from icgd.problems.links import LINKS
 from icgd.problems.mlp import MLP
 from tests import linear_cases
@@ -248,3 +255,12 @@ def test_a_report_shows_the_error_of_predictions_and_its_bound_if_there_are_quer
     assert words in report._repr_html_()
     without = icgd.verify(compiled, task.x, task.y, initial=task.initial)
     assert "error of predictions" not in without.facts()
+
+
+def test_a_table_that_is_not_looked_up_is_an_error_of_ours():
+    program = icgd.compile(TINY.problem, CONSTRUCTIONS["universal"], n_steps=1).program
+    wipes = program.prediction[-1].instructions[1:]
+    broken = replace(program, prediction=(replace(program.prediction[-1], instructions=wipes),))
+    how = Arithmetic.of(torch.float64, 3, "fused")
+    with pytest.raises(ProgramError, match=r"^prediction: looks up 0 tables, expected one$"):
+        of_table(broken, how, torch.zeros(1, 1, dtype=torch.float64))

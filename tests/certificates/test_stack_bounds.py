@@ -60,7 +60,7 @@ SOFTMAX_BOUNDS = StackBounds(NARROW.problem, SOFTMAX, DENSE)
 def bound_of_a_step(weights: torch.Tensor, drift: torch.Tensor):
     task = NARROW.task()
     x, y, start = (Interval.point(part) for part in (task.x, task.y, weights))
-    return SOFTMAX_BOUNDS.after_block(x, y, Enclosure.common(start), drift)
+    return SOFTMAX_BOUNDS.after_block({"x": x, "y": y}, Enclosure.common(start), drift)
 
 
 def grid_copies(stream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

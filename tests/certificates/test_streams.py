@@ -37,7 +37,7 @@ def test_a_block_leaves_the_exact_step_within_its_error():
     for backend in ("fused", "dense"):
         streams = streams_of("softmax-stack", backend)
         weights = Enclosure.common(Interval.point(task.initial))
-        data = (Interval.point(task.x), Interval.point(task.y))
+        data = {"x": Interval.point(task.x), "y": Interval.point(task.y)}
         after = streams.after(streams.program.block, data, weights, torch.zeros_like(task.initial))
         real = CASE.problem.network.matrices(CASE.problem.oracle.step(task, task.initial))
         for name, matrix in zip(split(streams.program.layout, weights), real, strict=True):

@@ -45,6 +45,30 @@ def test_a_bound_clips_value_and_error():
     assert clipped.error[0, 1].item() == pytest.approx(0.0, abs=1e-12)
 
 
+def test_an_average_has_the_errors_of_what_it_is_made_of():
+    more = {"a": near([0.5, 0.5], 2.0**-4)}
+    averaged = Assignment(VALUE, "w", average="a", keeps=0.75)
+    found = after(averaged, **more)
+    exact = [0.75 * 0.5 + 0.25 * value for value in (-1.0, -1.75)]
+    assert found["a"].exact.low.tolist() == [[pytest.approx(value) for value in exact]]
+    assert found["a"].error.tolist() == [[pytest.approx(0.75 * 2.0**-4 + 0.25 * 0.5)] * 2]
+    clipped = after(Assignment(VALUE, "w", 1.25, average="a", keeps=0.0), **more)
+    assert clipped["a"].exact.high.tolist() == [[pytest.approx(-1.0), pytest.approx(-1.25)]]
+    assert clipped["a"].error[0, 1].item() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_copies_of_an_average_drift_apart():
+    apart = {"w": 2.0**-30, "g": 2.0**-33, "a": 2.0**-31}
+    more = {"a": near([0.5, 0.5], 0.0)}
+    for name, size in apart.items():
+        more[drift_of(name)] = apart_by(torch.full((1, 2), size, dtype=torch.float64))
+    averaged = Assignment(VALUE, "w", average="a", keeps=0.75)
+    found = after(averaged, how=FLOAT64, **more)[drift_of("a")].error
+    wanted = 0.25 * (0.5 * apart["w"] + 3.0 * apart["g"]) + 0.75 * apart["a"]
+    assert found.tolist() == [[pytest.approx(wanted, rel=1e-3)] * 2]
+    assert float(found.min()) > wanted
+
+
 def test_all_assignments_read_what_was_there_before():
     written = after(Assignment(VALUE, "w"), Assignment(Combination.of("w"), "g"))
     assert written["g"].exact.low.tolist() == [[pytest.approx(1.0), pytest.approx(-2.0)]]

@@ -1,3 +1,5 @@
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -5,6 +7,7 @@ import pytest
 
 import icgd
 from icgd.cli.classes import Classes
+from icgd.cli.examples import Source, read_examples, read_queries
 from icgd.errors import DataError
 from tests.cli.files import network_of
 
@@ -55,4 +58,57 @@ def test_classes_are_learnt_in_batches_by_cross_entropy(command, tmp_path):
     found = command("run", "run.safetensors", "data.csv", "--queries", "new.csv", "-o", "out.csv")
     assert found.code == 0, found
     assert (tmp_path / "out.csv").read_text(encoding="utf-8").split(",")[-4].endswith("blue")
+    assert command("verify", "run.safetensors", "data.csv").code == 0
+
+
+NUMBERED = "a,b,kind\n0.1,0.2,2\n0.9,0.8,0\n0.5,-0.5,1\n-0.3,0.1,2\n"
+
+
+def cross_entropy_of(*widths: int) -> icgd.Problem:
+    return replace(network_of(*widths), loss="cross_entropy")
+
+
+@pytest.mark.parametrize("targets", [(), ("kind",)])
+def test_a_column_of_numbers_has_the_classes_of_cross_entropy(tmp_path, targets):
+    path = tmp_path / "data.csv"
+    path.write_text(NUMBERED, encoding="utf-8")
+    examples = read_examples(Source(path, targets), cross_entropy_of(2, 3))
+    assert examples.input_names == ("a", "b")
+    assert examples.classes.names == ("0", "1", "2")
+    assert examples.labels.tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    queries = tmp_path / "new.csv"
+    queries.write_text("a,b,kind\n1,1,1\n", encoding="utf-8")
+    assert read_queries(queries, examples).labels.tolist() == [[0, 1, 0]]
+    assert examples.answers(np.array([[0.5, 2.0, 1.0]])) == [["1", 0.5, 2.0, 1.0]]
+
+
+def test_a_column_for_each_class_has_shares(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("a,b,c,d\n0.1,0.2,1,0\n0.9,0.8,0.25,0.75\n", encoding="utf-8")
+    examples = read_examples(Source(path), cross_entropy_of(2, 2))
+    assert examples.classes is None
+    assert examples.labels.tolist() == [[1, 0], [0.25, 0.75]]
+
+
+@pytest.mark.parametrize("cell", ["3", "-1", "0.5"])
+def test_numbers_that_are_no_classes_are_refused(tmp_path, cell):
+    path = tmp_path / "data.csv"
+    path.write_text(f"{NUMBERED}1,1,{cell}\n", encoding="utf-8")
+    with pytest.raises(DataError) as refused:
+        read_examples(Source(path), cross_entropy_of(2, 3))
+    assert str(refused.value) == (
+        f"{path}, column 'kind' has the class {cell}; the cross_entropy loss of 3 outputs needs "
+        "classes from 0 to 2."
+    )
+
+
+def test_numbered_classes_are_learnt_and_scored(command, tmp_path):
+    (tmp_path / "data.csv").write_text(NUMBERED, encoding="utf-8")
+    options = ("--loss", "cross_entropy", "--optimiser", "momentum", "--bounds-from", "data.csv")
+    saved = ("--biases", "--steps", "30", "-o", "run.safetensors")
+    assert command("compile", "--widths", "2,3", *options, *saved).code == 0
+    found = command("run", "run.safetensors", "data.csv", "--queries", "data.csv", "--json")
+    data = json.loads(found.stdout)
+    assert (data["measure"], data["score"]) == ("accuracy", 1.0)
+    assert [row[0] for row in data["predictions"]] == ["2", "0", "1", "2"]
     assert command("verify", "run.safetensors", "data.csv").code == 0

@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from icgd.reproductions.sealed import sealed
+
 COMMAND = import_module("icgd.cli.resources")
 
 
@@ -28,7 +30,7 @@ def measured(tmp_path):
         for dimension in (2, 3)
         for depth, width, error in ((2, 8, 0.07), (3, 4, 0.02))
     ]
-    (folder / "laptop.json").write_text(json.dumps({"rows": rows}))
+    (folder / "laptop.json").write_text(json.dumps(sealed({"rows": rows})))
 
 
 def test_theorem_3_is_printed_at_once(command):

@@ -20,7 +20,9 @@ from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers.adam_step import AdamStep
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
+from icgd.problems.optimisers.momentum_step import MomentumStep
 from icgd.problems.problem import Problem
 from icgd.problems.updates import FunctionalStep
 from icgd.program.chain import ChainProgram
@@ -43,19 +45,30 @@ KERNEL = Problem(KernelMachine(3), "squared", FunctionalStep(0.1), Domain(1.0, 1
             "its blocks have a column for each example of a round; give batch_size=1 for one "
             "example a round, or the number of all examples for all of them.",
         ),
+        (replace(PROBLEM, loss="cross_entropy"), None),
         (
-            replace(PROBLEM, loss="cross_entropy"),
-            "the slope of the cross_entropy loss couples all outputs, and a block passes back what "
-            "each output alone gives; the logistic loss (one output a class) is such a loss.",
+            replace(PROBLEM, target=MLP((2, 3, 1), "relu", "relu"), loss="cross_entropy"),
+            "the slope of the cross_entropy loss is taken from z_N, which is the prediction of a "
+            "linear output only, not of relu; use output_activation='identity'.",
         ),
         (
             replace(PROBLEM, target=MLP((2, 3, 1), "relu", "tanh"), loss="logistic"),
-            "the slope of the logistic loss is looked up at z_N, which is the prediction of a "
+            "the slope of the logistic loss is taken from z_N, which is the prediction of a "
             "linear output only, not of tanh; use output_activation='identity'.",
         ),
         (
             replace(PROBLEM, target=MLP((2, 3, 1), "relu", "leaky_relu")),
             "all layers share a block with one kinked activation, not relu and leaky_relu.",
+        ),
+        (replace(PROBLEM, update=MomentumStep((0.1, 0.2), 3.0, 1)), None),
+        (
+            replace(PROBLEM, update=AdamStep(0.1, 3.0, 1)),
+            "it has no layers for the root of Adam steps (0.9, 0.999, eps 0.001); use relu-stack.",
+        ),
+        (
+            replace(PROBLEM, update=GradientStep((0.1, 1e300), 3.0, 1)),
+            "a step can make weights or what is remembered as large as 4.1e+303 before they are "
+            "clipped, and no gate closes that; use a smaller step size, momentum or weight decay.",
         ),
         (
             replace(PROBLEM, domain=Domain(1e13, 1.0)),
@@ -68,13 +81,14 @@ def test_what_it_cannot_serve_is_refused_with_the_reason(problem, reason):
     assert COT_NETWORK.why_not(problem) == reason
 
 
-def test_biases_are_left_to_others_by_units_of_any_activation():
+def test_biases_are_left_to_others_by_tables_alone():
     problem = replace(PROBLEM, target=MLP((2, 3, 1), "relu", biases=True))
     assert COT_NETWORK.why_not(problem) is None
     whole = replace(problem, update=GradientStep(0.1, 3.0))
     assert CONSTRUCTIONS["relu-stack"].why_not(whole) is None
     assert CONSTRUCTIONS["softmax-stack"].why_not(whole) is None
-    assert CONSTRUCTIONS["recursion"].why_not(whole) == (
+    assert CONSTRUCTIONS["recursion"].why_not(whole) is None
+    assert CONSTRUCTIONS["universal"].why_not(whole) == (
         "its layers have no biases; use relu-stack or softmax-stack, or give X a constant-1 "
         "feature, which is a bias of the first layer."
     )
@@ -89,12 +103,14 @@ def test_every_gate_is_open_on_its_own_kind_of_step_alone():
         assert bool(flags & set(gate)) == (own != number)
 
 
-def test_a_smooth_activation_takes_one_attention_layer_more_and_the_logistic_loss_none():
+def test_smooth_activations_and_classes_share_one_more_attention_layer():
     def kinds(activation: str, loss: str) -> list[str]:
         program = program_of(problem_of(MLP((2, 2, 1), activation), loss=loss, box=0.5))
         return [layer.kind.value for layer in program.layers]
 
     assert kinds("sigmoid", "squared") == ["mlp", "softmax", "softmax", "mlp"]
+    assert kinds("relu", "cross_entropy") == ["mlp", "softmax", "softmax", "mlp"]
+    assert kinds("tanh", "cross_entropy") == ["mlp", "softmax", "softmax", "mlp"]
     assert kinds("relu", "logistic") == ["mlp", "softmax", "mlp"]
 
 
@@ -172,6 +188,11 @@ def test_chains_of_smooth_networks_are_exact_to_1e8(activation, backend):
 
 GOLDEN = {
     "relu": problem_of(MLP((3, 4, 2), "relu"), batch_size=2),
+    "momentum": replace(
+        problem_of(MLP((3, 4, 2), "relu")),
+        update=MomentumStep((0.1, 0.2, 0.1, 0.4), 3.0, 2, weight_decay=0.5),
+    ),
+    "classes": problem_of(MLP((3, 4, 2), "relu"), batch_size=2, loss="cross_entropy"),
     "softplus": problem_of(MLP((3, 4, 2), "softplus", biases=True), 2, loss="logistic", box=0.5),
 }
 
@@ -262,14 +283,31 @@ N_FAST = 12
 SMOOTH = ("tanh", "sigmoid", "softplus", "gelu", "silu")
 
 
+def random_update(draw: random.Random, box: float) -> AbstractGradientStep:
+    size, batch_size = draw.uniform(0.01, 0.5), draw.randint(1, 4)
+    if draw.random() < 0.5:
+        return GradientStep(size, box, batch_size)
+    nesterov = draw.random() < 0.5
+    return MomentumStep(
+        size,
+        box,
+        batch_size,
+        momentum=draw.choice((0.5, 0.9)),
+        dampening=0.0 if nesterov else draw.choice((0.0, 0.5)),
+        nesterov=nesterov,
+        weight_decay=draw.choice((0.0, 0.1, 1 / size)),
+    )
+
+
 def random_problem(draw: random.Random) -> Problem:
     widths = tuple(draw.randint(1, 4) for _ in range(draw.randint(2, 5)))
     kinked = draw.choice(("relu", "leaky_relu"))
     names = (kinked, kinked, "identity", draw.choice(SMOOTH))
-    loss = draw.choice(("squared", "logistic", "huber"))
-    hidden, output = draw.choice(names), "identity" if loss == "logistic" else draw.choice(names)
+    loss = draw.choice(("squared", "logistic", "huber", "cross_entropy"))
+    hidden, output = draw.choice(names), draw.choice(names)
+    output = "identity" if loss in ("logistic", "cross_entropy") else output
     box = draw.choice((0.25, 0.5, 1.0))  # few, so that fits are shared
-    update = GradientStep(draw.uniform(0.01, 0.5), box, draw.randint(1, 4))
+    update = random_update(draw, box)
     target = MLP(widths, hidden, output, biases=draw.random() < 0.3)
     return Problem(target, loss, update, Domain(2.0, 2.0))
 
@@ -311,3 +349,12 @@ def test_tiny_boxes_and_domains_are_trained_in(activation, size, dtype, backend)
     report = icgd.verify(compiled, x, y, backend=backend, dtype=dtype, seed=0)
     assert report.verdict.holds
     assert report.step_errors.max() <= 2 * size
+
+
+@pytest.mark.parametrize("update", [icgd.GradientStep, icgd.MomentumStep])
+def test_averages_of_weights_are_refused(update):
+    network, step = icgd.MLP((2, 3, 1), "tanh"), update(0.1, 2.0, batch_size=1, average=0.9)
+    problem = icgd.Problem(network, "squared", step, icgd.Domain(1.0, 1.0))
+    reason = "it keeps no averages of weights; use relu-stack or softmax-stack."
+    assert icgd.CotNetwork().why_not(problem) == reason
+    assert icgd.ReluStack().why_not(problem) is icgd.SoftmaxStack().why_not(problem) is None

@@ -1,5 +1,7 @@
 import json
 import re
+from dataclasses import replace
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.program.check import check_program
 from icgd.program.layout import Role
 from icgd.program.registry import from_data
+from icgd.weights.lowering import lower_layer
+from icgd.weights.sizes import layer_size
 from tests.cases import make_case
 
 RECURSION = CONSTRUCTIONS["recursion"]
@@ -229,3 +233,123 @@ def test_the_example_of_its_page_runs(capsys):
     assert names["report"].verdict.holds
     assert float(names["report"].trajectory_errors.max()) < 1e-9
     assert "program recursion, 22 layers, d_model 33, sigmoid units" in capsys.readouterr().out
+
+
+BIASED = [
+    ((2, 1), "tanh", "relu"),
+    ((2, 2), "tanh", "sigmoid"),
+    ((2, 3, 1), "tanh", "sigmoid"),
+    ((2, 3, 2), "relu", "relu"),
+    ((2, 3, 1), "silu", "silu"),
+    ((2, 3, 2, 1), "tanh", "tanh"),
+    ((2, 2, 3, 2), "leaky_relu", "elu"),
+    ((2, 2, 2, 2, 1), "tanh", "tanh"),
+    ((1, 2, 1), "tanh", "cos"),
+]
+
+
+def with_biases(widths: tuple[int, ...], activation: str, box: float = 1.0):
+    target = MLP(widths, activation, biases=True)
+    return make_case(target, "squared", box=box, domain=Domain(1.0, 1.0), n_examples=4)
+
+
+@pytest.mark.parametrize(("widths", "activation", "units"), BIASED)
+def test_biases_are_trained_as_autograd_trains_them(widths, activation, units):
+    """A step is compared with torch, and both backends with each other."""
+    case = with_biases(widths, activation)
+    compiled = icgd.Compiled(case.problem, built(case.problem, units, n_steps=2))
+    task = biased_task(case, compiled)
+    dense, fused = (compiled.run_task(task, backend=backend) for backend in ("dense", "fused"))
+    expected = step_by_autograd(case.problem, task)
+    assert float((fused.parameters[1] - expected).abs().max()) < 1e-15
+    assert float((dense.parameters - fused.parameters).abs().max()) < 1e-11
+    assert float((dense.predictions - fused.predictions).abs().max()) < 1e-11
+    assert float((expected - task.initial).abs().max()) > 0.01
+
+
+@pytest.mark.parametrize("backend", ["dense", "fused"])
+@pytest.mark.parametrize(("widths", "activation", "units"), BIASED)
+def test_bounds_hold_with_biases(widths, activation, units, backend):
+    case = with_biases(widths, activation)
+    compiled = icgd.Compiled(case.problem, built(case.problem, units, units=100, n_steps=2))
+    task = biased_task(case, compiled)
+    report = icgd.verify(
+        compiled, task.x, task.y, initial=task.initial, queries=task.queries, backend=backend
+    )
+    assert report.verdict.holds
+    assert (report.step_errors <= report.step_bounds).all()
+    assert (report.trajectory_errors <= report.trajectory_bounds).all()
+    assert (report.prediction_errors <= report.prediction_bounds).all()
+    assert float(report.step_bounds.max()) < 0.01
+
+
+def biased_task(case, compiled):
+    """Weights and biases of up to half the box, none of which is 0."""
+    generator = torch.Generator().manual_seed(3)
+    n_weights = case.problem.network.n_parameters
+    initial = torch.rand(n_weights, generator=generator, dtype=torch.float64) - 0.5
+    return compiled.task(case.x, case.y, queries=case.queries, initial=initial)
+
+
+def step_by_autograd(problem, task):
+    """w - step_size * gradient of half the mean squared loss, by torch's own derivatives."""
+    target, weights = problem.network, task.initial.clone().requires_grad_()
+    p = task.x
+    for layer, matrix in enumerate(target.matrices(weights), start=1):
+        z = p @ matrix[:, :-1].T + matrix[:, -1]
+        p = z if layer == target.depth else getattr(torch.nn.functional, target.activation)(z)
+    loss = (p - task.y).square().sum() / (2 * len(task.x))
+    (gradient,) = torch.autograd.grad(loss, weights)
+    box, size = problem.gradient_step.box, problem.gradient_step.size_of(0)
+    return (task.initial - size * gradient).clamp(-box, box)
+
+
+@pytest.mark.parametrize("widths", [(2, 1), (2, 3, 1), (2, 3, 4, 1)])
+def test_biases_take_no_layer_more(widths):
+    """A weight for each output of a layer, a column of every Jacobian for each, and one head."""
+    plain = built(problem_of(widths), "relu")
+    biased = built(with_biases(widths, "tanh", box=2.0).problem, "relu")
+    check_program(biased)
+    assert [layer.kind for layer in biased.block] == [layer.kind for layer in plain.block]
+    shapes = {slot.name: slot.shape for slot in biased.layout.slots}
+    for layer, (below, above) in enumerate(pairwise(widths), start=1):
+        assert shapes[f"weights_{layer}"] == (above, below + 1)
+        if layer < len(widths) - 1:
+            last = shapes[f"jacobian_{len(widths) - 1}_{layer}"]
+            assert last == (widths[-1], above * (below + 1))
+
+
+@pytest.mark.parametrize("units", ["relu", "sigmoid"])
+def test_sizes_of_heads_with_biases_are_those_of_the_built_layers(units):
+    program = built(with_biases((2, 3, 2, 1), "tanh").problem, units, units=24)
+    for layer in program.unrolled():
+        size = layer_size(layer, program)
+        weights = list(lower_layer(layer, program, torch.float64).parameters())
+        assert size.parameters == sum(weight.numel() for weight in weights), layer.title
+        assert size.nonzeros == sum(int(weight.count_nonzero()) for weight in weights), layer.title
+
+
+def test_the_golden_listing_of_2_3_2_relu_with_biases():
+    listing = built(with_biases((2, 3, 2), "relu").problem, "relu", n_steps=5).listing()
+    golden = (GOLDEN / "recursion_2_3_2_relu_biases.txt").read_text(encoding="utf-8")
+    assert listing.splitlines() == golden.splitlines()
+
+
+def test_all_slots_with_biases_stay_within_the_reach_of_their_wipe():
+    problem = with_biases((2, 3, 3, 1), "gelu", box=2.0).problem
+    program = built(problem, "softplus", units=64)
+    corner = torch.full((problem.network.n_parameters,), 2.0)
+    task = icgd.Compiled(problem, program).task(torch.ones(2, 2), torch.ones(2, 1), initial=corner)
+    run = icgd.Compiled(problem, program).run_task(task, trace=True, backend="dense")
+    wipes = program.block[-1].instructions[1:]
+    reaches = {name: wipe.reach for wipe in wipes for name in wipe.slots}
+    for slot in program.layout.having(Role.SCRATCH):
+        assert run.trace[slot.name].abs().max() <= reaches[slot.name] / 2, slot.name
+
+
+def test_averages_are_refused_by_what_takes_plain_steps():
+    problem = replace(problem_of((2, 3, 1)), update=icgd.GradientStep(0.1, 2.0, average=0.5))
+    assert RECURSION.why_not(problem) == (
+        "it takes plain gradient steps of one size without averages, not gradient steps of 0.1, "
+        "box 2, averages of weights (0.5); use relu-stack or softmax-stack."
+    )

@@ -10,9 +10,10 @@ from torch.optim import SGD, Adam, AdamW, RMSprop, lr_scheduler
 
 import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
-from tests.problems.test_from_torch import N_STEPS, Script, distance
+from tests.problems.test_from_torch import N_STEPS, Script, distance, in_batches
 
 STACKS = ("relu-stack", "softmax-stack")
+ABLE = (*STACKS, "cot-network")
 HARD = {
     "only the first gradient counts": Script(partial(SGD, lr=0.05, momentum=0.8, dampening=1.0)),
     "more than the gradient": Script(partial(SGD, lr=0.05, momentum=0.8, dampening=-0.5)),
@@ -42,9 +43,10 @@ ROOTS = {
 
 
 @pytest.mark.parametrize("name", [*HARD, *ROOTS])
-@pytest.mark.parametrize("construction", STACKS)
+@pytest.mark.parametrize("construction", ABLE)
 def test_it_is_torch_s_own_loop_within_what_is_proved(name, construction):
     script = (HARD | ROOTS)[name]
+    script = in_batches(script) if construction == "cot-network" else script
     problem = script.problem()
     if CONSTRUCTIONS[construction].why_not(problem):
         assert name in ROOTS
@@ -83,13 +85,18 @@ CLASSIFIERS: dict[str, Callable[[], list[nn.Module]]] = {
         nn.Linear(4, 3, dtype=torch.float64),
         nn.Tanh(),
     ],
+    "hidden units": lambda: [
+        nn.Linear(2, 4, dtype=torch.float64),
+        nn.Tanh(),
+        nn.Linear(4, 3, dtype=torch.float64),
+    ],
     "one class": lambda: [nn.Linear(2, 1, dtype=torch.float64)],
     "nine classes": lambda: [nn.Linear(2, 9, dtype=torch.float64)],
 }
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
-@pytest.mark.parametrize("construction", STACKS)
+@pytest.mark.parametrize("construction", ABLE)
 def test_classes_are_learnt_as_torch_learns_them(name, construction):
     torch.manual_seed(3)
     layers = CLASSIFIERS[name]()
@@ -98,8 +105,17 @@ def test_classes_are_learnt_as_torch_learns_them(name, construction):
     x = torch.randn(6, 2, dtype=torch.float64).clamp(-2, 2)
     classes = torch.arange(6) % n_classes
     problem = icgd.from_torch(
-        model, nn.CrossEntropyLoss(), SGD(model.parameters(), lr=0.5), domain=icgd.Domain(2.0, 1.0)
+        model,
+        nn.CrossEntropyLoss(),
+        SGD(model.parameters(), lr=0.5),
+        domain=icgd.Domain(2.0, 1.0),
+        batch_size=6 if construction == "cot-network" else None,
     )
+    if reason := CONSTRUCTIONS[construction].why_not(problem):
+        assert construction == "cot-network"
+        assert name in ("an activation of scores", "bounded scores")
+        assert "the prediction of a linear output only" in reason
+        return
     compiled = icgd.compile(problem, construction, n_steps=5)
     reports = [icgd.verify(compiled, x, classes, backend=b) for b in ("fused", "dense")]
     compiled.run(x, classes).load_into(learnt := nn.Sequential(*CLASSIFIERS[name]()))
@@ -110,17 +126,21 @@ def test_classes_are_learnt_as_torch_learns_them(name, construction):
     assert max(gaps) <= min(1e-2, float(reports[0].trajectory_bounds.max()))
     for report in reports:
         assert report.verdict.holds
-        assert float(report.step_bounds.max()) < (1e-9 if construction == "softmax-stack" else 0.01)
+        assert float(report.step_bounds.max()) < (0.01 if construction == "relu-stack" else 1e-9)
         assert report.certificate.domain_step < float("inf")
+
+
+CHAIN = ("cot-network", 1e-9)
 
 
 def test_scores_of_a_thousand_are_softmaxed():
     """Beyond the cap of the exponential shares are 0, and none is lost to rounding."""
-    step, domain = icgd.GradientStep(1.0, 200.0), icgd.Domain(5.0, 1.0)
-    problem = icgd.Problem(icgd.MLP((1, 3)), "cross_entropy", step, domain)
+    domain = icgd.Domain(5.0, 1.0)
     x = torch.tensor([[5.0], [-5.0], [1.0]], dtype=torch.float64)
     weights = torch.tensor([200.0, -200.0, 100.0], dtype=torch.float64)
-    for construction, bound in (("relu-stack", 1e-3), ("softmax-stack", 1e-11)):
+    for construction, bound in (("relu-stack", 1e-3), ("softmax-stack", 1e-11), CHAIN):
+        step = icgd.GradientStep(1.0, 200.0, 3 if construction == "cot-network" else None)
+        problem = icgd.Problem(icgd.MLP((1, 3)), "cross_entropy", step, domain)
         compiled = icgd.compile(problem, construction, n_steps=3)
         for backend in ("fused", "dense"):
             classes = torch.tensor([1, 1, 2])
@@ -142,12 +162,15 @@ def test_adam_with_gradients_of_0_moves_nothing():
     assert float(report.step_bounds.max()) == 0.0
 
 
-def test_a_run_goes_on_from_where_another_ended_even_if_momentum_is_larger_than_the_box():
-    update, domain = icgd.MomentumStep(0.1, 0.5, momentum=5.0), icgd.Domain(1.0, 1.0)
+@pytest.mark.parametrize(("construction", "size"), [("relu-stack", None), ("cot-network", 3)])
+def test_a_run_goes_on_from_where_another_ended_even_if_momentum_is_larger_than_the_box(
+    construction, size
+):
+    update, domain = icgd.MomentumStep(0.1, 0.5, size, momentum=5.0), icgd.Domain(1.0, 1.0)
     problem = icgd.Problem(icgd.MLP((2, 1)), "squared", update, domain)
     x, y = torch.ones(3, 2, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
-    whole = icgd.compile(problem, "relu-stack", n_steps=8).run(x, y)
-    half = icgd.compile(problem, "relu-stack", n_steps=4)
+    whole = icgd.compile(problem, construction, n_steps=8).run(x, y)
+    half = icgd.compile(problem, construction, n_steps=4)
     end = half.run(x, y).parameters[-1]
     assert float(end.abs().max()) > problem.box
     torch.testing.assert_close(half.run(x, y, initial=end).parameters, whole.parameters[4:])

@@ -6,6 +6,15 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(DataError.no_batch),
+        "This is one task, which has no places. Use it as it is.",
+    ),
+    (
+        made(DataError.negative_rate, (3,), -0.5),
+        "rates[3] is -0.5; a rate is a number from 0 to domain.rate, by which the gradient of an "
+        "example is multiplied.",
+    ),
+    (
         made(DataError.no_queries),
         "tolerance_of='predictions' is about predictions at queries, and the task has none. Give "
         "them: icgd.as_task(problem, X, y, queries=...).",
@@ -258,6 +267,11 @@ MESSAGES = [
         made(DataError.no_class, [2], 3.0, 3),
         "y[2] is 3; the cross_entropy loss of 3 outputs needs classes from 0 to 2, or a row of 3 "
         "shares for each example.",
+    ),
+    (
+        made(DataError.no_class_number, "data.csv", "kind", "3", 3),
+        "data.csv, column 'kind' has the class 3; the cross_entropy loss of 3 outputs needs "
+        "classes from 0 to 2.",
     ),
     (
         made(DataError.wrong_sum, "cross_entropy", [1], 1.5),

@@ -138,8 +138,8 @@ MESSAGES = [
     ),
     (
         made(UnreadableError.misplaced, "model[0]", "Tanh"),
-        "model[0] is Tanh, but no linear layer stands right before it. Every activation belongs "
-        "to the Linear before it.",
+        "model[0] is Tanh, but no linear layer stands right before it. Every activation and every "
+        "norm belongs to the Linear before it.",
     ),
     (
         made(UnreadableError.no_layers, "Sequential"),

@@ -32,6 +32,12 @@ MESSAGES = [
         "`partial`. Run the other tasks again.",
     ),
     (
+        made(OverflowedRunError.beyond_gates, "momentum", 3, 2e20, 2.0**64),
+        "The momentum of a weight is 2e+20 after 3 rounds, but the gates of the block close no "
+        "more than 1.84467e+19. Use a smaller step size or momentum, or start from a smaller "
+        "state.",
+    ),
+    (
         made(OverflowedRunError.beyond_scores, "step 3, example", 4, -7.25, 6.5),
         "The score <w, x> at step 3, example 4 (counted from 0) is -7.25, but the heads are made "
         "for scores up to 6.5. Compile with a larger Domain(score=...), or use a smaller step size "
@@ -45,6 +51,17 @@ MESSAGES = [
         made(ProofError.unbounded, 7, 65536),
         "Nothing can be proved of step 7: 65536 bits enclose exact descent by no finite interval. "
         "Certify fewer steps, or take a smaller step size.",
+    ),
+    (
+        made(ProofError.no_chain, "3-6-3 gelu network, shortcut 0 to 2, layer norm in 2"),
+        "icgd-check knows no shortcuts and layer norms, and no proof of a 3-6-3 gelu network, "
+        "shortcut 0 to 2, layer norm in 2. Leave out `rigorous` or `certify`; bounds of single "
+        "steps and of the run hold without it.",
+    ),
+    (
+        made(ProofError.rated),
+        "icgd-check knows no rates of examples. Leave out `rigorous` or `certify`; bounds of "
+        "single steps and of the run hold without it.",
     ),
     (
         made(ProofError.unknown_update, "Adam steps (0.9, 0.999, eps 0.001) of 0.1, box 4"),

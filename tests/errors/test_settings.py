@@ -6,15 +6,24 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
-        made(SettingError.no_step_layer, "universal"),
-        "In universal the step size is not a factor of one layer and of nothing else, so it cannot "
-        "be learnt. Compile with relu-stack, which is exact for piecewise-linear networks, or with "
-        "softmax-stack.",
+        made(SettingError.unequal_shortcut, (0, 1), (3, 4, 3)),
+        "shortcut (0, 1) adds the 3 outputs of layer 0 to the 4 of layer 1; both must have one "
+        "width. widths are (3, 4, 3).",
     ),
+    (
+        made(SettingError.norm_of_one, 2),
+        "norms has layer 2, whose width is 1: a number less its own mean is 0. Norms need layers "
+        "of width 2 or more.",
+    ),
+    (made(SettingError.twice, "norms", 2), "norms has 2 twice; name it once."),
     (
         made(SettingError.no_origin),
         "This run does not know what it trained, because a backend made it on its own. Make it "
         "with compiled.run or compiled.run_task.",
+    ),
+    (
+        made(SettingError.no_average),
+        "This run keeps no average of its weights. Give its update average=0.99, say.",
     ),
     (
         made(SettingError.not_traced),
@@ -22,61 +31,9 @@ MESSAGES = [
         "or name the slots, such as trace=['y'].",
     ),
     (
-        made(SettingError.not_a_chain, "relu-stack"),
-        "Only the block of cot-network trains networks of every depth, and this is relu-stack, "
-        "whose layers belong to one depth. Compile with cot-network, or compile the deeper "
-        "problem itself.",
-    ),
-    (
-        made(SettingError.unlike_layers, (2, 3, 4, 1), 5),
-        "depth=5 leaves open how wide the hidden layers are, because those of "
-        "widths=(2, 3, 4, 1) differ. Compile a target whose hidden layers all have one width.",
-    ),
-    (
-        made(SettingError.not_in_block, 3, "tanh"),
-        "A network of depth=3 has layers with the activation tanh, which the block was not "
-        "compiled for. Compile a target that has a hidden layer.",
-    ),
-    (
         made(SettingError.has_momentum, "A rigorous proof"),
         "A rigorous proof takes steps without momentum, and here they have some. Leave it out, or "
         "use icgd.verify without rigorous=True, which bounds every step.",
-    ),
-    (
-        made(SettingError.construction_class, "ReluStack"),
-        "construction is the class ReluStack; an object of it is expected, which has settings. "
-        "Give ReluStack().",
-    ),
-    (
-        made(SettingError.no_setting, "functional", "pieces", (), ["relu-stack"]),
-        "functional has no setting 'pieces'; it has no settings. pieces is a setting of "
-        "relu-stack.",
-    ),
-    (
-        made(SettingError.no_setting, "relu-stack", "peices", ("pieces", "kink_width"), []),
-        "relu-stack has no setting 'peices'; its settings are pieces, kink_width. Did you mean "
-        "'pieces'?",
-    ),
-    (
-        made(SettingError.no_owner, ["peices"], {"relu-stack": ("pieces",), "functional": ()}),
-        "No construction that serves this problem has all of the given settings (peices): "
-        "relu-stack has pieces; "
-        "functional has none. Did you mean 'pieces'?",
-    ),
-    (
-        made(SettingError.beside_construction, "ReluStack", {"pieces": 8, "kink_width": 0.5}),
-        "pieces=8, kink_width=0.5 was given beside a construction object, which has its own "
-        "settings. Put it into the object: ReluStack(pieces=8, kink_width=0.5).",
-    ),
-    (
-        made(SettingError.is_a_chain, "cot-network"),
-        "cot-network is one block of layers that writes a chain, not a stack of layers; its "
-        "weights are those of block(). Compile with relu-stack for a whole transformer.",
-    ),
-    (
-        made(SettingError.scores_too_wide, "poisson", 9.0, 1024),
-        "A head of 1024 tokens cannot return the poisson mean of scores up to 9. Give a smaller "
-        "bound with Domain(score=...), or a smaller box.",
     ),
     (
         made(SettingError.own_kernel, "mine"),
@@ -228,21 +185,6 @@ MESSAGES = [
         "accuracy must lie between 1e-15 and 1, got 2.0.",
     ),
     (
-        made(SettingError.unreachable_accuracy, 1e-15, 2e-13, 1024),
-        "accuracy=1e-15 cannot be proved with 1024 lattice points; the smallest error is 2e-13. "
-        "Ask for less, or use a smaller range.",
-    ),
-    (
-        made(SettingError.too_few_pieces, 1, "silu"),
-        "pieces=1 is too few for silu: the error of the fit grows with the interval, so no "
-        "interval covers the layers' outputs. Give at least 2.",
-    ),
-    (
-        made(SettingError.too_few_registers, 34),
-        "registers=34 is too few for these ranges: the error of a look-up exceeds what it looks "
-        "up. Give more registers, or use a smaller box or domain.",
-    ),
-    (
         made(SettingError.bad_interval, 2.0, 1.0),
         "An interval needs finite ends low < high, got [2.0, 1.0].",
     ),
@@ -316,16 +258,6 @@ MESSAGES = [
     (
         made(SettingError.wrong_kind, "target", None, "MLP"),
         "target must be of type MLP, got None.",
-    ),
-    (
-        made(SettingError.table_too_large, 8, 3, "366,080", most=65536),
-        "levels=8 with n_examples=3 needs a table of 366,080 entries; at most 65,536 fit. Give "
-        "fewer levels or examples.",
-    ),
-    (
-        made(SettingError.keys_too_close, 2, 50),
-        "levels=2 with n_examples=50 needs keys that are too close for float64 to tell apart. Give "
-        "fewer levels or examples.",
     ),
     (
         made(SettingError.singular, 0.0, 4.0, 1e-14),

@@ -277,3 +277,18 @@ def test_a_schedule_on_batches_of_classes_agrees_and_no_weight_is_idle(construct
     graph = exports.onnx.load(tmp_path / "run.onnx").graph
     read = {name for node in graph.node for name in node.input}
     assert {part.name for part in graph.initializer} <= read
+
+
+@needs_packages
+def test_norms_shortcuts_and_rates_agree_with_the_dense_backend(tmp_path):
+    target = icgd.MLP((3, 4, 3), "gelu", shortcuts=((0, 2),), norms=(2,))
+    update, domain = icgd.GradientStep(0.1, box=2.0), icgd.Domain(1.0, 1.0, rate=1.0)
+    problem = Problem(target, "squared", update, domain)
+    compiled = icgd.compile(problem, icgd.ReluStack(pieces=8), n_steps=2)
+    x, rates = torch.linspace(-1, 1, 15).view(5, 3), torch.linspace(0, 1, 5)
+    task = compiled.task(x, x.flip(0), queries=x[:2], rates=rates, seed=0)
+    export_onnx(compiled, tmp_path / "run.onnx")
+    final = run_onnx(tmp_path / "run.onnx", encode(compiled.program, task))
+    dense = compiled.run_task(task, backend="dense")
+    close(read_parameters(compiled.program.layout, final), dense.parameters[-1], 1e-12)
+    close(read_predictions(compiled.program, final, task.n_examples), dense.predictions, 1e-12)

@@ -32,3 +32,12 @@ def test_bounds_must_be_positive_and_finite(name, bad):
     with pytest.raises(SettingError) as caught:
         Domain(**{"x": 1.0, "y": 1.0, name: bad})
     assert str(caught.value) == f"domain.{name} must be a positive finite number, got {bad!r}."
+
+
+def test_rates_have_a_bound_if_examples_have_rates():
+    assert Domain(x=1.0, y=1.0).rate is None
+    domain = Domain(x=1.0, y=1.0, rate=2.0)
+    assert domain.rate == 2.0
+    assert domain.in_words() == "|x| <= 1, |y| <= 1, rates <= 2"
+    with pytest.raises(SettingError, match=r"domain.rate must be a positive finite number, got 0"):
+        Domain(x=1.0, y=1.0, rate=0.0)

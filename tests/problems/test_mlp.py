@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 
@@ -102,3 +104,40 @@ def test_impossible_widths_are_refused(widths, message):
 def test_unknown_activations_are_refused(setting):
     with pytest.raises(UnknownNameError, match=r"^Unknown activation 'geluu'.*Did you mean 'gelu'"):
         MLP((3, 1), **{setting: "geluu"})
+
+
+SHAPED = MLP((3, 4, 3), "gelu", shortcuts=((0, 2),), norms=(2,))
+
+
+def test_shortcuts_and_norms_are_kept_in_order_and_said_in_words():
+    assert (SHAPED.shortcuts, SHAPED.norms, SHAPED.norm_eps) == (((0, 2),), (2,), 1e-5)
+    assert SHAPED.in_words() == "3-4-3 gelu network, shortcut 0 to 2, layer norm in 2"
+    assert [SHAPED.sources(layer) for layer in (1, 2)] == [(), (0,)]
+    assert [SHAPED.ends(layer) for layer in (0, 1)] == [(2,), ()]
+    assert NETWORK.is_chain
+    assert not SHAPED.is_chain
+    assert not MLP((2, 2), shortcuts=((0, 1),)).is_chain
+    assert MLP((2, 2, 2, 2), norms=(3, 1), norm_eps=1.0).norms == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"shortcuts": ((0, 1),)}, "adds the 3 outputs of layer 0 to the 4 of layer 1"),
+        ({"shortcuts": ((2, 0),)}, "the end of a shortcut must be a whole number of at least 1"),
+        ({"shortcuts": ((2, 2),)}, "the start of a shortcut must be at most 1, got 2"),
+        ({"shortcuts": ((0, 3),)}, "the end of a shortcut must be at most 2, got 3"),
+        ({"shortcuts": ((0, 2), (0, 2))}, "has (0, 2) twice"),
+        ({"norms": (0,)}, "a layer in norms must be a whole number of at least 1, got 0"),
+        ({"norms": (1, 1)}, "norms has 1 twice"),
+        ({"norms": (3,)}, "a layer in norms must be at most 2, got 3"),
+        ({"norms": (2,), "widths": (3, 4, 1)}, "norms has layer 2, whose width is 1"),
+        ({"norms": (2,), "norm_eps": 0.0}, "norm_eps must be a positive finite number, got 0.0"),
+        ({"norms": (2,), "norm_eps": -1e-5}, "norm_eps must be a positive finite number"),
+        ({"norms": (2,), "norm_eps": 1e-40}, "norm_eps must lie between 1e-30 and 1e+30"),
+        ({"norm_eps": 1e-3}, "norm_eps has no effect without norms"),
+    ],
+)
+def test_shortcuts_and_norms_that_do_not_fit_are_refused(given, message):
+    with pytest.raises(SettingError, match=re.escape(message)):
+        MLP(**{"widths": (3, 4, 3)} | given)

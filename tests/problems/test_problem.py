@@ -171,3 +171,16 @@ def test_long_schedules_and_matrices_are_not_written_out():
     assert repr(head) == "KernelHead(2 matern[2.5], G 40 x 2)"
     step = FunctionalStep([0.1 + k / 1000 for k in range(500)], heads=[head] * 500)
     assert repr(step) == "FunctionalStep(steps of 0.1 to 0.599, each with its own kernel)"
+
+
+def test_data_name_shortcuts_norms_and_rates_only_if_there_are_any():
+    target = MLP((3, 4, 3), "gelu", shortcuts=((0, 2),), norms=(2,), norm_eps=0.5)
+    shaped = Problem(target, "squared", GradientStep(0.1, 1.0), Domain(1.0, 1.0, rate=0.5))
+    data = json.loads(json.dumps(shaped.to_data()))
+    assert data["target"]["shortcuts"] == [[0, 2]]
+    assert (data["target"]["norms"], data["target"]["norm_eps"]) == ([2], 0.5)
+    assert data["domain"] == {"x": 1.0, "y": 1.0, "rate": 0.5}
+    assert Problem.from_data(data) == shaped
+    plain = replace(shaped, target=MLP((3, 2)), domain=Domain(1.0, 1.0)).to_data()
+    assert plain["target"].keys() == {"widths", "activation", "output_activation"}
+    assert plain["domain"].keys() == {"x", "y"}

@@ -6,10 +6,15 @@ from icgd.program.chain_instructions import (
     MultiplyEntries,
     MultiplyMatrices,
     PassBack,
+    SelectWhere,
+    ShareColumns,
 )
 from icgd.program.instructions import Combination
 
 A = Combination.of("a")
+SELECT = SelectWhere(
+    (A, A, Combination.of("b")), ("g", "h"), ("i", "j"), ("f",), 8.0, "w", bound=2.0
+)
 
 
 def test_instructions_read_as_formulas_and_know_their_slots():
@@ -25,10 +30,19 @@ def test_instructions_read_as_formulas_and_know_their_slots():
         "w = a @ b^T": MultiplyMatrices("a", "b", 8.0, "w", right_transposed=True),
         "w = tanh(a @ b)": LookUpProduct("a", "b", 8.0, "z", "tanh", "w"),
         "w = a * b": MultiplyEntries("a", "b", 8.0, "w"),
+        "w += one of 3: clip(a, 2) .. clip(b, 2) unless f": SELECT,
+        "w = softmax(a_1 .. a_2)": ShareColumns("a", ("b", "c"), "w"),
         "w += (clip(a, 1)) * slope(b)": PassBack(A, "b", (), 0.0, 8.0, "w", bound=1.0),
     }
-    reads = [set("afg"), set("ab"), set("abf"), set("akf"), set("akf"), *[set("ab")] * 5]
+    reads = [set("afg"), set("ab"), set("abf"), set("akf"), set("akf"), *[set("ab")] * 4]
+    reads += [set("abfghij"), set("abc"), set("ab")]
     for (formula, instruction), slots in zip(instructions.items(), reads, strict=True):
         assert instruction.formula() == formula
         assert set(instruction.reads()) == slots
         assert instruction.writes() == ("w",)
+
+
+def test_a_sum_is_closed_by_the_bits_that_its_number_does_not_have():
+    closed_by = [SELECT.sum_of(number).closed_by for number in range(3)]
+    assert closed_by == [("f", "g", "h"), ("f", "i", "h"), ("f", "g", "j")]
+    assert SELECT.sum_of(2) == CopyWhere(Combination.of("b"), ("f", "g", "j"), 8.0, "w", bound=2.0)

@@ -237,6 +237,10 @@ RELIED_ON = {
         with_layer(2, replace(SLOPE, only_where="is_exmaple")),
         "its flags are is_exmaple, is_query, expected is_example, is_query, or only one",
     ),
+    "a map of nothing": (
+        with_layer(2, replace(SLOPE, summands=())),
+        "block layer 2 (here): maps nothing, expected a summand",
+    ),
     "labels overwritten at examples": (
         with_layer(2, SLOPE, replace(SLOPE, write="y")),
         "writes over 'y', the examples' labels",
@@ -345,6 +349,10 @@ BROKEN_SOFTMAX = {
     "a function too few": (
         with_softmax_layer(1, replace(LOOK_UP, lookups=("tanh",))),
         "block layer 1 (here): looks up 1 functions into 2 slots",
+    ),
+    "a range of nothing": (
+        with_softmax_layer(2, replace(PRODUCT, factor_reach=0.0)),
+        "layer 'here': has factor_reach 0.0, expected what is positive",
     ),
     "a look-up of the wrong shape": (
         with_softmax_layer(1, replace(LOOK_UP, into=("units", "pulled"))),

@@ -8,6 +8,7 @@ from icgd.program.check import check_program
 from icgd.program.instructions import Combination, LayerKind
 from icgd.program.program import Layer
 from icgd.program.registry import from_data
+from icgd.program.shape_rules import shape_problem
 from icgd.program.stack import StackProgram
 from icgd.program.update_instructions import Assignment, Recombine, TakeTurns
 
@@ -29,21 +30,43 @@ def test_instructions_read_as_formulas_and_know_their_slots():
 
 
 def test_a_change_has_no_term_that_does_nothing():
-    assert MOVED.change() == {"g": -0.5}
-    assert KEPT.change() == {"m": 0.9 - 1.0, "g": 1.0}
-    assert Assignment(Combination.of("w"), "w").change() == {}
-    assert Assignment(Combination.of("g"), "w").change() == {"g": 1.0, "w": -1.0}
+    assert MOVED.change("w") == {"g": -0.5}
+    assert KEPT.change("m") == {"m": 0.9 - 1.0, "g": 1.0}
+    assert Assignment(Combination.of("w"), "w").change("w") == {}
+    assert Assignment(Combination.of("g"), "w").change("w") == {"g": 1.0, "w": -1.0}
 
 
-def program() -> StackProgram:
-    update = icgd.MomentumStep(0.1, 2.0, batch_size=2, momentum=0.5)
+def test_a_value_may_be_averaged_as_it_is_written():
+    averaged = replace(MOVED, average="a", keeps=0.75)
+    assert averaged.formula() == "w = clip(+1 w -0.5 g, 2), a = +0.75 a +0.25 w"
+    assert averaged.shares == {"w": 1.0, "a": 0.25}
+    assert averaged.change("w") == MOVED.change("w")
+    assert averaged.change("a") == {"w": 0.25, "g": -0.125, "a": -0.25}
+    both = Recombine((averaged,), "one")
+    assert set(both.reads()) == {"w", "g", "a", "one"}
+    assert set(both.writes()) == {"w", "a"}
+
+
+def program(**options: float) -> StackProgram:
+    update = icgd.MomentumStep(0.1, 2.0, batch_size=2, momentum=0.5, **options)
     problem = icgd.Problem(icgd.MLP((2, 3, 1), "relu"), "squared", update, icgd.Domain(1.0, 1.0))
     return icgd.compile(problem, "relu-stack", n_steps=2).program
 
 
 def test_a_program_of_them_is_data():
     assert from_data(program().to_data()) == program()
+    assert from_data(program(average=0.5).to_data()) == program(average=0.5)
     assert program().batch_size == 2
+
+
+def test_an_average_is_as_wide_as_what_it_averages():
+    good = program(average=0.5)
+    update = good.block[-1].instructions[0]
+    assert shape_problem(update, good.layout) is None
+    broken = replace(update.assignments[0], average="average_2")
+    found = shape_problem(Recombine((broken,), "one"), good.layout)
+    assert found.startswith("widths differ: weights_1 6, ")
+    assert found.endswith(", average_2 3")
 
 
 def with_last(good: StackProgram, number: int, **change: object) -> StackProgram:
@@ -60,10 +83,12 @@ def with_last(good: StackProgram, number: int, **change: object) -> StackProgram
         ({"value": Combination.of("weights_2")}, "widths differ: weights_2 3, weights_1 6"),
         ({"bound": float("nan")}, "bound is nan, expected a finite number"),
         ({"bound": -1.0}, "clips 'weights_1' to a bound of -1"),
+        ({"keeps": 1.0}, "keeps 1 of an average, expected 0 to below 1"),
+        ({"keeps": -0.5}, "keeps -0.5 of an average"),
     ],
 )
 def test_a_broken_assignment_is_named(change, rule):
-    good = program()
+    good = program(average=0.0)
     first, *parts = good.block[-1].instructions[0].assignments
     broken = (replace(first, **change), *parts)
     with pytest.raises(ProgramError, match=rule):

@@ -1,10 +1,11 @@
 """Results that are in the repository."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from icgd.reproductions.results import stored_numbers
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -14,4 +15,4 @@ def committed(figure: str) -> dict[str, Any]:
     path = RESULTS / figure / "laptop.json"
     if not path.exists():
         pytest.skip(f"results/{figure} is not there yet: icgd reproduce {figure} makes it")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return stored_numbers(path)

@@ -16,6 +16,7 @@ from icgd.reproductions.cheng_training import (
     train_once,
     unit,
 )
+from icgd.reproductions.sealed import write_sealed
 from icgd.training.similarity import distances_to_identity
 
 TRAINING = import_module("icgd.reproductions.cheng_training")
@@ -125,7 +126,7 @@ def test_a_model_that_was_stopped_goes_on_from_within(monkeypatch, tmp_path):
 
 
 def test_the_seconds_are_those_of_all_legs(tmp_path):
-    (tmp_path / "seconds.json").write_text("1000.0")
+    write_sealed(tmp_path / "seconds.json", 1000.0)
     outcome = train_once(STUDY, tmp_path)
     assert 1000 < outcome.seconds < 1100
     assert outcome.columns["seconds"] == round(outcome.seconds, 1)

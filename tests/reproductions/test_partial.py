@@ -16,6 +16,7 @@ from icgd.reproductions.partial import (
     interruption,
 )
 from icgd.reproductions.reproduction import AbstractStudy
+from icgd.reproductions.sealed import write_sealed
 from icgd.training.lock import LOCK
 
 PARTIAL = import_module("icgd.reproductions.partial")
@@ -137,3 +138,33 @@ def test_studies_without_a_record_are_left_alone(tmp_path):
         "remove it to train without it."
     )
     assert (tmp_path / "000").exists()
+
+
+def test_an_outcome_of_another_form_is_named(tmp_path):
+    jobs = jobs_of(tmp_path, 2)
+    carry_out(jobs, 1, None)
+    for data in ({"other": 1}, [1], None):
+        write_sealed(jobs[0].folder / "outcome.json", data)
+        with pytest.raises(CheckpointError, match=r"outcome\.json is damaged .*it is no outcome: "):
+            carry_out(jobs, 1, None)
+
+
+def test_every_changed_bit_of_an_outcome_is_noticed(tmp_path):
+    jobs = jobs_of(tmp_path, 2)
+    carry_out(jobs, 1, None)
+    path = jobs[0].folder / "outcome.json"
+    content = path.read_bytes()
+    for place in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        try:
+            assert carry_out(jobs, 1, None) == [Found(2)]  # it was a space
+        except CheckpointError:
+            continue
+
+
+def test_a_record_that_is_no_table_is_named(tmp_path):
+    write_sealed(tmp_path / "runs.json", [1])
+    with pytest.raises(CheckpointError, match=r"runs\.json is damaged .*\(it is no table\)"):
+        claim(tmp_path, 0, [Counting(1)])

@@ -20,6 +20,7 @@ from icgd.errors import (
 )
 from icgd.reproductions.cheng_matrices import FIGURE_3
 from icgd.reproductions.results import Order, circumstances, reproduce, stored_rows
+from icgd.reproductions.sealed import read_sealed, sealed, write_sealed
 from icgd.reproductions.wang_rates import RATES
 from icgd.training.devices import Device
 from icgd.training.lock import locked
@@ -80,10 +81,13 @@ def test_the_commit_of_a_repository_around_an_installation_is_not_taken(monkeypa
 
 def test_rows_are_read_from_the_numbers(finished, tmp_path):
     assert stored_rows(finished.folder / "smoke.json") == finished.numbers["rows"]
-    for content in ("[]", '{"figure": "cheng-fig3"}', '{"rows": []}'):
-        (tmp_path / "bad.json").write_text(content)
+    for table in ({"figure": "cheng-fig3"}, {"rows": []}, {"rows": [1]}, {"rows": {"a": 1}}):
+        (tmp_path / "bad.json").write_text(json.dumps(sealed(table)))
         with pytest.raises(CheckpointError, match=r"bad\.json is damaged .*\(it has no rows\)"):
             stored_rows(tmp_path / "bad.json")
+    (tmp_path / "bad.json").write_text('{"rows": [{"loss": 1.0}]}')
+    with pytest.raises(CheckpointError, match=r"bad\.json is damaged .*\(it has no checksum\)"):
+        stored_rows(tmp_path / "bad.json")
 
 
 def test_an_interrupted_reproduction_goes_on(finished, tmp_path, monkeypatch):
@@ -136,9 +140,9 @@ def test_partial_results_of_another_seed_are_refused(stopped):
 
 def test_partial_results_of_other_settings_are_refused(stopped):
     record = stopped / "cheng-fig3/.smoke.partial/runs.json"
-    stored = json.loads(record.read_text())
+    stored = read_sealed(record)
     stored["models.1.budget.n_steps"] = 9
-    record.write_text(json.dumps(stored))
+    write_sealed(record, stored)
     expected = r"its models\.1\.budget\.n_steps is 9, here it is 10\."
     with pytest.raises(CheckpointError, match=expected):
         reproduce(FIGURE_3, "smoke", out=stopped)

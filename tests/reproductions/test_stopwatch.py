@@ -1,10 +1,12 @@
 """A stopwatch goes on after an interruption."""
 
+import math
 from importlib import import_module
 
 import pytest
 
 from icgd.errors import CheckpointError
+from icgd.reproductions.sealed import write_sealed
 from icgd.reproductions.stopwatch import Stopwatch
 
 STOPWATCH = import_module("icgd.reproductions.stopwatch")
@@ -39,7 +41,14 @@ def test_without_a_folder_nothing_is_kept(clock, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("content", ["", "null", "[]", "soon"])
+@pytest.mark.parametrize("content", [None, [], "soon", 3, -1.0, math.inf, math.nan])
+def test_a_file_that_says_no_seconds_is_named(tmp_path, content):
+    write_sealed(tmp_path / "seconds.json", content)
+    with pytest.raises(CheckpointError, match=r"seconds\.json is damaged .* expected seconds\)"):
+        Stopwatch(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", "soon", "7.0"])
 def test_a_damaged_file_is_named(tmp_path, content):
     (tmp_path / "seconds.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"seconds\.json is damaged or not a checkpoint"):

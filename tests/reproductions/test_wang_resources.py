@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 from icgd.constructions.registry import CONSTRUCTIONS
-from icgd.errors import SettingError
+from icgd.errors import ConstructionError
 from icgd.pipeline import compile
 from icgd.reproductions.results import reproduce, stored_rows
 from icgd.reproductions.wang_resources import RESOURCES
@@ -82,7 +82,7 @@ def test_every_construction_for_networks_compiles_them_in_a_box_that_holds_them(
 
 def test_a_construction_that_cannot_compile_a_network_is_left_out(monkeypatch):
     def refused(problem, *, n_steps, construction):
-        raise SettingError.too_few_registers(3)
+        raise ConstructionError.too_few_registers(3)
 
     monkeypatch.setattr(MODULE, "compile", refused)
     rows = rows_of("smoke")

@@ -70,9 +70,8 @@ def test_a_log_that_training_writes_is_sound(log):
 @pytest.mark.parametrize(
     ("log", "columns", "problem"),
     [
-        (None, ["step", "loss"], "it has no log of numbers in float64"),
-        (rows(0).float(), ["step", "loss"], "it has no log of numbers in float64"),
-        (rows(0)[0], ["step", "loss"], "it has no log of numbers in float64"),
+        (rows(0).float(), ["step", "loss"], "its log is no table of float64"),
+        (rows(0)[0], ["step", "loss"], "its log is no table of float64"),
         (rows(0), ["step"], "its log has 2 columns, and names 1"),
         (rows(0), ["step", "losses"], "its log has no column 'loss'"),
         (rows(0, 4), ["step", "loss"], "the steps of its log do not rise from 0 to 3"),
@@ -100,11 +99,15 @@ def test_the_tensors_of_a_training_are_sound():
         ({"model.weight": torch.zeros(3)}, "'model.weight' has shape [3], expected [2]"),
         (
             {"adam.weight.step": torch.tensor(-1.0)},
-            "'adam.weight.step' is -1.0, expected a number from 0 to 3",
+            "'adam.weight.step' is -1.0, expected a float from 0 to 3",
+        ),
+        (
+            {"adam.weight.step": torch.tensor(1)},
+            "'adam.weight.step' is 1, expected a float from 0 to 3",
         ),
         (
             {"adam.weight.step": torch.tensor(torch.nan)},
-            "'adam.weight.step' is nan, expected a number from 0 to 3",
+            "'adam.weight.step' is nan, expected a float from 0 to 3",
         ),
     ],
 )

@@ -389,3 +389,11 @@ def test_the_page_runs_and_learns(capsys):
         exec(compile(code, "through_the_run.md", "exec"), {})
     before, after = map(float, capsys.readouterr().out.split())
     assert after < 0.8 * before
+
+
+@pytest.mark.parametrize("options", [{"average": 0.5}, {"step_size": (0.3, 0.2, 0.1)}])
+def test_steps_that_differ_are_refused(options):
+    problem = problem_of()
+    problem = replace(problem, update=replace(problem.update, **options))
+    with pytest.raises(SettingError, match=r"^The step size cannot be learnt of gradient steps"):
+        LearnableRun(compiled_of(problem))

@@ -35,12 +35,12 @@ def forked(monkeypatch):
     monkeypatch.setattr(workers, "get_context", lambda _: forking)
 
 
-def parent_of_two(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
-    """A process with two workers, which are at their first jobs, and their numbers."""
+def started(folder: Path, program: str) -> subprocess.Popen[str]:
+    """A process that runs a program on a folder."""
     script = folder / "parent.py"
-    script.write_text(PARENT)
+    script.write_text(program)
     paths = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, script, folder],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -48,6 +48,11 @@ def parent_of_two(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
         env={**os.environ, "PYTHONPATH": paths},
         start_new_session=True,
     )
+
+
+def parent_of_two(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """A process with two workers, which are at their first jobs, and their numbers."""
+    process = started(folder, PARENT)
     assert process.stdout is not None
     return process, [int(process.stdout.readline()) for _ in range(2)]
 
@@ -88,6 +93,40 @@ def test_no_worker_outlives_its_parent(tmp_path, number):
     process.communicate()
     assert process.returncode == -number
     wait_for_end(both)
+
+
+IMPORTING = """
+import os, sys, time
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+if __name__ == "__main__":
+    from icgd.training.workers import working
+    from tests.training.swept import waits
+    with working(waits, [folder] * 2, 2) as all_news:
+        next(all_news)
+else:  # a worker imports its parent's program first, which takes long here
+    (folder / f"importing-{os.getpid()}").touch()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process that imports")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_worker_that_still_imports_outlives_its_parent(tmp_path, number):
+    process = started(tmp_path, IMPORTING)
+    while len(both := list(tmp_path.glob("importing-*"))) < 2:
+        time.sleep(0.01)
+    process.send_signal(number)
+    process.communicate()
+    wait_for_end([int(path.name.removeprefix("importing-")) for path in both])
+
+
+def test_a_command_without_code_stays_as_it_is():
+    assert workers._bound(["program", "--multiprocessing-fork"]) == [
+        "program",
+        "--multiprocessing-fork",
+    ]
 
 
 def test_a_worker_that_is_gone_is_told(forked):

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from icgd.errors import FileError
-from icgd.weights.atomic import remove_stale, whole_file
+from icgd.weights.atomic import remove_stale, require_replaceable, whole_file
 
 
 def write_and_fail(path, problem):
@@ -100,6 +100,16 @@ def test_a_read_only_file_is_refused_also_for_those_who_may_do_everything(tmp_pa
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_would_not_be_replaced_is_known_before(tmp_path):
+    require_replaceable(tmp_path / "absent")
+    (tmp_path / "usual").touch()
+    require_replaceable(tmp_path / "usual")
+    (tmp_path / "fixed").touch(0o444)
+    for name, problem in (("fixed", "it is read-only"), ("a" * 300, "File name too long")):
+        with pytest.raises(FileError, match=rf": {problem}\.$"):
+            require_replaceable(tmp_path / name)
+
+
 def test_a_name_may_be_as_long_as_names_can_be(tmp_path):
     path = tmp_path / ("ä" * 127)
     with whole_file(path) as temporary:
@@ -132,7 +142,7 @@ with whole_file(Path(sys.argv[1])) as temporary:
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
-    path = tmp_path / "out"
+    path = tmp_path / "out\n"
     subprocess.run([sys.executable, "-c", KILLED, path])
     [left] = tmp_path.iterdir()
     assert left.read_bytes() == b"half"

@@ -5,7 +5,13 @@ import torch
 
 from icgd.errors import ProgramError
 from icgd.problems.mlp import MLP
-from icgd.program.chain_instructions import ActivateWhere, CopyWhere, MarkFlat, PassBack
+from icgd.program.chain_instructions import (
+    ActivateWhere,
+    CopyWhere,
+    MarkFlat,
+    PassBack,
+    SelectWhere,
+)
 from icgd.program.instructions import Combination
 from icgd.weights.chain_lowering import heads_of, lower_chain, relus_of
 from tests.backends.chain_cases import problem_of, program_of
@@ -33,6 +39,18 @@ def test_a_copy_is_exact_where_it_is_open_and_nothing_elsewhere(a):
     clipped = CopyWhere(Combination.of("a"), ("f",), 64.0, "w", bound=0.5)
     assert value_of(clipped, a=a, f=0.0) == min(max(a, -0.5), 0.5)
     assert value_of(clipped, a=a, f=1.0) == 0.0
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_sum_is_selected_by_the_bits_of_its_number(number):
+    sources = tuple(Combination(("a", "b"), (1.0, factor)) for factor in (0.0, 2.0, -3.0))
+    select = SelectWhere(sources, ("g", "h"), ("i", "j"), ("f",), 64.0, "w", bound=1.5)
+    low, high = float(number & 1), float(number >> 1)
+    bits = {"g": low, "h": high, "i": 1 - low, "j": 1 - high}
+    expected = [0.3, 0.3 + 2 * 0.55, -1.35][number]
+    assert value_of(select, a=0.3, b=0.55, f=0.0, **bits) == pytest.approx(expected, abs=1e-15)
+    assert value_of(select, a=9.0, b=0.0, f=0.0, **bits) == 1.5
+    assert value_of(select, a=0.3, b=0.55, f=1.0, **bits) == 0.0
 
 
 @pytest.mark.parametrize("leak", [0.0, 0.25])
@@ -103,6 +121,31 @@ def test_attention_looks_functions_up_and_multiplies_entries():
         torch.testing.assert_close(read, value, rtol=0, atol=1e-10)
     written = sum(program.layout.slot(name).width for name in expected)
     assert int((after != 0).sum()) == written, "no other slot changes"
+
+
+@pytest.mark.parametrize("largest", [1.0, 4000.0])
+def test_attention_shares_classes_beside_products(largest):
+    """softmax(z) of the first three of four units; grid and classes do not see each other."""
+    program = program_of(problem_of(MLP((2, 4, 3), "relu"), 2, loss="cross_entropy"))
+    generator = torch.Generator().manual_seed(0)
+    rows = {
+        name: torch.rand(program.layout.slot(name).shape, generator=generator).double() - 0.5
+        for name in ("z", "weights", "delta", "carried")
+    }
+    rows["z"] *= 2 * largest
+    stream = stream_of(program, **rows)
+    with torch.no_grad():
+        after = lower_chain(program)[2](stream) - stream
+    shares = torch.zeros(4, 2, dtype=torch.float64)
+    shares[:3] = rows["z"][:3].softmax(0)
+    expected = {
+        "shares": shares,
+        "outer": rows["delta"] @ rows["carried"].T,
+        "back": rows["weights"].T @ rows["delta"],
+    }
+    for name, value in expected.items():
+        read = after[0, program.layout.range_of(name)].view_as(value)
+        torch.testing.assert_close(read, value, rtol=0, atol=1e-15 if name == "shares" else 1e-11)
 
 
 def test_a_flag_of_units_closes_their_rows_alone():

@@ -1,6 +1,9 @@
 import pytest
 
+from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.momentum_step import MomentumStep
+from icgd.problems.problem import Problem
 from icgd.weights.chain_lowering import lower_chain
 from icgd.weights.chain_sizes import chain_layer_size
 from icgd.weights.summary import summarise
@@ -9,11 +12,17 @@ from tests.backends.chain_cases import problem_of, program_of
 PROGRAMS = [
     program_of(problem_of(MLP((3, 4, 2), "relu"), batch_size=3)),
     program_of(problem_of(MLP((2, 2), "leaky_relu", "leaky_relu"))),
+    program_of(problem_of(MLP((3, 5, 4), "relu"), batch_size=2, loss="cross_entropy")),
+    program_of(
+        Problem(MLP((3, 2)), "squared", MomentumStep((0.3, 0.0), 1.0, 2), Domain(1.0, 1.0)), 2
+    ),
     program_of(problem_of(MLP((2, 3, 1), "softplus"), batch_size=2, loss="logistic", box=1.0)),
 ]
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=["batches", "leaky", "smooth"])
+@pytest.mark.parametrize(
+    "program", PROGRAMS, ids=["batches", "leaky", "classes", "schedule", "smooth"]
+)
 def test_sizes_are_those_of_the_weights(program):
     for layer, module in zip(program.layers, lower_chain(program), strict=True):
         size, weights = chain_layer_size(layer, program), list(module.parameters())

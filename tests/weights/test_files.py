@@ -245,9 +245,7 @@ def test_a_program_for_data_of_other_widths_is_not_one_of_the_problem(tmp_path, 
     program = json.loads(metadata["program"])
     program["slots"][slot]["shape"] = [width]
     texts = {"problem": metadata["problem"], "program": json.dumps(program)}
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    rewrite(path, **texts, digest=files.digest(texts, tensors, tensors.__getitem__))
+    reseal(path, **texts)
     with pytest.raises(FileError, match="its program is not one of its problem"):
         icgd.load(path)
 
@@ -269,3 +267,43 @@ def test_one_tensor_at_a_time_is_in_memory_while_a_file_is_checked():
     found = files.digest({"a": "b"}, ["1", "2", "3"], read)
     tensors = {str(i): torch.arange(4.0) + i for i in (1, 2, 3)}
     assert found == files.digest({"a": "b"}, tensors, tensors.__getitem__)
+
+
+def test_a_problem_with_too_few_step_sizes_is_not_that_of_the_program(tmp_path):
+    path, update = (
+        tmp_path / "run.safetensors",
+        icgd.MomentumStep((0.1, 0.2), momentum=0.9, box=2.0),
+    )
+    problem = icgd.Problem(PROBLEM.target, "huber", update, PROBLEM.domain)
+    icgd.compile(problem, "relu-stack", n_steps=2, pieces=8).save(path, weights=False)
+    metadata = metadata_of(path)
+    data = json.loads(metadata["problem"])
+    data["update"]["step_size"] = [0.1]
+    reseal(path, problem=json.dumps(data), program=metadata["program"])
+    with pytest.raises(FileError, match=r"step_size .* 2, one for each step"):
+        icgd.load(path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.9])
+def test_errors_that_were_made_smaller_are_refused(path, share):
+    metadata = metadata_of(path)
+    data = json.loads(metadata["program"])
+    for function in data["functions"]:
+        function["errors"] = [share * error for error in function["errors"]]
+    reseal(path, problem=metadata["problem"], program=json.dumps(data))
+    with pytest.raises(FileError, match=r"function '.*': is off by .*, and claims at most "):
+        icgd.load(path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "1", "null", "{}"])
+def test_a_text_that_is_no_problem_is_called_damaged(path, text):
+    reseal(path, problem=text, program=metadata_of(path)["program"])
+    with pytest.raises(FileError, match="its metadata does not hold a program"):
+        icgd.load(path)
+
+
+def reseal(path: Path, **texts: str) -> None:
+    """Put other texts into a file, and a checksum that fits them."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    rewrite(path, **texts, digest=files.digest(texts, tensors, tensors.__getitem__))

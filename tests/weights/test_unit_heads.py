@@ -41,10 +41,14 @@ LAYOUT = Layout(
         Slot("between", (1,), Role.SCRATCH),
         Slot("second", (4, 2), Role.PARAMETER),
         Slot("last", (2, 4), Role.PARAMETER),
+        Slot("first_b", (2, 4), Role.PARAMETER),
+        Slot("second_b", (4, 3), Role.PARAMETER),
+        Slot("last_b", (2, 5), Role.PARAMETER),
         Slot("units", (2,), Role.SCRATCH),
         Slot("mixed", (4,), Role.SCRATCH),
         Slot("started", (4, 6), Role.SCRATCH),
         Slot("pushed", (2, 6), Role.SCRATCH),
+        Slot("started_b", (4, 8), Role.SCRATCH),
         Slot("slope", (2,), Role.SCRATCH),
         Slot("one", (1,), Role.CONSTANT),
         Slot("is_query", (1,), Role.CONSTANT),
@@ -54,6 +58,7 @@ LAYOUT = Layout(
 )
 Z_1 = Argument(Combination.of("x"), "first")
 Z_2 = Argument(Combination.of("mixed"))
+Z_B = Argument(Combination.of("x"), "first_b", bias="one")
 
 
 def random_sum(name: str, activation: str, n_arguments: int, seed: int) -> RidgeSum:
@@ -187,6 +192,56 @@ def test_gated_products_are_exact_and_leave_queries_out(activation, sharpness):
     rows = torch.einsum("tk,tkp->p", left, BEFORE["pushed"][:N_EXAMPLES]) / N_EXAMPLES
     jacobian = AddGatedJacobian("slope", "pushed", 9.0, 16.0, sharpness, -0.75, "first")
     assert_adds(jacobian, activation, first=-0.75 * rows.expand(N_TOKENS, -1))
+
+
+def biased(name: str) -> torch.Tensor:
+    """A slot with a constant 1 after it."""
+    return torch.cat([BEFORE[name], torch.ones(N_TOKENS, 1)], dim=-1)
+
+
+@pytest.mark.parametrize("activation", ["relu", "sigmoid", "cos"])
+def test_the_last_column_of_weights_is_a_bias(activation):
+    argument = biased("x") @ BEFORE["first_b"][0].T
+    values = 2.0 * f(argument / 2.0, activation)
+    assert_adds(ActivateUnits(Z_B, "f", 2.0, "units"), activation, units=values)
+    weights, bias = BEFORE["second_b"][0][:, :-1], BEFORE["second_b"][0][:, -1]
+    passed_on = f(argument, activation) @ weights.T + bias
+    assert_adds(PassOn("second_b", Z_B, "f", "mixed", "one"), activation, mixed=passed_on)
+
+
+def test_jacobians_and_products_have_a_column_for_the_bias():
+    argument, weights = biased("x") @ BEFORE["first_b"][0].T, BEFORE["second_b"][0][:, :-1]
+    products = 3.0 * g(biased("x").unsqueeze(-2) / 3.0, argument.unsqueeze(-1))
+    started = torch.einsum("ik,tkl->tikl", weights, products).flatten(-2)
+    start = StartJacobian("second_b", "x", Z_B, "tanh", "g", 3.0, "started_b", "one")
+    assert_adds(start, started_b=started)
+    products = 3.0 * g(BEFORE["started"] / 3.0, BEFORE["mixed"].unsqueeze(-1))
+    pushed = torch.einsum("ik,tkp->tip", BEFORE["last_b"][0][:, :-1], products)
+    assert_adds(PushJacobian("last_b", "started", Z_2, "tanh", "g", 3.0, "pushed"), pushed=pushed)
+    left, right = BEFORE["slope"][:N_EXAMPLES], biased("mixed")[:N_EXAMPLES]
+    products = 6.0 * g(left.unsqueeze(-1) / 2.0, right.unsqueeze(-2) / 3.0)
+    add = AddOuterProduct("slope", "mixed", (2.0, 3.0), "g", -0.75, "last_b", "one")
+    assert_adds(add, last_b=-0.75 * products.mean(0).expand(N_TOKENS, -1, -1))
+    outer = torch.einsum("ti,tj->ij", left, right) / N_EXAMPLES
+    gated = AddGatedProduct("slope", "mixed", 9.0, 16.0, 1.0, -0.75, "last_b", "one")
+    assert_adds(gated, "relu", last_b=-0.75 * outer.expand(N_TOKENS, -1, -1))
+
+
+BROKEN = {
+    "pass on": (PassOn("second", Z_B, "f", "mixed", "one"), "'second' has shape (4, 2)"),
+    "start": (
+        StartJacobian("second_b", "x", Z_B, "tanh", "g", 3.0, "started", "one"),
+        "'started' has shape (4, 6), expected (4, 8)",
+    ),
+    "push": (PushJacobian("first", "started", Z_2, "tanh", "g", 3.0, "pushed"), "'first' has"),
+    "product": (AddGatedProduct("slope", "mixed", 9.0, 16.0, 1.0, 1.0, "last", "one"), "'last' "),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_weights_without_a_column_for_the_bias_are_named(name):
+    instruction, message = BROKEN[name]
+    assert shape_problem(instruction, LAYOUT).startswith(message)
 
 
 def test_the_slope_of_the_loss_is_taken_at_prediction_and_label():

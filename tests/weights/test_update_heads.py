@@ -69,6 +69,19 @@ def test_slots_become_their_combinations_at_once():
     assert torch.equal(after[:, others], before[:, others])
 
 
+@pytest.mark.parametrize("keeps", [0.0, 0.75])
+def test_an_average_moves_towards_the_clipped_value(keeps):
+    before = prompt(3)
+    column(before, "scale").abs_()
+    w, m, g, bound = (column(before, name) for name in ("w", "m", "g", "scale"))
+    averaged = Assignment(MOVED.value, "w", 1.0, average="m", keeps=keeps)
+    after = lowered(Recombine((averaged,), "scale"))(before)
+    moved = torch.minimum(torch.maximum(0.9 * w - 2.0 * g, -bound), bound)
+    assert (moved.abs() == bound).any()
+    torch.testing.assert_close(column(after, "w"), moved)
+    torch.testing.assert_close(column(after, "m"), keeps * m + (1 - keeps) * moved)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(
     ("n_examples", "size"), [(1, 1), (4, 4), (6, 2), (5, 2), (5, 3), (7, 5), (7, 6), (5, 1), (9, 8)]
@@ -98,6 +111,12 @@ SIZES = {
         2 * 6,
         2 * 6 * (1 + 2),
     ),
+    # The average reads itself besides, in two of its four units.
+    "an average": (
+        Recombine((Assignment(MOVED.value, "w", 1.0, average="m", keeps=0.5),), "one"),
+        8 * 6,
+        2 * 6 * (2 + 1) + 2 * 6 * (2 + 2) + 2 * 6 * (3 + 1) + 2 * 6 * (2 + 2),
+    ),
     "both": (Recombine((MOVED, KEPT), "one"), 6 * 6, 2 * 6 * (3 + 4 + 3)),
     "turns": (TakeTurns(2, "place", "waits", "n_examples"), 10, 1 + 4 + 1 + 1 + 6 * 3 + 2 + 10),
 }
@@ -116,6 +135,9 @@ UPDATES = {
     "momentum": icgd.MomentumStep(0.1, 2.0, batch_size=2, weight_decay=0.1),
     "schedule": icgd.GradientStep((0.1, 0.2), 2.0, batch_size=3),
     "adam": icgd.AdamStep(0.1, 2.0, batch_size=2, weight_decay=0.1),
+    "average": icgd.GradientStep(0.1, 2.0, average=0.9),
+    "average of adam": icgd.AdamStep(0.1, 2.0, average=0.9),
+    "no average": icgd.MomentumStep(0.1, 2.0, average=0.0),
     "no memory": icgd.AdamStep(0.1, 2.0, betas=(0.0, 0.0)),
     "all decays": icgd.AdamStep(0.5, 2.0, weight_decay=2.0, decoupled=True),
     "dampened": icgd.MomentumStep((0.5, 0.0), 2.0, dampening=1.0, weight_decay=2.0),

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from icgd.approximation.lattice import MOST_POINTS, fit_to_accuracy, identity, line_lattice
-from icgd.errors import SettingError
+from icgd.errors import ConstructionError, SettingError
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.links import link_named
 from icgd.program.functions import GridMean, LatticeFunction
@@ -89,12 +89,12 @@ def _fitted(link: str, reach: float) -> LatticeFunction:
     if not isinstance(mean, SmoothFunction):
         raise SettingError.wrong_kind(f"mean of {link}", mean, "SmoothFunction")
     if reach > WIDEST_FIT and link not in SATURATES:
-        raise SettingError.scores_too_wide(link, reach, MOST_POINTS)
+        raise ConstructionError.scores_too_wide(link, reach, MOST_POINTS)
     largest = max(1.0, float(mean(torch.tensor(reach, dtype=torch.float64))))
     for accuracy in ACCURACIES:
         with suppress(SettingError):
             return fit_to_accuracy((mean,), reach, accuracy * largest)[0]
-    raise SettingError.scores_too_wide(link, reach, MOST_POINTS)
+    raise ConstructionError.scores_too_wide(link, reach, MOST_POINTS)
 
 
 def _from_lattice(name: str, reach: float, fit: LatticeFunction) -> GridMean:
@@ -125,7 +125,7 @@ def _last_label(reach: float) -> int:
         for last in range(1, MOST_POINTS):
             if _beyond(reach, last) <= CUT_OFF * exp(reach):
                 return last
-    raise SettingError.scores_too_wide("poisson", reach, MOST_POINTS)
+    raise ConstructionError.scores_too_wide("poisson", reach, MOST_POINTS)
 
 
 def _beyond(reach: float, last: int) -> float:

@@ -23,7 +23,7 @@ from math import ceil, exp, inf, log, pi, sqrt
 import torch
 from torch import Tensor
 
-from icgd.errors import SettingError
+from icgd.errors import ConstructionError
 from icgd.problems.functions import SmoothFunction
 from icgd.program.functions import LatticeFunction
 from icgd.shapes import Values
@@ -135,7 +135,7 @@ def fit_to_accuracy(
     while (error := _worst(trial(enough))) > accuracy:
         best = min(best, error)
         if 4 * enough > MOST_POINTS:
-            raise SettingError.unreachable_accuracy(accuracy, best, MOST_POINTS)
+            raise ConstructionError.unreachable_accuracy(accuracy, best, MOST_POINTS)
         too_few, enough = enough, 2 * enough
     while enough - too_few > 1:
         middle = (too_few + enough) // 2

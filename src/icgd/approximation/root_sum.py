@@ -1,15 +1,16 @@
-r"""The reciprocal root 1 / (sqrt(t) + eps) as a sum of ReLUs, with a certified relative error.
+r"""Reciprocal roots as sums of ReLUs, with a certified relative error.
 
-Its values range over many powers of ten, and all are wanted to the same relative error. On a piece
-from t to t rho a chord errs by about (ln rho)^2 / 8 times the relative curvature, which is at most
-3 / 4, and half of that if the chord is shifted by half its sag. So
+Their values range over many powers of ten, and all are wanted to the same relative error. On a
+piece from t to t rho a chord errs by about (ln rho)^2 / 8 times the relative curvature, which is at
+most 3 / 4, and half of that if the chord is shifted by half its sag. So
 
     ln(high / low) sqrt(0.75 / (16 error))
 
-pieces do, where low = (8 error eps)^2 is the end of the first piece: below it the root is constant
-to that error, however steep it is. Smaller `eps` and larger arguments cost pieces only by their
-logarithm. The sum is anchored at the largest knot, below which all its terms are positive: no term
-cancels another.
+pieces do, where low is the end of the first piece, which starts at 0. For 1 / (sqrt(t) + eps) it is
+(8 error eps)^2: below it the root is constant to that error, however steep it is. For
+1 / sqrt(t + eps) it is about 4 eps sqrt(error). Smaller `eps` and larger arguments cost pieces only
+by their logarithm. The sum is anchored at the largest knot, below which all its terms are positive:
+no term cancels another.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from icgd.problems.functions import ScalarFunction
-from icgd.problems.roots import RELATIVE_ROUNDING, ReciprocalRoot
+from icgd.problems.roots import RELATIVE_ROUNDING, AbstractRoot
 from icgd.program.functions import ReluSum
 
 FEWEST_BITS = 6
@@ -33,19 +34,18 @@ CELLS = 64
 
 
 @lru_cache(maxsize=64)
-def fit_reciprocal_root(function: ReciprocalRoot, high: float, error: float) -> ReluSum:
+def fit_reciprocal_root(function: AbstractRoot, high: float, error: float) -> ReluSum:
     """Approximate the root on (-inf, high] to a relative error of about `error`."""
     nodes, unit = _nodes(function, high, error)
     fit = falling_sum(function, nodes, unit, low=-high)
     return _proved(function, fit)
 
 
-def _nodes(function: ReciprocalRoot, high: float, error: float) -> tuple[Tensor, float]:
+def _nodes(function: AbstractRoot, high: float, error: float) -> tuple[Tensor, float]:
     """0, the end of the first piece, and points between which pieces err alike, up to `high`."""
-    first = min((8 * error * function.eps) ** 2, high / 4)
+    first = min(function.first_end(error), high / 4)
     log_t = torch.linspace(log(first), log(high), 4096, dtype=torch.float64)
-    root = (log_t / 2).exp()
-    density = (root * (3 * root + function.eps)).sqrt() / (2 * (root + function.eps))
+    density = function.bend(log_t.exp())
     mass = torch.cat([density.new_zeros(1), torch.cumulative_trapezoid(density, log_t)])
     pieces = max(2, ceil(float(mass[-1]) / sqrt(16 * error)))
     wanted = torch.linspace(0, float(mass[-1]), pieces + 1, dtype=torch.float64)
@@ -119,18 +119,19 @@ def shares() -> Tensor:
     return torch.linspace(0, 1, CELLS + 1, dtype=torch.float64) ** 2
 
 
-def _proved(function: ReciprocalRoot, fit: ReluSum) -> ReluSum:
+def _proved(function: AbstractRoot, fit: ReluSum) -> ReluSum:
     """The fit with a bound on its error on every piece, its own rounding included.
 
     On a cell [u, v] the gap is at most that at its ends and (v - u)^2 f''(u) / 8. On the first
-    piece, where f'' has no bound, line and root both fall, so that their values at the ends of a
-    cell bound the gap in it.
+    piece, where f'' may have no bound, line and root both fall, so that their values at the ends of
+    a cell also bound the gap in it.
     """
     points, line, root, rounding = sampled(function, fit, RELATIVE_ROUNDING)
     gaps = (line - root).abs()
-    sag = points.diff(dim=1)[1:] ** 2 * function.curvature(points[1:, :-1]) / 8
-    later = torch.maximum(gaps[1:, :-1], gaps[1:, 1:]) + sag
-    first = torch.maximum((line[0, :-1] - root[0, 1:]).abs(), (line[0, 1:] - root[0, :-1]).abs())
-    proved = torch.cat([first.amax()[None], later.amax(1)]) + rounding
-    below = abs(fit.intercepts()[1] - 1 / function.eps) + float(rounding[0])
-    return replace(fit, errors=(below, *proved.tolist()))
+    sag = points.diff(dim=1) ** 2 * function.curvature(points[:, :-1]) / 8
+    in_cells = torch.maximum(gaps[:, :-1], gaps[:, 1:]) + sag
+    falling = torch.maximum((line[0, :-1] - root[0, 1:]).abs(), (line[0, 1:] - root[0, :-1]).abs())
+    in_cells[0] = torch.minimum(in_cells[0], falling)
+    proved = in_cells.amax(1) + rounding
+    below = (fit.intercepts()[1] - function(points[0, 0])).abs() + rounding[0]
+    return replace(fit, errors=(float(below), *proved.tolist()))

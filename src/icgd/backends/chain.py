@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from math import ceil
+from types import MappingProxyType
 from typing import Any, final
 
 import torch
@@ -17,9 +18,16 @@ from icgd.backends.chain_generator import AbstractGenerator, Row
 from icgd.backends.driver import drive
 from icgd.backends.executor import AbstractExecutor
 from icgd.backends.run import PLAIN, Run, RunOptions
-from icgd.errors import SettingError, UnknownNameError
+from icgd.errors import OverflowedRunError, SettingError, UnknownNameError
 from icgd.problems.task import Task
-from icgd.program.chain import CONSTANT, IS_BACKWARD, IS_DATA, PADDING, ChainProgram
+from icgd.program.chain import (
+    CONSTANT,
+    IS_BACKWARD,
+    IS_DATA,
+    LARGEST_STATE,
+    PADDING,
+    ChainProgram,
+)
 from icgd.shapes import Inputs, Labels, Parameters, Predictions
 
 GENERATORS: dict[str, type[AbstractGenerator[Any]]] = {
@@ -65,6 +73,19 @@ def padded(program: ChainProgram, matrix: Tensor, n_columns: int | None = None) 
     return functional.pad(matrix, (0, (n_columns or width) - columns, 0, width - rows))
 
 
+def learnt_matrices(program: ChainProgram, learnt: Tensor) -> dict[str, list[Tensor]]:
+    """The padded matrices of all layers, for the weights and for what an optimiser remembers."""
+    shapes = program.shapes * len(program.learnt)
+    parts = learnt.split([rows * columns for rows, columns in shapes], dim=-1)
+    pairs = zip(parts, shapes, strict=True)
+    matrices = [padded(program, part.unflatten(-1, shape)) for part, shape in pairs]
+    depth = len(program.shapes)
+    return {
+        name: matrices[place * depth : (place + 1) * depth]
+        for place, name in enumerate(program.learnt)
+    }
+
+
 def travelling_rows(program: ChainProgram, layer: int) -> dict[str, Row]:
     """The rows that travel with the weights of a layer: its kind, and its padded units.
 
@@ -106,6 +127,7 @@ class Chain(AbstractExecutor[Parameters]):
         self.recorded: dict[str, list[Tensor]] = {name: [] for name in trace}
         self.n_of_prompt, self.n_per_step = program.mask.depth, program.mask.blocks_per_round
         self.blocks: dict[int, Any] = {}
+        self.require_gates(task.initial, 0)
         for number, block in self.initial(task.initial).items():
             self.keep(number, block)
         self._rounds = self.rounds()
@@ -119,17 +141,23 @@ class Chain(AbstractExecutor[Parameters]):
     def next_example(self, n_steps: int) -> int:
         return self.program.examples_of(n_steps, self.task.n_examples)[0]
 
-    def initial(self, weights: Parameters) -> dict[int, Any]:
-        """Blocks -(N - 1) .. 0, which are B_N .. B_1 with these weights."""
+    def initial(self, learnt: Parameters) -> dict[int, Any]:
+        """Blocks -(N - 1) .. 0, which are B_N .. B_1 with these weights and their state."""
         program, blocks = self.program, {}
-        parts = weights.split([rows * columns for rows, columns in program.shapes], dim=-1)
-        for layer in range(len(parts), 0, -1):
-            matrix = parts[layer - 1].unflatten(-1, program.shapes[layer - 1])
+        matrices = learnt_matrices(program, learnt)
+        for layer in range(program.mask.depth, 0, -1):
             travelling = travelling_rows(program, layer - 1)
             rows = {name: self._for_all_tasks(row) for name, row in travelling.items()}
-            rows |= {"weights": padded(program, matrix), IS_BACKWARD: 1.0}
-            blocks[1 - layer] = self.generator.encode(rows)
+            rows |= {name: parts[layer - 1] for name, parts in matrices.items()}
+            blocks[1 - layer] = self.generator.encode({**rows, IS_BACKWARD: 1.0})
         return blocks
+
+    def require_gates(self, learnt: Parameters, n_rounds: int) -> None:
+        """Raise `OverflowedRunError` if gates cannot close what an optimiser remembers."""
+        _, *state = learnt.chunk(len(self.program.learnt), dim=-1)
+        for name, part in zip(self.program.learnt[1:], state, strict=True):
+            if not (largest := float(part.abs().max())) <= LARGEST_STATE:
+                raise OverflowedRunError.beyond_gates(name, n_rounds, largest, LARGEST_STATE)
 
     def _for_all_tasks(self, row: Row) -> Row:
         if isinstance(row, float):
@@ -140,23 +168,26 @@ class Chain(AbstractExecutor[Parameters]):
         """The block of up to `batch_size` inputs, a column each."""
         return self._data(input_columns(self.program, values))
 
-    def labels(self, values: Labels) -> Any:
-        """The block of `batch_size` labels, a column each."""
-        return self._data(padded(self.program, values.mT, self.program.batch_size))
+    def labels(self, values: Labels, number: int) -> Any:
+        """The block of `batch_size` labels of a round, a column each, with the code of its rule."""
+        columns = padded(self.program, values.mT, self.program.batch_size)
+        return self._data(columns, self.program.code(number))
 
-    def _data(self, columns: Tensor) -> Any:
-        return self.generator.encode({"first": columns, IS_DATA: 1.0})
+    def _data(self, columns: Tensor, flags: Mapping[str, float] = MappingProxyType({})) -> Any:
+        return self.generator.encode({"first": columns, IS_DATA: 1.0, **flags})
 
     def rounds(self) -> Iterator[Parameters]:
         """The weights after every round."""
         program, task, mask = self.program, self.task, self.program.mask
         for number in range(program.n_steps):
             rows = list(program.examples_of(number, task.n_examples))
-            x, y = self.inputs(task.x[..., rows, :]), self.labels(task.y[..., rows, :])
+            x, y = self.inputs(task.x[..., rows, :]), self.labels(task.y[..., rows, :], number)
             for step in mask.walk_round(number):
                 near, far = step.blocks(self.blocks, x, y)
                 self.keep(step.number, self.generator.step(near, far, step.number))
-            yield self.weights((number + 1) * mask.blocks_per_round)
+            learnt = self.learnt((number + 1) * mask.blocks_per_round)
+            self.require_gates(learnt, number + 1)
+            yield learnt
 
     def keep(self, number: int, block: Any) -> None:
         """Keep a block, and let go of the one that no later block reads."""
@@ -166,10 +197,11 @@ class Chain(AbstractExecutor[Parameters]):
         for name, rows in self.recorded.items():
             rows.append(self.generator.row(block, name).reshape(*self.task.batch, 1, -1))
 
-    def weights(self, last: int) -> Parameters:
-        """The weights that blocks B_N .. B_1 hold, of which `last` is the last."""
+    def learnt(self, last: int) -> Parameters:
+        """The weights and the state that blocks B_N .. B_1 hold, of which `last` is the last."""
         parts = [
-            self.generator.row(self.blocks[last - layer], "weights")[..., :rows, :columns]
+            self.generator.row(self.blocks[last - layer], name)[..., :rows, :columns]
+            for name in self.program.learnt
             for layer, (rows, columns) in enumerate(self.program.shapes)
         ]
         return torch.cat([part.flatten(-2) for part in parts], dim=-1)

@@ -21,7 +21,7 @@ from icgd.backends.chain_generator import AbstractGenerator, Row
 from icgd.backends.look_up import HeadTable
 from icgd.errors import ProgramError
 from icgd.program import chain_instructions as verbs
-from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
+from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, bit_slots, row_of
 from icgd.program.chain_instructions import LookUpProduct, Product
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
 
@@ -77,12 +77,15 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
     def __init__(self, program: ChainProgram, like: Tensor) -> None:
         super().__init__(program, like)
         self._plans: dict[tuple[Constants, Constants], _Plan] = {}
+        self._code = {name for names in bit_slots(program.n_bits) for name in names}
         self._tables = {
             fit.name: HeadTable(fit, like) for fit in program.functions if fit.name != IDENTITY
         }
 
     def encode(self, rows: Rows) -> FusedBlock:
-        return _block({name: rows.get(name, 0.0) for name in self.program.rows.names})
+        """A block of the prompt; bits of rules are matrices, so that one plan serves all rules."""
+        coded = {name: self.expanded(rows[name], name) for name in self._code & rows.keys()}
+        return _block(dict.fromkeys(self.program.rows.names, 0.0) | dict(rows) | coded)
 
     def step(
         self, near: FusedBlock, far: FusedBlock, number: int, *, at_queries: bool = False
@@ -119,6 +122,8 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
             value = evaluate(instruction, stream)
             if isinstance(value, Tensor):
                 adds = isinstance(stream.get(write), Tensor)
+                if isinstance(instruction, verbs.CopyWhere):
+                    evaluate = _source if value is _source(instruction, stream) else evaluate
                 work.append(_Work(instruction, evaluate, write, adds))
             stream[write] = _sum(stream.get(write, 0.0), value)
         return _Plan(
@@ -141,6 +146,11 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
             return z if isinstance(z, float) else table(z)
 
         return look_up
+
+
+def _source(copy: verbs.CopyWhere, stream: Rows) -> Row:
+    """The first slot of a copy, which is the whole copy if it changes nothing."""
+    return stream[copy.source.slots[0]]
 
 
 def _used(work: list[_Work], kept: set[str]) -> tuple[_Work, ...]:
@@ -219,6 +229,16 @@ def _result_of_copy_where(instruction: verbs.CopyWhere, stream: Rows) -> Row:
 
 
 @result.register
+def _result_of_select_where(instruction: verbs.SelectWhere, stream: Rows) -> Row:
+    if _is_closed(instruction.closed_by, stream):
+        return 0.0
+    bits = enumerate(stream[flag] for flag in instruction.ones)
+    number = sum(2**place for place, bit in bits if isinstance(bit, Tensor) and bit.any())
+    source = _combined(instruction.sources[number], stream)
+    return _clipped(source, instruction.bound)
+
+
+@result.register
 def _result_of_pass_back(instruction: verbs.PassBack, stream: Rows) -> Row:
     """relu(up - B flat) - relu(-up - B flat) is up, drawn towards 0 by B flat."""
     if _is_closed(instruction.closed_by, stream):
@@ -267,3 +287,13 @@ def _result_of_multiply_entries(instruction: verbs.MultiplyEntries, stream: Rows
     if isinstance(right, float) and right == 1.0:
         return left
     return left * right
+
+
+@result.register
+def _result_of_share_columns(instruction: verbs.ShareColumns, stream: Rows) -> Row:
+    """Blocks that go back have no scores, and nobody reads their shares."""
+    scores, n_classes = stream[instruction.scores], len(instruction.classes)
+    if isinstance(scores, float):
+        return 0.0
+    shares = scores[..., :n_classes, :].softmax(-2)
+    return functional.pad(shares, (0, 0, 0, scores.shape[-2] - n_classes))

@@ -10,6 +10,7 @@ from torch import Tensor
 from icgd.backends.executor import AbstractExecutor
 from icgd.backends.rules import Machine
 from icgd.problems.task import Task
+from icgd.program.instructions import RATES
 from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters, Predictions
 
@@ -77,10 +78,11 @@ class _Training:
 
     def __init__(self, program: StackProgram, task: Task, start: Aside) -> None:
         self._program, self._task, self.n_done = program, task, start.n_done
-        size, n_examples = program.batch_size, task.n_examples
-        rows = range(n_examples if size is None else size)
-        x, y = (data[..., : rows.stop, :] for data in (task.x, task.y))
-        self.machine = Machine(program, start.weights, x, y, task.queries[..., :0, :])
+        size = program.batch_size
+        data = {"x": task.x, "y": task.y} | ({} if task.rates is None else {RATES: task.rates})
+        used = {name: column[..., :size, :] for name, column in data.items()}
+        x, y, none = used["x"], used["y"], task.queries[..., :0, :]
+        self.machine = Machine(program, start.weights, x, y, none, rates=used.get(RATES))
         self.machine.step = start.n_done
         for name, velocity in start.velocities.items():
             self.machine.slots[name].copy_(velocity)
@@ -88,7 +90,7 @@ class _Training:
         self._is_whole = True
         if size is not None:
             # Batches go round: a batch that goes over the end is a slice of this all the same.
-            self._data = [torch.cat([data, data[..., :size, :]], -2) for data in (task.x, task.y)]
+            self._data = {n: torch.cat([d, d[..., :size, :]], -2) for n, d in data.items()}
 
     def step(self) -> None:
         """Take the next step; until its end the weights are those of no step."""
@@ -114,6 +116,6 @@ class _Training:
 
     def _load_batch(self, first: int) -> None:
         """Put the examples of a batch into the machine, which has no others."""
-        for name, data in zip(("x", "y"), self._data, strict=True):
+        for name, data in self._data.items():
             slot = self.machine.slots[name]
             slot.copy_(data[..., first : first + slot.shape[-2], :])

@@ -41,8 +41,9 @@ def in_groups(task: Task, size: int) -> list[Task]:
     """The task itself, or a batch cut into groups of `size` tasks."""
     if not task.batch:
         return [task]
-    parts = [part.split(max(size, 1)) for part in (task.x, task.y, task.queries, task.initial)]
-    return [Task(*group) for group in zip(*parts, strict=True)]
+    size = max(size, 1)
+    starts = range(0, len(task.x), size)
+    return [task.of_batch(slice(start, start + size)) for start in starts]
 
 
 def joined(runs: list[Run]) -> Run:

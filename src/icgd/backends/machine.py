@@ -15,13 +15,13 @@ from icgd.errors import ProgramError
 from icgd.program import instructions as verbs
 from icgd.program import uses
 from icgd.program.functions import Function
-from icgd.program.instructions import Argument, Combination, Instruction
+from icgd.program.instructions import RATES, Argument, Combination, Instruction
 from icgd.program.layout import Role
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.program.update_instructions import OUT_OF_BATCH
 from icgd.program.uses import Use
-from icgd.shapes import Inputs, Labels, Parameters, Queries
+from icgd.shapes import Inputs, Labels, Parameters, Queries, Rates
 
 AnyInstruction = TypeVar("AnyInstruction", bound=Instruction)
 
@@ -110,6 +110,7 @@ class Machine:
         y: Labels,
         queries: Queries,
         *,
+        rates: Rates | None = None,
         traced: bool = False,
     ) -> None:
         self.program = program
@@ -124,6 +125,9 @@ class Machine:
         self.slots = {"x": torch.cat([nothing, x, queries], dim=-2)}
         self.slots["y"] = self.buffer(self.n_tokens, y.shape[-1])
         self.slots["y"][..., self.examples, :] = y
+        if rates is not None:
+            self.slots[RATES] = self.buffer(self.n_tokens, y.shape[-1])
+            self.slots[RATES][..., self.examples, :] = rates
         self._weights: list[Tensor] = []
         # A matrix of its own for each weight slot: products are several times slower on views.
         for name, matrix in split_parameters(program.layout, parameters).items():

@@ -23,7 +23,7 @@ from icgd.backends.machine import (
 from icgd.program import instructions as verbs
 from icgd.program.instructions import Combination, Summand
 from icgd.program.table_instructions import AverageExamples, LookUpStep
-from icgd.program.unit_instructions import AddGatedProduct, WipeByUnits
+from icgd.program.unit_instructions import AddGatedProduct, AddOuterProduct, WipeByUnits
 from icgd.program.update_instructions import OUT_OF_BATCH
 
 
@@ -77,7 +77,7 @@ def _to_add_product(instruction: verbs.AddProduct, machine: Machine) -> Operatio
 def _to_add_gradient(instruction: verbs.AddGradient, machine: Machine) -> Operation:
     left, combine = combined(instruction.left, machine.slots)
     write = machine.slots[instruction.write]
-    right, complete = _stacked(instruction, machine)
+    right, complete = right_factor(instruction.right, instruction.bias, machine)
     add = add_outer_product(left, right, instruction.scale, write, machine)
 
     def run() -> None:
@@ -88,12 +88,10 @@ def _to_add_gradient(instruction: verbs.AddGradient, machine: Machine) -> Operat
     return run
 
 
-def _stacked(
-    instruction: verbs.AddGradient | verbs.AccumulateOuterProduct, machine: Machine
-) -> tuple[Tensor, Operation]:
-    """The right factor of an outer product, above a constant 1 if there is a bias."""
-    right = machine.slots[instruction.right]
-    return (right, nothing) if instruction.bias is None else machine.above_one(right, nothing)
+def right_factor(name: str, bias: str | None, machine: Machine) -> tuple[Tensor, Operation]:
+    """A slot above a constant 1, if there is a bias; and what fills it."""
+    right = machine.slots[name]
+    return (right, nothing) if bias is None else machine.above_one(right, nothing)
 
 
 def add_outer_product(
@@ -117,16 +115,31 @@ def _to_multiply_slots(instruction: verbs.MultiplySlots, machine: Machine) -> Op
 
 @operation.register
 def _to_pull_back(instruction: verbs.PullBack, machine: Machine) -> Operation:
-    upstream, weights = machine.at(instruction.upstream, instruction.weights)
-    slope, write = machine.at(instruction.slope, instruction.write)
+    upstream, weights, write = machine.at(
+        instruction.upstream, instruction.weights, instruction.write
+    )
     weights = weights[..., : write.shape[-1]]  # nothing is passed back to a constant
-    return lambda: torch.matmul(upstream, weights, out=write).mul_(slope)
+    slopes = [] if instruction.slope == verbs.ONE else machine.at(instruction.slope)
+    others = machine.at(*instruction.added)
+
+    def pull_back() -> None:
+        torch.matmul(upstream, weights, out=write)
+        for other in others:
+            write.add_(other)
+        for slope in slopes:
+            write.mul_(slope)
+
+    return pull_back
 
 
-@operation.register
-def _to_accumulate(instruction: verbs.AccumulateOuterProduct, machine: Machine) -> Operation:
+@operation.register(verbs.AccumulateOuterProduct)
+@operation.register(AddGatedProduct)
+def add_product(
+    instruction: verbs.AccumulateOuterProduct | AddGatedProduct | AddOuterProduct, machine: Machine
+) -> Operation:
+    """The operation write += scale * the mean over the examples of left right^T."""
     left, write = machine.at(instruction.left, instruction.write)
-    right, complete = _stacked(instruction, machine)
+    right, complete = right_factor(instruction.right, instruction.bias, machine)
     add = add_outer_product(left, right, instruction.scale, write, machine)
 
     def run() -> None:
@@ -134,12 +147,6 @@ def _to_accumulate(instruction: verbs.AccumulateOuterProduct, machine: Machine) 
         add()
 
     return add if instruction.bias is None else run
-
-
-@operation.register
-def _to_add_gated_product(instruction: AddGatedProduct, machine: Machine) -> Operation:
-    left, right, write = machine.at(instruction.left, instruction.right, instruction.write)
-    return add_outer_product(left, right, instruction.scale, write, machine)
 
 
 @operation.register

@@ -62,6 +62,8 @@ def encode(program: StackProgram, task: Task) -> Stream:
     stream = task.x.new_zeros(*task.batch, first + task.n_tokens, layout.width)
     stream[..., first:, layout.range_of("x")] = torch.cat([task.x, task.queries], dim=-2)
     stream[..., examples, layout.range_of("y")] = task.y
+    if task.rates is not None:
+        stream[..., examples, layout.range_of(instructions.RATES)] = task.rates
     for name, column in constants_of(program, task).items():
         stream[..., layout.range_of(name)] = column
     for slot in layout.having(Role.TURN):

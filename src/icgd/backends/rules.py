@@ -9,6 +9,7 @@ from icgd.backends import (
     class_operations,
     grid_operations,
     machine,
+    norm_operations,
     operations,
     unit_operations,
     update_operations,
@@ -19,6 +20,7 @@ RULE_FILES = (
     unit_operations,
     update_operations,
     class_operations,
+    norm_operations,
     grid_operations,
 )
 

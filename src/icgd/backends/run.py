@@ -17,6 +17,7 @@ from icgd.errors import OverflowedRunError, SettingError, UnknownNameError
 from icgd.facts import counted, in_short, number, shown
 from icgd.problems.arguments import checked
 from icgd.problems.from_torch import load_weights
+from icgd.problems.optimisers.gradient_step import AVERAGE
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, instance
 from icgd.problems.task import Task
@@ -153,16 +154,31 @@ class Run:
         origin = self._known_origin()
         return origin.problem.oracle.by_name(origin.task, self.parameters[..., -1, :])
 
+    @property
+    def averaged_weights(self) -> dict[str, Tensor]:
+        """The average of the weights after the last step, by the names of the weights."""
+        names = {"average of bias": "bias", AVERAGE: "weights"}
+        kinds = {name: name.rpartition("_") for name in self.weights}
+        found = {
+            f"{names[kind]}_{layer}": self.weights[name]
+            for name, (kind, _, layer) in kinds.items()
+            if kind in names
+        }
+        if not found:
+            raise SettingError.no_average()
+        return found
+
     @checked
-    def load_into(self, model: nn.Module) -> None:
+    def load_into(self, model: nn.Module, *, averaged: bool = False) -> None:
         """Write the trained weights into a PyTorch model of the network's shape.
 
         Args:
             model: An `nn.Sequential` that `icgd.from_torch` can read; its weights are replaced.
+            averaged: Whether it gets the average of the weights instead.
 
         Raises:
             UnreadableError: If the model has another shape, or the run is of a batch of tasks.
-            SettingError: If the run does not know what it came from.
+            SettingError: If the run does not know what it came from, or keeps no average.
 
         Example:
             >>> import icgd, torch
@@ -175,7 +191,7 @@ class Run:
             >>> bool((model[0].weight == run.weights["weights_1"]).all())
             True
         """
-        load_weights(model, self.weights)
+        load_weights(model, self.averaged_weights if averaged else self.weights)
 
     @property
     def coefficients(self) -> dict[str, float] | None:
@@ -297,6 +313,5 @@ def with_origin(run: Run, origin: Origin) -> Run:
     """The run, which now knows what it came from; of a batch it may hold the first tasks only."""
     task = origin.task
     if task.batch:
-        parts = (task.x, task.y, task.queries, task.initial)
-        task = Task(*(part[: len(run.parameters)] for part in parts))
+        task = task.of_batch(slice(len(run.parameters)))
     return replace(run, origin=replace(origin, task=task))

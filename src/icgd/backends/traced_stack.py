@@ -40,7 +40,8 @@ class TracedStack(AbstractExecutor[Parameters]):
 
     def _machine_at(self, weights: Parameters) -> Machine:
         task = self._task
-        return Machine(self._program, weights, task.x, task.y, task.queries, traced=True)
+        data = (task.x, task.y, task.queries)
+        return Machine(self._program, weights, *data, rates=task.rates, traced=True)
 
     def step(self) -> Parameters:
         self._stands_at = None

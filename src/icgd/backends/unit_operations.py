@@ -15,7 +15,7 @@ from torch import Tensor
 
 from icgd.backends.look_up import Operation
 from icgd.backends.machine import Machine, operation
-from icgd.backends.operations import add_outer_product
+from icgd.backends.operations import add_product, right_factor
 from icgd.problems.activations import activation_named
 from icgd.problems.catalog import function_named
 from icgd.problems.losses import loss_named
@@ -80,18 +80,23 @@ def _to_activate_units(instruction: verbs.ActivateUnits, machine: Machine) -> Op
 def _to_pass_on(instruction: verbs.PassOn, machine: Machine) -> Operation:
     z, write = machine.argument(instruction.argument).value, machine.slots[instruction.write]
     function = _values(instruction.function, 1.0, machine)
-    weights = machine.slots[instruction.weights].mT
-    return lambda: torch.matmul(function(z), weights, out=write)
+    matrix = machine.slots[instruction.weights]
+    if instruction.bias is None:
+        return lambda: torch.matmul(function(z), matrix.mT, out=write)
+    weights, bias = matrix[..., :-1].mT, matrix[..., -1:].mT
+    return lambda: torch.matmul(function(z), weights, out=write).add_(bias)
 
 
 @operation.register
 def _to_start_jacobian(instruction: verbs.StartJacobian, machine: Machine) -> Operation:
     slopes = _SlopeProducts(instruction, machine)
-    inputs, weights = machine.slots[instruction.inputs], slopes.weights.unsqueeze(-3)
+    inputs, complete = right_factor(instruction.inputs, instruction.bias, machine)
+    weights = slopes.weights.unsqueeze(-3)
     shape = (*weights.shape[-2:], inputs.shape[-1])
     entries = machine.slots[instruction.write].unflatten(-1, shape)
 
     def start() -> None:
+        complete()
         if slopes.is_coarse:
             products = slopes.by_units(inputs.unsqueeze(-2), slopes.z.unsqueeze(-1))
             torch.mul(weights.unsqueeze(-1), products.unsqueeze(-3), out=entries)
@@ -135,7 +140,7 @@ class _SlopeProducts:
     ) -> None:
         fit = machine.program.ridge_sum(instruction.function)
         self.z = machine.argument(instruction.argument).value
-        self.weights = machine.slots[instruction.weights]
+        self.weights = machine.slots[instruction.weights][..., : self.z.shape[-1]]
         self.slope = activation_named(instruction.activation).derivative
         self.is_coarse, self._is_near = fit.error > AS_SUCH, _coarse(fit)
         self._has_kinks = not is_computed_as_such(fit)
@@ -154,13 +159,18 @@ class _SlopeProducts:
 
 @operation.register
 def _to_add_outer_product(instruction: verbs.AddOuterProduct, machine: Machine) -> Operation:
-    left, right, write = machine.at(instruction.left, instruction.right, instruction.write)
-    scale = instruction.scale
     if is_computed_as_such(machine.program.ridge_sum(instruction.function)):
-        return add_outer_product(left, right, scale, write, machine)
+        return add_product(instruction, machine)
+    left, write = machine.at(instruction.left, instruction.write)
+    right, complete = right_factor(instruction.right, instruction.bias, machine)
     left, right = left[..., machine.examples, :, None], right[..., machine.examples, None, :]
     products = _products(instruction, machine)
-    return lambda: write.add_(products(left, right).mean(-3), alpha=scale)
+
+    def add() -> None:
+        complete()
+        write.add_(products(left, right).mean(-3), alpha=instruction.scale)
+
+    return add
 
 
 @operation.register

@@ -31,15 +31,39 @@ def _to_recombine(instruction: Recombine, machine: Machine) -> Operation:
     }
     bounds = {part.write: part.bound for part in instruction.assignments}
     order = _in_order(values)
-    if order is None:
-        return _all_at_once(instruction, machine)
-    steps = [_in_place(write, terms, bounds[write], machine) for write, terms in order.items()]
+    steps = (
+        [_all_at_once(instruction, machine)]
+        if order is None
+        else [_in_place(write, terms, bounds[write], machine) for write, terms in order.items()]
+    )
+    steps += _averages(variants, machine)
 
     def recombine() -> None:
         for change in steps:
             change()
 
     return recombine
+
+
+def _averages(variants: Sequence[Recombine], machine: Machine) -> list[Operation]:
+    """What averages new values, which stand in their slots."""
+    numbers = range(len(variants[0].assignments))
+    return [
+        _average([each.assignments[number] for each in variants], machine)
+        for number in numbers
+        if variants[0].assignments[number].average is not None
+    ]
+
+
+def _average(parts: Sequence[Assignment], machine: Machine) -> Operation:
+    average, value = machine.at(parts[0].average or "", parts[0].write)
+    table = [part.keeps for part in parts]
+
+    def move() -> None:
+        keeps = table[machine.step] if len(table) > 1 else table[0]
+        average.mul_(keeps).add_(value, alpha=1.0 - keeps)
+
+    return move
 
 
 def _in_order(values: dict[str, Terms]) -> dict[str, Terms] | None:

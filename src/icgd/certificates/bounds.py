@@ -283,22 +283,28 @@ def _probing(
 def _bound_of_multiply_slots(instruction: verbs.MultiplySlots, now: Moment) -> State:
     left, right = now.slots[instruction.left], now.slots[instruction.right]
     product = multiply(left, right, now.how)
-    if instruction.left == instruction.right:  # a square is not negative, nor is its rounding
-        zero = torch.zeros_like(product.error)
-        not_negative = Interval(zero, zero + inf)
-        exact, actual = (part.within(not_negative) for part in (product.exact, product.actual))
-        product = Enclosure(exact, actual, product.error)
-    return {instruction.write: product}
+    is_square = instruction.left == instruction.right
+    return {instruction.write: not_negative(product) if is_square else product}
+
+
+def not_negative(square: Enclosure) -> Enclosure:
+    """A square, or a sum of squares: it is not negative, nor is what rounding makes of it."""
+    zero = torch.zeros_like(square.error)
+    allowed = Interval(zero, zero + inf)
+    return Enclosure(square.exact.within(allowed), square.actual.within(allowed), square.error)
 
 
 @rule.register
 def _bound_of_pull_back(instruction: verbs.PullBack, now: Moment) -> State:
     weights, upstream = now.slots[instruction.weights], now.slots[instruction.upstream]
-    slope = now.slots[instruction.slope]
-    n_inputs = slope.error.shape[-1]
+    n_inputs = now.program.layout.width_of(instruction.write)
     weights = weights.mapped(lambda matrix: matrix[..., :n_inputs])
     pulled_back = enclosures.matrix_product(weights.mT, upstream, now.how)
-    return {instruction.write: multiply(slope, pulled_back, now.how)}
+    for name in instruction.added:
+        pulled_back = add(pulled_back, now.slots[name], now.how)
+    if instruction.slope != verbs.ONE:
+        pulled_back = multiply(now.slots[instruction.slope], pulled_back, now.how)
+    return {instruction.write: pulled_back}
 
 
 @rule.register

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf, nan
 
@@ -115,6 +115,30 @@ class Certificate:
             "holds for": f"{self.backend} runs in {self.dtype}, {self.n_tokens:,} tokens or fewer",
             **({"if": self.condition} if self.condition else {}),
         }
+
+    @checked
+    def of_run(self, *, is_covered: bool) -> Certificate:
+        """What it says of a run; if its condition leaves the run out, nothing is proved beforehand.
+
+        Args:
+            is_covered: whether the condition holds for the run.
+
+        Returns:
+            The certificate, or the same with infinite bounds (a).
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.MomentumStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> certificate = icgd.compile(problem, "relu-stack", n_steps=2).certificate()
+            >>> certificate.condition
+            'of runs whose momentum is 0 at the start'
+            >>> certificate.of_run(is_covered=False).domain_step
+            inf
+        """
+        if is_covered:
+            return self
+        return replace(self, domain_step=inf, domain_trajectory=inf, domain_predictions=inf)
 
     def _told(self, bound: float) -> str:
         return f"{number(bound)}{', which says nothing' * self.says_nothing(bound)}"

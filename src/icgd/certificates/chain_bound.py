@@ -21,15 +21,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.backends.chain import input_columns, padded, travelling_rows
+from icgd.backends.chain import input_columns, learnt_matrices, padded, travelling_rows
 from icgd.backends.run import OnProgress
 from icgd.certificates import bounds, enclosures
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
+from icgd.certificates.class_bounds import shares_of
 from icgd.certificates.enclosures import Arithmetic, Enclosure, matrix_product, moved, multiply
 from icgd.certificates.intervals import ROOM, Interval
 from icgd.constructions.cot_network import LARGEST_REACH
 from icgd.errors import ProgramError
 from icgd.problems.functions import KinkedFunction
+from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.task import Task
 from icgd.program import chain_instructions as verbs
 from icgd.program.chain import FAR, IS_BACKWARD, IS_DATA, NEAR, OUT, ChainProgram, row_of
@@ -49,21 +51,31 @@ class ChainBounds(AbstractBounds):
     def domain(self) -> DomainBound:
         """The bounds hold for runs that are not stopped. Clipped weights are at most 2 box apart.
 
-        More than that is known only of linear networks: for others some data fall on a kink.
+        More than that is known only of linear networks: for others some data fall on a kink. How
+        large the state of an optimiser can become is not propagated.
         """
         program, box, domain = self.program, self.problem.gradient_step.box, self.problem.domain
+        if len(program.learnt) > 1:
+            return DomainBound(inf, inf)
         x = Interval.symmetric(domain.x, program.batch_size, self.problem.network.input_width)
         y = Interval.symmetric(domain.y, program.batch_size, self.problem.network.output_width)
         exact = [Interval.symmetric(box, *shape).mapped(self._padded) for shape in program.shapes]
         weights, errors = [Enclosure.common(interval) for interval in exact], []
-        for _ in range(max(program.n_steps, 1)):
-            after = self.round_after(weights, x, y)
-            errors.append(max(float(layer.error.max()) for layer in after))
+        alone = [self.round_after(weights, x, y, number) for number in self._unlike_rounds]
+        for number in range(program.n_steps):
+            after = self.round_after(weights, x, y, number)
+            errors.append(_largest_error(after))
             if errors[-1] >= 2 * box:  # and so are all that follow
                 break
             pairs = zip(exact, after, strict=True)
             weights = [Enclosure.around(interval, layer.error) for interval, layer in pairs]
-        return DomainBound(errors[0], max(errors) if program.n_steps else 0.0)
+        return DomainBound(max(map(_largest_error, alone)), max(errors, default=0.0))
+
+    @property
+    def _unlike_rounds(self) -> list[int]:
+        """The first round of every rule."""
+        rules = self.program.rules
+        return [rules.index(rule) for rule in dict.fromkeys(rules)] or [0]
 
     @property
     def widest(self) -> float:
@@ -123,7 +135,7 @@ class ChainBounds(AbstractBounds):
         `history` may have one more axis in front, and `carries` says where along it errors of
         weights are carried to the next round: rounds of all are bounded together.
         """
-        errors: list[Tensor] = [torch.zeros(())] * len(self.program.shapes)
+        errors: list[Tensor] = [torch.zeros(())] * len(self.program.weight_shapes)
         for number, start in enumerate(history[..., :-1, :].unbind(-2)):
             pairs = zip(self._matrices(start), errors, strict=True)
             before = [
@@ -135,8 +147,8 @@ class ChainBounds(AbstractBounds):
             x, y = (
                 Interval.point(part.expand(*start.shape[:-1], *part.shape[-2:])) for part in data
             )
-            after = [layer.error for layer in self.round_after(before, x, y)]
-            shapes = self.program.shapes
+            after = [layer.error for layer in self.round_after(before, x, y, number)]
+            shapes = self.program.weight_shapes
             own = [error[..., :m, :n] for error, (m, n) in zip(after, shapes, strict=True)]
             yield torch.stack([part.flatten(-2).amax(-1) for part in own]).amax(0)
             errors = [
@@ -148,29 +160,35 @@ class ChainBounds(AbstractBounds):
         return padded(self.program, matrix)
 
     def _matrices(self, parameters: Tensor) -> list[Tensor]:
-        shapes = self.program.shapes
-        parts = parameters.split([rows * columns for rows, columns in shapes], dim=-1)
-        pairs = zip(parts, shapes, strict=True)
-        return [self._padded(part.unflatten(-1, shape)) for part, shape in pairs]
+        """The weights of all layers, then their state."""
+        return [
+            part for parts in learnt_matrices(self.program, parameters).values() for part in parts
+        ]
 
-    def round_after(self, weights: list[Enclosure], x: Interval, y: Interval) -> list[Enclosure]:
-        """The weights of every layer after a round on these examples, from those before."""
-        program, mask, blocks = self.program, self.program.mask, self._first_blocks(weights)
+    def round_after(
+        self, learnt: list[Enclosure], x: Interval, y: Interval, number: int = 0
+    ) -> list[Enclosure]:
+        """The weights and the state after round `number` on these examples, from those before."""
+        program, mask, blocks = self.program, self.program.mask, self._first_blocks(learnt)
         inputs = _data(x.mapped(partial(input_columns, program)))
         labels = _data(y.mapped(lambda part: padded(program, part.mT, program.batch_size)))
+        labels |= program.code(number)
         for step in mask.walk_round(0):
             near, far = step.blocks(blocks, inputs, labels)
             blocks[step.number] = self.next_block(near, far)
-        last = [blocks[mask.blocks_per_round - layer]["weights"] for layer in range(len(weights))]
-        return [layer for layer in last if isinstance(layer, Enclosure)]
+        last = [blocks[mask.blocks_per_round - layer] for layer in range(mask.depth)]
+        rows = [block[name] for name in program.learnt for block in last]
+        return [row for row in rows if isinstance(row, Enclosure)]
 
-    def _first_blocks(self, weights: list[Enclosure]) -> dict[int, Rows]:
-        """The blocks that hold the weights before a round."""
+    def _first_blocks(self, learnt: list[Enclosure]) -> dict[int, Rows]:
+        """The blocks that hold weights and state before a round."""
+        program, depth = self.program, self.program.mask.depth
         blocks: dict[int, Rows] = {}
-        for layer, matrix in enumerate(weights):
-            travelling = travelling_rows(self.program, layer).items()
+        for layer in range(depth):
+            travelling = travelling_rows(program, layer).items()
             rows: dict[str, Row] = {name: _known(row) for name, row in travelling}
-            blocks[-layer] = {**rows, IS_BACKWARD: 1.0, "weights": matrix}
+            rows |= dict(zip(program.learnt, learnt[layer::depth], strict=True))
+            blocks[-layer] = {**rows, IS_BACKWARD: 1.0}
         return blocks
 
     def next_block(self, near: Rows, far: Rows) -> Rows:
@@ -186,7 +204,9 @@ class ChainBounds(AbstractBounds):
             value = 0.0 if is_closed else rule(part, now)
             (write,) = part.writes()
             before = rows.get(write, 0.0)
-            if isinstance(value, Enclosure) and not isinstance(part, verbs.CopyWhere):
+            if isinstance(value, Enclosure) and not isinstance(
+                part, verbs.CopyWhere | verbs.SelectWhere
+            ):
                 value = value.without_nan()
             if isinstance(value, Enclosure) and isinstance(before, Enclosure):
                 value = enclosures.add(before, value, self.how)
@@ -195,11 +215,15 @@ class ChainBounds(AbstractBounds):
         return {name: rows[row_of(OUT, name)] for name in names}
 
 
+def _largest_error(learnt: list[Enclosure]) -> float:
+    return max(float(layer.error.max()) for layer in learnt)
+
+
 def _known(row: Tensor | float) -> Row:
     return Enclosure.common(Interval.point(row)) if isinstance(row, Tensor) else row
 
 
-def _data(columns: Interval) -> Rows:
+def _data(columns: Interval) -> dict[str, Row]:
     return {"first": Enclosure.common(columns), IS_DATA: 1.0}
 
 
@@ -229,7 +253,21 @@ class Moment:
         total = self._combined(combination)
         if bound is None or isinstance(total, float):
             return total
+        total = self._decayed(total, combination)
         return enclosures.clipped(total, bound, self.how.sum_of(4, total.actual.size))  # four ReLUs
+
+    def _decayed(self, moved: Enclosure, combination: Combination) -> Enclosure:
+        """New weights; where they decay, the oracle may cancel what it rounded before.
+
+        It takes the decay d w from w, and the sizes of both add up to |1 - d| |w| + 2 |w| at most.
+        """
+        weights, kept = self.rows.get(WEIGHTS), dict(combination.terms()).get(WEIGHTS, 1.0)
+        if kept == 1.0 or not isinstance(weights, Enclosure):
+            return moved
+        n_terms, sizes = len(combination.slots) + 4, (abs(kept) + 2) * weights.size
+        off, of_oracle = (how.sum_of(n_terms, sizes) for how in (self.how, self.how.oracle))
+        exact, actual = moved.exact.widened(of_oracle), moved.actual.widened(off)
+        return Enclosure.around(exact, moved.error + off, actual)
 
     def _combined(self, combination: Combination) -> Row:
         if combination.coefficients == (1.0,):
@@ -260,6 +298,13 @@ def rule(instruction: Instruction, now: Moment) -> Row:
 def _bound_of_copy_where(instruction: verbs.CopyWhere, now: Moment) -> Row:
     source = now.combined(instruction.source, instruction.bound)
     return now.where_open(source, instruction.closed_by)
+
+
+@rule.register
+def _bound_of_select_where(instruction: verbs.SelectWhere, now: Moment) -> Row:
+    bits = enumerate(now.rows[flag] for flag in instruction.ones)
+    number = sum(2**place for place, bit in bits if bit != 0.0)
+    return _bound_of_copy_where(instruction.sum_of(number), now)
 
 
 @rule.register
@@ -356,3 +401,15 @@ def _bound_of_look_up_product(instruction: verbs.LookUpProduct, now: Moment) -> 
     fit = now.program.look_up(instruction.function)
     rounding = now.how.head(fit, n_terms, sizes, torch.zeros_like(sizes))
     return enclosures.fitted_at(fit, argument, rounding)
+
+
+@rule.register
+def _bound_of_share_columns(instruction: verbs.ShareColumns, now: Moment) -> Row:
+    scores, n_classes = now.rows[instruction.scores], len(instruction.classes)
+    if isinstance(scores, float):
+        return 0.0
+    n_others = scores.error.shape[-2] - n_classes
+    n_tokens = n_classes + len(now.program.functions[0].values)
+    own = scores.mapped(lambda part: part[..., :n_classes, :].mT)
+    shares = shares_of(own, n_tokens, now.how)
+    return shares.mapped(lambda part: functional.pad(part.mT, (0, 0, 0, n_others)))

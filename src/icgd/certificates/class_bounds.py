@@ -11,7 +11,7 @@ from torch import Tensor
 
 from icgd.certificates import enclosures
 from icgd.certificates.bounds import Moment, State, combination_at, map_rounding, rule
-from icgd.certificates.enclosures import Enclosure
+from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import ROOM, Interval
 from icgd.problems.class_functions import SOFTMAX_ROUNDING
 from icgd.program.class_instructions import MapDifferences, MapRowSums, ShareClasses
@@ -20,11 +20,17 @@ from icgd.program.instructions import Combination
 
 @rule.register
 def _bound_of_share_classes(instruction: ShareClasses, now: Moment) -> State:
-    """Shares rise with their own score and fall with all others.
+    n_classes = len(instruction.classes)
+    after = shares_of(now.slots[instruction.scores], n_classes + now.how.n_tokens, now.how)
+    return {instruction.write: after}
 
-    The slopes of a share p with respect to all scores add up to 2 p (1 - p), at most 1 / 2.
+
+def shares_of(scores: Enclosure, n_tokens: int, how: Arithmetic) -> Enclosure:
+    """The softmax over the last axis, by heads that read `n_tokens` tokens.
+
+    Shares rise with their own score and fall with all others. The slopes of a share p with respect
+    to all scores add up to 2 p (1 - p), at most 1 / 2.
     """
-    scores = now.slots[instruction.scores]
     n_classes = scores.error.shape[-1]
     exact, actual = (_shares(part) for part in (scores.exact, scores.actual))
     high = torch.maximum(exact.high, actual.high)
@@ -33,9 +39,8 @@ def _bound_of_share_classes(instruction: ShareClasses, now: Moment) -> State:
     moved = ROOM * slope * scores.error.amax(-1, keepdim=True)
     moved = torch.minimum(moved, exact.distance_to(actual))
     sizes = slope * scores.size.amax(-1, keepdim=True) + high
-    rounding = now.how.sum_of(2 * n_classes + now.how.n_tokens + SOFTMAX_ROUNDING, sizes)
-    after = Enclosure.around(exact, moved + rounding, actual.widened(rounding))
-    return {instruction.write: after}
+    rounding = how.sum_of(n_classes + n_tokens + SOFTMAX_ROUNDING, sizes)
+    return Enclosure.around(exact, moved + rounding, actual.widened(rounding))
 
 
 def _shares(scores: Interval) -> Interval:

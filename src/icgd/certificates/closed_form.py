@@ -43,14 +43,14 @@ class _Constants:
 def closed_form(program: StackProgram, problem: Problem) -> float | None:
     """The paper's bound on the error of one step in exact arithmetic; infinite beyond float64.
 
-    No paper gives a bound for a network with biases, for a loss that couples outputs, for another
-    update than plain descent, for a program with look-ups or units of any activation, or for one
-    that lacks a function of the paper's backward pass. A table of steps has a bound of its own.
+    No paper gives a bound for a network with biases, shortcuts or layer norms, for examples with
+    rates, for a loss that couples outputs, for another update than plain descent, for a program
+    with look-ups or units of any activation, or for one that lacks a function of the paper's
+    backward pass. A table of steps has a bound of its own.
     """
-    is_coupled = problem.loss_function.slope_parts is None
-    if problem.network.biases or is_coupled or not problem.gradient_step.is_plain:
+    if not _is_of_paper(problem) or program.n_registers:
         return None
-    if program.n_registers or any(isinstance(fit, RidgeSum) for fit in program.functions):
+    if any(isinstance(fit, RidgeSum) for fit in program.functions):
         return None
     if program.step_table is None and not _has_backward_pass(program, problem):
         return None
@@ -59,6 +59,14 @@ def closed_form(program: StackProgram, problem: Problem) -> float | None:
         return step(program, problem)
     except OverflowError:
         return inf
+
+
+def _is_of_paper(problem: Problem) -> bool:
+    """Whether the papers' steps are these: plain ones on a chain of layers, output by output."""
+    target, is_plain = problem.network, problem.gradient_step.is_plain
+    is_coupled = problem.loss_function.slope_parts is None
+    is_chain = target.is_chain and not target.biases
+    return is_plain and is_chain and not is_coupled and problem.domain.rate is None
 
 
 def _has_backward_pass(program: StackProgram, problem: Problem) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor
 from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
 from icgd.certificates.streams import Streams
+from icgd.errors import ProgramError
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.instructions import MapSlots
@@ -33,7 +34,7 @@ def of_stack(streams: Streams, task: Task, near: Enclosure, drift: Parameters) -
     """
     queries = task.queries.double()
     labels = torch.zeros_like(queries[..., :1].expand(*queries.shape[:-1], task.y.shape[-1]))
-    data = (Interval.point(queries), Interval.point(labels))
+    data = {"x": Interval.point(queries), "y": Interval.point(labels)}
     after = streams.after(streams.program.prediction, data, near, drift)
     return after["y"].error.nan_to_num(nan=inf, posinf=inf).expand_as(labels)
 
@@ -44,7 +45,10 @@ def of_table(program: StackProgram, how: Arithmetic, real: Predictions) -> Predi
     A weight between two levels may be looked up anywhere, so that no more is known.
     """
     parts = (part for part in program.prediction[-1].instructions if isinstance(part, MapSlots))
-    (table,) = (program.relu_sum(term.function) for part in parts for term in part.summands)
+    tables = [program.relu_sum(term.function) for part in parts for term in part.summands]
+    if len(tables) != 1:
+        raise ProgramError.broken("prediction", f"looks up {len(tables)} tables, expected one")
+    table = tables[0]
     answers, reach = table.intercepts()[::2], max(abs(table.low), abs(table.high))
     rounding = how.function(table, 1, torch.full_like(real, reach), n_copies=1)
     return torch.maximum(real - min(answers), max(answers) - real) + rounding

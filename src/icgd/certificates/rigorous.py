@@ -98,8 +98,8 @@ def _tasks(task: Task) -> Iterator[Task]:
     if not task.batch:
         yield task
         return
-    for parts in zip(task.x, task.y, task.queries, task.initial, strict=True):
-        yield Task(*parts)
+    for place in range(len(task.x)):
+        yield task.of_batch(place)
 
 
 def _gathered(rows: list[list[float]], task: Task, n_steps: int) -> Tensor:

@@ -12,15 +12,18 @@ from torch import Tensor
 from icgd.backends.run import OnProgress
 from icgd.certificates import prediction_bounds
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
-from icgd.certificates.bounds import drift_of
+from icgd.certificates.bounds import State, drift_of
 from icgd.certificates.closed_form import closed_form
 from icgd.certificates.domain_bound import Weights, domain_bound, worst
 from icgd.certificates.enclosures import Enclosure
 from icgd.certificates.intervals import Interval
 from icgd.certificates.prediction_bounds import near_weights
-from icgd.certificates.streams import Streams
+from icgd.certificates.state_bound import StateBound, Trained
+from icgd.certificates.streams import Data, Streams
 from icgd.problems.arrays import FLOAT32_ROUNDING
+from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.task import Task
+from icgd.program.instructions import RATES
 from icgd.program.layout import Role
 from icgd.program.stack import StackProgram
 from icgd.shapes import History, Parameters, Predictions
@@ -38,28 +41,58 @@ class StackBounds(AbstractBounds):
 
     def domain(self) -> DomainBound:
         """One token stands for all, since a mean over examples is no larger than the largest."""
-        if self.problem.gradient_step.state:  # how large it can become is not propagated
+        update = self.problem.gradient_step
+        if update.has_root:  # what it divides by has no bound that says anything
             return DomainBound(inf, inf)
-        (x, y), n_weights = self._any_token, self._n_weights
+        if update.state:
+            reach = update.box * (1 + FLOAT32_ROUNDING)
+            return self._state_bound.domain(reach)
+        data, n_weights = self._any_token, self._n_weights
 
         def after_block(reach: float, error: float, drift: float) -> Weights:
             everywhere = Interval.symmetric(reach, n_weights)
             off, apart = (torch.full_like(everywhere.low, size) for size in (error, drift))
             weights = Enclosure.around(everywhere, off, everywhere)
-            steps = range(len(self.program.schedule) or 1)
-            return worst([self.after_block(x, y, weights, apart, step) for step in steps])
+            steps = self._different_steps
+            return worst([self.after_block(data, weights, apart, step) for step in steps])
 
         return domain_bound(after_block, self.problem.gradient_step.box, self.program.n_steps)
 
     @property
-    def _any_token(self) -> tuple[Interval, Interval]:
-        """Where inputs and labels lie."""
+    def _state_bound(self) -> StateBound:
+        """Bounds of an update that remembers, which are carried from step to step."""
+        data, update = self._any_token, self.problem.gradient_step
+        names = (WEIGHTS, *update.remembered)
+        n_weights = self._n_weights // len(names)
+        is_state = torch.tensor([name in update.state for name in names])
+
+        def after_step(before: Trained, step: int) -> Trained:
+            everywhere = Interval(-before.sizes, before.sizes)
+            weights = Enclosure.around(everywhere, before.error, everywhere)
+            end = step if self.program.schedule else 0
+            slots = self._slots_after(data, weights, before.drift, end)
+            parameters = self.program.layout.having(Role.PARAMETER)
+            sizes = torch.cat([slots[slot.name].size.flatten(-2) for slot in parameters], dim=-1)
+            after = self._weights(slots, before.drift)
+            return Trained(sizes, after.error, after.drift)
+
+        is_state = is_state.repeat_interleave(n_weights)
+        return StateBound(after_step, is_state, self._different_steps, self.program.n_steps)
+
+    @property
+    def _different_steps(self) -> list[int]:
+        """The last of the steps for each end that a step can have."""
+        return list({end: step for step, end in enumerate(self.program.schedule)}.values()) or [0]
+
+    @property
+    def _any_token(self) -> Data:
+        """Where inputs, labels and rates lie."""
         domain, layout = self.problem.domain, self.program.layout
-        x, y = (
-            Interval.symmetric(bound * (1 + FLOAT32_ROUNDING), 1, layout.slot(name).width)
-            for name, bound in (("x", domain.x), ("y", domain.y))
-        )
-        return x, y
+        bounds = {"x": domain.x, "y": domain.y} | ({RATES: domain.rate} if domain.rate else {})
+        return {
+            name: Interval.symmetric(bound * (1 + FLOAT32_ROUNDING), 1, layout.slot(name).width)
+            for name, bound in bounds.items()
+        }
 
     @property
     def _n_weights(self) -> int:
@@ -74,9 +107,9 @@ class StackBounds(AbstractBounds):
         own = Interval.symmetric(proved.reach, self._n_weights)
         off, apart = (torch.full_like(box.low, size) for size in (proved.trajectory, proved.drift))
         weights = Enclosure.around(box, off, own)
-        x, y = self._any_token
-        nothing = Interval.point(torch.zeros_like(y.low))
-        after = self._streams.after(self.program.prediction, (x, nothing), weights, apart)
+        data = self._any_token
+        data["y"] = Interval.point(torch.zeros_like(data["y"].low))
+        after = self._streams.after(self.program.prediction, data, weights, apart)
         return float(after["y"].error.nan_to_num(nan=inf, posinf=inf).max())
 
     def steps(self, task: Task, history: History) -> Tensor:
@@ -96,10 +129,13 @@ class StackBounds(AbstractBounds):
         """Whether steps differ from each other, in their layers or in their examples."""
         return bool(self.program.schedule) or self.program.batch_size is not None
 
-    def _data(self, task: Task, step: int) -> tuple[Tensor, Tensor]:
-        """The inputs and labels of a step."""
-        x, y = self.problem.network_oracle.examples(task, step)
-        return x.double(), y.double()
+    def _data(self, task: Task, step: int) -> Data:
+        """The inputs, labels and rates of a step."""
+        used = self.problem.network_oracle.examples(task, step)
+        data = {"x": used.x, "y": used.y}
+        if used.rates is not None:
+            data[RATES] = used.rates.expand_as(used.y)
+        return {name: Interval.point(column.double()) for name, column in data.items()}
 
     def _steps_at_once(self, task: Task) -> int:
         """How many steps are bounded together; weights are kept once, other slots a token."""
@@ -109,8 +145,11 @@ class StackBounds(AbstractBounds):
 
     def _of_all_steps(self, task: Task, before: History) -> Tensor:
         """What one step adds to the error of any weight, from each of these weights."""
-        x, y = (data.double().unsqueeze(-3) for data in (task.x, task.y))
-        return self._after_step(x, y, before, torch.zeros_like(before)).error.amax(-1)
+        data = {
+            name: column.mapped(lambda part: part.unsqueeze(-3))
+            for name, column in self._data(task, 0).items()
+        }
+        return self._after_step(data, before, torch.zeros_like(before)).error.amax(-1)
 
     def _with_drift(self, task: Task, history: History) -> Iterator[Tensor]:
         """What each step adds, if the steps before it moved the weights' copies apart."""
@@ -121,7 +160,7 @@ class StackBounds(AbstractBounds):
         """What each step leaves, from the run's own weights and the drift of their copies."""
         drift = torch.zeros_like(task.initial).double()
         for step, parameters in enumerate(history[..., :-1, :].double().unbind(-2)):
-            weights = self._after_step(*self._data(task, step), parameters, drift, step)
+            weights = self._after_step(self._data(task, step), parameters, drift, step)
             yield weights
             drift = weights.drift
 
@@ -134,11 +173,11 @@ class StackBounds(AbstractBounds):
         return drift
 
     def _after_step(
-        self, x: Tensor, y: Tensor, start: Parameters, drift: Parameters, step: int = 0
+        self, data: Data, start: Parameters, drift: Parameters, step: int = 0
     ) -> Weights:
         """The weights after a block, if those before it are known exactly."""
         weights = Enclosure.common(Interval.point(start))
-        return self.after_block(Interval.point(x), Interval.point(y), weights, drift, step)
+        return self.after_block(data, weights, drift, step)
 
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
@@ -162,8 +201,7 @@ class StackBounds(AbstractBounds):
             else:
                 known = Interval.symmetric(reach, 1)
                 near = Enclosure.around(Interval.point(before), error, known)
-                x, y = map(Interval.point, self._data(task, step))
-                weights = self.after_block(x, y, near, drift, step)
+                weights = self.after_block(self._data(task, step), near, drift, step)
                 error, drift, reach = weights.error, weights.drift, max(reach, weights.size)
             yield error.amax(-1)
 
@@ -180,7 +218,14 @@ class StackBounds(AbstractBounds):
     @property
     def widest(self) -> float:
         update = self.problem.gradient_step
-        return inf if update.state else 2 * update.box
+        return inf if update.has_root else 2 * update.box
+
+    @property
+    def condition(self) -> str | None:
+        update = self.problem.gradient_step
+        if update.has_root or not update.state:
+            return None
+        return f"of runs whose {' and '.join(update.state)} is 0 at the start"
 
     def paper_step(self) -> float | None:
         """The closed form, which holds in exact arithmetic, with the rounding of a step added.
@@ -199,13 +244,20 @@ class StackBounds(AbstractBounds):
         return Streams(self.program, self.how)
 
     def after_block(
-        self, x: Interval, y: Interval, weights: Enclosure, drift: Parameters, step: int = 0
+        self, data: Data, weights: Enclosure, drift: Parameters, step: int = 0
     ) -> Weights:
         """The weights after a step that starts from `weights`, all of them in one vector.
 
         Their copies in the registers, if it has any, may lie `drift` apart.
         """
-        after = self._streams.after(self.program.block_of(step), (x, y), weights, drift)
+        return self._weights(self._slots_after(data, weights, drift, step), drift)
+
+    def _slots_after(self, data: Data, weights: Enclosure, drift: Parameters, step: int) -> State:
+        """All slots after a step."""
+        return self._streams.after(self.program.block_of(step), data, weights, drift)
+
+    def _weights(self, after: State, drift: Parameters) -> Weights:
+        """What the slots say of the weights; without copies, `drift` is theirs."""
         names = [slot.name for slot in self.program.layout.having(Role.PARAMETER)]
         drifts = [after[drift_of(name)] for name in names] if self._streams.have_copies else []
         return Weights(

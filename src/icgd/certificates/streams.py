@@ -18,6 +18,9 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters
 
+Data = dict[str, Interval]
+"""Where what the prompt says of examples or queries lies, by slot."""
+
 
 @dataclass(frozen=True)
 class Streams:
@@ -34,22 +37,20 @@ class Streams:
     def after(
         self,
         layers: tuple[Layer, ...],
-        data: tuple[Interval, Interval],
+        data: Data,
         weights: Enclosure,
         drift: Parameters,
     ) -> State:
-        """All slots after `layers`, from inputs and labels and from weights in one vector.
+        """All slots after `layers`, from inputs, labels and rates and from weights in one vector.
 
         Copies of the weights in the registers, if there are any, may lie `drift` apart.
         """
         slots = self._before(data, weights, drift)
         return propagate(Moment(self.program, slots, self.how), layers)
 
-    def _before(
-        self, data: tuple[Interval, Interval], weights: Enclosure, drift: Parameters
-    ) -> State:
-        layout, (x, y) = self.program.layout, data
-        slots: State = {"x": Enclosure.common(x), "y": Enclosure.common(y)}
+    def _before(self, data: Data, weights: Enclosure, drift: Parameters) -> State:
+        layout, x = self.program.layout, data["x"]
+        slots: State = {name: Enclosure.common(column) for name, column in data.items()}
         slots |= split(layout, weights)
         if self.have_copies:
             apart = split_parameters(layout, drift)

@@ -21,7 +21,15 @@ from torch import Tensor
 from icgd.approximation.ridge_sum import PRODUCT
 from icgd.backends.unit_operations import is_computed_as_such
 from icgd.certificates import bounds, enclosures
-from icgd.certificates.bounds import Missed, Moment, State, add_outer_product, rule
+from icgd.certificates.bounds import (
+    Missed,
+    Moment,
+    State,
+    above_one,
+    add_outer_product,
+    rule,
+    without_bias,
+)
 from icgd.certificates.enclosures import Arithmetic, Enclosure, matrix_product, moved, multiply
 from icgd.certificates.intervals import Interval
 from icgd.problems.activations import activation_named
@@ -119,8 +127,12 @@ def _bound_of_activate_units(instruction: verbs.ActivateUnits, now: Moment) -> S
 def _bound_of_pass_on(instruction: verbs.PassOn, now: Moment) -> State:
     width = instruction.argument.width(now.program.layout)
     value = _value(instruction.function, 1.0, instruction.argument, width, now)
-    passed_on = matrix_product(now.slots[instruction.weights], value, now.how)
-    return _into(instruction.write, passed_on, now)
+    weights = now.slots[instruction.weights]
+    if instruction.bias is None:
+        return _into(instruction.write, matrix_product(weights, value, now.how), now)
+    passed_on = matrix_product(weights, above_one(value), now.how)
+    of_head = now.how.sum_of(now.how.n_tokens, weights.size[..., -1:].mT)
+    return _into(instruction.write, moved(passed_on, of_head.expand_as(passed_on.error)), now)
 
 
 def _times_slope(
@@ -154,26 +166,35 @@ def _times_slope(
 
 @rule.register
 def _bound_of_start_jacobian(instruction: verbs.StartJacobian, now: Moment) -> State:
-    inputs = now.slots[instruction.inputs].mapped(lambda part: part.unsqueeze(-2))
+    inputs = _above(instruction.inputs, instruction.bias, now)
+    inputs = inputs.mapped(lambda part: part.unsqueeze(-2))
     products = _times_slope(instruction, inputs, now).mapped(lambda part: part.unsqueeze(-3))
-    weights = now.slots[instruction.weights].mapped(lambda part: part.unsqueeze(-3).unsqueeze(-1))
+    weights = now.slots[instruction.weights]
+    weights = weights if instruction.bias is None else without_bias(weights)
+    weights = weights.mapped(lambda part: part.unsqueeze(-3).unsqueeze(-1))
     entries = multiply(weights, products, now.how).mapped(lambda part: part.flatten(-3))
     return _into(instruction.write, entries, now)
 
 
 @rule.register
 def _bound_of_push_jacobian(instruction: verbs.PushJacobian, now: Moment) -> State:
-    _, columns = now.program.layout.slot(instruction.weights).shape
+    columns, _ = now.program.layout.slot(instruction.jacobian).shape
     below = now.slots[instruction.jacobian].mapped(lambda part: part.unflatten(-1, (columns, -1)))
     products = _times_slope(instruction, below, now)
-    weights = now.slots[instruction.weights].mapped(lambda part: part.unsqueeze(-3))
+    weights = now.slots[instruction.weights]  # nothing is pushed to a bias
+    weights = weights.mapped(lambda part: part[..., :columns].unsqueeze(-3))
     pushed = matrix_product(weights, products.mT, now.how).mT
     return _into(instruction.write, pushed.mapped(lambda part: part.flatten(-2)), now)
 
 
+def _above(name: str, bias: str | None, now: Moment) -> Enclosure:
+    """A slot, above a constant 1 if there is a bias."""
+    return now.slots[name] if bias is None else above_one(now.slots[name])
+
+
 @rule.register
 def _bound_of_add_outer_product(instruction: verbs.AddOuterProduct, now: Moment) -> State:
-    left, right = now.slots[instruction.left], now.slots[instruction.right]
+    left, right = now.slots[instruction.left], _above(instruction.right, instruction.bias, now)
     pairs = (
         left.actual.mapped(lambda part: part.unsqueeze(-1)),
         right.actual.mapped(lambda part: part.unsqueeze(-2)),
@@ -184,7 +205,7 @@ def _bound_of_add_outer_product(instruction: verbs.AddOuterProduct, now: Moment)
 
 @rule.register
 def _bound_of_add_gated_product(instruction: verbs.AddGatedProduct, now: Moment) -> State:
-    left, right = now.slots[instruction.left], now.slots[instruction.right]
+    left, right = now.slots[instruction.left], _above(instruction.right, instruction.bias, now)
     missed = _missed_by_bends(instruction, left, right, now.how)
     off = Missed.by_all(torch.full_like(now.slots[instruction.write].error, missed))
     return add_outer_product(now, instruction.write, left, right, instruction.scale, off)

@@ -19,7 +19,7 @@ def _bound_of_recombine(instruction: Recombine, now: Moment) -> State:
 
 
 def _assigned(part: Assignment, now: Moment) -> State:
-    """A slot's new value, and how far its copies in registers lie apart then.
+    """A slot's new value and its average, and how far their copies in registers lie apart then.
 
     The layer adds the change to what the slot holds, and the oracle may add in any order.
     """
@@ -33,7 +33,29 @@ def _assigned(part: Assignment, now: Moment) -> State:
     )
     if part.bound is not None:
         after = enclosures.clipped(after, part.bound, rounding)
-    return {part.write: after, **_drift(part, rounding, now)}
+    written = {part.write: after, **_drift(part, rounding, now)}
+    return (
+        written if part.average is None else written | _averaged(part, part.average, written, now)
+    )
+
+
+def _averaged(part: Assignment, name: str, written: State, now: Moment) -> State:
+    """The average of what was written; the layer makes it of the same terms."""
+    after, before = written[part.write], now.slots[name]
+    value = combination_at(part.value, now.slots, now.how)
+    share, sizes = 1.0 - part.keeps, value.sizes + 2 * before.size + after.size
+    rounding = now.how.sum_of(2 * value.n_terms + 6, sizes)
+    oracle = now.how.oracle.sum_of(2, sizes)
+    exact = (after.exact.times(share) + before.exact.times(part.keeps)).widened(oracle)
+    actual = (after.actual.times(share) + before.actual.times(part.keeps)).widened(rounding)
+    error = share * after.error + part.keeps * before.error + rounding
+    found = {name: Enclosure.around(exact, error, actual)}
+    if drift_of(name) in now.slots:
+        apart = share * written[drift_of(part.write)].error
+        found[drift_of(name)] = apart_by(
+            apart + part.keeps * now.slots[drift_of(name)].error + 2 * rounding
+        )
+    return found
 
 
 def _drift(part: Assignment, rounding: Tensor, now: Moment) -> State:

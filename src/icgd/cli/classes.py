@@ -1,4 +1,4 @@
-"""Labels that are texts: a class each, learnt as numbers and predicted as texts."""
+"""Labels that are texts, or numbers of classes: learnt as numbers, predicted as they were."""
 
 from __future__ import annotations
 
@@ -33,6 +33,16 @@ class Classes:
             raise DataError.wrong_classes(path, column, names, n_outputs)
         # A network with the logistic loss returns a score; all others return the label itself.
         return cls(names, n_outputs, 0.0 if problem.loss == LOGISTIC.name else 0.5)
+
+    @classmethod
+    def numbered(cls, path: Path, column: str, cells: Sequence[str], problem: Problem) -> Classes:
+        """Classes counted from 0, one for each output; `DataError` if a cell is none of them."""
+        n_outputs = problem.target.output_width
+        names = tuple(map(str, range(n_outputs)))
+        for cell in cells:
+            if cell not in names:
+                raise DataError.no_class_number(path, column, cell, n_outputs)
+        return cls(names, n_outputs, threshold=0.5)
 
     def encoded(self, path: Path, column: str, cells: Sequence[str]) -> Numbers:
         """A row of labels for each cell: 0 or 1, or a 1 in the place of its class."""

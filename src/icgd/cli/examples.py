@@ -13,7 +13,7 @@ from icgd.cli.classes import Classes
 from icgd.errors import DataError, DomainError, SettingError
 from icgd.problems.csv_text import Reading
 from icgd.problems.domain import Domain
-from icgd.problems.losses import HUBER, SQUARED
+from icgd.problems.losses import CROSS_ENTROPY, HUBER, SQUARED
 from icgd.problems.problem import Problem
 from icgd.problems.scaling import Scaling
 from icgd.problems.tables import Numbers, Table, read_table
@@ -147,11 +147,19 @@ def _targets(table: Table, source: Source, problem: Problem) -> tuple[str, ...]:
     n_outputs = problem.target.output_width
     if not source.targets and table.texts(table.names[-1]) is not None:
         return table.names[-1:]
-    targets = source.targets or table.names[-n_outputs:]
-    is_of_classes = len(targets) == 1 and table.texts(targets[0]) is not None
+    is_one_short = len(table.names) == problem.target.input_width + 1
+    n_labels = 1 if is_one_short and _numbers_classes(problem) else n_outputs
+    targets = source.targets or table.names[-n_labels:]
+    is_of_texts = len(targets) == 1 and table.texts(targets[0]) is not None
+    is_of_classes = is_of_texts or (len(targets) == 1 and _numbers_classes(problem))
     if not is_of_classes and not len(targets) == len(set(targets)) == n_outputs:
         raise DataError.wrong_labels(targets, n_outputs)
     return targets
+
+
+def _numbers_classes(problem: Problem) -> bool:
+    """Whether one column of numbers may say the class of every example."""
+    return problem.loss == CROSS_ENTROPY.name and problem.target.output_width > 1
 
 
 def _without_gaps(
@@ -172,11 +180,21 @@ def _without_gaps(
 def _labels(
     table: Table, targets: Sequence[str], problem: Problem
 ) -> tuple[Classes | None, Numbers]:
-    cells = table.texts(targets[0])
-    if cells is None:
+    name, is_numbered = targets[0], len(targets) == 1 and _numbers_classes(problem)
+    is_of_texts = table.texts(name) is not None
+    if not is_of_texts and not is_numbered:
         return None, table.numbers(targets)
-    classes = Classes.of(table.path, targets[0], cells, problem)
-    return classes, classes.encoded(table.path, targets[0], cells)
+    find, cells = Classes.of if is_of_texts else Classes.numbered, _cells(table, name)
+    classes = find(table.path, name, cells, problem)
+    return classes, classes.encoded(table.path, name, cells)
+
+
+def _cells(table: Table, name: str) -> list[str]:
+    """The cells of a column of classes as texts; 1 and 1.0 are the same class."""
+    texts = table.texts(name)
+    if texts is not None:
+        return texts
+    return [f"{number:.12g}" for number in table.numbers([name])[:, 0]]
 
 
 def _scaling(numbers: Numbers, is_scaled: bool) -> Scaling:
@@ -218,8 +236,7 @@ def _known_labels(table: Table, examples: Examples) -> Numbers | None:
         return None
     if examples.classes is None:
         return examples.label_scaling.applied(table.numbers(names))
-    cells = [str(cell) for cell in table.frame[names[0]]]
-    return examples.classes.encoded(table.path, names[0], cells)
+    return examples.classes.encoded(table.path, names[0], _cells(table, names[0]))
 
 
 def score(predictions: Numbers, labels: Numbers, classes: Classes | None) -> tuple[str, float]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from icgd.cli.fitting import fitted_to
 from icgd.cli.linear_options import LinearOptions, refuse_beside
+from icgd.cli.optimiser_options import ADAMW_DECAY, OPTIMISERS, OptimiserOptions
 from icgd.cli.options import in_panel, options_of
 from icgd.cli.progress import progress
 from icgd.cli.writing import require_writable
@@ -25,13 +26,13 @@ from icgd.problems.linear_model import REDUCTIONS
 from icgd.problems.links import LINKS
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.problems.updates import FunctionalStep
 
 _network, _linear = in_panel("The network"), in_panel("A linear model")
 _training, _building = in_panel("Its training"), in_panel("The transformer")
+_optimiser = in_panel("The optimiser of a network")
 
 DEFAULT_STEP_SIZE = 0.1
 """For networks and kernels. A linear model has no default: its data decide what converges."""
@@ -48,6 +49,9 @@ _STEP_SIZE = "Learning rate. Default: 0.1; a linear model needs this or --step-f
 _BOX = "After every step each weight is clipped to ±box. Default: 3."
 _X_BOUND = "Largest size of an input (domain.x). Default: 4, or from --bounds-from."
 _Y_BOUND = "Largest size of a label (domain.y). Default: 2, or from --bounds-from."
+_OPTIMISER = f"One of {', '.join(OPTIMISERS)}, as torch.optim has them. Default: sgd."
+_DECAY = f"Added to the gradient, times the weights. Default: 0; adamw {ADAMW_DECAY}, by itself."
+_AVERAGE = "Predict with an average of the weights that keeps this much in a step. Default: none."
 _NOISE = "With --kernel: added to the kernel where an example meets itself (ridge)."
 _CONSTRUCTION = (
     f"One of {', '.join(CONSTRUCTIONS)}. Default: the smallest that is accurate to rounding, or "
@@ -104,6 +108,27 @@ def problem_from(
     batch_size: Annotated[
         int | None, _training("Examples of a step, taken in turn. Default: all.")
     ] = None,
+    optimiser: Annotated[str | None, _optimiser(_OPTIMISER, "--optimiser", "--optimizer")] = None,
+    momentum: Annotated[
+        float | None, _optimiser("momentum, nesterov: how much is kept. Default: 0.9.")
+    ] = None,
+    dampening: Annotated[
+        float | None, _optimiser("momentum: how much of the gradient is left out. Default: 0.")
+    ] = None,
+    weight_decay: Annotated[float | None, _optimiser(_DECAY)] = None,
+    beta1: Annotated[
+        float | None, _optimiser("adam, adamw: kept of the mean gradient. Default: 0.9.", "--beta1")
+    ] = None,
+    beta2: Annotated[
+        float | None, _optimiser("adam, adamw: kept of its square. Default: 0.999.", "--beta2")
+    ] = None,
+    alpha: Annotated[
+        float | None, _optimiser("rmsprop: kept of the mean square. Default: 0.99.")
+    ] = None,
+    eps: Annotated[
+        float | None, _optimiser("adam, adamw, rmsprop: added to the root. Default: 0.001.")
+    ] = None,
+    average: Annotated[float | None, _optimiser(_AVERAGE)] = None,
     noise: Annotated[float, _training(_NOISE)] = 0.0,
     x_bound: Annotated[float | None, _training(_X_BOUND)] = None,
     y_bound: Annotated[float | None, _training(_Y_BOUND)] = None,
@@ -112,6 +137,9 @@ def problem_from(
     sizes = parse_widths(widths)
     domain = Domain(4.0 if x_bound is None else x_bound, 2.0 if y_bound is None else y_bound)
     linear = LinearOptions(intercept, l2, l1, reduction, score_bound)
+    chosen = OptimiserOptions(
+        optimiser, momentum, dampening, weight_decay, beta1, beta2, alpha, eps, average
+    )
     if noise and kernel is None:
         raise SettingError.without("--noise", "--kernel")
     of_networks = {
@@ -119,6 +147,7 @@ def problem_from(
         "--output-activation": output_activation,
         "--biases": biases or None,
         "--batch-size": batch_size,
+        **chosen.given(),
     }
     clip = DEFAULT_BOX if box is None else box
     if link is not None:
@@ -130,7 +159,7 @@ def problem_from(
         refuse_beside("--kernel", {**of_networks, "--box": box})
         return Problem(_machine(sizes, kernel), loss, FunctionalStep(step_size, noise), domain)
     target = MLP(sizes, activation or "tanh", output_activation or "identity", biases)
-    return Problem(target, loss, GradientStep(step_size, clip, batch_size), domain)
+    return Problem(target, loss, chosen.update(step_size, clip, batch_size), domain)
 
 
 def compiled_from(

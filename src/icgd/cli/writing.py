@@ -10,7 +10,7 @@ import polars as pl
 
 from icgd.errors import FileError
 from icgd.pictures.picture import writer_for
-from icgd.weights.atomic import whole_file
+from icgd.weights.atomic import require_replaceable, whole_file
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -30,6 +30,7 @@ def require_writable(path: Path | None) -> None:
         raise FileError.unwritable(path, f"there is no folder {path.parent}")
     if not os.access(folder, os.W_OK):
         raise FileError.unwritable(path, f"the folder {path.parent} is read-only")
+    require_replaceable(path)
 
 
 def require_picture(path: Path | None) -> None:

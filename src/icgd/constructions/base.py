@@ -49,10 +49,16 @@ class AbstractConstruction(ABC):
     """Whether a step may use some of the examples only."""
     takes_biases: ClassVar[bool] = False
     """Whether it trains networks with biases."""
+    takes_shortcuts: ClassVar[bool] = False
+    """Whether it trains networks with shortcuts and layer norms."""
+    takes_rates: ClassVar[bool] = False
+    """Whether examples may have rates."""
     needs_batches: ClassVar[bool] = False
     """Whether every step must say how many examples it uses."""
     takes_rules: ClassVar[bool] = False
     """Whether it takes updates other than plain gradient steps of one size."""
+    takes_averages: ClassVar[bool] = False
+    """Whether it keeps averages of weights."""
     takes_roots: ClassVar[bool] = False
     """Whether it takes updates that divide by a root, as Adam does."""
     is_last_resort: ClassVar[bool] = False
@@ -127,15 +133,21 @@ class AbstractConstruction(ABC):
                 "its layers have no biases; use relu-stack or softmax-stack, or give X a "
                 "constant-1 feature, which is a bias of the first layer."
             )
+        if not problem.network.is_chain and not self.takes_shortcuts:
+            return "its networks have no shortcuts and no layer norms; use relu-stack."
+        if problem.domain.rate is not None and not self.takes_rates:
+            return "its examples have no rates; use relu-stack."
         return None
 
     def _rule_objection(self, update: AbstractGradientStep) -> str | None:
         if not update.is_plain and not self.takes_rules:
             return (
-                f"it takes plain gradient steps of one size, not {update.name_in_words()}; use "
-                "relu-stack or softmax-stack."
+                f"it takes plain gradient steps of one size without averages, not "
+                f"{update.in_words()}; use relu-stack or softmax-stack."
             )
-        if update.rule(0).root is not None and not self.takes_roots:
+        if update.average is not None and not self.takes_averages:
+            return "it keeps no averages of weights; use relu-stack or softmax-stack."
+        if update.has_root and not self.takes_roots:
             return f"it has no layers for the root of {update.name_in_words()}; use relu-stack."
         return None
 

@@ -26,6 +26,13 @@ The paper treats ReLU. Beyond it (`parts/chain_block.py`):
   second attention multiplies; so all that is looked up is bounded, and no table limits z.
 - the logistic loss: F carries sigmoid(z), so that its slope is a difference too. The slope of the
   huber loss is a clip, which an MLP does exactly.
+- classes: F carries softmax(z), and the slope is a difference again. A head whose keys are one
+  token for each class, with the scores z, returns the shares themselves. It reads z, so it stands
+  in the second attention layer, which a kinked network then has too.
+- momentum and weight decay: what an optimiser remembers travels beside the weights, and the last
+  MLP combines it with them. Where rounds differ, as in a schedule, that MLP has the combination of
+  every rule, and the prompt has the number of the round's rule beside its labels, in bits that
+  close all others.
 - biases: a padded unit is the constant 1, and the last column of the weights multiplies it.
 
 All widths are padded with zeros to the largest one. Where a padded unit would not stay 0, a row
@@ -35,6 +42,7 @@ the grid errs, by rounding and by 1e-11 in what is looked up, and a unit on a ki
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, floor, log2
 from typing import ClassVar
@@ -45,15 +53,16 @@ from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
 from icgd.constructions.parts.look_ups import activations_of, largest_output, looked_up
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
-from icgd.errors import SettingError
+from icgd.errors import ConstructionError
 from icgd.problems.activations import IDENTITY_FUNCTION, Activation
 from icgd.problems.arguments import checked
 from icgd.problems.functions import KinkedFunction, SmoothFunction
-from icgd.problems.losses import Loss
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.gradient_step import AbstractGradientStep
+from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
 from icgd.problems.problem import Problem
 from icgd.problems.settings import settle
-from icgd.program.chain import KINKED, LINEAR, ChainProgram
+from icgd.program.chain import KINKED, LARGEST_STATE, LINEAR, ChainProgram
 from icgd.program.functions import LatticeFunction
 
 LARGEST_REACH = 2.0**12
@@ -63,6 +72,9 @@ about 1e-15 of the reach to rounding, and what a domain allows grows like its N-
 SMALLEST_REACH = 2.0**-60
 """No grid, and no look-up, covers less. A head loses about 1e-15 of this to rounding, and its
 inverse times the largest argument is still a number of float32."""
+
+LARGEST_MOVE = 2.0**900
+"""Gates are powers of two that are larger still, and their sums are numbers of float64."""
 
 KINK_SHARE = 2.0**-40
 """Width of a kink as a share of the largest preactivation that a grid covers. A narrow one loses no
@@ -75,7 +87,9 @@ GRID_HALF = 15
 
 @dataclass(frozen=True)
 class CotNetwork(AbstractConstruction):
-    """2N blocks a round, all by the same three layers, or four with a smooth activation.
+    """2N blocks a round, all by the same three layers, or four.
+
+    Smooth activations and classes take the fourth.
 
     Args:
         kink_width: the width of kinks, a power of two; the default is 2^-40 of the largest
@@ -102,6 +116,7 @@ class CotNetwork(AbstractConstruction):
     takes_batches: ClassVar[bool] = True
     needs_batches: ClassVar[bool] = True
     takes_biases: ClassVar[bool] = True
+    takes_rules: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         settle(self, kink_width=given_kink_width(self.kink_width))
@@ -118,7 +133,9 @@ class CotNetwork(AbstractConstruction):
 
     @checked
     def build(self, problem: Problem, n_steps: int) -> ChainProgram:
-        block = _block(problem, self)
+        problem.gradient_step.require_steps(n_steps)
+        rules, numbers = _numbered(_rules(problem.gradient_step, n_steps))
+        block = _block(problem, self, rules)
         return ChainProgram(
             construction=self.name,
             rows=block.rows(),
@@ -129,6 +146,7 @@ class CotNetwork(AbstractConstruction):
             kinds=tuple(_kind(activation) for activation in activations_of(problem.network)),
             batch_size=block.batch_size,
             n_steps=n_steps,
+            rules=numbers if len(rules) > 1 else (),
         )
 
 
@@ -143,7 +161,7 @@ def for_depth(problem: Problem, program: ChainProgram, depth: int) -> tuple[Prob
     deeper = replace(target, widths=_widths_at(target.widths, depth))
     known = {activation.name for activation in activations_of(target)}
     if missing := [a.name for a in activations_of(deeper) if a.name not in known]:
-        raise SettingError.not_in_block(depth, missing[0])
+        raise ConstructionError.not_in_block(depth, missing[0])
     kinds = tuple(_kind(activation) for activation in activations_of(deeper))
     program = replace(program, shapes=deeper.matrix_shapes, kinds=kinds)
     return replace(problem, target=deeper), program
@@ -155,7 +173,7 @@ def _widths_at(widths: tuple[int, ...], depth: int) -> tuple[int, ...]:
         return widths
     hidden = widths[1:-1] or widths[:1]
     if len(set(hidden)) > 1:
-        raise SettingError.unlike_layers(widths, depth)
+        raise ConstructionError.unlike_layers(widths, depth)
     return (widths[0], *hidden[:1] * (depth - 1), widths[-1])
 
 
@@ -178,15 +196,10 @@ def _kinked(target: MLP) -> dict[str, KinkedFunction]:
 
 
 def _loss_problem(problem: Problem) -> str | None:
-    if problem.loss_function.slope_parts is None:
-        return (
-            f"the slope of the {problem.loss} loss couples all outputs, and a block passes back "
-            "what each output alone gives; the logistic loss (one output a class) is such a loss."
-        )
     output = activations_of(problem.network)[-1]
-    if _loss_slope(problem.loss_function).function and _kind(output) != LINEAR:
+    if _loss_slope(problem).part and _kind(output) != LINEAR:
         return (
-            f"the slope of the {problem.loss} loss is looked up at z_N, which is the prediction "
+            f"the slope of the {problem.loss} loss is taken from z_N, which is the prediction "
             f"of a linear output only, not of {output.name}; use output_activation='identity'."
         )
     return None
@@ -200,19 +213,32 @@ def _activation_problem(problem: Problem) -> str | None:
 
 def _size_problem(problem: Problem) -> str | None:
     largest = max(problem.domain.x, problem.domain.y, problem.gradient_step.box)
-    if largest <= LARGEST_ARGUMENT:
+    if largest > LARGEST_ARGUMENT:
+        return (
+            f"its inputs, labels or weights can reach {largest:.3g}, where float64 leaves no "
+            "digits beside them; use a smaller box or domain."
+        )
+    update = problem.gradient_step
+    n_steps = len(update.step_size) if isinstance(update.step_size, tuple) else 2
+    moved = _largest_move(problem, _rules(update, n_steps), _reaches(problem).gradient)
+    if moved <= LARGEST_MOVE:
         return None
     return (
-        f"its inputs, labels or weights can reach {largest:.3g}, where float64 leaves no digits "
-        "beside them; use a smaller box or domain."
+        f"a step can make weights or what is remembered as large as {moved:.3g} before they are "
+        "clipped, and no gate closes that; use a smaller step size, momentum or weight decay."
     )
 
 
-def _loss_slope(loss: Loss) -> LossSlope:
-    """u(p, y), whose parts are straight lines, a clipped one, or a function of p alone."""
+def _loss_slope(problem: Problem) -> LossSlope:
+    """u(p, y), whose parts are straight lines, a clipped one, or a function of p alone.
+
+    That of classes is softmax(p) - y.
+    """
+    if problem.loss_function.is_softmax:
+        return LossSlope(1.0, 1.0, n_classes=problem.network.output_width)
     prediction = label = 0.0
     function = bound = None
-    for part in loss.slope_parts or ():
+    for part in sizes.loss_parts(problem):
         if isinstance(part.function, KinkedFunction):
             steepest = max(part.function.slopes, key=abs)
             prediction += steepest * part.prediction
@@ -223,10 +249,10 @@ def _loss_slope(loss: Loss) -> LossSlope:
     return LossSlope(prediction, label, function, bound)
 
 
-def _block(problem: Problem, settings: CotNetwork) -> ChainBlock:
+def _block(problem: Problem, settings: CotNetwork, rules: tuple[Rule, ...]) -> ChainBlock:
     update, target = problem.gradient_step, problem.network
     reaches = _reaches(problem)
-    moved = update.box + update.size_of(0) * reaches.gradient
+    moved = _largest_move(problem, rules, reaches.gradient)
     up = 2 * (problem.domain.y + reaches.forward)
     look_ups = _tables(problem, reaches.forward, settings.dtype)
     line = _line(look_ups)
@@ -238,17 +264,39 @@ def _block(problem: Problem, settings: CotNetwork) -> ChainBlock:
     return ChainBlock(
         width=max(size for shape in target.matrix_shapes for size in shape),
         batch_size=update.batch_size or 1,
-        step_size=update.size_of(0),
+        rules=rules,
+        gradient_factor=update.gradient_factor,
         box=update.box,
         leak=leaks[0] if leaks else 0.0,
         kink_width=settings.kink_width or KINK_SHARE * 2.0 ** floor(log2(reaches.forward)),
         smooth=tuple(smooth.values()),
         look_ups=look_ups,
-        loss=_loss_slope(problem.loss_function),
+        loss=_loss_slope(problem),
         has_biases=target.biases,
         reaches=reaches,
         gate=2.0 ** (2 + ceil(log2(largest))),
     )
+
+
+def _rules(update: AbstractGradientStep, n_steps: int) -> list[Rule]:
+    """The rule of every step, or the one that all of them have."""
+    return [update.rule(step) for step in range(1 if update.is_constant else max(n_steps, 1))]
+
+
+def _numbered(steps: list[Rule]) -> tuple[tuple[Rule, ...], tuple[int, ...]]:
+    """The rules, each once, and for every step the number of its rule."""
+    rules = {repr(rule): rule for rule in steps}
+    numbers = {name: number for number, name in enumerate(rules)}
+    return tuple(rules.values()), tuple(numbers[repr(rule)] for rule in steps)
+
+
+def _largest_move(problem: Problem, rules: Iterable[Rule], gradient: float) -> float:
+    """The largest size of new weights, before they are clipped, and of what is remembered."""
+    update = problem.gradient_step
+    largest = {WEIGHTS: update.box, GRADIENT: update.gradient_factor * gradient}
+    largest |= dict.fromkeys(update.state, LARGEST_STATE)
+    sums = (terms for rule in rules for terms in rule.linear.values())
+    return max(sum(abs(factor) * largest[name] for name, factor in terms.items()) for terms in sums)
 
 
 def _reaches(problem: Problem) -> Reaches:

@@ -14,6 +14,9 @@ One gradient step is a block of n + 2 layers (4 for n = 1):
     n + 1        attention  V_j -= (step_size / 2n) sum_t g_t d z_n / d V_j
     n + 2        MLP        clip the weights to the box, wipe all scratch
 
+With biases a constant 1 stands beside x and beside every r(z_m), and the last column of V_j
+multiplies it: d z_m / d b_{m-1}[k] = V_m[:, k] P(1, z_{m-1}[k]). That takes no layer more.
+
 The paper computes the gradients of networks of 2, 3 .. n layers one after the other, O(n^2) layers;
 `literal_layers` counts them. r, u, P, Q, the clip and the wipe are sums of the activation, exact
 where an identity gives them, so that any activation serves that can approximate everything. The
@@ -24,13 +27,13 @@ is in the value.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, log2
+from math import ceil, log2, prod
 from typing import ClassVar
 
 from icgd.approximation.bends import SHARPNESS
 from icgd.approximation.ridge_sum import FEWEST_UNITS, MOST_UNITS
 from icgd.constructions.base import AbstractConstruction, given_kink_width, name_dtype
-from icgd.constructions.parts.forward_pass import has_kink, units_slot
+from icgd.constructions.parts.forward_pass import bias_slot, has_kink, units_slot
 from icgd.constructions.parts.layouts import network_layout
 from icgd.constructions.parts.ranges import coupled_outputs, loss_parts, without_digits
 from icgd.constructions.parts.unit_fits import Fits, fit_all, jacobian, preactivation
@@ -94,6 +97,7 @@ class Recursion(AbstractConstruction):
     setting: ClassVar[str] = "units"
     coarsest: ClassVar[int] = 24
     finest: ClassVar[int] = MOST_UNITS
+    takes_biases: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         settle(self, units=count("units", self.units, least=FEWEST_UNITS))
@@ -197,10 +201,10 @@ def default_activation(target: MLP) -> str:
     return "relu" if isinstance(value, KinkedFunction) else "sigmoid"
 
 
-def _argument(layer: int) -> Argument:
+def _argument(target: MLP, layer: int) -> Argument:
     """z_m as a head takes it: z_1 = V_1 x is a score by itself, the others have their slots."""
     if layer == 1:
-        return Argument(Combination.of("x"), "weights_1")
+        return Argument(Combination.of("x"), "weights_1", bias=bias_slot(target))
     return Argument(Combination.of(preactivation(layer)))
 
 
@@ -211,7 +215,7 @@ def _layout(target: MLP) -> Layout:
         *((units_slot(m), (widths[m],)) for m in layers[:-1]),
         *((preactivation(m), (widths[m],)) for m in stored),
         *(
-            (jacobian(m, j), (widths[m], widths[j] * widths[j - 1]))
+            (jacobian(m, j), (widths[m], prod(target.matrix_shapes[j - 1])))
             for m in layers
             for j in range(1, m)
         ),
@@ -224,7 +228,8 @@ def forward_pass(target: MLP, reaches: dict[str, float]) -> list[Layer]:
     """A layer for each of z_2 .. z_n, or for z_1 if it is the output itself."""
     if target.depth == 1:
         output = preactivation(1)
-        line = verbs.ActivateUnits(_argument(1), IDENTITY_FUNCTION.name, reaches[output], output)
+        z, reach = _argument(target, 1), reaches[output]
+        line = verbs.ActivateUnits(z, IDENTITY_FUNCTION.name, reach, output)
         return [Layer("forward 1", (line,))]
     return [Layer(f"forward {m}", (_forward(target, m),)) for m in range(2, target.depth + 1)]
 
@@ -240,15 +245,17 @@ def forward_and_jacobians(target: MLP, reaches: dict[str, float]) -> list[Layer]
 
 
 def _forward(target: MLP, m: int) -> Instruction:
-    return verbs.PassOn(f"weights_{m}", _argument(m - 1), target.activation, preactivation(m))
+    z, bias = _argument(target, m - 1), bias_slot(target)
+    return verbs.PassOn(f"weights_{m}", z, target.activation, preactivation(m), bias)
 
 
 def _derivatives(target: MLP, m: int, reaches: dict[str, float]) -> list[Instruction]:
     """r(z_{m-1}), and how z_m depends on the weights below it."""
-    weights, argument, r = f"weights_{m}", _argument(m - 1), target.activation
-    product, inputs = f"s {r}'(t)", units_slot(m - 2)
+    weights, argument, r = f"weights_{m}", _argument(target, m - 1), target.activation
+    product, inputs, bias = f"s {r}'(t)", units_slot(m - 2), bias_slot(target)
+    reach = max(reaches[inputs], 1.0 * target.biases)
     start = verbs.StartJacobian(
-        weights, inputs, argument, r, product, reaches[inputs], jacobian(m, m - 1)
+        weights, inputs, argument, r, product, reach, jacobian(m, m - 1), bias
     )
     earlier = [jacobian(m - 1, j) for j in range(1, m - 1)]
     pushed = [
@@ -266,29 +273,37 @@ def _loss_slope(problem: Problem) -> Layer:
 
 def _gradient_step(problem: Problem, fits: Fits) -> Layer:
     """The last layer's weights depend on r(z_{n-1}) alone, the others on their Jacobians."""
-    depth, scale = problem.network.depth, -problem.gradient_step.size_of(0) / 2
-    add = _add_gated if UNIT_ACTIVATIONS[fits.activation].bends else _add_fitted
-    others = [add(fits, jacobian(depth, j), scale, f"weights_{j}") for j in range(1, depth)]
-    last = add(fits, units_slot(depth - 1), scale, f"weights_{depth}", is_last=True)
-    return Layer("gradient step", (*others, last))
+    target, scale = problem.network, -problem.gradient_step.size_of(0) / 2
+    others = [
+        _add(fits, jacobian(target.depth, j), scale, f"weights_{j}") for j in range(1, target.depth)
+    ]
+    return Layer("gradient step", (*others, _add_last(fits, target, scale)))
 
 
-def _add_fitted(
-    fits: Fits, slot: str, scale: float, write: str, is_last: bool = False
-) -> Instruction:
-    reaches = (fits.reaches["loss_slope"], fits.reaches[slot])
-    verb = verbs.AddOuterProduct if is_last else verbs.AddJacobian
-    return verb("loss_slope", slot, reaches, "a b", scale, write)
+def _add(fits: Fits, slot: str, scale: float, write: str) -> Instruction:
+    reach = fits.reaches[slot]
+    if not UNIT_ACTIVATIONS[fits.activation].bends:
+        reaches = (fits.reaches["loss_slope"], reach)
+        return verbs.AddJacobian("loss_slope", slot, reaches, "a b", scale, write)
+    return verbs.AddGatedJacobian("loss_slope", slot, reach, *_gate(fits), scale, write)
 
 
-def _add_gated(
-    fits: Fits, slot: str, scale: float, write: str, is_last: bool = False
-) -> Instruction:
-    """The sum of products by heads that are gates: units that bend like relu need no fit for it."""
+def _add_last(fits: Fits, target: MLP, scale: float) -> Instruction:
+    slot, write, bias = units_slot(target.depth - 1), f"weights_{target.depth}", bias_slot(target)
+    reach = max(fits.reaches[slot], 1.0 * target.biases)
+    if not UNIT_ACTIVATIONS[fits.activation].bends:
+        reaches = (fits.reaches["loss_slope"], reach)
+        return verbs.AddOuterProduct("loss_slope", slot, reaches, "a b", scale, write, bias)
+    return verbs.AddGatedProduct("loss_slope", slot, reach, *_gate(fits), scale, write, bias)
+
+
+def _gate(fits: Fits) -> tuple[float, float]:
+    """The gate and the sharpness of sums of products by heads that are gates.
+
+    Units that bend like relu need no fit for them.
+    """
     gate = 2.0 ** (1 + ceil(log2(fits.reaches["loss_slope"])))
-    sharpness = SHARPNESS if UNIT_ACTIVATIONS[fits.activation].off_relu else 1.0
-    verb = verbs.AddGatedProduct if is_last else verbs.AddGatedJacobian
-    return verb("loss_slope", slot, fits.reaches[slot], gate, sharpness, scale, write)
+    return gate, SHARPNESS if UNIT_ACTIVATIONS[fits.activation].off_relu else 1.0
 
 
 def _clip_and_wipe(problem: Problem, reaches: dict[str, float]) -> Layer:

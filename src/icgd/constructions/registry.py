@@ -14,7 +14,7 @@ from icgd.constructions.recursion import Recursion
 from icgd.constructions.relu_stack import ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.constructions.universal import Universal
-from icgd.errors import SettingError, UnknownNameError, UnsupportedProblemError
+from icgd.errors import ConstructionError, UnknownNameError, UnsupportedProblemError
 from icgd.problems.problem import Problem
 
 CONSTRUCTIONS: dict[str, AbstractConstruction] = {
@@ -37,7 +37,7 @@ CONSTRUCTIONS: dict[str, AbstractConstruction] = {
 def construction_named(name: str) -> AbstractConstruction:
     """The construction called `name`."""
     if isinstance(name, type) and issubclass(name, AbstractConstruction):
-        raise SettingError.construction_class(name.__name__)
+        raise ConstructionError.construction_class(name.__name__)
     if not isinstance(name, str) or name not in CONSTRUCTIONS:
         raise UnknownNameError.of("construction", name, known=list(CONSTRUCTIONS))
     return CONSTRUCTIONS[name]
@@ -55,7 +55,7 @@ def construction_for(
         able = [other.name for other in CONSTRUCTIONS.values() if other.why_not(problem) is None]
         raise UnsupportedProblemError.of(construction.name, reason, able)
     if settings and construction is chosen:
-        raise SettingError.beside_construction(type(construction).__name__, settings)
+        raise ConstructionError.beside_construction(type(construction).__name__, settings)
     return with_settings(construction, settings or {})
 
 
@@ -67,7 +67,7 @@ def with_settings(
     for name in settings:
         if name not in own:
             owners = [c.name for c in CONSTRUCTIONS.values() if name in c.settings()]
-            raise SettingError.no_setting(construction.name, name, own, owners)
+            raise ConstructionError.no_setting(construction.name, name, own, owners)
     return replace(construction, **settings)
 
 
@@ -79,7 +79,7 @@ def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[Abstrac
         raise UnsupportedProblemError.by_all(_relevant(problem, reasons))
     owners = [c for c in able if set(settings) <= set(c.settings())] or able[:1]
     if len(able) > 1 and not set(settings) <= set(owners[0].settings()):
-        raise SettingError.no_owner(tuple(settings), {c.name: c.settings() for c in able})
+        raise ConstructionError.no_owner(tuple(settings), {c.name: c.settings() for c in able})
     first_choices = [c for c in owners if not c.is_last_resort] or owners
     return [with_settings(construction, settings) for construction in first_choices]
 

@@ -14,6 +14,11 @@ The block is repeated once a step; N + 1 further layers predict the queries' lab
 and u are approximated, by sums of ReLUs, and only where they are not piecewise linear. The
 weights of this transformer depend neither on the data nor on the length of the prompt. If all
 activations are relu, the output's too, layer N + 1 has nothing to do and is left out.
+
+A layer with a norm takes three layers more forward, a fourth for its activation unless that is the
+identity, and two more backward (`parts/forward_pass.py`, `parts/backward_pass.py`). Shortcuts to a
+layer are added in one layer. Rates of examples multiply the slope of the loss in a product layer of
+their own.
 """
 
 from __future__ import annotations
@@ -31,17 +36,16 @@ from icgd.constructions.parts.backward_pass import backward_pass, loss_argument
 from icgd.constructions.parts.forward_pass import (
     bias_slot,
     forward_pass,
-    kinked_slopes,
-    positive_layers,
-    positive_slot,
+    later_slopes,
+    norm_root,
+    output_slot,
     slopes,
-    units_slot,
 )
-from icgd.constructions.parts.layouts import layer_slots, network_layout
+from icgd.constructions.parts.layouts import network_layout, network_scratch
 from icgd.constructions.parts.look_ups import needed_functions
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.constructions.parts.update_layers import UpdateLayers
-from icgd.errors import SettingError
+from icgd.errors import ConstructionError
 from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.arguments import checked
 from icgd.problems.class_functions import RECIPROCAL, capped_exponential
@@ -53,13 +57,23 @@ from icgd.problems.settings import count, positive, settle
 from icgd.program import instructions as verbs
 from icgd.program.class_instructions import MapDifferences, MapRowSums
 from icgd.program.functions import ReluSum
-from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Summand
-from icgd.program.layout import Layout, Role
+from icgd.program.instructions import (
+    IS_EXAMPLE,
+    IS_QUERY,
+    ONE,
+    RATES,
+    TOKENS_PER_EXAMPLE,
+    Summand,
+)
+from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
 ROOT_ERROR = 0.4
 """The relative error of a reciprocal root times the square of `pieces`: 1e-4 for 64 of them."""
+
+LARGEST_NORM_ERROR = 0.05
+"""The root of a norm errs by no more, relatively, so that `largest_norm` is large enough."""
 
 EXPONENTIALS, SHARES = "exponentials", "shares"
 
@@ -97,7 +111,10 @@ class ReluStack(AbstractConstruction):
     takes_biases: ClassVar[bool] = True
     takes_batches: ClassVar[bool] = True
     takes_rules: ClassVar[bool] = True
+    takes_averages: ClassVar[bool] = True
     takes_roots: ClassVar[bool] = True
+    takes_shortcuts: ClassVar[bool] = True
+    takes_rates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         pieces = count("pieces", self.pieces, most=MOST_PIECES)
@@ -115,7 +132,8 @@ class ReluStack(AbstractConstruction):
     @checked
     def may_be_accurate(self, problem: Problem) -> bool:
         needed = needed_functions(problem).values()
-        return not any(isinstance(function, SmoothFunction) for function in needed)
+        is_curved = any(isinstance(function, SmoothFunction) for function in needed)
+        return not is_curved and not problem.network.norms
 
     @checked
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
@@ -128,7 +146,8 @@ class ReluStack(AbstractConstruction):
             *slopes(target),
             *_shares(problem, self.pieces),
             _loss_slope(problem, gate, update),
-            *backward_pass(target),
+            *_rated(problem),
+            *backward_pass(target, _slope_slot(problem)),
             _gradient_step(problem, update),
             *update.end(0, scratch),
         ]
@@ -142,7 +161,7 @@ class ReluStack(AbstractConstruction):
             ),
             block=tuple(block),
             n_steps=n_steps,
-            prediction=(*forward_pass(target), _copy_prediction(target, gate)),
+            prediction=(*forward_pass(target, update.predicting), _copy_prediction(target, gate)),
             schedule=update.schedule(n_steps, scratch),
         )
 
@@ -152,31 +171,34 @@ def _update(problem: Problem) -> UpdateLayers:
 
 
 def _layout(problem: Problem, update: UpdateLayers) -> Layout:
-    target = problem.network
-    loss_slope = ("loss_slope", (target.output_width,))
-    units, slopes, deltas = (layer_slots(target, kind) for kind in ("units", "slope", "delta"))
-    positives = [(positive_slot(target, j), (target.widths[j],)) for j in positive_layers(target)]
-    width = target.output_width
+    target, width = problem.network, problem.network.output_width
     shares = [(EXPONENTIALS, (width**2,)), (SHARES, (width,))]
     shares = shares if problem.loss_function.is_softmax else []
-    scratch = [*units, *positives, *slopes, *shares, loss_slope, *reversed(deltas)]
+    of_loss = [("loss_slope", (width,)), (_slope_slot(problem), (width,))]
+    scratch = network_scratch(target, [*shares, *dict.fromkeys(of_loss)])
     constants = (ONE, IS_EXAMPLE, IS_QUERY, TOKENS_PER_EXAMPLE, *update.constants)
-    return network_layout(target, scratch, constants, update.slots())
+    rates = () if problem.domain.rate is None else (Slot(RATES, (width,), Role.INPUT),)
+    return network_layout(target, scratch, constants, update.slots(), rates)
 
 
 def _roots(problem: Problem, functions: tuple[ReluSum, ...], pieces: int) -> tuple[ReluSum, ...]:
-    """The reciprocal root of the update, if it has one, for all gradients on the domain.
+    """The reciprocal roots of norms and of the update, if there are any, for the whole domain.
 
-    A mean of squares is at most the largest square.
+    A mean of squares is at most the largest square. Of a variance, proofs know that numbers are at
+    most twice the largest away from their mean.
     """
-    root = problem.gradient_step.rule(0).root
-    if root is None:
-        return ()
+    target, root = problem.network, problem.gradient_step.rule(0).root
     margin = max(function.error for function in functions)
-    ranges = sizes.ranges_on_domain(problem, margin)
-    largest = ROUNDING_ROOM * sizes.largest_gradient(problem, ranges, margin)
-    error = ROOT_ERROR / pieces**2
-    return (fit_reciprocal_root(reciprocal_root(root.eps), largest**2, error),)
+    ranges, error = sizes.ranges_on_domain(problem, margin), ROOT_ERROR / pieces**2
+    found: list[ReluSum] = []
+    if target.norms:
+        largest = 2 * ROUNDING_ROOM * max(ranges.linear[layer - 1] for layer in target.norms)
+        of_norm = min(error, LARGEST_NORM_ERROR)
+        found.append(fit_reciprocal_root(norm_root(target), largest**2, of_norm))
+    if root is not None:
+        largest = ROUNDING_ROOM * sizes.largest_gradient(problem, ranges, margin)
+        found.append(fit_reciprocal_root(reciprocal_root(root.eps), largest**2, error))
+    return tuple(found)
 
 
 def _fitted_functions(
@@ -195,7 +217,7 @@ def _fitted_functions(
             problem, sizes.ranges_on_domain(problem, margin)
         )
         if margin and not reach <= 2 * LARGEST_ARGUMENT:  # so few pieces err more and more
-            raise SettingError.too_few_pieces(pieces, target.activation)
+            raise ConstructionError.too_few_pieces(pieces, target.activation)
         functions = tuple(
             fit_relu_sum(function, -reach, reach, pieces, kink_width)
             for function in needed.values()
@@ -217,7 +239,8 @@ def _shares(problem: Problem, pieces: int) -> list[Layer]:
     if not problem.loss_function.is_softmax:
         return []
     cap = _cap(problem, pieces)
-    scores, function = units_slot(problem.network.depth), capped_exponential(cap).name
+    target = problem.network
+    scores, function = output_slot(target, target.depth), capped_exponential(cap).name
     missed = exp(-cap)
     return [
         Layer("exponentials", (MapDifferences(scores, function, EXPONENTIALS),)),
@@ -250,7 +273,7 @@ def _gate(functions: tuple[ReluSum, ...]) -> float:
 
 
 def _loss_slope(problem: Problem, gate: float, update: UpdateLayers) -> Layer:
-    prediction = units_slot(problem.network.depth)
+    prediction = output_slot(problem.network, problem.network.depth)
     summands = tuple(
         Summand(loss_argument(part, prediction), part.function.name)
         for part in sizes.loss_parts(problem)
@@ -261,22 +284,37 @@ def _loss_slope(problem: Problem, gate: float, update: UpdateLayers) -> Layer:
         summands = (shares, Summand(label, IDENTITY_FUNCTION.name))
     closed_by = (IS_QUERY, *update.closed_by)
     slope = verbs.MapSlots(summands, IS_EXAMPLE, closed_by, gate, "loss_slope")
-    return Layer("loss slope", (slope, *kinked_slopes(problem.network), *update.decayed()))
+    return Layer("loss slope", (slope, *later_slopes(problem.network), *update.decayed()))
+
+
+def _slope_slot(problem: Problem) -> str:
+    """The slot of the slope of the loss, times rates if there are any."""
+    return "loss_slope" if problem.domain.rate is None else "rated_slope"
+
+
+def _rated(problem: Problem) -> list[Layer]:
+    """The layer that multiplies the slope of the loss by rates, if there are any."""
+    if problem.domain.rate is None:
+        return []
+    rated = verbs.MultiplySlots("loss_slope", RATES, _slope_slot(problem))
+    return [Layer("rates", (rated,))]
 
 
 def _gradient_step(problem: Problem, update: UpdateLayers) -> Layer:
-    scale, bias = update.gradient_scale, bias_slot(problem.network)
+    target, scale, bias = problem.network, update.gradient_scale, bias_slot(problem.network)
     instructions = [
         verbs.AccumulateOuterProduct(
-            f"delta_{j}", units_slot(j - 1), scale, update.gradient_slot(j), bias
+            f"delta_{j}", output_slot(target, j - 1), scale, update.gradient_slot(j), bias
         )
-        for j in range(1, problem.network.depth + 1)
+        for j in range(1, target.depth + 1)
     ]
     return Layer("gradient step", tuple(instructions))
 
 
 def _copy_prediction(target: MLP, gate: float) -> Layer:
-    copied = Summand(verbs.Combination.of(units_slot(target.depth)), IDENTITY_FUNCTION.name)
+    prediction = verbs.Combination.of(output_slot(target, target.depth))
+    copied = Summand(prediction, IDENTITY_FUNCTION.name)
     copy = verbs.MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), gate, "y")
-    wipe = verbs.WipeSlots(tuple(name for name, _ in layer_slots(target, "units")))
+    parts = (part for layer in forward_pass(target) for part in layer.instructions)
+    wipe = verbs.WipeSlots(tuple(name for part in parts for name in part.writes()))
     return Layer("copy prediction", (copy, wipe))

@@ -37,7 +37,7 @@ from icgd.constructions.parts.backward_pass import loss_argument
 from icgd.constructions.parts.forward_pass import (
     bias_slot,
     has_kink,
-    kinked_slopes,
+    later_slopes,
     positive_slot,
     units_slot,
 )
@@ -45,12 +45,13 @@ from icgd.constructions.parts.layouts import layer_slots, network_layout
 from icgd.constructions.parts.look_ups import largest_output, looked_up, needed_functions, overshoot
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.constructions.parts.update_layers import UpdateLayers
-from icgd.errors import SettingError
+from icgd.errors import ConstructionError
 from icgd.problems import activations
 from icgd.problems.activations import RELU, Activation
 from icgd.problems.arguments import checked
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import SlopePart
+from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive, settle, within
 from icgd.program import instructions as verbs
@@ -117,6 +118,7 @@ class SoftmaxStack(AbstractConstruction):
     takes_biases: ClassVar[bool] = True
     takes_batches: ClassVar[bool] = True
     takes_rules: ClassVar[bool] = True
+    takes_averages: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.registers is not None:
@@ -185,7 +187,7 @@ class _Builder:
                 return cls(problem, settings, look_ups, forward, backward)
             margin = 1.25 * excess
             if not margin <= LARGEST_ARGUMENT:
-                raise SettingError.too_few_registers(len(look_ups[0].values) + 1)
+                raise ConstructionError.too_few_registers(len(look_ups[0].values) + 1)
 
     @property
     def depth(self) -> int:
@@ -205,6 +207,7 @@ class _Builder:
         block = [*forward, *self.loss_slope_layers(), *self.backward_pass()]
         scratch = _written(block)
         block += [self.gradient_step(), *self.update.end(0, scratch)]
+        forward = self.forward_pass(self.update.predicting)
         prediction = [*forward, self.copy_prediction(forward)]
         layers = (*block, *prediction)
         functions = self.functions(layers)
@@ -223,26 +226,27 @@ class _Builder:
     def update(self) -> UpdateLayers:
         return UpdateLayers(self.problem.network, self.problem.gradient_step, SCALE_SIZE)
 
-    def preactivation(self, layer: int) -> Argument:
+    def preactivation(self, layer: int, weights: str) -> Argument:
         inputs = Combination.of(units_slot(layer - 1))
-        return Argument(inputs, f"weights_{layer}", bias=self.bias)
+        return Argument(inputs, f"{weights}_{layer}", bias=self.bias)
 
     @property
     def bias(self) -> str | None:
         return bias_slot(self.problem.network)
 
-    def forward_pass(self) -> list[Layer]:
+    def forward_pass(self, weights: str = WEIGHTS) -> list[Layer]:
         layers = []
         for layer in range(1, self.depth + 1):
-            first, *others = self.units(layer)
+            z = self.preactivation(layer, weights)
+            first, *others = self.units(layer, z)
             if layer == self.depth and _is_linear(self.activation(layer)):
-                first += self.loss_look_ups(self.preactivation(layer), on_weights=True)
+                first += self.loss_look_ups(z, on_weights=True)
             layers += [Layer(f"forward {layer}", instructions) for instructions in (first, *others)]
         return layers
 
-    def units(self, layer: int) -> list[tuple[verbs.Instruction, ...]]:
+    def units(self, layer: int, z: Argument) -> list[tuple[verbs.Instruction, ...]]:
         """The layers that compute p_j = r(z) and r'(z) from z = V_j p_{j-1}."""
-        activation, z = self.activation(layer), self.preactivation(layer)
+        activation = self.activation(layer)
         value, derivative = activation.value.name, activation.derivative.name
         units, slope = units_slot(layer), f"slope_{layer}"
         reach = self.forward.preactivations[layer - 1]
@@ -290,7 +294,7 @@ class _Builder:
         """
         z = Argument(Combination.of(units_slot(self.depth)))
         if self.problem.loss_function.is_softmax:
-            kinks = kinked_slopes(self.problem.network)
+            kinks = later_slopes(self.problem.network)
             return [Layer("shares", (self.shares,)), *([Layer("slopes", kinks)] if kinks else [])]
         look_ups = self.loss_look_ups(z, on_weights=False)
         if not _is_linear(self.activation(self.depth)):
@@ -300,7 +304,7 @@ class _Builder:
             for number, part in enumerate(self.loss_parts, start=1)
             if isinstance(part.function, KinkedFunction) and part.function.knots
         )
-        maps += kinked_slopes(self.problem.network)
+        maps += later_slopes(self.problem.network)
         return [Layer("loss slope", part) for part in (look_ups, maps) if part]
 
     @property
@@ -417,6 +421,7 @@ def _roomy(ranges: sizes.Ranges) -> sizes.Ranges:
     return sizes.Ranges(
         tuple(ROUNDING_ROOM * size for size in ranges.preactivations),
         tuple(ROUNDING_ROOM * size for size in ranges.outputs),
+        tuple(ROUNDING_ROOM * size for size in ranges.linear),
     )
 
 

@@ -34,7 +34,7 @@ from icgd.constructions.base import AbstractConstruction, kink_width_within
 from icgd.constructions.parts.layouts import network_layout
 from icgd.constructions.parts.ranges import ROUNDING_ROOM, backward_ranges, ranges_on_domain
 from icgd.constructions.table_size import table_size
-from icgd.errors import SettingError
+from icgd.errors import ConstructionError
 from icgd.problems.arguments import checked
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.mlp import MLP
@@ -183,9 +183,9 @@ def _largest_answer(problem: Problem) -> float:
 def _require_size(problem: Problem, n_examples: int, levels: int) -> None:
     size = table_size(problem, n_examples, levels)
     if not log2(10) * size.log10_entries <= log2(MOST_ENTRIES):
-        raise SettingError.table_too_large(levels, n_examples, size.entries, most=MOST_ENTRIES)
+        raise ConstructionError.table_too_large(levels, n_examples, size.entries, most=MOST_ENTRIES)
     if context_head(levels, n_examples).largest_key > LARGEST_KEY:
-        raise SettingError.keys_too_close(levels, n_examples)
+        raise ConstructionError.keys_too_close(levels, n_examples)
 
 
 def _layout(target: MLP) -> Layout:

@@ -4,6 +4,7 @@ Messages are built here and nowhere else, and each is matched by a test in `test
 """
 
 from icgd.errors.base import IcgdError, MissingExtraError, SizeError, UnknownNameError
+from icgd.errors.constructions import ConstructionError
 from icgd.errors.data import DataError, DataTypeError, DomainError, SeparableDataError
 from icgd.errors.files import ExportError, FileError
 from icgd.errors.problems import (
@@ -41,6 +42,7 @@ from icgd.errors.warnings import (
 __all__ = [
     "BoxWarning",
     "CheckpointError",
+    "ConstructionError",
     "DataError",
     "DataTypeError",
     "DistributionError",

@@ -38,6 +38,13 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
+    def negative_rate(cls, index: Sequence[int], value: float) -> DataError:
+        return cls(
+            f"rates{at(index)} is {value:.12g}; a rate is a number from 0 to domain.rate, by which "
+            "the gradient of an example is multiplied."
+        )
+
+    @classmethod
     def other_columns(cls, name: str, columns: Sequence[str], expected: Sequence[str]) -> DataError:
         return cls(
             f"{name} has the columns {', '.join(columns)}, but X has {', '.join(expected)}. Give "
@@ -76,6 +83,10 @@ class DataError(IcgdError, ValueError):
             f"{name} cannot be used: Complex data not supported, nor dates, durations and records. "
             "Give real numbers."
         )
+
+    @classmethod
+    def no_batch(cls) -> DataError:
+        return cls("This is one task, which has no places. Use it as it is.")
 
     @classmethod
     def empty(cls, name: str, shape: Sequence[int]) -> DataError:
@@ -152,6 +163,13 @@ class DataError(IcgdError, ValueError):
         return cls(
             f"y{at(index)} is {value:.12g}; the cross_entropy loss of {n_classes} outputs needs "
             f"classes from 0 to {n_classes - 1}, or a row of {n_classes} shares for each example."
+        )
+
+    @classmethod
+    def no_class_number(cls, path: object, column: str, cell: str, n_classes: int) -> DataError:
+        return cls(
+            f"{path}, column {column!r} has the class {cell}; the cross_entropy loss of "
+            f"{n_classes} outputs needs classes from 0 to {n_classes - 1}."
         )
 
     @classmethod

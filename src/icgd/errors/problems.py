@@ -191,8 +191,8 @@ class UnreadableError(IcgdError, ValueError):
     @classmethod
     def misplaced(cls, where: str, name: str) -> UnreadableError:
         return cls(
-            f"{where} is {name}, but no linear layer stands right before it. Every activation "
-            "belongs to the Linear before it."
+            f"{where} is {name}, but no linear layer stands right before it. Every activation and "
+            "every norm belongs to the Linear before it."
         )
 
     @classmethod

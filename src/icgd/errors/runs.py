@@ -53,6 +53,16 @@ class OverflowedRunError(IcgdError, ArithmeticError):
         )
 
     @classmethod
+    def beyond_gates(
+        cls, row: str, n_rounds: int, value: float, largest: float
+    ) -> OverflowedRunError:
+        return cls(
+            f"The {row} of a weight is {value:.6g} after {n_rounds} rounds, but the gates of the "
+            f"block close no more than {largest:.6g}. Use a smaller step size or momentum, or "
+            "start from a smaller state."
+        )
+
+    @classmethod
     def beyond_scores(cls, where: str, row: int, value: float, reach: float) -> OverflowedRunError:
         return cls(
             f"The score <w, x> at {where} {row} (counted from 0) is {value:.6g}, but the heads are "
@@ -122,6 +132,20 @@ class ProofError(IcgdError, ArithmeticError):
         return cls(
             f"icgd-check knows plain gradient steps of one size, and no proof of {update}. Leave "
             "out `rigorous` or `certify`; bounds of single steps and of the run hold without it."
+        )
+
+    @classmethod
+    def no_chain(cls, network: str) -> ProofError:
+        return cls(
+            f"icgd-check knows no shortcuts and layer norms, and no proof of a {network}. Leave "
+            "out `rigorous` or `certify`; bounds of single steps and of the run hold without it."
+        )
+
+    @classmethod
+    def rated(cls) -> ProofError:
+        return cls(
+            "icgd-check knows no rates of examples. Leave out `rigorous` or `certify`; bounds of "
+            "single steps and of the run hold without it."
         )
 
     @classmethod

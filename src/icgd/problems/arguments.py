@@ -28,6 +28,7 @@ from torch import Tensor
 
 from icgd.errors import DataError, SettingError
 from icgd.problems.settings import LARGEST_COUNT, as_float, as_whole, entries, is_sequence, is_text
+from icgd.problems.surroundings import usual_surroundings
 
 Checked = TypeVar("Checked", bound=Callable[..., Any])
 Accept = Callable[[str, Any], Any]
@@ -89,7 +90,8 @@ def _called(
     if axes:
         places = zip((name for name, _ in positions), args, strict=False)
         _require_shared(axes, dict(places) | kwargs)
-    return function(*values, *args[len(values) :], **kwargs)
+    with usual_surroundings():
+        return function(*values, *args[len(values) :], **kwargs)
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class _Linear:
 
     def __init__(self, oracle: LinearOracle, task: Task, history: History) -> None:
         self.oracle, self.n_steps = oracle, len(history) - 1
-        self.task = replace(task, x=task.x.double(), y=task.y.double(), initial=history[-1])
+        self.task = replace(task.double(), initial=history[-1])
         self.start, self.end = history[0], history[-1]
         self.size = step_size(oracle.target, oracle.update, self.task.x)
 

@@ -22,6 +22,8 @@ class Domain:
         y: the bound of labels.
         score: for a linear model, a bound of |<w, x>|; it may be smaller than what `x` and the box
             allow. A run that leaves this bound is stopped.
+        rate: for a network, the largest rate of an example, if examples have rates: numbers from 0
+            on by which their gradients are multiplied.
 
     Raises:
         SettingError: if a bound is no positive number.
@@ -35,6 +37,7 @@ class Domain:
     x: float
     y: float
     score: float | None = None
+    rate: float | None = None
 
     def in_words(self) -> str:
         """The bounds, such as "|x| <= 2, |y| <= 1".
@@ -48,12 +51,16 @@ class Domain:
             '|x| <= 2, |y| <= 1, |<w, x>| <= 3'
         """
         bounds = {"x": self.x, "y": self.y, "<w, x>": self.score}
-        return ", ".join(f"|{name}| <= {b:g}" for name, b in bounds.items() if b is not None)
+        words = [f"|{name}| <= {b:g}" for name, b in bounds.items() if b is not None]
+        words += [] if self.rate is None else [f"rates <= {self.rate:g}"]
+        return ", ".join(words)
 
     def __post_init__(self) -> None:
         settle(self, x=positive("domain.x", self.x), y=positive("domain.y", self.y))
         if self.score is not None:
             settle(self, score=positive("domain.score", self.score))
+        if self.rate is not None:
+            settle(self, rate=positive("domain.rate", self.rate))
 
     @classmethod
     @checked
@@ -75,7 +82,7 @@ class Domain:
         Example:
             >>> import icgd
             >>> icgd.Domain.of([[1.0, -2.0]], [4.0])
-            Domain(x=2.5, y=5.0, score=None)
+            Domain(x=2.5, y=5.0, score=None, rate=None)
         """
         factor = positive("room", room)
         bounds = [factor * float(checked_array(n, a).abs().max()) for n, a in (("X", X), ("y", y))]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from icgd.errors import DataError
+from icgd.errors import DataError, SettingError
 from icgd.problems.arguments import checked
 from icgd.problems.arrays import (
     checked_array,
@@ -16,6 +16,7 @@ from icgd.problems.arrays import (
     column_names,
     converted,
     dtype_named,
+    first_set,
     require_within,
 )
 from icgd.problems.problem import Problem
@@ -33,6 +34,7 @@ def as_task(
     initial: Any = None,
     seed: int | None = None,
     dtype: str | torch.dtype = "float64",
+    rates: Any = None,
 ) -> Task:
     """Check the data against the problem and bring it to torch.
 
@@ -48,6 +50,8 @@ def as_task(
         seed: what a network's weights are drawn from, if none are given and
             the problem brings none along; the default is 0.
         dtype: "float64" or "float32".
+        rates: a number from 0 to `domain.rate` for each example, by which its gradient is
+            multiplied; 1 if they are left out, and only where the domain has a rate.
 
     Returns:
         The task.
@@ -57,7 +61,7 @@ def as_task(
         DomainError: if a number leaves the domain, or an initial weight the box.
         UnknownNameError: if no dtype has this name.
         SettingError: if both a seed and initial weights are given, or if a kernel machine is given
-            initial weights.
+            initial weights, or if rates are given and the domain has none.
 
     Example:
         >>> import icgd
@@ -80,9 +84,11 @@ def as_task(
         require_within("initial", oracle.weights_of(weights), problem.box, "box")
     oracle.require_examples(x.shape[-2])
     named = {"X": x, "y": y, "queries": queries, "initial": weights}
+    rated = _rates(domain.rate, rates, x)
+    named |= {} if rated is None else {"rates": rated}
     inputs, kind = {"X": columns, "queries": columns}, dtype_named(dtype)
-    parts = (converted(n, part, x.device, kind, inputs.get(n, ())) for n, part in named.items())
-    return Task(*parts, input_names=columns)
+    parts = [converted(n, part, x.device, kind, inputs.get(n, ())) for n, part in named.items()]
+    return Task(*parts[:4], rates=None if rated is None else parts[4], input_names=columns)
 
 
 def checked_task(problem: Problem, task: Task) -> Task:
@@ -95,6 +101,7 @@ def checked_task(problem: Problem, task: Task) -> Task:
         queries=task.queries if task.n_queries else None,
         initial=task.initial,
         dtype=task.x.dtype,
+        rates=task.rates,
     )
     return replace(checked, input_names=task.input_names)
 
@@ -116,6 +123,22 @@ def _labels(problem: Problem, y: Tensor, x: Tensor) -> Tensor:
     y = y.reshape(expected)
     problem.oracle.require_labels(y)
     return y
+
+
+def _rates(largest: float | None, given: Any, x: Tensor) -> Tensor | None:
+    """The rates of the examples as a column, if examples have any."""
+    if largest is None:
+        if given is not None:
+            raise SettingError.without("rates", "Domain(rate=...)")
+        return None
+    expected = tuple(x.shape[:-1])
+    rates = x.new_ones(expected) if given is None else checked_array("rates", given)
+    if tuple(rates.shape) not in (expected, (*expected, 1)):
+        raise DataError.wrong_shape("rates", rates.shape, f"{expected}, a rate for each row of X")
+    if index := first_set(rates < 0):
+        raise DataError.negative_rate(index, rates[tuple(index)].item())
+    require_within("rates", rates, largest, "domain.rate")
+    return rates.reshape(*expected, 1)
 
 
 def _queries(queries: Tensor, x: Tensor) -> Tensor:

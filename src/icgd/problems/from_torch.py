@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import Any
 
@@ -27,7 +27,7 @@ from icgd.problems.activations import LEAK
 from icgd.problems.arguments import checked_but
 from icgd.problems.domain import Domain
 from icgd.problems.losses import smooth_l1
-from icgd.problems.mlp import MLP
+from icgd.problems.mlp import MLP, NORM_EPS
 from icgd.problems.optimisers.adam_step import AdamStep, RmspropStep
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
 from icgd.problems.optimisers.momentum_step import MomentumStep
@@ -65,6 +65,7 @@ def from_torch(
     batch_size: int | None = None,
     n_examples: int | None = None,
     box: float | None = None,
+    average: float | None = None,
 ) -> Problem:
     """The problem that trains `model` by this loss and optimiser, from the model's own weights.
 
@@ -74,7 +75,8 @@ def from_torch(
 
     Args:
         model: An `nn.Sequential` of Linear, Flatten and Identity, with the same activation in all
-            hidden layers. Weights in float32 are taken as they are, in float64.
+            hidden layers. LayerNorm with `elementwise_affine=False` may stand right after a Linear.
+            Weights in float32 are taken as they are, in float64.
         loss: MSELoss, BCEWithLogitsLoss, HuberLoss, SmoothL1Loss or CrossEntropyLoss.
         optimizer: SGD, Adam, AdamW or RMSprop over all parameters of the model, before its first
             step.
@@ -84,6 +86,8 @@ def from_torch(
         batch_size: How many examples a step takes; by default all.
         n_examples: The number of examples, for a loss with `reduction="sum"` without batches.
         box: The largest size of a weight.
+        average: The decay of an exponential moving average of the weights, which then predicts, as
+            `AveragedModel` with `get_ema_avg_fn(average)` does if it is updated after every step.
 
     Returns:
         The problem; its `initial` are the model's weights.
@@ -109,6 +113,7 @@ def from_torch(
     initial = layers.initial()
     box = _box_of(initial) if box is None else box
     update = _update(optimizer, options, sizes, box, batch_size, factor)
+    update = replace(update, average=average)
     return Problem(target, name, update, domain, initial=tuple(initial.tolist()))
 
 
@@ -119,15 +124,17 @@ def _box_of(initial: Tensor) -> float:
 
 @dataclass(frozen=True)
 class _Layers:
-    """The linear layers of a model, and the activation after each."""
+    """The linear layers of a model, the activation after each, and the norms with their eps."""
 
     linear: tuple[nn.Linear, ...]
     activations: tuple[str, ...]
+    norms: dict[int, float]
 
     @classmethod
     def of(cls, model: nn.Module) -> _Layers:
         linear: list[nn.Linear] = []
         activations: list[str] = []
+        norms: dict[int, float] = {}
         for place, module in _leaves(model):
             _require_own_forward(place, module)
             if isinstance(module, nn.Linear):
@@ -137,13 +144,17 @@ class _Layers:
                 if not linear or activations[-1] != "identity":
                     raise UnreadableError.misplaced(place, _named(module))
                 activations[-1] = _activation(place, module)
+            elif isinstance(module, nn.LayerNorm):
+                if not linear or activations[-1] != "identity" or len(linear) in norms:
+                    raise UnreadableError.misplaced(place, _named(module))
+                norms[len(linear)] = _norm_eps(place, module, linear[-1].out_features, norms)
             elif not isinstance(module, SKIPPED):
-                readable: list[type] = [nn.Linear, *ACTIVATIONS, *SKIPPED]
+                readable: list[type] = [nn.Linear, nn.LayerNorm, *ACTIVATIONS, *SKIPPED]
                 known = [kind.__name__ for kind in readable]
                 raise UnreadableError.module(place, _named(module), known)
         if not linear:
             raise UnreadableError.no_layers(_named(model))
-        return cls(tuple(linear), tuple(activations)).checked()
+        return cls(tuple(linear), tuple(activations), norms).checked()
 
     def checked(self) -> _Layers:
         """Raise `UnreadableError` unless all layers are alike, and each is there once."""
@@ -170,7 +181,14 @@ class _Layers:
     def target(self) -> MLP:
         widths = (self.linear[0].in_features, *(layer.out_features for layer in self.linear))
         hidden = self.activations[0] if len(self.linear) > 1 else "identity"
-        return MLP(widths, hidden, self.activations[-1], biases=self.has_biases)
+        return MLP(
+            widths,
+            hidden,
+            self.activations[-1],
+            biases=self.has_biases,
+            norms=tuple(self.norms),
+            norm_eps=next(iter(self.norms.values()), NORM_EPS),
+        )
 
     def initial(self) -> Tensor:
         """All weights in one vector; a bias is the last column of its layer's matrix."""
@@ -198,7 +216,7 @@ def _require_own_forward(place: str, module: nn.Module) -> None:
     where = f"{place} ({_named(module)})"
     if isinstance(module, nn.Linear) and is_lazy(module.weight):
         raise UnreadableError.option(where, "weight", "not known before a batch", "known numbers")
-    for kind in (nn.Sequential, nn.Linear, *SKIPPED):
+    for kind in (nn.Sequential, nn.Linear, nn.LayerNorm, *SKIPPED):
         if isinstance(module, kind) and type(module).forward is not kind.forward:
             raise UnreadableError.option(where, "forward", "its own", f"that of {kind.__name__}")
     names = ("_forward_hooks", "_forward_pre_hooks") if isinstance(module, nn.Module) else ()
@@ -219,6 +237,15 @@ def _activation(place: str, module: nn.Module) -> str:
     name, options = ACTIVATIONS[type(module)]
     _require_options(f"{place} ({_named(module)})", vars(module), options)
     return name
+
+
+def _norm_eps(place: str, module: nn.LayerNorm, width: int, others: Mapping[int, float]) -> float:
+    """What a norm adds to variances: the same as other norms do."""
+    options = {"elementwise_affine": False, "normalized_shape": (width,)}
+    if others:
+        options["eps"] = next(iter(others.values()))
+    _require_options(f"{place} ({_named(module)})", vars(module), options)
+    return module.eps
 
 
 def _require_options(where: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,16 +16,36 @@ from icgd.errors import DataError, SettingError
 from icgd.memory import require_memory
 from icgd.problems.activations import Activation, activation_named
 from icgd.problems.arguments import checked
-from icgd.problems.settings import count, entries, instance, is_sequence, positive, settle
+from icgd.problems.settings import (
+    count,
+    entries,
+    instance,
+    is_sequence,
+    positive,
+    settle,
+    within,
+)
 from icgd.shapes import Matrix, Parameters, Values
 
 MOST_NAMED_LAYERS = 8
 """In words, a deeper network has only its first and last widths."""
 
+NORM_EPS = 1e-5
+"""What norms add to variances unless something else is said, as in torch."""
+
+LEAST_EPS = 1e-30
+"""Norms add at least so much to variances, and at most its reciprocal."""
+
+Entry = TypeVar("Entry")
+
 
 @dataclass(frozen=True)
 class MLP:
     """A network of `depth` layers: p_j = r(V_j p_{j-1}), p_0 = x.
+
+    With shortcuts (i, j) and norms it is p_j = r(norm(V_j p_{j-1})) + the sum of all p_i, where
+    norm(z) = (z - mean z) / sqrt(var z + norm_eps), as nn.LayerNorm has it without weights of its
+    own.
 
     Args:
         widths: the widths of the layers, from the input to the output.
@@ -30,10 +53,15 @@ class MLP:
         output_activation: the activation of the last layer.
         biases: whether every V_j has one more column, its last, which multiplies a constant 1 below
             p_{j-1}.
+        shortcuts: pairs (i, j) of layers of one width, i < j: the outputs of layer i are added to
+            those of layer j. Layer 0 is the input.
+        norms: the layers, counted from 1, whose preactivations are normalised.
+        norm_eps: what norms add to variances.
 
     Raises:
         UnknownNameError: if no activation has this name.
-        SettingError: if there are fewer than two widths, or one is no positive whole number.
+        SettingError: if there are fewer than two widths, or one is no positive whole number; if a
+            shortcut joins layers of two widths, or a norm has only one number.
 
     Example:
         >>> import icgd
@@ -46,6 +74,9 @@ class MLP:
     activation: str = "tanh"
     output_activation: str = "identity"
     biases: bool = False
+    shortcuts: tuple[tuple[int, int], ...] = ()
+    norms: tuple[int, ...] = ()
+    norm_eps: float = NORM_EPS
 
     def __post_init__(self) -> None:
         given = self.widths
@@ -56,6 +87,33 @@ class MLP:
         activation_named(self.activation)
         activation_named(self.output_activation)
         instance("biases", self.biases, bool)
+        settle(self, shortcuts=self._checked_shortcuts(), norms=self._checked_norms())
+        settle(self, norm_eps=positive("norm_eps", self.norm_eps))
+        within("norm_eps", self.norm_eps, LEAST_EPS, 1 / LEAST_EPS)
+        if self.norm_eps != NORM_EPS and not self.norms:
+            raise SettingError.without("norm_eps", "norms")
+
+    def _checked_shortcuts(self) -> tuple[tuple[int, int], ...]:
+        found: list[tuple[int, int]] = []
+        expected = "a row of pairs of layers, such as ((0, 2),)"
+        for pair in _entries("shortcuts", self.shortcuts, expected):
+            ends = _entries("shortcuts", pair, expected)
+            if len(ends) != 2:
+                raise SettingError.wrong_length("a shortcut", len(ends), "2, such as (0, 2)")
+            last = count("the end of a shortcut", ends[1], most=self.depth)
+            first = count("the start of a shortcut", ends[0], least=0, most=last - 1)
+            if self.widths[first] != self.widths[last]:
+                raise SettingError.unequal_shortcut((first, last), self.widths)
+            found.append((first, last))
+        return _once("shortcuts", sorted(found))
+
+    def _checked_norms(self) -> tuple[int, ...]:
+        norms = _entries("norms", self.norms, "a row of layers, such as (2,)")
+        layers = sorted(count("a layer in norms", layer, most=self.depth) for layer in norms)
+        for layer in layers:
+            if self.widths[layer] == 1:
+                raise SettingError.norm_of_one(layer)
+        return _once("norms", layers)
 
     def in_words(self) -> str:
         """The network in a few words, such as "3-4-1 tanh network with biases".
@@ -75,7 +133,48 @@ class MLP:
         output = self.output_activation
         end = "" if output == "identity" else f", {output} at the output"
         name = "-".join(map(str, (first, *inner, last)))
+        end += "".join(f", shortcut {first} to {last}" for first, last in self.shortcuts)
+        end += f", layer norm in {', '.join(map(str, self.norms))}" if self.norms else ""
         return f"{name} {self.activation} network{deep}{' with biases' * self.biases}{end}"
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every layer reads the one before it and nothing else, and no layer has a norm."""
+        return not self.shortcuts and not self.norms
+
+    @checked
+    def sources(self, layer: int) -> tuple[int, ...]:
+        """The layers whose outputs are added to those of `layer`.
+
+        Args:
+            layer: the number of the layer.
+
+        Returns:
+            Their numbers, 0 for the input.
+
+        Example:
+            >>> import icgd
+            >>> icgd.MLP((3, 4, 3), shortcuts=((0, 2),)).sources(2)
+            (0,)
+        """
+        return tuple(first for first, last in self.shortcuts if last == layer)
+
+    @checked
+    def ends(self, layer: int) -> tuple[int, ...]:
+        """The layers to whose outputs those of `layer` are added.
+
+        Args:
+            layer: the number of the layer, 0 for the input.
+
+        Returns:
+            Their numbers.
+
+        Example:
+            >>> import icgd
+            >>> icgd.MLP((3, 4, 3), shortcuts=((0, 2),)).ends(0)
+            (2,)
+        """
+        return tuple(last for first, last in self.shortcuts if first == layer)
 
     @property
     def depth(self) -> int:
@@ -192,3 +291,18 @@ class MLP:
         ]
         with_biases = [functional.pad(matrix, (0, int(self.biases))) for matrix in matrices]
         return torch.cat([matrix.flatten(-2) for matrix in with_biases], dim=-1).clamp(-box, box)
+
+
+def _entries(name: str, value: object, expected: str) -> list[Any]:
+    """The entries of a row."""
+    if not is_sequence(value):
+        raise SettingError.wrong_kind(name, value, expected)
+    return entries(name, value)
+
+
+def _once(name: str, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """The entries, none of which may be there twice."""
+    for entry, following in pairwise(entries):
+        if entry == following:
+            raise SettingError.twice(name, entry)
+    return tuple(entries)

@@ -43,6 +43,9 @@ UPDATES_IN_WORDS: dict[type, str] = {
     ProximalStep: "ProximalStep",
 }
 
+NEEDS = {"norm_eps": "norms", "biases": "biases", "shortcuts": "shortcuts", "norms": "norms"}
+"""Fields that the data of a target lack, unless this one is set."""
+
 Kind = TypeVar("Kind")
 Made = TypeVar("Made")
 
@@ -166,8 +169,9 @@ class Problem:
             {'step_size': 0.1, 'box': 1.0}
         """
         data = asdict(self)
-        if not data["target"].get("biases"):
-            data["target"].pop("biases", None)
+        for name, needed in NEEDS.items():
+            if not data["target"].get(needed):
+                data["target"].pop(name, None)
         for part in ("update", "domain"):
             data[part] = {name: value for name, value in data[part].items() if value is not None}
         for name in ("heads", "nesterov"):
@@ -216,6 +220,9 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
 
 
 def _network(widths: Iterable[int], **rest: Any) -> MLP:
+    """A network; rows in data are lists."""
+    rest["shortcuts"] = tuple(tuple(pair) for pair in rest.get("shortcuts", ()))
+    rest["norms"] = tuple(rest.get("norms", ()))
     return MLP(tuple(widths), **rest)
 
 

@@ -43,7 +43,7 @@ class ProximalStep(Accelerated):
     momentum: Any = None
     """It may be given as a number or as anything that has one for each step."""
     nesterov: bool = False
-    state: ClassVar[tuple[str, ...]] = ()
+    has_root: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         settle(self, l2=_penalty("l2", self.l2), l1=_penalty("l1", self.l1))

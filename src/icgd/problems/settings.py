@@ -167,7 +167,7 @@ def of_step(row: Sequence[Thing], step: int) -> Thing:
     return row[step]
 
 
-def within(name: str, value: float | int, least: float, most: float) -> None:
+def within(name: str, value: float | int, least: float | int, most: float | int) -> None:
     """Raise `SettingError` unless `value` lies between `least` and `most`."""
     if not least <= value <= most:
         raise SettingError.out_of_range(name, value, least=least, most=most)

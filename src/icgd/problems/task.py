@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from icgd.errors import DataError
 from icgd.facts import counted, in_short, shown
-from icgd.problems.settings import instance
-from icgd.shapes import Inputs, Labels, Parameters, Points, Queries
+from icgd.problems.arguments import checked
+from icgd.problems.settings import instance, within
+from icgd.shapes import Inputs, Labels, Parameters, Points, Queries, Rates
 
 
 @shown
@@ -25,6 +27,7 @@ class Task:
         queries: the inputs of the queries.
         initial: the initial weights. A task of a kernel machine has, for weights, the values of the
             function at all tokens.
+        rates: the rates of the examples, if they have any: (..., n, 1).
         input_names: the names of the columns of x, if it was a data frame.
 
     Example:
@@ -40,11 +43,14 @@ class Task:
     y: Labels
     queries: Queries
     initial: Parameters
+    rates: Rates | None = field(default=None, kw_only=True)
     input_names: tuple[str, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("x", "y", "queries", "initial"):
             instance(name, getattr(self, name), Tensor)
+        if self.rates is not None:
+            instance("rates", self.rates, Tensor)
         instance("input_names", self.input_names, tuple)
 
     def facts(self) -> dict[str, str]:
@@ -66,6 +72,7 @@ class Task:
         return tasks | {
             "examples": f"{self.n_examples:,} of {inputs}, {counted(self.y.shape[-1], 'label')}",
             **names,
+            **({} if self.rates is None else {"rates": "one for each example"}),
             "queries": f"{self.n_queries:,}",
             "initial": counted(self.initial.shape[-1], "number"),
             "dtype": str(self.x.dtype).removeprefix("torch."),
@@ -95,3 +102,50 @@ class Task:
     def batch(self) -> tuple[int, ...]:
         """() for one task, (n_tasks,) for a batch."""
         return tuple(self.x.shape[:-2])
+
+    def double(self) -> Task:
+        """The same task in float64.
+
+        Returns:
+            A task with the same numbers.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.as_task(problem, [[0.5, 1.0]], [1.0], dtype="float32").double().x.dtype
+            torch.float64
+        """
+        names = ("x", "y", "queries", "initial", "rates")
+        parts = {name: part for name in names if (part := getattr(self, name)) is not None}
+        return replace(self, **{name: part.double() for name, part in parts.items()})
+
+    @checked
+    def of_batch(self, place: int | slice) -> Task:
+        """The task at this place of a batch, or the tasks of a slice.
+
+        Args:
+            place: which tasks.
+
+        Returns:
+            A task without a leading axis, or a smaller batch.
+
+        Raises:
+            DataError: if it is one task.
+            SettingError: if there is no such place.
+
+        Example:
+            >>> import icgd, torch
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> batch = icgd.as_task(problem, torch.ones(4, 3, 2), torch.ones(4, 3))
+            >>> batch.of_batch(0).batch, batch.of_batch(slice(2)).batch
+            ((), (2,))
+        """
+        if not self.batch:
+            raise DataError.no_batch()
+        if not isinstance(place, slice):
+            within("place", place, -len(self.x), len(self.x) - 1)
+        rates = None if self.rates is None else self.rates[place]
+        parts = (part[place] for part in (self.x, self.y, self.queries, self.initial))
+        return Task(*parts, rates=rates)

@@ -75,7 +75,7 @@ class FunctionalStep(Accelerated):
     momentum: float | tuple[float, ...] | None
     nesterov: bool
     box: ClassVar[None] = None  # a function has no weights to clip
-    state: ClassVar[tuple[str, ...]] = ()
+    has_root: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from icgd.facts import counted, shown
 from icgd.program import render
 from icgd.program.chain_instructions import MarkFlat
 from icgd.program.functions import LatticeFunction
-from icgd.program.layout import Layout
+from icgd.program.layout import Layout, Role
 from icgd.program.program import AbstractProgram, Layer
 
 Block = TypeVar("Block")
@@ -40,6 +40,9 @@ LINEAR, KINKED = "linear", "kinked"
 BACK = "back"
 """The slot of W_i^T delta_i, which B_i leaves for the layer below."""
 
+LARGEST_STATE = 2.0**64
+"""No box holds what an optimiser remembers, and gates close no more: a run beyond is stopped."""
+
 NEAR, FAR, OUT = "near", "far", "out"
 """Prefixes of slots: the rows of the two blocks that a step reads, and of the one it writes."""
 
@@ -47,6 +50,12 @@ NEAR, FAR, OUT = "near", "far", "out"
 def row_of(block: str, name: str) -> str:
     """The slot of a block's row in the working stream."""
     return f"{block}.{name}"
+
+
+def bit_slots(n_bits: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The flags of a number's bits that are 1, and of those that are 0; the lowest bit is first."""
+    numbers = range(1, n_bits + 1)
+    return tuple(f"bit_{k}" for k in numbers), tuple(f"no_bit_{k}" for k in numbers)
 
 
 @dataclass(frozen=True)
@@ -137,7 +146,8 @@ class ChainProgram(AbstractProgram):
     A block has the `rows`, and the stream in which it is made has the `layout`. The target's
     matrices have the `shapes`, and are padded to a square. For each layer `kinds` names the flag
     that says what its units do. Training has `n_steps` rounds, each a step on `batch_size`
-    examples.
+    examples. Where rounds differ in how they move the weights, `rules` has the number of the rule
+    of each round, which the prompt gives beside the labels, in flags for its bits.
     """
 
     construction: str
@@ -149,6 +159,7 @@ class ChainProgram(AbstractProgram):
     kinds: tuple[str, ...]
     batch_size: int
     n_steps: int
+    rules: tuple[int, ...] = ()
 
     def facts(self) -> dict[str, str]:
         return {
@@ -161,7 +172,29 @@ class ChainProgram(AbstractProgram):
 
     @property
     def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
-        return self.shapes
+        return self.shapes * len(self.learnt)
+
+    @property
+    def learnt(self) -> tuple[str, ...]:
+        """The rows of what a run learns: the weights, then what an optimiser remembers."""
+        return tuple(slot.name for slot in self.rows.having(Role.PARAMETER))
+
+    def code(self, number: int) -> dict[str, float]:
+        """The flags that the labels of round `number` carry: the bits of the number of its rule."""
+        if not self.rules:
+            return {}
+        rule, pairs = self.rules[number], zip(*bit_slots(self.n_bits), strict=True)
+        bits = [(pair, float(rule >> k & 1)) for k, pair in enumerate(pairs)]
+        return {
+            name: value
+            for (one, zero), bit in bits
+            for name, value in ((one, bit), (zero, 1 - bit))
+        }
+
+    @property
+    def n_bits(self) -> int:
+        """How many bits the numbers of rules have."""
+        return max(self.rules, default=0).bit_length()
 
     @property
     def recordable(self) -> tuple[str, ...]:

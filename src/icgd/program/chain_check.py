@@ -32,6 +32,7 @@ def check_chain(program: ChainProgram) -> None:
     if (largest := max(size for shape in program.shapes for size in shape)) > program.width:
         problem = f"pads to width {program.width}, and a layer has {largest} units"
         raise ProgramError.broken("program", problem)
+    _check_rules(program)
     _check_grid(program)
     for slot, block in product(program.rows.slots, (NEAR, FAR, OUT)):
         if (shape := layout.slot(row_of(block, slot.name)).shape) != slot.shape:
@@ -42,6 +43,23 @@ def check_chain(program: ChainProgram) -> None:
     for number, layer in enumerate(program.layers, start=1):
         _check_layer(layer, layout, filled, f"layer {number} ({layer.title})")
         filled |= {name for part in layer.instructions for name in part.writes()}
+
+
+def _check_rules(program: ChainProgram) -> None:
+    """Every round has a rule, and every rule a sum."""
+    if not (rules := program.rules):
+        return
+    select = program.first(chain.SelectWhere)
+    if len(rules) != program.n_steps:
+        problem = f"has rules for {len(rules)} rounds, but {program.n_steps} rounds"
+    elif select is None:
+        problem = "has numbers of rules, but selects no sum by them"
+    elif not 0 <= min(rules) <= max(rules) < len(select.sources):
+        wrong = max(rules) if min(rules) >= 0 else min(rules)
+        problem = f"has a round of rule {wrong}, and selects one of {len(select.sources)} sums"
+    else:
+        return
+    raise ProgramError.broken("program", problem)
 
 
 def _check_grid(program: ChainProgram) -> None:
@@ -91,6 +109,15 @@ def _shape_of_gated(instruction: chain.Gated, layout: Layout) -> str | None:
 
 
 @_shape_problem.register
+def _shape_of_select_where(instruction: chain.SelectWhere, layout: Layout) -> str | None:
+    n_sums, n_bits = len(instruction.sources), len(instruction.ones)
+    if n_bits != len(instruction.zeros) or not 0 < n_sums <= 2**n_bits:
+        return f"selects one of {n_sums} sums by {n_bits} and {len(instruction.zeros)} flags"
+    problems = (_shape_problem(instruction.sum_of(rule), layout) for rule in range(n_sums))
+    return next((problem for problem in problems if problem), None)
+
+
+@_shape_problem.register
 def _shape_of_multiply_matrices(instruction: chain.MultiplyMatrices, layout: Layout) -> str | None:
     left, right = layout.slot(instruction.left).shape, layout.slot(instruction.right).shape
     left = left[::-1] if instruction.left_transposed else left
@@ -113,6 +140,15 @@ def _shape_of_look_up_product(instruction: chain.LookUpProduct, layout: Layout) 
     written = (instruction.write, instruction.product)
     problems = (_product_problem(left, right, write, layout) for write in written)
     return next((problem for problem in problems if problem), None)
+
+
+@_shape_problem.register
+def _shape_of_share_columns(instruction: chain.ShareColumns, layout: Layout) -> str | None:
+    layout.slot(chain.NO_CLASS)
+    scores, write = (layout.slot(name).shape for name in (instruction.scores, instruction.write))
+    if not 0 < len(instruction.classes) <= scores[0]:
+        return f"shares {len(instruction.classes)} classes among {scores[0]} scores"
+    return None if scores == write else f"shares scores of {scores} into {write}"
 
 
 @_shape_problem.register

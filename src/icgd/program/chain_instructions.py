@@ -18,6 +18,9 @@ from typing import ClassVar
 from icgd.program.instructions import IDENTITY, Combination, Instruction, LayerKind
 from icgd.program.uses import Evaluated, Flag, Read, Written
 
+NO_CLASS = "no_class"
+"""The constant slot by which heads over classes mask the tokens of a grid."""
+
 
 def _where_open(closed_by: tuple[str, ...]) -> str:
     return f" unless {' or '.join(closed_by)}" if closed_by else ""
@@ -44,6 +47,36 @@ class CopyWhere(Instruction):
     def formula(self) -> str:
         source = _clipped(self.source, self.bound)
         return f"{self.write} += {source}{_where_open(self.closed_by)}"
+
+
+@dataclass(frozen=True)
+class SelectWhere(Instruction):
+    """Add the one of `sources` whose number flags name in bits, as `CopyWhere` adds its source.
+
+    Flag `ones[k]` is 1 if bit k of the number is 1, and flag `zeros[k]` is 1 if it is 0. So a
+    source is closed by the flags of the bits that its own number does not have.
+    """
+
+    sources: tuple[Combination, ...]
+    ones: tuple[Flag, ...]
+    zeros: tuple[Flag, ...]
+    closed_by: tuple[Flag, ...]
+    gate: float
+    write: Written
+    bound: float | None = None
+    kind = LayerKind.MLP
+
+    def formula(self) -> str:
+        first, last = (_clipped(self.sources[place], self.bound) for place in (0, -1))
+        where = _where_open(self.closed_by)
+        return f"{self.write} += one of {len(self.sources)}: {first} .. {last}{where}"
+
+    def sum_of(self, number: int) -> CopyWhere:
+        """What adds source `number`, if no flag closes it."""
+        pairs = zip(self.zeros, self.ones, strict=True)
+        others = tuple(zero if number >> k & 1 else one for k, (zero, one) in enumerate(pairs))
+        closed_by = (*self.closed_by, *others)
+        return CopyWhere(self.sources[number], closed_by, self.gate, self.write, self.bound)
 
 
 @dataclass(frozen=True)
@@ -170,7 +203,25 @@ class MultiplyEntries(Instruction):
         return f"{self.write} = {self.left} * {self.right}"
 
 
-Gated = CopyWhere | PassBack | ActivateWhere | MarkFlat
+@dataclass(frozen=True)
+class ShareColumns(Instruction):
+    """Set the first rows of `write` to the softmax of those rows of `scores`, in every column.
+
+    There are as many of these rows as `classes`, and there is one head for each column. Its keys
+    are the tokens of the classes: slot `classes[k]` is 1 in that of class k, and 0 in all others.
+    Grid tokens are masked by slot `no_class`. It is exact.
+    """
+
+    scores: Read
+    classes: tuple[Read, ...]
+    write: Written
+    kind = LayerKind.SOFTMAX
+
+    def formula(self) -> str:
+        return f"{self.write} = softmax({self.scores}_1 .. {self.scores}_{len(self.classes)})"
+
+
+Gated = CopyWhere | SelectWhere | PassBack | ActivateWhere | MarkFlat
 """Instructions that flags can close."""
 
 Product = MultiplyMatrices | MultiplyEntries

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import singledispatch
+from itertools import product
 
 from icgd.errors import ProgramError
 from icgd.program import instructions as basic
@@ -13,6 +14,7 @@ from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Instruction, LayerKind
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout, Role
+from icgd.program.norm_instructions import Covary, ScaleCentred
 from icgd.program.numbers import require_finite
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.registers import LOG_EXAMPLES
@@ -25,6 +27,9 @@ from icgd.program.uses import Use, names
 FIXED = (Role.INPUT, Role.CONSTANT, Role.RESIDUAL)
 """Slots that must stay as the prompt sets them."""
 
+DIVISORS = ("reach", "reaches", "factor_reach", "ranges", "probe")
+"""Fields of instructions by which arguments are divided."""
+
 BETWEEN_STEPS_0 = (Role.SCRATCH, Role.SHARED)
 """Slots that hold something within a step alone."""
 
@@ -34,6 +39,7 @@ def check_program(program: AbstractProgram) -> None:
     require_finite(program)
     _check_slots(program.layout)
     _check_all_functions(program)
+    _check_divisors(program)
     _check_rules(program)
 
 
@@ -44,6 +50,14 @@ def _check_slots(layout: Layout) -> None:
             raise ProgramError.broken(
                 f"slot {slot.name!r}", f"has {slot.shape}, expected {expected}"
             )
+
+
+def _check_divisors(program: AbstractProgram) -> None:
+    for layer, name in product(program.layers, DIVISORS):
+        for value in (getattr(part, name, 1.0) for part in layer.instructions):
+            if not min(value if isinstance(value, tuple) else (value,)) > 0:
+                problem = f"has {name} {value}, expected what is positive"
+                raise ProgramError.broken(f"layer {layer.title!r}", problem)
 
 
 @singledispatch
@@ -244,8 +258,13 @@ def _check_accumulations(layer: Layer, example_only: set[str], where: str) -> No
                 example_only.add(write)
             case basic.MultiplySlots(left=left, right=right, write=write):
                 example_only.update({write} if {left, right} & example_only else ())
-            case basic.PullBack(upstream=upstream, write=write):
-                example_only.update({write} if upstream in example_only else ())
+            case basic.PullBack(upstream=upstream, added=added, write=write):
+                example_only.update({write} if {upstream, *added} <= example_only else ())
+            case Covary(left=left, right=right, write=write):
+                example_only.update({write} if {left, right} & example_only else ())
+            case ScaleCentred(source=source, share=share, write=write):
+                read = {source} if share is None else {source, share}
+                example_only.update({write} if read <= example_only else ())
             case basic.AccumulateOuterProduct(left=left) if left not in example_only:
                 raise ProgramError.broken(where, f"accumulates {left!r}, not zero on queries")
 

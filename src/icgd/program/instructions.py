@@ -27,6 +27,9 @@ IS_EXAMPLE, IS_QUERY = "is_example", "is_query"
 TOKENS_PER_EXAMPLE = "tokens_per_example"
 """The slot that holds n_tokens / n_examples in every token."""
 
+RATES = "rates"
+"""The slot that holds the rate of an example, in as many coordinates as there are outputs."""
+
 N_TOKENS = "n_tokens"
 """The slot that holds the number of tokens in every token."""
 
@@ -146,19 +149,32 @@ class MultiplySlots(Instruction):
 
 @dataclass(frozen=True)
 class PullBack(Instruction):
-    """Set `write[k] = slope[k] * <weights[:, k], upstream>` at every token, exactly.
+    """Set `write[k] = slope[k] * (<weights[:, k], upstream> + sum of plus[k])`, exactly.
 
-    If the weights have one column more, which multiplies a constant, nothing is passed back to it.
+    The slope may be slot `one`. If the weights have one column more, which multiplies a constant,
+    nothing is passed back to it.
     """
 
     weights: Read
     upstream: Read
     slope: Read
     write: Written
+    plus: tuple[Read, ...] | None = None
     kind = LayerKind.PRODUCT
 
+    @property
+    def constants(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What is added is multiplied by 1."""
+        return (ONE,) if self.plus else ()
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The slots that are added to what is pulled back."""
+        return self.plus or ()
+
     def formula(self) -> str:
-        return f"{self.write} = {self.slope} * ({self.weights}^T @ {self.upstream})"
+        pulled_back = " + ".join((f"{self.weights}^T @ {self.upstream}", *self.added))
+        return f"{self.write} = {self.slope} * ({pulled_back})"
 
 
 @dataclass(frozen=True)

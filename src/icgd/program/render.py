@@ -15,6 +15,7 @@ from icgd.program import grid_instructions as grid
 from icgd.program import instructions as basic
 from icgd.program import kernel_instructions as kernel
 from icgd.program import momentum_instructions as momentum
+from icgd.program import norm_instructions as norms
 from icgd.program import table_instructions as table
 from icgd.program import unit_instructions as by_units
 from icgd.program import update_instructions as update
@@ -30,7 +31,7 @@ Reader = Callable[[Any, str], Any]
 
 _hints = lru_cache(get_type_hints)
 
-VERBS = (basic, kernel, table, by_units, update, classes, grid, momentum, chain)
+VERBS = (basic, kernel, table, by_units, update, classes, norms, grid, momentum, chain)
 """The files that hold instructions."""
 
 INSTRUCTIONS: dict[str, type[Instruction]] = {

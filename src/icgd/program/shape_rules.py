@@ -9,6 +9,7 @@ from icgd.program import class_instructions as classes
 from icgd.program import grid_instructions as grid
 from icgd.program import instructions as basic
 from icgd.program import momentum_instructions as momentum
+from icgd.program import norm_instructions as norms
 from icgd.program import table_instructions as table
 from icgd.program import unit_instructions as units
 from icgd.program import update_instructions as update
@@ -37,7 +38,7 @@ def _shape_of_outer_product(
     instruction: basic.AccumulateOuterProduct | units.AddOuterProduct | units.AddGatedProduct,
     layout: Layout,
 ) -> str | None:
-    columns = stacked(instruction.right, getattr(instruction, "bias", None))
+    columns = stacked(instruction.right, instruction.bias)
     return _matrix_problem(layout, instruction.write, instruction.left, *columns)
 
 
@@ -46,8 +47,9 @@ def _shape_of_pull_back(instruction: basic.PullBack, layout: Layout) -> str | No
     rows, columns = layout.width_of(instruction.upstream), layout.width_of(instruction.write)
     has_bias = layout.slot(instruction.weights).shape == (rows, columns + 1)
     expected = (rows, columns + has_bias)
+    slope = () if instruction.slope == ONE else (instruction.slope,)
     return _shape_unlike(expected, layout, instruction.weights) or _width_problem(
-        layout, instruction.slope, instruction.write
+        layout, *slope, *instruction.added, instruction.write
     )
 
 
@@ -66,6 +68,8 @@ def _shape_of_map_slots(instruction: basic.MapSlots, layout: Layout) -> str | No
         expected = f"{', '.join(sorted(known))}, or only {ONE}"
         return f"its flags are {', '.join(sorted(flags))}, expected {expected}"
     slots = [slot for summand in instruction.summands for slot in summand.argument.slots]
+    if not instruction.summands:
+        return "maps nothing, expected a summand"
     return _width_problem(layout, *slots, instruction.write)
 
 
@@ -150,12 +154,32 @@ def _shape_of_pairs(
 
 
 @shape_problem.register
+def _shape_of_covary(instruction: norms.Covary, layout: Layout) -> str | None:
+    return _width_problem(layout, instruction.left, instruction.right) or _shape_unlike(
+        (1,), layout, instruction.write
+    )
+
+
+@shape_problem.register
+def _shape_of_scale_centred(instruction: norms.ScaleCentred, layout: Layout) -> str | None:
+    if (instruction.along is None) != (instruction.share is None):
+        return "has one of `along` and `share`, expected both or neither"
+    if instruction.reach is not None and (instruction.share or not instruction.reach > 0):
+        return f"promises a reach of {instruction.reach:g}, which only a norm has"
+    wide = [name for name in (instruction.source, instruction.along) if name is not None]
+    single = [name for name in (instruction.scale, instruction.share) if name is not None]
+    return _width_problem(layout, *wide, instruction.write) or _shape_unlike((1,), layout, *single)
+
+
+@shape_problem.register
 def _shape_of_recombine(instruction: update.Recombine, layout: Layout) -> str | None:
     if instruction.unit not in (ONE, SCALE_SIZE):
         return f"its unit is {instruction.unit!r}, expected {ONE} or {SCALE_SIZE}"
     for part in instruction.assignments:
-        if problem := _width_problem(layout, *part.value.slots, part.write):
+        if problem := _width_problem(layout, *part.value.slots, *part.shares):
             return problem
+        if not 0 <= part.keeps < 1:
+            return f"keeps {part.keeps:g} of an average, expected 0 to below 1"
         if part.bound is not None and not part.bound > 0:
             return f"clips {part.write!r} to a bound of {part.bound:g}"
     return None
@@ -254,15 +278,17 @@ def _shape_of_shrink_slot(instruction: grid.ShrinkSlot, layout: Layout) -> str |
 
 @shape_problem.register
 def _shape_of_pass_on(instruction: units.PassOn, layout: Layout) -> str | None:
-    expected = (layout.width_of(instruction.write), instruction.argument.width(layout))
+    columns = instruction.argument.width(layout) + (instruction.bias is not None)
+    expected = (layout.width_of(instruction.write), columns)
     return _shape_unlike(expected, layout, instruction.weights)
 
 
 @shape_problem.register
 def _shape_of_start_jacobian(instruction: units.StartJacobian, layout: Layout) -> str | None:
-    rows, columns = layout.slot(instruction.weights).shape
-    expected = (rows, instruction.argument.width(layout))
-    entries = columns * layout.width_of(instruction.inputs)
+    rows, width = layout.slot(instruction.weights).shape[0], instruction.argument.width(layout)
+    has_bias = instruction.bias is not None
+    entries = width * layout.width_of(*stacked(instruction.inputs, instruction.bias))
+    expected = (rows, width + has_bias)
     return _shape_unlike(expected, layout, instruction.weights) or _shape_unlike(
         (rows, entries), layout, instruction.write
     )
@@ -270,11 +296,12 @@ def _shape_of_start_jacobian(instruction: units.StartJacobian, layout: Layout) -
 
 @shape_problem.register
 def _shape_of_push_jacobian(instruction: units.PushJacobian, layout: Layout) -> str | None:
-    rows, columns = layout.slot(instruction.weights).shape
+    rows, width = layout.slot(instruction.weights).shape[0], instruction.argument.width(layout)
     entries = layout.slot(instruction.write).shape[-1]
+    has_bias = layout.slot(instruction.weights).shape == (rows, width + 1)
     return (
-        _shape_unlike((rows, instruction.argument.width(layout)), layout, instruction.weights)
-        or _shape_unlike((columns, entries), layout, instruction.jacobian)
+        _shape_unlike((rows, width + has_bias), layout, instruction.weights)
+        or _shape_unlike((width, entries), layout, instruction.jacobian)
         or _shape_unlike((rows, entries), layout, instruction.write)
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from icgd.errors import SettingError
+from icgd.errors import ConstructionError
 from icgd.program.instructions import AccumulateOuterProduct, AddGradient
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.stack import StackProgram
@@ -27,7 +27,7 @@ def step_layer(program: AbstractProgram) -> int:
     """
     places = [place for place, layer in enumerate(program.layers) if _is_scaled(layer)]
     if len(places) != 1:
-        raise SettingError.no_step_layer(program.construction)
+        raise ConstructionError.no_step_layer(program.construction)
     return places[0]
 
 

@@ -7,6 +7,8 @@ their sum is over examples. They leave queries out by a value that is zero there
 that bend like relu, and so can be switched off, they do it by a score far below zero.
 
 Units wipe a slot only up to their error, which stays in the slot.
+
+Where there is a slot `bias`, the last column of a matrix of weights multiplies that constant.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from icgd.program import instructions
-from icgd.program.instructions import IS_QUERY, ONE, Argument, Instruction, LayerKind
+from icgd.program.instructions import IS_QUERY, ONE, Argument, Instruction, LayerKind, below
 from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
 
 EXAMPLE_SHARE = "example_share"
@@ -48,18 +50,20 @@ class PassOn(ByUnits):
     """Set `write = weights @ function(argument)`: what units pass on to the next layer.
 
     There is a head for each coordinate of the argument and each unit. Its value is a column of
-    weights.
+    weights. One more head, whose score is 1, has the column of the `bias`.
     """
 
     weights: Read
     argument: Argument
     function: Evaluated
     write: Written
+    bias: Read | None = None
     kind = LayerKind.ATTENTION
     constants = (ONE,)
 
     def formula(self) -> str:
-        return f"{self.write} = {self.weights} @ {self.function}({self.argument.formula()})"
+        passed_on = below(f"{self.function}({self.argument.formula()})", self.bias)
+        return f"{self.write} = {self.weights} @ {passed_on}"
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,9 @@ class StartJacobian(ByUnits):
     """Set `write[:, (k, l)] = weights[:, k] * inputs[l] * r'(argument[k])`.
 
     That is the derivative of weights @ r(argument) with respect to the weights of the layer below,
-    which makes the argument from `inputs`. Here r is the `activation`, and `function` is s r'(t)
-    for |s| <= 1, which is evaluated at s = inputs[l] / reach.
+    which makes the argument from `inputs`, and from the `bias` after them. Here r is the
+    `activation`, and `function` is s r'(t) for |s| <= 1, which is evaluated at s = inputs[l] /
+    reach.
     """
 
     weights: Read
@@ -78,12 +83,14 @@ class StartJacobian(ByUnits):
     function: Evaluated
     reach: float
     write: Written
+    bias: Read | None = None
     kind = LayerKind.ATTENTION
     constants = (ONE,)
 
     def formula(self) -> str:
         slope = f"{self.activation}'({self.argument.formula()})"
-        return f"{self.write} = {self.weights} * ({slope} (x) {self.inputs})"
+        inputs = below(self.inputs, self.bias)
+        return f"{self.write} = {self.weights} * ({slope} (x) {inputs})"
 
 
 @dataclass(frozen=True)
@@ -123,11 +130,13 @@ class AddOuterProduct(ByUnits):
     function: Evaluated
     scale: float
     write: Accumulated
+    bias: Read | None = None
     kind = LayerKind.ATTENTION
     constants = (EXAMPLE_SHARE, ONE)
 
     def formula(self) -> str:
-        return f"{self.write} += {self.scale:g} * mean({self.left} (x) {self.right})"
+        right = below(self.right, self.bias)
+        return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
 
 
 @dataclass(frozen=True)
@@ -168,11 +177,13 @@ class AddGatedProduct(Instruction):
     sharpness: float
     scale: float
     write: Accumulated
+    bias: Read | None = None
     kind = LayerKind.ATTENTION
     constants = (instructions.TOKENS_PER_EXAMPLE, IS_QUERY)
 
     def formula(self) -> str:
-        return f"{self.write} += {self.scale:g} * mean({self.left} (x) {self.right})"
+        right = below(self.right, self.bias)
+        return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
 
 
 @dataclass(frozen=True)

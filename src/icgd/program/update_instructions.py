@@ -29,23 +29,38 @@ LARGEST_COUNT = 2.0**20
 
 @dataclass(frozen=True)
 class Assignment:
-    """`write = value`, clipped to [-bound, bound] if there is a bound."""
+    """`write = value`, clipped to [-bound, bound] if there is a bound, and maybe averaged.
+
+    Then slot `average` keeps a share `keeps` of what it holds; the rest is the new `write`.
+    """
 
     value: Combination
     write: Changed
     bound: float | None = None
+    average: Changed | None = None
+    keeps: float = 0.0
 
     def formula(self) -> str:
         value = self.value.formula()
         if self.bound is not None:
             value = f"clip({value}, {self.bound:g})"
-        return f"{self.write} = {value}"
+        found = f"{self.write} = {value}"
+        if self.average is not None:
+            mean = Combination((self.average, self.write), (self.keeps, 1.0 - self.keeps))
+            found = f"{found}, {self.average} = {mean.formula()}"
+        return found
 
-    def change(self) -> dict[str, float]:
-        """`value - write` as slots with their coefficients, without those that are 0."""
-        terms: dict[str, float] = {}
-        for slot, factor in (*self.value.terms(), (self.write, -1.0)):
-            terms[slot] = terms.get(slot, 0.0) + factor
+    @property
+    def shares(self) -> dict[str, float]:
+        """The slots that change, and which share of each becomes the new value."""
+        own = {self.write: 1.0}
+        return own if self.average is None else own | {self.average: 1.0 - self.keeps}
+
+    def change(self, write: str) -> dict[str, float]:
+        """What is added to a slot that changes, before it is clipped, without terms that are 0."""
+        share, terms = self.shares[write], dict[str, float]()
+        for slot, factor in (*self.value.terms(), (write, -1.0)):
+            terms[slot] = terms.get(slot, 0.0) + share * factor
         return {slot: factor for slot, factor in terms.items() if factor != 0.0}
 
 
@@ -54,7 +69,7 @@ class Recombine(Instruction):
     """Set slots to combinations of what they and others hold, all at once. It is exact.
 
     With d = value - write, that is write + relu(d) - relu(-d); and for a bound b, times slot
-    `unit`, - relu(value - b) + relu(-value - b).
+    `unit`, - relu(value - b) + relu(-value - b). An average moves by its share of the same.
     """
 
     assignments: tuple[Assignment, ...]

@@ -29,12 +29,13 @@ def _descend(target: object, problem: Problem, task: Task, n_steps: int) -> Para
 def _descend_weights(target: MLP, problem: Problem, task: Task, n_steps: int) -> Parameters:
     """A network is trained with torch.autograd."""
     update, oracle = problem.gradient_step, problem.network_oracle
-    if not update.is_plain:
+    if not update.is_plain or not target.is_chain or task.rates is not None:
         return oracle.train(task, n_steps)[..., -1, :]
     activations = [target.layer_activation(layer).value for layer in range(1, target.depth + 1)]
     matrices = [matrix.clone().requires_grad_() for matrix in target.matrices(task.initial)]
     for number in range(n_steps):
-        outputs, labels = oracle.examples(task, number)
+        used = oracle.examples(task, number)
+        outputs, labels = used.x, used.y
         n_examples = outputs.shape[-2]
         for matrix, activation in zip(matrices, activations, strict=True):
             outputs = activation(target.layer_inputs(outputs) @ matrix.mT)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from icgd.reproductions.partial import read_json
-from icgd.weights.atomic import whole_file
+from icgd.reproductions.sealed import read_sealed, write_sealed
 
 
 def kept(folder: Path | None, name: str, find: Callable[[], Any]) -> Any:
@@ -20,9 +18,8 @@ def kept(folder: Path | None, name: str, find: Callable[[], Any]) -> Any:
         return find()
     path = folder / f"{name}.json"
     if path.exists():
-        return read_json(path)
+        return read_sealed(path)
     found = find()
     folder.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(found), encoding="utf-8")
+    write_sealed(path, found)
     return found

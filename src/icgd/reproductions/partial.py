@@ -9,7 +9,6 @@ one continues from its checkpoint.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,11 +18,11 @@ from typing import Any
 
 from icgd.errors import CheckpointError, IcgdError, InterruptedStudiesError, SweepError
 from icgd.reproductions.reproduction import AbstractStudy, Conduct
+from icgd.reproductions.sealed import read_sealed, write_sealed
 from icgd.training.checkpoints import flat, require_equal
 from icgd.training.lock import LOCK
 from icgd.training.sweeps import sweep
 from icgd.training.workers import Report
-from icgd.weights.atomic import whole_file
 
 RECORD, FOUND = "runs.json", "outcome.json"
 
@@ -68,11 +67,11 @@ def claim(folder: Path, seed: int, studies: Sequence[AbstractStudy[Any]]) -> Non
     given = flat({"seed": seed, "models": [asdict(study) for study in studies]})
     record = folder / RECORD
     if record.exists():
-        require_equal(folder, read_json(record), given)
+        require_equal(folder, _table(record), given)
     elif any(path.is_dir() for path in folder.iterdir()):
         raise CheckpointError.damaged(folder, f"it has no {RECORD}")
     else:
-        _write(record, given)
+        write_sealed(record, given)
 
 
 def clear(folder: Path) -> None:
@@ -113,13 +112,30 @@ def _outcome(job: Job, report: Report) -> Any:
     """The outcome of a study, which is read if it is there, or else found and kept."""
     record = job.folder / FOUND
     if job.is_finished:
-        return job.study.outcome_of(read_json(record))
+        return _read_outcome(job.study, record)
     conduct = Conduct(job.device, _Reporter(report))
     outcome = job.study.train_with(conduct, job.folder)
     job.folder.mkdir(exist_ok=True)  # a study without checkpoints made none
-    _write(record, asdict(outcome))
+    write_sealed(record, asdict(outcome))
     report((job.study.n_steps, None))
     return outcome
+
+
+def _read_outcome(study: AbstractStudy[Any], record: Path) -> Any:
+    """The outcome of a study in its file; `CheckpointError` if that is damaged."""
+    data = read_sealed(record)
+    try:
+        return study.outcome_of(data)
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        raise CheckpointError.damaged(record, f"it is no outcome: {problem}") from None
+
+
+def _table(record: Path) -> dict[str, Any]:
+    """The table in a record; `CheckpointError` if that is damaged."""
+    table = read_sealed(record)
+    if not isinstance(table, dict):
+        raise CheckpointError.damaged(record, "it is no table")
+    return table
 
 
 class _Reporter:
@@ -157,16 +173,3 @@ class _Overview:
         worked = sum(x.work * self.done[i] / x.n_steps for i, x in enumerate(studies))
         if self.on_standing:
             self.on_standing(Standing(sum(self.done.values()), total, worked / work, loss))
-
-
-def read_json(path: Path) -> Any:
-    """The data of a file; `CheckpointError` if it is damaged."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise CheckpointError.damaged(path, str(problem)) from None
-
-
-def _write(path: Path, data: Any) -> None:
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(data), encoding="utf-8")

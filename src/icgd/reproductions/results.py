@@ -39,9 +39,9 @@ from icgd.reproductions.partial import (
     claim,
     clear,
     interruption,
-    read_json,
 )
 from icgd.reproductions.reproduction import AbstractReproduction, Outcome, Row, Study, Summary
+from icgd.reproductions.sealed import opened, read_json, sealed
 from icgd.reproductions.stopwatch import Stopwatch
 from icgd.training.devices import device_named
 from icgd.training.lock import locked
@@ -217,7 +217,7 @@ def write(
     """Write the numbers, and the summary and the picture that follow from them."""
     summary = reproduction.summary(rows)
     table = [dict(zip(summary.names, row, strict=True)) for row in summary.rows]
-    numbers = {**facts, "summary": table, "rows": rows}
+    numbers = sealed({**facts, "summary": table, "rows": rows})
     contents = {
         f"{name}.json": _json(numbers),
         f"{name}.csv": _csv(rows),
@@ -229,12 +229,16 @@ def write(
     return Reproduced(numbers, summary, folder, tuple(contents))
 
 
+def stored_numbers(path: Path) -> dict[str, Any]:
+    """The numbers in a file that `write` wrote, whose checksum is checked."""
+    return opened(path, read_json(path))
+
+
 def stored_rows(path: Path) -> list[Row]:
     """The rows in a file of numbers."""
-    numbers = read_json(path)
-    if not isinstance(numbers, dict) or not numbers.get("rows"):
+    rows = stored_numbers(path).get("rows")
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise CheckpointError.damaged(path, "it has no rows")
-    rows: list[Row] = numbers["rows"]
     return rows
 
 

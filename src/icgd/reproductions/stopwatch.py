@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from math import inf
 from pathlib import Path
 from time import perf_counter
 
 from icgd.errors import CheckpointError
-from icgd.weights.atomic import whole_file
+from icgd.reproductions.sealed import read_sealed, write_sealed
 
 KEEP_EVERY = 1.0
 """Seconds between two writings of the file; a kill loses no more."""
@@ -29,13 +29,12 @@ class Stopwatch:
     def keep(self) -> None:
         """Write the seconds, unless that was done a moment ago; the folder must exist."""
         if self._path and perf_counter() - self._written >= KEEP_EVERY:
-            with whole_file(self._path) as temporary:
-                temporary.write_text(json.dumps(self.seconds), encoding="utf-8")
+            write_sealed(self._path, self.seconds)
             self._written = perf_counter()
 
 
 def _kept(path: Path) -> float:
-    try:
-        return float(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as problem:
-        raise CheckpointError.damaged(path, str(problem)) from None
+    seconds = read_sealed(path)
+    if not isinstance(seconds, float) or not 0 <= seconds < inf:
+        raise CheckpointError.damaged(path, f"it says {seconds!r:.40}, expected seconds")
+    return seconds

@@ -53,10 +53,10 @@ def is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def log_problem(values: Tensor | None, columns: Sequence[str], step: int) -> str | None:
+def log_problem(values: Tensor, columns: Sequence[str], step: int) -> str | None:
     """What is wrong with the rows of a log at `step`; None if nothing is."""
-    if values is None or values.dtype != torch.float64 or values.ndim != 2:
-        return "it has no log of numbers in float64"
+    if values.dtype != torch.float64 or values.ndim != 2:
+        return "its log is no table of float64"
     if values.shape[1] != len(columns):
         return f"its log has {values.shape[1]} columns, and names {len(columns)}"
     if not len(values):
@@ -85,8 +85,8 @@ def tensor_problem(
             return f"it has {name!r}, which the model has not"
         if list(tensor.shape) != expected:
             return f"{name!r} has shape {list(tensor.shape)}, expected {expected}"
-        if _is_clock(name) and not (0 <= tensor.item() <= step):
-            return f"{name!r} is {tensor.item()}, expected a number from 0 to {step}"
+        if _is_clock(name) and not (tensor.is_floating_point() and 0 <= tensor.item() <= step):
+            return f"{name!r} is {tensor.item()}, expected a float from 0 to {step}"
     return None
 
 

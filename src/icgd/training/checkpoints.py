@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.optim import Adam
 
@@ -31,7 +30,7 @@ from icgd.training.checkpoint_rules import (
 )
 from icgd.training.logs import Log
 from icgd.weights.files import digest
-from icgd.weights.tensors import write_tensors
+from icgd.weights.tensors import stored_tensors, write_tensors
 
 FORMAT = 1
 """The version of the file format; it rises when older readers could misread a file."""
@@ -44,9 +43,6 @@ KEPT = 2
 
 BEST = "best.safetensors"
 """The checkpoint of the smallest validation loss."""
-
-_COUNTER = torch.tensor(0.0, dtype=torch.float32, device="cpu")
-"""What Adam counts its steps in."""
 
 Configuration = dict[str, Any]
 """Plain JSON data that identify a training: its settings, its task, its model."""
@@ -167,10 +163,10 @@ def _write(path: Path, state: State, configuration: Configuration) -> None:
 def read_checkpoint(path: Path) -> tuple[State, Configuration]:
     """The state and the configuration in a file, whose digest and whose header are checked."""
     try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, TypeError, RecursionError) as problem:
+        with stored_tensors(path) as stored:
+            header = json.loads(stored.metadata.get(HEADER, "{}"))
+            tensors = {name: stored.read(name) for name in stored.entries}
+    except (OSError, ValueError, RecursionError) as problem:
         raise CheckpointError.damaged(path, str(problem)) from None
     if not isinstance(header, dict):
         raise CheckpointError.damaged(path, "its header is no table")
@@ -178,7 +174,8 @@ def read_checkpoint(path: Path) -> tuple[State, Configuration]:
         raise CheckpointError.foreign(path, header.get("format"), FORMAT)
     if header.pop("digest", None) != _digest(header, tensors):
         raise CheckpointError.damaged(path, "its checksum does not match")
-    log = tensors.pop("log", None)
+    if (log := tensors.pop("log", None)) is None:
+        raise CheckpointError.damaged(path, "it has no log")
     if wrong := header_problem(header) or log_problem(log, header["columns"], header["step"]):
         raise CheckpointError.damaged(path, wrong)
     return State(header["step"], tensors, _as_log(log, header["columns"])), header["configuration"]
@@ -245,5 +242,5 @@ def restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Adam) ->
             stored = tensors.get(f"adam.{name}.{moment}")
             if stored is not None:
                 # Adam counts its steps on the processor, wherever the parameter is.
-                like = _COUNTER if moment == "step" else parameter
+                like = stored if moment == "step" else parameter
                 optimizer.state[parameter][moment] = stored.to(like.device, like.dtype, copy=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -27,7 +27,7 @@ from torch.func import functional_call
 from icgd.backends.dense import build_transformer
 from icgd.backends.prompt import encode, read_parameters, read_predictions
 from icgd.compiled import Compiled
-from icgd.errors import SettingError
+from icgd.errors import ConstructionError, SettingError
 from icgd.layers.attention import Writing
 from icgd.layers.transformer import Transformer
 from icgd.problems.arguments import checked
@@ -131,7 +131,8 @@ class AbstractRun(nn.Module, ABC):
         checked = as_task(self.problem, x, y, queries=queries, initial=start, dtype=start.dtype)
         given = {"x": x, "y": y, "queries": queries}
         x, y, queries = (_with_gradient(*part).to(start) for part in given.items())
-        return Task(x, y.reshape(checked.y.shape), queries, start.expand_as(checked.initial))
+        start = start.expand_as(checked.initial)
+        return replace(checked, x=x, y=y.reshape(checked.y.shape), queries=queries, initial=start)
 
 
 @final
@@ -156,6 +157,8 @@ class LearnableRun(AbstractRun):
         instance("compiled", compiled, Compiled)
         place, precision = step_layer(compiled.program), dtype_named(dtype)
         problem, n_steps = compiled.problem, compiled.program.n_steps
+        if compiled.stack.schedule:
+            raise ConstructionError.steps_differ(problem.gradient_step.in_words())
         usual = problem.gradient_step.size_of(0)
         sizes = _step_sizes(usual if step_sizes is None else step_sizes, n_steps)
         start = _start(problem, initial, seed, precision)

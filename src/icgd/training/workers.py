@@ -1,7 +1,8 @@
 """Worker processes that take one job after another, report on it, and end with their parent.
 
-A worker ends within moments if its parent is gone, even if that was killed. Ctrl-C reaches the
-parent alone, which then stops its workers: each has `GRACE` seconds to save what it has.
+A worker ends within moments if its parent is gone, even if that was killed, and even if the worker
+is still importing: Linux kills it. Elsewhere it watches a pipe once it has begun. Ctrl-C reaches
+the parent alone, which then stops its workers: each has `GRACE` seconds to save what it has.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing import get_context, parent_process, resource_tracker, spawn
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from threading import Thread
@@ -27,6 +28,14 @@ from icgd.errors import WorkerError
 
 GRACE = 2.0
 """The seconds that workers have to end by themselves."""
+
+END_WITH_PARENT = """
+import ctypes, os
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+if os.getppid() != {parent}:  # it was gone before
+    os._exit(1)
+"""
+"""What a worker runs before anything else on Linux. It imports nothing that takes time."""
 
 Report = Callable[[Any], None]
 """A function by which a job tells how far it is, in any value that can be sent."""
@@ -87,7 +96,8 @@ class _Worker:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs, job))
-        process.start()
+        with _bound_to_this_process():
+            process.start()
         theirs.close()  # so that the pipe ends with the process
         return cls(process, ours)
 
@@ -142,6 +152,33 @@ def _without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _bound_to_this_process() -> Iterator[None]:
+    """Let the commands of spawned processes begin with `END_WITH_PARENT`.
+
+    A process that is spawned first imports what its parent has, which takes seconds, and only then
+    what it is to run. The command is the one place before that.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    plain = spawn.get_command_line
+    spawn.get_command_line = lambda **handles: _bound(plain(**handles))
+    try:
+        yield
+    finally:
+        spawn.get_command_line = plain
+
+
+def _bound(command: Sequence[str]) -> list[str]:
+    """The command of a Python process; that of a frozen program, which has no -c, as it is."""
+    if "-c" not in command:
+        return list(command)
+    code = command.index("-c") + 1
+    first = END_WITH_PARENT.format(parent=os.getpid())
+    return [*command[:code], first + command[code], *command[code + 1 :]]
 
 
 def _work(channel: Connection, job: Job) -> None:

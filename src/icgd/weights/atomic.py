@@ -26,7 +26,7 @@ from icgd.errors import FileError
 if sys.platform != "win32":
     import fcntl
 
-UNFINISHED = re.compile(r"\..*\.[0-9a-f]{16}\.icgd-partial")
+UNFINISHED = re.compile(r"\..*\.[0-9a-f]{16}\.icgd-partial", re.DOTALL)
 """The names of unfinished files."""
 
 LONGEST_PART = 40
@@ -46,10 +46,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     A link is followed. Only an ordinary file is ever replaced, which keeps its rights: a device, a
     pipe or a read-only file is refused.
     """
-    try:
-        target = path.resolve()
-    except (OSError, RuntimeError, ValueError) as problem:  # a loop of links, a zero in the name
-        raise FileError.unwritable(path, str(problem)) from None
+    target = _target(path)
     try:
         rights = _rights(path, target)
         remove_stale(target.parent)
@@ -66,12 +63,28 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise FileError.unwritable(path, problem.strerror or str(problem)) from None
 
 
+def require_replaceable(path: Path) -> None:
+    """Raise `FileError` if there is something at `path` that `whole_file` would not replace."""
+    try:
+        _rights(path, _target(path))
+    except OSError as problem:
+        raise FileError.unwritable(path, problem.strerror or str(problem)) from None
+
+
 def remove_stale(folder: Path) -> None:
     """Remove the unfinished files of processes that have ended; what cannot be removed stays."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if UNFINISHED.fullmatch(entry.name):
                 _remove_if_stale(Path(entry.path))
+
+
+def _target(path: Path) -> Path:
+    """The file that a path leads to."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as problem:  # a loop of links, a zero in the name
+        raise FileError.unwritable(path, str(problem)) from None
 
 
 def _rights(path: Path, target: Path) -> int | None:

@@ -5,7 +5,7 @@ head for each entry. Its query holds a row of one factor in the column. Its keys
 factor in the grid tokens g = -half .. half, which are g / half times the column. So the scores are
 (g a / spacing - g^2 / 2) / ratio^2 with a = entry / reach, and the head returns a. With other
 values it returns any other function of the entry: each function has its own gain in the query, and
-the grid is the same.
+the grid is the same. Shares of classes are read from tokens of their own, one for each class.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ from icgd.program.functions import LatticeFunction
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction, LayerKind
 from icgd.program.layout import Layout
 from icgd.program.program import Layer
-from icgd.program.registers import OFFSET, value_slot
-from icgd.weights.heads import Heads, Units, coordinate_of, coordinates, put
+from icgd.program.registers import MASKED, OFFSET, value_slot
+from icgd.weights.heads import Heads, Units, coordinate_of, coordinates, joined, put
+
+NO_CLASS_SCORE = 4 * MASKED
+"""What grid tokens have less than classes: scores of these are at least -4096, where grids end."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,12 @@ def _line(
 @relus_of.register
 def _relus_of_copy_where(instruction: chain.CopyWhere) -> list[GatedRelu]:
     return _line(1.0, instruction.source, instruction)
+
+
+@relus_of.register
+def _relus_of_select_where(instruction: chain.SelectWhere) -> list[GatedRelu]:
+    sums = (instruction.sum_of(number) for number in range(len(instruction.sources)))
+    return [relu for part in sums for relu in relus_of(part)]
 
 
 @relus_of.register
@@ -146,15 +155,40 @@ def _attention(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> nn.Mo
     features = max(part.query.shape[-1] for part in parts)
     padded = [_padded(part, features) for part in parts]
     heads = Heads(*map(torch.cat, zip(*padded, strict=True)))
-    half = program.functions[0].half
+    tokens = (part.to(dtype) for part in _tokens(layer, program))
+    return GridAttention(*heads, *tokens)
+
+
+def _tokens(layer: Layer, program: ChainProgram) -> tuple[Tensor, Tensor]:
+    """The sequence map and the position codes: those of the grid, then those of classes."""
+    layout, half = program.layout, program.functions[0].half
     numbers = torch.arange(-half, half + 1, dtype=torch.float64)
-    positions = torch.zeros(len(numbers), program.layout.width, dtype=torch.float64)
-    positions[:, coordinate_of(program.layout, OFFSET)] = -(numbers**2) / 2
+    positions = torch.zeros(len(numbers), layout.width, dtype=torch.float64)
+    positions[:, coordinate_of(layout, OFFSET)] = -(numbers**2) / 2
     for function in functions_of(layer, program):
         values = torch.tensor(function.values, dtype=torch.float64)
-        positions[:, coordinate_of(program.layout, value_slot(function.name))] = values
-    sequence_map = (numbers / half).unsqueeze(-1)
-    return GridAttention(*heads, sequence_map.to(dtype), positions.to(dtype))
+        positions[:, coordinate_of(layout, value_slot(function.name))] = values
+    scales = (numbers / half).unsqueeze(-1)
+    if not (classes := classes_of(layer)):
+        return scales, positions
+    positions[:, coordinate_of(layout, chain.NO_CLASS)] = -NO_CLASS_SCORE
+    codes = _class_codes(classes, program)
+    return torch.cat([scales, scales.new_zeros(len(codes), 1)]), torch.cat([positions, codes])
+
+
+def classes_of(layer: Layer) -> tuple[str, ...]:
+    """The slots of the classes whose tokens a layer has."""
+    shares = (part for part in layer.instructions if isinstance(part, chain.ShareColumns))
+    return next((part.classes for part in shares), ())
+
+
+def _class_codes(classes: tuple[str, ...], program: ChainProgram) -> Tensor:
+    """A token for each class; heads that read the grid, whose middle has the score 0, mask it."""
+    codes = torch.zeros(len(classes), program.layout.width, dtype=torch.float64)
+    codes[torch.arange(len(classes)), joined(program.layout, *classes)] = 1.0
+    widest = max(function.ratio for function in program.functions)
+    codes[:, coordinate_of(program.layout, OFFSET)] = -MASKED * widest**2
+    return codes
 
 
 def functions_of(layer: Layer, program: ChainProgram) -> list[LatticeFunction]:
@@ -197,6 +231,27 @@ def _heads_of_multiply_entries(
     left, right = (entries.reshape(-1, 1) for entries in _factors(instruction, program.layout))
     reading = _Reading(program.look_up(IDENTITY), instruction.reach, instruction.write)
     return _heads(left, right, reading, program.layout, dtype)
+
+
+@heads_of.register
+def _heads_of_share_columns(
+    instruction: chain.ShareColumns, program: ChainProgram, dtype: torch.dtype
+) -> Heads:
+    """Query [scores of a column; 1], key [class; mask], value the class."""
+    layout, n_classes = program.layout, len(instruction.classes)
+    scores, write = (
+        coordinates(layout, name)[:n_classes].T for name in (instruction.scores, instruction.write)
+    )
+    heads = Heads.zeros(len(scores), layout.width, n_classes + 1, dtype)
+    head, feature = torch.arange(len(scores))[:, None], torch.arange(n_classes)
+    classes = joined(layout, *instruction.classes)
+    heads.query[head, scores, feature] = 1.0
+    heads.key[:, classes, feature] = 1.0
+    put(heads.query, layout, n_classes, {ONE: 1.0})
+    put(heads.key, layout, n_classes, {chain.NO_CLASS: 1.0})
+    heads.value[:, classes, feature] = 1.0
+    heads.output[head, feature, write] = 1.0
+    return heads
 
 
 def _factors(

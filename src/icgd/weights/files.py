@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from icgd.approximation.claims import check_claims
@@ -19,7 +18,7 @@ from icgd.problems.problem import Problem
 from icgd.program.check import check_program
 from icgd.program.program import AbstractProgram
 from icgd.program.registry import from_data
-from icgd.weights.tensors import raw, write_tensors
+from icgd.weights.tensors import raw, stored_tensors, write_tensors
 
 FORMAT = 6
 """The version of the file format. It rises when older readers could misread a file."""
@@ -57,17 +56,17 @@ def load(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
     if not source.is_file():
         raise FileError.missing(source)
     try:
-        with safe_open(source, framework="pt") as file:
-            metadata: dict[str, str] = file.metadata() or {}
+        with stored_tensors(source) as stored:
+            metadata = stored.metadata
             _require_ours(source, metadata)
             texts = {"problem": metadata["problem"], "program": metadata["program"]}
-            if metadata["digest"] != digest(texts, file.keys(), file.get_tensor):
+            if metadata["digest"] != digest(texts, stored.entries, stored.read):
                 raise FileError.damaged(source, "its checksum does not match")
     except FileError:
         raise
     except KeyError as missing:
         raise FileError.damaged(source, f"its metadata lacks {missing}") from None
-    except (SafetensorError, OSError, TypeError, ValueError, RuntimeError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise FileError.damaged(source, str(problem)) from None
     return _described(source, metadata)
 
@@ -82,12 +81,13 @@ def _require_ours(source: Path, metadata: Mapping[str, str]) -> None:
 def _described(source: Path, metadata: Mapping[str, str]) -> tuple[Problem, AbstractProgram]:
     """What the texts of a file describe, whose checksum fits."""
     try:
-        problem = Problem.from_data(json.loads(metadata["problem"]))
-        data = json.loads(metadata["program"])
+        problem = Problem.from_data(_table(metadata["problem"]))
+        data = _table(metadata["program"])
         if metadata["icgd"] == "5" and data["construction"] in ONE_LENGTH:
             raise FileError.one_length(source, data["construction"], "5", FORMAT)
         program = from_data(data)
         check_program(program)
+        problem.update.require_steps(program.n_steps)
         if not _trains(program, problem):
             raise FileError.damaged(source, "its program is not one of its problem")
         check_claims(program.functions, problem.box)
@@ -98,6 +98,12 @@ def _described(source: Path, metadata: Mapping[str, str]) -> tuple[Problem, Abst
     except (IcgdError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise FileError.damaged(source, f"its metadata does not hold a program: {error}") from None
     return problem, program
+
+
+def _table(text: str) -> dict[str, Any]:
+    if not isinstance(data := json.loads(text), dict):
+        raise ValueError(f"{text:.40} is no table")
+    return data
 
 
 def _trains(program: AbstractProgram, problem: Problem) -> bool:

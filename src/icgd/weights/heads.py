@@ -162,7 +162,7 @@ def _fill_multiply_slots(
 
 @fill.register
 def _fill_pull_back(instruction: basic.PullBack, program: StackProgram, weights: Heads) -> None:
-    """Query weights[:, k], key upstream, value slope[k]: one head for each k."""
+    """Query [weights[:, k]; plus[k]], key [upstream; 1], value slope[k]: one head for each k."""
     layout = program.layout
     columns = layout.width_of(instruction.write)
     matrix = coordinates(layout, instruction.weights)[:, :columns]
@@ -170,6 +170,9 @@ def _fill_pull_back(instruction: basic.PullBack, program: StackProgram, weights:
     entry = torch.arange(len(matrix))
     weights.query[head[:, None], matrix.T, entry] = 1.0
     weights.key[:, coordinates(layout, instruction.upstream), entry] = 1.0
+    for feature, name in enumerate(instruction.added, start=len(matrix)):
+        weights.query[head, coordinates(layout, name), feature] = 1.0
+        weights.key[:, coordinate_of(layout, ONE), feature] = 1.0
     weights.value[head, coordinates(layout, instruction.slope), 0] = 1.0
     weights.output[head, 0, coordinates(layout, instruction.write)] = 1.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 
 from icgd.errors import ProgramError
@@ -11,10 +11,11 @@ from icgd.program import unit_instructions as by_units
 from icgd.program.class_instructions import MapDifferences, MapRowSums, ShareClasses
 from icgd.program.functions import ReluSum
 from icgd.program.grid_instructions import DescendExamples, ShrinkSlot
-from icgd.program.instructions import IS_QUERY, Argument, Instruction, LayerKind
+from icgd.program.instructions import IS_QUERY, Argument, Instruction, LayerKind, stacked
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout
 from icgd.program.momentum_instructions import ShrinkMoved
+from icgd.program.norm_instructions import Covary, ScaleCentred
 from icgd.program.program import Layer
 from icgd.program.registers import IS_REGISTER
 from icgd.program.ridge import RidgeSum
@@ -122,8 +123,8 @@ def _size_of_accumulate(instruction: basic.AccumulateOuterProduct, program: Stac
 @instruction_size.register
 def _size_of_pull_back(instruction: basic.PullBack, program: StackProgram) -> Size:
     rows, _ = program.layout.slot(instruction.weights).shape
-    columns = program.layout.width_of(instruction.write)
-    return Size(columns, rows, columns * (2 * rows + 2))
+    columns, features = program.layout.width_of(instruction.write), rows + len(instruction.added)
+    return Size(columns, features, columns * (2 * features + 2))
 
 
 @instruction_size.register
@@ -155,8 +156,9 @@ def _size_of_clip_slots(instruction: basic.ClipSlots, program: StackProgram) -> 
 def _size_of_recombine(instruction: Recombine, program: StackProgram) -> Size:
     """Two units for each change of a coordinate, and two more for its bound."""
     units, nonzeros = 0, 0
-    for part in instruction.assignments:
-        width, change = program.layout.width_of(part.write), part.change()
+    written = [(part, slot) for part in instruction.assignments for slot in part.shares]
+    for part, write in written:
+        width, change = program.layout.width_of(write), part.change(write)
         units += 2 * width * bool(change)
         nonzeros += 2 * width * (len(change) + 1) * bool(change)
         if part.bound is not None:
@@ -170,6 +172,20 @@ def _size_of_share_classes(instruction: ShareClasses, program: StackProgram) -> 
     """One head: scores and one, classes, the mask of others, values, outputs; the memory's own."""
     n_classes = len(instruction.classes)
     return Size(1, n_classes + 2, 5 * n_classes + 4)
+
+
+@instruction_size.register
+def _size_of_covary(instruction: Covary, program: StackProgram) -> Size:
+    """One head: all coordinates less their mean, twice; a value and an output."""
+    width = program.layout.width_of(instruction.left)
+    return Size(1, width, 2 * width**2 + 2)
+
+
+@instruction_size.register
+def _size_of_scale_centred(instruction: ScaleCentred, program: StackProgram) -> Size:
+    """Heads that read all coordinates, a constant, the scale; and what is taken away besides."""
+    width, more = program.layout.width_of(instruction.write), instruction.along is not None
+    return Size(width, 1 + more, width * (width + 3 + 2 * more))
 
 
 @instruction_size.register
@@ -362,13 +378,29 @@ def _size_of_activate_units(instruction: by_units.ActivateUnits, program: StackP
 
 @instruction_size.register
 def _size_of_pass_on(instruction: by_units.PassOn, program: StackProgram) -> Size:
-    return _heads_by_units(instruction, program, program.layout.width_of(instruction.write))
+    rows = program.layout.width_of(instruction.write)
+    own = _heads_by_units(instruction, program, rows)
+    if instruction.bias is None:
+        return own
+    return Size(own.units + 1, own.width, own.nonzeros + 2 + 2 * rows)
 
 
 @instruction_size.register
 def _size_of_start_jacobian(instruction: by_units.StartJacobian, program: StackProgram) -> Size:
-    rows, _ = program.layout.slot(instruction.write).shape
-    return _heads_by_units(instruction, program, rows, program.layout.width_of(instruction.inputs))
+    """Where the bias stands in for an input, its number and the offset are one."""
+    layout, (rows, _) = program.layout, program.layout.slot(instruction.write).shape
+    n_inputs = layout.width_of(*stacked(instruction.inputs, instruction.bias))
+    size = _heads_by_units(instruction, program, rows, n_inputs)
+    if instruction.bias is None:
+        return size
+    merged = _merged(program.ridge_sum(instruction.function), 0, instruction.reach)
+    return replace(size, nonzeros=size.nonzeros - instruction.argument.width(layout) * merged)
+
+
+def _merged(fit: RidgeSum, place: int, reach: float) -> int:
+    """How many non-zeros fewer there are if a constant takes the place of an argument."""
+    numbers = [(unit.direction[place], unit.offset) for unit in fit.units]
+    return sum((a != 0) + (b != 0) - (a / reach + b != 0) for a, b in numbers)
 
 
 @instruction_size.register
@@ -379,7 +411,12 @@ def _size_of_push_jacobian(instruction: by_units.PushJacobian, program: StackPro
 @instruction_size.register
 def _size_of_add_outer(instruction: by_units.AddOuterProduct, program: StackProgram) -> Size:
     """There is a head for each entry and each unit."""
-    return _units_for_each((instruction.write,), 3, instruction.function, program)
+    size = _units_for_each((instruction.write,), 3, instruction.function, program)
+    if instruction.bias is None:
+        return size
+    merged = _merged(program.ridge_sum(instruction.function), 1, instruction.reaches[1])
+    n_rows = program.layout.width_of(instruction.left)
+    return replace(size, nonzeros=size.nonzeros - n_rows * merged)
 
 
 @instruction_size.register
@@ -413,15 +450,16 @@ def _units_for_each(
 
 @instruction_size.register
 def _size_of_gated_product(instruction: by_units.AddGatedProduct, program: StackProgram) -> Size:
-    return _gated_size(instruction.left, instruction.right, program.layout)
+    row = stacked(instruction.right, instruction.bias)
+    return _gated_size(instruction.left, row, program.layout)
 
 
 @instruction_size.register
 def _size_of_gated_jacobian(instruction: by_units.AddGatedJacobian, program: StackProgram) -> Size:
-    return _gated_size(instruction.left, instruction.write, program.layout)
+    return _gated_size(instruction.left, (instruction.write,), program.layout)
 
 
-def _gated_size(left: str, row: str, layout: Layout) -> Size:
+def _gated_size(left: str, row: tuple[str, ...], layout: Layout) -> Size:
     """There are two heads a row: query 1, key 2, value and output as wide as the row."""
-    rows, columns = layout.width_of(left), layout.width_of(row)
+    rows, columns = layout.width_of(left), layout.width_of(*row)
     return Size(2 * rows, columns, 2 * rows * (3 + 2 * columns))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from icgd.problems.unit_activations import unit_activation_named
 from icgd.program import unit_instructions as by_units
-from icgd.program.instructions import IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Argument
+from icgd.program.instructions import IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Argument, stacked
 from icgd.program.layout import Layout
 from icgd.program.ridge import RidgeSum
 from icgd.program.stack import StackProgram
@@ -57,6 +58,8 @@ def _ask(
     if argument.weights is not None:
         rows = coordinates(layout, argument.weights)[coordinate]
         heads.key[head[:, None], rows, torch.arange(rows.shape[-1])] = 1.0
+    if argument.bias is not None:
+        put(heads.query, layout, last - 1, {argument.bias: scale})
     put(heads.query, layout, last, {ONE: offset})
     put(heads.key, layout, last, {ONE: 1.0})
     return head
@@ -90,15 +93,29 @@ def _fill_pass_on(instruction: by_units.PassOn, program: StackProgram, weights: 
     layout = program.layout
     direction, offset, beta = _numbers(program.ridge_sum(instruction.function), weights.query)
     k, unit = _every(instruction.argument.width(layout), len(beta))
-    _ask(instruction.argument, k, direction[unit, 0], offset[unit], layout, weights)
+    own = weights.part(0, len(k))
+    _ask(instruction.argument, k, direction[unit, 0], offset[unit], layout, own)
     write = coordinates(layout, instruction.write).expand(len(k), -1)
-    _pass_column(instruction.weights, k, write, beta[unit], layout, weights)
+    _pass_column(instruction.weights, k, write, beta[unit], layout, own)
+    if instruction.bias is not None:
+        _fill_bias(instruction, instruction.bias, program, weights.part(len(k), 1))
+
+
+def _fill_bias(instruction: by_units.PassOn, bias: str, program: StackProgram, head: Heads) -> None:
+    """Query and key 1, value the last column of the weights; the output undoes activation(1)."""
+    layout, one = program.layout, torch.ones(1, dtype=torch.float64)
+    put(head.query, layout, 0, {bias: 1.0})
+    put(head.key, layout, 0, {ONE: 1.0})
+    write = coordinates(layout, instruction.write).expand(1, -1)
+    factor = (1 / unit_activation_named(program.activation)(one)).to(head.output.dtype)
+    last = torch.tensor([layout.slot(instruction.weights).shape[-1] - 1])
+    _pass_column(instruction.weights, last, write, factor, layout, head)
 
 
 @fill.register
 def _fill_start(instruction: by_units.StartJacobian, program: StackProgram, weights: Heads) -> None:
     """Scores a1 inputs[l] / reach + a2 argument[k] + offset, value weights[:, k]."""
-    inputs = joined(program.layout, instruction.inputs)
+    inputs = joined(program.layout, *stacked(instruction.inputs, instruction.bias))
     n_columns = instruction.argument.width(program.layout)
     written = torch.arange(n_columns * len(inputs)).view(n_columns, -1)
     _fill_jacobian(instruction, program, inputs.expand(n_columns, -1), written, weights)
@@ -143,7 +160,7 @@ def _products(instruction: Adding, layout: Layout) -> tuple[Tensor, Tensor, Tens
     """Coordinates of left[k], of the numbers [k, p] it multiplies, and of the sums [k, p]."""
     left, write = coordinates(layout, instruction.left), coordinates(layout, instruction.write)
     if isinstance(instruction, by_units.AddOuterProduct | by_units.AddGatedProduct):
-        right = joined(layout, instruction.right)
+        right = joined(layout, *stacked(instruction.right, instruction.bias))
         return left, right.expand(len(left), -1), write
     jacobian = coordinates(layout, instruction.jacobian)
     return left, jacobian, write.flatten().expand(len(left), -1)
@@ -162,9 +179,9 @@ def _fill_add_products(
     k, p, unit = _every(*right.shape, len(beta))
     head = torch.arange(len(unit))
     put(weights.query, layout, 0, {ONE: 1.0})
-    weights.key[head, left[k], 0] = direction[unit, 0] / reach
-    weights.key[head, right[k, p], 0] = direction[unit, 1] / other_reach
     put(weights.key, layout, 0, {ONE: offset[unit]})
+    weights.key[head, left[k], 0] = direction[unit, 0] / reach
+    weights.key[head, right[k, p], 0] += direction[unit, 1] / other_reach
     put(weights.value, layout, 0, {EXAMPLE_SHARE: 1.0})
     weights.output[head, 0, write[k, p]] = instruction.scale * reach * other_reach * beta[unit]
 

@@ -16,17 +16,19 @@ def _fill_recombine(instruction: Recombine, program: StackProgram, weights: Unit
     """+-relu(+-d), then -+relu(+-value - bound * unit), for every coordinate."""
     start, unit = 0, coordinate_of(program.layout, instruction.unit)
     for part in instruction.assignments:
-        start = _fill_assignment(part, unit, program.layout, weights, start)
+        for written in part.shares:
+            start = _fill_assignment(part, written, unit, program.layout, weights, start)
 
 
 def _fill_assignment(
-    part: Assignment, unit: int, layout: Layout, weights: Units, start: int
+    part: Assignment, written: str, unit: int, layout: Layout, weights: Units, start: int
 ) -> int:
-    """Fill the units of one assignment; return where the next one starts."""
-    kinds = [(part.change(), 1.0, 0.0)] if part.change() else []
+    """Fill the units of one slot of an assignment; return where the next one starts."""
+    change, share = part.change(written), part.shares[written]
+    kinds = [(change, 1.0, 0.0)] if change else []
     if part.bound is not None:
-        kinds.append((dict(part.value.terms()), -1.0, part.bound))
-    write = joined(layout, part.write)
+        kinds.append((dict(part.value.terms()), -share, part.bound))
+    write = joined(layout, written)
     row = torch.arange(len(write))
     for terms, gain, bound in kinds:
         for sign in (1.0, -1.0):

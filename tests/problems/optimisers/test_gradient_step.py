@@ -2,6 +2,7 @@ import pytest
 
 from icgd.errors import SettingError
 from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers.momentum_step import MomentumStep
 from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS
 
 
@@ -26,6 +27,26 @@ def test_words_have_the_range_of_a_schedule():
     assert GradientStep(0.5, 2.0).in_words() == "gradient steps of 0.5, box 2"
     schedule = GradientStep((0.5, 0.25), 2.0, batch_size=4)
     assert schedule.in_words() == "gradient steps of 0.25 to 0.5, box 2, batches of 4"
+
+
+def test_the_first_step_begins_the_average():
+    step = GradientStep(0.5, 2.0, average=0.75)
+    assert [step.kept_of_average(number) for number in (0, 1, 2)] == [0.0, 0.75, 0.75]
+    assert (step.is_plain, step.is_constant) == (False, False)
+    assert (step.state, step.remembered) == ((), ("average",))
+    assert step.in_words() == "gradient steps of 0.5, box 2, averages of weights (0.75)"
+    assert GradientStep(0.5, 2.0).remembered == ()
+    nothing_kept = GradientStep(0.5, 2.0, average=0.0)
+    assert (nothing_kept.is_plain, nothing_kept.is_constant) == (False, True)
+    assert MomentumStep(0.5, 2.0, average=0.5).remembered == ("momentum", "average")
+
+
+@pytest.mark.parametrize("average", [1.0, -0.5, float("nan")])
+def test_an_average_keeps_a_share(average):
+    expected = f"average must be a number from 0 to below 1, got {average!r}."
+    with pytest.raises(SettingError) as refused:
+        GradientStep(0.5, 2.0, average=average)
+    assert str(refused.value) == expected
 
 
 def test_batches_go_round():

@@ -3,9 +3,12 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 import torch
+from torch.nn import functional
 
 from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
@@ -143,3 +146,84 @@ def test_training_is_in_float64_whatever_comes_in():
     history = reference.train(LINEAR, W.float(), X.float(), Y.float(), n_steps=1)
     assert history.dtype is torch.float64
     assert torch.equal(history, reference.train(LINEAR, W, X, Y, n_steps=1))
+
+
+SHAPED = {
+    "ttt": MLP((3, 6, 3), "gelu", shortcuts=((0, 2),), norms=(2,)),
+    "shortcut": MLP((3, 3, 2), "tanh", shortcuts=((0, 1),)),
+    "nested": MLP((3, 4, 4, 4, 4), "silu", "tanh", shortcuts=((1, 2), (2, 4), (1, 4), (1, 3))),
+    "norms": MLP((3, 5, 4, 2), "tanh", "sigmoid", biases=True, norms=(1, 2, 3), norm_eps=0.3),
+    "both": MLP((2, 4, 4, 4), "relu", norms=(1, 3), shortcuts=((1, 2), (2, 3)), norm_eps=1e-8),
+}
+
+
+def by_torch(target: MLP, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The network by torch's own modules' functions."""
+    named = {"silu": functional.silu, "identity": lambda z: z, "gelu": functional.gelu}
+    outputs = [x]
+    for layer, matrix in enumerate(target.matrices(weights), start=1):
+        columns = target.widths[layer - 1]
+        bias = matrix[..., columns] if target.biases else None
+        z = functional.linear(outputs[-1], matrix[..., :columns], bias)
+        if layer in target.norms:
+            z = functional.layer_norm(z, z.shape[-1:], eps=target.norm_eps)
+        name = target.output_activation if layer == target.depth else target.activation
+        value = named[name](z) if name in named else getattr(torch, name)(z)
+        outputs.append(value + sum(outputs[a] for a, b in target.shortcuts if b == layer))
+    return outputs[-1]
+
+
+@pytest.mark.parametrize("target", SHAPED.values(), ids=SHAPED)
+def test_shortcuts_and_norms_are_those_of_torch_and_so_are_their_gradients(target):
+    case = make_case(target, "squared", seed=4)
+    task = case.task()
+    torch.testing.assert_close(
+        case.problem.oracle.predict(task, task.initial),
+        by_torch(target, task.initial, task.queries),
+        rtol=1e-12,
+        atol=1e-12,
+    )
+    weights = task.initial.clone().requires_grad_()
+    squares = (by_torch(target, weights, task.x) - task.y) ** 2
+    (truth,) = torch.autograd.grad(squares.sum(-1).mean() / 2, weights)
+    assert truth.abs().max() > 1e-3
+    ours = case.problem.oracle.gradient(task, task.initial)
+    torch.testing.assert_close(ours, truth, rtol=1e-12, atol=1e-12)
+
+
+def test_a_batch_of_shaped_networks_is_each_of_them():
+    batch = batch_of(make_case(SHAPED["both"], "squared"), 3).task()
+    oracle = make_case(SHAPED["both"], "squared").problem.oracle
+    together = oracle.train(batch, 3)
+    for one, alone in zip(together, tasks_of(batch), strict=True):
+        torch.testing.assert_close(one, oracle.train(alone, 3), rtol=1e-12, atol=1e-13)
+
+
+def test_rates_multiply_what_each_example_adds_to_the_gradient():
+    target = SHAPED["ttt"]
+    case = make_case(target, "squared", domain=Domain(x=2.0, y=2.0, rate=2.0))
+    rates = torch.tensor([0.0, 0.5, 1.0, 2.0, 0.25], dtype=torch.float64)
+    task = as_task(case.problem, case.x, case.y, queries=case.queries, seed=0, rates=rates)
+    weights = task.initial.clone().requires_grad_()
+    squares = ((by_torch(target, weights, task.x) - task.y) ** 2).sum(-1)
+    risk = (rates * squares).mean() / 2
+    (truth,) = torch.autograd.grad(risk, weights)
+    oracle = case.problem.oracle
+    torch.testing.assert_close(oracle.gradient(task, task.initial), truth, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(oracle.risk(task, task.initial), risk.detach())
+    assert oracle.loss_in_words.endswith("loss of all examples, each times its rate")
+    history = oracle.train(task, 3)
+    together = oracle.stepped(task, history)
+    torch.testing.assert_close(together, history[1:], rtol=1e-13, atol=1e-15)
+
+
+def test_batches_keep_the_rates_of_their_examples():
+    problem = Problem(
+        MLP((3, 2)), "squared", GradientStep(0.5, 3.0, batch_size=2), Domain(2.0, 2.0, rate=1.0)
+    )
+    case = make_case(MLP((3, 2)), "squared")
+    rates = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0], dtype=torch.float64)
+    task = as_task(problem, case.x, case.y, seed=0, rates=rates)
+    history = problem.oracle.train(task, 2)
+    assert torch.equal(history[1], history[0])
+    assert not torch.equal(history[2], history[1])

@@ -6,18 +6,24 @@ r"""How large the quantities of a training run can become on the domain.
 
 A construction fits its functions on these ranges. Outputs get a `margin` on top, for the error
 of the fitted activation itself. With biases, |z_j| is larger by the box.
+
+A norm of k numbers is at most sqrt(k), and passes on at most (2 + sqrt(k)) / sqrt(eps) of what is
+pulled back to it; fitted roots may make both twice as large. Shortcuts add.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import sqrt
 
 import torch
 
+from icgd.constructions.parts.forward_pass import largest_norm
 from icgd.problems.activations import Activation
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.losses import SlopePart
+from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 
 ROUNDING_ROOM = 1 + 2.0**-10
@@ -32,10 +38,14 @@ LARGEST_ARGUMENT = 1e12
 
 @dataclass(frozen=True)
 class Ranges:
-    """Largest sizes over the whole domain: of preactivations and of layer outputs p_0 .. p_N."""
+    """Largest sizes over the whole domain: of preactivations and of layer outputs p_0 .. p_N.
+
+    Preactivations are those after a norm; `linear` has V_j p_{j-1} itself.
+    """
 
     preactivations: tuple[float, ...]
     outputs: tuple[float, ...]
+    linear: tuple[float, ...]
 
 
 def _largest_value(activation: Activation, reach: float) -> float:
@@ -50,12 +60,15 @@ def ranges_on_domain(
     """Propagate the bounds of the domain and the box through the target network."""
     target = problem.network
     preactivations: list[float] = []
+    linear: list[float] = []
     outputs = [max(problem.domain.x, LEAST_REACH)]
     for layer, fan_in in enumerate(target.widths[:-1], start=1):
-        preactivations.append(problem.gradient_step.box * (fan_in * outputs[-1] + target.biases))
-        activation = target.layer_activation(layer)
-        outputs.append(largest_output(activation, preactivations[-1]) + margin)
-    return Ranges(tuple(preactivations), tuple(outputs))
+        linear.append(problem.gradient_step.box * (fan_in * outputs[-1] + target.biases))
+        norm = largest_norm(target.widths[layer])
+        preactivations.append(norm if layer in target.norms else linear[-1])
+        own = largest_output(target.layer_activation(layer), preactivations[-1]) + margin
+        outputs.append(own + sum(outputs[source] for source in target.sources(layer)))
+    return Ranges(tuple(preactivations), tuple(outputs), tuple(linear))
 
 
 @dataclass(frozen=True)
@@ -77,12 +90,23 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
         largest_size(target.layer_activation(layer).derivative, reach) + margin
         for layer, reach in enumerate(ranges.preactivations, start=1)
     ]
-    pulled_back = [largest_loss_slope(problem, ranges.outputs[-1]) + margin]
-    deltas = [slopes[-1] * pulled_back[0]]
-    for layer in range(target.depth - 1, 0, -1):
-        pulled_back.insert(0, target.widths[layer + 1] * problem.gradient_step.box * deltas[0])
-        deltas.insert(0, slopes[layer - 1] * pulled_back[0])
-    return BackwardRanges(tuple(slopes), tuple(pulled_back), tuple(deltas))
+    slope = largest_loss_slope(problem, ranges.outputs[-1]) + margin
+    pulled_back = {target.depth: slope * (problem.domain.rate or 1.0)}
+    deltas: dict[int, float] = {}
+    for layer in range(target.depth, 0, -1):
+        if layer < target.depth:
+            pulled = target.widths[layer + 1] * problem.gradient_step.box * deltas[layer + 1]
+            pulled_back[layer] = pulled + sum(pulled_back[end] for end in target.ends(layer))
+        deltas[layer] = slopes[layer - 1] * pulled_back[layer] * _norm_gain(target, layer)
+    rows = [[part[layer] for layer in sorted(part)] for part in (pulled_back, deltas)]
+    return BackwardRanges(tuple(slopes), *map(tuple, rows))
+
+
+def _norm_gain(target: MLP, layer: int) -> float:
+    """How many times larger a norm can make what is pulled back through it."""
+    if layer not in target.norms:
+        return 1.0
+    return 2 * (2 + largest_norm(target.widths[layer])) / sqrt(target.norm_eps)
 
 
 def largest_gradient(problem: Problem, ranges: Ranges, margin: float) -> float:
@@ -139,7 +163,8 @@ def largest_size(function: ScalarFunction, reach: float) -> float:
 
 def without_digits(problem: Problem) -> str | None:
     """Why no construction can serve the problem whose preactivations get too large, if they do."""
-    largest = largest_argument(problem, ranges_on_domain(problem, margin=0.0))
+    ranges = ranges_on_domain(problem, margin=0.0)
+    largest = max(largest_argument(problem, ranges), *ranges.linear)
     if largest <= LARGEST_ARGUMENT:
         return None
     return (

@@ -169,13 +169,14 @@ class _Fitting:
         for m in range(1, depth + 1):
             reach[preactivation(m)] = ranges.preactivations[m - 1]
             if m > 1:
-                reach[jacobian(m, m - 1)] = box * steepest * reach[units_slot(m - 2)]
+                inputs = max(reach[units_slot(m - 2)], 1.0 * self.target.biases)
+                reach[jacobian(m, m - 1)] = box * steepest * inputs
             for j in range(1, m - 1):
                 passed_on = widths[m - 1] * box * steepest
                 reach[jacobian(m, j)] = passed_on * reach[jacobian(m - 1, j)]
         reach["loss_slope"] = sizes.largest_loss_slope(problem, ranges.outputs[-1]) + loss.error
         dependence = [widths[-1] * reach[jacobian(depth, j)] for j in range(1, depth)]
-        dependence.append(reach[units_slot(depth - 1)])
+        dependence.append(max(reach[units_slot(depth - 1)], 1.0 * self.target.biases))
         step = problem.gradient_step.size_of(0) / 2 * reach["loss_slope"] * max(dependence)
         reach["weights"] = box + step * (1 + LARGEST_FIT_ERROR)
         return {name: self._roomy(size) for name, size in reach.items()}

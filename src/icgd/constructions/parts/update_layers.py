@@ -12,6 +12,8 @@ A rule with a root takes three layers more:
     MLP       root = 1 / (sqrt(sum) + eps), a sum of ReLUs; state = sum of coefficient * slot
     product   scaled = factor * root
 
+The average of the weights, if there is one, moves in the last layer too, and costs no layer.
+
 Only these layers may differ from step to step. In a step on a batch the last layer also counts on
 to the next batch.
 """
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 
 from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep
+from icgd.problems.optimisers.gradient_step import AVERAGE, AbstractGradientStep
 from icgd.problems.optimisers.rule import GRADIENT, SCALED, SQUARE, WEIGHTS, Root, Rule, Sum
 from icgd.problems.roots import reciprocal_root
 from icgd.program import instructions as verbs
@@ -56,8 +58,13 @@ class UpdateLayers:
         return self.update.is_plain
 
     @property
+    def predicting(self) -> str:
+        """Which weights predict: their average, if there is one."""
+        return WEIGHTS if self.update.average is None else AVERAGE
+
+    @property
     def has_root(self) -> bool:
-        return self.update.rule(0).root is not None
+        return self.update.has_root
 
     def gradient_slot(self, layer: int) -> str:
         """Where the gradient of a layer's weights goes."""
@@ -74,7 +81,7 @@ class UpdateLayers:
         shared += [SQUARE, ROOT, SCALED] if self.has_root else []
         turns = () if self.update.batch_size is None else (PLACE, OUT_OF_BATCH)
         return (
-            *self._matrices(self.update.state, Role.PARAMETER),
+            *self._matrices(self.update.remembered, Role.PARAMETER),
             *self._matrices(shared, Role.SHARED),
             *(Slot(name, (1,), Role.TURN) for name in turns),
         )
@@ -127,29 +134,38 @@ class UpdateLayers:
         rule = self.update.rule(step)
         before: tuple[Layer, ...] = ()
         if rule.root is not None:
-            before = self._root_layers(rule, rule.root)
-        last = (*self._moved(rule), verbs.WipeSlots(wiped), *self._turns())
+            before = self._root_layers(rule, rule.root, step)
+        last = (*self._moved(rule, step), verbs.WipeSlots(wiped), *self._turns())
         return (*before, Layer("clip and wipe" if self.is_plain else "update", last))
 
-    def _moved(self, rule: Rule) -> tuple[verbs.Instruction, ...]:
+    def _moved(self, rule: Rule, step: int) -> tuple[verbs.Instruction, ...]:
         if self.is_plain:
             weights = tuple(f"{WEIGHTS}_{layer}" for layer in self._layers)
             return (verbs.ClipSlots(weights, self.update.box, self.unit),)
         sums = {WEIGHTS: rule.weights} if rule.root is not None else rule.linear
-        return (self._recombined(sums),)
+        return (self._recombined(sums, step),)
 
-    def _recombined(self, sums: dict[str, Sum]) -> Recombine:
-        bounds = {WEIGHTS: self.update.box}
+    def _recombined(self, sums: dict[str, Sum], step: int) -> Recombine:
         return Recombine(
             tuple(
-                Assignment(_of_layer(terms, layer), f"{kind}_{layer}", bounds.get(kind))
+                self._assigned(kind, terms, layer, step)
                 for layer in self._layers
                 for kind, terms in sums.items()
             ),
             self.unit,
         )
 
-    def _root_layers(self, rule: Rule, root: Root) -> tuple[Layer, ...]:
+    def _assigned(self, kind: str, terms: Sum, layer: int, step: int) -> Assignment:
+        """A slot as a sum of others; weights are clipped, and may be averaged."""
+        value, write, update = _of_layer(terms, layer), f"{kind}_{layer}", self.update
+        if kind != WEIGHTS:
+            return Assignment(value, write)
+        if update.average is None:
+            return Assignment(value, write, update.box)
+        average, keeps = f"{AVERAGE}_{layer}", update.kept_of_average(step)
+        return Assignment(value, write, update.box, average, keeps)
+
+    def _root_layers(self, rule: Rule, root: Root, step: int) -> tuple[Layer, ...]:
         function = reciprocal_root(root.eps).name
         squares = [
             verbs.MultiplySlots(f"{GRADIENT}_{j}", f"{GRADIENT}_{j}", f"{SQUARE}_{j}")
@@ -164,7 +180,7 @@ class UpdateLayers:
         ]
         return (
             Layer("squares", tuple(squares)),
-            Layer("moments", (*roots, self._recombined(dict(rule.state)))),
+            Layer("moments", (*roots, self._recombined(dict(rule.state), step))),
             Layer("direction", tuple(products)),
         )
 

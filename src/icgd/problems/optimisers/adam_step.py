@@ -58,6 +58,8 @@ class AdamStep(AbstractGradientStep):
         decoupled: whether weights decay by themselves instead, as in AdamW.
         gradient_scale: what the gradient of half the mean loss is multiplied by; 2 stands for the
             mean loss.
+        average: how much a step keeps of the average of the weights, which then predicts; by
+            default there is none.
 
     Raises:
         SettingError: if a number is out of its range.
@@ -133,6 +135,8 @@ class RmspropStep(AbstractGradientStep):
         weight_decay: what is added to the gradient, times the weights.
         gradient_scale: what the gradient of half the mean loss is multiplied by; 2 stands for the
             mean loss.
+        average: how much a step keeps of the average of the weights, which then predicts; by
+            default there is none.
 
     Raises:
         SettingError: if a number is out of its range.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from icgd.errors import SettingError
@@ -12,6 +12,7 @@ from icgd.problems.momentum import span_in_words
 from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
 from icgd.problems.settings import (
     MOST_ENTRIES,
+    below_one,
     count,
     entries,
     is_sequence,
@@ -21,6 +22,8 @@ from icgd.problems.settings import (
     settle,
 )
 
+AVERAGE = "average"
+
 
 @dataclass(frozen=True)
 class AbstractGradientStep(ABC):
@@ -28,16 +31,23 @@ class AbstractGradientStep(ABC):
 
     `step_size` is one number for all steps or one for each step. With a batch size b, step
     l = 0, 1, ... takes b of the n examples: l b, l b + 1, ..., modulo n.
+
+    With an `average` rho, an exponential moving average of the weights is kept beside them, and
+    predicts: average <- rho * average + (1 - rho) * weights after every step, clipped ones, and
+    after the first step average <- weights.
     """
 
     step_size: float | tuple[float, ...]
     box: float
     batch_size: int | None = None
+    average: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         settle(self, step_size=_sizes_of_steps(self.step_size), box=positive("box", self.box))
         if self.batch_size is not None:
             settle(self, batch_size=count("batch_size", self.batch_size))
+        if self.average is not None:
+            settle(self, average=below_one("average", self.average))
 
     @abstractmethod
     def rule(self, step: int) -> Rule:
@@ -70,8 +80,35 @@ class AbstractGradientStep(ABC):
 
     @property
     def state(self) -> tuple[str, ...]:
-        """What is remembered beside every weight from step to step; it starts at 0."""
+        """What the rule remembers beside every weight from step to step; it starts at 0."""
         return ()
+
+    @property
+    def has_root(self) -> bool:
+        """Whether a step divides by a root, as Adam does."""
+        return self.rule(0).root is not None
+
+    @property
+    def remembered(self) -> tuple[str, ...]:
+        """The state, and the average of the weights if there is one."""
+        return self.state if self.average is None else (*self.state, AVERAGE)
+
+    def kept_of_average(self, step: int) -> float:
+        """How much of the average a step keeps; the first one begins it anew.
+
+        Args:
+            step: the number of the step, counted from 0.
+
+        Returns:
+            A share from 0 to 1.
+
+        Example:
+            >>> import icgd
+            >>> update = icgd.GradientStep(0.1, box=2.0, average=0.9)
+            >>> [update.kept_of_average(step) for step in range(3)]
+            [0.0, 0.9, 0.9]
+        """
+        return (self.average or 0.0) if count("step", step, least=0) else 0.0
 
     @property
     def gradient_factor(self) -> float:
@@ -80,12 +117,12 @@ class AbstractGradientStep(ABC):
 
     @property
     def is_constant(self) -> bool:
-        """Whether all steps do the same to weights, gradient and state."""
-        return not isinstance(self.step_size, tuple)
+        """Whether all steps do the same to weights, gradient, state and average."""
+        return not isinstance(self.step_size, tuple) and not self.average
 
     @property
     def is_plain(self) -> bool:
-        """Whether every step is w - step_size * gradient, with one step size for all."""
+        """Whether every step is w - step_size * gradient, with one step size and no average."""
         return False
 
     def in_words(self) -> str:
@@ -101,7 +138,8 @@ class AbstractGradientStep(ABC):
         """
         span = span_in_words(self.step_size)
         batches = "" if self.batch_size is None else f", batches of {self.batch_size:,}"
-        return f"{self.name_in_words()} of {span}, box {self.box:g}{batches}"
+        averages = "" if self.average is None else f", averages of weights ({self.average:g})"
+        return f"{self.name_in_words()} of {span}, box {self.box:g}{batches}{averages}"
 
     def size_of(self, step: int) -> float:
         """The step size of a step.
@@ -172,6 +210,8 @@ class GradientStep(AbstractGradientStep):
         box: the largest size of a weight.
         batch_size: with a batch size b, step l = 0, 1, ... takes b of the n examples: l b, l b + 1,
             ..., modulo n.
+        average: how much a step keeps of the average of the weights, which then predicts; by
+            default there is none.
 
     Raises:
         SettingError: if a number is not positive, or the batch size is not whole.
@@ -187,7 +227,7 @@ class GradientStep(AbstractGradientStep):
 
     @property
     def is_plain(self) -> bool:
-        return self.is_constant
+        return self.is_constant and self.average is None
 
     def name_in_words(self) -> str:
         return "gradient steps"

@@ -62,6 +62,8 @@ class FunctionOracle(AbstractOracle):
         self.update.require_machine(self.target)
         if self.domain.score is not None:
             raise SettingError.without("domain.score", "a linear model")
+        if self.domain.rate is not None:
+            raise SettingError.without("domain.rate", "a network")
 
     @property
     def weight_shapes(self) -> Shapes:

@@ -62,6 +62,8 @@ class LinearOracle(AbstractOracle):
     def __post_init__(self) -> None:
         if self.loss != MATCHING:
             raise SettingError.not_one_of("loss of a linear model", self.loss, (MATCHING,))
+        if self.domain.rate is not None:
+            raise SettingError.without("domain.rate", "a network")
 
     @property
     def weight_shapes(self) -> Shapes:

@@ -6,6 +6,13 @@ r"""Gradient descent on a network, in float64 and by explicit formulas.
 
 What a step makes of the gradient is the rule of its update (`problems/optimisers/`).
 With biases a constant 1 stands below every p_{j-1}, and nothing is passed back to it.
+
+A layer with a norm has its preactivation h_j = c (z_j - mean z_j), c = 1 / sqrt(var z_j + eps), in
+place of z_j, and with g = r'(h_j) * what is pulled back
+
+    s_j = c (g - mean g - h_j mean(g h_j)).
+
+Shortcuts (i, j) add p_i to p_j, and what is pulled back to p_j to that of p_i.
 """
 
 from __future__ import annotations
@@ -24,12 +31,12 @@ from icgd.errors import BoxWarning, DataError, ProofError, SettingError
 from icgd.problems.arrays import first_set
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep
+from icgd.problems.optimisers.gradient_step import AVERAGE, AbstractGradientStep
 from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
 from icgd.problems.settings import count
 from icgd.problems.task import Task
-from icgd.shapes import History, Inputs, Labels, Parameters, Predictions
+from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Rates
 
 NUMBERS_AT_ONCE = 2**16
 """The numbers in the widest layer over the steps that are taken together."""
@@ -42,20 +49,31 @@ PROBABILITIES = "labels between 0 and 1"
 
 @dataclass(frozen=True)
 class Forward:
-    """Preactivations z_1 .. z_N and outputs p_0 .. p_N of every layer."""
+    """Preactivations z_1 .. z_N and outputs p_0 .. p_N of every layer.
+
+    Those of layers with a norm are normalised; `scales` has what they were multiplied by.
+    """
 
     preactivations: list[Tensor]
     outputs: list[Tensor]
+    scales: dict[int, Tensor]
 
 
 def forward(target: MLP, parameters: Parameters, x: Inputs) -> Forward:
     """Run the target network on every row of `x`."""
-    preactivations: list[Tensor] = []
-    outputs = [x]
+    found = Forward([], [x], {})
+    outputs = found.outputs
     for layer, matrix in enumerate(target.matrices(parameters), start=1):
-        preactivations.append(target.layer_inputs(outputs[-1]) @ matrix.mT)
-        outputs.append(target.layer_activation(layer).value(preactivations[-1]))
-    return Forward(preactivations, outputs)
+        z = target.layer_inputs(outputs[-1]) @ matrix.mT
+        if layer in target.norms:
+            z = z - z.mean(-1, keepdim=True)
+            variance = (z * z).mean(-1, keepdim=True)
+            found.scales[layer] = 1.0 / (variance + target.norm_eps).sqrt()
+            z = z * found.scales[layer]
+        found.preactivations.append(z)
+        value = target.layer_activation(layer).value(z)
+        outputs.append(sum((outputs[source] for source in target.sources(layer)), value))
+    return found
 
 
 def predict(target: MLP, parameters: Parameters, x: Inputs) -> Labels:
@@ -63,28 +81,47 @@ def predict(target: MLP, parameters: Parameters, x: Inputs) -> Labels:
     return forward(target, parameters, x).outputs[-1]
 
 
-def gradient(target: MLP, loss: Loss, weights: Parameters, x: Inputs, y: Labels) -> Parameters:
-    """The gradient of the risk on these examples."""
+def gradient(
+    target: MLP, loss: Loss, weights: Parameters, x: Inputs, y: Labels, rates: Rates | None = None
+) -> Parameters:
+    """The gradient of the risk on these examples; `rates` multiply what each of them adds to it."""
     matrices = target.matrices(weights)
     states = forward(target, weights, x)
-    pulled_back = loss.slope(states.outputs[-1], y)
+    slope = loss.slope(states.outputs[-1], y)
+    pulled_back = {target.depth: slope if rates is None else slope * rates}
     blocks: list[Tensor] = []
     for layer in range(target.depth, 0, -1):
-        slope = target.layer_activation(layer).derivative(states.preactivations[layer - 1])
-        delta = slope * pulled_back
+        z, back = states.preactivations[layer - 1], pulled_back[layer]
+        delta = target.layer_activation(layer).derivative(z) * back
+        if layer in states.scales:
+            delta = _through_norm(delta, z, states.scales[layer])
         inputs = states.outputs[layer - 1]
         blocks.append((delta.mT @ target.layer_inputs(inputs)).flatten(-2))
-        pulled_back = delta @ matrices[layer - 1][..., : inputs.shape[-1]]
+        passed_on = delta @ matrices[layer - 1][..., : inputs.shape[-1]]
+        for source in target.sources(layer):
+            pulled_back[source] = pulled_back[source] + back if source in pulled_back else back
+        below = pulled_back.get(layer - 1)
+        pulled_back[layer - 1] = passed_on if below is None else passed_on + below
     return torch.cat(blocks[::-1], dim=-1) / (2 * x.shape[-2])
 
 
+def _through_norm(slope: Tensor, normalised: Tensor, scale: Tensor) -> Tensor:
+    """What a norm makes of the slope of the loss with respect to its result."""
+    centred = slope - slope.mean(-1, keepdim=True)
+    shared = (centred * normalised).mean(-1, keepdim=True)
+    return scale * (centred - shared * normalised)
+
+
 def _from_each(task: Task, weights: History) -> Task:
-    """A batch of tasks with the same data, each of which starts from one entry of a history."""
-    x, y, queries = (
-        data.unsqueeze(-3).expand(*weights.shape[:-1], *data.shape[-2:])
-        for data in (task.x, task.y, task.queries)
-    )
-    return Task(x, y, queries, weights)
+    """A batch of tasks in float64 with the same data, one for each entry of a history."""
+    task = task.double()
+
+    def repeated(data: Tensor) -> Tensor:
+        return data.unsqueeze(-3).expand(*weights.shape[:-1], *data.shape[-2:])
+
+    rates = None if task.rates is None else repeated(task.rates)
+    x, y, queries = map(repeated, (task.x, task.y, task.queries))
+    return Task(x, y, queries, weights, rates=rates)
 
 
 @dataclass(frozen=True)
@@ -112,17 +149,29 @@ class NetworkOracle(AbstractOracle):
 
     @property
     def weight_shapes(self) -> Shapes:
-        return self.target.matrix_shapes * (1 + len(self.update.state))
+        return self.target.matrix_shapes * (1 + len(self.update.remembered))
 
     def weights_of(self, trained: Tensor) -> Tensor:
         """The weights without what the optimiser remembers."""
         return trained[..., : self.target.n_parameters]
 
+    def starts_fresh(self, trained: Tensor) -> bool:
+        n_weights = self.target.n_parameters
+        state = trained[..., n_weights : n_weights * (1 + len(self.update.state))]
+        return not bool(state.any())
+
+    def _predicting(self, trained: Tensor) -> Tensor:
+        """The weights that predict: their average, if there is one."""
+        if self.update.average is None:
+            return self.weights_of(trained)
+        return trained[..., -self.target.n_parameters :]
+
     def with_state(self, weights: Tensor) -> Tensor:
         n_weights = self.target.n_parameters
         if weights.ndim == 0 or weights.shape[-1] != n_weights:
             return weights
-        return functional.pad(weights, (0, n_weights * len(self.update.state)))
+        trained = functional.pad(weights, (0, n_weights * len(self.update.state)))
+        return trained if self.update.average is None else torch.cat([trained, weights], dim=-1)
 
     def labelled(self, y: Tensor, expected: tuple[int, ...]) -> Tensor:
         """Classes, counted from 0, become labels that are 1 for the class and 0 for all others."""
@@ -164,22 +213,27 @@ class NetworkOracle(AbstractOracle):
     def examples_of(self, number: int, n_examples: int) -> Sequence[int]:
         return self.update.examples_of(number, n_examples)
 
-    def examples(self, task: Task, number: int) -> tuple[Inputs, Labels]:
-        """The inputs and labels that a step uses: all of them, or its batch."""
+    def examples(self, task: Task, number: int) -> Task:
+        """The task with the examples that a step uses: all of them, or its batch."""
         if self.update.batch_size is None:
-            return task.x, task.y
+            return task
         rows = list(self.examples_of(number, task.n_examples))
-        return task.x[..., rows, :], task.y[..., rows, :]
+        rates = None if task.rates is None else task.rates[..., rows, :]
+        return replace(task, x=task.x[..., rows, :], y=task.y[..., rows, :], rates=rates)
 
     def exact_step(self, task: Task) -> ExactStep:
-        data = Task(task.x.double(), task.y.double(), task.queries, task.initial)
+        data = task.double()
 
         def step(trained: Parameters, number: int) -> Parameters:
-            weights, *state = trained.split(self.target.n_parameters, dim=-1)
+            weights, *others = trained.split(self.target.n_parameters, dim=-1)
             gradient = self.gradient(data, weights, number)
-            known = dict(zip(self.update.state, state, strict=True))
+            known = dict(zip(self.update.remembered, others, strict=True))
+            average = known.pop(AVERAGE, None)
             moved, after = self.update.rule(number).applied(weights, gradient, known)
             clipped = moved.clamp(-self.update.box, self.update.box)
+            if average is not None:
+                kept = self.update.kept_of_average(number)
+                after[AVERAGE] = kept * average + (1.0 - kept) * clipped
             return torch.cat([clipped, *after.values()], dim=-1) if after else clipped
 
         return step
@@ -188,6 +242,10 @@ class NetworkOracle(AbstractOracle):
         target, update = self.target, self.update
         if not update.is_plain:
             raise ProofError.unknown_update(update.in_words())
+        if not target.is_chain:
+            raise ProofError.no_chain(target.in_words())
+        if task.rates is not None:
+            raise ProofError.rated()
         return {
             "kind": "network",
             "widths": list(target.widths),
@@ -211,31 +269,35 @@ class NetworkOracle(AbstractOracle):
 
     def gradient(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:
         """The gradient of the risk on the examples of a step, as the update scales it."""
-        x, y = self.examples(task, number)
-        loss, weights = loss_named(self.loss), self.weights_of(weights).double()
-        found = gradient(self.target, loss, weights, x.double(), y.double())
-        return found * self.update.gradient_factor
+        used, weights = self.examples(task, number), self.weights_of(weights).double()
+        x, y, loss = used.x.double(), used.y.double(), loss_named(self.loss)
+        rates = None if used.rates is None else used.rates.double()
+        return gradient(self.target, loss, weights, x, y, rates) * self.update.gradient_factor
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
-        return predict(self.target, self.weights_of(weights).double(), task.queries.double())
+        return predict(self.target, self._predicting(weights).double(), task.queries.double())
 
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
-        """L(w) = (1 / 2n) sum_i loss(p_i, y_i)."""
+        """L(w) = (1 / 2n) sum_i loss(p_i, y_i), each times its rate if there are rates."""
         outputs = predict(self.target, self.weights_of(weights).double(), task.x.double())
-        return loss_named(self.loss).value(outputs, task.y.double()).mean(-1) / 2
+        losses = loss_named(self.loss).value(outputs, task.y.double())
+        rated = losses if task.rates is None else losses * task.rates.double().squeeze(-1)
+        return rated.mean(-1) / 2
 
     @property
     def loss_in_words(self) -> str:
-        return f"half the mean {self.loss.replace('_', ' ')} loss of all examples"
+        rated = "" if self.domain.rate is None else ", each times its rate"
+        return f"half the mean {self.loss.replace('_', ' ')} loss of all examples{rated}"
 
     def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
         """weights_1, bias_1, weights_2, ...: a bias is the last column of its layer's matrix.
 
-        What an optimiser remembers follows as momentum_1, momentum of bias_1, ...
+        What an optimiser remembers follows as momentum_1, momentum of bias_1, ..., and so does the
+        average of the weights.
         """
         found: dict[str, Tensor] = {}
         parts = weights.split(self.target.n_parameters, dim=-1)
-        for kind, part in zip((WEIGHTS, *self.update.state), parts, strict=True):
+        for kind, part in zip((WEIGHTS, *self.update.remembered), parts, strict=True):
             bias = "bias" if kind == WEIGHTS else f"{kind} of bias"
             for layer, matrix in enumerate(self.target.matrices(part), start=1):
                 n_inputs = self.target.widths[layer - 1]
@@ -251,5 +313,5 @@ class NetworkOracle(AbstractOracle):
             yield BoxWarning.of_network(box)
 
     def preactivations(self, task: Task, weights: Parameters, number: int) -> list[Tensor]:
-        x, _ = self.examples(task, number)
-        return forward(self.target, self.weights_of(weights).double(), x.double()).preactivations
+        x = self.examples(task, number).x.double()
+        return forward(self.target, self.weights_of(weights).double(), x).preactivations

@@ -95,6 +95,10 @@ class AbstractOracle(ABC):
         """What is trained without what an optimiser remembers."""
         return trained
 
+    def starts_fresh(self, trained: Tensor) -> bool:
+        """Whether nothing is remembered yet."""
+        return True
+
     @abstractmethod
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
         """The weights that a run starts from if none are given."""

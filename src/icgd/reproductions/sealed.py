@@ -1,0 +1,63 @@
+"""JSON files with a checksum, so that a changed digit is noticed.
+
+The checksum is that of the content, not of the file: it does not mind spaces, the order of keys or
+ends of lines. A table keeps it as its last entry. Any other content is put into a table first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from icgd.errors import CheckpointError
+from icgd.weights.atomic import whole_file
+
+DIGEST = "digest"
+
+
+def sealed(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with its checksum."""
+    return {**table, DIGEST: _digest(table)}
+
+
+def opened(path: Path, table: object) -> dict[str, Any]:
+    """The table that `sealed` was given; `CheckpointError` if its checksum does not fit."""
+    if not isinstance(table, dict) or DIGEST not in table:
+        raise CheckpointError.damaged(path, "it has no checksum")
+    content = {key: value for key, value in table.items() if key != DIGEST}
+    if table[DIGEST] != _digest(content):
+        raise CheckpointError.damaged(path, "its checksum does not match")
+    return content
+
+
+def write_sealed(path: Path, content: Any) -> None:
+    """Write any content that JSON can hold, whole or not at all."""
+    text = json.dumps(sealed({"content": content}))
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def read_sealed(path: Path) -> Any:
+    """What `write_sealed` was given; `CheckpointError` if it is damaged."""
+    try:
+        return opened(path, read_json(path))["content"]
+    except KeyError:
+        raise CheckpointError.damaged(path, "it has no content") from None
+
+
+def read_json(path: Path) -> Any:
+    """The data of a file; `CheckpointError` if it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise CheckpointError.damaged(path, str(problem)) from None
+
+
+def _digest(table: Mapping[str, Any]) -> str:
+    """SHA-256 over the table as it is read back, whose keys are texts, in their order."""
+    read_back = json.loads(json.dumps(table))
+    text = json.dumps(read_back, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

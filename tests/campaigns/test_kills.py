@@ -1,0 +1,202 @@
+"""Processes that are killed while they write: what they leave is whole, old or new, and is tidied.
+
+A process is killed after a random time. Then its file must be one of those that it wrote, and the
+next one who writes into the folder must leave no other file there.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+
+import icgd
+from icgd.reproductions.sealed import read_sealed, write_sealed
+from icgd.training.checkpoints import read_checkpoint
+from tests.campaigns.compiled_files import compiled
+from tests.campaigns.outcomes import Campaign, both_sizes
+from tests.training.toy import train_toy
+
+ROOT = Path(__file__).parents[2]
+FIRST, SECOND = "relu-stack", "softmax-stack"
+
+
+def saves(folder: Path) -> None:
+    while True:
+        for name in (FIRST, SECOND):
+            compiled(name).save(folder / "run.safetensors")
+
+
+def is_saved(folder: Path) -> bool:
+    path = folder / "run.safetensors"
+    return not path.exists() or icgd.load(path) in (compiled(FIRST), compiled(SECOND))
+
+
+def seals(folder: Path) -> None:
+    number = 0.0
+    while True:
+        write_sealed(folder / "outcome.json", [number] * 1000)
+        number += 1.0
+
+
+def is_sealed(folder: Path) -> bool:
+    path = folder / "outcome.json"
+    return not path.exists() or len(set(read_sealed(path))) == 1
+
+
+def trains(folder: Path) -> None:
+    train_toy(folder)
+    time.sleep(60)
+
+
+@cache
+def wanted() -> torch.Tensor:
+    return train_toy(None)[0].weight.detach().clone()
+
+
+def is_trained(folder: Path) -> bool:
+    """What is there can be read, and training goes on from it to the same bits."""
+    for path in folder.glob("checkpoint-*"):
+        read_checkpoint(path)
+    return torch.equal(train_toy(folder)[0].weight, wanted())
+
+
+JOBS: dict[str, tuple[Callable[[Path], None], Callable[[Path], bool]]] = {
+    "save": (saves, is_saved),
+    "seal": (seals, is_sealed),
+    "train": (trains, is_trained),
+}
+
+
+def kills(n: int) -> Iterator[tuple[str, str]]:
+    compiled(FIRST), compiled(SECOND), wanted()
+    for index in range(n):
+        random = Random(f"kill {index}")
+        name, number = random.choice(list(JOBS)), random.choice([signal.SIGKILL, signal.SIGTERM])
+        seconds = random.uniform(0, 0.05)
+        with TemporaryDirectory() as folder:
+            kill_after(JOBS[name][0], Path(folder), seconds, number)
+            yield f"case {index}: {name}, {seconds:.4f} s", left(JOBS[name][1], Path(folder))
+
+
+def kill_after(job: Callable[[Path], None], folder: Path, seconds: float, number: int) -> None:
+    """Fork a process that works in a folder, and kill it after so many seconds."""
+    process = os.fork()
+    if process == 0:
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            job(folder)
+        finally:
+            os._exit(1)
+    time.sleep(seconds)
+    os.kill(process, number)
+    os.waitpid(process, 0)
+
+
+def left(is_whole: Callable[[Path], bool], folder: Path) -> str:
+    try:
+        if not is_whole(folder):
+            return "torn"
+    except BaseException as problem:
+        return f"torn: {type(problem).__name__}"
+    had = [path for path in folder.iterdir() if path.name.endswith("partial")]
+    write_sealed(folder / "next.json", 1)
+    if any(path.name.endswith("partial") for path in folder.iterdir()):
+        return "stale file stays"
+    return "whole, stale file removed" if had else "whole"
+
+
+KILLS = Campaign(
+    name="kills",
+    title="Processes that are killed while they write",
+    sample=15,
+    whole=1_000,
+    allowed={
+        "whole": "the file is an old or a new one, and nothing else was left",
+        "whole, stale file removed": "the next one who wrote there removed what was left",
+    },
+    cases=kills,
+)
+
+POOL = """
+import sys, time
+from pathlib import Path
+from icgd.training.workers import working
+
+if __name__ == "__main__":
+    with working(waits, [Path(sys.argv[1])] * 2, 2) as all_news:
+        for _ in all_news:
+            pass
+"""
+
+
+def parents_that_are_killed(n: int) -> Iterator[tuple[str, str]]:
+    for index in range(n):
+        random = Random(f"parent {index}")
+        number, seconds = random.choice([signal.SIGKILL, signal.SIGTERM]), random.uniform(0, 8)
+        with TemporaryDirectory() as folder:
+            script = Path(folder) / "parent.py"
+            script.write_text(POOL)
+            mark = f"icgd-campaign-{os.getpid()}-{index}"
+            paths = os.pathsep.join([str(ROOT), *sys.path])
+            process = subprocess.Popen(
+                [sys.executable, script, folder],
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": paths, "M": mark},
+                start_new_session=True,
+            )
+            time.sleep(seconds)
+            process.send_signal(number)
+            process.wait()
+            yield f"case {index}: {seconds:.2f} s", orphans_of(mark)
+
+
+def orphans_of(mark: str) -> str:
+    """Whether a process with this mark in its environment is there two seconds later."""
+    time.sleep(2)
+    found = [path for path in Path("/proc").iterdir() if path.name.isdigit() and has(path, mark)]
+    return "orphan" if found else "no process left"
+
+
+def has(process: Path, mark: str) -> bool:
+    try:
+        return f"M={mark}\0".encode() in (process / "environ").read_bytes()
+    except OSError:
+        return False
+
+
+ORPHANS = Campaign(
+    name="orphans",
+    title="Parents of workers that are killed",
+    sample=0,
+    whole=30,
+    allowed={"no process left": "two seconds later all its processes are gone"},
+    cases=parents_that_are_killed,
+)
+
+
+@both_sizes
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a process that starts at once is forked")
+def test_what_a_killed_process_leaves_is_whole(whole):
+    KILLS.carry_out(whole=whole)
+
+
+@pytest.mark.campaign
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+def test_no_worker_outlives_a_parent_that_is_killed():
+    ORPHANS.carry_out(whole=True)
+
+
+def test_the_campaign_notices_what_is_torn(tmp_path):
+    (tmp_path / "outcome.json").write_text("{")
+    assert left(is_sealed, tmp_path) == "torn: CheckpointError"
+    (tmp_path / "run.safetensors").write_bytes(b"half")
+    assert left(is_saved, tmp_path) == "torn: FileError"

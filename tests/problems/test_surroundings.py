@@ -1,0 +1,32 @@
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from icgd.problems.surroundings import NOTHING, usual_surroundings
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda"])
+def test_new_tensors_are_on_the_processor_whatever_the_default_is(device):
+    with torch.device(device), usual_surroundings():
+        assert torch.zeros(2).tolist() == [0.0, 0.0]
+
+
+def test_tensors_that_are_made_in_inference_mode_may_be_used_in_gradients_later():
+    with torch.inference_mode():
+        with usual_surroundings():
+            made = torch.ones(1)
+        assert torch.is_inference_mode_enabled()
+    weight = torch.ones(1, requires_grad=True)
+    (weight * made).backward()
+    assert weight.grad.item() == 1.0
+
+
+@pytest.mark.parametrize("around", [nullcontext, torch.no_grad])
+def test_nothing_is_done_where_nothing_is_needed(around):
+    with around():
+        before = torch.is_grad_enabled()
+        with usual_surroundings() as surroundings:
+            assert torch.is_grad_enabled() is before
+        assert usual_surroundings() is NOTHING
+        assert surroundings is None

@@ -1,0 +1,91 @@
+from dataclasses import replace
+
+import pytest
+
+import icgd
+from icgd.errors import ProgramError
+from icgd.program.check import check_program
+from icgd.program.instructions import ONE, LayerKind, PullBack
+from icgd.program.norm_instructions import Covary, ScaleCentred
+from icgd.program.program import Layer
+from icgd.program.registry import from_data
+from icgd.program.shape_rules import shape_problem
+from icgd.program.stack import StackProgram
+
+COVARY = Covary("passed_2", "normed_2", "shared_2")
+FORWARD = ScaleCentred("linear_2", "scale_2", "normed_2", reach=4.0)
+BACKWARD = ScaleCentred("passed_2", "scale_2", "delta_2", "normed_2", "shared_2")
+
+
+def program() -> StackProgram:
+    target = icgd.MLP((3, 3, 3, 3), "tanh", norms=(2,), shortcuts=((1, 2), (2, 3)))
+    update, domain = icgd.GradientStep(0.1, 2.0), icgd.Domain(1.0, 1.0)
+    problem = icgd.Problem(target, "squared", update, domain)
+    return icgd.compile(problem, "relu-stack", n_steps=2).program
+
+
+def changed(found: StackProgram, old: object, new: object) -> StackProgram:
+    """The program with one instruction in place of another."""
+    layers = [
+        Layer(layer.title, tuple(new if part == old else part for part in layer.instructions))
+        for layer in found.block
+    ]
+    assert tuple(layers) != found.block
+    return replace(found, block=tuple(layers))
+
+
+def test_instructions_read_as_formulas_and_know_their_slots():
+    assert COVARY.formula() == "shared_2 = cov(passed_2, normed_2)"
+    assert FORWARD.formula() == "normed_2 = scale_2 * (linear_2 - mean(linear_2))"
+    assert BACKWARD.formula() == (
+        "delta_2 = scale_2 * (passed_2 - mean(passed_2) - shared_2 * normed_2)"
+    )
+    assert set(COVARY.reads()) == {"passed_2", "normed_2", ONE}
+    assert set(FORWARD.reads()) == {"linear_2", "scale_2", ONE}
+    assert set(BACKWARD.reads()) == {"passed_2", "scale_2", "normed_2", "shared_2", ONE}
+    assert [part.writes() for part in (COVARY, FORWARD)] == [("shared_2",), ("normed_2",)]
+    assert {part.kind for part in (COVARY, FORWARD, BACKWARD)} == {LayerKind.PRODUCT}
+
+
+def test_a_program_with_norms_and_shortcuts_keeps_all_rules_and_comes_back_from_its_data():
+    found = program()
+    check_program(found)
+    assert from_data(found.to_data()) == found
+    parts = [part for layer in found.block for part in layer.instructions]
+    passed_on = PullBack("weights_3", "delta_3", "slope_2", "passed_2", ("loss_slope",))
+    assert passed_on in parts
+    assert replace(passed_on, slope=ONE, write="upstream_2") in parts
+    assert Covary("linear_2", "linear_2", "variance_2") in parts
+    assert passed_on.formula() == "passed_2 = slope_2 * (weights_3^T @ delta_3 + loss_slope)"
+    assert passed_on.constants == (ONE,)
+    assert PullBack("V", "s", "dr", "t").constants == ()
+
+
+@pytest.mark.parametrize(
+    ("instruction", "problem"),
+    [
+        (Covary("passed_2", "one", "shared_2"), "widths differ: passed_2 3, one 1"),
+        (Covary("passed_2", "normed_2", "delta_2"), "'delta_2' has shape (3,), expected (1,)"),
+        (replace(FORWARD, scale="slope_2"), "'slope_2' has shape (3,), expected (1,)"),
+        (replace(FORWARD, source="one"), "widths differ: one 1, normed_2 3"),
+        (replace(BACKWARD, share=None), "has one of `along` and `share`, expected both or neither"),
+        (replace(BACKWARD, along="one"), "widths differ: passed_2 3, one 1, delta_2 3"),
+        (replace(BACKWARD, reach=4.0), "promises a reach of 4, which only a norm has"),
+        (replace(FORWARD, reach=0.0), "promises a reach of 0, which only a norm has"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(instruction, problem):
+    assert shape_problem(instruction, program().layout) == problem
+
+
+def test_what_is_accumulated_is_zero_on_queries():
+    found = program()
+    not_gated = replace(BACKWARD, source="slope_2")
+    with pytest.raises(ProgramError, match="accumulates 'delta_1', not zero on queries"):
+        check_program(changed(found, BACKWARD, not_gated))
+    pulled = PullBack("weights_3", "delta_3", "slope_2", "passed_2", ("loss_slope",))
+    with pytest.raises(ProgramError, match="accumulates 'delta_1', not zero on queries"):
+        check_program(changed(found, pulled, replace(pulled, plus=("slope_2",))))
+    of_queries = Covary("slope_2", "normed_2", "shared_2")
+    with pytest.raises(ProgramError, match="accumulates 'delta_1', not zero on queries"):
+        check_program(changed(found, COVARY, of_queries))

@@ -1,0 +1,70 @@
+"""Files with a checksum: what was changed is refused, what only looks different is not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from icgd.errors import CheckpointError
+from icgd.reproductions.sealed import opened, read_sealed, sealed, write_sealed
+from tests.reproductions.committed import RESULTS
+
+TABLE = {"figure": "toy", "rows": [{"loss": 0.1 + 0.2, "seed": 3, "none": None}]}
+
+
+def test_a_table_comes_back():
+    table = json.loads(json.dumps(sealed(TABLE)))
+    assert list(table)[-1] == "digest"
+    assert opened(Path("toy.json"), table) == TABLE
+
+
+def test_keys_and_rows_may_be_of_kinds_that_json_lacks():
+    given = {"widths": {9: (1, 2), 10: ()}, "nan": float("nan")}
+    table = opened(Path("toy.json"), json.loads(json.dumps(sealed(given))))
+    assert table["widths"] == {"9": [1, 2], "10": []}
+
+
+def test_spaces_ends_of_lines_and_the_order_of_keys_do_not_matter():
+    text = json.dumps(sealed(TABLE), indent=3, sort_keys=True).replace("\n", "\r\n")
+    assert opened(Path("toy.json"), json.loads(text)) == TABLE
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        (TABLE, "it has no checksum"),
+        ([1], "it has no checksum"),
+        ({**sealed(TABLE), "figure": "other"}, "its checksum does not match"),
+        ({**sealed(TABLE), "more": 1}, "its checksum does not match"),
+        ({**sealed(TABLE), "digest": None}, "its checksum does not match"),
+    ],
+)
+def test_what_was_changed_is_refused(table, problem):
+    with pytest.raises(CheckpointError, match=rf"^toy\.json is damaged .*\({problem}\)"):
+        opened(Path("toy.json"), table)
+
+
+@pytest.mark.parametrize("content", [None, 3.5, [1, {"a": 2}], TABLE])
+def test_any_content_is_kept(tmp_path, content):
+    write_sealed(tmp_path / "part.json", content)
+    assert read_sealed(tmp_path / "part.json") == content
+
+
+def test_a_file_without_content_is_refused(tmp_path):
+    (tmp_path / "part.json").write_text(json.dumps(sealed({"other": 1})))
+    with pytest.raises(CheckpointError, match="it has no content"):
+        read_sealed(tmp_path / "part.json")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\x00"])
+def test_what_is_no_json_is_refused(tmp_path, text):
+    (tmp_path / "part.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"part\.json is damaged or not a checkpoint"):
+        read_sealed(tmp_path / "part.json")
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RESULTS.glob("*/*.json")), ids=lambda path: path.parent.name
+)
+def test_every_committed_result_has_its_checksum(path):
+    assert opened(path, json.loads(path.read_text(encoding="utf-8")))["rows"]
