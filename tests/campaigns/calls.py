@@ -338,7 +338,6 @@ def of_problems() -> dict[str, Callable[[], Call]]:
         "Problem": lambda: call(
             icgd.Problem, target=network, loss="squared", update=problem().update, domain=DOMAIN
         ),
-        "Problem.from_data": lambda: call(icgd.Problem.from_data, data=problem().to_data()),
         "ProximalStep": lambda: call(icgd.ProximalStep, step_size=0.5),
         "ProximalStep.lookahead_of": lambda: call(descent.lookahead_of, step=0),
         "ProximalStep.momentum_of": lambda: call(descent.momentum_of, step=0),
@@ -602,9 +601,6 @@ def of_training() -> dict[str, Callable[[], Call]]:
         "training.Decoder.require_room": lambda: call(
             decoder().require_room, n_tokens=3, n_tasks=2
         ),
-        "training.Decoder.of_description": lambda: call(
-            training.Decoder.of_description, data=decoder().description()
-        ),
         "training.KernelTransformer": lambda: call(
             training.KernelTransformer,
             input_width=2,
@@ -619,9 +615,6 @@ def of_training() -> dict[str, Callable[[], Call]]:
         "training.KernelTransformer.forward": lambda: call(learnt().forward, x=x, y=y),
         "training.KernelTransformer.like": lambda: call(
             training.KernelTransformer.like, model=learnt(), transforms_covariates=False
-        ),
-        "training.KernelTransformer.of_description": lambda: call(
-            training.KernelTransformer.of_description, data=learnt().description()
         ),
         **{f"training.{name}": made for name, made in (drawn_tasks() | laws()).items()},
     }

@@ -26,7 +26,7 @@ def cases(n: int) -> Iterator[tuple[str, str]]:
 CAMPAIGN = Campaign(
     name="commands",
     title="Every option of the command line with texts that nobody means",
-    sample=60,
+    sample=40,
     whole=1_000_000,
     allowed={
         "done": "the text is one that the option may have",

@@ -50,10 +50,6 @@ class Rows(list):
     """A list of another class."""
 
 
-class RaisesOn:
-    """An object whose method of this name raises."""
-
-
 def _raising(name: str) -> Any:
     """An object that raises when it is asked for `name`, such as __bool__."""
 

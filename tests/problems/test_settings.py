@@ -9,10 +9,12 @@ from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.settings import (
     by_name,
     count,
+    entries,
     finite,
     instance,
     is_sequence,
     named,
+    of_step,
     positive,
     power_of_two,
     settle,
@@ -134,3 +136,21 @@ def test_what_has_entries_is_a_sequence(value):
 @pytest.mark.parametrize("value", ["ab", b"ab", 3, None, np.array(1.0)])
 def test_texts_and_arrays_without_axes_are_no_sequences(value):
     assert not is_sequence(value)
+
+
+def test_a_row_is_read_entry_by_entry():
+    assert entries("steps", np.array([1, 2])) == [1, 2]
+    with pytest.raises(SettingError, match=r"steps cannot be read as a row \(ZeroDivisionError: "):
+        entries("steps", (1 / i for i in (1, 0)))
+    with pytest.raises(SettingError, match=r"steps cannot be read as a row \(TypeError: dtype c"):
+        entries("steps", np.array([1j]))
+    with pytest.raises(SettingError, match="steps has 100,000,000 entries; at most 10,000,000"):
+        entries("steps", range(10**8))
+
+
+def test_a_step_beyond_a_schedule_is_refused():
+    assert of_step((0.1, 0.2), 1) == 0.2
+    with pytest.raises(SettingError, match="step must lie between 0 and 1, got 2"):
+        of_step((0.1, 0.2), 2)
+    with pytest.raises(SettingError, match="step must be a whole number of at least 0, got -1"):
+        of_step((0.1, 0.2), -1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.errors import DivergenceWarning, KernelError
+from icgd.errors import DataError, DivergenceWarning, KernelError, SettingError
 from icgd.problems import spectrum as module
 from icgd.problems.kernels import KERNELS
 from icgd.problems.spectrum import Divergence, Spectrum, divergence, growth, growth_of, spectrum
@@ -203,3 +203,16 @@ def test_many_examples_of_a_softmax_kernel_are_judged_by_the_largest_eigenvalue(
     worst = divergence_of(*task_of("softmax", icgd.FunctionalStep(2.5), x), n_steps=4)
     assert worst is not None
     assert worst.eigenvalue == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("X", "noise", "error", "words"),
+    [
+        ([[1.0, 0.0]], float("nan"), SettingError, "noise must be a finite number, got nan"),
+        ([[1.0, 0.0, 0.0]], 0.0, DataError, r"X has shape \(1, 3\); expected \(n, 2\)"),
+        ([[1j, 0.0]], 0.0, DataError, "X has dtype complex128"),
+    ],
+)
+def test_data_and_noise_of_a_spectrum_are_checked(X, noise, error, words):
+    with pytest.raises(error, match=words):
+        spectrum(icgd.KernelMachine(2, "linear"), X, noise)

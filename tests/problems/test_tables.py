@@ -150,3 +150,9 @@ def test_columns_can_be_left_out_but_not_all_of_them(path):
         table.without(["a", "d"])
     with pytest.raises(DataError, match="no column beside those that are ignored: a, b, c"):
         table.without(["c", "b", "a"])
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/dev/full"])
+def test_a_device_is_no_table(path):
+    with pytest.raises(DataError, match=f"Cannot read {path}: it is a device or a pipe; a file"):
+        read_table(Path(path))

@@ -122,3 +122,8 @@ def test_a_file_that_begins_with_a_byte_order_mark_is_read(path):
     expected = read_config(path)
     path.write_text(TEXT, encoding="utf-8-sig")
     assert read_config(path) == expected
+
+
+def test_a_device_is_no_config():
+    with pytest.raises(DataError, match="Cannot read /dev/null: it is a device or a pipe; a file"):
+        read_config("/dev/null")

@@ -40,3 +40,9 @@ def test_autocast_is_on_only_if_asked_for():
     for uses, dtype in ((True, torch.bfloat16), (False, torch.float32)):
         with device_named("cpu", autocast=uses).autocast():
             assert (a @ a).dtype == dtype
+
+
+@pytest.mark.parametrize("name", ["x", "2,1", "1.5", "meta", "\udc80"])
+def test_what_is_no_device_is_refused(name):
+    with pytest.raises(SettingError, match="device must be a device of torch, got"):
+        device_named(name)

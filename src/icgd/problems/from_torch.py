@@ -219,7 +219,8 @@ def _require_own_forward(place: str, module: nn.Module) -> None:
     for kind in (nn.Sequential, nn.Linear, nn.LayerNorm, *SKIPPED):
         if isinstance(module, kind) and type(module).forward is not kind.forward:
             raise UnreadableError.option(where, "forward", "its own", f"that of {kind.__name__}")
-    hooks = [getattr(module, name, ()) for name in ("_forward_hooks", "_forward_pre_hooks")]
+    names = ("_forward_hooks", "_forward_pre_hooks") if isinstance(module, nn.Module) else ()
+    hooks = [getattr(module, name, ()) for name in names]
     if any(hooks):
         raise UnreadableError.option(where, "forward hooks", sum(map(len, hooks)), 0)
     if isinstance(module, nn.Flatten):

@@ -163,7 +163,7 @@ def entries(name: str, values: Iterable[object]) -> list[Any]:
 def of_step(row: Sequence[Thing], step: int) -> Thing:
     """The entry of a step, counted from 0."""
     if not count("step", step, least=0) < len(row):
-        raise SettingError.out_of_range("step", step, least=0, most=len(row) - 1)
+        raise SettingError.out_of_range("step", step, least=0.0, most=len(row) - 1.0)
     return row[step]
 
 

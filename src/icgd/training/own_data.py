@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from icgd.errors import DataError, SettingError
 from icgd.problems.arguments import checked, checked_but
 from icgd.problems.arrays import checked_array
-from icgd.problems.settings import count, instance, within
+from icgd.problems.settings import count, entries, instance, is_sequence, within
 from icgd.problems.tables import Table, read_table
 from icgd.training.covariates import require_numbers
 from icgd.training.tasks import AbstractTask, Batch, generator_of, query_loss
@@ -35,6 +35,7 @@ TASK_COLUMN = "task"
 
 
 @final
+@checked_but("x", "y")
 @dataclass(frozen=True, eq=False)
 class TaskTable(AbstractTask):
     """Tasks in a table: x (task, token, input_width), y (task, token) or with a width of labels.
@@ -224,7 +225,12 @@ def _inputs_and_labels(
 ) -> tuple[list[str], Sequence[str]]:
     """The names of these columns; the column `task` is neither."""
     others = [name for name in table.names if name != TASK_COLUMN]
-    labels = label_columns or others[-1:]
+    if not is_sequence(label_columns):
+        raise SettingError.wrong_kind("label_columns", label_columns, "a list of columns")
+    given = entries("label_columns", label_columns)
+    labels = given or others[-1:]
+    if not all(isinstance(name, str) for name in labels):
+        raise SettingError.wrong_kind("label_columns", label_columns, "a list of texts")
     if TASK_COLUMN in labels or len(set(labels)) < len(labels):
         expected = f"a list of columns other than {TASK_COLUMN!r}, each named once"
         raise SettingError.wrong_kind("label_columns", label_columns, expected)

@@ -93,7 +93,8 @@ class AdamStep(AbstractGradientStep):
         return (FIRST, SECOND)
 
     def rule(self, step: int) -> Rule:
-        (first, second), size = self.betas, self.size_of(count("step", step, least=0))
+        step = count("step", step, least=0)
+        (first, second), size = self.betas, self.size_of(step)
         rest = 1.0 - second ** (step + 1)
         kept = {SECOND: second, SQUARE: 1.0 - second}
         root = Root(FIRST, {name: factor / rest for name, factor in kept.items()}, self.eps)
