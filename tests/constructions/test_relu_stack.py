@@ -121,6 +121,25 @@ def test_a_batch_size_is_refused_with_the_reason():
     )
 
 
+def with_root(**numbers: float) -> Problem:
+    update = icgd.AdamStep(0.01, box=2.0, **numbers)
+    return Problem(MLP((2, 2, 1)), "squared", update, Domain(1.0, 1.0))
+
+
+@pytest.mark.parametrize("numbers", [{"gradient_scale": 1e300}, {"weight_decay": 1e200}])
+def test_gradients_whose_squares_leave_the_numbers_are_refused_with_a_root(numbers):
+    found = RELU_STACK.why_not(with_root(**numbers))
+    assert found.startswith("its gradients can reach ")
+    assert "are proved up to 1e+40 only; use a smaller box, domain, gradient scale" in found
+    assert RELU_STACK.why_not(with_root(weight_decay=1e38)) is None
+
+
+def test_gradients_next_to_nothing_have_roots_of_a_wider_range():
+    root = RELU_STACK.program(with_root(gradient_scale=1e-300), 1).functions[-1]
+    assert root.high == pytest.approx(1e-60)
+    assert 0 < root.error < 1.0
+
+
 def test_preactivations_without_digits_are_refused():
     """3 inputs of size 1e12 with weights up to 3; labels add nothing to the first layer."""
     problem = make_case(HEADLINE, "squared", domain=Domain(1e12, 2.0)).problem

@@ -12,6 +12,7 @@ from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task, checked_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers.momentum_step import MomentumStep
 from icgd.problems.problem import Problem
 
 PROBLEM = Problem(MLP((3, 4, 1)), "squared", GradientStep(0.1, 3.0), Domain(4.0, 2.0))
@@ -300,3 +301,14 @@ def test_a_batch_needs_as_many_examples():
     assert refusal(problem).startswith(f"X has {len(X)} examples, fewer than batch_size=")
     exact = replace(PROBLEM, update=GradientStep(0.1, 3.0, batch_size=len(X)))
     assert as_task(exact, X, Y).n_examples == len(X)
+
+
+def test_averages_start_in_the_box_and_momentum_anywhere():
+    problem = replace(PROBLEM, update=MomentumStep(0.1, 3.0, average=0.9))
+    n_weights = problem.target.n_parameters
+    start = torch.cat([torch.zeros(n_weights), torch.full((n_weights,), 50.0), torch.ones(2)])
+    start = torch.cat([start, torch.zeros(n_weights - 2)])
+    assert torch.equal(as_task(problem, X, Y, initial=start).initial, start.double())
+    outside = start.clone()
+    outside[2 * n_weights + 1] = 3.5
+    assert refusal(problem, initial=outside).startswith("initial[33] is 3.5, outside [-3, 3].")

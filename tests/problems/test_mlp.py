@@ -118,6 +118,7 @@ def test_shortcuts_and_norms_are_kept_in_order_and_said_in_words():
     assert not SHAPED.is_chain
     assert not MLP((2, 2), shortcuts=((0, 1),)).is_chain
     assert MLP((2, 2, 2, 2), norms=(3, 1), norm_eps=1.0).norms == (1, 3)
+    assert MLP((2, 2), norms=(1,), norm_eps=1e30).norm_eps == 1e30
 
 
 @pytest.mark.parametrize(

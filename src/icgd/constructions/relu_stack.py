@@ -75,6 +75,9 @@ ROOT_ERROR = 0.4
 LARGEST_NORM_ERROR = 0.05
 """The root of a norm errs by no more, relatively, so that `largest_norm` is large enough."""
 
+LEAST_ROOT, LARGEST_ROOT = 1e-30, 1e40
+"""The ends of the ranges of roots lie between them, so that no power in a proof leaves float64."""
+
 EXPONENTIALS, SHARES = "exponentials", "shares"
 
 MOST_PIECES = 2**17
@@ -127,7 +130,7 @@ class ReluStack(AbstractConstruction):
 
     @checked
     def objection(self, problem: Problem) -> str | None:
-        return sizes.without_digits(problem)
+        return sizes.without_digits(problem) or _without_root(problem)
 
     @checked
     def may_be_accurate(self, problem: Problem) -> bool:
@@ -194,11 +197,31 @@ def _roots(problem: Problem, functions: tuple[ReluSum, ...], pieces: int) -> tup
     if target.norms:
         largest = 2 * ROUNDING_ROOM * max(ranges.linear[layer - 1] for layer in target.norms)
         of_norm = min(error, LARGEST_NORM_ERROR)
-        found.append(fit_reciprocal_root(norm_root(target), largest**2, of_norm))
+        found.append(fit_reciprocal_root(norm_root(target), _square(largest), of_norm))
     if root is not None:
         largest = ROUNDING_ROOM * sizes.largest_gradient(problem, ranges, margin)
-        found.append(fit_reciprocal_root(reciprocal_root(root.eps), largest**2, error))
+        found.append(fit_reciprocal_root(reciprocal_root(root.eps), _square(largest), error))
     return tuple(found)
+
+
+def _square(largest: float) -> float:
+    """Where the range of a root ends; a wider one than needed does no harm."""
+    return max(largest, LEAST_ROOT) ** 2
+
+
+def _without_root(problem: Problem) -> str | None:
+    """Why roots of these gradients' squares cannot be had, if they are too large."""
+    if not problem.gradient_step.has_root:
+        return None
+    ranges = sizes.ranges_on_domain(problem, margin=0.0)
+    largest = sizes.largest_gradient(problem, ranges, margin=0.0)
+    if largest <= LARGEST_ROOT:
+        return None
+    return (
+        f"its gradients can reach {largest:.3g} on the domain, and reciprocal roots of squares are "
+        f"proved up to {LARGEST_ROOT:g} only; use a smaller box, domain, gradient scale or weight "
+        "decay."
+    )
 
 
 def _fitted_functions(

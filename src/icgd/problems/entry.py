@@ -81,7 +81,7 @@ def as_task(
     require_within("y", y, domain.y, "domain.y")
     require_within("queries", queries, domain.x, "domain.x", columns)
     if problem.box is not None:
-        require_within("initial", oracle.weights_of(weights), problem.box, "box")
+        require_within("initial", oracle.boxed(weights), problem.box, "box")
     oracle.require_examples(x.shape[-2])
     named = {"X": x, "y": y, "queries": queries, "initial": weights}
     rated = _rates(domain.rate, rates, x)

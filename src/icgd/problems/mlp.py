@@ -33,8 +33,8 @@ MOST_NAMED_LAYERS = 8
 NORM_EPS = 1e-5
 """What norms add to variances unless something else is said, as in torch."""
 
-LEAST_EPS = 1e-30
-"""Norms add at least so much to variances, and at most its reciprocal."""
+LEAST_EPS, LARGEST_EPS = 1e-30, 1e30
+"""Norms add at least and at most so much to variances."""
 
 Entry = TypeVar("Entry")
 
@@ -89,7 +89,7 @@ class MLP:
         instance("biases", self.biases, bool)
         settle(self, shortcuts=self._checked_shortcuts(), norms=self._checked_norms())
         settle(self, norm_eps=positive("norm_eps", self.norm_eps))
-        within("norm_eps", self.norm_eps, LEAST_EPS, 1 / LEAST_EPS)
+        within("norm_eps", self.norm_eps, LEAST_EPS, LARGEST_EPS)
         if self.norm_eps != NORM_EPS and not self.norms:
             raise SettingError.without("norm_eps", "norms")
 

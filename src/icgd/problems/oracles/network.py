@@ -155,10 +155,19 @@ class NetworkOracle(AbstractOracle):
         """The weights without what the optimiser remembers."""
         return trained[..., : self.target.n_parameters]
 
-    def starts_fresh(self, trained: Tensor) -> bool:
+    @property
+    def _state(self) -> slice:
+        """Where the optimiser's state stands in what is trained."""
         n_weights = self.target.n_parameters
-        state = trained[..., n_weights : n_weights * (1 + len(self.update.state))]
-        return not bool(state.any())
+        return slice(n_weights, n_weights * (1 + len(self.update.state)))
+
+    def boxed(self, trained: Tensor) -> Tensor:
+        weights = trained.clone()
+        weights[..., self._state] = 0.0
+        return weights
+
+    def starts_fresh(self, trained: Tensor) -> bool:
+        return not bool(trained[..., self._state].any())
 
     def _predicting(self, trained: Tensor) -> Tensor:
         """The weights that predict: their average, if there is one."""

@@ -95,6 +95,10 @@ class AbstractOracle(ABC):
         """What is trained without what an optimiser remembers."""
         return trained
 
+    def boxed(self, trained: Tensor) -> Tensor:
+        """What is trained, with 0 for all that no box bounds."""
+        return trained
+
     def starts_fresh(self, trained: Tensor) -> bool:
         """Whether nothing is remembered yet."""
         return True
