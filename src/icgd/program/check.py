@@ -54,8 +54,9 @@ def _check_slots(layout: Layout) -> None:
 
 def _check_divisors(program: AbstractProgram) -> None:
     for layer, name in product(program.layers, DIVISORS):
-        for value in (getattr(part, name, 1.0) for part in layer.instructions):
-            if not min(value if isinstance(value, tuple) else (value,)) > 0:
+        for value in (getattr(part, name, None) for part in layer.instructions):
+            numbers = value if isinstance(value, tuple) else (value,)
+            if value is not None and not min(numbers) > 0:
                 problem = f"has {name} {value}, expected what is positive"
                 raise ProgramError.broken(f"layer {layer.title!r}", problem)
 
