@@ -178,6 +178,26 @@ def test_no_module_is_a_drawer_for_leftovers():
     assert not offenders, f"name what it holds: {', '.join(offenders)}"
 
 
+# Caches without a bound, each with the reason why it cannot grow.
+ENDLESS = {
+    "certificates/domain_bound.py": "it ends with the function that made it",
+    "cli/options.py": "one entry for each command",
+    "cli/problem_options.py": "one entry",
+}
+
+
+def test_caches_are_bounded():
+    endless = re.compile(r"(?<!lru_)\bcache\b|maxsize=None")
+    imported = re.compile(r"^from functools import .*$", re.MULTILINE)
+    used = {
+        name
+        for name, path in PATHS.items()
+        if endless.search(" ".join(imported.findall(path.read_text("utf-8"))))
+        or "maxsize=None" in path.read_text("utf-8")
+    }
+    assert {str(PATHS[name].relative_to(SOURCE)) for name in used} == ENDLESS.keys()
+
+
 def functions_of(tree: ast.AST) -> list[ast.FunctionDef]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 import torch
 
+import icgd
 from icgd.errors import DataError, DomainError, IcgdError, SettingError, UnknownNameError
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task, checked_task
@@ -312,3 +313,18 @@ def test_averages_start_in_the_box_and_momentum_anywhere():
     outside = start.clone()
     outside[2 * n_weights + 1] = 3.5
     assert refusal(problem, initial=outside).startswith("initial[33] is 3.5, outside [-3, 3].")
+
+
+def test_a_task_shares_no_memory_with_what_it_was_made_from():
+    problem = icgd.Problem(
+        icgd.MLP((2, 1)), "squared", icgd.GradientStep(0.1, box=1.0), icgd.Domain(x=1.0, y=1.0)
+    )
+    x, y, queries = (torch.ones(shape, dtype=torch.float64) for shape in ((3, 2), (3, 1), (1, 2)))
+    initial = torch.zeros(2, dtype=torch.float64)
+    task = icgd.as_task(problem, x, y, queries=queries, initial=initial)
+    for given in (x, y, queries, initial):
+        given.fill_(0.25)
+    assert (task.x == 1).all()
+    assert (task.y == 1).all()
+    assert (task.queries == 1).all()
+    assert (task.initial == 0).all()

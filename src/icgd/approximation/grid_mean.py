@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from math import exp, factorial, log
 
 import torch
@@ -58,7 +58,7 @@ _SAMPLES, _MIDDLE = 2001, 16.0
 Numbers = tuple[float, ...]
 
 
-@cache
+@lru_cache(maxsize=64)
 def mean_of_link(link: str, reach: float) -> GridMean:
     """The expected label at scores in [-reach, reach], as one head returns it."""
     if link == "identity":
@@ -114,7 +114,7 @@ def _poisson(reach: float) -> GridMean:
     return replace(fit, error=fit.error + OFFSET_ROUNDING * fit.per_offset)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def log_factorial(number: int) -> float:
     """log(g!), of the whole number g! itself: the library's lgamma is off by up to 5 units."""
     return log(factorial(number))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from math import ceil, exp, inf, log, pi, sqrt
 
 import torch
@@ -118,7 +118,7 @@ def square(lattice: Lattice) -> LatticeFunction:
     return _certified("square", lattice, lattice.points() ** 2 - variance, torch.square)
 
 
-@cache
+@lru_cache(maxsize=256)
 def fit_to_accuracy(
     functions: Functions, reach: float, accuracy: float, fewest: int = 4
 ) -> LookUps:
@@ -148,7 +148,7 @@ def _worst(fits: LookUps) -> float:
     return max(fit.error for fit in fits)
 
 
-@cache
+@lru_cache(maxsize=256)
 def fit_on_lattice(functions: Functions, reach: float, half: int) -> LookUps:
     """Several functions on one lattice of 2 half + 1 points, as well as possible."""
     flat = {_where_flat(functions, 10.0**-digits) for digits in range(1, 14, 2)}
@@ -158,7 +158,7 @@ def fit_on_lattice(functions: Functions, reach: float, half: int) -> LookUps:
     return min((_fit_all(functions, reach, half, end) for end in sorted(ends)), key=_worst)
 
 
-@cache
+@lru_cache(maxsize=256)
 def _fit_all(functions: Functions, reach: float, half: int, end: float) -> LookUps:
     """The functions on a lattice of 2 half + 1 points.
 
@@ -182,7 +182,7 @@ def _fit_all(functions: Functions, reach: float, half: int, end: float) -> LookU
     )
 
 
-@cache
+@lru_cache(maxsize=256)
 def _where_flat(functions: Functions, flatness: float) -> float:
     """Beyond this distance every function stays this close to its limit; inf if one has none."""
     s = torch.linspace(0, _FAR, 6401, dtype=torch.float64)

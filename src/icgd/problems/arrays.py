@@ -60,7 +60,7 @@ def as_numbers(name: str, data: Any) -> Tensor:
     data = _as_floats(name, data)
     if str(data.dtype).removeprefix("torch.") not in DTYPES:
         raise DataError.wrong_dtype(name, str(data.dtype).removeprefix("torch."))
-    return data.detach() if isinstance(data, Tensor) else torch.from_numpy(data.copy())
+    return data.detach().clone() if isinstance(data, Tensor) else torch.from_numpy(data.copy())
 
 
 def _require_memory(name: str, data: Tensor) -> None:

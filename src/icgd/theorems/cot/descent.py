@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -242,7 +242,7 @@ def _with_penalty(f: Convex) -> Convex:
     )
 
 
-@cache
+@lru_cache(maxsize=64)
 def _penalised(seed: int) -> tuple[Convex, ...]:
     return tuple(map(_with_penalty, functions(seed)))
 

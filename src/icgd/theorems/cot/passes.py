@@ -6,7 +6,7 @@ compared with the exact next block, row by row.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import lru_cache, partial
 
 from icgd.theorems.cot import gates
 from icgd.theorems.cot.gradients import wrong_factor
@@ -28,7 +28,7 @@ EPS = 1e-10
 
 UNIT = "largest error of a row"
 
-measured_errors = cache(block_errors)
+measured_errors = lru_cache(maxsize=64)(block_errors)
 
 
 def _steps(kinds: tuple[str, ...], seed: int) -> tuple[Comparison, ...]:
