@@ -267,7 +267,7 @@ def interrupts(n: int) -> Iterator[tuple[str, str]]:
 CAMPAIGN = Campaign(
     name="interrupts",
     title="Ctrl-C at any moment of a run, a save, a load, a proof or a training",
-    sample=70,
+    sample=42,
     whole=6_000,
     allowed={
         "a whole step": "the error holds the run up to a step, and names the step",

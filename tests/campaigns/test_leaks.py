@@ -106,7 +106,7 @@ def leaks(n: int) -> Iterator[tuple[str, str]]:
 CAMPAIGN = Campaign(
     name="leaks",
     title="Work that is repeated",
-    sample=8,
+    sample=4,
     whole=8 * len(ORDERS),
     allowed={"nothing grows": "open files, threads, temporary files, tensors and objects"},
     cases=leaks,
