@@ -307,6 +307,7 @@ def of_problems() -> dict[str, Callable[[], Call]]:
     step, descent = icgd.FunctionalStep([0.1, 0.2]), icgd.ProximalStep(0.5)
     return {
         "MLP": lambda: call(icgd.MLP, widths=(2, 1)),
+        "Problem.from_data": lambda: call(icgd.Problem.from_data, data=problem().to_data()),
         "MLP.ends": lambda: call(network.ends, layer=0),
         "MLP.sources": lambda: call(network.sources, layer=1),
         "MLP.initial_parameters": lambda: call(network.initial_parameters, seed=0, box=1.0),
@@ -597,6 +598,12 @@ def of_training() -> dict[str, Callable[[], Call]]:
         "training.Decoder.predictions": lambda: call(decoder().predictions, x=x, y=y),
         "training.Decoder.streams": lambda: call(decoder().streams, x=x, y=y),
         "training.Decoder.require": lambda: call(decoder().require, batch=batch(), n_tasks=2),
+        "training.Decoder.of_description": lambda: call(
+            training.Decoder.of_description, data=decoder().description()
+        ),
+        "training.KernelTransformer.of_description": lambda: call(
+            training.KernelTransformer.of_description, data=learnt().description()
+        ),
         "training.Decoder.require_length": lambda: call(decoder().require_length, n_tokens=3),
         "training.Decoder.require_room": lambda: call(
             decoder().require_room, n_tokens=3, n_tasks=2
@@ -639,8 +646,6 @@ HOOKS = frozenset(
         "Verdict",  # an enum, which Python itself makes
         *("training.AbstractLogger", "training.AbstractTask"),  # written by users
         "training.Trained",  # what train_config returns
-        *("Problem.from_data", "training.Decoder.of_description"),  # what is in a file:
-        "training.KernelTransformer.of_description",  # the campaign of files has them
         "training.KernelTransformer.learn_in_units",  # any names
         *("training.LearnableRun.output", "training.LearnableRun.after_step"),
         *("training.UntiedRun.after_step", "training.QueryTask.loss"),  # steps of forward

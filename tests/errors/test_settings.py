@@ -6,6 +6,11 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(SettingError.not_described, "decoder", "KeyError: 'width'"),
+        "data does not describe a decoder: KeyError: 'width'. Give what the decoder told of "
+        "itself.",
+    ),
+    (
         made(SettingError.unequal_shortcut, (0, 1), (3, 4, 3)),
         "shortcut (0, 1) adds the 3 outputs of layer 0 to the 4 of layer 1; both must have one "
         "width. widths are (3, 4, 3).",

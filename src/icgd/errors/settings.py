@@ -323,6 +323,12 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{name} must be {kind} joined by commas, such as {example}, got {brief(text)}.")
 
     @classmethod
+    def not_described(cls, what: str, problem: str) -> SettingError:
+        return cls(
+            f"data does not describe a {what}: {problem}. Give what the {what} told of itself."
+        )
+
+    @classmethod
     def no_origin(cls) -> SettingError:
         return cls(
             "This run does not know what it trained, because a backend made it on its own. Make it "

@@ -23,7 +23,7 @@ from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.oracles.network import NetworkOracle
 from icgd.problems.oracles.oracle import AbstractOracle
 from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.settings import entries, finite, instance, is_sequence, settle
+from icgd.problems.settings import described, entries, finite, instance, is_sequence, settle
 from icgd.problems.updates import FunctionalStep
 
 Target = MLP | KernelMachine | LinearModel
@@ -193,7 +193,7 @@ class Problem:
             The problem.
 
         Raises:
-            SettingError: if a number in it does not suit its place.
+            SettingError: if it is no such dictionary, or if a number in it does not suit its place.
             UnknownNameError: if a name in it is not known.
 
         Example:
@@ -203,13 +203,14 @@ class Problem:
             >>> icgd.Problem.from_data(problem.to_data()) == problem
             True
         """
-        return cls(
-            target=_made(TARGETS, data["target"]),
-            loss=data["loss"],
-            update=_made(UPDATES, data["update"]),
-            domain=Domain(**data["domain"]),
-            initial=tuple(data["initial"]) if "initial" in data else None,
-        )
+        with described("problem"):
+            return cls(
+                target=_made(TARGETS, data["target"]),
+                loss=data["loss"],
+                update=_made(UPDATES, data["update"]),
+                domain=Domain(**data["domain"]),
+                initial=tuple(data["initial"]) if "initial" in data else None,
+            )
 
 
 def _numbers(name: str, values: Any) -> tuple[float, ...]:

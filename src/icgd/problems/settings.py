@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
+from contextlib import contextmanager
 from math import frexp, inf, nan
 from numbers import Real
 from operator import index
 from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
-from icgd.errors import SettingError, UnknownNameError
+from icgd.errors import IcgdError, SettingError, UnknownNameError
 
 
 @runtime_checkable
@@ -158,6 +159,17 @@ def entries(name: str, values: Iterable[object]) -> list[Any]:
         raise
     except Exception as problem:  # a row of any class may be wrong in any way
         raise SettingError.unreadable_row(name, f"{type(problem).__name__}: {problem}") from None
+
+
+@contextmanager
+def described(what: str) -> Iterator[None]:
+    """Turn what wrong data raise into an error of icgd, where something is made from plain data."""
+    try:
+        yield
+    except IcgdError:
+        raise
+    except Exception as problem:  # data of any form may be wrong in any way
+        raise SettingError.not_described(what, f"{type(problem).__name__}: {problem}") from None
 
 
 def of_step(row: Sequence[Thing], step: int) -> Thing:

@@ -28,7 +28,7 @@ from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_att
 
 from icgd.errors import DataError, SettingError
 from icgd.problems.arguments import checked
-from icgd.problems.settings import count, named
+from icgd.problems.settings import count, described, named
 from icgd.training.decoder_memory import DecoderMemory
 from icgd.training.fast_blocks import Block, FastBlocks, shares_of_places
 from icgd.training.tasks import Batch
@@ -145,7 +145,8 @@ class Decoder(nn.Module):
     @checked
     def of_description(cls, data: Mapping[str, Any]) -> Decoder:
         """The model that `description` told of, with its first numbers."""
-        return cls(**{name: value for name, value in data.items() if name != "kind"})
+        with described("decoder"):
+            return cls(**{name: value for name, value in data.items() if name != "kind"})
 
     def description(self) -> dict[str, Any]:
         """Plain data that identifies this model before training; checkpoints hold it."""

@@ -37,9 +37,6 @@ BUILDERS: dict[str, Callable[[Mapping[str, Any]], nn.Module]] = {
 }
 """What builds a model again from its `description()`, by the kind that it names."""
 
-NO_DESCRIPTION = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
-"""What builders raise for descriptions that icgd did not write."""
-
 BEFORE_TRAINING = ("seed", "init_scale", "value_scale")
 """What a description says of the first numbers only, which training has replaced."""
 
@@ -120,7 +117,7 @@ def _rebuilt(path: Path, described: object, tensors: Mapping[str, Tensor]) -> nn
         model = BUILDERS[kind](described)
     except UnknownNameError as problem:
         raise FileError.unknown_name(path, str(problem)) from None
-    except (IcgdError, *NO_DESCRIPTION) as problem:
+    except IcgdError as problem:
         raise CheckpointError.damaged(path, f"it does not describe a {kind}: {problem}") from None
     _require_same(path, described, tensors, model)
     model.to(_dtype_of(tensors)).load_state_dict(tensors)

@@ -27,7 +27,7 @@ from icgd.memory import require_memory
 from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import Kernel, kernel_named
-from icgd.problems.settings import count, finite, positive
+from icgd.problems.settings import count, described, finite, positive
 from icgd.training.covariates import as_matrix, require_width
 from icgd.training.gathering import FAST
 from icgd.training.reading import Reading, plain_head
@@ -162,12 +162,13 @@ class KernelTransformer(nn.Module):
     @checked
     def of_description(cls, data: Mapping[str, Any]) -> KernelTransformer:
         """The model that `description` told of, with its first numbers."""
-        own = {name: value for name, value in data.items() if name not in ("kind", "units")}
-        own |= {"kernels": tuple(data["kernels"]), "shapes": tuple(data["shapes"])}
-        model = cls(**own)
-        units = data.get("units", {}).items()
-        model.learn_in_units(**{name: torch.tensor(u).double() for name, u in units})
-        return model
+        with described("kernel transformer"):
+            own = {name: value for name, value in data.items() if name not in ("kind", "units")}
+            own |= {"kernels": tuple(data["kernels"]), "shapes": tuple(data["shapes"])}
+            model = cls(**own)
+            units = data.get("units", {}).items()
+            model.learn_in_units(**{name: torch.tensor(u).double() for name, u in units})
+            return model
 
     def description(self) -> dict[str, Any]:
         """Plain data that identifies this model before training; checkpoints hold it."""

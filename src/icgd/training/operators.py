@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from icgd.errors import SettingError
-from icgd.problems.settings import count
+from icgd.problems.settings import count, described
 from icgd.training.chain_blocks import Block, BlockRows, Operator, Stacked
 
 Blocks = Float[Tensor, "task column rows"]
@@ -115,7 +115,8 @@ class PlainOperator(nn.Module):
     @classmethod
     def of_description(cls, data: Mapping[str, Any]) -> PlainOperator:
         """The model that `description` told of, with its first numbers."""
-        return cls(**{name: value for name, value in data.items() if name != "kind"})
+        with described(cls.kind):
+            return cls(**{name: value for name, value in data.items() if name != "kind"})
 
 
 @final
@@ -191,7 +192,8 @@ class ProductOperator(nn.Module):
     @classmethod
     def of_description(cls, data: Mapping[str, Any]) -> ProductOperator:
         """The model that `description` told of, with its first numbers."""
-        return cls(**{name: value for name, value in data.items() if name != "kind"})
+        with described(cls.kind):
+            return cls(**{name: value for name, value in data.items() if name != "kind"})
 
 
 LearntOperator = PlainOperator | ProductOperator
