@@ -266,3 +266,20 @@ def test_it_draws_itself(tmp_path):
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     with pytest.raises(FileError, match=r"must end in .svg or .png"):
         COMPILED.draw(tmp_path / "a.gif")
+
+
+@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack", "cot-network"])
+@pytest.mark.parametrize(
+    "options", [{}, {"backend": "dense"}, {"trace": True}], ids=["fused", "dense", "traced"]
+)
+def test_a_batch_without_a_gradient_does_not_stop_a_run(construction, options):
+    """The first example moves nothing, and the second does: a pass is two steps."""
+    step = icgd.GradientStep(0.5, box=2.0, batch_size=1)
+    problem = icgd.Problem(icgd.MLP((1, 1)), "squared", step, icgd.Domain(x=1.0, y=1.0))
+    compiled = icgd.compile(problem, construction, n_steps=4)
+    data = {"X": [[0.0], [1.0]], "y": [[0.0], [1.0]], "initial": [0.0]}
+    run = compiled.run(**data, stop_below=1e-9, **options)
+    assert run.stopped_after is None
+    assert run.parameters[:, 0].tolist() == pytest.approx([0.0, 0.0, 0.5, 0.5, 0.75], abs=1e-9)
+    still = compiled.run([[0.0], [0.0]], [[0.0], [0.0]], initial=[0.5], stop_below=1e-9, **options)
+    assert still.stopped_after == 2

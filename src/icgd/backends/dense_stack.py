@@ -31,6 +31,7 @@ class DenseStack(AbstractExecutor[Stream]):
         self._places = {name: program.layout.range_of(name) for name in trace}
         self._program, self._task, self._transformer = program, task, transformer
         self._n_done, self._reach = 0, program.score_reach
+        self.still_steps = program.steps_of_pass(task.n_examples)
         self.start = self._stream = encode(program, task)
         self.recorded = {name: [self.start[..., place]] for name, place in self._places.items()}
         self.n_per_step = program.layers_per_step

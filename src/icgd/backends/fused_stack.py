@@ -36,6 +36,7 @@ class FusedStack(AbstractExecutor[int]):
 
     def __init__(self, program: StackProgram, task: Task) -> None:
         self._program, self._task, self.start = program, task, 0
+        self.still_steps = program.steps_of_pass(task.n_examples)
         self._aside = Aside(0, task.initial, {})
         self._training = _Training(program, task, self._aside)
 

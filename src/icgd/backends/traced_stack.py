@@ -26,6 +26,7 @@ class TracedStack(AbstractExecutor[Parameters]):
     def __init__(self, program: StackProgram, task: Task, trace: tuple[str, ...]) -> None:
         self._roles = {name: program.layout.slot(name).role for name in trace}
         self._program, self._task, self.start = program, task, task.initial
+        self.still_steps = program.steps_of_pass(task.n_examples)
         self._constants = constants_of(program, task)
         self._scales = weight_scales(program, task)
         self._machine = self._machine_at(task.initial)

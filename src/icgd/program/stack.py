@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, final
 
 from icgd.errors import UnknownNameError
@@ -87,6 +88,10 @@ class StackProgram(AbstractProgram):
         """How many examples a step takes, if not all."""
         turns = self.first(TakeTurns)
         return None if turns is None else turns.batch_size
+
+    def steps_of_pass(self, n_examples: int) -> int:
+        """How many steps it takes until each of so many examples was used."""
+        return 1 if self.batch_size is None else ceil(n_examples / self.batch_size)
 
     @property
     def n_repeats(self) -> int:
