@@ -128,9 +128,9 @@ class KernelTransformer(nn.Module):
         matrices = torch.stack([head.moved(moves.mT).mT for head in machine.heads])
         weights = torch.tensor([head.weight for head in machine.heads], dtype=torch.float64)
         finite_sizes = [finite("step_sizes", size) for size in step_sizes]
-        sizes = torch.tensor(finite_sizes, dtype=torch.float64)
+        rates = torch.tensor(finite_sizes, dtype=torch.float64)
         with torch.no_grad():
-            model.r.copy_(-sizes[:, None] * weights)
+            model.r.copy_(-rates[:, None] * weights)
             model.B.copy_(matrices.expand_as(model.B))
             model.C.copy_(matrices.expand_as(model.C))
         return model
