@@ -124,7 +124,8 @@ class KernelTransformer(nn.Module):
         moves = torch.eye(machine.input_width, dtype=torch.float64)
         if whitening is not None:
             moves = as_matrix("whitening", whitening)
-            within("whitening's width", len(moves), machine.input_width, machine.input_width)
+            width = float(machine.input_width)
+            within("whitening's width", len(moves), width, width)
         matrices = torch.stack([head.moved(moves.mT).mT for head in machine.heads])
         weights = torch.tensor([head.weight for head in machine.heads], dtype=torch.float64)
         finite_sizes = [finite("step_sizes", size) for size in step_sizes]
