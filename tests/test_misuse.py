@@ -82,7 +82,7 @@ def test_values_of_the_wrong_kind_are_named_and_numpy_scalars_become_plain_numbe
     scalars = found.pop("numpy")
     assert found.pop("start") == "(0.5, 0.25)"
     starts = {
-        "class": "SettingError: construction is the class ReluStack; an object of it is expected",
+        "class": "ConstructionError: construction is the class ReluStack; an object of it is",
         "verify": "SettingError: compiled must be of type Compiled, got 'run'",
         "guarantee": "SettingError: compiled must be of type Compiled, got 'run'",
         "task": "SettingError: task must be of type Task, got 'mine'",

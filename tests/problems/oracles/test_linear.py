@@ -66,7 +66,8 @@ def test_the_soft_threshold_stops_at_zero():
 def test_the_gradient_is_that_of_autograd_for_every_task_of_a_batch(link, reduction):
     generator = torch.Generator().manual_seed(1)
     x, y = torch.randn(3, 6, 2, generator=generator), torch.rand(3, 6, 1, generator=generator)
-    w = torch.randn(3, 3, generator=generator).double().requires_grad_()
+    x, y, w = x.double(), y.double(), torch.randn(3, 3, generator=generator).double()
+    w.requires_grad_()
     model, update = LinearModel(2, link, True, reduction), ProximalStep(0.1, l2=0.7)
     objective = reference.objective(model, update, w, x, y)
     assert objective.shape == (3,)
