@@ -135,3 +135,14 @@ def test_outputs_without_names_are_numbered():
     assert [text.get_text() for text in panel.get_legend().get_texts()] == ["output 1", "output 2"]
     assert panel.lines[0].get_xdata().tolist() == [0.5, 0.25, 1.0]
     assert len(panel.lines) == 3  # with the diagonal
+
+
+def test_classes_may_be_given_by_their_numbers():
+    network, step = icgd.MLP((2, 3), "tanh"), icgd.GradientStep(0.1, box=2.0)
+    problem = icgd.Problem(network, "cross_entropy", step, icgd.Domain(x=1.0, y=1.0))
+    run = icgd.compile(problem, "softmax-stack", n_steps=2).run(
+        [[0.5, 1.0], [1.0, 0.0]], [0, 2], queries=[[0.5, 0.5], [0.0, 1.0]]
+    )
+    by_number, by_label = (run.plot(labels=labels) for labels in ([2, 0], [[0, 0, 1], [1, 0, 0]]))
+    dots = [lines_of(picture.figure.axes[1]) for picture in (by_number, by_label)]
+    assert dots[0] == dots[1] != []

@@ -270,7 +270,8 @@ class Run:
         curves = pictures.run_picture.LossCurves(
             self.loss_in_words, self.loss_curve, self.objective_curve, self.steps
         )
-        guesses = pictures.run_picture.guesses_of(origin.task, self.predictions, labels)
+        oracle = origin.problem.oracle
+        guesses = pictures.run_picture.guesses_of(origin.task, self.predictions, labels, oracle)
         return pictures.run_picture.draw(curves, guesses, self._named_coefficients(), path)
 
     @checked

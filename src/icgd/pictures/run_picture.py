@@ -15,6 +15,7 @@ from icgd.pictures import plotting
 from icgd.pictures.picture import Picture, saved
 from icgd.pictures.plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, RED, Axes
 from icgd.problems.arrays import checked_array, column_names
+from icgd.problems.oracles.oracle import AbstractOracle
 from icgd.problems.task import Task
 
 OUTPUTS = (BLUE, RED, GREEN, PURPLE, ORANGE)
@@ -74,10 +75,13 @@ class Guesses:
         )
 
 
-def guesses_of(task: Task, predictions: Tensor, labels: Any) -> Guesses | None:
+def guesses_of(
+    task: Task, predictions: Tensor, labels: Any, oracle: AbstractOracle
+) -> Guesses | None:
     """What there is to draw of predictions, or None: no queries, or many tasks."""
     known = None if labels is None else checked_array("labels", labels)
     if known is not None:
+        known = oracle.labelled(known, tuple(predictions.shape))
         known = known.reshape(-1, 1) if known.ndim == 1 else known
         if known.shape != predictions.shape:
             expected = f"{tuple(predictions.shape)}, a row for each query"

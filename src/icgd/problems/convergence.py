@@ -194,8 +194,9 @@ def _of_network(oracle: NetworkOracle, task: Task, history: History) -> Converge
         remedy = f"The loss rises to {float(last.max()):.3g}: halve the step size."
         return replace(found, more_steps=None, remedies=(remedy,))
     more = n_steps * (left / OF_FALL - 1)
+    last_ones = "step" if tenth == 1 else f"{tenth:,} steps"
     remedy = (
-        f"So much was still gained in the last {tenth:,} steps. If the loss goes on to fall like 1 "
+        f"So much was still gained in the last {last_ones}. If the loss goes on to fall like 1 "
         f"over the number of steps, about {steps_text(more)} more would do."
     )
     return replace(found, more_steps=float(ceil(more)), remedies=(remedy,))
