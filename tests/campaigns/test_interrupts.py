@@ -268,7 +268,7 @@ CAMPAIGN = Campaign(
     name="interrupts",
     title="Ctrl-C at any moment of a run, a save, a load, a proof or a training",
     sample=42,
-    whole=6_000,
+    whole=3_000,
     allowed={
         "a whole step": "the error holds the run up to a step, and names the step",
         "before the first step": "nothing was learnt yet",
