@@ -322,6 +322,25 @@ def test_an_interrupted_run_prints_what_it_knows(ridge, tmp_path, monkeypatch):
     assert [float(line.split(",")[-1]) for line in written] == [v for [v] in data["predictions"]]
 
 
+def test_an_interrupted_run_without_predictions_writes_none(run, tmp_path, monkeypatch):
+    """Ctrl-C came before the first step, so there was nothing yet that could predict."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("icgd.backends.fused.FusedStack", interrupted)
+    asked = ("--queries", "train.csv", "--out", "p.csv", "--plot", "p.svg")
+    outcome = run(*asked, "--json")
+    data = json.loads(outcome.stdout)
+    assert (outcome.code, data["steps"], data["ending"]) == (130, 0, "interrupted")
+    assert (data["predictions"], data["measure"], data["score"]) == ([], None, None)
+    assert listing(tmp_path) == sorted([*FILES, "p.svg"])
+    printed = run(*asked).stdout
+    assert "0 of 2: interrupted" in printed
+    assert "Saved p.svg" in printed
+    assert "p.csv" not in printed
+
+
 def test_a_kernel_cannot_be_told_to_stop(command, tmp_path):
     write_all(tmp_path)
     command("compile", "--kernel", "rbf", "--widths", "4,1", "-o", "run.safetensors")

@@ -5,6 +5,7 @@ import torch
 
 import icgd
 from icgd.errors import SettingError, SizeError
+from icgd.program.layout import Role
 from tests import machines
 
 NETWORK = icgd.Problem(
@@ -74,3 +75,48 @@ def test_weights_that_are_too_many_are_refused_before_they_are_drawn():
 def test_a_table_of_a_billion_examples_is_counted_at_once():
     with pytest.raises(icgd.errors.IcgdError, match="10"):
         icgd.compile(NETWORK, icgd.Universal(n_examples=10**9), n_steps=1)
+
+
+CHAIN = icgd.Problem(
+    NETWORK.target, "squared", icgd.GradientStep(0.1, box=2.0, batch_size=1), NETWORK.domain
+)
+
+
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+@pytest.mark.parametrize(
+    ("problem", "construction"),
+    [(NETWORK, "relu-stack"), (CHAIN, "cot-network"), (FUNCTION, "functional")],
+)
+def test_a_trace_is_refused_before_the_first_step(problem, construction, backend, monkeypatch):
+    compiled, steps = icgd.compile(problem, construction, n_steps=400), list[int]()
+    asked = {"trace": True, "backend": backend, "on_progress": lambda step, _: steps.append(step)}
+    trace = compiled.run(X[:5], Y[:5], **asked).trace.values()
+    most = int(1.9 * sum(part.nbytes for part in trace))  # a little less than records and stacks
+    machines.of_memory(monkeypatch, most)
+    steps.clear()
+    with pytest.raises(SizeError, match=r"The trace of 400 steps takes about .* Name fewer slots"):
+        compiled.run(X[:5], Y[:5], **asked)
+    assert not steps
+    compiled.run(X[:5], Y[:5], backend=backend)
+
+
+def test_tokens_of_a_wide_network_are_refused_before_they_are_worked_on(monkeypatch):
+    problem = icgd.Problem(icgd.MLP((2, 30, 1), "relu"), "squared", NETWORK.update, NETWORK.domain)
+    compiled = icgd.compile(problem, "relu-stack", n_steps=1)
+    width = sum(slot.width for slot in compiled.program.layout.having(Role.SCRATCH))
+    machines.of_memory(monkeypatch, 2 * 8 * 50 * width - 1)
+    with pytest.raises(SizeError, match=r"A stream of 50 tokens takes about .* narrower network"):
+        compiled.run(X, Y)
+    with pytest.raises(SizeError, match="A stream of 50 tokens"):
+        compiled.run(X[:9], Y[:9], queries=X)
+    compiled.run(X[:49], Y[:49], queries=X[:49])
+
+
+def test_bounds_of_a_wide_network_are_refused_before_they_are_computed(monkeypatch):
+    compiled = icgd.compile(NETWORK, n_steps=1)
+    certificate = compiled.certificate()
+    machines.of_memory(monkeypatch, 16 * 8 * 9 - 1)
+    with pytest.raises(SizeError, match=r"Bounding 9 weights takes about .* run without bounds"):
+        compiled.certificate()
+    machines.of_memory(monkeypatch, 16 * 8 * 9)
+    assert compiled.certificate() == certificate

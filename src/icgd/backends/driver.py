@@ -57,6 +57,7 @@ class _Drive:
 
     def run(self, make: Callable[[], AbstractExecutor[Any]]) -> Run:
         executor = make()
+        executor.require_room(self.n_steps)
         self.last = Last(0, executor.start)
         self.executor = executor
         is_stopped = self.take_steps(executor)

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar, final
 import torch
 from torch import Tensor
 
+from icgd.memory import require_memory
 from icgd.shapes import Parameters, Predictions
 
 Reached = TypeVar("Reached")
@@ -57,6 +58,15 @@ class AbstractExecutor(ABC, Generic[Reached]):
         """What was recorded of the first `n_steps`; by default of all steps and the predictions."""
         end = None if n_steps is None else self.n_of_prompt + n_steps * self.n_per_step
         return {name: torch.stack(parts[:end], dim=-3) for name, parts in self.recorded.items()}
+
+    @final
+    def require_room(self, n_steps: int) -> None:
+        """Raise `SizeError` if the records of all steps, and their stacks, take too much."""
+        n_bytes = sum(part.nbytes for parts in self.recorded.values() for part in parts)
+        n_records = self.n_of_prompt + n_steps * self.n_per_step
+        needed = 2 * n_bytes * n_records // self.n_of_prompt
+        remedy = "Name fewer slots, or take fewer steps or examples."
+        require_memory(f"The trace of {n_steps:,} steps", needed, remedy)
 
     def next_example(self, n_steps: int) -> int | None:
         """The example with which the step after `n_steps` begins, if a step does not use all."""

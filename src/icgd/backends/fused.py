@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import prod
 from typing import Any, ClassVar, final
 
 from icgd.backends.backend import AbstractBackend, MakeExecutor
@@ -18,6 +19,7 @@ from icgd.backends.functional import FunctionDescent
 from icgd.backends.fused_stack import FusedStack
 from icgd.backends.run import RunOptions
 from icgd.backends.traced_stack import TracedStack
+from icgd.memory import require_memory
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.layout import Role
@@ -32,9 +34,23 @@ busy, small enough to stay in the cache and to bound the memory of any batch."""
 def _stack(program: StackProgram, task: Task, options: RunOptions) -> AbstractExecutor[Any]:
     if program.trains_function:
         return FunctionDescent(program, task, options)
+    _require_room(program, task, is_traced=bool(options.trace))
     if options.trace:
         return TracedStack(program, task, options.trace)
     return FusedStack(program, task)
+
+
+def _require_room(program: StackProgram, task: Task, *, is_traced: bool) -> None:
+    """Raise `SizeError` if the slots of all tokens that are worked on at a time take too much.
+
+    A slot has a second buffer, for the argument of the function whose values it holds.
+    """
+    n_trained = program.batch_size or task.n_examples
+    n_tokens = task.n_tokens if is_traced else max(n_trained, task.n_queries)
+    width = sum(slot.width for slot in program.layout.having(Role.SCRATCH))
+    needed = 2 * prod(task.batch) * n_tokens * width * task.x.itemsize
+    remedy = "Take fewer examples or queries, or a narrower network, or steps on batches."
+    require_memory(f"A stream of {n_tokens:,} tokens", needed, remedy)
 
 
 def _width(program: StackProgram, task: Task) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from icgd.certificates.abstract_bounds import AbstractBounds
 from icgd.certificates.chain_bound import ChainBounds
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.functional_bound import FunctionBounds
 from icgd.certificates.linear_bound import LinearBounds
 from icgd.certificates.stack_bounds import StackBounds
+from icgd.memory import require_memory
 from icgd.problems.oracles.function import FunctionOracle
 from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.oracles.network import NetworkOracle
@@ -24,7 +27,17 @@ BOUNDS: dict[tuple[type, type], type[AbstractBounds]] = {
 }
 """The bounds for what is trained and for the program that trains it, by their types."""
 
+INTERVALS = 16
+"""How many numbers bounds need at a time for each weight: ends, middles, radii, and errors."""
+
+REMEDY = "Take a narrower network, or run without bounds."
+
 
 def bounds_of(problem: Problem, program: AbstractProgram, how: Arithmetic) -> AbstractBounds:
-    """The bounds of a program that trains `problem`, computed as `how` says."""
+    """The bounds of a program that trains `problem`, computed as `how` says.
+
+    Raises `SizeError` if the intervals of all weights do not fit into memory.
+    """
+    n_weights = sum(map(prod, program.weight_shapes))
+    require_memory(f"Bounding {n_weights:,} weights", INTERVALS * 8 * n_weights, REMEDY)
     return BOUNDS[type(problem.oracle), type(program)](problem, program, how)

@@ -89,6 +89,8 @@ def run(
     outcome, result = _train(
         compiled, task, examples, asked, backend=backend, stop_below=stop_below
     )
+    if not outcome.predictions:  # no queries, or Ctrl-C before anything could predict
+        asked = out = None
     if weights_out:
         write_weights(weights_out, result.weights)
     if out and asked:
@@ -142,7 +144,7 @@ def _train(
     result, ending = _ended_run(compiled, task, options)
     predictions = result.predictions.double().numpy()
     measure, value = None, None
-    if asked is not None and asked.labels is not None:
+    if asked is not None and asked.labels is not None and len(predictions):
         measure, value = score(predictions, asked.labels, examples.classes)
     first, last = result.parameters[0], result.parameters[-1]
     oracle = compiled.problem.oracle
