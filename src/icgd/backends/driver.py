@@ -34,7 +34,8 @@ def drive(
     drive = _Drive(n_steps, task, options)
     try:
         with torch.no_grad():
-            return drive.run(make)
+            run = drive.run(make)  # a return here might miss the end of the block
+        return run
     except KeyboardInterrupt:
         raise drive.interruption() from None
 
