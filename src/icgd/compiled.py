@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -215,14 +216,8 @@ class Compiled:
         """
         start = {"initial": initial, "seed": seed}
         task = self.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
-        return self.run_task(
-            task,
-            backend=backend,
-            trace=trace,
-            history=history,
-            on_progress=on_progress,
-            stop_below=stop_below,
-        )
+        options = self._options(task, trace, history, on_progress, stop_below)
+        return self._run(task, backend, options)
 
     @checked_but("trace")
     def run_task(
@@ -266,18 +261,32 @@ class Compiled:
             >>> run.parameters.shape
             torch.Size([2, 2])
         """
-        runner = backend_named(backend)
+        options = self._options(task, trace, history, on_progress, stop_below)
+        return self._run(checked_task(self.problem, task), backend, options)
+
+    def _options(
+        self,
+        task: Task,
+        trace: Any,
+        history: bool | int,
+        on_progress: OnProgress | None,
+        stop_below: float | None,
+    ) -> RunOptions:
+        """What a run is asked for, checked."""
         if not isinstance(history, bool):
             history = count("history", history)
         if stop_below is not None:
             positive("stop_below", stop_below)
             self.problem.oracle.require_end(task)
-        task = checked_task(self.problem, task)
+        overflow = self.problem.oracle.overflow
+        return RunOptions(self._slots(trace), history, on_progress, stop_below, overflow)
+
+    def _run(self, task: Task, backend: str, options: RunOptions) -> Run:
+        """Run a task that was checked."""
+        runner, oracle = backend_named(backend), self.problem.oracle
         self._require_range(task.x.dtype)
-        oracle = self.problem.oracle
         _warn(oracle.doubts(task, self.program.n_steps))
-        self._require_room(task, history)
-        options = RunOptions(self._slots(trace), history, on_progress, stop_below, oracle.overflow)
+        self._require_room(task, options)
         origin = Origin(self.problem, self.program, task)
         try:
             run = with_origin(runner.run(self.program, task, options), origin)
@@ -288,10 +297,10 @@ class Compiled:
         _warn(oracle.afterthoughts(task, run.parameters[..., -1, :]))
         return run
 
-    def _require_room(self, task: Task, history: bool | int) -> None:
+    def _require_room(self, task: Task, options: RunOptions) -> None:
         """Raise `SizeError` if the weights of all steps that are to be kept take too much."""
         n_steps = self.program.n_steps
-        n_kept = len(kept_steps(n_steps, RunOptions(history=history).every(n_steps)))
+        n_kept = len(kept_steps(n_steps, options.every(n_steps)))
         what = f"The history of {n_kept - 1:,} steps"
         remedy = "Keep fewer: history=100 keeps every hundredth step, history=False the last one."
         require_memory(what, n_kept * task.initial.numel() * task.initial.itemsize, remedy)
@@ -306,9 +315,15 @@ class Compiled:
                 raise LayoutError.unknown_slot(name, known=self.program.recordable)
         return tuple(names)
 
+    @cached_property
+    def _beyond(self) -> dict[torch.dtype, tuple[str, float] | None]:
+        """A constant of the program that is too large for a precision, if there is one."""
+        kinds = (torch.float32, torch.float64)
+        return {dtype: beyond(self.program, torch.finfo(dtype).max) for dtype in kinds}
+
     def _require_range(self, dtype: torch.dtype) -> None:
         """Raise `OverflowedRunError` if a constant of the program is too large for `dtype`."""
-        if found := beyond(self.program, torch.finfo(dtype).max):
+        if found := self._beyond[dtype]:
             raise OverflowedRunError.constant(*found, str(dtype).removeprefix("torch."))
 
     @checked
@@ -638,4 +653,4 @@ class Compiled:
 def _warn(doubts: Iterable[Warning]) -> None:
     """Issue warnings at the line that called `run` or `verify`."""
     for doubt in doubts:
-        warnings.warn(doubt, stacklevel=4)
+        warnings.warn(doubt, stacklevel=6)
