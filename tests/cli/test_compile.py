@@ -197,7 +197,7 @@ def test_an_unreachable_tolerance_is_refused(command, tmp_path):
 
 
 def test_dense_weights_that_do_not_fit_are_refused(command, tmp_path, monkeypatch):
-    machines.of_memory(monkeypatch, 1000, "half")
+    machines.of_memory(monkeypatch, 10_000, "half")
     message = command(*SMALL, "--weights").refusal()
     assert message.startswith("The dense transformer of ")
     assert "0.0 GiB may be used, half. Run with backend='fused', which needs neither wei" in message
