@@ -146,12 +146,16 @@ class Saving:
     def outcome(self, error: BaseException | None) -> str:
         if type(error) is not KeyboardInterrupt:
             return "swallowed" if error is None else outcome_of_error(error)
-        if [entry.name for entry in self.path.parent.iterdir()] != [self.path.name]:
-            for entry in set(self.path.parent.iterdir()) - {self.path}:
-                entry.unlink()
-            return "left behind"
-        found = icgd.load(self.path)
-        return "files whole" if found in (self.old, self.new) else "torn"
+        if icgd.load(self.path) not in (self.old, self.new):
+            return "torn"
+        if self.is_alone():
+            return "files whole"
+        error.with_traceback(None)  # whose frames may hold the unfinished file open
+        self.prepare()
+        return "removed by the next save" if self.is_alone() else "left behind"
+
+    def is_alone(self) -> bool:
+        return list(self.path.parent.iterdir()) == [self.path]
 
 
 class Loading(Saving):
@@ -274,6 +278,7 @@ CAMPAIGN = Campaign(
         "before the first step": "nothing was learnt yet",
         "after the last step": "the run is being handed over",
         "files whole": "the file is the old or the new one, and there is no other",
+        "removed by the next save": "so was an unfinished file that was just opened",
         "no report": "the proof can be asked for again",
         "goes on bit for bit": "training goes on, and ends with the weights of one that was whole",
     },
