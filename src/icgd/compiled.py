@@ -15,7 +15,7 @@ from torch import nn
 from icgd import pictures
 from icgd.backends.dense import build_block, build_transformer
 from icgd.backends.registry import backend_named
-from icgd.backends.run import OnProgress, Origin, Run, RunOptions, kept_steps, with_origin
+from icgd.backends.run import OnProgress, Origin, Run, RunOptions, n_kept, with_origin
 from icgd.certificates.abstract_bounds import AbstractBounds
 from icgd.certificates.certificate import Certificate
 from icgd.certificates.enclosures import Arithmetic
@@ -300,10 +300,10 @@ class Compiled:
     def _require_room(self, task: Task, options: RunOptions) -> None:
         """Raise `SizeError` if the weights of all steps that are to be kept take too much."""
         n_steps = self.program.n_steps
-        n_kept = len(kept_steps(n_steps, options.every(n_steps)))
-        what = f"The history of {n_kept - 1:,} steps"
+        kept = n_kept(n_steps, options.every(n_steps))
+        what = f"The history of {kept - 1:,} steps"
         remedy = "Keep fewer: history=100 keeps every hundredth step, history=False the last one."
-        require_memory(what, n_kept * task.initial.numel() * task.initial.itemsize, remedy)
+        require_memory(what, kept * task.initial.numel() * task.initial.itemsize, remedy)
 
     def _slots(self, trace: Any) -> tuple[str, ...]:
         """The names of the slots to record."""

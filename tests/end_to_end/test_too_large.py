@@ -26,6 +26,11 @@ def test_a_history_of_a_billion_steps_is_refused_and_may_be_thinned():
         compiled.run(X, Y, history=10)
 
 
+def test_an_uneven_history_is_counted_without_making_it():
+    with pytest.raises(SizeError, match=r"of 50,000,000,001 steps takes about"):
+        icgd.compile(NETWORK, n_steps=10**11 + 1).run(X, Y, history=2)
+
+
 @pytest.mark.parametrize("history", [0, -1])
 def test_a_history_is_a_truth_value_or_a_positive_whole_number(history):
     with pytest.raises(SettingError, match="history must be a whole number of at least 1"):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from icgd.backends.executor import AbstractExecutor
-from icgd.backends.run import Run, RunOptions, kept_steps
+from icgd.backends.run import Run, RunOptions, kept_steps, n_kept
 from icgd.errors import InterruptedRunError, OverflowedRunError
 from icgd.problems.task import Task
 from icgd.shapes import History, Parameters
@@ -77,7 +77,7 @@ class _Drive:
         on_progress, is_still = self.options.on_progress, self.stillness(executor)
         every, rows = self.kept.every, self.kept.rows()
         for step in range(1, self.n_steps + 1):
-            reached = self.in_range(lambda _: executor.step(), None)
+            reached = self.in_range(executor.step)
             if step % every == 0:
                 executor.read(reached, next(rows))
             self.last = Last(step, reached)
@@ -109,9 +109,9 @@ class _Drive:
             self.executor.read(last.reached, self.kept.row(last.n_steps))
         return self.kept.until(last.n_steps)
 
-    def in_range(self, compute: Callable[[Any], Result], argument: object) -> Result:
+    def in_range(self, compute: Callable[..., Result], *arguments: object) -> Result:
         try:
-            return compute(argument)
+            return compute(*arguments)
         except IndexError:  # a preactivation that is not a number has no cell to look up
             raise self.overflow() from None
 
@@ -159,7 +159,7 @@ class Kept:
 
     def __init__(self, initial: Parameters, n_steps: int, every: int) -> None:
         self.every = every
-        n_rows = len(kept_steps(n_steps, every))
+        n_rows = n_kept(n_steps, every)
         self._rows = initial.new_empty(*initial.shape[:-1], n_rows, initial.shape[-1])
         self._rows[..., 0, :] = initial
 
@@ -174,8 +174,8 @@ class Kept:
 
     def row(self, step: int) -> Parameters:
         """The row of a step after which no further one is kept."""
-        return self._rows[..., len(self.steps(step)) - 1, :]
+        return self._rows[..., n_kept(step, self.every) - 1, :]
 
     def until(self, step: int) -> History:
         """The weights that are kept of all steps up to this one."""
-        return self._rows[..., : len(self.steps(step)), :]
+        return self._rows[..., : n_kept(step, self.every), :]

@@ -78,7 +78,7 @@ class _Training:
     """A machine that takes the steps after those that were set aside."""
 
     def __init__(self, program: StackProgram, task: Task, start: Aside) -> None:
-        self._program, self._task, self.n_done = program, task, start.n_done
+        self._program, self._task = program, task
         size = program.batch_size
         data = {"x": task.x, "y": task.y} | ({} if task.rates is None else {RATES: task.rates})
         used = {name: column[..., :size, :] for name, column in data.items()}
@@ -101,8 +101,13 @@ class _Training:
             self._load_batch(machine.step * self._program.batch_size % self._task.n_examples)
         for operation in self._steps[machine.step % len(self._steps)]:
             operation()
-        machine.step = self.n_done = self.n_done + 1
+        machine.step += 1
         self._is_whole = True
+
+    @property
+    def n_done(self) -> int:
+        """The number of steps taken, those that were set aside included."""
+        return self.machine.step
 
     def stands_at(self, step: int) -> bool:
         """Whether the weights are exactly those after this step."""

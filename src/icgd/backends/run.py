@@ -51,6 +51,11 @@ class RunOptions:
         return int(self.history) or max(n_steps, 1)
 
 
+def n_kept(n_steps: int, every: int) -> int:
+    """How often weights are kept: at first, after `every` so many steps, and at last."""
+    return 1 - (-n_steps // every)
+
+
 def kept_steps(n_steps: int, every: int) -> Sequence[int]:
     """The steps after which weights are kept: 0, every so many of them, and the last."""
     regular = range(0, n_steps + 1, every)
