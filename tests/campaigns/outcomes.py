@@ -37,8 +37,10 @@ nothing.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +48,8 @@ import pytest
 from beartype.roar import BeartypeCallHintViolation
 
 from icgd.errors import IcgdError
+
+ROOT = Path(__file__).parents[2]
 
 COUNTS = Path(__file__).parent / "counts"
 """The counts of the last whole campaigns, a file for each."""
@@ -147,3 +151,13 @@ def outcome_of_error(problem: BaseException) -> str:
     if isinstance(problem, IcgdError | BeartypeCallHintViolation):
         return "refused"
     return f"foreign: {type(problem).__name__}"
+
+
+def of_process(module: str, n: int) -> Iterator[tuple[str, str]]:
+    """The outcomes that a process without the type checker of the tests writes, a line each."""
+    words = [sys.executable, "-m", module, str(n)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
+        for line in process.stdout or ():
+            row = json.loads(line)
+            yield f"{row['case']} {row['place']}", row["outcome"]
+    assert process.returncode == 0

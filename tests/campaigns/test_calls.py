@@ -1,24 +1,13 @@
 """Every public callable, with one argument replaced by each of about 200 kinds of values."""
 
-import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from tests.campaigns.outcomes import Campaign, both_sizes
+from tests.campaigns.outcomes import Campaign, both_sizes, of_process
 
 ROOT = Path(__file__).parents[2]
-
-
-def cases(n: int) -> Iterator[tuple[str, str]]:
-    """The outcomes that a process without the type checker of the tests writes."""
-    words = [sys.executable, "-m", "tests.campaigns.calls", str(n)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
-        for line in process.stdout or ():
-            row = json.loads(line)
-            yield f"{row['case']} {row['place']}", row["outcome"]
-    assert process.returncode == 0
 
 
 CAMPAIGN = Campaign(
@@ -32,7 +21,7 @@ CAMPAIGN = Campaign(
         "refused in other words": "an error of icgd names what follows from the argument",
         "raised by what was given": "a callback of the caller raises, and icgd lets it through",
     },
-    cases=cases,
+    cases=partial(of_process, "tests.campaigns.calls"),
 )
 
 

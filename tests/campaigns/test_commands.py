@@ -1,26 +1,15 @@
 """Every option of every command, with each of about 90 hostile texts."""
 
-import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.campaigns.outcomes import Campaign, both_sizes
+from tests.campaigns.outcomes import Campaign, both_sizes, of_process
 
 ROOT = Path(__file__).parents[2]
-
-
-def cases(n: int) -> Iterator[tuple[str, str]]:
-    """The outcomes that a process without the type checker of the tests writes."""
-    words = [sys.executable, "-m", "tests.campaigns.commands", str(n)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
-        for line in process.stdout or ():
-            row = json.loads(line)
-            yield f"{row['case']} {row['place']}", row["outcome"]
-    assert process.returncode == 0
 
 
 CAMPAIGN = Campaign(
@@ -34,7 +23,7 @@ CAMPAIGN = Campaign(
         "the verdict is no": "exit code 1, such as of a bound that does not hold",
         "goes on under a bar": "work that takes more than 20 seconds shows how far it is",
     },
-    cases=cases,
+    cases=partial(of_process, "tests.campaigns.commands"),
 )
 
 
