@@ -16,6 +16,7 @@ from icgd.certificates.measured import coefficient_errors, stepwise_errors, traj
 from icgd.certificates.near_kinks import near_kinks
 from icgd.certificates.prediction_bounds import at_end, prediction_errors
 from icgd.certificates.rigorous import require_enclosable, rigorous_trajectory
+from icgd.certificates.trial import load_tried
 from icgd.choice import choose
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
@@ -26,7 +27,6 @@ from icgd.problems.problem import Problem
 from icgd.problems.settings import MOST_STEPS, count
 from icgd.problems.task import Task
 from icgd.tolerance import STEP, goal_of
-from icgd.weights import files
 
 
 @checked_but("construction")
@@ -231,6 +231,9 @@ def guarantee(
 def load(path: str | os.PathLike[str]) -> Compiled:
     """Read a compiled run that `Compiled.save` wrote.
 
+    It takes two steps on data drawn over its domain, which must be as close to real training as is
+    proved of them: a file that was altered may hold a program of another problem.
+
     Args:
         path: the file.
 
@@ -238,7 +241,8 @@ def load(path: str | os.PathLike[str]) -> Compiled:
         The run, equal to the one that was saved.
 
     Raises:
-        FileError: if there is no such file, or if it is damaged or of another program.
+        FileError: if there is no such file, if it is damaged or of another program, or if it does
+            not train its problem.
 
     Example:
         >>> import icgd
@@ -252,4 +256,4 @@ def load(path: str | os.PathLike[str]) -> Compiled:
         ...     icgd.load(Path(folder) / "run.safetensors") == compiled
         True
     """
-    return Compiled(*files.load(path))
+    return Compiled(*load_tried(path))

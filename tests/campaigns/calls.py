@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -94,7 +95,7 @@ def linear() -> icgd.Compiled:
 
 
 @cache
-def chain() -> icgd.Compiled:
+def chained() -> icgd.Compiled:
     step = icgd.GradientStep(0.1, box=1.0, batch_size=1)
     task = icgd.Problem(icgd.MLP((2, 2, 1), "relu"), "squared", step, DOMAIN)
     return icgd.compile(task, "cot-network", n_steps=1)
@@ -195,7 +196,7 @@ def constructions() -> dict[str, Callable[[], Call]]:
         icgd.Recursion: problem,
         icgd.Universal: single,
         icgd.CotRidge: lambda: linear().problem,
-        icgd.CotNetwork: lambda: chain().problem,
+        icgd.CotNetwork: lambda: chained().problem,
         icgd.Functional: lambda: functional().problem,
     }
     found: dict[str, Callable[[], Call]] = {}
@@ -404,7 +405,7 @@ def of_runs() -> dict[str, Callable[[], Call]]:
         "Compiled.run": lambda: Call(compiled().run, data),
         "Compiled.run of a function": lambda: Call(functional().run, data),
         "Compiled.run of a linear model": lambda: Call(linear().run, data),
-        "Compiled.run of a chain": lambda: Call(chain().run, data),
+        "Compiled.run of a chain": lambda: Call(chained().run, data),
         "Compiled.run_task": lambda: call(compiled().run_task, task=task()),
         "Compiled.certificate": lambda: call(compiled().certificate),
         "Compiled.bounds_for": lambda: call(compiled().bounds_for, task=task(), backend="fused"),
@@ -412,7 +413,7 @@ def of_runs() -> dict[str, Callable[[], Call]]:
         "Compiled.summary": lambda: call(compiled().summary),
         "Compiled.transformer": lambda: call(compiled().transformer),
         "Compiled.block": lambda: call(compiled().block),
-        "Compiled.for_depth": lambda: call(chain().for_depth, depth=3),
+        "Compiled.for_depth": lambda: call(chained().for_depth, depth=3),
         "Compiled.draw": lambda: call(compiled().draw),
         "Compiled.save": lambda: call(compiled().save, path="run.safetensors"),
         "Picture.save": lambda: call(compiled().draw().save, path="picture.svg"),
@@ -826,8 +827,9 @@ def main(number: int, only: str = "") -> None:
     every = [case for case in cases() if case[0].startswith(only)]
     chosen = every if number >= len(every) else Random(0).sample(every, number)
     results = sys.stdout
+    missing = [{"case": name, "outcome": "not called", "place": ""} for name in sorted(uncalled())]
     with open(os.devnull, "w") as sys.stdout:  # noqa: PTH123 - what is called may print
-        for row in tried(chosen):
+        for row in chain(missing, tried(chosen)):
             results.write(json.dumps(row) + "\n")
             results.flush()
     shutil.rmtree(saved(), ignore_errors=True)

@@ -37,6 +37,7 @@ nothing.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -53,6 +54,8 @@ ROOT = Path(__file__).parents[2]
 
 COUNTS = Path(__file__).parent / "counts"
 """The counts of the last whole campaigns, a file for each."""
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 SHOWN = 5
 """How many cases of an outcome that is not allowed are listed."""
@@ -154,9 +157,14 @@ def outcome_of_error(problem: BaseException) -> str:
 
 
 def of_process(module: str, n: int) -> Iterator[tuple[str, str]]:
-    """The outcomes that a process without the type checker of the tests writes, a line each."""
-    words = [sys.executable, "-m", module, str(n)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
+    """The outcomes that a process without the type checker of the tests writes, a line each.
+
+    It has one thread, as the tests have: another campaign runs beside it.
+    """
+    words, surroundings = [sys.executable, "-m", module, str(n)], os.environ | ONE_THREAD
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, cwd=ROOT, env=surroundings, text=True
+    ) as process:
         for line in process.stdout or ():
             row = json.loads(line)
             yield f"{row['case']} {row['place']}", row["outcome"]

@@ -1,19 +1,13 @@
 """Every public callable, with one argument replaced by each of about 200 kinds of values."""
 
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 from tests.campaigns.outcomes import Campaign, both_sizes, of_process
-
-ROOT = Path(__file__).parents[2]
-
 
 CAMPAIGN = Campaign(
     name="calls",
     title="Every public callable with wrong values, one argument at a time",
-    sample=1500,
+    sample=1000,
     whole=1_000_000,
     allowed={
         "done": "the value is right, or one of those that the argument may have",
@@ -28,10 +22,3 @@ CAMPAIGN = Campaign(
 @both_sizes
 def test_wrong_values_are_refused_by_errors_of_icgd(whole):
     CAMPAIGN.carry_out(whole=whole)
-
-
-def test_every_public_callable_is_called():
-    code = "from tests.campaigns.calls import uncalled; print(*sorted(uncalled()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.split() == [], done.stderr
-    assert done.returncode == 0, done.stderr

@@ -107,7 +107,7 @@ ALLOWED = {
     "folder is in use": "an error of icgd says who has it",
 }
 
-THREADS = Campaign("threads", "Threads that use the same files", 400, 10_000, ALLOWED, threads)
+THREADS = Campaign("threads", "Threads that use the same files", 200, 10_000, ALLOWED, threads)
 FORKED = Campaign(
     "forked_processes",
     "Forked processes that use the same files",

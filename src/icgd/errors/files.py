@@ -23,6 +23,13 @@ class FileError(IcgdError, ValueError):
         return cls(f"{path} is damaged or not a safetensors file ({problem}). Compile it again.")
 
     @classmethod
+    def other_training(cls, path: object, problem: str) -> FileError:
+        return cls(
+            f"{path} holds a program that does not train its problem: {problem}. "
+            "It was altered; compile it again."
+        )
+
+    @classmethod
     def unknown_name(cls, path: object, problem: str) -> FileError:
         return cls(
             f"{path} needs what is not known here: {problem} Register kernels of your own with "

@@ -73,6 +73,10 @@ class AbstractProgram(ABC):
         """Where the stand-in for the step function called `derivative` is at neither level."""
 
     @abstractmethod
+    def beginning(self, n_steps: int) -> AbstractProgram:
+        """The program of its first steps alone, which are no more than it has."""
+
+    @abstractmethod
     def listing(self) -> str:
         """The program as text to read: slots, functions, then every layer."""
 

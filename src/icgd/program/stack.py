@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, final
 
@@ -209,6 +209,12 @@ class StackProgram(AbstractProgram):
             return tuple((band.low, band.high) for fit in products for band in fit.bands)
         knots = self.relu_sum(derivative).knots
         return tuple(zip(knots[::2], knots[1::2], strict=True))
+
+    def beginning(self, n_steps: int) -> StackProgram:
+        if self.steps_per_block == 1:
+            return replace(self, n_steps=n_steps, schedule=self.schedule[:n_steps])
+        block = self.block[: n_steps * self.layers_per_step]
+        return replace(self, n_steps=n_steps, block=block, steps_per_block=n_steps)
 
     def listing(self) -> str:
         layout = self.layout

@@ -29,12 +29,11 @@ from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, UnsupportedProblemError
 from icgd.facts import counted
-from icgd.memory import require_memory, usable_memory
+from icgd.memory import usable_memory
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, ORANGE, Axes, Figure
 from icgd.pipeline import compile, verify
-from icgd.problems.entry import as_task
-from icgd.problems.losses import CROSS_ENTROPY
+from icgd.problems.drawn_task import drawn_task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 from icgd.problems.sizing import sized_problem
@@ -150,18 +149,7 @@ class Times:
 
 
 def _task(settings: Settings, seed: int) -> Task:
-    """Inputs over the whole domain, labels between 0 and 1; those of classes add up to 1."""
-    problem = settings.problem
-    n_numbers = settings.n_examples * (problem.target.input_width + problem.target.output_width)
-    require_memory(f"{settings.n_examples:,} examples", 8 * n_numbers, "Give fewer examples.")
-    generator = torch.Generator().manual_seed(count("seed", seed, least=0))
-    shape = (settings.n_examples, problem.target.input_width)
-    x = problem.domain.x * (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1)
-    shape = (settings.n_examples, problem.target.output_width)
-    y = torch.rand(shape, generator=generator, dtype=torch.float64) * min(1.0, problem.domain.y)
-    if problem.loss == CROSS_ENTROPY.name:
-        y = y / y.sum(-1, keepdim=True)
-    return as_task(problem, x, y, seed=seed)
+    return drawn_task(settings.problem, settings.n_examples, seed=seed)
 
 
 @dataclass(frozen=True)

@@ -206,11 +206,9 @@ class NetworkOracle(AbstractOracle):
                 total = y.sum(-1)[tuple(index[:-1])].item()
                 raise DataError.wrong_sum(self.loss, index[:-1], total)
 
-    def require_examples(self, n_examples: int) -> None:
-        """A step may not take an example twice."""
-        size = self.update.batch_size
-        if size is not None and size > n_examples:
-            raise DataError.smaller_than_batch(n_examples, size)
+    @property
+    def batch_size(self) -> int | None:
+        return self.update.batch_size
 
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
         if self.start is not None and seed is None:

@@ -66,9 +66,15 @@ class AbstractOracle(ABC):
     def require_labels(self, y: Labels) -> None:
         """Raise `DataError` unless every label suits the loss."""
 
+    @property
+    def batch_size(self) -> int | None:
+        """How many examples a step takes, none of them twice, if not all."""
+        return None
+
     def require_examples(self, n_examples: int) -> None:
         """Raise `DataError` if a step needs more examples than there are."""
-        return None
+        if self.batch_size is not None and self.batch_size > n_examples:
+            raise DataError.smaller_than_batch(n_examples, self.batch_size)
 
     def initial(
         self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None

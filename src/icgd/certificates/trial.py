@@ -1,0 +1,94 @@
+"""A program takes a few steps beside its problem: a file may hold a sound program of another one.
+
+What a file says of a problem and what its program does are two things, and whoever seals a file
+again can change one of them. Whether they fit is not proved when it is loaded. But two programs
+that differ by more than what is proved of them differ so almost everywhere. Therefore a loaded
+program takes its first steps on data that are drawn over the domain. Each step, and the predictions
+after the last one, must be as close to the problem's oracle as the bounds of this run say.
+"""
+
+from __future__ import annotations
+
+import os
+from math import prod
+
+from torch import Tensor
+
+from icgd.backends.fused import FusedBackend
+from icgd.backends.run import PLAIN
+from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.measured import stepwise_errors
+from icgd.certificates.prediction_bounds import prediction_errors
+from icgd.certificates.registry import bounds_of
+from icgd.errors import FileError, IcgdError
+from icgd.problems.drawn_task import drawn_task
+from icgd.problems.problem import Problem
+from icgd.program.program import AbstractProgram
+from icgd.weights import files
+
+STEPS = 2
+"""How many steps are tried: the second shows what the first has left behind."""
+
+EXAMPLES, QUERIES = 3, 1
+
+MOST_NUMBERS = 2**22
+"""The numbers of all tokens in all layers that are tried; larger programs are left to `verify`."""
+
+
+def load_tried(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
+    """What a file holds; `FileError` if a trial shows that its program does not train its problem.
+
+    Everything else that may be wrong with a file, `files.load` tells.
+    """
+    problem, program = files.load(path)
+    if found := refuted(problem, program):
+        raise FileError.other_training(path, found)
+    return problem, program
+
+
+def refuted(problem: Problem, program: AbstractProgram) -> str | None:
+    """What the first steps of a program show that its problem does not do; None if nothing.
+
+    Where a trial says nothing, because the run leaves the range of numbers on such data or because
+    bounds are the user's own word, nothing is refuted.
+    """
+    n_examples = program.n_examples or max(EXAMPLES, problem.oracle.batch_size or 0)
+    n_steps = min(STEPS, program.n_steps)
+    if _cost(program, n_examples, n_steps) > MOST_NUMBERS:
+        return None
+    try:
+        return _compared(problem, program.beginning(n_steps), n_examples)
+    except IcgdError:
+        return None
+
+
+def _cost(program: AbstractProgram, n_examples: int, n_steps: int) -> int:
+    width = program.layout.width + sum(map(prod, program.weight_shapes))
+    return (n_examples + QUERIES) * width * len(program.layers) * max(1, n_steps)
+
+
+def _compared(problem: Problem, program: AbstractProgram, n_examples: int) -> str | None:
+    task = drawn_task(problem, n_examples, seed=0, n_queries=QUERIES)
+    backend = FusedBackend()
+    bounds = bounds_of(problem, program, Arithmetic.of(task.x.dtype, task.n_tokens, backend.name))
+    if bounds.stated or bounds.estimated:
+        return None
+    run = backend.run(program, task, PLAIN)
+    history = run.parameters
+    if found := _beyond(stepwise_errors(problem, task, history), bounds.steps(task, history)):
+        return f"a step on data of the domain is off by {found}"
+    error = history.new_zeros(())
+    off = prediction_errors(problem, task, run.predictions, history)
+    if found := _beyond(off, bounds.predictions(task, history, history, error)):
+        return f"a prediction on data of the domain is off by {found}"
+    return None
+
+
+def _beyond(errors: Tensor, bounds: Tensor) -> str | None:
+    """The error that is furthest beyond its bound, in words, if there is one."""
+    excess = (errors - bounds).flatten()
+    if not bool((excess > 0).any()):
+        return None
+    place = int(excess.argmax())
+    allowed = float(bounds.expand_as(errors).flatten()[place])
+    return f"{float(errors.flatten()[place]):.3g}, where at most {allowed:.3g} is proved"

@@ -1,0 +1,92 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+import icgd
+from icgd.certificates import trial
+from icgd.certificates.trial import refuted
+from icgd.errors import FileError
+from icgd.problems.problem import Problem
+from icgd.program.program import AbstractProgram
+from icgd.weights import files
+from tests.campaigns.compiled_files import ORDERS, compiled, network
+
+
+def program_with(name: str, **update: object) -> AbstractProgram:
+    """What a construction makes of its problem with another update."""
+    problem, settings = ORDERS[name]
+    other = replace(problem, update=replace(problem.update, **update))
+    return icgd.compile(other, name.partition(",")[0], n_steps=2, **settings).program
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_program_of_its_problem_is_not_refuted(name):
+    assert refuted(compiled(name).problem, compiled(name).program) is None
+
+
+# Three levels of `universal` err by more than a step moves; steps that differ have tests below.
+PRECISE = [name for name in ORDERS if name not in ("universal", "relu-stack, momentum")]
+
+
+@pytest.mark.parametrize("name", PRECISE)
+def test_another_step_size_is_refuted(name):
+    problem, size = compiled(name).problem, compiled(name).problem.update.step_size
+    found = refuted(problem, program_with(name, step_size=10 * size))
+    assert found is not None
+    assert found.startswith("a step on data of the domain is off by ")
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_each_step_of_a_schedule_that_is_tried_is_told_apart(step):
+    sizes = [0.1, 0.2]
+    sizes[step] = 0.4
+    program = program_with("relu-stack, momentum", step_size=tuple(sizes))
+    assert refuted(compiled("relu-stack, momentum").problem, program) is not None
+
+
+def test_later_steps_of_a_schedule_are_left_to_verify():
+    problem, other = (
+        network(icgd.MomentumStep((0.1, 0.2, last), momentum=0.9, box=2.0)) for last in (0.1, 0.4)
+    )
+    program = icgd.compile(other, "relu-stack", n_steps=3, pieces=8).program
+    assert refuted(problem, program) is None
+    x = torch.tensor([[0.5, 1.0], [-1.0, 0.25]], dtype=torch.float64)
+    report = icgd.verify(icgd.Compiled(problem, program), x, [1.0, -1.0], seed=0)
+    assert report.verdict is icgd.Verdict.BROKEN
+
+
+@pytest.mark.parametrize("n_steps", [0, 1])
+def test_a_prediction_of_another_network_is_refuted(n_steps):
+    step = icgd.GradientStep(0.1, box=2.0)
+    own, other = (
+        icgd.compile(network(step, activation=name), "relu-stack", n_steps=n_steps)
+        for name in ("tanh", "sigmoid")
+    )
+    functions = (*own.program.functions, *other.program.functions)
+    program = replace(own.stack, functions=functions, prediction=other.stack.prediction)
+    found = refuted(own.problem, program)
+    assert found is not None
+    assert found.startswith("a prediction on data of the domain is off by ")
+    assert refuted(own.problem, own.program) is None
+
+
+def test_a_run_that_overflows_refutes_nothing():
+    domain = icgd.Domain(x=1e200, y=1.0)
+    problem = Problem(icgd.MLP((1, 1)), "squared", icgd.GradientStep(1e200, box=1e200), domain)
+    step = icgd.GradientStep(0.1, box=1.0)
+    other = Problem(icgd.MLP((1, 1)), "squared", step, icgd.Domain(x=1.0, y=1.0))
+    assert refuted(problem, icgd.compile(other, "relu-stack", n_steps=1).program) is None
+
+
+def test_a_large_program_is_left_to_verify(monkeypatch):
+    altered = program_with("relu-stack", step_size=0.5)
+    monkeypatch.setattr(trial, "MOST_NUMBERS", 100)
+    assert refuted(compiled("relu-stack").problem, altered) is None
+
+
+def test_load_refuses_a_sound_program_of_another_problem(tmp_path):
+    path, altered = tmp_path / "run.safetensors", program_with("relu-stack", step_size=0.5)
+    files.save(path, compiled("relu-stack").problem, altered, {})
+    with pytest.raises(FileError, match="holds a program that does not train its problem: a step"):
+        icgd.load(path)
