@@ -10,13 +10,14 @@ from safetensors.torch import save_file
 from torch import nn
 
 import icgd
-from icgd.errors import CheckpointError, FileError, UnknownNameError
+from icgd.errors import CheckpointError, DataError, FileError, UnknownNameError
 from icgd.problems.kernels import KERNELS
 from icgd.reproductions.cheng_training import Budget, Study, first_model
+from icgd.training import loading
 from icgd.training.checkpoints import HEADER
 from icgd.training.covariates import Gaussian
 from icgd.training.labels import LinearFunctions
-from icgd.training.loading import load
+from icgd.training.loading import load, read_log
 from icgd.training.loop import Settings, train
 from icgd.training.models import KernelTransformer
 from icgd.training.tasks import InContextTask
@@ -155,3 +156,39 @@ def test_kernels_of_ones_own_must_be_registered_again(tmp_path):
     del KERNELS["own for loading"]
     with pytest.raises(FileError, match=r"Unknown kernel 'own for loading'.*icgd.register_kernel"):
         load(tmp_path)
+
+
+def test_the_log_is_that_of_the_training(tmp_path):
+    model = KernelTransformer(2, 2, ("exp",), transforms_covariates=True, seed=1)
+    log = train(model, TASK, SETTINGS, folder=tmp_path)
+    assert read_log(tmp_path) == log
+    assert len(log.rows) == 2
+
+
+def test_a_number_of_the_log_that_was_changed_is_noticed(tmp_path):
+    trained(tmp_path)
+    path = tmp_path / "log.json"
+    rows = json.loads(path.read_text())
+    rows[-1]["loss"] *= 1 + 2**-50
+    path.write_text(json.dumps(rows))
+    with pytest.raises(
+        DataError, match=r"log\.json was changed: its row of step \d is not the one"
+    ):
+        read_log(tmp_path)
+
+
+def test_a_number_that_json_lacks_is_no_change(tmp_path):
+    kept = {"step": 1.0, "loss": float("inf"), "validation": float("nan")}
+    null = {"step": 1.0, "loss": float("nan"), "validation": float("nan")}
+    assert loading._is_same(null, kept)
+    assert not loading._is_same({**null, "loss": 1.0}, kept)
+    assert not loading._is_same(null, {**kept, "loss": 1.0})
+    assert not loading._is_same({"step": 1.0}, kept)
+
+
+def test_a_log_without_a_checkpoint_is_read_as_it_is(tmp_path):
+    trained(tmp_path)
+    log = read_log(tmp_path)
+    for path in tmp_path.glob("*.safetensors"):
+        path.unlink()
+    assert read_log(tmp_path) == log

@@ -6,7 +6,7 @@ from math import inf, isnan, nan
 import pytest
 
 from icgd.errors import DataError, TrainingError
-from icgd.training.logs import Log, read_log, write_csv, write_json
+from icgd.training.logs import Log, read_json, write_csv, write_json
 
 LOG = Log(({"step": 0.0, "loss": 0.1 + 0.2}, {"step": 10.0, "loss": 5e-324}))
 
@@ -36,12 +36,12 @@ def test_every_row_has_the_same_columns():
 def test_a_written_log_reads_back(tmp_path):
     strange = Log((*LOG.rows, {"step": 20.0, "loss": nan}))
     write_json(strange, tmp_path / "log.json")
-    again = read_log(tmp_path)
+    again = read_json(tmp_path / "log.json")
     assert again.rows[:2] == LOG.rows
     assert isnan(again.rows[2]["loss"])
     (tmp_path / "log.json").write_text("[{")
     with pytest.raises(DataError, match=r"Cannot read .*log\.json: it is no log"):
-        read_log(tmp_path)
+        read_json(tmp_path / "log.json")
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_what_is_no_log_is_refused(tmp_path, text):
     (tmp_path / "log.json").write_text(text)
     path = re.escape(str(tmp_path / "log.json"))
     with pytest.raises(DataError, match=f"^Cannot read {path}: it is no log \\("):
-        read_log(tmp_path)
+        read_json(tmp_path / "log.json")

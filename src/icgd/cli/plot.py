@@ -11,7 +11,7 @@ from icgd.cli.options import output
 from icgd.cli.writing import require_writable, write_file
 from icgd.pictures import plotting
 from icgd.reproductions.log_picture import log_picture
-from icgd.training.logs import read_log
+from icgd.training.loading import read_log
 
 
 def plot(

@@ -12,9 +12,9 @@ from icgd.training.covariates import Ellipsoid, Gaussian, GaussianMixture, Shift
 from icgd.training.decoder import Decoder
 from icgd.training.descents import as_compiled, nearest_descent, why_not_descent
 from icgd.training.labels import KernelProcess, LinearFunctions, ReluNetworks
-from icgd.training.loading import load
+from icgd.training.loading import load, read_log
 from icgd.training.loggers import AbstractLogger
-from icgd.training.logs import Log, read_log
+from icgd.training.logs import Log
 from icgd.training.loop import train
 from icgd.training.models import KernelTransformer
 from icgd.training.own_data import GeneratedTask, TaskTable

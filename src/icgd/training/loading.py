@@ -1,17 +1,18 @@
-"""The trained module in the folder of a run."""
+"""The trained module and the log in the folder of a run."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from icgd.errors import CheckpointError, FileError, IcgdError, UnknownNameError
+from icgd.errors import CheckpointError, DataError, FileError, IcgdError, UnknownNameError
 from icgd.problems.arguments import checked
 from icgd.training.checkpoint_rules import size_problem
 from icgd.training.checkpoints import (
@@ -23,6 +24,7 @@ from icgd.training.checkpoints import (
     require_equal,
 )
 from icgd.training.decoder import Decoder
+from icgd.training.logs import Log, Row, read_json
 from icgd.training.models import KernelTransformer
 from icgd.training.operators import PlainOperator, ProductOperator
 
@@ -90,6 +92,55 @@ def load(
     _require_same(path, described, tensors, model)
     model.load_state_dict(tensors)
     return model
+
+
+@checked
+def read_log(folder: str | os.PathLike[str]) -> Log:
+    """The log in a run's folder.
+
+    It is read from log.json, and held against the log in the checkpoint, which has a checksum: a
+    number that was changed is noticed.
+
+    Args:
+        folder: the folder that `train` was given.
+
+    Returns:
+        The log.
+
+    Raises:
+        DataError: if there is none, if it is no log, or if it is not that of the checkpoint.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> from icgd.training import read_log
+        >>> with TemporaryDirectory() as folder:
+        ...     _ = (Path(folder) / "log.json").write_text('[{"step": 0, "loss": 1.5}]')
+        ...     read_log(folder).rows[0]["loss"]
+        1.5
+    """
+    path = Path(folder) / "log.json"
+    log = read_json(path)
+    for row, kept in zip(log.rows, _kept_log(Path(folder)).rows, strict=False):
+        if not _is_same(row, kept):
+            raise DataError.other_log(path, int(kept["step"]))
+    return log
+
+
+def _kept_log(folder: Path) -> Log:
+    """The log in the newest checkpoint that can be read; empty if there is none."""
+    try:
+        return _newest(folder, "last")[1].log
+    except CheckpointError:
+        return Log()
+
+
+def _is_same(row: Row, kept: Row) -> bool:
+    """Whether two rows have the same numbers; JSON has none that are not finite."""
+    return row.keys() == kept.keys() and all(
+        row[name] == value or (isnan(row[name]) and not isfinite(value))
+        for name, value in kept.items()
+    )
 
 
 def _newest(folder: Path, which: str) -> tuple[Path, State, Configuration]:

@@ -49,29 +49,8 @@ class Log:
         return Log(tuple(row for row in self.rows if row["step"] < step))
 
 
-@checked
-def read_log(folder: Path | str) -> Log:
-    """The log in a run's folder.
-
-    Args:
-        folder: the folder that `train` was given.
-
-    Returns:
-        The log.
-
-    Raises:
-        DataError: if there is none, or if it is no log.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from tempfile import TemporaryDirectory
-        >>> from icgd.training import read_log
-        >>> with TemporaryDirectory() as folder:
-        ...     _ = (Path(folder) / "log.json").write_text('[{"step": 0, "loss": 1.5}]')
-        ...     read_log(folder).rows[0]["loss"]
-        1.5
-    """
-    path = Path(folder) / "log.json"
+def read_json(path: Path) -> Log:
+    """The log in a file that `write_json` wrote; `DataError` if there is none."""
     try:
         return _checked(json.loads(path.read_text(encoding="utf-8")))
     except OSError as problem:
