@@ -3,7 +3,7 @@
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dis import opname
 from functools import cache
@@ -25,6 +25,9 @@ from tests.campaigns.outcomes import Campaign, both_sizes, outcome_of_error
 
 SOURCES = str(Path(icgd.__file__).parent)
 N_STEPS = 11
+
+DRAWN = 1_000
+"""The moments of a work that has too many to be interrupted at every one of them."""
 
 LOOKS = {
     "RESUME", "CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "POP_JUMP_BACKWARD_IF_TRUE",
@@ -253,26 +256,32 @@ def interrupted(work: Any, moment: int) -> tuple[BaseException | None, int]:
     return None, counted[0]
 
 
+def moments_of(n_moments: int, n: int, random: Random) -> Sequence[int]:
+    """Every moment, if there are no more than n; else n that are drawn, and at most `DRAWN`."""
+    every = range(1, n_moments + 1)
+    return every if n_moments <= n else sorted(random.sample(every, min(n, DRAWN)))
+
+
 def interrupts(n: int) -> Iterator[tuple[str, str]]:
+    """Each work is interrupted at n moments; at every one of them, if it has no more."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for index in range(n):
-            random = Random(f"interrupt {index}")
-            work = list(works())[index % len(works())]
-            moment, n_moments = works()[work] + 1, works()[work]
-            while n_moments < moment:  # once more, if caches made the work shorter
-                moment = random.randrange(1, n_moments + 1)
-                error, n_moments = interrupted(work, moment)
-            is_left = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-            outcome = work.outcome(error) if is_left else "gradients stay off"
-            yield f"case {index}: {work}, moment {moment}", outcome
+        for work, n_moments in works().items():
+            for moment in moments_of(n_moments, n, Random(str(work))):
+                error, n_counted = interrupted(work, moment)
+                if n_counted < moment:  # caches made the work shorter: it was over
+                    continue
+                is_left = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+                outcome = work.outcome(error) if is_left else "gradients stay off"
+                yield f"{work}, moment {moment}", outcome
 
 
 CAMPAIGN = Campaign(
     name="interrupts",
-    title="Ctrl-C at any moment of a run, a save, a load, a proof or a training",
-    sample=42,
-    whole=3_000,
+    title="Ctrl-C at every moment of seven runs, and at 1,000 moments each of three longer runs, a "
+    "save, a load, a proof and a training",
+    sample=3,
+    whole=7_000,
     allowed={
         "a whole step": "the error holds the run up to a step, and names the step",
         "before the first step": "nothing was learnt yet",
