@@ -140,7 +140,7 @@ DAMAGED = Campaign(
     name="damaged_checkpoints",
     title="Checkpoints with damaged bytes",
     sample=60,
-    whole=3_000,
+    whole=20_000,
     allowed={"refused": "an error of icgd", "the same": "the damage changed nothing that is read"},
     cases=damaged_checkpoints,
 )
@@ -149,7 +149,7 @@ RESEALED = Campaign(
     name="resealed_checkpoints",
     title="Checkpoints that were altered and sealed again",
     sample=60,
-    whole=3_000,
+    whole=20_000,
     allowed={
         "refused": "neither the model is loaded nor training goes on",
         "used and refused": "the model is loaded, but it is not one of this training",

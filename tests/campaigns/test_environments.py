@@ -132,7 +132,7 @@ CAMPAIGN = Campaign(
     name="environments",
     title="Devices, precisions, modes and threads that a program has set around a call",
     sample=10,
-    whole=400,
+    whole=1_000,
     allowed={
         "the same bits": "as in usual surroundings",
         "sums in another order": "a dense run on two threads, whose products torch divides",

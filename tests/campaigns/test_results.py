@@ -109,7 +109,7 @@ DAMAGED = Campaign(
     name="damaged_results",
     title="Results and outcomes with damaged bytes",
     sample=400,
-    whole=10_000,
+    whole=20_000,
     allowed={"refused": "an error of icgd", "the same": "the damage changed nothing that is read"},
     cases=damaged_results,
 )
@@ -118,7 +118,7 @@ RESEALED = Campaign(
     name="resealed_results",
     title="Results and outcomes that were altered and sealed again",
     sample=300,
-    whole=5_000,
+    whole=20_000,
     allowed={"refused": "an error of icgd", "read": "it has the form of a result"},
     cases=resealed_results,
 )
