@@ -17,7 +17,7 @@ from icgd.backends.dense_stack import DenseStack
 from icgd.backends.run import RunOptions
 from icgd.errors import PrecisionWarning, ProgramError
 from icgd.layers.transformer import Transformer
-from icgd.memory import require_memory as require
+from icgd.memory import require_memory
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.program import AbstractProgram
@@ -31,7 +31,7 @@ INSTEAD = "Run with backend='fused', which needs neither weights nor scores."
 
 def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
     """The transformer with ordinary weights, if they fit in memory."""
-    require_memory(program, dtype)
+    _require_room(program, dtype)
     if dtype == torch.float32 and program.made_for == "float64":
         warnings.warn(PrecisionWarning.of(program.construction), stacklevel=2)
     return lower_program(program, dtype)
@@ -48,27 +48,27 @@ build_block.register(StackProgram, build_transformer)
 
 @build_block.register
 def _build_chain(program: ChainProgram, dtype: torch.dtype = torch.float64) -> nn.Sequential:
-    require_memory(program, dtype)
+    _require_room(program, dtype)
     return lower_chain(program, dtype)
 
 
-def require_memory(program: AbstractProgram, dtype: torch.dtype) -> None:
+def _require_room(program: AbstractProgram, dtype: torch.dtype) -> None:
     """Raise `SizeError` if the dense weights are too large for this machine."""
     parameters = summarise(program, n_tokens=1).parameters
     what = f"The dense transformer of {parameters:,} weights"
-    require(what, parameters * dtype.itemsize, INSTEAD)
+    require_memory(what, parameters * dtype.itemsize, INSTEAD)
 
 
 def _stack(program: StackProgram, task: Task, options: RunOptions) -> DenseStack:
     n_tokens = task.n_tokens + program.n_registers
     scores = 2 * prod(task.batch) * n_tokens**2 * task.x.dtype.itemsize
-    require(f"A score for each pair of {n_tokens:,} tokens", scores, INSTEAD)
+    require_memory(f"A score for each pair of {n_tokens:,} tokens", scores, INSTEAD)
     transformer = build_transformer(program, task.x.dtype).to(task.x.device)
     return DenseStack(program, task, transformer, options.trace)
 
 
 def _chain(program: ChainProgram, task: Task, options: RunOptions) -> Chain:
-    require_memory(program, task.x.dtype)
+    _require_room(program, task.x.dtype)
     return make_chain(program, task, options, backend=DenseBackend.name)
 
 
