@@ -54,6 +54,11 @@ SECTIONS = {
     "scaling": ("How the time of a fused run grows", "With depth, width, examples and steps."),
     "memory": ("Peak memory beside torch.autograd", "Of a fused run that keeps all steps."),
     "start_up": ("Start", "Seconds until something happens."),
+    "loading": (
+        "Loading a compiled run",
+        "Its functions are held against the real ones, and its first two steps against real "
+        "training. Nothing of earlier loads is remembered.",
+    ),
     "weights": (
         "relu-stack: error over the number of pieces",
         "Five dense steps of 3-4-4-2 tanh. The error of weights is that of the whole run.",
