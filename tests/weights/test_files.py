@@ -284,6 +284,18 @@ def test_a_problem_with_too_few_step_sizes_is_not_that_of_the_program(tmp_path):
         icgd.load(path)
 
 
+def test_a_problem_that_its_construction_does_not_serve_is_refused(tmp_path):
+    path, update = tmp_path / "run.safetensors", icgd.ProximalStep(0.1, box=2.0)
+    problem = icgd.Problem(icgd.LinearModel(2), "matching", update, icgd.Domain(1.0, 1.0))
+    icgd.compile(problem, "cot-ridge", n_steps=2).save(path, weights=False)
+    metadata = metadata_of(path)
+    data = json.loads(metadata["problem"])
+    del data["update"]["box"]
+    reseal(path, problem=json.dumps(data), program=metadata["program"])
+    with pytest.raises(FileError, match="cot-ridge cannot train it: its heads read grids"):
+        icgd.load(path)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.9])
 def test_errors_that_were_made_smaller_are_refused(path, share):
     metadata = metadata_of(path)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from icgd.approximation.claims import check_claims
+from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import FileError, IcgdError, UnknownNameError
 from icgd.problems.problem import Problem
 from icgd.program.check import check_program
@@ -90,6 +91,8 @@ def _described(source: Path, metadata: Mapping[str, str]) -> tuple[Problem, Abst
         problem.update.require_steps(program.n_steps)
         if not _trains(program, problem):
             raise FileError.damaged(source, "its program is not one of its problem")
+        if reason := _objection(program, problem):
+            raise FileError.damaged(source, f"{program.construction} cannot train it: {reason}")
         check_claims(program.functions, problem.box)
     except FileError:
         raise
@@ -112,6 +115,12 @@ def _trains(program: AbstractProgram, problem: Problem) -> bool:
     found = {slot.name: slot.width for slot in program.layout.slots if slot.name in widths}
     fits = program.weight_shapes == problem.oracle.weight_shapes
     return fits and all(widths[name] == width for name, width in found.items())
+
+
+def _objection(program: AbstractProgram, problem: Problem) -> str | None:
+    """Why the construction of the program cannot serve the problem, if it is one of icgd's own."""
+    construction = CONSTRUCTIONS.get(program.construction)
+    return None if construction is None else construction.why_not(problem)
 
 
 def digest(texts: Mapping[str, str], names: Iterable[str], read: Callable[[str], Tensor]) -> str:
