@@ -79,6 +79,25 @@ def test_a_run_that_overflows_refutes_nothing():
     assert refuted(problem, icgd.compile(other, "relu-stack", n_steps=1).program) is None
 
 
+def test_where_the_domain_is_too_large_to_be_filled_smaller_inputs_are_tried():
+    problem, settings = ORDERS["cot-lasso"]
+    wide = replace(problem, domain=icgd.Domain(x=1e9, y=1.0))
+    other = replace(wide, update=replace(wide.update, l1=0.0))
+    program = icgd.compile(problem, "cot-lasso", n_steps=2, **settings).program
+    found = refuted(other, program)
+    assert found is not None
+    assert found.startswith("a step on data of the domain is off by ")
+
+
+def test_a_program_that_cannot_take_a_step_is_refuted(monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr(trial.FusedBackend, "run", fail)
+    found = refuted(compiled("relu-stack").problem, compiled("relu-stack").program)
+    assert found == "its first steps end in RuntimeError: shapes do not fit"
+
+
 def test_a_large_program_is_left_to_verify(monkeypatch):
     altered = program_with("relu-stack", step_size=0.5)
     monkeypatch.setattr(trial, "MOST_NUMBERS", 100)

@@ -137,6 +137,10 @@ def test_a_program_as_built_obeys_the_rules():
             "needs a positive reach, spacing and ratio, and errors of at least 0",
         ),
         (replace(PROGRAM, kinds=()), "program: needs a flag for the kind of every layer"),
+        (
+            replace(PROGRAM, layers=PROGRAM.layers[:-1]),
+            "program: writes no first, second, flat, weights, ",
+        ),
     ],
 )
 def test_a_broken_rule_is_named_with_its_layer(program, message):

@@ -8,6 +8,7 @@ from icgd.program.instructions import ApplyUnits, ClipSlots, WipeSlots
 from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.shape_rules import shape_problem
+from icgd.program.unit_instructions import ClipByUnits
 from tests.cases import Juggle
 
 LAYOUT = Layout(
@@ -41,6 +42,17 @@ def test_scores_are_checked_at_examples_or_at_queries():
     predict = PredictMean("logistic", ("weights",), ("x",), 1.0, "somewhere", "units")
     expected = "checks scores where 'somewhere', expected is_example or is_query"
     assert shape_problem(predict, LAYOUT) == expected
+
+
+def test_weights_multiply_inputs():
+    weights = Layout((*LAYOUT.slots, Slot("w", (2,), Role.PARAMETER)))
+    predict = PredictMean("logistic", ("w",), ("units",), 1.0, "is_query", "units")
+    assert shape_problem(predict, weights) == "multiplies weights by 'units', which is no input"
+
+
+def test_units_clip_something():
+    clip = ClipByUnits((), 1.0, "clip")
+    assert shape_problem(clip, LAYOUT) == "clips no slot, expected at least one"
 
 
 def test_a_transform_has_rows():

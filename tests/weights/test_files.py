@@ -292,7 +292,7 @@ def test_a_problem_that_its_construction_does_not_serve_is_refused(tmp_path):
     data = json.loads(metadata["problem"])
     del data["update"]["box"]
     reseal(path, problem=json.dumps(data), program=metadata["program"])
-    with pytest.raises(FileError, match="cot-ridge cannot train it: its heads read grids"):
+    with pytest.raises(FileError, match="cot-ridge cannot train its problem: its heads read grids"):
         icgd.load(path)
 
 

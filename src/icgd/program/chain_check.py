@@ -7,7 +7,7 @@ from itertools import product
 
 from icgd.errors import ProgramError
 from icgd.program import chain_instructions as chain
-from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
+from icgd.program.chain import FAR, IS_DATA, NEAR, OUT, ChainProgram, row_of
 from icgd.program.instructions import Instruction
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
@@ -20,7 +20,7 @@ def check_chain(program: ChainProgram) -> None:
 
     The stream has the rows of three blocks. Slots and functions exist. Shapes agree, and a flag is
     one number, or one for each unit. A layer has instructions of one kind. A slot is written once,
-    before it is read.
+    before it is read. Every row of the next block is written, but for the flag of data.
     """
     if not isinstance(program.n_steps, int) or program.n_steps < 0 or not program.shapes:
         raise ProgramError.broken("program", "needs layers and a whole number of rounds")
@@ -43,6 +43,9 @@ def check_chain(program: ChainProgram) -> None:
     for number, layer in enumerate(program.layers, start=1):
         _check_layer(layer, layout, filled, f"layer {number} ({layer.title})")
         filled |= {name for part in layer.instructions for name in part.writes()}
+    written = filled | {row_of(OUT, IS_DATA)}  # no block that is written holds data
+    if lost := [name for name in program.rows.names if row_of(OUT, name) not in written]:
+        raise ProgramError.broken("program", f"writes no {', '.join(lost)} into the next block")
 
 
 def _check_rules(program: ChainProgram) -> None:

@@ -195,10 +195,14 @@ def _shape_of_take_turns(instruction: update.TakeTurns, layout: Layout) -> str |
 
 @shape_problem.register
 def _shape_of_any_slots(
-    instruction: basic.WipeSlots | units.ClipByUnits | units.WipeByUnits | grid.DecaySlot,
-    layout: Layout,
+    instruction: basic.WipeSlots | units.WipeByUnits | grid.DecaySlot, layout: Layout
 ) -> str | None:
     return None
+
+
+@shape_problem.register
+def _shape_of_clip_by_units(instruction: units.ClipByUnits, layout: Layout) -> str | None:
+    return None if instruction.slots else "clips no slot, expected at least one"
 
 
 @shape_problem.register
@@ -247,6 +251,9 @@ def _pairs_problem(
     weights, inputs = instruction.weights, instruction.inputs
     if len(weights) != len(inputs):
         return f"has {len(weights)} weights for {len(inputs)} inputs"
+    for name in inputs:
+        if name != ONE and layout.slot(name).role is not Role.INPUT:
+            return f"multiplies weights by {name!r}, which is no input"
     problems = (_width_problem(layout, *pair) for pair in zip(weights, inputs, strict=True))
     return next(filter(None, problems), None)
 

@@ -92,7 +92,8 @@ def _described(source: Path, metadata: Mapping[str, str]) -> tuple[Problem, Abst
         if not _trains(program, problem):
             raise FileError.damaged(source, "its program is not one of its problem")
         if reason := _objection(program, problem):
-            raise FileError.damaged(source, f"{program.construction} cannot train it: {reason}")
+            cannot = f"{program.construction} cannot train its problem: {reason.rstrip('.')}"
+            raise FileError.damaged(source, cannot)
         check_claims(program.functions, problem.box)
     except FileError:
         raise
