@@ -305,7 +305,9 @@ def test_kinked_networks_are_exact_by_default(name, activation, backend, dtype):
         found[width] = report.near_kinks.count, float(report.step_errors.max())
     assert found[2.0**-13][0] > 0
     assert found[2.0**-13][1] > 1e-4
-    assert found[None] == (0, pytest.approx(0.0, abs=1e-15 if dtype == "float64" else 1e-6))
+    # How much float64 rounds depends on the order in which a processor sums; proved is 7.2e-15.
+    assert found[None] == (0, pytest.approx(0.0, abs=7.2e-15 if dtype == "float64" else 1e-6))
+    assert dtype == "float32" or float(report.step_bounds.max()) <= 7.2e-15
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -33,9 +33,9 @@ from icgd.weights import files
 STEPS = 2
 """How many steps are tried: the second shows what the first has left behind."""
 
-TASKS, EXAMPLES, QUERIES = 4, 3, 1
+TASKS, PLAIN_TASKS, EXAMPLES, QUERIES = 8, 2, 3, 1
 
-MOST_NUMBERS = 2**24
+MOST_NUMBERS = 2**25
 """The numbers of all tokens in all layers that are tried; larger programs are left to `verify`."""
 
 
@@ -99,16 +99,16 @@ def _compared(
 
 
 def _at_ends(problem: Problem, task: Task) -> Task:
-    """The tasks, half of which have inputs at the ends of the domain and weights all over the box.
+    """The tasks, but all except `PLAIN_TASKS` start from weights all over the box and at its ends.
 
-    Some of these weights lie at the ends of the box, so that steps are clipped.
+    So steps are clipped. The inputs of the last ones lie at the ends of the domain.
     """
-    others, x, initial = slice(TASKS // 2, None), task.x.clone(), task.initial.clone()
-    x[others] = problem.domain.x * x[others].sign()
+    x, initial = task.x.clone(), task.initial.clone()
+    x[-PLAIN_TASKS:] = problem.domain.x * x[-PLAIN_TASKS:].sign()
     if problem.box is not None:
-        weights = torch.empty_like(problem.oracle.weights_of(initial[others]))
+        weights = torch.empty_like(problem.oracle.weights_of(initial[PLAIN_TASKS:]))
         weights.uniform_(-1.5, 1.5, generator=torch.Generator().manual_seed(0)).clamp_(-1, 1)
-        initial[others] = problem.oracle.with_state(problem.box * weights)
+        initial[PLAIN_TASKS:] = problem.oracle.with_state(problem.box * weights)
     return replace(task, x=x, initial=initial)
 
 
