@@ -99,6 +99,17 @@ MESSAGES = [
         "as numbers; drop or fill what is missing.",
     ),
     (
+        made(DataError.wrong_state, (4,), -1.0, "second_moment", 0.0, float("inf")),
+        "initial[4] is -1; it belongs to the second moment, a mean of squares, which is not "
+        "negative. Give another one, or weights alone: the optimiser then starts from 0.",
+    ),
+    (
+        made(DataError.wrong_state, (4,), 1e160, "momentum", -9e16, 9e16),
+        "initial[4] is 1e+160; it belongs to the momentum, which lies within [-9e+16, 9e+16], or "
+        "no digit of a weight is left. Give another one, or weights alone: the optimiser then "
+        "starts from 0.",
+    ),
+    (
         made(DataError.other_columns, "queries", ("size", "age"), ("age", "size")),
         "queries has the columns size, age, but X has age, size. Give the same columns in the same "
         "order.",

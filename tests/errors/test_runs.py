@@ -38,6 +38,12 @@ MESSAGES = [
         "state.",
     ),
     (
+        made(OverflowedRunError.beyond_root, 1, 999.153, 25.0489),
+        "Step 1 divides by the root of 999.153, but the transformer was made for roots of up to "
+        "25.0489, which no run that starts from 0 leaves. Give initial with a smaller second "
+        "moment, or without one.",
+    ),
+    (
         made(OverflowedRunError.beyond_scores, "step 3, example", 4, -7.25, 6.5),
         "The score <w, x> at step 3, example 4 (counted from 0) is -7.25, but the heads are made "
         "for scores up to 6.5. Compile with a larger Domain(score=...), or use a smaller step size "

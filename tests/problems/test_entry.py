@@ -328,3 +328,20 @@ def test_a_task_shares_no_memory_with_what_it_was_made_from():
     assert (task.y == 1).all()
     assert (task.queries == 1).all()
     assert (task.initial == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("update", "place", "value", "said"),
+    [
+        (icgd.AdamStep(0.1, box=2.0), 4, -1e-3, "second moment, a mean of squares"),
+        (icgd.RmspropStep(0.1, box=2.0), 3, -1.0, "second moment, a mean of squares"),
+        (icgd.AdamStep(0.1, box=2.0), 3, -1e160, "first moment, which lies within"),
+        (icgd.MomentumStep(0.1, box=2.0), 2, 1e18, "momentum, which lies within"),
+    ],
+)
+def test_what_no_optimiser_remembers_is_refused(update, place, value, said):
+    problem = Problem(MLP((2, 1)), "squared", update, Domain(1.0, 1.0))
+    initial = [0.1] * 2 * (1 + len(update.state))
+    initial[place] = value
+    answer = refusal(problem, [[0.5, 1.0]], [1.0], initial=initial)
+    assert answer.startswith(f"initial[{place}] is {value:g}; it belongs to the {said}")

@@ -20,6 +20,7 @@ from icgd.backends.machine import (
     nothing,
     operation,
 )
+from icgd.backends.reciprocal_roots import is_root, remembered_of, require_root
 from icgd.program import instructions as verbs
 from icgd.program.instructions import Combination, Summand
 from icgd.program.table_instructions import AverageExamples, LookUpStep
@@ -210,7 +211,15 @@ def _summand(
         evaluation.prepare()
         apply()
 
-    return run, value
+    def run_in_range() -> None:
+        combine()
+        require_root(argument, function, machine.step)
+        evaluation.prepare()
+        apply()
+
+    started = remembered_of(machine.program.layout, read) if is_root(function) else []
+    may_leave = any(bool(read[name].any()) for name in started)
+    return run_in_range if may_leave else run, value
 
 
 @operation.register

@@ -45,6 +45,21 @@ class DataError(IcgdError, ValueError):
         )
 
     @classmethod
+    def wrong_state(
+        cls, index: Sequence[int], value: float, name: str, low: float, high: float
+    ) -> DataError:
+        """`name` is what the optimiser remembers there, such as "momentum"."""
+        why = (
+            "a mean of squares, which is not negative"
+            if low == 0.0
+            else f"which lies within [{low:.6g}, {high:.6g}], or no digit of a weight is left"
+        )
+        return cls(
+            f"initial{at(index)} is {value:.12g}; it belongs to the {name.replace('_', ' ')}, "
+            f"{why}. Give another one, or weights alone: the optimiser then starts from 0."
+        )
+
+    @classmethod
     def other_columns(cls, name: str, columns: Sequence[str], expected: Sequence[str]) -> DataError:
         return cls(
             f"{name} has the columns {', '.join(columns)}, but X has {', '.join(expected)}. Give "

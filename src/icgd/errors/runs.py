@@ -63,6 +63,15 @@ class OverflowedRunError(IcgdError, ArithmeticError):
         )
 
     @classmethod
+    def beyond_root(cls, step: int, value: float, largest: float) -> OverflowedRunError:
+        """`value` is the mean of squares, corrected as Adam does, whose root a step divides by."""
+        return cls(
+            f"Step {step} divides by the root of {value:.6g}, but the transformer was made for "
+            f"roots of up to {largest:.6g}, which no run that starts from 0 leaves. Give initial "
+            "with a smaller second moment, or without one."
+        )
+
+    @classmethod
     def beyond_scores(cls, where: str, row: int, value: float, reach: float) -> OverflowedRunError:
         return cls(
             f"The score <w, x> at {where} {row} (counted from 0) is {value:.6g}, but the heads are "

@@ -57,7 +57,8 @@ def as_task(
         The task.
 
     Raises:
-        DataError: if shapes, types or labels do not fit the problem.
+        DataError: if shapes, types or labels do not fit the problem, or if initial weights come
+            with something that no optimiser remembers.
         DomainError: if a number leaves the domain, or an initial weight the box.
         UnknownNameError: if no dtype has this name.
         SettingError: if both a seed and initial weights are given, or if a kernel machine is given
@@ -82,11 +83,13 @@ def as_task(
     require_within("queries", queries, domain.x, "domain.x", columns)
     if problem.box is not None:
         require_within("initial", oracle.boxed(weights), problem.box, "box")
+    kind = dtype_named(dtype)
+    oracle.require_state(weights, kind)
     oracle.require_examples(x.shape[-2])
     named = {"X": x, "y": y, "queries": queries, "initial": weights}
     rated = _rates(domain.rate, rates, x)
     named |= {} if rated is None else {"rates": rated}
-    inputs, kind = {"X": columns, "queries": columns}, dtype_named(dtype)
+    inputs = {"X": columns, "queries": columns}
     parts = [converted(n, part, x.device, kind, inputs.get(n, ())) for n, part in named.items()]
     return Task(*parts[:4], rates=None if rated is None else parts[4], input_names=columns)
 

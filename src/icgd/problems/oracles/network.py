@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from icgd.errors import BoxWarning, DataError, ProofError, SettingError
 from icgd.problems.arrays import first_set
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers.adam_step import SECOND
 from icgd.problems.optimisers.gradient_step import AVERAGE, AbstractGradientStep
 from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
@@ -165,6 +166,21 @@ class NetworkOracle(AbstractOracle):
         weights = trained.clone()
         weights[..., self._state] = 0.0
         return weights
+
+    def require_state(self, trained: Tensor, dtype: torch.dtype) -> None:
+        """A mean of squares is not negative; steps along all else leave digits of weights."""
+        n_weights, sizes = self.target.n_parameters, self.update.step_size
+        size = max(sizes) if isinstance(sizes, tuple) else sizes
+        largest = self.update.box / torch.finfo(dtype).eps / size if size else inf
+        for number, name in enumerate(self.update.state, start=1):
+            part = trained[..., number * n_weights : (number + 1) * n_weights].double()
+            low, high = (0.0, inf) if name == SECOND else (-largest, largest)
+            if index := first_set((part < low) | (part > high)):
+                value, place = (
+                    part[tuple(index)].item(),
+                    [*index[:-1], number * n_weights + index[-1]],
+                )
+                raise DataError.wrong_state(place, value, name, low, high)
 
     def starts_fresh(self, trained: Tensor) -> bool:
         return not bool(trained[..., self._state].any())

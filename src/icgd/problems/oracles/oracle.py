@@ -105,6 +105,10 @@ class AbstractOracle(ABC):
         """What is trained, with 0 for all that no box bounds."""
         return trained
 
+    def require_state(self, trained: Tensor, dtype: torch.dtype) -> None:
+        """Raise `DataError` if what is remembered is of no use beside weights of this precision."""
+        return None
+
     def starts_fresh(self, trained: Tensor) -> bool:
         """Whether nothing is remembered yet."""
         return True
