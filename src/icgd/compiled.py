@@ -285,8 +285,8 @@ class Compiled:
         """Run a task that was checked."""
         runner, oracle = backend_named(backend), self.problem.oracle
         self._require_range(task.x.dtype)
-        _warn(oracle.doubts(task, self.program.n_steps))
         self._require_room(task, options)
+        _warn(oracle.doubts(task, self.program.n_steps))
         origin = Origin(self.problem, self.program, task)
         try:
             run = with_origin(runner.run(self.program, task, options), origin)

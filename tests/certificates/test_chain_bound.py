@@ -13,7 +13,7 @@ from icgd.certificates.intervals import Interval
 from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
 from icgd.constructions.cot_network import CotNetwork
-from icgd.errors import ProgramError
+from icgd.errors import ProgramError, SizeError
 from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
@@ -255,3 +255,11 @@ def test_a_domain_that_leaves_the_grids_is_certified_under_a_condition(box, is_c
     condition = icgd.compile(problem, "cot-network", n_steps=1).certificate().condition
     assert (condition is not None) == is_conditional
     assert condition is None or "no product is beyond 4096" in condition
+
+
+def test_bounds_of_padded_layers_ask_for_their_memory():
+    step = icgd.GradientStep(0.1, box=1.0, batch_size=1)
+    network, domain = icgd.MLP((2, 10**6, 1), "relu"), icgd.Domain(x=1.0, y=1.0)
+    run = icgd.compile(icgd.Problem(network, "squared", step, domain), "cot-network", n_steps=1)
+    with pytest.raises(SizeError, match=r"Bounding .* weights of padded layers"):
+        run.certificate()

@@ -1,6 +1,8 @@
 """Bounds of functional descent: what they hold against is in tests/end_to_end."""
 
+import time
 from dataclasses import replace
+from math import inf
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch
 import icgd
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.functional_bound import FunctionBounds
+from icgd.errors import SizeError
 from icgd.problems import kernels
 from tests.cases import KERNEL_CASES
 
@@ -150,3 +153,21 @@ def test_where_steps_with_momentum_converge_the_bound_of_a_run_stays_small():
     proved = bounds_of(problem, 300).run(task, real, real)
     assert proved.trajectory[-1] <= 1e-9
     assert proved.steps.max() <= 1e-11
+
+
+@pytest.mark.parametrize("momentum", [None, 0.9])
+def test_a_billion_steps_of_a_function_are_certified_and_refused_at_once(momentum):
+    step = icgd.FunctionalStep(1e-4, momentum=momentum)
+    problem = icgd.Problem(icgd.KernelMachine(2), "squared", step, icgd.Domain(x=1.0, y=1.0))
+    run = icgd.compile(problem, n_steps=10**9)
+    assert run.certificate().domain_trajectory == inf
+    with pytest.raises(SizeError, match="The history of 1,000,000,000 steps"):
+        run.run(torch.zeros(30, 2), torch.zeros(30))
+
+
+def test_ten_thousand_steps_with_momentum_are_certified_in_seconds():
+    step = icgd.FunctionalStep(1e-4, momentum=0.9)
+    problem = icgd.Problem(icgd.KernelMachine(2), "squared", step, icgd.Domain(x=1.0, y=1.0))
+    run, start = icgd.compile(problem, n_steps=10**4), time.monotonic()
+    assert run.certificate().domain_step < 1e-3
+    assert time.monotonic() - start < 10

@@ -12,7 +12,7 @@ from icgd.backends.registry import BACKENDS
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.linear_bound import LinearBounds
 from icgd.certificates.rigorous import is_available
-from icgd.errors import ProgramError
+from icgd.errors import ProgramError, SettingError
 from icgd.problems.links import LINKS
 from icgd.problems.mlp import MLP
 from tests.linear_cases import FISTA, HEAVY, PROBLEMS, compiled_of, data, problem_of, task_of
@@ -243,3 +243,29 @@ def test_least_squares_with_momentum_have_a_small_bound_after_many_steps():
     report = icgd.verify(compiled_of(problem, n_steps=300), x, y)
     assert report.trajectory_bounds.max() <= 1e-10
     assert report.trajectory_errors.max() <= report.trajectory_bounds.max()
+
+
+@pytest.mark.parametrize("kept", [{}, {"momentum": 0.5}, {"momentum": 0.5, "nesterov": True}])
+@pytest.mark.parametrize("step_size", [0.5, 1e-3])
+def test_steps_after_the_first_are_bounded_as_if_they_were_followed(kept, step_size, monkeypatch):
+    step = icgd.ProximalStep(step_size, box=4.0, **kept)
+    problem = icgd.Problem(icgd.LinearModel(2), "matching", step, icgd.Domain(x=1.0, y=1.0))
+    run = icgd.compile(problem, "cot-ridge", n_steps=1500)
+    found = run.certificate().domain_trajectory
+    monkeypatch.setattr("icgd.certificates.linear_bound.STEPS_ONE_BY_ONE", 1500)
+    followed = run.certificate().domain_trajectory
+    assert followed <= found <= followed * (1 + 1e-10)
+
+
+@pytest.mark.parametrize("kept", [{}, {"momentum": 0.5}])
+def test_a_billion_steps_are_certified_at_once(kept):
+    step = icgd.ProximalStep(0.5, box=4.0, **kept)
+    problem = icgd.Problem(icgd.LinearModel(2), "matching", step, icgd.Domain(x=1.0, y=1.0))
+    assert icgd.compile(problem, n_steps=10**9).certificate().domain_trajectory <= 8.001
+
+
+def test_more_different_momenta_than_can_be_written_down_are_refused():
+    step = icgd.ProximalStep(0.5, box=4.0, momentum=icgd.fista_momenta(10**6), nesterov=True)
+    problem = icgd.Problem(icgd.LinearModel(2), "matching", step, icgd.Domain(x=1.0, y=1.0))
+    with pytest.raises(SettingError, match="n_steps must be at most 30,000 here, got 1,000,000"):
+        icgd.compile(problem, "cot-ridge", n_steps=10**6)

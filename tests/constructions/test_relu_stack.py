@@ -322,3 +322,22 @@ def test_a_narrow_ramp_costs_the_dense_transformer_no_digits(dtype):
     eps = torch.finfo(getattr(torch, dtype)).eps
     assert float(report.step_errors.max()) <= 4 * eps
     assert float(report.step_bounds.max()) <= 1e3 * eps
+
+
+@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack", "cot-network"])
+@pytest.mark.parametrize("n_steps", [10**6, 10**9, 10**12])
+def test_more_different_steps_than_can_be_written_down_are_refused(construction, n_steps):
+    update = icgd.MomentumStep(0.1, 1.0, 1, dampening=0.5)
+    problem = Problem(MLP((2, 2, 1), "relu"), "squared", update, Domain(1.0, 1.0))
+    with pytest.raises(
+        SettingError, match=r"n_steps must be at most .* here, got .*,000: momentum"
+    ):
+        icgd.compile(problem, construction, n_steps=n_steps)
+
+
+def test_adam_is_refused_so_many_steps_that_they_fill_the_memory():
+    problem = Problem(MLP((2, 1)), "squared", icgd.AdamStep(0.1, box=1.0), Domain(1.0, 1.0))
+    with pytest.raises(
+        SettingError, match="n_steps must be at most 33,333 here, got 1,000,000,000"
+    ):
+        icgd.compile(problem, n_steps=10**9)

@@ -252,6 +252,12 @@ MESSAGES = [
         "step_size has 4,611,686,018,427,387,904 entries; at most 10,000,000 are read. Give fewer.",
     ),
     (
+        made(SettingError.too_many_ends, 10**6, 33_333, "Adam steps of 0.1, box 2"),
+        "n_steps must be at most 33,333 here, got 1,000,000: Adam steps of 0.1, box 2, differ from "
+        "each other, and the layers of each are written down. Take fewer steps, or steps that are "
+        "all alike: of one size, without averages and corrections.",
+    ),
+    (
         made(SettingError.unreadable_row, "step_size", "ZeroDivisionError: division by zero"),
         "step_size cannot be read as a row (ZeroDivisionError: division by zero). Give a list "
         "or an array.",

@@ -216,3 +216,16 @@ def test_many_examples_of_a_softmax_kernel_are_judged_by_the_largest_eigenvalue(
 def test_data_and_noise_of_a_spectrum_are_checked(X, noise, error, words):
     with pytest.raises(error, match=words):
         spectrum(icgd.KernelMachine(2, "linear"), X, noise)
+
+
+@pytest.mark.parametrize("momentum", [None, 0.5])
+@pytest.mark.parametrize("step_size", [0.1, 5.0])
+def test_a_billion_steps_are_judged_at_once(momentum, step_size):
+    x = torch.eye(3, dtype=torch.float64)
+    update = icgd.FunctionalStep(step_size, momentum=momentum)
+    machine = icgd.KernelMachine(3, "linear")
+    found, few = (divergence(machine, update, x, n_steps) for n_steps in (10**9, 10))
+    assert (found is None) == (few is None) == (step_size == 0.1)
+    alike = icgd.FunctionalStep((step_size,) * 10, momentum=momentum)
+    expected = divergence(machine, alike, x, 10)
+    assert few == expected or few.growth == pytest.approx(expected.growth, rel=1e-9)

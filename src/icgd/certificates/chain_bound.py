@@ -30,6 +30,7 @@ from icgd.certificates.enclosures import Arithmetic, Enclosure, matrix_product, 
 from icgd.certificates.intervals import ROOM, Interval
 from icgd.constructions.cot_network import LARGEST_REACH
 from icgd.errors import ProgramError
+from icgd.memory import require_memory
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.task import Task
@@ -42,11 +43,21 @@ Row = Enclosure | float
 Rows = Mapping[str, Row]
 
 
+INTERVALS = 16
+"""How many numbers bounds need at a time for each padded weight."""
+
+
 @dataclass(frozen=True)
 class ChainBounds(AbstractBounds):
     """Bounds of a chain's rounds, each of which is a training step."""
 
     program: ChainProgram
+
+    def __post_init__(self) -> None:
+        """Raise `SizeError` if the matrices, which are padded to squares, take too much."""
+        n_weights = len(self.program.weight_shapes) * self.program.width**2
+        what = f"Bounding {n_weights:,} weights of padded layers"
+        require_memory(what, INTERVALS * 8 * n_weights, "Take a narrower network.")
 
     def domain(self) -> DomainBound:
         """The bounds hold for runs that are not stopped. Clipped weights are at most 2 box apart.

@@ -131,11 +131,21 @@ class Arithmetic:
 
         Sizes are 0 only where all products are, and there nothing underflows.
         """
+        factor, least = self._of_sum(n_terms)
+        return torch.add(factor * sizes, sizes.sign(), alpha=least)
+
+    def sum_of_size(self, n_terms: int, size: float) -> float:
+        """The same for one size."""
+        factor, least = self._of_sum(n_terms)
+        return factor * size + (least if size > 0 else 0.0)
+
+    def _of_sum(self, n_terms: int) -> tuple[float, float]:
+        """What sizes are multiplied by for their rounding, and what underflow adds."""
         # + 8: rounded weights and constants, the product itself, the residual addition.
         n_operations = n_terms + 8
         product = n_operations * self.roundoff
         gamma = product / (1 - product) if product < 1 else inf
-        return torch.add(2 * gamma * sizes, sizes.sign(), alpha=2 * n_operations * self.least)
+        return 2 * gamma, 2 * n_operations * self.least
 
     @property
     def oracle(self) -> Arithmetic:

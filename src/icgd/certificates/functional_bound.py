@@ -37,6 +37,9 @@ from icgd.problems.kernels import Kernel
 from icgd.problems.task import Task
 from icgd.shapes import History, Predictions
 
+MOST_FOLLOWED = 3 * 10**5
+"""The most steps that bound (a) follows; of more nothing is known, as they would take minutes."""
+
 
 @dataclass(frozen=True)
 class _Step:
@@ -118,14 +121,19 @@ class FunctionBounds(AbstractBounds):
     def _own(self) -> list[Kernel]:
         """The kernels of the user's own, each once."""
         update, machine = self.problem.functional_step, self.problem.machine
-        steps = (update.machine_of(step, machine) for step in range(self.program.n_steps))
+        n_different = self.program.n_steps if update.heads else min(self.program.n_steps, 1)
+        steps = (update.machine_of(step, machine) for step in range(n_different))
         kernels = {head.kernel: head.function for each in steps for head in each.heads}
         return [kernel for kernel in kernels.values() if kernel.is_own]
 
     def domain(self) -> DomainBound:
         worst = Worst(self.problem, self.how)
+        if self.program.n_steps > MOST_FOLLOWED:
+            return DomainBound(inf, inf)
         for step in range(self.program.n_steps):
             worst.take(step)
+            if worst.is_lost:
+                return DomainBound(inf, inf)
         return DomainBound(known(worst.step_error), known(worst.error + worst.query_error))
 
     def steps(self, task: Task, history: History) -> Tensor:

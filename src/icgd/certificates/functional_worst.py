@@ -64,7 +64,13 @@ class Worst:
         self.value = self.error = self.query_error = self.step_error = 0.0
         self.change = self.token_change = self.change_error = self.query_change_error = 0.0
         self._apart = 0.0
-        self._added: list[float] = []
+        self._summed = self._aged = 0.0
+        self._kernels: dict[tuple[KernelHead, ...], tuple[float, float]] = {}
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no bound is finite any more; it never is again."""
+        return not (self.step_error < inf or self.error + self.query_error < inf)
 
     def take(self, number: int) -> None:
         """Go through one step."""
@@ -79,8 +85,7 @@ class Worst:
         self._read_at_queries(step, added)
         self._note_apart(step, read)
         if is_slow:
-            self._added.append(self._root * added)
-            self._grow_slowly(number + 1)
+            self._grow_slowly(number + 1, self._root * added)
         else:
             self._grow(step, largest, machine.is_positive, self._root * added)
         self._move(number, step.kernel, step.wrong)
@@ -121,21 +126,31 @@ class Worst:
         )
         self.left, self.change = grows * self.left + left, reach * self.left + left
 
-    def _grow_slowly(self, n_done: int) -> None:
-        """Where no product of steps is larger than `momentum_bound.py` says."""
-        ages = [n_done - 1 - step for step in range(n_done)]
-        pairs = list(zip(ages, self._added, strict=True))
-        self.error = ROOM * sum((3 * age + 1) * added for age, added in pairs)
-        self.change_error = ROOM * sum((6 * age + 1) * added for age, added in pairs)
+    def _grow_slowly(self, n_done: int, added: float) -> None:
+        """Where no product of steps is larger than `momentum_bound.py` says.
+
+        What a step added is older by one after every further step; all of it is summed, and summed
+        times its age.
+        """
+        self._aged += self._summed
+        self._summed += added
+        self.error = ROOM * (3 * self._aged + self._summed)
+        self.change_error = ROOM * (6 * self._aged + self._summed)
         self.left, self.change = (2 * n_done + 1) * self._start, 4 * n_done * self._start
 
     def _kernel(self, heads: tuple[KernelHead, ...]) -> tuple[float, float]:
+        """The largest kernel of heads and its error, found again only after inputs moved."""
+        if heads not in self._kernels:
+            self._kernels[heads] = self._kernel_of(heads)
+        return self._kernels[heads]
+
+    def _kernel_of(self, heads: tuple[KernelHead, ...]) -> tuple[float, float]:
         kernel = sum(largest_kernel(head, self._inputs.points) for head in heads)
         errors = (worst_kernel_error(head, self._inputs, self._how) for head in heads)
         return kernel, sum(errors) + self._sum(len(heads), kernel)
 
     def _sum(self, n_terms: int, size: float) -> float:
-        return float(self._how.sum_of(n_terms, torch.tensor(size, dtype=torch.float64)))
+        return self._how.sum_of_size(n_terms, size)
 
     def _rounding(self, step: _Step, sizes: _Sizes) -> float:
         """What `rounding` of a step of a run is at most; Cauchy's inequality bounds the sums."""
@@ -170,4 +185,5 @@ class Worst:
         moved = n * (wrong * reach + kernel * float(error.max()))
         moved += self._sum(n + len(sums), n * (kernel + wrong) * reach)
         error = error + sums * moved + self._sum(4, reach)
+        self._kernels.clear()
         self._inputs = Rounded(ROOM * (points + sums * n * kernel * reach), ROOM * error)

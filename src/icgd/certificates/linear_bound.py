@@ -33,6 +33,7 @@ from icgd.certificates.intervals import ROOM, Interval
 from icgd.certificates.linear_momentum import (
     Kept,
     affine_distances,
+    after_many,
     apart,
     grown,
     is_affine,
@@ -48,6 +49,9 @@ from icgd.program.instructions import Instruction
 from icgd.program.momentum_instructions import MoveByVelocity, ShrinkMoved
 from icgd.program.stack import StackProgram
 from icgd.shapes import History, Predictions
+
+STEPS_ONE_BY_ONE = 1000
+"""The steps of any task that are followed singly; those after them are powers of one map."""
 
 NUMBERS_AT_ONCE = 2**22
 """The number of scores that are bounded at once; long runs are taken in parts."""
@@ -81,20 +85,25 @@ class LinearBounds(AbstractBounds):
         factor = max(1.0, self._worst_growth(inputs))
         most = 2 * box + self.how.sums_terms * float(added.max())
         momentum, ahead = float(kept.momentum), float(kept.ahead)
-        error, now = norm(added), Pair(*(torch.zeros(1, dtype=torch.float64),) * 2)
-        for _ in range(self.program.n_steps):
-            moved = grown(now, factor, momentum, ahead)
-            now = Pair(ROOM * (moved.left + error), ROOM * (moved.change + error))
-            if not float(now.left) < most:
-                return DomainBound(float(added.max()), most)
-        return DomainBound(float(added.max()), float(now.left))
+        error, n_steps = norm(added), self.program.n_steps
+
+        def moved(now: Pair) -> Pair:
+            return grown(now, factor, momentum, ahead)
+
+        now = Pair(*(torch.zeros(1, dtype=torch.float64),) * 2)
+        for _ in range(min(n_steps, STEPS_ONE_BY_ONE)):
+            left, change = moved(now)
+            now = Pair(ROOM * (left + error), ROOM * (change + error))
+        end = float(after_many(moved, error, now, n_steps - STEPS_ONE_BY_ONE).left)
+        return DomainBound(float(added.max()), end if end < most else most)
 
     def _worst_kept(self, before: Tensor, inputs: Tensor, labels: Tensor, scores: Interval) -> Kept:
         """The largest momentum; weights in the box change by at most twice the box in a step."""
         update, n_steps = self.problem.proximal_step, self.program.n_steps
         if update.momentum is None or not n_steps:
             return Kept.of(replace(update, momentum=None, nesterov=False), before)
-        momentum, ahead = (part.amax(0, keepdim=True) for part in momenta(update, n_steps))
+        n_different = 1 if update.is_constant else n_steps
+        momentum, ahead = (part.amax(0, keepdim=True) for part in momenta(update, n_different))
         kept = Kept(momentum, ahead, 2 * before, torch.zeros_like(before))
         size = self._size(before, inputs, self._left(before, inputs, labels, scores, kept), kept)
         return kept._replace(apart=self._apart(size, before, len(inputs)))

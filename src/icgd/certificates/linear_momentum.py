@@ -9,7 +9,7 @@ that varies have no common eigenvectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import NamedTuple
 
@@ -23,6 +23,9 @@ from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.task import Task
 from icgd.shapes import History
+
+SQUARED = 1 + 2.0**-48
+"""Room for the rounding of a product of matrices of size 2 and of a sum with it."""
 
 
 class Kept(NamedTuple):
@@ -93,6 +96,29 @@ def grown(now: Pair, factor: float, momentum: float, ahead: float) -> Pair:
     if momentum and not ahead:
         left = left + momentum * now.change
     return Pair(ROOM * left, ROOM * (left + now.left))
+
+
+def after_many(moved: Callable[[Pair], Pair], error: Tensor, now: Pair, n_steps: int) -> Pair:
+    """Distances after so many steps more, each of which is `moved`, a linear map, and an error.
+
+    No number is negative. Powers are made by squaring, with room for the rounding of each.
+    """
+    zero, one = torch.zeros_like(now.left), torch.ones_like(now.left)
+    columns = [torch.stack(moved(unit)) for unit in (Pair(one, zero), Pair(zero, one))]
+    matrix, shift = ROOM * torch.cat(columns, dim=-1), ROOM * torch.stack([error, error])
+    found = torch.stack(now)
+    while n_steps > 0:
+        if n_steps % 2:
+            found = SQUARED * (_product(matrix, found) + shift)
+        shift = SQUARED * (_product(matrix, shift) + shift)
+        matrix, n_steps = SQUARED * _product(matrix, matrix), n_steps // 2
+    return Pair(*found)
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """The product of matrices without negative entries, in which 0 times infinity is 0."""
+    parts = left[:, :, None] * right[None, :, :]
+    return torch.where((left[:, :, None] == 0) | (right[None, :, :] == 0), 0.0, parts).sum(1)
 
 
 def apart(now: Pair, ahead: float) -> Tensor:

@@ -37,6 +37,7 @@ from icgd.approximation.grid_mean import mean_of_link
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.parts.ranges import ROUNDING_ROOM
+from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.arguments import checked
 from icgd.problems.linear_model import LinearModel
@@ -50,6 +51,9 @@ from icgd.program.layout import Layout, Role, Slot
 from icgd.program.momentum_instructions import MoveByVelocity, ShrinkMoved
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
+
+MOST_DIFFERENT = 3 * 10**4
+"""The most steps that differ from each other; the layers of more take minutes and gigabytes."""
 
 COEFFICIENTS, INTERCEPT, MEAN = "w", "b", "mean"
 """Slots of the coefficients, of the intercept, and of the expected label."""
@@ -99,6 +103,8 @@ class AbstractCotLinear(AbstractConstruction):
         builder, update = _Builder(problem), problem.proximal_step
         update.require_steps(n_steps)
         alike = update.is_constant or n_steps == 0
+        if not alike and n_steps > MOST_DIFFERENT:
+            raise SettingError.too_many_ends(n_steps, MOST_DIFFERENT, update.in_words())
         steps = range(1) if alike else range(n_steps)
         return StackProgram(
             construction=self.name,

@@ -53,6 +53,7 @@ from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
 from icgd.constructions.parts.look_ups import activations_of, largest_output, looked_up
 from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
+from icgd.constructions.parts.update_layers import require_few_ends
 from icgd.errors import ConstructionError
 from icgd.problems.activations import IDENTITY_FUNCTION, Activation
 from icgd.problems.arguments import checked
@@ -280,6 +281,7 @@ def _block(problem: Problem, settings: CotNetwork, rules: tuple[Rule, ...]) -> C
 
 def _rules(update: AbstractGradientStep, n_steps: int) -> list[Rule]:
     """The rule of every step, or the one that all of them have."""
+    require_few_ends(update, n_steps, n_sums=1)
     return [update.rule(step) for step in range(1 if update.is_constant else max(n_steps, 1))]
 
 

@@ -31,6 +31,7 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from icgd.constructions.base import AbstractConstruction
+from icgd.errors import SettingError
 from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.problem import Problem
@@ -40,6 +41,9 @@ from icgd.program.kernel_instructions import VELOCITY, DescendFunction, KernelTe
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
+
+MOST_LAYERS = 2 * 10**5
+"""The most steps that differ from each other; the layers of more take minutes and gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class Functional(AbstractConstruction):
         machine, update = problem.machine, problem.functional_step
         update.require_steps(n_steps)
         alike = update.is_constant or n_steps == 0
+        if not alike and n_steps > MOST_LAYERS:
+            raise SettingError.too_many_ends(n_steps, MOST_LAYERS, update.in_words())
         steps = range(1) if alike else range(n_steps)
         return StackProgram(
             construction=self.name,

@@ -90,6 +90,15 @@ class SettingError(IcgdError, ValueError):
         return cls(f"{name} has {got:,} entries; at most {most:,} are read. Give fewer.")
 
     @classmethod
+    def too_many_ends(cls, n_steps: int, most: int, update: str) -> SettingError:
+        """`update` says in words which steps they are."""
+        return cls(
+            f"n_steps must be at most {most:,} here, got {n_steps:,}: {update}, differ from each "
+            "other, and the layers of each are written down. Take fewer steps, or steps that are "
+            "all alike: of one size, without averages and corrections."
+        )
+
+    @classmethod
     def unreadable_row(cls, name: str, problem: str) -> SettingError:
         return cls(f"{name} cannot be read as a row ({problem}). Give a list or an array.")
 

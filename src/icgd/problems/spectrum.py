@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import inf
 from typing import Any
 
 import torch
@@ -80,8 +81,12 @@ def growth(step_sizes: Sequence[float], eigenvalues: Tensor) -> Tensor:
 def growth_of(update: FunctionalStep, eigenvalues: Tensor, n_steps: int) -> Tensor:
     """What the first steps of an update multiply the error along each eigenvector by.
 
-    r <- r + v after v <- momentum v - step_size t (r + ahead v), from r = 1 and v = 0.
+    r <- r + v after v <- momentum v - step_size t (r + ahead v), from r = 1 and v = 0. Steps that
+    are all alike are a power of one matrix for each eigenvalue, however many there are.
     """
+    if update.is_constant:
+        power: Tensor = torch.linalg.matrix_power(_matrices(update, eigenvalues), n_steps)
+        return power[..., 0, 0].abs().nan_to_num(nan=inf, posinf=inf)
     left, velocity = torch.ones_like(eigenvalues), torch.zeros_like(eigenvalues)
     for step in range(n_steps):
         read = left + update.lookahead_of(step) * velocity
@@ -93,11 +98,16 @@ def growth_of(update: FunctionalStep, eigenvalues: Tensor, n_steps: int) -> Tens
 
 def _rate(update: FunctionalStep, eigenvalues: Tensor) -> Tensor:
     """The rate at which steps that are all alike let the error grow in the long run."""
+    roots: Tensor = torch.linalg.eigvals(_matrices(update, eigenvalues))
+    return roots.abs().amax(-1)
+
+
+def _matrices(update: FunctionalStep, eigenvalues: Tensor) -> Tensor:
+    """What a step of those that are all alike multiplies r and v by, for each eigenvalue."""
     descent = update.size_of(0) * eigenvalues
     kept = update.momentum_of(0) - update.lookahead_of(0) * descent
     rows = torch.stack([1 - descent, kept, -descent, kept], dim=-1)
-    roots: Tensor = torch.linalg.eigvals(rows.unflatten(-1, (2, 2)))
-    return roots.abs().amax(-1)
+    return rows.reshape(*rows.shape[:-1], 2, 2)
 
 
 @dataclass(frozen=True)
@@ -119,12 +129,13 @@ def divergence(
     if update.changes_kernel or n_steps == 0:
         return None
     gram = machine.gram(x.double())
-    sizes = [update.size_of(step) for step in range(n_steps)]
+    repeated = 1 if isinstance(update.step_size, tuple) else n_steps
+    sizes = [update.size_of(step) for step in range(n_steps // repeated)]
     plain = update.momentum is None
     if plain and machine.is_positive and max(sizes) * (_row_sum(gram) + update.noise) <= 2:
         return None
     values = _eigenvalues(gram, machine.is_symmetric) + update.noise
-    grown = growth(sizes, values) if plain else growth_of(update, values, n_steps)
+    grown = growth(sizes, values) ** repeated if plain else growth_of(update, values, n_steps)
     if not plain and update.is_constant:  # what shrinks in the end may grow at first
         grown = torch.where(_rate(update, values) > 1 + 1e-9, grown, 0.0)
     largest, worst = grown.flatten().max(0)

@@ -21,6 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar, final
 
 AnyFunction = TypeVar("AnyFunction", bound="Function")
@@ -117,6 +118,10 @@ class ReluSum(Function):
 
     def terms(self) -> tuple[ReluTerm, ...]:
         """The function as a sum of ReLUs; terms that vanish identically are left out."""
+        return self._terms
+
+    @cached_property
+    def _terms(self) -> tuple[ReluTerm, ...]:
         left = self.slopes[bisect_left(self.knots, self.anchor)]
         right = self.slopes[bisect_right(self.knots, self.anchor)]
         terms = [
@@ -129,6 +134,12 @@ class ReluSum(Function):
                 side = 1.0 if knot > self.anchor else -1.0
                 terms.append(ReluTerm(side, -side * knot, after - before))
         return tuple(term for term in terms if term.coefficient != 0.0)
+
+    @cached_property
+    def n_scaled_and_shifted(self) -> tuple[int, int]:
+        """How many terms have a scale, and how many a shift, that is not 0."""
+        terms = self.terms()
+        return sum(term.scale != 0.0 for term in terms), sum(term.shift != 0.0 for term in terms)
 
     def intercepts(self) -> tuple[float, ...]:
         """The constants b with f(z) = slope * z + b, one for each piece."""

@@ -98,9 +98,7 @@ def instruction_size(instruction: Instruction, program: StackProgram) -> Size:
 
 def _nonzero_inputs(function: ReluSum, n_arguments: int) -> int:
     """How many non-zero weights and biases read `n_arguments` features for all terms."""
-    terms = function.terms()
-    scaled = sum(term.scale != 0.0 for term in terms)
-    shifted = sum(term.shift != 0.0 for term in terms)
+    scaled, shifted = function.n_scaled_and_shifted
     return scaled * n_arguments + shifted
 
 

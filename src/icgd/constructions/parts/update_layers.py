@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import AVERAGE, AbstractGradientStep
@@ -42,6 +43,9 @@ from icgd.program.update_instructions import (
 )
 
 ROOT = "root"
+
+MOST_SUMS = 10**5
+"""The most sums that the ends of all steps are made of; more take minutes and gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,7 @@ class UpdateLayers:
         if self.update.is_constant:
             return ()
         self.update.require_steps(n_steps)
+        require_few_ends(self.update, n_steps, self.target.depth)
         return tuple(self.end(step, scratch) for step in range(n_steps))
 
     def end(self, step: int, scratch: tuple[str, ...]) -> tuple[Layer, ...]:
@@ -187,6 +192,16 @@ class UpdateLayers:
     def _turns(self) -> tuple[verbs.Instruction, ...]:
         size = self.update.batch_size
         return () if size is None else (TakeTurns(size, PLACE, OUT_OF_BATCH, N_EXAMPLES),)
+
+
+def require_few_ends(update: AbstractGradientStep, n_steps: int, n_sums: int) -> None:
+    """Raise `SettingError` if steps differ that are too many to be written down.
+
+    There are `n_sums` sums of weights in each of them, and as many of all that is remembered.
+    """
+    most = MOST_SUMS // (n_sums * (1 + len(update.remembered)))
+    if n_steps > most and not update.is_constant:
+        raise SettingError.too_many_ends(n_steps, most, update.in_words())
 
 
 def _of_layer(terms: Sum, layer: int) -> Combination:
