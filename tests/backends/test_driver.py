@@ -7,6 +7,7 @@ from math import inf, nan
 import pytest
 import torch
 
+import icgd
 from icgd.backends.driver import Kept, drive
 from icgd.backends.executor import AbstractExecutor
 from icgd.backends.run import Run, RunOptions
@@ -217,3 +218,20 @@ def test_the_message_says_with_which_example_to_go_on(monkeypatch):
     monkeypatch.setattr(Adder, "next_example", lambda _, n_steps: 10 + n_steps)
     error = interrupted(1, 1, on_progress=interrupt)
     assert "with the examples from number 11 (counted from 0) first" in str(error)
+
+
+@pytest.mark.parametrize(
+    "options", [{"backend": "fused"}, {"backend": "dense"}, {"backend": "fused", "trace": "x"}]
+)
+def test_an_interruption_between_batches_says_where_the_next_one_begins(options):
+    step = icgd.GradientStep(0.1, box=1.0, batch_size=1)
+    problem = icgd.Problem(icgd.MLP((2, 1)), "squared", step, icgd.Domain(x=1.0, y=1.0))
+
+    def stop(done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    x, y = [[0.5, 1.0], [1.0, 0.0], [0.5, 0.5]], [1.0, 0.5, 0.0]
+    run = icgd.compile(problem, "relu-stack", n_steps=5)
+    with pytest.raises(InterruptedRunError, match="examples from number 2"):
+        run.run(x, y, on_progress=stop, **options)
