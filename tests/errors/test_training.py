@@ -16,6 +16,11 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(CheckpointError.other_log, "run/log.json", 40),
+        "run/log.json was changed: its row of step 40 is not the one in the checkpoint beside it. "
+        "`icgd train` on the same folder writes it again.",
+    ),
+    (
         made(DistributionError.not_square, "covariance", (2, 3)),
         "covariance must be a square matrix, a row and a column for each input; got shape (2, 3).",
     ),

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import icgd
-from icgd.errors import CheckpointError, DataError, FileError, UnknownNameError
+from icgd.errors import CheckpointError, FileError, UnknownNameError
 from icgd.problems.kernels import KERNELS
 from icgd.reproductions.cheng_training import Budget, Study, first_model
 from icgd.training import loading
@@ -172,7 +172,7 @@ def test_a_number_of_the_log_that_was_changed_is_noticed(tmp_path):
     rows[-1]["loss"] *= 1 + 2**-50
     path.write_text(json.dumps(rows))
     with pytest.raises(
-        DataError, match=r"log\.json was changed: its row of step \d is not the one"
+        CheckpointError, match=r"log\.json was changed: its row of step \d is not the one"
     ):
         read_log(tmp_path)
 

@@ -47,6 +47,7 @@ class AbstractBackend(ABC):
         n_at_once = len(task.x) if options.stop_below else self.tasks_at_once(program, task)
 
         def run(group: Task, options: RunOptions) -> Run:
-            return drive(partial(make, program, group, options), program.n_steps, group, options)
+            make_for = partial(make, program, group, options)
+            return drive(make_for, program.n_steps, group, options, can_go_on=program.can_go_on)
 
         return run_in_groups(run, task, n_at_once, options)  # tasks of one group stop together

@@ -56,7 +56,7 @@ def run_chain(
     if memory not in MEMORIES:
         raise SettingError.not_one_of("memory", memory, MEMORIES)
     make = partial(make_chain, program, task, options, backend=backend, memory=memory)
-    return drive(make, program.n_steps, task, options)
+    return drive(make, program.n_steps, task, options, can_go_on=program.can_go_on)
 
 
 def make_chain(

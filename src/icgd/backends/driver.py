@@ -24,14 +24,20 @@ ROWS_AT_ONCE = 256
 
 
 def drive(
-    make: Callable[[], AbstractExecutor[Any]], n_steps: int, task: Task, options: RunOptions
+    make: Callable[[], AbstractExecutor[Any]],
+    n_steps: int,
+    task: Task,
+    options: RunOptions,
+    *,
+    can_go_on: bool = True,
 ) -> Run:
     """Make the executor and run its steps, then its predictions.
 
-    Raises `InterruptedRunError` on Ctrl-C at any moment, also while the executor is made, and
+    `can_go_on` tells whether a new run can take up where an interrupted one ends. Raises
+    `InterruptedRunError` on Ctrl-C at any moment, also while the executor is made, and
     `OverflowedRunError` if the run leaves the range of its numbers.
     """
-    drive = _Drive(n_steps, task, options)
+    drive = _Drive(n_steps, task, options, can_go_on)
     try:
         with torch.no_grad():
             run = drive.run(make)  # a return here might miss the end of the block
@@ -50,8 +56,9 @@ class Last(NamedTuple):
 class _Drive:
     """A run, and how far it has come."""
 
-    def __init__(self, n_steps: int, task: Task, options: RunOptions) -> None:
+    def __init__(self, n_steps: int, task: Task, options: RunOptions, can_go_on: bool) -> None:
         self.n_steps, self.task, self.options = n_steps, task, options
+        self.can_go_on = can_go_on
         self.kept = Kept(task.initial, n_steps, options.every(n_steps))
         self.executor: AbstractExecutor[Any] | None = None
         self.last = Last(0, None)
@@ -128,7 +135,8 @@ class _Drive:
             trace = _made_or(known.trace, partial(executor.trace, n_done))
             known = replace(known, predictions=predictions, trace=trace)
             following = executor.next_example(n_done)
-        return InterruptedRunError.after(n_done, self.n_steps, known, following)
+        steps = n_done, self.n_steps
+        return InterruptedRunError.after(*steps, known, following, can_go_on=self.can_go_on)
 
     def whole(self) -> tuple[Last, History]:
         """The last whole step and the weights until then.

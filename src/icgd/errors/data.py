@@ -364,13 +364,6 @@ class DataError(IcgdError, ValueError):
         return cls(f"Cannot read {path}: {problem}.")
 
     @classmethod
-    def other_log(cls, path: object, step: int) -> DataError:
-        return cls(
-            f"{path} was changed: its row of step {step} is not the one in the checkpoint beside "
-            "it. `icgd train` on the same folder writes it again."
-        )
-
-    @classmethod
     def short_log(cls, name: str, n_rows: int) -> DataError:
         return cls(
             f"The log of {name} has {n_rows} row{'s' * (n_rows != 1)}; a curve needs two. Train "

@@ -93,7 +93,13 @@ class InterruptedRunError(IcgdError, KeyboardInterrupt):
 
     @classmethod
     def after(
-        cls, n_steps: int, total: int, partial: object, next_example: int | None = None
+        cls,
+        n_steps: int,
+        total: int,
+        partial: object,
+        next_example: int | None = None,
+        *,
+        can_go_on: bool = True,
     ) -> InterruptedRunError:
         """`next_example` is where the next batch starts; 0 is where a new run starts anyway."""
         first = (
@@ -101,9 +107,14 @@ class InterruptedRunError(IcgdError, KeyboardInterrupt):
             if next_example
             else ""
         )
+        then = (
+            f"go on with initial=...[-1]{first}"
+            if can_go_on
+            else "no run goes on from there, because a run starts with the first of its steps"
+        )
         return cls(
             f"The run was interrupted after {n_steps} of {total} steps. The weights so far are in "
-            f"the error's `partial.parameters`; go on with initial=...[-1]{first}.",
+            f"the error's `partial.parameters`; {then}.",
             partial,
         )
 

@@ -100,6 +100,13 @@ class CheckpointError(IcgdError, ValueError):
     """A checkpoint cannot be used to go on with this run."""
 
     @classmethod
+    def other_log(cls, path: object, step: int) -> CheckpointError:
+        return cls(
+            f"{path} was changed: its row of step {step} is not the one in the checkpoint beside "
+            "it. `icgd train` on the same folder writes it again."
+        )
+
+    @classmethod
     def damaged(cls, path: object, problem: str) -> CheckpointError:
         return cls(
             f"{path} is damaged or not a checkpoint ({problem}). It was left as it is; "

@@ -247,6 +247,10 @@ class ChainProgram(AbstractProgram):
         """How many blocks training generates: 2N a round."""
         return self.mask.blocks_per_round * self.n_steps
 
+    @property
+    def can_go_on(self) -> bool:
+        return not self.rules
+
     def beginning(self, n_steps: int) -> ChainProgram:
         return replace(self, n_steps=n_steps)  # all rules stay: their number tells the bits
 

@@ -72,6 +72,14 @@ class AbstractProgram(ABC):
     def ramps(self, derivative: str) -> tuple[tuple[float, float], ...]:
         """Where the stand-in for the step function called `derivative` is at neither level."""
 
+    @property
+    @abstractmethod
+    def can_go_on(self) -> bool:
+        """Whether a new run that starts from the weights after some steps takes those that follow.
+
+        It does not if steps differ, because it starts with the first one again.
+        """
+
     @abstractmethod
     def beginning(self, n_steps: int) -> AbstractProgram:
         """The program of its first steps alone, which are no more than it has."""

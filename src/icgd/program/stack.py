@@ -214,6 +214,11 @@ class StackProgram(AbstractProgram):
         knots = self.relu_sum(derivative).knots
         return tuple(zip(knots[::2], knots[1::2], strict=True))
 
+    @property
+    def can_go_on(self) -> bool:
+        is_alike = not self.schedule and self.steps_per_block == 1
+        return is_alike and bool(self.weight_shapes)  # a function starts from 0
+
     def beginning(self, n_steps: int) -> StackProgram:
         if self.steps_per_block == 1:
             return replace(self, n_steps=n_steps, schedule=self.schedule[:n_steps])

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from icgd.errors import CheckpointError, DataError, FileError, IcgdError, UnknownNameError
+from icgd.errors import CheckpointError, FileError, IcgdError, UnknownNameError
 from icgd.problems.arguments import checked
 from icgd.training.checkpoint_rules import size_problem
 from icgd.training.checkpoints import (
@@ -108,7 +108,8 @@ def read_log(folder: str | os.PathLike[str]) -> Log:
         The log.
 
     Raises:
-        DataError: if there is none, if it is no log, or if it is not that of the checkpoint.
+        DataError: if there is none, or if it is no log.
+        CheckpointError: if it is not the log of the checkpoint.
 
     Example:
         >>> from pathlib import Path
@@ -123,7 +124,7 @@ def read_log(folder: str | os.PathLike[str]) -> Log:
     log = read_json(path)
     for row, kept in zip(log.rows, _kept_log(Path(folder)).rows, strict=False):
         if not _is_same(row, kept):
-            raise DataError.other_log(path, int(kept["step"]))
+            raise CheckpointError.other_log(path, int(kept["step"]))
     return log
 
 
