@@ -82,7 +82,7 @@ def test_averages_of_any_weights_in_the_box_stay_within_it(backend):
 def test_many_steps_with_an_average_have_two_different_ends():
     problem = replace(compiled().problem, update=AVERAGED)
     run = icgd.compile(problem, "relu-stack", n_steps=40)
-    assert StackBounds(run.problem, run.program, HOW)._different_steps == [0, 39]
+    assert StackBounds(run.problem, run.program, HOW)._ends.numbers == (0, 39)
 
 
 def softmax_stack(registers: int | None = None, n_steps: int = 3, step_size: float = 0.1):

@@ -14,7 +14,7 @@ enclosures that it reads into those that it writes. The same rules serve three b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce, singledispatch
 from math import inf
@@ -38,6 +38,7 @@ from icgd.program.layout import Role
 from icgd.program.program import Layer
 from icgd.program.registers import SHARE
 from icgd.program.stack import StackProgram
+from icgd.program.update_instructions import Recombine
 from icgd.shapes import Values
 
 State = dict[str, Enclosure]
@@ -70,12 +71,14 @@ class Moment:
     """What an instruction finds: the program, the enclosures of all slots, and the arithmetic.
 
     `arguments` holds the arguments of units, by the enclosures that they are made of: a later
-    layer that asks for the same again finds them there.
+    layer that asks for the same again finds them there. A sum in `highest` stands for all sums
+    whose coefficients lie between its own and those that it has there.
     """
 
     program: StackProgram
     slots: State
     how: Arithmetic
+    highest: Mapping[Recombine, Recombine] = field(default_factory=dict)
     arguments: dict[Key, tuple[Enclosure, Enclosure, _Argument]] = field(default_factory=dict)
 
     def argument_of_units(
@@ -120,14 +123,22 @@ def _argument(weights: Enclosure, inputs: _Argument, how: Arithmetic) -> _Argume
 
 def combination_at(combination: Combination, slots: State, how: Arithmetic) -> _Argument:
     """A combination of slots; a slot itself, or its negative, is not rounded."""
-    parts = [(slots[slot], factor) for slot, factor in combination.terms()]
-    sizes = reduce(plus, [abs(f) * part.size for part, f in parts])
-    if combination.coefficients == (1.0,):
+    return combination_within(combination, combination, slots, how)
+
+
+def combination_within(
+    lowest: Combination, highest: Combination, slots: State, how: Arithmetic
+) -> _Argument:
+    """Any combination whose coefficients lie between those of two."""
+    factors = list(zip(lowest.coefficients, highest.coefficients, strict=True))
+    parts = list(zip((slots[slot] for slot in lowest.slots), factors, strict=True))
+    sizes = reduce(plus, [max(map(abs, ends)) * part.size for part, ends in parts])
+    if factors == [(1.0, 1.0)]:
         return _Argument(parts[0][0], sizes, 1, NOT_APART)
-    error = reduce(plus, [abs(f) * part.error for part, f in parts])
-    exact = reduce(plus, [part.exact.times(f) for part, f in parts])
-    actual = reduce(plus, [part.actual.times(f) for part, f in parts])
-    if len(parts) > 1 or abs(parts[0][1]) != 1:
+    error = reduce(plus, [max(map(abs, ends)) * part.error for part, ends in parts])
+    exact = reduce(plus, [part.exact.times_within(*ends) for part, ends in parts])
+    actual = reduce(plus, [part.actual.times_within(*ends) for part, ends in parts])
+    if len(parts) > 1 or factors[0] not in ((1.0, 1.0), (-1.0, -1.0)):
         rounding = how.sum_of(len(parts), sizes)
         error, actual = error + rounding, actual.widened(rounding)
     if len(parts) > 2:  # the oracle may add them in another order

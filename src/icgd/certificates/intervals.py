@@ -111,6 +111,13 @@ class Interval:
         turned = multiple if factor >= 0 else Interval(multiple.high, multiple.low)
         return turned if abs(factor) == 1 else turned.widened(_OUTWARDS * abs(factor) * self.size)
 
+    def times_within(self, low: float, high: float) -> Interval:
+        """All multiples by the numbers from `low` to `high`, of which the ends decide."""
+        if low == high:
+            return self.times(low)
+        one, other = self.times(low), self.times(high)
+        return Interval(torch.minimum(one.low, other.low), torch.maximum(one.high, other.high))
+
     def __mul__(self, other: Interval) -> Interval:
         corners = [a * b for a in self._ends for b in other._ends]
         return Interval.between(corners).widened(_OUTWARDS * self.size * other.size)

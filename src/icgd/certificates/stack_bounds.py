@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf, prod
 
 import torch
@@ -16,6 +17,7 @@ from icgd.certificates.bounds import State, drift_of
 from icgd.certificates.closed_form import closed_form
 from icgd.certificates.domain_bound import Weights, domain_bound, worst
 from icgd.certificates.enclosures import Enclosure
+from icgd.certificates.ends import Ends
 from icgd.certificates.intervals import Interval
 from icgd.certificates.prediction_bounds import near_weights
 from icgd.certificates.state_bound import StateBound, Trained
@@ -53,8 +55,8 @@ class StackBounds(AbstractBounds):
             everywhere = Interval.symmetric(reach, n_weights)
             off, apart = (torch.full_like(everywhere.low, size) for size in (error, drift))
             weights = Enclosure.around(everywhere, off, everywhere)
-            steps = self._different_steps
-            return worst([self.after_block(data, weights, apart, step) for step in steps])
+            numbers = self._ends.numbers
+            return worst([self.after_block(data, weights, apart, number) for number in numbers])
 
         return domain_bound(after_block, self.problem.gradient_step.box, self.program.n_steps)
 
@@ -69,20 +71,19 @@ class StackBounds(AbstractBounds):
         def after_step(before: Trained, step: int) -> Trained:
             everywhere = Interval(-before.sizes, before.sizes)
             weights = Enclosure.around(everywhere, before.error, everywhere)
-            end = step if self.program.schedule else 0
-            slots = self._slots_after(data, weights, before.drift, end)
+            slots = self._slots_after(data, weights, before.drift, step)
             parameters = self.program.layout.having(Role.PARAMETER)
             sizes = torch.cat([slots[slot.name].size.flatten(-2) for slot in parameters], dim=-1)
             after = self._weights(slots, before.drift)
             return Trained(sizes, after.error, after.drift)
 
         is_state = is_state.repeat_interleave(n_weights)
-        return StateBound(after_step, is_state, self._different_steps, self.program.n_steps)
+        return StateBound(after_step, is_state, self._ends.numbers, self.program.n_steps)
 
-    @property
-    def _different_steps(self) -> list[int]:
-        """The last of the steps for each end that a step can have."""
-        return list({end: step for step, end in enumerate(self.program.schedule)}.values()) or [0]
+    @cached_property
+    def _ends(self) -> Ends:
+        """The ends that a step can have."""
+        return Ends.of(self.program.schedule)
 
     @property
     def _any_token(self) -> Data:
@@ -241,7 +242,7 @@ class StackBounds(AbstractBounds):
 
     @property
     def _streams(self) -> Streams:
-        return Streams(self.program, self.how)
+        return Streams(self.program, self.how, self._ends.highest)
 
     def after_block(
         self, data: Data, weights: Enclosure, drift: Parameters, step: int = 0
@@ -253,8 +254,9 @@ class StackBounds(AbstractBounds):
         return self._weights(self._slots_after(data, weights, drift, step), drift)
 
     def _slots_after(self, data: Data, weights: Enclosure, drift: Parameters, step: int) -> State:
-        """All slots after a step."""
-        return self._streams.after(self.program.block_of(step), data, weights, drift)
+        """All slots after a step, or after any of those that a number of `Ends` stands for."""
+        layers = (*self.program.common, *self._ends.end(step))
+        return self._streams.after(layers, data, weights, drift)
 
     def _weights(self, after: State, drift: Parameters) -> Weights:
         """What the slots say of the weights; without copies, `drift` is theirs."""

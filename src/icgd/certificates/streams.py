@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from torch import Tensor
@@ -16,6 +17,7 @@ from icgd.certificates.unit_bounds import left_over
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
+from icgd.program.update_instructions import Recombine
 from icgd.shapes import Parameters
 
 Data = dict[str, Interval]
@@ -24,10 +26,14 @@ Data = dict[str, Interval]
 
 @dataclass(frozen=True)
 class Streams:
-    """Carries enclosures of a program's slots through its layers, computed as `how` says."""
+    """Carries enclosures of a program's slots through its layers, computed as `how` says.
+
+    A sum in `highest` stands for many: see `Moment`.
+    """
 
     program: StackProgram
     how: Arithmetic
+    highest: Mapping[Recombine, Recombine] = field(default_factory=dict)
 
     @property
     def have_copies(self) -> bool:
@@ -46,7 +52,7 @@ class Streams:
         Copies of the weights in the registers, if there are any, may lie `drift` apart.
         """
         slots = self._before(data, weights, drift)
-        return propagate(Moment(self.program, slots, self.how), layers)
+        return propagate(Moment(self.program, slots, self.how, self.highest), layers)
 
     def _before(self, data: Data, weights: Enclosure, drift: Parameters) -> State:
         layout, x = self.program.layout, data["x"]

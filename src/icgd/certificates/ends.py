@@ -1,0 +1,103 @@
+"""The ends of steps that a bound for every step looks at; where there are many, one for all.
+
+Steps of a schedule differ in the coefficients of `Recombine`. Of a few different ends each is
+looked at. Of many, every coefficient is taken to lie anywhere between its smallest and its largest
+value, so that one enclosure holds for all of them. It is a little wider than the widest of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, repeat
+
+from icgd.program.instructions import Instruction
+from icgd.program.program import Layer
+from icgd.program.update_instructions import Assignment, Recombine
+
+End = tuple[Layer, ...]
+
+FEW = 8
+"""So many different ends are looked at one by one."""
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The ends that stand for all steps of a schedule, by numbers.
+
+    Numbers below the length of the schedule are those of its steps, counted from 0. Those from it
+    on are of `spans`, whose sums have the smallest coefficients of many steps; `highest` gives the
+    largest ones for each of them.
+    """
+
+    schedule: Sequence[End]
+    numbers: tuple[int, ...] = (0,)
+    spans: tuple[End, ...] = ()
+    highest: Mapping[Recombine, Recombine] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, schedule: Sequence[End]) -> Ends:
+        if not schedule:
+            return cls(schedule)
+        groups: dict[object, dict[End, int]] = {}
+        for step, end in enumerate(schedule):
+            groups.setdefault(_outline(end), {})[end] = step
+        numbers, spans, highest = list[int](), list[End](), dict[Recombine, Recombine]()
+        for group in groups.values():
+            if len(group) <= FEW:
+                numbers.extend(group.values())
+            else:
+                numbers.append(len(schedule) + len(spans))
+                spans.append(_spanned(group, min))
+                highest |= dict(zip(_sums(spans[-1]), _sums(_spanned(group, max)), strict=True))
+        return cls(schedule, tuple(numbers), tuple(spans), highest)
+
+    def end(self, number: int) -> End:
+        """The end of a number; without a schedule there is none."""
+        if not self.schedule:
+            return ()
+        is_step = number < len(self.schedule)
+        return self.schedule[number] if is_step else self.spans[number - len(self.schedule)]
+
+
+def _outline(end: End) -> End:
+    """An end without the coefficients of its sums."""
+    return _with(end, repeat(0.0))
+
+
+def _spanned(ends: Iterable[End], extreme: Callable[[Iterable[float]], float]) -> End:
+    """The end whose coefficients are each the smallest or the largest of those of all ends."""
+    first, *others = ends
+    columns = zip(*map(_coefficients, (first, *others)), strict=True)
+    return _with(first, map(extreme, columns))
+
+
+def _coefficients(end: End) -> list[float]:
+    parts = (part for sums in _sums(end) for part in sums.assignments)
+    return [coefficient for part in parts for coefficient in part.value.coefficients]
+
+
+def _with(end: End, coefficients: Iterator[float]) -> End:
+    """The end with other coefficients, which are taken one after the other."""
+    return tuple(
+        replace(
+            layer, instructions=tuple(_changed(part, coefficients) for part in layer.instructions)
+        )
+        for layer in end
+    )
+
+
+def _changed(part: Instruction, coefficients: Iterator[float]) -> Instruction:
+    if not isinstance(part, Recombine):
+        return part
+    return replace(part, assignments=tuple(_other(each, coefficients) for each in part.assignments))
+
+
+def _other(part: Assignment, coefficients: Iterator[float]) -> Assignment:
+    taken = tuple(islice(coefficients, len(part.value.coefficients)))
+    return replace(part, value=replace(part.value, coefficients=taken))
+
+
+def _sums(end: End) -> list[Recombine]:
+    parts = (part for layer in end for part in layer.instructions)
+    return [part for part in parts if isinstance(part, Recombine)]
