@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,9 @@ from icgd.certificates import trial
 from icgd.certificates.trial import refuted
 from icgd.errors import FileError
 from icgd.problems.problem import Problem
+from icgd.program.instructions import ClipSlots
 from icgd.program.program import AbstractProgram
+from icgd.program.registry import from_data
 from icgd.weights import files
 from tests.campaigns.compiled_files import ORDERS, compiled, network
 
@@ -89,4 +92,59 @@ def test_load_refuses_a_sound_program_of_another_problem(tmp_path):
     path, altered = tmp_path / "run.safetensors", program_with("relu-stack", step_size=0.5)
     files.save(path, compiled("relu-stack").problem, altered, {})
     with pytest.raises(FileError, match="holds a program that does not train its problem: a step"):
+        icgd.load(path)
+
+
+BOXED = [name for name in ORDERS if name not in ("functional", "universal", "relu-stack, adam")]
+
+
+@pytest.mark.parametrize("name", BOXED)
+def test_another_box_is_refuted(name):
+    assert refuted(compiled(name).problem, program_with(name, box=1.9)) is not None
+
+
+def test_weights_that_are_not_clipped_are_refuted():
+    own = compiled("relu-stack")
+    last = own.stack.block[-1]
+    kept = tuple(part for part in last.instructions if not isinstance(part, ClipSlots))
+    block = (*own.stack.block[:-1], replace(last, instructions=kept))
+    assert refuted(own.problem, replace(own.stack, block=block)) is not None
+
+
+def test_a_program_of_all_examples_is_refuted_where_batches_are_asked_for():
+    step = icgd.GradientStep(0.1, box=2.0, batch_size=5)
+    problem, program = network(step), program_with("relu-stack")
+    assert refuted(problem, program) is not None
+    assert refuted(problem, icgd.compile(problem, "relu-stack", n_steps=2).program) is None
+
+
+def test_a_program_that_does_not_heed_rates_is_refuted():
+    step, domain = icgd.GradientStep(0.1, box=2.0), icgd.Domain(x=1.0, y=1.0, rate=1.0)
+    problem = replace(network(step), domain=domain)
+    assert refuted(problem, program_with("relu-stack")) is not None
+    assert refuted(problem, icgd.compile(problem, "relu-stack", n_steps=2).program) is None
+
+
+def test_a_prediction_that_is_wrong_at_some_queries_alone_is_refuted():
+    own = compiled("relu-stack, kinks")
+    *first, last = own.stack.prediction
+    copied = last.instructions[0]
+    clipped = replace(copied, summands=(replace(copied.summands[0], function="relu"),))
+    last = replace(last, instructions=(clipped, *last.instructions[1:]))
+    assert refuted(own.problem, replace(own.stack, prediction=(*first, last))) is not None
+
+
+UNFIT = {
+    "relu-stack": ('"left": "slope_2"', '"left": "is_query"'),
+    "cot-glm": ('"label": "y"', '"label": "tokens_per_example"'),
+    "cot-network": ('"function": "tanh"', '"function": "identity"'),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_load_refuses_a_program_whose_parts_do_not_fit(tmp_path, name):
+    run, path = compiled(name), tmp_path / "run.safetensors"
+    program = json.loads(json.dumps(run.program.to_data()).replace(*UNFIT[name]))
+    files.save(path, run.problem, from_data(program), {})
+    with pytest.raises(FileError, match="parts do not fit each other"):
         icgd.load(path)

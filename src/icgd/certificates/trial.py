@@ -3,15 +3,18 @@
 What a file says of a problem and what its program does are two things, and whoever seals a file
 again can change one of them. Whether they fit is not proved when it is loaded. But two programs
 that differ by more than what is proved of them differ so almost everywhere. Therefore a loaded
-program takes its first steps on data that are drawn over the domain. Each step, and the predictions
-after the last one, must be as close to the problem's oracle as the bounds of this run say.
+program takes its first steps on data that are drawn over the domain, from drawn weights and from
+corners of the box, where weights are clipped. Each step, and the predictions after the last one,
+must be as close to the problem's oracle as the bounds of this run say.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from math import prod
 
+import torch
 from torch import Tensor
 
 from icgd.backends.fused import FusedBackend
@@ -20,19 +23,31 @@ from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.measured import stepwise_errors
 from icgd.certificates.prediction_bounds import prediction_errors
 from icgd.certificates.registry import bounds_of
-from icgd.errors import FileError, IcgdError
+from icgd.errors import DataError, FileError, IcgdError
 from icgd.problems.drawn_task import drawn_task
 from icgd.problems.problem import Problem
+from icgd.problems.task import Task
 from icgd.program.program import AbstractProgram
 from icgd.weights import files
 
 STEPS = 2
 """How many steps are tried: the second shows what the first has left behind."""
 
-EXAMPLES, QUERIES = 3, 1
+TASKS, EXAMPLES, QUERIES = 8, 3, 1
 
 MOST_NUMBERS = 2**22
 """The numbers of all tokens in all layers that are tried; larger programs are left to `verify`."""
+
+UNFIT = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
+"""What running a program ends in whose parts obey every rule, but do not fit each other."""
 
 
 def load_tried(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
@@ -41,7 +56,11 @@ def load_tried(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
     Everything else that may be wrong with a file, `files.load` tells.
     """
     problem, program = files.load(path)
-    if found := refuted(problem, program):
+    try:
+        found = refuted(problem, program)
+    except UNFIT as unfit:
+        raise FileError.unfit(path, unfit) from None
+    if found:
         raise FileError.other_training(path, found)
     return problem, program
 
@@ -52,14 +71,19 @@ def refuted(problem: Problem, program: AbstractProgram) -> str | None:
     Where a trial says nothing, because the run leaves the range of numbers on such data or because
     bounds are the user's own word, nothing is refuted.
     """
-    n_examples = program.n_examples or max(EXAMPLES, problem.oracle.batch_size or 0)
+    n_examples = program.n_examples or max(EXAMPLES, 1 + (problem.oracle.batch_size or 0))
     n_steps = min(STEPS, program.n_steps)
-    if _cost(program, n_examples, n_steps) > MOST_NUMBERS:
+    n_tasks = min(TASKS, MOST_NUMBERS // _cost(program, n_examples, n_steps))
+    if not n_tasks:
         return None
     try:
-        return _compared(problem, program.beginning(n_steps), n_examples)
+        drawn = _drawn(problem, n_examples, n_tasks)
     except IcgdError:
         return None
+    beginning = program.beginning(n_steps)
+    return _found(problem, beginning, drawn) or _found(
+        problem, beginning, _at_corners(problem, drawn)
+    )
 
 
 def _cost(program: AbstractProgram, n_examples: int, n_steps: int) -> int:
@@ -67,8 +91,55 @@ def _cost(program: AbstractProgram, n_examples: int, n_steps: int) -> int:
     return (n_examples + QUERIES) * width * len(program.layers) * max(1, n_steps)
 
 
-def _compared(problem: Problem, program: AbstractProgram, n_examples: int) -> str | None:
-    task = drawn_task(problem, n_examples, seed=0, n_queries=QUERIES)
+def _found(problem: Problem, program: AbstractProgram, task: Task) -> str | None:
+    try:
+        return _compared(problem, program, task)
+    except IcgdError:
+        return None
+
+
+def _drawn(problem: Problem, n_examples: int, n_tasks: int) -> Task:
+    """Tasks of their own data, weights and rates."""
+    tasks = [
+        drawn_task(problem, n_examples, seed=seed, n_queries=QUERIES) for seed in range(n_tasks)
+    ]
+    parts = zip(*((task.x, task.y, task.queries, task.initial) for task in tasks), strict=True)
+    drawn = Task(*map(torch.stack, parts))
+    if problem.domain.rate is None:
+        return drawn
+    shares = torch.rand(drawn.x[..., :1].shape, generator=_generator(), dtype=torch.float64)
+    return replace(drawn, rates=problem.domain.rate * shares)
+
+
+def _at_corners(problem: Problem, task: Task) -> Task:
+    """The tasks with weights at corners of the box, and labels at the ends of the domain."""
+    generator = _generator()
+    y = _signs(task.y, generator) * problem.domain.y
+    if problem.box is None:
+        return replace(task, y=_allowed(problem, y, task.y))
+    bounded = problem.oracle.boxed(torch.ones_like(task.initial))
+    corners = _signs(task.initial, generator) * problem.box * bounded
+    return replace(task, y=_allowed(problem, y, task.y), initial=corners)
+
+
+def _allowed(problem: Problem, y: Tensor, otherwise: Tensor) -> Tensor:
+    """Labels, if the loss is one of any labels."""
+    try:
+        problem.oracle.require_labels(y)
+    except DataError:
+        return otherwise
+    return y
+
+
+def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
+    return 2.0 * torch.randint(0, 2, like.shape, generator=generator).to(like) - 1
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def _compared(problem: Problem, program: AbstractProgram, task: Task) -> str | None:
     backend = FusedBackend()
     bounds = bounds_of(problem, program, Arithmetic.of(task.x.dtype, task.n_tokens, backend.name))
     if bounds.stated or bounds.estimated:
