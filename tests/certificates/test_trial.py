@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from time import perf_counter
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from icgd.certificates import trial
 from icgd.certificates.trial import refuted
 from icgd.errors import FileError
 from icgd.problems.problem import Problem
+from icgd.program.functions import LatticeFunction
 from icgd.program.instructions import ClipSlots
 from icgd.program.program import AbstractProgram
 from icgd.program.registry import from_data
@@ -148,3 +150,28 @@ def test_load_refuses_a_program_whose_parts_do_not_fit(tmp_path, name):
     files.save(path, run.problem, from_data(program), {})
     with pytest.raises(FileError, match="parts do not fit each other"):
         icgd.load(path)
+
+
+def test_many_registers_are_left_to_verify():
+    own = compiled("softmax-stack")
+    assert refuted(own.problem, program_with("softmax-stack", step_size=0.5)) is not None
+    functions = tuple(
+        replace(function, spacing=1e-9) if isinstance(function, LatticeFunction) else function
+        for function in own.program.functions
+    )
+    assert refuted(own.problem, replace(own.stack, functions=functions)) is None
+
+
+def test_long_chains_are_left_to_verify():
+    step = icgd.GradientStep(0.1, box=0.5, batch_size=1)
+    deep = network(step, widths=(1,) * 200)
+    program = icgd.compile(deep, "cot-network", n_steps=2).program
+    start = perf_counter()
+    assert refuted(replace(deep, update=replace(step, step_size=0.5)), program) is None
+    assert perf_counter() - start < 0.5
+
+
+def test_the_beginning_of_no_steps_has_a_block():
+    own = compiled("cot-ridge")
+    twice = replace(own.stack, block=own.stack.block * 2, steps_per_block=2, n_steps=0)
+    assert refuted(own.problem, twice) is None

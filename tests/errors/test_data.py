@@ -6,6 +6,11 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(DataError.other_log, "log.json", 4),
+        "log.json was changed: its row of step 4 is not the one in the checkpoint beside it. "
+        "`icgd train` on the same folder writes it again.",
+    ),
+    (
         made(DataError.no_batch),
         "This is one task, which has no places. Use it as it is.",
     ),

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from icgd.backends.fused import FusedBackend
+from icgd.backends.look_up import size_of_table
 from icgd.backends.run import PLAIN
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.measured import stepwise_errors
@@ -27,7 +28,10 @@ from icgd.errors import DataError, FileError, IcgdError
 from icgd.problems.drawn_task import drawn_task
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
+from icgd.program.chain import ChainProgram
+from icgd.program.functions import LatticeFunction
 from icgd.program.program import AbstractProgram
+from icgd.program.ridge import RidgeSum
 from icgd.weights import files
 
 STEPS = 2
@@ -37,6 +41,15 @@ TASKS, EXAMPLES, QUERIES = 8, 3, 1
 
 MOST_NUMBERS = 2**22
 """The numbers of all tokens in all layers that are tried; larger programs are left to `verify`."""
+
+MOST_INSTRUCTIONS = 2**12
+"""The instructions of the steps that are tried: each takes its time, however small it is."""
+
+MOST_IN_TABLES = 2**25
+"""The lattice points that are evaluated for the tables of the functions of a fused run."""
+
+MOST_UNITS = 2**28
+"""The units that are evaluated for every number of a layer."""
 
 UNFIT = (
     ArithmeticError,
@@ -74,7 +87,7 @@ def refuted(problem: Problem, program: AbstractProgram) -> str | None:
     n_examples = program.n_examples or max(EXAMPLES, 1 + (problem.oracle.batch_size or 0))
     n_steps = min(STEPS, program.n_steps)
     n_tasks = min(TASKS, MOST_NUMBERS // _cost(program, n_examples, n_steps))
-    if not n_tasks:
+    if not n_tasks or _takes_long(program, n_examples, n_steps):
         return None
     try:
         drawn = _drawn(problem, n_examples, n_tasks)
@@ -89,6 +102,19 @@ def refuted(problem: Problem, program: AbstractProgram) -> str | None:
 def _cost(program: AbstractProgram, n_examples: int, n_steps: int) -> int:
     width = program.layout.width + sum(map(prod, program.weight_shapes))
     return (n_examples + QUERIES) * width * len(program.layers) * max(1, n_steps)
+
+
+def _takes_long(program: AbstractProgram, n_examples: int, n_steps: int) -> bool:
+    """Whether a trial would take seconds, whatever the numbers in its layers are."""
+    instructions = sum(len(layer.instructions) for layer in program.layers)
+    blocks = program.mask.blocks_per_round if isinstance(program, ChainProgram) else 1
+    tables = (size_of_table(f) for f in program.functions if isinstance(f, LatticeFunction))
+    units = max((f.n_units for f in program.functions if isinstance(f, RidgeSum)), default=0)
+    return (
+        instructions * blocks * n_steps > MOST_INSTRUCTIONS
+        or sum(tables) > MOST_IN_TABLES
+        or program.layout.width * (n_examples + QUERIES) * units > MOST_UNITS
+    )
 
 
 def _found(problem: Problem, program: AbstractProgram, task: Task) -> str | None:

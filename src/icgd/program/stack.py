@@ -211,7 +211,7 @@ class StackProgram(AbstractProgram):
         return tuple(zip(knots[::2], knots[1::2], strict=True))
 
     def beginning(self, n_steps: int) -> StackProgram:
-        if self.steps_per_block == 1:
+        if self.steps_per_block == 1 or not n_steps:
             return replace(self, n_steps=n_steps, schedule=self.schedule[:n_steps])
         block = self.block[: n_steps * self.layers_per_step]
         return replace(self, n_steps=n_steps, block=block, steps_per_block=n_steps)
