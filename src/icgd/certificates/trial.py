@@ -28,7 +28,6 @@ from icgd.errors import DataError, FileError, IcgdError
 from icgd.problems.drawn_task import drawn_task
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.program.chain import ChainProgram
 from icgd.program.functions import LatticeFunction
 from icgd.program.program import AbstractProgram
 from icgd.program.ridge import RidgeSum
@@ -107,11 +106,10 @@ def _cost(program: AbstractProgram, n_examples: int, n_steps: int) -> int:
 def _takes_long(program: AbstractProgram, n_examples: int, n_steps: int) -> bool:
     """Whether a trial would take seconds, whatever the numbers in its layers are."""
     instructions = sum(len(layer.instructions) for layer in program.layers)
-    blocks = program.mask.blocks_per_round if isinstance(program, ChainProgram) else 1
     tables = (size_of_table(f) for f in program.functions if isinstance(f, LatticeFunction))
     units = max((f.n_units for f in program.functions if isinstance(f, RidgeSum)), default=0)
     return (
-        instructions * blocks * n_steps > MOST_INSTRUCTIONS
+        instructions * program.runs_per_step * n_steps > MOST_INSTRUCTIONS
         or sum(tables) > MOST_IN_TABLES
         or program.layout.width * (n_examples + QUERIES) * units > MOST_UNITS
     )

@@ -67,6 +67,10 @@ class StackProgram(AbstractProgram):
         return tuple(slot.shape for slot in self.layout.having(Role.PARAMETER))
 
     @property
+    def runs_per_step(self) -> int:
+        return 1
+
+    @property
     def recordable(self) -> tuple[str, ...]:
         return self.layout.names
 
