@@ -8,7 +8,7 @@ import torch
 import icgd
 from icgd.certificates import trial
 from icgd.certificates.trial import refuted
-from icgd.errors import FileError
+from icgd.errors import FileError, OverflowedRunError
 from icgd.problems.problem import Problem
 from icgd.program.functions import LatticeFunction
 from icgd.program.instructions import ClipSlots
@@ -175,3 +175,17 @@ def test_the_beginning_of_no_steps_has_a_block():
     own = compiled("cot-ridge")
     twice = replace(own.stack, block=own.stack.block * 2, steps_per_block=2, n_steps=0)
     assert refuted(own.problem, twice) is None
+
+
+def test_a_task_that_overflows_does_not_hide_what_the_others_refute(monkeypatch):
+    monkeypatch.setattr(trial, "STEPS", 5)
+    machine, domain = icgd.KernelMachine(2, "exp"), icgd.Domain(x=1.0, y=1.0)
+    own, other = (
+        Problem(machine, "squared", icgd.FunctionalStep(size, transforms=(0.1,) * 5), domain)
+        for size in (0.1, 0.2)
+    )
+    program = icgd.compile(other, "functional", n_steps=5).program
+    drawn = trial._drawn(own, 3, trial.TASKS)
+    with pytest.raises(OverflowedRunError):
+        icgd.Compiled(other, program).run_task(drawn)
+    assert refuted(own, program) is not None

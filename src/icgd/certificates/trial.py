@@ -115,7 +115,16 @@ def _takes_long(program: AbstractProgram, n_examples: int, n_steps: int) -> bool
     )
 
 
-def _found(problem: Problem, program: AbstractProgram, task: Task) -> str | None:
+def _found(problem: Problem, program: AbstractProgram, tasks: Task) -> str | None:
+    """What tasks refute; if one of them leaves the range of numbers, what the others do alone."""
+    try:
+        return _compared(problem, program, tasks)
+    except IcgdError:
+        alone = (_alone(problem, program, tasks.of_batch(place)) for place in range(len(tasks.x)))
+        return next(filter(None, alone), None)
+
+
+def _alone(problem: Problem, program: AbstractProgram, task: Task) -> str | None:
     try:
         return _compared(problem, program, task)
     except IcgdError:
