@@ -1,7 +1,7 @@
 """What it takes to load a compiled run, and what of that its checks take.
 
 A file is read and its checksum compared; then its functions are held against the real ones, and its
-first two steps against real training. Nothing of earlier loads is remembered here.
+first steps against real training. Nothing of earlier loads is remembered here.
 """
 
 from collections.abc import Callable

@@ -56,7 +56,7 @@ SECTIONS = {
     "start_up": ("Start", "Seconds until something happens."),
     "loading": (
         "Loading a compiled run",
-        "Its functions are held against the real ones, and its first two steps against real "
+        "Its functions are held against the real ones, and its first steps against real "
         "training. Nothing of earlier loads is remembered.",
     ),
     "weights": (

@@ -231,8 +231,8 @@ def guarantee(
 def load(path: str | os.PathLike[str]) -> Compiled:
     """Read a compiled run that `Compiled.save` wrote.
 
-    It takes two steps on data drawn over its domain, which must be as close to real training as is
-    proved of them: a file that was altered may hold a program of another problem.
+    It takes a few steps on data drawn over its domain, which must be as close to real training as
+    is proved of them: a file that was altered may hold a program of another problem.
 
     Args:
         path: the file.

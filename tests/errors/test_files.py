@@ -6,9 +6,14 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
-        made(FileError.other_training, "run.safetensors", "a step is off by 1"),
-        "run.safetensors holds a program that does not train its problem: a step is off by 1. It "
-        "was altered; compile it again.",
+        made(FileError.other_training, "run", "a step is off by 1"),
+        "run holds a program that does not train its problem: a step is off by 1. "
+        "It was altered; compile it again.",
+    ),
+    (
+        made(FileError.unfit, "run", KeyError("one")),
+        "run holds a program whose parts do not fit each other (KeyError: 'one'). "
+        "It was altered; compile it again.",
     ),
     (
         made(FileError.no_picture, "run.gif", [".svg", ".png"]),

@@ -25,13 +25,6 @@ def test_inputs_may_be_smaller_than_the_domain_allows():
     assert 2.9 < float(drawn_task(problem, 500, seed=0, largest=9.0).x.abs().max()) <= 3
 
 
-def test_many_tasks_are_drawn_at_once():
-    problem = icgd.Problem(icgd.MLP((2, 1)), "squared", STEP, DOMAIN)
-    tasks = drawn_task(problem, 3, seed=0, n_queries=2, n_tasks=4)
-    assert (tasks.x.shape, tasks.queries.shape, tasks.y.shape) == ((4, 3, 2), (4, 2, 2), (4, 3, 1))
-    assert len(set(tasks.x.flatten().tolist())) == 24
-
-
 def test_labels_of_classes_are_shares():
     network = icgd.MLP((2, 3))
     problem = icgd.Problem(network, "cross_entropy", STEP, icgd.Domain(x=1.0, y=1.0))

@@ -1,12 +1,14 @@
 import json
 from dataclasses import replace
+from itertools import count
 from math import nan
 
 import pytest
 import torch
 
 from icgd.errors import MissingExtraError, TrainingError
-from icgd.training import loggers
+from icgd.training import checkpoints, loggers, record
+from icgd.training.loading import read_log
 from icgd.training.loggers import AbstractLogger
 from icgd.training.loop import train
 from tests.training.toy import SETTINGS, ToyModel, ToyTask, train_toy
@@ -57,3 +59,62 @@ def test_a_logger_that_cannot_begin_leaves_the_folder_unlocked(tmp_path, monkeyp
         train_toy(tmp_path, loggers=["wandb"])
     assert not (tmp_path / ".lock").exists()
     train_toy(tmp_path)
+
+
+class Killed(BaseException):
+    """The end of a process while it writes."""
+
+
+def killed_at(monkeypatch, write, number):
+    """Let the process end before a file is written for this time."""
+    module, name = write
+    own, calls = getattr(module, name), []
+
+    def stopped(*arguments):
+        calls.append(arguments)
+        if len(calls) == number:
+            raise Killed
+        own(*arguments)
+
+    monkeypatch.setattr(module, name, stopped)
+
+
+def trained_until_killed(folder, monkeypatch, write, number, settings, measure=None):
+    with monkeypatch.context() as patch:
+        killed_at(patch, write, number)
+        with pytest.raises(Killed):
+            train(ToyModel(), ToyTask(), settings, folder=folder, measure=measure)
+
+
+WRITES = [(record, "write_csv"), (record, "write_json"), (checkpoints, "_write")]
+
+
+@pytest.mark.parametrize("write", WRITES, ids=lambda write: write[1])
+@pytest.mark.parametrize("first", [2, 3])
+@pytest.mark.parametrize("second", [1, 2])
+def test_the_log_fits_the_checkpoint_whenever_it_is_killed(
+    tmp_path, monkeypatch, write, first, second
+):
+    clock = count()
+    settings = replace(SETTINGS, log_every=1, checkpoint_every=2)
+    for write_now, number in ((WRITES[2], first), (write, second)):
+        trained_until_killed(
+            tmp_path,
+            monkeypatch,
+            write_now,
+            number,
+            settings,
+            lambda _: {"clock": float(next(clock))},
+        )
+        read_log(tmp_path)
+
+
+@pytest.mark.parametrize("write", WRITES, ids=lambda write: write[1])
+def test_the_log_of_a_longer_training_fits_the_checkpoint_of_the_shorter(
+    tmp_path, monkeypatch, write
+):
+    short = replace(SETTINGS, n_steps=5, log_every=2, final_learning_rate=None)
+    train(ToyModel(), ToyTask(), short, folder=tmp_path)
+    longer = replace(short, n_steps=9, checkpoint_every=6)
+    trained_until_killed(tmp_path, monkeypatch, write, 1, longer)
+    assert read_log(tmp_path).rows

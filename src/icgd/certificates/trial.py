@@ -3,9 +3,9 @@
 What a file says of a problem and what its program does are two things, and whoever seals a file
 again can change one of them. Whether they fit is not proved when it is loaded. But two programs
 that differ by more than what is proved of them differ so almost everywhere. Therefore a loaded
-program takes its first steps on tasks that are drawn over the domain, from weights in the box and
-at its ends. Each step, and the predictions after the last one, must be as close to the problem's
-oracle as the bounds of this run say.
+program takes its first steps on data that are drawn over the domain, from drawn weights and from
+corners of the box, where weights are clipped. Each step, and the predictions after the last one,
+must be as close to the problem's oracle as the bounds of this run say.
 """
 
 from __future__ import annotations
@@ -18,25 +18,52 @@ import torch
 from torch import Tensor
 
 from icgd.backends.fused import FusedBackend
+from icgd.backends.look_up import size_of_table
 from icgd.backends.run import PLAIN
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.measured import stepwise_errors
 from icgd.certificates.prediction_bounds import prediction_errors
 from icgd.certificates.registry import bounds_of
-from icgd.errors import FileError, IcgdError
+from icgd.errors import DataError, FileError, IcgdError
 from icgd.problems.drawn_task import drawn_task
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
+from icgd.program.functions import LatticeFunction
 from icgd.program.program import AbstractProgram
+from icgd.program.ridge import RidgeSum
 from icgd.weights import files
 
-STEPS = 2
-"""How many steps are tried: the second shows what the first has left behind."""
+STEPS, DIFFERENT_STEPS = 2, 8
+"""How many steps are tried, of those that are alike and of those that may differ. The second shows
+what the first has left behind."""
 
-TASKS, PLAIN_TASKS, EXAMPLES, QUERIES = 8, 2, 3, 1
+TASKS, EXAMPLES, QUERIES = 8, 3, 1
 
-MOST_NUMBERS = 2**25
+HUGE = 2.0**10
+"""Inputs of this size may take a run out of the range of numbers that its program is made for."""
+
+MOST_NUMBERS = 2**22
 """The numbers of all tokens in all layers that are tried; larger programs are left to `verify`."""
+
+MOST_INSTRUCTIONS = 2**12
+"""The instructions of the steps that are tried: each takes its time, however small it is."""
+
+MOST_IN_TABLES = 2**25
+"""The lattice points that are evaluated for the tables of the functions of a fused run."""
+
+MOST_UNITS = 2**28
+"""The units that are evaluated for every number of a layer."""
+
+UNFIT = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
+"""What running a program ends in whose parts obey every rule, but do not fit each other."""
 
 
 def load_tried(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
@@ -45,7 +72,11 @@ def load_tried(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
     Everything else that may be wrong with a file, `files.load` tells.
     """
     problem, program = files.load(path)
-    if found := refuted(problem, program):
+    try:
+        found = refuted(problem, program)
+    except UNFIT as unfit:
+        raise FileError.unfit(path, unfit) from None
+    if found:
         raise FileError.other_training(path, found)
     return problem, program
 
@@ -53,36 +84,106 @@ def load_tried(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
 def refuted(problem: Problem, program: AbstractProgram) -> str | None:
     """What the first steps of a program show that its problem does not do; None if nothing.
 
-    Inputs are as large as the domain allows. If the run leaves the range of numbers there, they are
-    at most 1. Where a trial says nothing, because the run leaves it again or because bounds are the
-    user's own word, nothing is refuted. A program that cannot take a step at all, for a reason that
-    no rule on programs knows, is refuted.
+    Where a trial says nothing, because the run leaves the range of numbers on such data or because
+    bounds are the user's own word, nothing is refuted.
     """
-    n_examples = program.n_examples or max(EXAMPLES, problem.oracle.batch_size or 0)
-    n_steps = min(STEPS, program.n_steps)
-    if _cost(program, n_examples, n_steps) > MOST_NUMBERS:
+    n_examples = program.n_examples or max(EXAMPLES, 1 + (problem.oracle.batch_size or 0))
+    n_steps = min(STEPS if program.can_go_on else DIFFERENT_STEPS, program.n_steps)
+    n_tasks = min(TASKS, MOST_NUMBERS // _cost(program, n_examples, n_steps))
+    if not n_tasks or _takes_long(program, n_examples, n_steps):
         return None
-    for largest in (inf, 1.0):
-        try:
-            return _compared(problem, program.beginning(n_steps), n_examples, largest)
-        except IcgdError:
-            continue
-        except Exception as error:
-            return f"its first steps end in {type(error).__name__}: {error}"
-    return None
+    try:
+        trials = _trials(problem, n_examples, n_tasks)
+    except IcgdError:
+        return None
+    beginning = program.beginning(n_steps)
+    found = (_found(problem, beginning, tasks) for tasks in trials)
+    return next(filter(None, found), None)
 
 
 def _cost(program: AbstractProgram, n_examples: int, n_steps: int) -> int:
     width = program.layout.width + sum(map(prod, program.weight_shapes))
-    return TASKS * (n_examples + QUERIES) * width * len(program.layers) * max(1, n_steps)
+    return (n_examples + QUERIES) * width * len(program.layers) * max(1, n_steps)
 
 
-def _compared(
-    problem: Problem, program: AbstractProgram, n_examples: int, largest: float
-) -> str | None:
-    sizes = {"n_queries": QUERIES, "n_tasks": TASKS}
-    task = drawn_task(problem, n_examples, seed=0, **sizes, largest=largest)
-    task = _at_ends(problem, task) if largest == inf else task
+def _takes_long(program: AbstractProgram, n_examples: int, n_steps: int) -> bool:
+    """Whether a trial would take seconds, whatever the numbers in its layers are."""
+    instructions = sum(len(layer.instructions) for layer in program.layers)
+    tables = (size_of_table(f) for f in program.functions if isinstance(f, LatticeFunction))
+    units = max((f.n_units for f in program.functions if isinstance(f, RidgeSum)), default=0)
+    return (
+        instructions * program.runs_per_step * n_steps > MOST_INSTRUCTIONS
+        or sum(tables) > MOST_IN_TABLES
+        or program.layout.width * (n_examples + QUERIES) * units > MOST_UNITS
+    )
+
+
+def _found(problem: Problem, program: AbstractProgram, tasks: Task) -> str | None:
+    """What tasks refute; if one of them leaves the range of numbers, what the others do alone."""
+    try:
+        return _compared(problem, program, tasks)
+    except IcgdError:
+        alone = (_alone(problem, program, tasks.of_batch(place)) for place in range(len(tasks.x)))
+        return next(filter(None, alone), None)
+
+
+def _alone(problem: Problem, program: AbstractProgram, task: Task) -> str | None:
+    try:
+        return _compared(problem, program, task)
+    except IcgdError:
+        return None
+
+
+def _trials(problem: Problem, n_examples: int, n_tasks: int) -> list[Task]:
+    """Batches of tasks; where the domain is huge, also of inputs that are not."""
+    drawn = _drawn(problem, n_examples, n_tasks)
+    small = [_drawn(problem, n_examples, n_tasks, largest=1.0)] if problem.domain.x > HUGE else []
+    return [drawn, _at_corners(problem, drawn), *small]
+
+
+def _drawn(problem: Problem, n_examples: int, n_tasks: int, largest: float = inf) -> Task:
+    """Tasks of their own data, weights and rates."""
+    tasks = [
+        drawn_task(problem, n_examples, seed=seed, n_queries=QUERIES, largest=largest)
+        for seed in range(n_tasks)
+    ]
+    parts = zip(*((task.x, task.y, task.queries, task.initial) for task in tasks), strict=True)
+    drawn = Task(*map(torch.stack, parts))
+    if problem.domain.rate is None:
+        return drawn
+    shares = torch.rand(drawn.x[..., :1].shape, generator=_generator(), dtype=torch.float64)
+    return replace(drawn, rates=problem.domain.rate * shares)
+
+
+def _at_corners(problem: Problem, task: Task) -> Task:
+    """The tasks with weights at corners of the box, and labels at the ends of the domain."""
+    generator = _generator()
+    y = _signs(task.y, generator) * problem.domain.y
+    if problem.box is None:
+        return replace(task, y=_allowed(problem, y, task.y))
+    bounded = problem.oracle.boxed(torch.ones_like(task.initial))
+    corners = _signs(task.initial, generator) * problem.box * bounded
+    return replace(task, y=_allowed(problem, y, task.y), initial=corners)
+
+
+def _allowed(problem: Problem, y: Tensor, otherwise: Tensor) -> Tensor:
+    """Labels, if the loss is one of any labels."""
+    try:
+        problem.oracle.require_labels(y)
+    except DataError:
+        return otherwise
+    return y
+
+
+def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
+    return 2.0 * torch.randint(0, 2, like.shape, generator=generator).to(like) - 1
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def _compared(problem: Problem, program: AbstractProgram, task: Task) -> str | None:
     backend = FusedBackend()
     bounds = bounds_of(problem, program, Arithmetic.of(task.x.dtype, task.n_tokens, backend.name))
     if bounds.stated or bounds.estimated:
@@ -96,20 +197,6 @@ def _compared(
     if found := _beyond(off, bounds.predictions(task, history, history, error)):
         return f"a prediction on data of the domain is off by {found}"
     return None
-
-
-def _at_ends(problem: Problem, task: Task) -> Task:
-    """The tasks, but all except `PLAIN_TASKS` start from weights all over the box and at its ends.
-
-    So steps are clipped. The inputs of the last ones lie at the ends of the domain.
-    """
-    x, initial = task.x.clone(), task.initial.clone()
-    x[-PLAIN_TASKS:] = problem.domain.x * x[-PLAIN_TASKS:].sign()
-    if problem.box is not None:
-        weights = torch.empty_like(problem.oracle.weights_of(initial[PLAIN_TASKS:]))
-        weights.uniform_(-1.5, 1.5, generator=torch.Generator().manual_seed(0)).clamp_(-1, 1)
-        initial[PLAIN_TASKS:] = problem.oracle.with_state(problem.box * weights)
-    return replace(task, x=x, initial=initial)
 
 
 def _beyond(errors: Tensor, bounds: Tensor) -> str | None:

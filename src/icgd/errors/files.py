@@ -30,6 +30,14 @@ class FileError(IcgdError, ValueError):
         )
 
     @classmethod
+    def unfit(cls, path: object, problem: Exception) -> FileError:
+        kind = type(problem).__name__
+        return cls(
+            f"{path} holds a program whose parts do not fit each other ({kind}: {problem}). "
+            "It was altered; compile it again."
+        )
+
+    @classmethod
     def unknown_name(cls, path: object, problem: str) -> FileError:
         return cls(
             f"{path} needs what is not known here: {problem} Register kernels of your own with "

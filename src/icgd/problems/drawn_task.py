@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, prod
+from math import inf
 
 import torch
 from torch import Tensor
@@ -16,32 +16,25 @@ from icgd.problems.task import Task
 
 
 def drawn_task(
-    problem: Problem,
-    n_examples: int,
-    *,
-    seed: int,
-    n_queries: int = 0,
-    n_tasks: int | None = None,
-    largest: float = inf,
+    problem: Problem, n_examples: int, *, seed: int, n_queries: int = 0, largest: float = inf
 ) -> Task:
     """Inputs over the whole domain, labels between 0 and 1; those of classes add up to 1.
 
-    Inputs are no larger than `largest`, if the domain allows larger ones. With `n_tasks` it is a
-    batch of so many. Raises `SizeError` if the examples do not fit into memory.
+    Inputs are no larger than `largest`, if the domain allows larger ones. Raises `SizeError` if so
+    many examples do not fit into memory.
     """
     target, n_tokens = problem.target, n_examples + n_queries
-    batch = () if n_tasks is None else (n_tasks,)
-    n_numbers = prod(batch) * n_tokens * (target.input_width + target.output_width)
+    n_numbers = n_tokens * (target.input_width + target.output_width)
     require_memory(f"{n_examples:,} examples", 8 * n_numbers, "Give fewer examples.")
     generator = torch.Generator().manual_seed(count("seed", seed, least=0))
-    inputs = _uniform((*batch, n_tokens, target.input_width), generator)
-    y = _uniform((*batch, n_examples, target.output_width), generator) * min(1.0, problem.domain.y)
+    bound = min(problem.domain.x, largest)
+    x = bound * (2 * _uniform(n_tokens, target.input_width, generator) - 1)
+    y = _uniform(n_examples, target.output_width, generator) * min(1.0, problem.domain.y)
     if problem.loss == CROSS_ENTROPY.name:
         y = y / y.sum(-1, keepdim=True)
-    inputs = min(problem.domain.x, largest) * (2 * inputs - 1)
-    x, queries = inputs.split([n_examples, n_queries], dim=-2)
+    x, queries = x.split([n_examples, n_queries])
     return as_task(problem, x, y, queries=queries if n_queries else None, seed=seed)
 
 
-def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return torch.rand(shape, generator=generator, dtype=torch.float64)
+def _uniform(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    return torch.rand((rows, columns), generator=generator, dtype=torch.float64)

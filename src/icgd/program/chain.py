@@ -243,6 +243,11 @@ class ChainProgram(AbstractProgram):
         return 0.0 if mark is None else mark.width
 
     @property
+    def runs_per_step(self) -> int:
+        """The layers write one block of the 2N of a round at a time."""
+        return self.mask.blocks_per_round
+
+    @property
     def n_blocks(self) -> int:
         """How many blocks training generates: 2N a round."""
         return self.mask.blocks_per_round * self.n_steps

@@ -55,6 +55,11 @@ class AbstractProgram(ABC):
 
     @property
     @abstractmethod
+    def runs_per_step(self) -> int:
+        """How often the layers of a step run until the step is done."""
+
+    @property
+    @abstractmethod
     def recordable(self) -> tuple[str, ...]:
         """The names of what a run can record."""
 

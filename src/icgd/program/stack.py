@@ -67,6 +67,10 @@ class StackProgram(AbstractProgram):
         return tuple(slot.shape for slot in self.layout.having(Role.PARAMETER))
 
     @property
+    def runs_per_step(self) -> int:
+        return 1
+
+    @property
     def recordable(self) -> tuple[str, ...]:
         return self.layout.names
 
@@ -220,7 +224,7 @@ class StackProgram(AbstractProgram):
         return is_alike and bool(self.weight_shapes)  # a function starts from 0
 
     def beginning(self, n_steps: int) -> StackProgram:
-        if self.steps_per_block == 1:
+        if self.steps_per_block == 1 or not n_steps:
             return replace(self, n_steps=n_steps, schedule=self.schedule[:n_steps])
         block = self.block[: n_steps * self.layers_per_step]
         return replace(self, n_steps=n_steps, block=block, steps_per_block=n_steps)

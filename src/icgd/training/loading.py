@@ -122,18 +122,23 @@ def read_log(folder: str | os.PathLike[str]) -> Log:
     """
     path = Path(folder) / "log.json"
     log = read_json(path)
-    for row, kept in zip(log.rows, _kept_log(Path(folder)).rows, strict=False):
+    for row, kept in zip(log.rows, _kept_rows(Path(folder), log), strict=False):
         if not _is_same(row, kept):
             raise CheckpointError.other_log(path, int(kept["step"]))
     return log
 
 
-def _kept_log(folder: Path) -> Log:
-    """The log in the newest checkpoint that can be read; empty if there is none."""
+def _kept_rows(folder: Path, log: Log) -> tuple[Row, ...]:
+    """The rows in the newest checkpoint that can be read; none if there is no checkpoint.
+
+    A longer training drops the last row of a shorter one where no row is due.
+    """
     try:
-        return _newest(folder, "last")[1].log
+        state = _newest(folder, "last")[1]
     except CheckpointError:
-        return Log()
+        return ()
+    is_dropped = all(row["step"] != state.step for row in log.rows)
+    return (state.log.before(state.step) if is_dropped else state.log).rows
 
 
 def _is_same(row: Row, kept: Row) -> bool:

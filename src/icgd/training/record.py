@@ -60,12 +60,16 @@ class Record:
                 temporary.write_text(text, encoding="utf-8")
 
     def save(self) -> None:
-        """Send the rows before the checkpoint, which counts them as logged."""
+        """Send and write the rows before the checkpoint, which counts them as logged.
+
+        So a kill in between leaves no log of another run beside a checkpoint: the rows after an
+        earlier checkpoint may be other ones when they are measured again.
+        """
         if self.writes:
             for logger in self._loggers:
                 logger.write(self.training.log)
-            self._checkpoints.save(self.training.state())
             self._write_logs()
+            self._checkpoints.save(self.training.state())
 
     def save_best(self) -> None:
         """Keep this state as the best one so far."""

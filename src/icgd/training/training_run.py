@@ -17,7 +17,7 @@ from icgd.errors import TrainingError
 from icgd.training.buffers import Buffers, copied_buffers, put_buffers
 from icgd.training.checkpoints import Configuration, State, restore, tensors_of
 from icgd.training.devices import Device
-from icgd.training.logs import Log
+from icgd.training.logs import Log, Row
 from icgd.training.parallel import Processes
 from icgd.training.settings import Settings
 from icgd.training.tasks import VALIDATION_INDEX, AbstractTask, Batch
@@ -52,6 +52,7 @@ class TrainingRun:
         self.optimizer = settings.new_optimizer(self.parameters)
         self.step, self.log, self.is_over, self.is_best = 0, Log(), False, False
         self._to_beat = inf
+        self._known: Log = Log()
         self._moved: Buffers = {}
         self._batch: tuple[int, Batch] | None = None
         self._validation: list[Batch] | None = None
@@ -84,7 +85,7 @@ class TrainingRun:
         return State(self.step, tensors_of(self.model, self.optimizer), self.log)
 
     def resume(self, state: State, best: Log) -> None:
-        """Continue from a state. The row of its step is measured again, with the same result.
+        """Continue from a state. The row of its step stays, also if it measures otherwise now.
 
         The last row of `best` is that of the best state that is kept. A longer training may drop
         that row, but nothing worse replaces the state.
@@ -95,6 +96,7 @@ class TrainingRun:
         self.is_over = self._ends()
         if not self.is_over:
             self.log = state.log.before(state.step)
+            self._known = Log(state.log.rows[len(self.log.rows) :])
 
     def evaluate(self) -> float:
         """Find the gradient, and add a row to the log if one is due; return the loss.
@@ -117,10 +119,15 @@ class TrainingRun:
             own |= {"learning_rate": rate, "gradient_norm": norm}
             if taken := own.keys() & measured.keys():
                 raise TrainingError.taken_column(min(taken))
-            self.log = self.log.with_row({**own, **measured})
+            self.log = self.log.with_row(self._kept({**own, **measured}))
             self.is_best = self._is_best()
             self.is_over = self._ends()
         return loss
+
+    def _kept(self, row: Row) -> Row:
+        """The row that the checkpoint has of this step, if it has one of these columns."""
+        known = [old for old in self._known.rows if old["step"] == row["step"]]
+        return known[0] if known and tuple(known[0]) == tuple(row) else row
 
     def _measured(self) -> dict[str, float]:
         """The validation loss, if there is one, and the columns of `measure`."""
