@@ -1,6 +1,7 @@
 """Bounds of chains, against runs of both generators."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 import torch
@@ -263,3 +264,23 @@ def test_bounds_of_padded_layers_ask_for_their_memory():
     run = icgd.compile(icgd.Problem(network, "squared", step, domain), "cot-network", n_steps=1)
     with pytest.raises(SizeError, match=r"Bounding .* weights of padded layers"):
         run.certificate()
+
+
+def test_many_rounds_are_bounded_as_if_they_were_followed(monkeypatch):
+    problem = replace(problem_of(MLP((2, 2, 1))), update=GradientStep(1e-3, 0.5, 1))
+    bounds = ChainBounds(
+        problem, program_of(problem, 150), Arithmetic.of(torch.float64, 5, "fused")
+    )
+    found = bounds.domain().trajectory
+    monkeypatch.setattr("icgd.certificates.chain_bound.STEPS_ONE_BY_ONE", 150)
+    followed = bounds.domain().trajectory
+    assert followed <= found <= 1.5 * followed
+
+
+def test_a_billion_rounds_are_certified():
+    problem = replace(problem_of(MLP((2, 1))), update=GradientStep(0.1, 1.0, 1))
+    bounds = ChainBounds(
+        problem, program_of(problem, 10**9), Arithmetic.of(torch.float64, 5, "fused")
+    )
+    assert bounds.domain().step < 1e-12
+    assert bounds.domain().trajectory == inf

@@ -10,12 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import icgd
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.run import RunOptions
 from icgd.constructions.registry import CONSTRUCTIONS, construction_for
 from icgd.constructions.softmax_stack import PROBE, SoftmaxStack
-from icgd.errors import SettingError
+from icgd.errors import SettingError, UnsupportedProblemError
 from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.domain import Domain
 from icgd.problems.entry import as_task
@@ -382,3 +383,13 @@ def test_the_error_falls_exponentially_with_the_registers():
     errors = [max(weight_error(seed, n) for seed in range(2)) for n in (32, 64, 96)]
     assert errors[0] >= 1000 * errors[1]
     assert errors[1] >= 1000 * errors[2]
+
+
+@pytest.mark.parametrize(("box", "x"), [(1e-300, 1e-300), (1e-200, 1.0), (1e-320, 1e-320)])
+def test_ranges_that_underflow_are_refused(box, x):
+    step, domain = icgd.GradientStep(0.1, box=box), icgd.Domain(x=x, y=1.0)
+    problem = icgd.Problem(icgd.MLP((2, 2, 1), "relu"), "squared", step, domain)
+    with pytest.raises(
+        UnsupportedProblemError, match=r"slopes reach no more than "
+    ):
+        icgd.compile(problem, "softmax-stack", n_steps=1)

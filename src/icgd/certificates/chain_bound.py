@@ -12,7 +12,7 @@ c on; only between, on a kink, is the slope anything else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, singledispatch
 from math import inf
@@ -26,6 +26,7 @@ from icgd.backends.run import OnProgress
 from icgd.certificates import bounds, enclosures
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.class_bounds import shares_of
+from icgd.certificates.domain_bound import STEPS_ONE_BY_ONE, after_steps
 from icgd.certificates.enclosures import Arithmetic, Enclosure, matrix_product, moved, multiply
 from icgd.certificates.intervals import ROOM, Interval
 from icgd.constructions.cot_network import LARGEST_REACH
@@ -71,16 +72,29 @@ class ChainBounds(AbstractBounds):
         x = Interval.symmetric(domain.x, program.batch_size, self.problem.network.input_width)
         y = Interval.symmetric(domain.y, program.batch_size, self.problem.network.output_width)
         exact = [Interval.symmetric(box, *shape).mapped(self._padded) for shape in program.shapes]
-        weights, errors = [Enclosure.common(interval) for interval in exact], []
-        alone = [self.round_after(weights, x, y, number) for number in self._unlike_rounds]
-        for number in range(program.n_steps):
+
+        def error_after(error: float) -> float:
+            off = [torch.full_like(interval.low, error) for interval in exact]
+            weights = [Enclosure.around(*pair) for pair in zip(exact, off, strict=True)]
+            rounds = (self.round_after(weights, x, y, number) for number in self._unlike_rounds)
+            return max(map(_largest_error, rounds))
+
+        if program.n_steps <= STEPS_ONE_BY_ONE:
+            return DomainBound(error_after(0.0), self._followed(exact, x, y))
+        error = after_steps(error_after, program.n_steps, box, 2 * box)
+        return DomainBound(error_after(0.0), error if error < 2 * box else inf)
+
+    def _followed(self, exact: Sequence[Interval], x: Interval, y: Interval) -> float:
+        """The largest error of rounds that are followed one by one."""
+        weights, errors = [Enclosure.common(interval) for interval in exact], [0.0]
+        for number in range(self.program.n_steps):
             after = self.round_after(weights, x, y, number)
             errors.append(_largest_error(after))
-            if errors[-1] >= 2 * box:  # and so are all that follow
+            if errors[-1] >= self.widest:  # and so are all that follow
                 break
             pairs = zip(exact, after, strict=True)
             weights = [Enclosure.around(interval, layer.error) for interval, layer in pairs]
-        return DomainBound(max(map(_largest_error, alone)), max(errors, default=0.0))
+        return max(errors)
 
     @property
     def _unlike_rounds(self) -> list[int]:

@@ -78,6 +78,9 @@ LARGEST_SCORE = MASKED / 4
 
 SHARES = "shares"
 
+SMALLEST_ARGUMENT = 2.0**-500
+"""Lattices are scaled by what they reach: the squares of smaller numbers underflow."""
+
 PROBE = {"float64": 2.0**-5, "float32": 2.0**-2}
 """Scores by which the gradient heads see a slope, for the largest slope on the domain. Its sixth
 power is lost, and the rounding of a softmax weight divided by it."""
@@ -136,7 +139,14 @@ class SoftmaxStack(AbstractConstruction):
     @checked
     def objection(self, problem: Problem) -> str | None:
         ranges = sizes.ranges_on_domain(problem, 0.0, largest_output)
-        largest = max(*ranges.preactivations, *sizes.backward_ranges(problem, ranges, 0.0).deltas)
+        looked_up = (*ranges.preactivations, *sizes.backward_ranges(problem, ranges, 0.0).deltas)
+        smallest, largest = min(*looked_up, *ranges.outputs), max(looked_up)
+        if smallest < SMALLEST_ARGUMENT:
+            return (
+                f"a layer's preactivations, outputs or slopes reach no more than {smallest:.3g} on "
+                "the domain, and what it divides by them would leave float64; use a larger box or "
+                "domain, or fewer layers."
+            )
         if not largest <= LARGEST_ARGUMENT:
             return (
                 f"its preactivations or slopes can reach {largest:.3g} on the domain, where "
