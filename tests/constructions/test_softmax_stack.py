@@ -389,7 +389,5 @@ def test_the_error_falls_exponentially_with_the_registers():
 def test_ranges_that_underflow_are_refused(box, x):
     step, domain = icgd.GradientStep(0.1, box=box), icgd.Domain(x=x, y=1.0)
     problem = icgd.Problem(icgd.MLP((2, 2, 1), "relu"), "squared", step, domain)
-    with pytest.raises(
-        UnsupportedProblemError, match=r"slopes reach no more than "
-    ):
+    with pytest.raises(UnsupportedProblemError, match=r"slopes reach no more than "):
         icgd.compile(problem, "softmax-stack", n_steps=1)
