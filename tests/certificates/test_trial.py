@@ -7,7 +7,7 @@ import torch
 import icgd
 from icgd.certificates import trial
 from icgd.certificates.trial import refuted
-from icgd.errors import FileError, KernelError, OverflowedRunError
+from icgd.errors import FileError, InterruptedRunError, KernelError, OverflowedRunError
 from icgd.problems.problem import Problem
 from icgd.program.functions import LatticeFunction
 from icgd.program.instructions import ClipSlots
@@ -198,3 +198,15 @@ def test_a_task_that_overflows_does_not_hide_what_the_others_refute():
     with pytest.raises(OverflowedRunError):
         icgd.Compiled(other, program).run_task(drawn)
     assert refuted(own, program) is not None
+
+
+def test_ctrl_c_while_a_program_is_tried_interrupts_its_loading(tmp_path, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise InterruptedRunError.after(1, 2, None)
+
+    path = tmp_path / "run.safetensors"
+    compiled("relu-stack").save(path)
+    monkeypatch.setattr(trial.FusedBackend, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        icgd.load(path)
+    assert caught.type is KeyboardInterrupt

@@ -74,6 +74,8 @@ def load_tried(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
     problem, program = files.load(path)
     try:
         found = refuted(problem, program)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt from None  # nothing of the trial is of use
     except UNFIT as unfit:
         raise FileError.unfit(path, unfit) from None
     if found:
@@ -122,6 +124,8 @@ def _found(problem: Problem, program: AbstractProgram, tasks: Task) -> str | Non
     """What tasks refute; if one of them leaves the range of numbers, what the others do alone."""
     try:
         return _compared(problem, program, tasks)
+    except KeyboardInterrupt:
+        raise
     except IcgdError:
         alone = (_alone(problem, program, tasks.of_batch(place)) for place in range(len(tasks.x)))
         return next(filter(None, alone), None)
@@ -130,6 +134,8 @@ def _found(problem: Problem, program: AbstractProgram, tasks: Task) -> str | Non
 def _alone(problem: Problem, program: AbstractProgram, task: Task) -> str | None:
     try:
         return _compared(problem, program, task)
+    except KeyboardInterrupt:
+        raise
     except IcgdError:
         return None
 
