@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dis import opname
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -77,6 +77,8 @@ def interrupted_at(moment: int) -> Iterator[list[int]]:
 class Running:
     """A run of some construction, and what is left of it."""
 
+    is_slow = False
+
     def __init__(self, name: str, backend: str, history: bool | int) -> None:
         problem, settings = ORDERS[name]
         self.name, self.backend, self.history = name, backend, history
@@ -131,6 +133,8 @@ class Running:
 class Saving:
     """A file that replaces another one, with its weights."""
 
+    is_slow = False
+
     def __init__(self, name: str) -> None:
         kind, (problem, settings) = name, ORDERS[name]
         self.old, self.new = (icgd.compile(problem, kind, n_steps=n, **settings) for n in (1, 2))
@@ -174,6 +178,8 @@ class Loading(Saving):
 class Verifying:
     """A report, which cannot be had in parts."""
 
+    is_slow = True
+
     def __init__(self) -> None:
         problem, settings = ORDERS["relu-stack"]
         self.compiled = icgd.compile(problem, "relu-stack", n_steps=2, **settings)
@@ -193,6 +199,8 @@ class Verifying:
 
 class Training:
     """A training in a folder, which goes on from what is there."""
+
+    is_slow = True
 
     SETTINGS = TrainingSettings(n_steps=4, batch_size=4, learning_rate=0.02, checkpoint_every=2)
 
@@ -226,17 +234,25 @@ class Training:
 
 
 @cache
-def works() -> dict[Any, int]:
-    """Everything that is interrupted, with the number of its moments."""
-    runs = [
+def runs() -> dict[Any, int]:
+    """Runs that are interrupted, with the number of their moments."""
+    return counted(
         *(Running("relu-stack, kinks", "fused", history) for history in (True, False, 3)),
         *(Running(name, "fused", False) for name in ("relu-stack, adam", "relu-stack, momentum")),
         *(Running(name, "fused", 2) for name in ("functional", "cot-network", "cot-ridge")),
         *(Running(name, "dense", True) for name in ("softmax-stack", "functional")),
-    ]
-    others = [Saving("relu-stack"), Loading("relu-stack"), Verifying(), Training()]
+    )
+
+
+@cache
+def other_works() -> dict[Any, int]:
+    """Everything else that is interrupted, with the number of its moments."""
+    return counted(Saving("relu-stack"), Loading("relu-stack"), Verifying(), Training())
+
+
+def counted(*works: Any) -> dict[Any, int]:
     found = {}
-    for work in [*runs, *others]:
+    for work in works:
         error, n_moments = interrupted(work, 0)
         assert error is None
         found[work] = n_moments
@@ -262,12 +278,13 @@ def moments_of(n_moments: int, n: int, random: Random) -> Sequence[int]:
     return every if n_moments <= n else sorted(random.sample(every, min(n, DRAWN)))
 
 
-def interrupts(n: int) -> Iterator[tuple[str, str]]:
+def interrupts(works: Callable[[], dict[Any, int]], n: int) -> Iterator[tuple[str, str]]:
     """Each work is interrupted at n moments; at every one of them, if it has no more."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for work, n_moments in works().items():
-            for moment in moments_of(n_moments, n, Random(str(work))):
+            most = DRAWN if work.is_slow else n
+            for moment in moments_of(n_moments, min(n, most), Random(str(work))):
                 error, n_counted = interrupted(work, moment)
                 if n_counted < moment:  # caches made the work shorter: it was over
                     continue
@@ -276,25 +293,40 @@ def interrupts(n: int) -> Iterator[tuple[str, str]]:
                 yield f"{work}, moment {moment}", outcome
 
 
-CAMPAIGN = Campaign(
-    name="interrupts",
-    title="Ctrl-C at every moment of seven runs, and at 1,000 moments each of three longer runs, a "
-    "save, a load, a proof and a training",
+RUNS = Campaign(
+    name="interrupted_runs",
+    title="Ctrl-C at every moment of eight runs, and at 1,000 moments each of two longer ones",
     sample=3,
-    whole=7_000,
+    whole=13_000,
     allowed={
         "a whole step": "the error holds the run up to a step, and names the step",
         "before the first step": "nothing was learnt yet",
         "after the last step": "the run is being handed over",
+    },
+    cases=partial(interrupts, runs),
+)
+
+OTHERS = Campaign(
+    name="interrupted_work",
+    title="Ctrl-C at every moment of a save, and at 1,000 moments each of a load, a proof and a "
+    "training",
+    sample=3,
+    whole=16_000,
+    allowed={
         "files whole": "the file is the old or the new one, and there is no other",
         "removed by the next save": "so was an unfinished file that was just opened",
         "no report": "the proof can be asked for again",
         "goes on bit for bit": "training goes on, and ends with the weights of one that was whole",
     },
-    cases=interrupts,
+    cases=partial(interrupts, other_works),
 )
 
 
 @both_sizes
-def test_an_interrupt_leaves_whole_steps_and_whole_files(whole):
-    CAMPAIGN.carry_out(whole=whole)
+def test_an_interrupted_run_leaves_whole_steps(whole):
+    RUNS.carry_out(whole=whole)
+
+
+@both_sizes
+def test_other_interrupted_work_leaves_whole_files(whole):
+    OTHERS.carry_out(whole=whole)
