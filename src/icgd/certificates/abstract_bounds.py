@@ -18,6 +18,10 @@ from icgd.program.program import AbstractProgram
 from icgd.shapes import History, Predictions
 
 
+INTERVALS = 16
+"""How many numbers bounds need at a time for each weight: ends, middles, radii, and errors."""
+
+
 @dataclass(frozen=True)
 class DomainBound:
     """The largest error of any weight: of one step, and of the whole run after its last step.

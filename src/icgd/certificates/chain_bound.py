@@ -24,7 +24,13 @@ from torch.nn import functional
 from icgd.backends.chain import input_columns, learnt_matrices, padded, travelling_rows
 from icgd.backends.run import OnProgress
 from icgd.certificates import bounds, enclosures
-from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
+from icgd.certificates.abstract_bounds import (
+    INTERVALS,
+    AbstractBounds,
+    DomainBound,
+    RunBounds,
+    one_by_one,
+)
 from icgd.certificates.class_bounds import shares_of
 from icgd.certificates.domain_bound import STEPS_ONE_BY_ONE, after_steps
 from icgd.certificates.enclosures import Arithmetic, Enclosure, matrix_product, moved, multiply
@@ -42,10 +48,6 @@ from icgd.shapes import History, Predictions, Queries
 
 Row = Enclosure | float
 Rows = Mapping[str, Row]
-
-
-INTERVALS = 16
-"""How many numbers bounds need at a time for each padded weight."""
 
 
 @dataclass(frozen=True)

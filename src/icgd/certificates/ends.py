@@ -25,12 +25,12 @@ FEW = 8
 class Ends:
     """The ends that stand for all steps of a schedule, by numbers.
 
-    Numbers below the length of the schedule are those of its steps, counted from 0. Those from it
-    on are of `spans`, whose sums have the smallest coefficients of many steps; `highest` gives the
-    largest ones for each of them.
+    Numbers below `n_steps` are those of its steps, counted from 0. Those from it on are of `spans`,
+    whose sums have the smallest coefficients of many steps; `highest` gives the largest ones for
+    each of them.
     """
 
-    schedule: Sequence[End]
+    n_steps: int
     numbers: tuple[int, ...] = (0,)
     spans: tuple[End, ...] = ()
     highest: Mapping[Recombine, Recombine] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Ends:
     @classmethod
     def of(cls, schedule: Sequence[End]) -> Ends:
         if not schedule:
-            return cls(schedule)
+            return cls(0)
         groups: dict[object, dict[End, int]] = {}
         for step, end in enumerate(schedule):
             groups.setdefault(_outline(end), {})[end] = step
@@ -50,14 +50,11 @@ class Ends:
                 numbers.append(len(schedule) + len(spans))
                 spans.append(_spanned(group, min))
                 highest |= dict(zip(_sums(spans[-1]), _sums(_spanned(group, max)), strict=True))
-        return cls(schedule, tuple(numbers), tuple(spans), highest)
+        return cls(len(schedule), tuple(numbers), tuple(spans), highest)
 
-    def end(self, number: int) -> End:
-        """The end of a number; without a schedule there is none."""
-        if not self.schedule:
-            return ()
-        is_step = number < len(self.schedule)
-        return self.schedule[number] if is_step else self.spans[number - len(self.schedule)]
+    def span(self, number: int) -> End:
+        """The end that stands for many steps."""
+        return self.spans[number - self.n_steps]
 
 
 def _outline(end: End) -> End:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from icgd.certificates.abstract_bounds import AbstractBounds
+from icgd.certificates.abstract_bounds import INTERVALS, AbstractBounds
 from icgd.certificates.chain_bound import ChainBounds
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.functional_bound import FunctionBounds
@@ -26,9 +26,6 @@ BOUNDS: dict[tuple[type, type], type[AbstractBounds]] = {
     (LinearOracle, StackProgram): LinearBounds,
 }
 """The bounds for what is trained and for the program that trains it, by their types."""
-
-INTERVALS = 16
-"""How many numbers bounds need at a time for each weight: ends, middles, radii, and errors."""
 
 REMEDY = "Take a narrower network, or run without bounds."
 

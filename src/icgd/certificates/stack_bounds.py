@@ -242,7 +242,7 @@ class StackBounds(AbstractBounds):
 
     @property
     def _streams(self) -> Streams:
-        return Streams(self.program, self.how, self._ends.highest)
+        return Streams(self.program, self.how)
 
     def after_block(
         self, data: Data, weights: Enclosure, drift: Parameters, step: int = 0
@@ -255,8 +255,11 @@ class StackBounds(AbstractBounds):
 
     def _slots_after(self, data: Data, weights: Enclosure, drift: Parameters, step: int) -> State:
         """All slots after a step, or after any of those that a number of `Ends` stands for."""
-        layers = (*self.program.common, *self._ends.end(step))
-        return self._streams.after(layers, data, weights, drift)
+        program = self.program
+        if not program.schedule or step < len(program.schedule):
+            return self._streams.after(program.block_of(step), data, weights, drift)
+        streams = replace(self._streams, highest=self._ends.highest)
+        return streams.after((*program.common, *self._ends.span(step)), data, weights, drift)
 
     def _weights(self, after: State, drift: Parameters) -> Weights:
         """What the slots say of the weights; without copies, `drift` is theirs."""
