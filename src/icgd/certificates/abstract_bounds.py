@@ -17,7 +17,6 @@ from icgd.problems.task import Task
 from icgd.program.program import AbstractProgram
 from icgd.shapes import History, Predictions
 
-
 INTERVALS = 16
 """How many numbers bounds need at a time for each weight: ends, middles, radii, and errors."""
 
