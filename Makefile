@@ -28,7 +28,7 @@ test-sweeps: $(INSTALLED) ## Install Ray too, and run the tests of sweeps
 test-wheel: $(INSTALLED) ## Build the package, install it by itself, and run it without a network
 	$(BIN)/pytest -m slow tests/test_wheel.py
 
-campaign: $(INSTALLED) ## Try all hostile cases in about an hour, and write docs/campaigns.md
+campaign: $(INSTALLED) ## Try all hostile cases in less than an hour, and write docs/campaigns.md
 	$(BIN)/pytest -o addopts= --import-mode=importlib -n 2 --dist worksteal -m campaign -rP tests/campaigns
 	$(BIN)/python -m benchmarks.campaigns_page
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.campaigns_page
 
-`make campaign` counts them again, in about an hour on two cores, and then writes the page.
+`make campaign` counts them again, in less than an hour on two cores, and then writes the page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ A campaign tries hostile cases by the thousand: files that were altered, process
 killed, arguments of the wrong kind. Every case ends in an outcome, and each outcome that is not \
 allowed fails the campaign. What is allowed is in the tables, with what it means.
 
-`make campaign` tries all cases in about an hour on two cores, and writes this page from \
+`make campaign` tries all cases in less than an hour on two cores, and writes this page from \
 `tests/campaigns/counts/`. `make test` tries a sample of each campaign.
 """
 

@@ -72,6 +72,7 @@ def interrupted_at(moment: int) -> Iterator[list[int]]:
     finally:
         sys.settrace(before)
         signal.signal(signal.SIGINT, usual)
+        last.clear()  # or frames, and the files that they have open, stay until they are collected
 
 
 class Running:

@@ -4,6 +4,7 @@ import random
 import re
 import signal
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from math import cos, nan, pi
 from multiprocessing import get_context
@@ -327,6 +328,19 @@ def test_after_ctrl_c_the_step_is_whole_and_training_goes_on_with_the_same_bits(
 def test_ctrl_c_without_a_folder_says_that_nothing_was_saved():
     with pytest.raises(KeyboardInterrupt, match=r"after 2 of 6 steps\. Nothing was saved"):
         train_toy(None, on_step=press_ctrl_c)
+
+
+def test_ctrl_c_after_the_last_step_is_not_lost(monkeypatch):
+    pressed = []
+
+    @contextmanager
+    def pressed_at_the_end():
+        yield lambda: bool(pressed)
+        pressed.append(True)
+
+    monkeypatch.setattr("icgd.training.loop.postponed_interrupt", pressed_at_the_end)
+    with pytest.raises(InterruptedTrainingError, match="after 6 of 6 steps"):
+        train_toy(None)
 
 
 def test_checkpoints_may_be_written_more_often_on_the_way(tmp_path):

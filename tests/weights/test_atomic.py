@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from icgd.errors import FileError
+from icgd.weights import atomic
 from icgd.weights.atomic import remove_stale, require_replaceable, whole_file
 
 
@@ -182,3 +183,13 @@ def test_bytes_are_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_p
     with whole_file(tmp_path / "out") as temporary:
         temporary.write_bytes(b"new")
     assert calls == ["fsync", "replace", "fsync"]
+
+
+def test_ctrl_c_while_an_unfinished_file_is_locked_leaves_no_file(tmp_path, monkeypatch):
+    def interrupted(_: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(atomic, "_is_locked", interrupted)
+    with pytest.raises(KeyboardInterrupt), whole_file(tmp_path / "a"):
+        pass
+    assert list(tmp_path.iterdir()) == []

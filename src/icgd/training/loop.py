@@ -114,9 +114,9 @@ def _take_steps(training: TrainingRun, record: Record | None, on_step: OnStep | 
         return _walk(training, record, on_step, lambda: False)
     with postponed_interrupt() as is_stopped:
         _walk(training, record, on_step, is_stopped)
-        if is_stopped():
-            kept = record.folder if record else None
-            raise InterruptedTrainingError.after(training.step, training.settings.n_steps, kept)
+    if is_stopped():  # asked only now, so that no Ctrl-C comes too late to be noticed
+        kept = record.folder if record else None
+        raise InterruptedTrainingError.after(training.step, training.settings.n_steps, kept)
 
 
 def _walk(

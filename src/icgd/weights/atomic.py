@@ -109,9 +109,14 @@ def _unfinished(target: Path, *, is_private: bool) -> Iterator[BinaryIO]:
     try:
         yield file
     finally:
-        file.close()
-        with suppress(OSError):
-            Path(file.name).unlink()
+        _discard(file)
+
+
+def _discard(file: BinaryIO) -> None:
+    """Close and remove an unfinished file."""
+    file.close()
+    with suppress(OSError):
+        Path(file.name).unlink()
 
 
 def _locked_file(target: Path, mode: int) -> BinaryIO:
@@ -119,8 +124,12 @@ def _locked_file(target: Path, mode: int) -> BinaryIO:
     for _ in range(MOST_TRIES):
         path = target.parent / f"{start}.{secrets.token_hex(8)}.icgd-partial"
         file = open(path, "xb", opener=partial(os.open, mode=mode))  # noqa: SIM115
-        if _is_locked(file) and path.exists():  # nobody took it for a stale one before
-            return file
+        try:
+            if _is_locked(file) and path.exists():  # nobody took it for a stale one before
+                return file
+        except BaseException:  # such as Ctrl-C: nobody else knows of the file
+            _discard(file)
+            raise
         file.close()
     raise OSError(errno.EAGAIN, "every unfinished file is removed at once")
 
