@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 import icgd
+from icgd.backends.fused_stack import FusedStack
 from icgd.cli.show import plain
 from icgd.problems.convergence import convergence
 from icgd.problems.oracles import network
@@ -325,7 +326,9 @@ def test_an_interrupted_run_prints_what_it_knows(ridge, tmp_path, monkeypatch):
 def test_an_interrupted_run_without_predictions_writes_none(run, tmp_path, monkeypatch):
     """Ctrl-C came before the first step, so there was nothing yet that could predict."""
 
-    def interrupted(*_):
+    def interrupted(program, task):
+        if task.batch:  # the trial of what was loaded
+            return FusedStack(program, task)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("icgd.backends.fused.FusedStack", interrupted)
