@@ -78,8 +78,6 @@ def interrupted_at(moment: int) -> Iterator[list[int]]:
 class Running:
     """A run of some construction, and what is left of it."""
 
-    is_slow = False
-
     def __init__(self, name: str, backend: str, history: bool | int) -> None:
         problem, settings = ORDERS[name]
         self.name, self.backend, self.history = name, backend, history
@@ -134,8 +132,6 @@ class Running:
 class Saving:
     """A file that replaces another one, with its weights."""
 
-    is_slow = False
-
     def __init__(self, name: str) -> None:
         kind, (problem, settings) = name, ORDERS[name]
         self.old, self.new = (icgd.compile(problem, kind, n_steps=n, **settings) for n in (1, 2))
@@ -179,8 +175,6 @@ class Loading(Saving):
 class Verifying:
     """A report, which cannot be had in parts."""
 
-    is_slow = True
-
     def __init__(self) -> None:
         problem, settings = ORDERS["relu-stack"]
         self.compiled = icgd.compile(problem, "relu-stack", n_steps=2, **settings)
@@ -200,8 +194,6 @@ class Verifying:
 
 class Training:
     """A training in a folder, which goes on from what is there."""
-
-    is_slow = True
 
     SETTINGS = TrainingSettings(n_steps=4, batch_size=4, learning_rate=0.02, checkpoint_every=2)
 
@@ -246,9 +238,15 @@ def runs() -> dict[Any, int]:
 
 
 @cache
-def other_works() -> dict[Any, int]:
-    """Everything else that is interrupted, with the number of its moments."""
-    return counted(Saving("relu-stack"), Loading("relu-stack"), Verifying(), Training())
+def uses_of_files() -> dict[Any, int]:
+    """A save and a load, with the number of their moments."""
+    return counted(Saving("relu-stack"), Loading("relu-stack"))
+
+
+@cache
+def long_works() -> dict[Any, int]:
+    """A proof and a training, with the number of their moments."""
+    return counted(Verifying(), Training())
 
 
 def counted(*works: Any) -> dict[Any, int]:
@@ -284,8 +282,7 @@ def interrupts(works: Callable[[], dict[Any, int]], n: int) -> Iterator[tuple[st
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for work, n_moments in works().items():
-            most = DRAWN if work.is_slow else n
-            for moment in moments_of(n_moments, min(n, most), Random(str(work))):
+            for moment in moments_of(n_moments, n, Random(str(work))):
                 error, n_counted = interrupted(work, moment)
                 if n_counted < moment:  # caches made the work shorter: it was over
                     continue
@@ -307,19 +304,28 @@ RUNS = Campaign(
     cases=partial(interrupts, runs),
 )
 
-OTHERS = Campaign(
-    name="interrupted_work",
-    title="Ctrl-C at every moment of a save, and at 1,000 moments each of a load, a proof and a "
-    "training",
+FILES = Campaign(
+    name="interrupted_files",
+    title="Ctrl-C at 1,000 moments each of a save and of a load",
     sample=3,
-    whole=16_000,
+    whole=DRAWN,
     allowed={
         "files whole": "the file is the old or the new one, and there is no other",
         "removed by the next save": "so was an unfinished file that was just opened",
+    },
+    cases=partial(interrupts, uses_of_files),
+)
+
+LONG = Campaign(
+    name="interrupted_work",
+    title="Ctrl-C at 1,000 moments each of a proof and of a training",
+    sample=3,
+    whole=DRAWN,
+    allowed={
         "no report": "the proof can be asked for again",
         "goes on bit for bit": "training goes on, and ends with the weights of one that was whole",
     },
-    cases=partial(interrupts, other_works),
+    cases=partial(interrupts, long_works),
 )
 
 
@@ -329,5 +335,10 @@ def test_an_interrupted_run_leaves_whole_steps(whole):
 
 
 @both_sizes
-def test_other_interrupted_work_leaves_whole_files(whole):
-    OTHERS.carry_out(whole=whole)
+def test_interrupted_uses_of_files_leave_whole_files(whole):
+    FILES.carry_out(whole=whole)
+
+
+@both_sizes
+def test_interrupted_proofs_and_trainings_can_be_asked_for_again(whole):
+    LONG.carry_out(whole=whole)

@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 
 from icgd.errors import FileError, RunFolderError
-from icgd.training.lock import LOCK, locked
+from icgd.training.lock import LOCK, _own_file, locked
 
 HOLDER = """
 import sys
@@ -110,3 +110,14 @@ def test_a_file_system_without_locks_gives_a_warning(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match=expected), locked(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_ctrl_c_takes_away_is_dropped(tmp_path):
+    """The file that is locked may be handed over just when the interrupt comes."""
+    file = _own_file(tmp_path)
+    with pytest.raises(RunFolderError), locked(tmp_path):
+        pass
+    del file
+    with locked(tmp_path):
+        assert (tmp_path / LOCK).exists()
+    assert not (tmp_path / LOCK).exists()

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from time import sleep
 
@@ -47,29 +48,32 @@ def locked(folder: Path) -> Iterator[None]:
     finally:
         with suppress(OSError):  # Windows removes no open file
             (folder / LOCK).unlink()
-        os.close(file)
+        file.close()
 
 
-def _own_file(folder: Path) -> int:
+def _own_file(folder: Path) -> FileIO:
     """The folder's lock file: open, locked and signed."""
     while True:
         file = _opened(folder)
         try:
-            if _is_locked(file, folder):
-                _sign(file)
+            if _is_locked(file.fileno(), folder):
+                _sign(file.fileno())
                 return file
         except BaseException:
-            os.close(file)
+            file.close()
             raise
-        os.close(file)  # whoever had the folder has removed this file
+        file.close()  # whoever had the folder has removed this file
 
 
-def _opened(folder: Path) -> int:
-    """The lock file. The one who had the folder may remove both at any moment."""
+def _opened(folder: Path) -> FileIO:
+    """The lock file. The one who had the folder may remove both at any moment.
+
+    It is an object and no number, because an object that Ctrl-C takes away is closed.
+    """
     for _ in range(MOST_TRIES):
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            return os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+            return FileIO(folder / LOCK, "a+")
     raise FileNotFoundError(f"{LOCK} is removed again and again")
 
 
