@@ -78,6 +78,22 @@ def test_a_span_has_the_smallest_and_the_largest_coefficients():
     assert [value.coefficients[place] for value in values] == pytest.approx([-0.3, -0.1])
 
 
+def test_spans_whose_smallest_coefficients_are_the_same_share_the_largest_of_both():
+    """The ends of one have a layer more; its steps are as large, but not as small."""
+    schedules = [
+        compiled(icgd.GradientStep(tuple(torch.linspace(least, 0.5, N).tolist()), box=1.0), N).stack
+        for least in (0.25, 0.125)
+    ]
+    near, far = (list(stack.schedule) for stack in schedules)
+    near = [(*end, replace(end[-1], instructions=())) for end in near]
+    for schedule in (near + far, far + near):
+        found = Ends.of(schedule)
+        one, other = (span[0].instructions[0] for span in found.spans)
+        assert one == other
+        value = found.highest[one].assignments[0].value
+        assert dict(value.terms())["gradient_1"] == -0.125
+
+
 def test_multiples_within_a_range():
     interval = Interval(*torch.tensor([[-1.0, 2.0], [3.0, 4.0]], dtype=torch.float64).unbind())
     found = interval.times_within(-2.0, 0.5)

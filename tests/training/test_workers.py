@@ -3,8 +3,10 @@ import signal
 import subprocess
 import sys
 import time
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context, spawn
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -127,6 +129,35 @@ def test_a_command_without_code_stays_as_it_is():
         "program",
         "--multiprocessing-fork",
     ]
+
+
+def test_a_command_of_python_first_binds_itself_to_its_parent():
+    """The path of Python comes as bytes, which need not be UTF-8."""
+    program, *rest = workers._bound([b"/bin/\xff", "-B", "-c", "work()", "--multiprocessing-fork"])
+    assert os.fsencode(program) == b"/bin/\xff"
+    first = workers.END_WITH_PARENT.format(parent=os.getpid())
+    assert rest == ["-B", "-c", first + "work()", "--multiprocessing-fork"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="commands are changed on Linux alone")
+def test_threads_that_start_workers_change_no_command_but_theirs():
+    plain = spawn.get_command_line
+    entered, go_on = Event(), Event()
+
+    def other():
+        with workers._bound_to_this_process():
+            entered.set()
+            go_on.wait()
+
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(other) for _ in range(2)]
+        entered.wait()
+        theirs = spawn.get_command_line(pipe_handle=3)
+        go_on.set()
+        for each in both:
+            each.result()
+    assert theirs == plain(pipe_handle=3)
+    assert spawn.get_command_line is plain
 
 
 def test_a_worker_that_is_gone_is_told(forked):

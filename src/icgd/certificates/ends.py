@@ -27,7 +27,7 @@ class Ends:
 
     Numbers below `n_steps` are those of its steps, counted from 0. Those from it on are of `spans`,
     whose sums have the smallest coefficients of many steps; `highest` gives the largest ones for
-    each of them.
+    each of them. Sums that have the same smallest coefficients share the largest ones of all.
     """
 
     n_steps: int
@@ -49,7 +49,8 @@ class Ends:
             else:
                 numbers.append(len(schedule) + len(spans))
                 spans.append(_spanned(group, min))
-                highest |= dict(zip(_sums(spans[-1]), _sums(_spanned(group, max)), strict=True))
+                for low, high in zip(_sums(spans[-1]), _sums(_spanned(group, max)), strict=True):
+                    highest[low] = _larger(high, highest.get(low, high))
         return cls(len(schedule), tuple(numbers), tuple(spans), highest)
 
     def span(self, number: int) -> End:
@@ -65,28 +66,32 @@ def _outline(end: End) -> End:
 def _spanned(ends: Iterable[End], extreme: Callable[[Iterable[float]], float]) -> End:
     """The end whose coefficients are each the smallest or the largest of those of all ends."""
     first, *others = ends
-    columns = zip(*map(_coefficients, (first, *others)), strict=True)
+    columns = zip(*(_coefficients(_sums(end)) for end in (first, *others)), strict=True)
     return _with(first, map(extreme, columns))
 
 
-def _coefficients(end: End) -> list[float]:
-    parts = (part for sums in _sums(end) for part in sums.assignments)
+def _larger(one: Recombine, other: Recombine) -> Recombine:
+    """A sum with the larger of each two coefficients of sums that differ in nothing else."""
+    return _changed(one, map(max, _coefficients([one]), _coefficients([other])))
+
+
+def _coefficients(sums: Iterable[Recombine]) -> list[float]:
+    parts = (part for each in sums for part in each.assignments)
     return [coefficient for part in parts for coefficient in part.value.coefficients]
 
 
 def _with(end: End, coefficients: Iterator[float]) -> End:
     """The end with other coefficients, which are taken one after the other."""
+
+    def changed(part: Instruction) -> Instruction:
+        return _changed(part, coefficients) if isinstance(part, Recombine) else part
+
     return tuple(
-        replace(
-            layer, instructions=tuple(_changed(part, coefficients) for part in layer.instructions)
-        )
-        for layer in end
+        replace(layer, instructions=tuple(map(changed, layer.instructions))) for layer in end
     )
 
 
-def _changed(part: Instruction, coefficients: Iterator[float]) -> Instruction:
-    if not isinstance(part, Recombine):
-        return part
+def _changed(part: Recombine, coefficients: Iterator[float]) -> Recombine:
     return replace(part, assignments=tuple(_other(each, coefficients) for each in part.assignments))
 
 

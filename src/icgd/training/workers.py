@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context, parent_process, resource_tracker, spawn
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from threading import Thread
+from threading import Lock, Thread, get_ident
 from time import monotonic
 from traceback import format_exception
 from types import FrameType
@@ -36,6 +36,9 @@ if os.getppid() != {parent}:  # it was gone before
     os._exit(1)
 """
 """What a worker runs before anything else on Linux. It imports nothing that takes time."""
+
+_STARTING = Lock()
+"""Held while a process is started: one thread at a time changes how that is done."""
 
 Report = Callable[[Any], None]
 """A function by which a job tells how far it is, in any value that can be sent."""
@@ -159,26 +162,37 @@ def _bound_to_this_process() -> Iterator[None]:
     """Let the commands of spawned processes begin with `END_WITH_PARENT`.
 
     A process that is spawned first imports what its parent has, which takes seconds, and only then
-    what it is to run. The command is the one place before that.
+    what it is to run. The command is the one place before that. Processes that other threads spawn
+    meanwhile are not ours to end.
     """
     if sys.platform != "linux":
         yield
         return
-    plain = spawn.get_command_line
-    spawn.get_command_line = lambda **handles: _bound(plain(**handles))
-    try:
-        yield
-    finally:
-        spawn.get_command_line = plain
+    ours = get_ident()
+    with _STARTING:
+        plain = spawn.get_command_line
+
+        def command(**handles: Any) -> list[Any]:
+            found = plain(**handles)
+            return _bound(found) if get_ident() == ours else found
+
+        spawn.get_command_line = command
+        try:
+            yield
+        finally:
+            spawn.get_command_line = plain
 
 
-def _bound(command: Sequence[str]) -> list[str]:
-    """The command of a Python process; that of a frozen program, which has no -c, as it is."""
-    if "-c" not in command:
-        return list(command)
-    code = command.index("-c") + 1
-    first = END_WITH_PARENT.format(parent=os.getpid())
-    return [*command[:code], first + command[code], *command[code + 1 :]]
+def _bound(command: Sequence[str | bytes]) -> list[str]:
+    """The command of a Python process; that of a frozen program, which has no -c, as it is.
+
+    The path of Python itself comes as bytes, as the system has it.
+    """
+    parts = list(map(os.fsdecode, command))
+    if "-c" in parts:
+        code = parts.index("-c") + 1
+        parts[code] = END_WITH_PARENT.format(parent=os.getpid()) + parts[code]
+    return parts
 
 
 def _work(channel: Connection, job: Job) -> None:
