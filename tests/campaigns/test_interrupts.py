@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -26,23 +26,24 @@ from tests.campaigns.outcomes import Campaign, both_sizes, outcome_of_error
 SOURCES = str(Path(icgd.__file__).parent)
 N_STEPS = 11
 
-DRAWN = 1_000
-"""The moments of a work that has too many to be interrupted at every one of them."""
-
 LOOKS = {
     "RESUME", "CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "POP_JUMP_BACKWARD_IF_TRUE",
     "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE",
 }  # fmt: skip
 """The bytecodes after which CPython looks for signals."""
 
+Place = tuple[CodeType, int]
+"""A bytecode of a function, by its offset."""
+
 
 @contextmanager
-def interrupted_at(moment: int) -> Iterator[list[int]]:
+def interrupted_at(moment: int) -> Iterator[list[Place]]:
     """Ctrl-C at the moment of that number, of all in the block at which icgd can be interrupted.
 
-    The interpreter looks for signals after the bytecodes in `LOOKS`, and nowhere else.
+    The interpreter looks for signals after the bytecodes in `LOOKS`, and nowhere else. The places
+    of all moments until then are told.
     """
-    n_moments = [0]
+    places: list[Place] = []
     last: dict[FrameType, int] = {}
 
     def local(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
@@ -53,8 +54,8 @@ def interrupted_at(moment: int) -> Iterator[list[int]]:
         before = last.get(frame)
         last[frame] = frame.f_lasti
         if before is None or opname[frame.f_code.co_code[before]] in LOOKS:
-            n_moments[0] += 1
-            if n_moments[0] == moment:
+            places.append((frame.f_code, frame.f_lasti))
+            if len(places) == moment:
                 sys.settrace(None)
                 signal.raise_signal(signal.SIGINT)
         return local
@@ -68,7 +69,7 @@ def interrupted_at(moment: int) -> Iterator[list[int]]:
     before, usual = sys.gettrace(), signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.settrace(follow)
     try:
-        yield n_moments
+        yield places
     finally:
         sys.settrace(before)
         signal.signal(signal.SIGINT, usual)
@@ -227,9 +228,9 @@ class Training:
 
 
 @cache
-def runs() -> dict[Any, int]:
-    """Runs that are interrupted, with the number of their moments."""
-    return counted(
+def runs() -> dict[Any, list[Place]]:
+    """Runs that are interrupted, with the places of their moments."""
+    return followed(
         *(Running("relu-stack, kinks", "fused", history) for history in (True, False, 3)),
         *(Running(name, "fused", False) for name in ("relu-stack, adam", "relu-stack, momentum")),
         *(Running(name, "fused", 2) for name in ("functional", "cot-network", "cot-ridge")),
@@ -238,62 +239,78 @@ def runs() -> dict[Any, int]:
 
 
 @cache
-def uses_of_files() -> dict[Any, int]:
-    """A save and a load, with the number of their moments."""
-    return counted(Saving("relu-stack"), Loading("relu-stack"))
+def uses_of_files() -> dict[Any, list[Place]]:
+    """A save and a load, with the places of their moments."""
+    return followed(Saving("relu-stack"), Loading("relu-stack"))
 
 
 @cache
-def long_works() -> dict[Any, int]:
-    """A proof and a training, with the number of their moments."""
-    return counted(Verifying(), Training())
+def long_works() -> dict[Any, list[Place]]:
+    """A proof and a training, with the places of their moments."""
+    return followed(Verifying(), Training())
 
 
-def counted(*works: Any) -> dict[Any, int]:
+def followed(*works: Any) -> dict[Any, list[Place]]:
+    """The places of all moments of works that were done before, so that caches are filled."""
     found = {}
     for work in works:
-        error, n_moments = interrupted(work, 0)
-        assert error is None
-        found[work] = n_moments
+        for _ in range(2):
+            error, found[work] = interrupted(work, 0)
+            assert error is None
     return found
 
 
-def interrupted(work: Any, moment: int) -> tuple[BaseException | None, int]:
-    """What the work raises, and how many moments were counted."""
+def interrupted(work: Any, moment: int) -> tuple[BaseException | None, list[Place]]:
+    """What the work raises, and where its moments were."""
     if hasattr(work, "prepare"):
         work.prepare()
-    counted = [0]
+    places: list[Place] = []
     try:
-        with interrupted_at(moment) as counted:
+        with interrupted_at(moment) as places:
             work.work()
     except BaseException as error:
-        return error, counted[0]
-    return None, counted[0]
+        return error, places
+    return None, places
 
 
-def moments_of(n_moments: int, n: int, random: Random) -> Sequence[int]:
-    """Every moment, if there are no more than n; else n that are drawn, and at most `DRAWN`."""
-    every = range(1, n_moments + 1)
-    return every if n_moments <= n else sorted(random.sample(every, min(n, DRAWN)))
+def moments_of(places: Sequence[Place], n: int, random: Random) -> Sequence[int]:
+    """Every moment, if there are no more than n; else the first and the last one at every place.
+
+    If those are more than n too, n of them are drawn.
+    """
+    if len(places) <= n:
+        return range(1, len(places) + 1)
+    last = {place: moment for moment, place in enumerate(places, start=1)}
+    first = {place: len(places) - back for back, place in enumerate(reversed(places))}
+    ends = sorted({*first.values(), *last.values()})
+    return ends if len(ends) <= n else sorted(random.sample(ends, n))
 
 
-def interrupts(works: Callable[[], dict[Any, int]], n: int) -> Iterator[tuple[str, str]]:
-    """Each work is interrupted at n moments; at every one of them, if it has no more."""
+def interrupts(works: Callable[[], dict[Any, list[Place]]], n: int) -> Iterator[tuple[str, str]]:
+    """Each work is interrupted at every place; at every moment, if it has no more than n."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for work, n_moments in works().items():
-            for moment in moments_of(n_moments, n, Random(str(work))):
-                error, n_counted = interrupted(work, moment)
-                if n_counted < moment:  # caches made the work shorter: it was over
+        for work, places in works().items():
+            for moment in moments_of(places, n, Random(str(work))):
+                error, visited = interrupted(work, moment)
+                if len(visited) < moment:  # caches made the work shorter: it was over
                     continue
                 is_left = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
                 outcome = work.outcome(error) if is_left else "gradients stay off"
                 yield f"{work}, moment {moment}", outcome
 
 
+def test_a_work_of_many_moments_is_interrupted_at_the_first_and_the_last_of_every_place():
+    code = (lambda: None).__code__
+    places = [(code, offset) for offset in (0, 2, 2, 2, 4, 2, 6)]
+    assert list(moments_of(places, 7, Random(0))) == [1, 2, 3, 4, 5, 6, 7]
+    assert list(moments_of(places, 6, Random(0))) == [1, 2, 5, 6, 7]
+    assert len(set(moments_of(places, 3, Random(0))) & {1, 2, 5, 6, 7}) == 3
+
+
 RUNS = Campaign(
     name="interrupted_runs",
-    title="Ctrl-C at every moment of eight runs, and at 1,000 moments each of two longer ones",
+    title="Ctrl-C at every moment of eight runs, and at every bytecode of two longer ones",
     sample=3,
     whole=13_000,
     allowed={
@@ -306,9 +323,9 @@ RUNS = Campaign(
 
 FILES = Campaign(
     name="interrupted_files",
-    title="Ctrl-C at 1,000 moments each of a save and of a load",
+    title="Ctrl-C at every bytecode of a save and of a load",
     sample=3,
-    whole=DRAWN,
+    whole=5_000,
     allowed={
         "files whole": "the file is the old or the new one, and there is no other",
         "removed by the next save": "so was an unfinished file that was just opened",
@@ -318,9 +335,9 @@ FILES = Campaign(
 
 LONG = Campaign(
     name="interrupted_work",
-    title="Ctrl-C at 1,000 moments each of a proof and of a training",
+    title="Ctrl-C at every bytecode of a proof and of a training",
     sample=3,
-    whole=DRAWN,
+    whole=5_000,
     allowed={
         "no report": "the proof can be asked for again",
         "goes on bit for bit": "training goes on, and ends with the weights of one that was whole",
