@@ -130,6 +130,19 @@ def test_an_output_activation_is_refused_with_the_reason():
     )
 
 
+def test_a_target_that_is_too_deep_is_refused_before_any_work():
+    update, domain = icgd.GradientStep(0.1, box=1.0), Domain(1.0, 1.0)
+    deepest, deeper = (
+        icgd.Problem(MLP((1,) * (depth + 1), "tanh"), "squared", update, domain)
+        for depth in (256, 257)
+    )
+    assert RECURSION.why_not(deepest) is None
+    assert RECURSION.why_not(deeper) == (
+        "it pushes the derivatives of every layer by all matrices below it forward, which are "
+        "32896 for 257 layers; give at most 256 layers."
+    )
+
+
 def test_a_loss_that_couples_its_outputs_and_data_without_digits_are_refused():
     coupled = make_case(MLP((2, 3, 2), "tanh"), "cross_entropy").problem
     assert "couples all outputs" in RECURSION.why_not(coupled)

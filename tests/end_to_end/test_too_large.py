@@ -1,5 +1,7 @@
 """What takes too much memory is refused before work begins, with what it takes and what to do."""
 
+import sys
+
 import pytest
 import torch
 
@@ -125,3 +127,38 @@ def test_bounds_of_a_wide_network_are_refused_before_they_are_computed(monkeypat
         compiled.certificate()
     machines.of_memory(monkeypatch, 16 * 8 * 9)
     assert compiled.certificate() == certificate
+
+
+def work_of(call):
+    """How many functions of Python a call calls, which a shared machine does not change."""
+    n_calls = 0
+
+    def count(frame, event, argument):
+        nonlocal n_calls
+        n_calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return n_calls
+
+
+@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])
+def test_the_work_for_a_deep_network_grows_like_its_depth(construction, tmp_path):
+    works = []
+    for depth in (10, 10, 20, 40):  # the first one imports and fills caches
+        network = icgd.MLP((1,) * (depth + 1), "tanh")
+        step = icgd.GradientStep(0.1, box=1.0)
+        problem = icgd.Problem(network, "squared", step, icgd.Domain(1.0, 1.0))
+        compiled = icgd.compile(problem, construction, n_steps=1)
+        calls = (
+            lambda problem=problem: icgd.compile(problem, construction, n_steps=1),
+            lambda compiled=compiled: compiled.run(Y, Y),
+            lambda compiled=compiled: compiled.save(tmp_path / "run.safetensors"),
+        )
+        works.append([work_of(call) for call in calls])
+    for small, middle, large in zip(*works[1:], strict=True):
+        assert large - middle < 2.5 * (middle - small)  # 2 if it is linear, 4 if it is quadratic

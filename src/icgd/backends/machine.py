@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import singledispatch
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, singledispatch
 from typing import Any, TypeVar
 
 import torch
@@ -114,6 +114,7 @@ class Machine:
         traced: bool = False,
     ) -> None:
         self.program = program
+        self.batch_size = program.batch_size
         self.traced = traced
         n_registers = program.n_registers if traced else 0
         n_examples, n_queries = x.shape[-2], queries.shape[-2]
@@ -150,7 +151,7 @@ class Machine:
 
     def _turns(self) -> Tensor | None:
         """Fill the slots of batches as the prompt does; return the flag of those that wait."""
-        if self.program.batch_size is None:
+        if self.batch_size is None:
             return None
         for slot in self.program.layout.having(Role.TURN):
             self.slots[slot.name] = column = self.buffer(self.n_tokens, 1)
@@ -218,34 +219,38 @@ class Machine:
         """
         operations: list[Operation] = []
         fresh: set[Argument] = set()
+        readers: dict[str, set[Argument]] = {}
         for instruction in (part for layer in layers for part in layer.instructions):
             argument = argument_of(instruction)
             if argument is not None and argument not in fresh:
                 operations.append(self.argument(argument).compute)
                 fresh.add(argument)
+                for name in argument.slots():
+                    readers.setdefault(name, set()).add(argument)
             operations.append(operation(instruction, self))
-            fresh = {old for old in fresh if not set(old.slots()) & set(instruction.writes())}
+            for name in instruction.writes():
+                fresh -= readers.pop(name, set())
         return operations
 
     def argument(self, argument: Argument) -> ArgumentBuffer:
         """The buffer of an argument, prepared for all functions that the program applies to it."""
         if argument not in self._arguments:
-            instructions = [
-                part
-                for layer in self.program.layers
-                for part in layer.instructions
-                if argument_of(part) == argument
-            ]
-            functions = dict.fromkeys(f for part in instructions for f in self.functions(part))
-            self._arguments[argument] = ArgumentBuffer(argument, self, list(functions))
+            functions = list(self._functions.get(argument, ()))
+            self._arguments[argument] = ArgumentBuffer(argument, self, functions)
         return self._arguments[argument]
+
+    @cached_property
+    def _functions(self) -> dict[Argument, dict[Function, None]]:
+        """The functions that the program applies to every argument, each once."""
+        found: dict[Argument, dict[Function, None]] = {}
+        for part in (part for layer in self.program.layers for part in layer.instructions):
+            if (argument := argument_of(part)) is not None:
+                found.setdefault(argument, {}).update(dict.fromkeys(self.functions(part)))
+        return found
 
     def is_written_before(self, instruction: verbs.AddProduct) -> bool:
         """Whether there is something to add to: scratch is overwritten, not wiped, in a run."""
-        for part in (part for layer in self.program.block for part in layer.instructions):
-            if instruction.write in part.writes():
-                return part != instruction
-        return False
+        return self._first_writers.get(instruction.write, instruction) != instruction
 
     def kept_of(self, write: Tensor) -> float:
         """How much of a matrix stays when a gradient is added: nothing of one that is 0 then.
@@ -253,17 +258,27 @@ class Machine:
         The gradient of an optimiser is the first that a step writes into its slot, unless weight
         decay stands there before.
         """
-        overwritten = [self.slots[name] for name in self._first_accumulated()]
-        return 0.0 if any(write is slot for slot in overwritten) else 1.0
+        return 0.0 if any(write is slot for slot in self._first_accumulated) else 1.0
 
-    def _first_accumulated(self) -> Iterator[str]:
+    @cached_property
+    def _first_accumulated(self) -> list[Tensor]:
         """The shared slots to which a step first writes by adding a gradient."""
-        shared = {slot.name for slot in self.program.layout.having(Role.SHARED)}
+        names = (slot.name for slot in self.program.layout.having(Role.SHARED))
+        first = ((name, self._first_writers.get(name)) for name in names)
+        return [
+            self.slots[name]
+            for name, part in first
+            if part is not None and name in uses.names(part, Use.ACCUMULATE)
+        ]
+
+    @cached_property
+    def _first_writers(self) -> dict[str, Instruction]:
+        """The instruction that first writes to a slot in a step, by the slot's name."""
+        found: dict[str, Instruction] = {}
         for part in (part for layer in self.program.block for part in layer.instructions):
-            for name in shared & set(part.writes()):
-                if name in uses.names(part, Use.ACCUMULATE):
-                    yield name
-                shared.discard(name)
+            for name in part.writes():
+                found.setdefault(name, part)
+        return found
 
     def functions(self, instruction: Instruction) -> list[Function]:
         """The functions that an instruction looks up; lines and squares it does by arithmetic."""

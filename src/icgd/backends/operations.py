@@ -101,7 +101,7 @@ def add_outer_product(
     """The operation write += scale * the mean over the examples of left right^T."""
     own, right = left[..., machine.examples, :], right[..., machine.examples, :]
     add = partial(write.baddbmm_ if machine.batch else write.addmm_, beta=machine.kept_of(write))
-    share = scale / (machine.program.batch_size or right.shape[-2])
+    share = scale / (machine.batch_size or right.shape[-2])
     if (waiting := machine.waiting) is None:
         transposed = own.mT
         return lambda: add(transposed, right, alpha=share)

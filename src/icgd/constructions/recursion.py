@@ -65,6 +65,10 @@ NARROW_BAND = 2.0**-30
 fused one, which sums units in bands only, nothing."""
 
 
+DEEPEST = 256
+"""The layers of the deepest target. It has 32,640 Jacobians; those of more take minutes."""
+
+
 @dataclass(frozen=True)
 class Recursion(AbstractConstruction):
     """n + 2 layers a step with any activation; a head for each unit of each function.
@@ -125,6 +129,11 @@ class Recursion(AbstractConstruction):
             return (
                 f"its target has a linear output, not {problem.network.output_activation}: the "
                 "recursion starts from the derivatives of z_n itself."
+            )
+        if (depth := problem.network.depth) > DEEPEST:
+            return (
+                f"it pushes the derivatives of every layer by all matrices below it forward, which "
+                f"are {depth * (depth - 1) // 2} for {depth} layers; give at most {DEEPEST} layers."
             )
         expected = "a function of one prediction and one label, which its MLP layer evaluates"
         return coupled_outputs(problem, expected) or without_digits(problem)
@@ -209,16 +218,12 @@ def _argument(target: MLP, layer: int) -> Argument:
 
 
 def _layout(target: MLP) -> Layout:
-    layers, widths = range(1, target.depth + 1), target.widths
+    layers, widths, shapes = range(1, target.depth + 1), target.widths, target.matrix_shapes
     stored = layers[1:] or layers
     scratch = [
         *((units_slot(m), (widths[m],)) for m in layers[:-1]),
         *((preactivation(m), (widths[m],)) for m in stored),
-        *(
-            (jacobian(m, j), (widths[m], prod(target.matrix_shapes[j - 1])))
-            for m in layers
-            for j in range(1, m)
-        ),
+        *((jacobian(m, j), (widths[m], prod(shapes[j - 1]))) for m in layers for j in range(1, m)),
         ("loss_slope", (target.output_width,)),
     ]
     return network_layout(target, scratch, (ONE, IS_QUERY, TOKENS_PER_EXAMPLE, EXAMPLE_SHARE))

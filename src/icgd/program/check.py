@@ -219,7 +219,7 @@ def _check_layer(program: StackProgram, layer: Layer, filled: set[str], where: s
     for instruction in layer.instructions:
         _check_functions(program, instruction, where)
         _check_reads(program.layout, instruction, filled, where)
-        for name in set(instruction.reads()) & written - set(instruction.writes()):
+        for name in (set(instruction.reads()) - set(instruction.writes())) & written:
             raise ProgramError.broken(where, f"reads {name!r} after writing it in the same layer")
         _check_writes(program.layout, instruction, filled, written, where)
         if problem := shape_problem(instruction, program.layout):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 
 from icgd.errors import LayoutError
@@ -50,12 +51,12 @@ class Layout:
                 raise LayoutError.duplicate_slot(slot.name)
             seen.add(slot.name)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """The width of the stream, d_model."""
         return sum(slot.width for slot in self.slots)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(slot.name for slot in self.slots)
 
@@ -75,9 +76,12 @@ class Layout:
 
     def range_of(self, name: str) -> slice:
         """The coordinates of slot `name`, for use as `stream[..., layout.range_of(name)]`."""
-        place = self.slots.index(self.slot(name))
-        start = sum(slot.width for slot in self.slots[:place])
-        return slice(start, start + self.slots[place].width)
+        width, end = self.slot(name).width, self._ends[name]
+        return slice(end - width, end)
+
+    @cached_property
+    def _ends(self) -> dict[str, int]:
+        return dict(zip(self.names, accumulate(slot.width for slot in self.slots), strict=True))
 
     def having(self, role: Role) -> tuple[Slot, ...]:
         """The slots of one role, in order."""
