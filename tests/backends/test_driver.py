@@ -13,6 +13,7 @@ from icgd.backends.executor import AbstractExecutor
 from icgd.backends.run import Run, RunOptions
 from icgd.errors import InterruptedRunError, OverflowedRunError
 from icgd.problems.task import Task
+from tests.contracts.executor import Steps
 
 TASK = Task(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([1.0, 2.0]))
 
@@ -36,7 +37,8 @@ class Adder(AbstractExecutor[float]):
 
 
 def run(moves: Sequence[float], still_steps: int = 1, **options: object) -> Run:
-    return drive(partial(Adder, moves, still_steps), len(moves), TASK, RunOptions(**options))
+    steps = Steps(len(moves))
+    return drive(partial(Adder, moves, still_steps), steps, TASK, RunOptions(**options))
 
 
 def test_a_run_keeps_all_steps_or_the_ends():
@@ -100,7 +102,7 @@ class Forgetful(Adder):
 def test_a_second_ctrl_c_leaves_the_last_step_that_is_at_hand():
     options = RunOptions(history=False, on_progress=interrupt_after(3))
     with pytest.raises(InterruptedRunError, match="after 2 of 4 steps") as caught:
-        drive(partial(Forgetful, [1, 1, 1, 1]), 4, TASK, options)
+        drive(partial(Forgetful, [1, 1, 1, 1]), Steps(4), TASK, options)
     assert caught.value.partial.parameters.tolist() == [[1, 2], [3, 4]]
     assert list(caught.value.partial.steps) == [0, 2]
 
@@ -166,7 +168,7 @@ def interrupted(*moves: float, **options: object) -> InterruptedRunError:
 
 def test_while_the_executor_is_made_ctrl_c_leaves_the_initial_weights():
     with pytest.raises(InterruptedRunError, match="after 0 of 3 steps") as caught:
-        drive(interrupt, 3, TASK, RunOptions())
+        drive(interrupt, Steps(3), TASK, RunOptions())
     assert caught.value.partial.parameters.tolist() == [[1, 2]]
     assert caught.value.partial.predictions.shape == (0, 1)
     assert caught.value.partial.trace == {}
@@ -215,7 +217,7 @@ def test_a_second_ctrl_c_leaves_out_the_trace_only(monkeypatch):
 
 
 def test_the_message_says_with_which_example_to_go_on(monkeypatch):
-    monkeypatch.setattr(Adder, "next_example", lambda _, n_steps: 10 + n_steps)
+    monkeypatch.setattr(Steps, "next_example", lambda _, n_steps, n_examples: 10 + n_steps)
     error = interrupted(1, 1, on_progress=interrupt)
     assert "with the examples from number 11 (counted from 0) first" in str(error)
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from math import inf
 from pathlib import Path
@@ -70,6 +71,17 @@ def interrupted_at(moment: int) -> Iterator[list[int]]:
         sys.settrace(before)
 
 
+@dataclass
+class Steps:
+    """As much of a program as the driver asks for."""
+
+    n_steps: int
+    can_go_on: bool = True
+
+    def next_example(self, n_steps: int, n_examples: int) -> int | None:
+        return None
+
+
 class ExecutorContract:
     """Subclasses say how to make the executor of `n_steps` on a task.
 
@@ -94,7 +106,7 @@ class ExecutorContract:
 
     def run(self, n_steps: int = N_STEPS, task: Task | None = None, **options: object) -> Run:
         task, asked = task or self.task(), RunOptions(**{"trace": self.traced, **options})
-        return drive(partial(self.make, n_steps, task, asked), n_steps, task, asked)
+        return drive(partial(self.make, n_steps, task, asked), Steps(n_steps), task, asked)
 
     @classmethod
     @cache

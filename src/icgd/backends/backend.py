@@ -48,6 +48,6 @@ class AbstractBackend(ABC):
 
         def run(group: Task, options: RunOptions) -> Run:
             make_for = partial(make, program, group, options)
-            return drive(make_for, program.n_steps, group, options, can_go_on=program.can_go_on)
+            return drive(make_for, program, group, options)
 
         return run_in_groups(run, task, n_at_once, options)  # tasks of one group stop together

@@ -56,7 +56,7 @@ def run_chain(
     if memory not in MEMORIES:
         raise SettingError.not_one_of("memory", memory, MEMORIES)
     make = partial(make_chain, program, task, options, backend=backend, memory=memory)
-    return drive(make, program.n_steps, task, options, can_go_on=program.can_go_on)
+    return drive(make, program, task, options)
 
 
 def make_chain(
@@ -137,9 +137,6 @@ class Chain(AbstractExecutor[Parameters]):
 
     def read(self, reached: Parameters, write: Parameters) -> None:
         write.copy_(reached)
-
-    def next_example(self, n_steps: int) -> int:
-        return self.program.examples_of(n_steps, self.task.n_examples)[0]
 
     def initial(self, learnt: Parameters) -> dict[int, Any]:
         """Blocks -(N - 1) .. 0, which are B_N .. B_1 with these weights and their state."""

@@ -59,9 +59,6 @@ class DenseStack(AbstractExecutor[Stream]):
         after = self._after(self._transformer.final, reached)
         return read_predictions(self._program, after, self._task.n_examples)
 
-    def next_example(self, n_steps: int) -> int | None:
-        return self._program.next_example(n_steps, self._task.n_examples)
-
     def _after(
         self, layers: Iterable[nn.Module], stream: Stream, checked: Sequence[Layer] = ()
     ) -> Stream:

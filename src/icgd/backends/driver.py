@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -25,25 +25,38 @@ ROWS_AT_ONCE = 256
 
 def drive(
     make: Callable[[], AbstractExecutor[Any]],
-    n_steps: int,
+    program: Stepwise,
     task: Task,
     options: RunOptions,
-    *,
-    can_go_on: bool = True,
 ) -> Run:
     """Make the executor and run its steps, then its predictions.
 
-    `can_go_on` tells whether a new run can take up where an interrupted one ends. Raises
-    `InterruptedRunError` on Ctrl-C at any moment, also while the executor is made, and
+    Raises `InterruptedRunError` on Ctrl-C at any moment, also while the executor is made, and
     `OverflowedRunError` if the run leaves the range of its numbers.
     """
-    drive = _Drive(n_steps, task, options, can_go_on)
+    drive = _Drive(program, task, options)
     try:
         with torch.no_grad():
             run = drive.run(make)  # a return here might miss the end of the block
         return run
     except KeyboardInterrupt:
         raise drive.interruption() from None
+
+
+@runtime_checkable
+class Stepwise(Protocol):
+    """What the driver asks of a program."""
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps it has."""
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether a new run can take up where an interrupted one ends."""
+
+    def next_example(self, n_steps: int, n_examples: int) -> int | None:
+        """The example with which the step after `n_steps` begins, if a step does not use all."""
 
 
 class Last(NamedTuple):
@@ -56,10 +69,10 @@ class Last(NamedTuple):
 class _Drive:
     """A run, and how far it has come."""
 
-    def __init__(self, n_steps: int, task: Task, options: RunOptions, can_go_on: bool) -> None:
-        self.n_steps, self.task, self.options = n_steps, task, options
-        self.can_go_on = can_go_on
-        self.kept = Kept(task.initial, n_steps, options.every(n_steps))
+    def __init__(self, program: Stepwise, task: Task, options: RunOptions) -> None:
+        self.program, self.task, self.options = program, task, options
+        self.n_steps = program.n_steps
+        self.kept = Kept(task.initial, self.n_steps, options.every(self.n_steps))
         self.executor: AbstractExecutor[Any] | None = None
         self.last = Last(0, None)
 
@@ -128,15 +141,16 @@ class _Drive:
     def interruption(self) -> InterruptedRunError:
         """The error that holds the run up to the last whole step."""
         (n_done, reached), history = self.whole()
-        following = None
         known = Run(history, self.task.y[..., :0, :].clone(), steps=self.kept.steps(n_done))
         if (executor := self.executor) is not None:
             predictions = _made_or(known.predictions, partial(executor.predictions, reached))
             trace = _made_or(known.trace, partial(executor.trace, n_done))
             known = replace(known, predictions=predictions, trace=trace)
-            following = executor.next_example(n_done)
-        steps = n_done, self.n_steps
-        return InterruptedRunError.after(*steps, known, following, can_go_on=self.can_go_on)
+        following = self.program.next_example(n_done, self.task.n_examples)
+        can_go_on = self.program.can_go_on
+        return InterruptedRunError.after(
+            n_done, self.n_steps, known, following, can_go_on=can_go_on
+        )
 
     def whole(self) -> tuple[Last, History]:
         """The last whole step and the weights until then.

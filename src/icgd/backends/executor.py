@@ -67,7 +67,3 @@ class AbstractExecutor(ABC, Generic[Reached]):
         needed = 2 * n_bytes * n_records // self.n_of_prompt
         remedy = "Name fewer slots, or take fewer steps or examples."
         require_memory(f"The trace of {n_steps:,} steps", needed, remedy)
-
-    def next_example(self, n_steps: int) -> int | None:
-        """The example with which the step after `n_steps` begins, if a step does not use all."""
-        return None

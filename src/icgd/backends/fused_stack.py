@@ -53,9 +53,6 @@ class FusedStack(AbstractExecutor[int]):
     def at_hand(self, n_steps: int, reached: int) -> tuple[int, int]:
         return self._aside.n_done, self._aside.n_done
 
-    def next_example(self, n_steps: int) -> int | None:
-        return self._program.next_example(n_steps, self._task.n_examples)
-
     def _brought_to(self, step: int) -> _Training:
         """The training after this step, all of whose operations were performed."""
         if not self._training.stands_at(step):

@@ -63,9 +63,6 @@ class TracedStack(AbstractExecutor[Parameters]):
         self._run(machine, _by_layer(machine, self._program.prediction))
         return machine.slots["y"][..., machine.queries, :].clone()
 
-    def next_example(self, n_steps: int) -> int | None:
-        return self._program.next_example(n_steps, self._task.n_examples)
-
     def _run(self, machine: Machine, layers: Iterable[list[Operation]]) -> None:
         for operations in layers:
             for operation in operations:

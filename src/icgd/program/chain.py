@@ -219,6 +219,9 @@ class ChainProgram(AbstractProgram):
         first = number * self.batch_size
         return tuple(row % n_examples for row in range(first, first + self.batch_size))
 
+    def next_example(self, n_steps: int, n_examples: int) -> int:
+        return self.examples_of(n_steps, n_examples)[0]
+
     @property
     def has_biases(self) -> bool:
         """Whether the last column of every matrix multiplies the constant 1."""

@@ -86,6 +86,10 @@ class AbstractProgram(ABC):
         """
 
     @abstractmethod
+    def next_example(self, n_steps: int, n_examples: int) -> int | None:
+        """The example with which the step after `n_steps` begins, if a step does not use all."""
+
+    @abstractmethod
     def beginning(self, n_steps: int) -> AbstractProgram:
         """The program of its first steps alone, which are no more than it has."""
 

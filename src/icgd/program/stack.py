@@ -98,7 +98,6 @@ class StackProgram(AbstractProgram):
         return 1 if self.batch_size is None else ceil(n_examples / self.batch_size)
 
     def next_example(self, n_steps: int, n_examples: int) -> int | None:
-        """The example with which the batch after `n_steps` begins, if steps take batches."""
         return None if self.batch_size is None else n_steps * self.batch_size % n_examples
 
     @property
