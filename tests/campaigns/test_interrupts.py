@@ -222,8 +222,11 @@ class Training:
     def outcome(self, error: BaseException | None) -> str:
         if not isinstance(error, KeyboardInterrupt):
             return "swallowed" if error is None else outcome_of_error(error)
-        with self.folder as folder:
-            went_on = self.trained(Path(folder))
+        try:
+            with self.folder as folder:
+                went_on = self.trained(Path(folder))
+        except Exception as problem:
+            return f"cannot go on: {type(problem).__name__}"
         return "goes on bit for bit" if torch.equal(went_on, self.expected) else "torn"
 
 

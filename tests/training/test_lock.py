@@ -121,3 +121,17 @@ def test_a_lock_that_ctrl_c_takes_away_is_dropped(tmp_path):
     with locked(tmp_path):
         assert (tmp_path / LOCK).exists()
     assert not (tmp_path / LOCK).exists()
+
+
+def test_ctrl_c_while_the_lock_is_removed_gives_the_folder_back(tmp_path, monkeypatch):
+    """Also while somebody holds the error, as an interactive session does with the last one."""
+
+    def interrupt(path):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) as caught:
+        patched.setattr(Path, "unlink", interrupt)
+        with locked(tmp_path):
+            pass
+    with locked(tmp_path):
+        assert caught.value.__traceback__ is not None

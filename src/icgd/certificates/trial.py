@@ -127,17 +127,8 @@ def _found(problem: Problem, program: AbstractProgram, tasks: Task) -> str | Non
     except KeyboardInterrupt:
         raise
     except IcgdError:
-        alone = (_alone(problem, program, tasks.of_batch(place)) for place in range(len(tasks.x)))
-        return next(filter(None, alone), None)
-
-
-def _alone(problem: Problem, program: AbstractProgram, task: Task) -> str | None:
-    try:
-        return _compared(problem, program, task)
-    except KeyboardInterrupt:
-        raise
-    except IcgdError:
-        return None
+        each = map(tasks.of_batch, range(len(tasks.x) if tasks.batch else 0))
+        return next(filter(None, (_found(problem, program, task) for task in each)), None)
 
 
 def _trials(problem: Problem, n_examples: int, n_tasks: int) -> list[Task]:

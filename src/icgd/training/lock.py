@@ -43,12 +43,12 @@ def locked(folder: Path) -> Iterator[None]:
         file = _own_file(folder)
     except OSError as problem:
         raise FileError.unwritable(folder, problem.strerror or str(problem)) from None
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # Windows removes no open file
-            (folder / LOCK).unlink()
-        file.close()
+    with file:  # which is closed whatever happens, also if Ctrl-C comes while it is removed
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # Windows removes no open file
+                (folder / LOCK).unlink()
 
 
 def _own_file(folder: Path) -> FileIO:
