@@ -284,3 +284,15 @@ def test_a_billion_rounds_are_certified():
     )
     assert bounds.domain().step < 1e-12
     assert bounds.domain().trajectory == inf
+
+
+def test_rounds_after_one_of_which_nothing_is_known_have_no_bound():
+    generator = torch.Generator().manual_seed(3)
+    x = 2 * torch.rand(4, 2, generator=generator, dtype=torch.float64) - 1
+    step = icgd.GradientStep((3.0,) * 6 + (1e8,) * 3, box=1.0, batch_size=4)
+    problem = icgd.Problem(icgd.MLP((2, 1)), "squared", step, icgd.Domain(x=1.0, y=1.0))
+    run = icgd.compile(problem, "cot-network", n_steps=9)
+    report = icgd.verify(run, x, x.sin().mean(1), seed=3, backend="dense", dtype="float32")
+    assert float(report.trajectory_errors.max()) > 2.0
+    assert report.certificate.domain_trajectory == inf
+    assert report.verdict is icgd.Verdict.HOLDS_EMPTY

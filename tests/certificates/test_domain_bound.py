@@ -1,5 +1,5 @@
 from dataclasses import replace
-from math import inf
+from math import exp, inf, sqrt
 
 import pytest
 import torch
@@ -141,7 +141,7 @@ def test_weights_that_grow_a_little_with_their_reach_have_one():
             torch.tensor([error]), torch.tensor([drift]), size=1.04 + 0.05 * (reach - 1.0)
         )
 
-    reach, _ = _reach_and_drift(after_block, box=1.0, n_steps=1)
+    reach, _ = _reach_and_drift(after_block, box=1.0, n_steps=1, kept=1.0)
     assert 1.04 + 0.05 * (reach - 1.0) <= reach < 1.05
 
 
@@ -209,3 +209,78 @@ def test_a_network_whose_bounds_overflow_has_an_infinite_one_not_a_broken_one():
     certificate = deep.certificate()
     assert certificate.domain_step <= 2.001e8 or certificate.domain_step == inf
     assert certificate.paper_step == inf
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("n_steps", [90, 101, 150, 1000, 10**6])
+def test_errors_that_decay_are_not_below_those_of_single_steps(kept, n_steps):
+    """A step adds less to a larger error if it keeps less than all of it."""
+    error = 0.0
+    for _ in range(min(n_steps, 30_000)):
+        error = kept * error + 1.0
+    found = after_steps(lambda e: kept * e + 1.0, n_steps, box=1e9, widest=2e9, kept=kept)
+    assert error * (1 - 1e-12) <= found <= 1.06 * error
+
+
+def test_errors_that_decay_are_followed_to_where_they_end():
+    """What else a step adds grows with the error, as the curvature of a loss makes it grow."""
+    error, errors = 0.0, []
+    for _ in range(3000):
+        error = 0.9 * error + 1.0 + 0.05 * min(error, 15.0)
+        errors.append(error)
+
+    def after(e):
+        return 0.9 * e + 1.0 + 0.05 * min(e, 15.0)
+
+    for n_steps in (101, 130, 200, 3000):
+        found = after_steps(after, n_steps, box=1e9, widest=2e9, kept=0.9)
+        assert errors[n_steps - 1] <= found <= 1.06 * errors[n_steps - 1]
+
+
+@pytest.mark.parametrize("kept", [1.0, 0.9])
+def test_drifts_that_decay_are_not_below_those_of_single_steps(kept):
+    def after_block(reach, error, drift):
+        return Weights(torch.zeros(1), torch.tensor([kept * drift + 0.01 + 1e-4 * drift]), 1.0)
+
+    drift = 0.0
+    for _ in range(199):
+        drift = kept * drift + 0.01 + 1e-4 * drift
+    _, found = _reach_and_drift(after_block, box=100.0, n_steps=200, kept=kept)
+    assert drift <= found <= 1.4 * drift
+
+
+def decaying(n_steps: int, construction: str = "relu-stack") -> icgd.Compiled:
+    step = icgd.MomentumStep(
+        0.02, box=1.0, momentum=0.0, weight_decay=4.0, batch_size=BATCH[construction]
+    )
+    problem = icgd.Problem(icgd.MLP((1, 1)), "squared", step, icgd.Domain(x=1.0, y=1.0))
+    return icgd.compile(problem, construction, n_steps=n_steps)
+
+
+BATCH = {"relu-stack": None, "softmax-stack": None, "cot-network": 2}
+
+
+@pytest.mark.parametrize("construction", BATCH)
+def test_a_whole_run_with_weight_decay_is_bounded_no_lower_by_more_steps(construction):
+    few, more, many = (
+        decaying(n, construction).certificate().domain_trajectory for n in (100, 150, 1000)
+    )
+    assert 0 < few <= more <= many <= 1.06 * few
+
+
+def test_a_whole_run_with_weight_decay_stays_within_its_bound():
+    """A step is off by the same in every step of this run, the worst that a sigmoid is off."""
+    reach, decay, size, n_steps = 0.01, 1.0, 0.08, 400
+    x = sqrt(4.6 * decay * reach)
+    step = icgd.MomentumStep(size, box=reach / x, momentum=0.0, weight_decay=decay)
+    problem = icgd.Problem(icgd.MLP((1, 1)), "logistic", step, icgd.Domain(x=x, y=1.0))
+    run = icgd.compile(problem, icgd.ReluStack(pieces=512), n_steps=n_steps)
+    sigmoid = run.program.relu_sum("sigmoid")
+    points = torch.linspace(0.0, reach, 401, dtype=torch.float64)
+    off = torch.stack([torch.tensor(sigmoid(float(at))) for at in points]) - points.sigmoid()
+    at = float(points[off.abs().argmax()])
+    y = 2 * at * decay / x**2 + 1 / (1 + exp(-at))
+    report = icgd.verify(run, [[x]], [y], initial=[at / x])
+    largest = float(report.trajectory_errors.max())
+    assert largest > 0.95 * report.certificate.domain_trajectory
+    assert report.verdict.holds

@@ -43,7 +43,7 @@ def test_a_span_is_no_smaller_than_the_largest_of_its_ends_and_not_much_larger(
     of_all = run.certificate()
     assert len(Ends.of(run.stack.schedule).numbers) == N
     for name in ("domain_step", "domain_trajectory"):
-        assert getattr(of_all, name) <= getattr(found, name) <= 1.1 * getattr(of_all, name)
+        assert getattr(of_all, name) <= getattr(found, name) <= 1.2 * getattr(of_all, name)
 
 
 def test_a_span_covers_steps_between_a_small_one_and_one_that_fills_the_box(monkeypatch):

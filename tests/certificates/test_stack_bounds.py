@@ -1,5 +1,6 @@
 import torch
 
+import icgd
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.prompt import encode, read_parameters
@@ -129,3 +130,16 @@ def test_the_trajectory_of_a_dense_transformer_is_bounded_with_the_drift_of_its_
     without_drift = SOFTMAX_BOUNDS.run(task, real, real).trajectory
     assert bounds[0] == without_drift[0]
     assert (bounds[1:] > without_drift[1:]).all()
+
+
+def test_a_run_that_is_lost_is_still_followed():
+    """A clip by ReLUs overshoots by the rounding of what it clips: far, after a long step."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(6, 2, generator=generator, dtype=torch.float64)
+    step = icgd.GradientStep((30.0,) * 12 + (1e17,) * 3, box=1.0)
+    network, domain = icgd.MLP((2, 3, 1), "tanh"), icgd.Domain(x=1.0, y=1.0)
+    problem = icgd.Problem(network, "squared", step, domain)
+    run = icgd.compile(problem, icgd.ReluStack(pieces=4), n_steps=15)
+    report = icgd.verify(run, x, x.sin().mean(1), seed=0, backend="dense")
+    assert float(report.trajectory_errors.max()) > 2.1
+    assert bool((report.trajectory_errors <= report.trajectory_bounds).all())

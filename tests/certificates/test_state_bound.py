@@ -12,6 +12,7 @@ from icgd.certificates.stack_bounds import StackBounds
 from icgd.certificates.state_bound import StateBound, Trained
 
 IS_STATE = torch.tensor([False, True])
+ALL_KEPT = torch.ones(2, dtype=torch.float64)
 GRADIENT, LOST, BOX = 2.0, 2.0**-20, 1.0
 
 
@@ -28,7 +29,7 @@ def by_hand(mu: float = 0.5, n_steps: int = 3, drift: float = 0.0) -> StateBound
             apart,
         )
 
-    return StateBound(after_step, IS_STATE, [0], n_steps)
+    return StateBound(after_step, IS_STATE, ALL_KEPT, [0], n_steps)
 
 
 @pytest.mark.parametrize("n_steps", [0, 1, 3, 20])
@@ -39,7 +40,7 @@ def test_sizes_are_the_sum_of_a_geometric_series(n_steps):
         found.append(float(before.sizes[1]))
         return by_hand().after_step(before, step)
 
-    StateBound(after_step, IS_STATE, [0], n_steps).domain(BOX)
+    StateBound(after_step, IS_STATE, ALL_KEPT, [0], n_steps).domain(BOX)
     sums = [GRADIENT * (1 - 0.5**step) / (1 - 0.5) for step in range(n_steps)]
     assert found[:n_steps] == pytest.approx(sums)
     assert found[-1] == pytest.approx(sums[-1] if sums else 0.0)
@@ -82,7 +83,7 @@ def test_a_number_that_is_none_is_no_proof():
     def after_step(before: Trained, step: int) -> Trained:
         return Trained(before.sizes, torch.full_like(before.error, torch.nan), before.drift)
 
-    bound = StateBound(after_step, IS_STATE, [0], 3).domain(BOX)
+    bound = StateBound(after_step, IS_STATE, ALL_KEPT, [0], 3).domain(BOX)
     assert (bound.step, bound.trajectory) == (inf, inf)
 
 
@@ -136,6 +137,7 @@ def test_one_step_from_any_state_stays_within_what_is_proved(name, construction)
     followed = StateBound(
         lambda before, step: seen.append(before.sizes) or bounds.after_step(before, step),
         bounds.is_state,
+        bounds.kept,
         bounds.ends,
         N_STEPS,
     )
@@ -160,6 +162,7 @@ def test_the_momentum_of_real_runs_stays_below_its_bound(construction):
     StateBound(
         lambda before, step: sizes.append(before.sizes) or bounds.after_step(before, step),
         bounds.is_state,
+        bounds.kept,
         bounds.ends,
         N_STEPS,
     ).domain(0.5)
@@ -196,3 +199,21 @@ def test_what_divides_by_a_root_has_none():
     certificate = icgd.compile(problem, "relu-stack", n_steps=2).certificate()
     assert (certificate.domain_step, certificate.widest) == (inf, inf)
     assert certificate.condition is None
+
+
+def test_drifts_of_which_a_step_keeps_a_part_grow_more_before_they_are_large():
+    """The first 100 steps add 1 each; later ones keep 0.9 of the drift and add 16."""
+
+    def drift_after(drift, step):
+        return drift + 1.0 if step < 100 else 0.9 * drift + 16.0
+
+    def after_step(before: Trained, step: int) -> Trained:
+        return Trained(before.sizes, before.error, drift_after(before.drift, step))
+
+    kept = torch.tensor([0.9], dtype=torch.float64)
+    ends = [99, *range(100, 150)]
+    found = StateBound(after_step, torch.tensor([False]), kept, ends, 150).domain(1.0)
+    drift = 0.0
+    for step in range(150):
+        drift = drift_after(drift, step)
+    assert drift <= found.drift <= 1.1 * drift

@@ -129,9 +129,9 @@ def test_ctrl_c_while_the_lock_is_removed_gives_the_folder_back(tmp_path, monkey
     def interrupt(path):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) as caught:
+    with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", interrupt)
-        with locked(tmp_path):
+        with pytest.raises(KeyboardInterrupt) as caught, locked(tmp_path):
             pass
     with locked(tmp_path):
         assert caught.value.__traceback__ is not None

@@ -32,7 +32,7 @@ from icgd.certificates.abstract_bounds import (
     one_by_one,
 )
 from icgd.certificates.class_bounds import shares_of
-from icgd.certificates.domain_bound import STEPS_ONE_BY_ONE, after_steps
+from icgd.certificates.domain_bound import STEPS_ONE_BY_ONE, after_steps, least_kept
 from icgd.certificates.enclosures import Arithmetic, Enclosure, matrix_product, moved, multiply
 from icgd.certificates.intervals import ROOM, Interval
 from icgd.constructions.cot_network import LARGEST_REACH
@@ -83,7 +83,8 @@ class ChainBounds(AbstractBounds):
 
         if program.n_steps <= STEPS_ONE_BY_ONE:
             return DomainBound(error_after(0.0), self._followed(exact, x, y))
-        error = after_steps(error_after, program.n_steps, box, 2 * box)
+        kept = least_kept(self.problem.gradient_step, program.n_steps)
+        error = after_steps(error_after, program.n_steps, box, 2 * box, kept)
         return DomainBound(error_after(0.0), error if error < 2 * box else inf)
 
     def _followed(self, exact: Sequence[Interval], x: Interval, y: Interval) -> float:
@@ -92,8 +93,8 @@ class ChainBounds(AbstractBounds):
         for number in range(self.program.n_steps):
             after = self.round_after(weights, x, y, number)
             errors.append(_largest_error(after))
-            if errors[-1] >= self.widest:  # and so are all that follow
-                break
+            if errors[-1] >= self.widest:  # nothing is known of those that follow
+                return inf
             pairs = zip(exact, after, strict=True)
             weights = [Enclosure.around(interval, layer.error) for interval, layer in pairs]
         return max(errors)

@@ -15,7 +15,7 @@ from icgd.certificates import prediction_bounds
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.bounds import State, drift_of
 from icgd.certificates.closed_form import closed_form
-from icgd.certificates.domain_bound import Weights, domain_bound, worst
+from icgd.certificates.domain_bound import Weights, domain_bound, least_kept, worst
 from icgd.certificates.enclosures import Enclosure
 from icgd.certificates.ends import Ends
 from icgd.certificates.intervals import Interval
@@ -58,7 +58,8 @@ class StackBounds(AbstractBounds):
             numbers = self._ends.numbers
             return worst([self.after_block(data, weights, apart, number) for number in numbers])
 
-        return domain_bound(after_block, self.problem.gradient_step.box, self.program.n_steps)
+        n_steps = self.program.n_steps
+        return domain_bound(after_block, update.box, n_steps, least_kept(update, n_steps))
 
     @property
     def _state_bound(self) -> StateBound:
@@ -77,8 +78,10 @@ class StackBounds(AbstractBounds):
             after = self._weights(slots, before.drift)
             return Trained(sizes, after.error, after.drift)
 
-        is_state = is_state.repeat_interleave(n_weights)
-        return StateBound(after_step, is_state, self._ends.numbers, self.program.n_steps)
+        n_steps = self.program.n_steps
+        kept = torch.tensor([least_kept(update, n_steps, name) for name in names]).double()
+        is_state, kept = (part.repeat_interleave(n_weights) for part in (is_state, kept))
+        return StateBound(after_step, is_state, kept, self._ends.numbers, n_steps)
 
     @cached_property
     def _ends(self) -> Ends:
@@ -192,18 +195,13 @@ class StackBounds(AbstractBounds):
         `real` is the exact run. The weights' error is carried from step to step, so the bound grows
         with the step's own expansion, as the theory's (1 + step_size L)^l does.
         """
-        update = self.problem.gradient_step
         error = drift = torch.zeros_like(real[..., 0, :])
-        reach = max(update.box, float(real[..., 0, :].abs().max()))
+        reach = max(self.problem.gradient_step.box, float(real[..., 0, :].abs().max()))
         for step, before in enumerate(real[..., :-1, :].unbind(-2)):
-            is_lost = bool((error >= reach + before.abs()).all())
-            if is_lost and not update.state:  # nothing is known but the box
-                error = reach + real[..., step + 1, :].abs()
-            else:
-                known = Interval.symmetric(reach, 1)
-                near = Enclosure.around(Interval.point(before), error, known)
-                weights = self.after_block(self._data(task, step), near, drift, step)
-                error, drift, reach = weights.error, weights.drift, max(reach, weights.size)
+            known = Interval.symmetric(reach, 1)
+            near = Enclosure.around(Interval.point(before), error, known)
+            weights = self.after_block(self._data(task, step), near, drift, step)
+            error, drift, reach = weights.error, weights.drift, max(reach, weights.size)
             yield error.amax(-1)
 
     def predictions(

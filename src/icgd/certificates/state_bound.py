@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from icgd.certificates.abstract_bounds import DomainBound
+from icgd.certificates.domain_bound import GUESSES
 from icgd.shapes import Parameters
 
 MOST_STEPS = 100
@@ -51,11 +52,13 @@ AfterStep = Callable[[Trained, int], Trained]
 class StateBound:
     """The bounds of a run whose `ends` are steps that differ: the last of each kind.
 
-    `is_state` tells which numbers are remembered. All others are clipped to a box.
+    `is_state` tells which numbers are remembered. All others are clipped to a box. `kept` is the
+    least share of every number that a step keeps.
     """
 
     after_step: AfterStep
     is_state: Tensor
+    kept: Tensor
     ends: Sequence[int]
     n_steps: int
 
@@ -99,18 +102,21 @@ class StateBound:
     def _later(self, before: Trained, after: Trained) -> Trained:
         """Sizes that no later step leaves, and the drift before the last one; or infinity.
 
-        It is assumed that every step adds to the drift what the last one does, which is then
-        checked, and once more with what a step was found to add.
+        It is assumed that every step adds to what it keeps of the drift what the last one does,
+        which is then checked, and once more with what a step was found to add. What a step adds
+        is counted from the drift that is known, of which a part is lost again in every step.
         """
         sizes, added = self._limit(before, after), after.drift - before.drift
         ends = [end for end in self.ends if end >= MOST_STEPS] or self.ends
-        for _ in range(4):
-            drift = after.drift + (self.n_steps - MOST_STEPS) * SLACK * added
+        times = (1 / (1 - self.kept)).clamp(max=self.n_steps - MOST_STEPS)
+        for _ in range(GUESSES):
+            drift = after.drift + times * SLACK * added
             exact = Trained.exactly(sizes, drift)
             found = [self.after_step(exact, end) for end in ends]
             if not all(bool((part.sizes <= sizes).all()) for part in found):
                 break
-            most = torch.stack([part.drift - drift for part in found]).amax(0)
+            lost = (1 - self.kept) * after.drift
+            most = torch.stack([part.drift - self.kept * drift - lost for part in found]).amax(0)
             if bool((most <= SLACK * added).all()):
                 return exact
             added = torch.maximum(added, SLACK * most)
