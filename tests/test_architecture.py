@@ -321,3 +321,15 @@ def test_every_name_that_the_architecture_gives_a_place_is_there():
 
 def words_of(path: Path) -> set[str]:
     return set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+
+
+def test_no_number_is_rounded_to_the_default_precision_on_its_way_to_float64():
+    """`torch.tensor(0.3).double()` is not 0.3: the precision belongs into the call."""
+    rounded = re.compile(r"torch\.(tensor|full|linspace)\((?!.*dtype=).*\)\.double\(\)")
+    found = {
+        f"{path.relative_to(SOURCE)}: {line.strip()}"
+        for path in SOURCE.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if rounded.search(line)
+    }
+    assert not found

@@ -1,6 +1,7 @@
 """Which limit of memory counts, on systems that are made of files."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,14 @@ def test_a_group_without_a_limit_leaves_all(tmp_path):
 def test_a_group_beyond_its_limit_leaves_nothing(tmp_path):
     files = {"proc/self/cgroup": "0::/box\n", **version_2("/box", GIB, 2 * GIB)}
     assert usable_memory(written(tmp_path, files)).n_bytes == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
+def test_what_is_left_of_the_limit_on_the_process_counts_if_it_is_less(tmp_path, monkeypatch):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/statm").write_text("5 3 1 1 0 1 0\n")
+    most = 1000 * os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda kind: (most, most))
+    left = 995 * os.sysconf("SC_PAGE_SIZE")
+    expected = Memory(int(0.6 * left), "60% of what the limit on this process leaves")
+    assert usable_memory(tmp_path) == expected

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from icgd.errors import SizeError
 
+if sys.platform != "win32":
+    import resource
+
 MEMORY_SHARE = 0.6
 """The part of the memory that one thing may take; the rest is for all others."""
 
@@ -40,7 +43,7 @@ def usable_memory(root: Path = Path("/")) -> Memory:
 
     `root` is the folder that holds `proc` and `sys`, which only Linux has.
     """
-    known = [*_physical(), *_free(root), *_left_in_container(root)]
+    known = [*_physical(), *_free(root), *_left_in_container(root), *_left_of_addresses(root)]
     tightest = min(known, key=lambda memory: memory.n_bytes, default=Memory(sys.maxsize, "memory"))
     return Memory(int(MEMORY_SHARE * tightest.n_bytes), f"{MEMORY_SHARE:.0%} of {tightest.limit}")
 
@@ -86,6 +89,17 @@ def _left_in_container(root: Path) -> Iterator[Memory]:
                 given_back = _number_after(cache, _text(folder / "memory.stat")) or 0
                 left = max(0, most - taken + given_back)
                 yield Memory(left, "what the container's limit leaves")
+
+
+def _left_of_addresses(root: Path) -> Iterator[Memory]:
+    """What `ulimit -v` leaves of the addresses of this process, if it is set."""
+    if sys.platform == "win32":
+        return
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    pages = _number_after("", _text(root / "proc/self/statm"))
+    if most != resource.RLIM_INFINITY and pages is not None:
+        left = max(0, most - pages * resource.getpagesize())
+        yield Memory(left, "what the limit on this process leaves")
 
 
 def _text(path: Path) -> str:

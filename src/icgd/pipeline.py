@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from icgd.backends.run import OnProgress
+from icgd.certificates import measured
 from icgd.certificates.certificate import Report
 from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.linear_bound import LinearBounds
-from icgd.certificates.measured import coefficient_errors, stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
 from icgd.certificates.prediction_bounds import at_end, prediction_errors
 from icgd.certificates.rigorous import require_enclosable, rigorous_trajectory
@@ -153,7 +153,7 @@ def verify(
         require_enclosable(problem, task, program.n_steps)
     running, bounding, enclosing = (_part(on_progress, part, 2 + rigorous) for part in range(3))
     run = compiled.run_task(task, backend=backend, on_progress=running)
-    history, real = run.parameters, problem.oracle.train(task, program.n_steps)
+    history, real = run.parameters, measured.real_training(problem, task, program.n_steps)
     rules = compiled.bounds_for(task, backend)
     if rules.estimated:
         warnings.warn(EstimateWarning.of(rules.estimated), stacklevel=2)
@@ -161,16 +161,16 @@ def verify(
     certificate = compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype)
     return Report(
         certificate=certificate.of_run(is_covered=problem.oracle.starts_fresh(task.initial)),
-        step_errors=stepwise_errors(problem, task, history),
+        step_errors=measured.stepwise_errors(problem, task, history),
         step_bounds=bounds.steps,
-        trajectory_errors=trajectory_errors(history, real),
+        trajectory_errors=measured.trajectory_errors(history, real),
         trajectory_bounds=bounds.trajectory,
         near_kinks=near_kinks(program, problem, task, history),
         backend=backend,
         dtype=str(task.x.dtype).removeprefix("torch."),
         paper_trajectory=bounds.paper,
         rigorous=rigorous_trajectory(problem, task, history, enclosing) if rigorous else None,
-        coefficient_errors=coefficient_errors(problem, task, history, real),
+        coefficient_errors=measured.coefficient_errors(problem, task, history, real),
         prediction_errors=prediction_errors(problem, task, run.predictions, real),
         prediction_bounds=rules.predictions(task, history, real, at_end(bounds.trajectory)),
     )

@@ -9,7 +9,7 @@ import torch
 import icgd
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.functional_bound import FunctionBounds
-from icgd.errors import SizeError
+from icgd.errors import OverflowedRunError, SizeError
 from icgd.problems import kernels
 from tests.cases import KERNEL_CASES
 
@@ -168,3 +168,28 @@ def test_ten_thousand_steps_with_momentum_are_certified():
     step = icgd.FunctionalStep(1e-4, momentum=0.9)
     problem = icgd.Problem(icgd.KernelMachine(2), "squared", step, icgd.Domain(x=1.0, y=1.0))
     assert icgd.compile(problem, n_steps=10**4).certificate().domain_step < 1e-3
+
+
+@pytest.mark.parametrize("largest", [1.0, 1e-150, 1e-200, 1e-300])
+@pytest.mark.parametrize("momentum", [None, 0.5])
+def test_errors_of_tiny_labels_are_not_squared_away(largest, momentum):
+    generator = torch.Generator().manual_seed(0)
+    x = 2 * torch.rand(3, 2, generator=generator, dtype=torch.float64)
+    y = largest * torch.rand(3, 1, generator=generator, dtype=torch.float64)
+    step, domain = icgd.FunctionalStep(0.5, momentum=momentum), icgd.Domain(x=2.0, y=largest)
+    problem = icgd.Problem(icgd.KernelMachine(2, "rbf"), "squared", step, domain)
+    report = icgd.verify(icgd.compile(problem, n_steps=3), x, y)
+    assert report.verdict.holds
+    assert bool((report.trajectory_bounds > 0).all())
+
+
+def test_training_that_leaves_the_range_of_numbers_is_nothing_to_compare_with():
+    """The run stays in it, by a hair; real training rounds otherwise and does not."""
+    generator = torch.Generator().manual_seed(1)
+    step = icgd.FunctionalStep((0.5, 1e10))
+    domain = icgd.Domain(x=0.5, y=1e300)
+    problem = icgd.Problem(icgd.KernelMachine(1, "linear"), "squared", step, domain)
+    x, y = (torch.rand(3, 1, generator=generator, dtype=torch.float64) for _ in range(2))
+    compiled = icgd.compile(problem, n_steps=2)
+    with pytest.raises(OverflowedRunError):
+        icgd.verify(compiled, 0.5 * x, 1e300 * y)

@@ -12,7 +12,7 @@ from icgd.backends.registry import BACKENDS
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.linear_bound import LinearBounds
 from icgd.certificates.rigorous import is_available
-from icgd.errors import ProgramError, SettingError
+from icgd.errors import ProgramError, SettingError, SizeError
 from icgd.problems.links import LINKS
 from icgd.problems.mlp import MLP
 from tests.linear_cases import FISTA, HEAVY, PROBLEMS, compiled_of, data, problem_of, task_of
@@ -269,3 +269,47 @@ def test_more_different_momenta_than_can_be_written_down_are_refused():
     problem = icgd.Problem(icgd.LinearModel(2), "matching", step, icgd.Domain(x=1.0, y=1.0))
     with pytest.raises(SettingError, match="n_steps must be at most 30,000 here, got 1,000,000"):
         icgd.compile(problem, "cot-ridge", n_steps=10**6)
+
+
+def linear(x=1.0, y=1.0, box=0.5, step_size=0.1, width=2):
+    step = icgd.ProximalStep(step_size, l2=0.1, box=box)
+    model, domain = icgd.LinearModel(width, "identity"), icgd.Domain(x=x, y=y)
+    return icgd.compile(icgd.Problem(model, "matching", step, domain), "cot-ridge", n_steps=2)
+
+
+@pytest.mark.parametrize("sizes", [(0.3, 0.7, 1.3), (1.0, 1e-46, 1e-46), (1e39, 1.0, 0.5)])
+def test_the_domain_is_not_rounded_to_the_default_precision(sizes):
+    x, y, box = sizes
+    found = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        usual = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            found.append(linear(x, y, box).certificate())
+        finally:
+            torch.set_default_dtype(usual)
+    assert found[0] == found[1] == found[2]
+    assert 0 < found[0].domain_step < inf
+
+
+def test_a_step_whose_bound_is_no_number_has_an_infinite_one():
+    report = icgd.verify(linear(x=2.0, step_size=1e308), [[1.0, 0.5], [0.25, 2.0]], [1.0, 0.5])
+    assert report.certificate.domain_trajectory == inf
+    assert report.verdict.holds
+
+
+def test_tokens_that_do_not_fit_into_memory_are_refused():
+    with pytest.raises(SizeError, match=r"^Bounding steps on 1,000,000,000,000 tokens takes about"):
+        linear().certificate(n_tokens=10**12)
+    machine, step = icgd.KernelMachine(10**12, "rbf"), icgd.FunctionalStep(0.1)
+    problem = icgd.Problem(machine, "squared", step, icgd.Domain(x=1.0, y=1.0))
+    with pytest.raises(SizeError, match=r"^Bounding 1,000,000,000,000 inputs takes about"):
+        icgd.compile(problem, n_steps=1).certificate()
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_of_inputs_whose_squares_overflow_nothing_is_known(width):
+    x = torch.tensor([[1e300] * width, [0.5] * width], dtype=torch.float64)
+    report = icgd.verify(linear(x=1e300, width=width), x, [1.0, 0.5])
+    assert report.verdict is icgd.Verdict.HOLDS_EMPTY
+    assert float(report.trajectory_bounds[-1]) == inf

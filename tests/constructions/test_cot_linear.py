@@ -150,3 +150,12 @@ def test_one_file_serves_every_number_of_examples(reduction, tmp_path):
         run = loaded.run_task(task, backend="dense").parameters
         real = on_linear_model.train(problem.model, update, task.initial, task.x, task.y, 4)
         assert (run - real).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("sizes", [{"x": 1e10, "y": 1.0}, {"x": 1.0, "y": 1e308}])
+def test_scores_and_labels_too_far_for_float64_are_refused(sizes):
+    box = 1e300 if sizes["x"] > 1 else 1.0
+    step, model = icgd.ProximalStep(0.1, box=box), icgd.LinearModel(2, "identity")
+    problem = icgd.Problem(model, "matching", step, icgd.Domain(**sizes))
+    with pytest.raises(UnsupportedProblemError, match=r"its heads compare all scores and labels"):
+        icgd.compile(problem, "cot-ridge", n_steps=1)

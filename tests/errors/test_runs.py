@@ -6,6 +6,11 @@ from tests.contracts.messages import assert_complete, assert_every_message_is_ma
 
 MESSAGES = [
     (
+        made(OverflowedRunError.of_reference),
+        "Real training leaves the range of float64 on these data, so that there is nothing to "
+        "compare the run with. Rescale the data, or use a smaller step size.",
+    ),
+    (
         made(OverflowedRunError.never_falls, 0.25),
         "The loss is larger after the run than before it, even with step_size=0.25. Look for "
         "examples that are far larger than all others, or take fewer steps.",

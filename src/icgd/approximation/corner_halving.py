@@ -71,7 +71,8 @@ def periodic_error(far: float) -> float:
 @lru_cache(maxsize=16)
 def halving_of(far: float, n_bumps: int) -> Halving:
     """F with `n_bumps` bumps of either kind, for a staircase with periodic errors of exp(-far)."""
-    x = torch.cat([torch.linspace(0, 6, 400), torch.linspace(6, EDGE, 200)]).double()
+    ends = ((0, 6, 400), (6, EDGE, 200))
+    x = torch.cat([torch.linspace(*end, dtype=torch.float64) for end in ends])
     bumps = torch.cat([_bumps(x, n_bumps), _bumps(2 * x, n_bumps)], dim=1)
     wanted = _corner(2 * x, far) / 2 - _corner(x, far)
     left, sizes, right = torch.linalg.svd(bumps, full_matrices=False)

@@ -249,7 +249,7 @@ def uneven_response(fit: LatticeFunction) -> float:
     """
     lattice = lattice_of(fit)
     n_samples = 2 * ceil(8 * fit.reach / fit.spacing) + 1
-    weights = lattice.weights(torch.linspace(-fit.reach, fit.reach, n_samples).double())
+    weights = lattice.weights(torch.linspace(-fit.reach, fit.reach, n_samples, dtype=torch.float64))
     values = torch.tensor(fit.values, dtype=torch.float64)
     spread = (values - (weights @ values).unsqueeze(-1)).abs()
     gains = lattice.numbers().abs() / (fit.spacing * fit.ratio**2)

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from icgd.backends.prompt import known_labels
 from icgd.backends.run import OnProgress
+from icgd.certificates import intervals
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.functional_worst import Worst, known
@@ -187,7 +188,7 @@ class FunctionBounds(AbstractBounds):
         for step, factor, before in zip(steps, factors, values, strict=True):
             added = step.rounding(labels, before, error, none, self.how)
             reading = step.size * (step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * norm)
-            norm = ROOM * (factor * norm + added[..., :n, :].norm(dim=-2, keepdim=True))
+            norm = ROOM * (factor * norm + _norm(added[..., :n, :]))
             queries = ROOM * (error[..., n:, :] + reading + added[..., n:, :])
             error = torch.cat([norm.expand_as(labels[..., :n, :]), queries], dim=-2)
             yield _largest(error)
@@ -207,7 +208,7 @@ class FunctionBounds(AbstractBounds):
             read = norms.left + step.ahead * norms.change
             reading = step.size * (step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * read)
             moved = step.momentum * off.change[..., n:, :] + reading + added[..., n:, :]
-            norms = grow(number, added[..., :n, :].norm(dim=-2, keepdim=True), norms)
+            norms = grow(number, _norm(added[..., :n, :]), norms)
             queries = Pair(ROOM * (off.left[..., n:, :] + moved), ROOM * moved)
             off = Pair(
                 *(
@@ -281,3 +282,8 @@ def _largest_change(motion: Motion) -> Tensor:
 def _largest(errors: Tensor) -> Tensor:
     """The largest error at any token, which is infinite where nothing is known."""
     return errors.flatten(-2).amax(-1).nan_to_num(nan=inf, posinf=inf)
+
+
+def _norm(errors: Tensor) -> Tensor:
+    """The norm over tokens, of every output."""
+    return intervals.norm(errors.mT).unsqueeze(-2)

@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import torch
 
+from icgd.certificates.abstract_bounds import INTERVALS
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.intervals import ROOM
 from icgd.certificates.kernel_rounding import largest_kernel, worst_kernel_error
 from icgd.certificates.momentum_bound import is_stable
 from icgd.certificates.rounded_points import Rounded
+from icgd.memory import require_memory
 from icgd.problems.kernel_machine import KernelHead, as_matrix
 from icgd.problems.problem import Problem
 
@@ -57,6 +59,7 @@ class Worst:
         self._problem, self._how = problem, how
         self._root = sqrt(how.n_tokens)
         width = problem.machine.input_width
+        require_memory(f"Bounding {width:,} inputs", INTERVALS * 8 * width, "Take fewer inputs.")
         reach = torch.full((1, width), problem.domain.x, dtype=torch.float64)
         self._inputs = Rounded(reach, torch.zeros_like(reach))
         self._label = problem.domain.y

@@ -14,7 +14,8 @@ from enum import Enum
 from functools import reduce
 from math import inf
 
-from icgd.certificates.linear_bound import LinearBounds, norm
+from icgd.certificates.intervals import norm
+from icgd.certificates.linear_bound import LinearBounds
 from icgd.errors import DataError, SettingError
 from icgd.facts import number, shown
 from icgd.problems.arguments import checked

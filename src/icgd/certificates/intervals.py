@@ -194,3 +194,13 @@ def _may_hold_nan(values: Tensor) -> bool:
 
 def _nan_to(replacement: float, values: Tensor) -> Tensor:
     return torch.where(values.isnan(), replacement, values)
+
+
+def norm(errors: Tensor) -> Tensor:
+    """The 2-norm over the last axis. It is scaled, because squares of small errors would be 0.
+
+    It is infinite where an error is.
+    """
+    largest = errors.amax(-1, keepdim=True).clamp(min=torch.finfo(errors.dtype).tiny)
+    length: Tensor = (errors / largest).norm(dim=-1)
+    return _nan_to(inf, ROOM * length * largest.squeeze(-1))

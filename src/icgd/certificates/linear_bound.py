@@ -22,14 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import inf, isfinite, isnan
 
 import torch
 from torch import Tensor
 
 from icgd.backends.run import OnProgress
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
-from icgd.certificates.intervals import ROOM, Interval
+from icgd.certificates.intervals import ROOM, Interval, norm
 from icgd.certificates.linear_momentum import (
     Kept,
     affine_distances,
@@ -42,6 +42,7 @@ from icgd.certificates.linear_momentum import (
 )
 from icgd.certificates.momentum_bound import Pair
 from icgd.errors import ProgramError
+from icgd.memory import require_memory
 from icgd.problems.curvature import Scores, common, curvature, over_box, spanned
 from icgd.problems.task import Task
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, ShrinkSlot
@@ -55,6 +56,9 @@ STEPS_ONE_BY_ONE = 1000
 
 NUMBERS_AT_ONCE = 2**22
 """The number of scores that are bounded at once; long runs are taken in parts."""
+
+INPUTS_HELD, SCORES_HELD = 3, 16
+"""How many numbers are held at once for every input, and for every score, that is bounded."""
 
 EIGENVALUE_ROUNDING = 1e-9
 """The relative room for the rounding of eigenvalues."""
@@ -75,10 +79,14 @@ class LinearBounds(AbstractBounds):
         Clipped weights are at most 2 box apart, and what a clip by ReLUs rounds.
         """
         model, domain, box = self.problem.model, self.problem.domain, self.problem.box or inf
-        inputs = torch.full((self.how.n_tokens, model.n_parameters), domain.x).double()
+        n_tokens, n_weights = self.how.n_tokens, model.n_parameters
+        what = f"Bounding steps on {n_tokens:,} tokens"
+        n_bytes = 8 * n_tokens * (INPUTS_HELD * n_weights + SCORES_HELD)
+        require_memory(what, n_bytes, "Give a smaller n_tokens, or take fewer inputs.")
+        inputs = torch.full((n_tokens, n_weights), domain.x, dtype=torch.float64)
         inputs[:, model.input_width :] = 1.0
-        before = torch.full((1, model.n_parameters), box).double()
-        labels = torch.full((1, self.how.n_tokens), domain.y).double()
+        before = torch.full((1, n_weights), box, dtype=torch.float64)
+        labels = torch.full((1, n_tokens), domain.y, dtype=torch.float64)
         reach = Interval.symmetric(self._reach, *labels.shape)
         kept = self._worst_kept(before, inputs, labels, reach)
         added = self._step(before, inputs, labels, reach, kept)
@@ -95,7 +103,8 @@ class LinearBounds(AbstractBounds):
             left, change = moved(now)
             now = Pair(ROOM * (left + error), ROOM * (change + error))
         end = float(after_many(moved, error, now, n_steps - STEPS_ONE_BY_ONE).left)
-        return DomainBound(float(added.max()), end if end < most else most)
+        step = float(added.nan_to_num(nan=inf, posinf=inf).max())
+        return DomainBound(step, end if end < most else (inf if isnan(most) else most))
 
     def _worst_kept(self, before: Tensor, inputs: Tensor, labels: Tensor, scores: Interval) -> Kept:
         """The largest momentum; weights in the box change by at most twice the box in a step."""
@@ -331,10 +340,3 @@ class LinearBounds(AbstractBounds):
     def _threshold(self) -> float:
         kinds = ShrinkSlot | ShrinkMoved
         return sum((part.threshold for part in self._parts if isinstance(part, kinds)), 0.0)
-
-
-def norm(errors: Tensor) -> Tensor:
-    """The 2-norm over coefficients. It is scaled, because squares of small errors would be 0."""
-    largest = errors.amax(-1, keepdim=True).clamp(min=torch.finfo(errors.dtype).tiny)
-    length: Tensor = (errors / largest).norm(dim=-1)
-    return ROOM * length * largest.squeeze(-1)

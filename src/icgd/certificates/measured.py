@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from icgd.errors import OverflowedRunError
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.shapes import History
+
+
+def real_training(problem: Problem, task: Task, n_steps: int) -> History:
+    """The weights of real training, in float64; `OverflowedRunError` if they leave its range."""
+    real = problem.oracle.train(task, n_steps)
+    if not real.isfinite().all():
+        raise OverflowedRunError.of_reference()
+    return real
 
 
 def stepwise_errors(problem: Problem, task: Task, history: History) -> Tensor:

@@ -79,7 +79,8 @@ class StackBounds(AbstractBounds):
             return Trained(sizes, after.error, after.drift)
 
         n_steps = self.program.n_steps
-        kept = torch.tensor([least_kept(update, n_steps, name) for name in names]).double()
+        shares = [least_kept(update, n_steps, name) for name in names]
+        kept = torch.tensor(shares, dtype=torch.float64)
         is_state, kept = (part.repeat_interleave(n_weights) for part in (is_state, kept))
         return StateBound(after_step, is_state, kept, self._ends.numbers, n_steps)
 

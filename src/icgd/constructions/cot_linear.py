@@ -52,6 +52,9 @@ from icgd.program.momentum_instructions import MoveByVelocity, ShrinkMoved
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
+FARTHEST = 2.0**1000
+"""Scores beyond this leave no room for the numbers that heads compare them with."""
+
 MOST_DIFFERENT = 3 * 10**4
 """The most steps that differ from each other; the layers of more take minutes and gigabytes."""
 
@@ -78,6 +81,12 @@ class AbstractCotLinear(AbstractConstruction):
             )
         if update.box is None:
             return "its heads read grids that cover what a box allows; give ProximalStep(box=...)."
+        farthest = max(score_reach(problem), problem.domain.y)
+        if not farthest < FARTHEST:
+            return (
+                f"its heads compare all scores and labels, which reach {farthest:g} here, too far "
+                "for float64; give a smaller box or domain, or Domain(score=...)."
+            )
         return self.other_model(problem.model, update)
 
     @checked

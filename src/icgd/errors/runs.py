@@ -21,6 +21,13 @@ class OverflowedRunError(IcgdError, ArithmeticError):
         )
 
     @classmethod
+    def of_reference(cls) -> OverflowedRunError:
+        return cls(
+            "Real training leaves the range of float64 on these data, so that there is nothing to "
+            "compare the run with. Rescale the data, or use a smaller step size."
+        )
+
+    @classmethod
     def never_falls(cls, step_size: float) -> OverflowedRunError:
         return cls(
             f"The loss is larger after the run than before it, even with step_size={step_size:g}. "

@@ -83,15 +83,20 @@ def curvature(
     design = model.design(x)
     smallest = eigenvalues(model, update, design, least).amin()
     return Curvature(
-        smallest=max(0.0, float(smallest)),
+        smallest=max(0.0, float(smallest)) if smallest.isfinite() else 0.0,
         largest=float(eigenvalues(model, update, design, largest).amax()),
     )
 
 
 def eigenvalues(model: LinearModel, update: ProximalStep, design: Design, slopes: Tensor) -> Tensor:
-    """The eigenvalues of the Hessian where the link has these slopes at the examples."""
+    """The eigenvalues of the Hessian where the link has these slopes at the examples.
+
+    They are infinite if an entry of it is beyond the range of numbers.
+    """
     scale = model.loss_scale(design.shape[-2])
     hessian = scale * design.mT @ (slopes * design) + update.l2 * model.penalised(design).diag()
+    if not hessian.isfinite().all():
+        return torch.full_like(hessian[..., 0], inf)
     values: Tensor = torch.linalg.eigvalsh(hessian)
     return values
 

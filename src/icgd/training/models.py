@@ -167,7 +167,9 @@ class KernelTransformer(nn.Module):
             own |= {"kernels": tuple(data["kernels"]), "shapes": tuple(data["shapes"])}
             model = cls(**own)
             units = data.get("units", {}).items()
-            model.learn_in_units(**{name: torch.tensor(u).double() for name, u in units})
+            model.learn_in_units(
+                **{name: torch.tensor(u, dtype=torch.float64) for name, u in units}
+            )
             return model
 
     def description(self) -> dict[str, Any]:
