@@ -19,6 +19,17 @@ from icgd.problems.arrays import (
     require_within,
 )
 
+
+class Reading:
+    """An object that numpy reads as an array."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
 X = np.linspace(-2.0, 2.0, 15).reshape(5, 3)
 CPU = torch.device("cpu")
 
@@ -60,14 +71,24 @@ def test_gradients_are_cut_off():
         ([[None, 1.0, 2.0]], "dtype object"),
         ([[1.0, 2.0], [3.0]], "rows of different lengths"),
         (np.ma.masked_array(X, X > 1), "it has masked entries"),
+        (list(np.ma.masked_array(X, X > 1)), "it has masked entries"),
+        ([[np.ma.masked_array(1.0, True), 2.0]], "it has masked entries"),
+        ([[1.0], (1.0, [np.ma.masked_array(X, X > 1)])], "it has masked entries"),
+        (Reading(np.ma.masked_array(X, X > 1)), "it has masked entries"),
         (torch.from_numpy(X).to_sparse(), "a sparse tensor"),
     ],
-    ids=["text", "objects", "ragged", "masked", "sparse"],
+    ids="text objects ragged masked rows cells deep object sparse".split(),
 )
 def test_what_is_no_plain_array_of_numbers_is_refused(bad, reason):
     assert refusal(bad) == (
         f"X is not a rectangular array of numbers ({reason}). Every row must have the same length."
     )
+
+
+def test_a_row_that_holds_itself_is_refused():
+    row: list[object] = []
+    row.append(row)
+    assert refusal(row).startswith("X is not a rectangular array of numbers")
 
 
 def test_a_masked_array_without_a_masked_entry_is_an_array():

@@ -17,6 +17,9 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32}
 LARGEST_WHOLE = 2**53
 """Up to this, float64 holds every whole number."""
 
+NUMBERS = frozenset((bool, int, float))
+"""The types of plain numbers."""
+
 FLOAT32_ROUNDING = 2.0**-22
 """Relative change, with room to spare, of a number that is converted to float32."""
 
@@ -72,24 +75,39 @@ def _require_memory(name: str, data: Tensor) -> None:
 
 
 def require_unmasked(name: str, data: Any) -> None:
-    """Raise `DataError` for an array of numpy some of whose entries are masked."""
+    """Raise `DataError` for an array of numpy some of whose entries are masked, or a row of such.
+
+    What numpy reads of another object is looked at by whoever has it read.
+    """
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
         raise DataError.not_an_array(name, "it has masked entries")
+    if isinstance(data, list | tuple) and not NUMBERS.issuperset(map(type, data)):
+        for part in data:
+            require_unmasked(name, part)
 
 
 def _as_array(name: str, data: Any) -> Any:
     """`data` as an array of numpy."""
-    require_unmasked(name, data)
     if isinstance(data, bytes | bytearray):
         raise DataError.not_an_array(name, "bytes")
     _require_numbers(name, data, column_names(data))
-    try:
-        array = np.asarray(data)
-    except (Exception, MemoryError):  # data of any class may be wrong in any way
-        raise DataError.not_an_array(name, "rows of different lengths") from None
+    array = _read(name, data)
     if array.dtype.kind in "OUS":
         raise DataError.not_an_array(name, f"dtype {array.dtype}")
     return array
+
+
+def _read(name: str, data: Any) -> Any:
+    """What numpy reads of an object, if no entry of it is masked."""
+    try:
+        require_unmasked(name, data)
+        array = np.asanyarray(data)  # it keeps a mask
+        require_unmasked(name, array)
+    except DataError:
+        raise
+    except (Exception, MemoryError):  # data of any class may be wrong in any way
+        raise DataError.not_an_array(name, "rows of different lengths") from None
+    return np.asarray(array)
 
 
 def column_names(data: Any) -> tuple[str, ...]:
