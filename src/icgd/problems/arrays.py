@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from icgd.errors import DataError, DomainError, SettingError
 from icgd.problems.settings import named
@@ -56,19 +57,35 @@ def checked_array(name: str, data: Any) -> Tensor:
 
 def as_numbers(name: str, data: Any) -> Tensor:
     """`data` as a tensor of float64 or float32, of any shape; whole numbers become float64."""
-    if isinstance(data, Tensor):
-        _require_memory(name, data)
-    else:
-        data = _as_array(name, data)
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        raise DataError.not_an_array(name, "inside FakeTensorMode, tensors hold no numbers")
+    data = _plain(name, data) if isinstance(data, Tensor) else _as_array(name, data)
     data = _as_floats(name, data)
     if str(data.dtype).removeprefix("torch.") not in DTYPES:
         raise DataError.wrong_dtype(name, str(data.dtype).removeprefix("torch."))
     return data.detach().clone() if isinstance(data, Tensor) else torch.from_numpy(data.copy())
 
 
+def _plain(name: str, data: Tensor) -> Tensor:
+    """The same numbers as a tensor of no special class."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(data):
+        raise DataError.transformed(name)
+    if is_lazy(data):
+        raise DataError.not_an_array(name, "a parameter that has no shape yet")
+    if data.is_nested or type(data).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        raise DataError.not_an_array(name, f"a tensor of another kind, {_kind(data)}")
+    with torch._C.DisableTorchFunctionSubclass():
+        _require_memory(name, data)
+        return data.as_subclass(Tensor)
+
+
+def _kind(data: Tensor) -> str:
+    return "nested" if type(data) is Tensor else type(data).__name__
+
+
 def _require_memory(name: str, data: Tensor) -> None:
     """Raise `DataError` for a tensor that is not a block of numbers in memory."""
-    if data.layout != torch.strided or data.is_nested:
+    if data.layout != torch.strided:
         raise DataError.not_an_array(name, "a sparse tensor")
     if data.is_meta:
         raise DataError.not_an_array(name, "a tensor without memory, on the device meta")
@@ -138,7 +155,8 @@ def _as_floats(name: str, data: Any) -> Any:
     if not kind.startswith(("int", "uint", "bool")):
         return data
     if 0 not in data.shape and kind != "bool":
-        largest = max(abs(int(data.max())), abs(int(data.min())))
+        array = data.cpu().numpy() if isinstance(data, Tensor) else data  # it knows all kinds
+        largest = max(abs(int(array.max())), abs(int(array.min())))
         if largest > LARGEST_WHOLE:
             raise DataError.too_large_whole(name, largest, LARGEST_WHOLE)
     return data.double() if isinstance(data, Tensor) else data.astype(np.float64)
