@@ -54,6 +54,10 @@ SURROUNDINGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "inference mode": torch.inference_mode,
     "no gradients": torch.no_grad,
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "autocast float16": lambda: torch.autocast("cpu", dtype=torch.float16),
+    "products medium": lambda: changed(
+        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium"
+    ),
     "deterministic algorithms": strict,
     "anomaly detection": lambda: torch.autograd.set_detect_anomaly(True),
     "errors of numpy": lambda: np.errstate(all="raise"),
@@ -65,42 +69,43 @@ DENSE = 3
 """The place of the dense run among the results."""
 
 
-def results(name: str) -> list[object]:
+def results(name: str, dtype: str) -> list[object]:
     """All that a user sees of a small run, as bits."""
     problem, settings = ORDERS[name]
     compiled = icgd.compile(problem, name.partition(",")[0], n_steps=2, **settings)
     x, y = (part.tolist() for part in data_for(compiled))
     fused, dense = (
-        compiled.run(x, y, queries=x, backend=backend) for backend in ("fused", "dense")
+        compiled.run(x, y, queries=x, backend=backend, dtype=dtype)
+        for backend in ("fused", "dense")
     )
-    report = icgd.verify(compiled, x, y, queries=x)
+    report = icgd.verify(compiled, x, y, queries=x, dtype=dtype)
     tensors = (fused.parameters, fused.predictions, dense.parameters, report.step_bounds)
     bits = [bytes(tensor.numpy().data) for tensor in tensors]
     return [repr(compiled.program.to_data()), *bits, report.verdict.name]
 
 
 @cache
-def usual(name: str) -> list[object]:
-    return results(name)
+def usual(name: str, dtype: str) -> list[object]:
+    return results(name, dtype)
 
 
-def in_thread(name: str) -> list[object]:
+def in_thread(name: str, dtype: str) -> list[object]:
     found: list[list[object]] = []
-    thread = threading.Thread(target=lambda: found.append(results(name)))
+    thread = threading.Thread(target=lambda: found.append(results(name, dtype)))
     thread.start()
     thread.join()
     return found[0]
 
 
-def around(name: str, random: Random) -> tuple[str, list[object]]:
+def around(name: str, dtype: str, random: Random) -> tuple[str, list[object]]:
     """Some surroundings, one inside the other, and what comes out there."""
     chosen = random.sample(list(SURROUNDINGS), random.choice([1, 1, 2]))
     work = in_thread if random.random() < 0.1 else results
     if len(chosen) == 1:
         with SURROUNDINGS[chosen[0]]():
-            return f"{chosen[0]} ({work.__name__})", work(name)
+            return f"{chosen[0]} ({work.__name__})", work(name, dtype)
     with SURROUNDINGS[chosen[0]](), SURROUNDINGS[chosen[1]]():
-        return f"{' and '.join(chosen)} ({work.__name__})", work(name)
+        return f"{' and '.join(chosen)} ({work.__name__})", work(name, dtype)
 
 
 def compared(found: list[object], expected: list[object], said: str) -> str:
@@ -116,16 +121,17 @@ def environments(n: int) -> Iterator[tuple[str, str]]:
     for index in range(n):
         random = Random(f"environment {index}")
         name, said = list(ORDERS)[index % len(ORDERS)], ""
-        usual(name)
+        dtype = random.choice(["float64", "float32"])
+        usual(name, dtype)
         before = dict(os.environ), list(warnings.filters), torch.get_rng_state().tolist()
         try:
-            said, found = around(name, random)
-            outcome = compared(found, usual(name), said)
+            said, found = around(name, dtype, random)
+            outcome = compared(found, usual(name, dtype), said)
         except Exception as error:
             outcome = outcome_of_error(error)
         after = dict(os.environ), list(warnings.filters), torch.get_rng_state().tolist()
         outcome = outcome if after == before else "surroundings changed"
-        yield f"case {index}: {name}, {said}", outcome
+        yield f"case {index}: {name}, {dtype}, {said}", outcome
 
 
 CAMPAIGN = Campaign(

@@ -1,10 +1,16 @@
 import pytest
 
 from icgd.errors import data
-from icgd.errors.data import DataError, DataTypeError, DomainError, SeparableDataError
+from icgd.errors.data import DataError, DataTypeError, DomainError
 from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
 
 MESSAGES = [
+    (
+        made(DataError.transformed, "queries"),
+        "queries is inside a transform of torch.func, such as grad, jvp or vmap. A run records no "
+        "gradients, so they would be 0. Use icgd.training.LearnableRun, which has gradients "
+        "(torch.autograd), and a leading axis of tasks in place of vmap.",
+    ),
     (
         made(DataError.no_batch),
         "This is one task, which has no places. Use it as it is.",
@@ -66,24 +72,6 @@ MESSAGES = [
         made(DataError.wrong_label, "link", "probit", [3, 0], 2.0, "labels between 0 and 1"),
         "y[3, 0] is 2; the probit link needs labels between 0 and 1. "
         "Recode the labels, or use link='identity'.",
-    ),
-    (
-        made(SeparableDataError.of, "logistic", True, [0.5, -2.0], None),
-        "The data are completely separable, so no minimiser exists: along a direction (most of it "
-        "coefficient 1) the logistic loss falls for ever at every example. "
-        "Add an l2 penalty, such as l2=0.01.",
-    ),
-    (
-        made(SeparableDataError.of, "poisson", False, [0.5, -0.2], 3),
-        "The data of task 3 are quasi-completely separable, so no minimiser exists: along a "
-        "direction (most of it coefficient 0) the poisson loss falls for ever at some examples "
-        "and rises at none. Add an l2 penalty, such as l2=0.01.",
-    ),
-    (
-        made(SeparableDataError.intercept, "logistic", 1.0, None),
-        "Every label is 1, so no minimiser exists: the intercept of the logistic link grows for "
-        "ever, and penalties leave it out. Use intercept=False, or give examples with other "
-        "labels.",
     ),
     (
         made(DataError.not_finite, "X", [3, 1], float("nan")),

@@ -3,6 +3,7 @@ import pytest
 from icgd.errors import problems
 from icgd.errors.problems import (
     KernelError,
+    SeparableDataError,
     UnreadableError,
     UnsupportedActivationError,
     UnsupportedProblemError,
@@ -10,6 +11,24 @@ from icgd.errors.problems import (
 from tests.contracts.messages import assert_complete, assert_every_message_is_made, made
 
 MESSAGES = [
+    (
+        made(SeparableDataError.of, "logistic", True, [0.5, -2.0], None),
+        "The data are completely separable, so no minimiser exists: along a direction (most of it "
+        "coefficient 1) the logistic loss falls for ever at every example. "
+        "Add an l2 penalty, such as l2=0.01.",
+    ),
+    (
+        made(SeparableDataError.of, "poisson", False, [0.5, -0.2], 3),
+        "The data of task 3 are quasi-completely separable, so no minimiser exists: along a "
+        "direction (most of it coefficient 0) the poisson loss falls for ever at some examples "
+        "and rises at none. Add an l2 penalty, such as l2=0.01.",
+    ),
+    (
+        made(SeparableDataError.intercept, "logistic", 1.0, None),
+        "Every label is 1, so no minimiser exists: the intercept of the logistic link grows for "
+        "ever, and penalties leave it out. Use intercept=False, or give examples with other "
+        "labels.",
+    ),
     (
         made(
             UnsupportedProblemError.by_all,

@@ -166,6 +166,43 @@ def test_names_of_columns_are_kept(estimator):
     assert fit.feature_names_in_.tolist() == frame.columns
 
 
+def refitted(fit):
+    """The estimator fitted again, on other data, one of whose columns is missing."""
+    labels = Y[::-1] // 80 if is_classifier(fit) else Y[::-1]
+    return fit.fit(100 * X[:, :9] + 7, labels)
+
+
+@EACH
+@pytest.mark.parametrize("place", ["_trained", "_not_done"])
+def test_a_fit_that_does_not_end_changes_nothing(estimator, place, monkeypatch):
+    def stop(self, *_):
+        raise KeyboardInterrupt
+
+    fit = fitted(estimator)
+    known, before = answers(fit, NEW), dict(vars(fit))
+    monkeypatch.setattr(type(fit), place, stop)
+    with pytest.raises(KeyboardInterrupt):
+        refitted(fit.set_params(max_iter=1))
+    monkeypatch.undo()
+    assert vars(fit) == before | {"max_iter": 1}
+    assert np.array_equal(answers(fit, NEW), known)
+    assert refitted(fit).n_features_in_ == 9
+
+
+def test_a_fit_that_is_refused_changes_nothing():
+    fit = InContextRidge().fit(X, Y)
+    known = fit.predict(NEW)
+    with pytest.raises(SettingError):
+        refitted(fit.set_params(cache_context="yes"))
+    assert np.array_equal(fit.set_params(cache_context=True).predict(NEW), known)
+
+
+def test_a_fit_without_names_forgets_those_of_the_fit_before():
+    polars = pytest.importorskip("polars")
+    fit = InContextRidge().fit(polars.DataFrame(X), Y)
+    assert not hasattr(fit.fit(X, Y), "feature_names_in_")
+
+
 def test_only_least_squares_take_weights():
     taking = [type(e).__name__ for e in QUICK if has_fit_parameter(e, "sample_weight")]
     assert taking == ["InContextRidge", "InContextLasso"]

@@ -8,6 +8,18 @@ from icgd.estimators import InContextRidge
 from icgd.estimators.reading import read_weights, seed_of
 
 X, Y = [[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0]
+MASKED = np.ma.masked_array(np.ones((3, 1)), [[1], [0], [0]])
+
+
+class Reading:
+    """An object that numpy reads as an array with a mask."""
+
+    def __array__(self, dtype=None, copy=None):
+        return MASKED
+
+
+RING: list[object] = []
+RING.append(RING)
 
 
 @pytest.mark.parametrize(
@@ -15,7 +27,10 @@ X, Y = [[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0]
     [
         ({"X": 1.0}, "X or y cannot be used: Expected 2D array, got scalar array instead"),
         ({"X": [[object()]] * 3}, "X or y cannot be used: float"),
-        ({"X": np.ma.masked_array(np.ones((3, 1)), [[1], [0], [0]])}, "X is not .*masked entries"),
+        ({"X": MASKED}, "X is not .*masked entries"),
+        ({"X": list(MASKED)}, "X is not .*masked entries"),
+        ({"X": Reading()}, "X is not .*masked entries"),
+        ({"X": RING}, "X cannot be used"),
         ({"X": np.zeros((3, 1), "datetime64[D]")}, "X cannot be used: Complex data not supported"),
         ({"y": [1.0]}, "X or y cannot be used: Found input variables with inconsistent numbers"),
         ({"y": np.full(3, 1j)}, "y cannot be used: Complex data not supported"),

@@ -6,6 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.masked import masked_tensor
 
 from icgd.errors import DataError, DomainError, UnknownNameError
 from icgd.problems.arrays import (
@@ -18,6 +20,17 @@ from icgd.problems.arrays import (
     first_set,
     require_within,
 )
+
+
+class Reading:
+    """An object that numpy reads as an array."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
 
 X = np.linspace(-2.0, 2.0, 15).reshape(5, 3)
 CPU = torch.device("cpu")
@@ -60,14 +73,24 @@ def test_gradients_are_cut_off():
         ([[None, 1.0, 2.0]], "dtype object"),
         ([[1.0, 2.0], [3.0]], "rows of different lengths"),
         (np.ma.masked_array(X, X > 1), "it has masked entries"),
+        (list(np.ma.masked_array(X, X > 1)), "it has masked entries"),
+        ([[np.ma.masked_array(1.0, True), 2.0]], "it has masked entries"),
+        ([[1.0], (1.0, [np.ma.masked_array(X, X > 1)])], "it has masked entries"),
+        (Reading(np.ma.masked_array(X, X > 1)), "it has masked entries"),
         (torch.from_numpy(X).to_sparse(), "a sparse tensor"),
     ],
-    ids=["text", "objects", "ragged", "masked", "sparse"],
+    ids=["text", "objects", "ragged", "masked", "rows", "cells", "deep", "object", "sparse"],
 )
 def test_what_is_no_plain_array_of_numbers_is_refused(bad, reason):
     assert refusal(bad) == (
         f"X is not a rectangular array of numbers ({reason}). Every row must have the same length."
     )
+
+
+def test_a_row_that_holds_itself_is_refused():
+    row: list[object] = []
+    row.append(row)
+    assert refusal(row).startswith("X is not a rectangular array of numbers")
 
 
 def test_a_masked_array_without_a_masked_entry_is_an_array():
@@ -81,6 +104,65 @@ def test_other_types_of_number_are_refused_by_name(convert, dtype):
         f"X has dtype {dtype}; float64, float32, integers or bool are expected. "
         "Convert it explicitly to one of them."
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("nested", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])),
+        (
+            "NestedTensor",
+            torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        ),
+        ("MaskedTensor", masked_tensor(torch.ones(2), torch.tensor([True, False]))),
+        ("FakeTensor", FakeTensorMode().from_tensor(torch.ones(2))),
+    ],
+)
+def test_tensors_of_other_kinds_are_refused_by_name(kind, data):
+    assert f"(a tensor of another kind, {kind})" in refusal(data)
+
+
+def test_a_parameter_without_a_shape_is_refused():
+    assert "a parameter that has no shape yet" in refusal(torch.nn.UninitializedParameter())
+
+
+def test_plain_tensors_come_of_subclasses():
+    class Named(torch.Tensor):
+        pass
+
+    for data in (torch.from_numpy(X).as_subclass(Named), torch.nn.Parameter(torch.from_numpy(X))):
+        array = checked_array("X", data)
+        assert type(array) is torch.Tensor
+        assert np.array_equal(array.numpy(), X)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [torch.func.grad, torch.func.vmap, lambda f: lambda x: torch.func.jvp(f, (x,), (x,))],
+    ids=["grad", "vmap", "jvp"],
+)
+def test_transforms_of_torch_are_refused(transform):
+    def total(x):
+        return checked_array("X", x).sum()
+
+    with pytest.raises(DataError, match=r"X is inside a transform of torch.func"):
+        transform(total)(torch.ones(2))
+
+
+@pytest.mark.parametrize("data", [X, torch.from_numpy(X)], ids=["array", "tensor"])
+def test_a_mode_without_numbers_is_refused(data):
+    with FakeTensorMode(), pytest.raises(DataError, match=r"X is not .*FakeTensorMode"):
+        checked_array("X", data)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_all_whole_numbers_of_torch_become_float64(dtype):
+    assert checked_array("X", torch.tensor([1, 65535], dtype=dtype)).tolist() == [1.0, 65535.0]
+
+
+def test_a_whole_number_of_torch_beyond_all_signed_ones_is_refused():
+    data = torch.from_numpy(np.array([2**64 - 1], np.uint64))
+    assert refusal(data).startswith("X holds the whole number 18446744073709551615, beyond")
 
 
 @pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])

@@ -3,7 +3,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from icgd.problems.surroundings import NOTHING, usual_surroundings
+from icgd.problems.surroundings import NOTHING, usual_place, usual_surroundings
 
 
 @pytest.mark.parametrize("device", ["meta", "cuda"])
@@ -30,3 +30,31 @@ def test_nothing_is_done_where_nothing_is_needed(around):
             assert torch.is_grad_enabled() is before
         assert usual_surroundings() is NOTHING
         assert surroundings is None
+
+
+@pytest.mark.parametrize("kind", ["cpu", "xpu"])
+def test_nothing_is_cast_inside_and_the_caller_s_autocast_is_back_afterwards(kind):
+    with torch.autocast(kind, dtype=torch.bfloat16):
+        with usual_surroundings():
+            assert not torch.is_autocast_enabled(kind)
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
+        assert torch.is_autocast_enabled(kind)
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_products_are_exact_inside_and_the_caller_s_are_back_afterwards(precision):
+    torch.set_float32_matmul_precision(precision)
+    try:
+        with usual_surroundings():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_what_a_program_trains_in_is_left_to_it():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert usual_place() is NOTHING
+        with torch.device("meta"), torch.inference_mode(), usual_surroundings():
+            assert torch.zeros(2).tolist() == [0.0, 0.0]
+            assert not torch.is_inference_mode_enabled()

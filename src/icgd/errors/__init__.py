@@ -5,10 +5,11 @@ Messages are built here and nowhere else, and each is matched by a test in `test
 
 from icgd.errors.base import IcgdError, MissingExtraError, SizeError, UnknownNameError
 from icgd.errors.constructions import ConstructionError
-from icgd.errors.data import DataError, DataTypeError, DomainError, SeparableDataError
+from icgd.errors.data import DataError, DataTypeError, DomainError
 from icgd.errors.files import ExportError, FileError
 from icgd.errors.problems import (
     KernelError,
+    SeparableDataError,
     UnreadableError,
     UnsupportedActivationError,
     UnsupportedProblemError,

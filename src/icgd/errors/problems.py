@@ -265,3 +265,31 @@ class UnreadableError(IcgdError, ValueError):
             f"{name} of the run {has}, where the model {wants}. Load into a model of "
             "the shape that was compiled; of a batch of tasks, load one task."
         )
+
+
+class SeparableDataError(IcgdError, ValueError):
+    """A linear model has no minimiser: its coefficients would grow for ever."""
+
+    @classmethod
+    def of(
+        cls, link: str, is_complete: bool, direction: Sequence[float], task: int | None
+    ) -> SeparableDataError:
+        """`direction` is one along which the loss falls for ever, `task` its place in a batch."""
+        where = "" if task is None else f" of task {task}"
+        extent = "completely" if is_complete else "quasi-completely"
+        falls = "every example" if is_complete else "some examples and rises at none"
+        largest = max(range(len(direction)), key=lambda i: abs(direction[i]))
+        return cls(
+            f"The data{where} are {extent} separable, so no minimiser exists: along a direction "
+            f"(most of it coefficient {largest}) the {link} loss falls for ever at {falls}. "
+            "Add an l2 penalty, such as l2=0.01."
+        )
+
+    @classmethod
+    def intercept(cls, link: str, label: float, task: int | None) -> SeparableDataError:
+        where = "" if task is None else f" of task {task}"
+        return cls(
+            f"Every label{where} is {label:g}, so no minimiser exists: the intercept of the {link} "
+            "link grows for ever, and penalties leave it out. Use intercept=False, or give "
+            "examples with other labels."
+        )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import wraps
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +31,8 @@ from icgd.problems.convergence import convergence
 from icgd.problems.problem import Problem
 from icgd.problems.settings import instance
 from icgd.problems.task import Task
+
+Fit = TypeVar("Fit", bound=Callable[..., Any])
 
 MOST_HALVINGS = 12
 """How often a step size that lets the loss rise is halved before that is an error."""
@@ -66,10 +71,30 @@ class Lesson:
         return replace(self, problem=replace(self.problem, update=shorter))
 
 
+def at_once(fit: Fit) -> Fit:
+    """`fit`, which changes the estimator only when it has ended, and then in one assignment.
+
+    A lambda, because the type checker of the tests wraps every other inner function.
+    """
+    whole = wraps(fit)(lambda estimator, *args, **kwargs: _fitted(fit, estimator, args, kwargs))
+    return whole  # type: ignore[return-value]
+
+
+def _fitted(fit: Fit, estimator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The estimator after a fit of its copy; an error or Ctrl-C before leaves it as it was."""
+    learner = copy(estimator)
+    fit(learner, *args, **kwargs)
+    if not learner.convergence_.is_done:
+        warnings.warn(learner._not_done(), ConvergenceWarning, stacklevel=3)
+    estimator.__dict__ = learner.__dict__
+    return estimator
+
+
 class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
     """An estimator that is a frozen transformer and its context.
 
     Subclasses scale the data, state the problem as a `Lesson`, and read the transformer's answers.
+    Their `fit` is taken over `at_once`.
     """
 
     max_iter: int
@@ -99,8 +124,6 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
         self.convergence_ = convergence(
             self.compiled_.problem.oracle, self._task, self._run.parameters
         )
-        if not self.convergence_.is_done:
-            warnings.warn(self._not_done(), ConvergenceWarning, stacklevel=4)
 
     def _not_done(self) -> str:
         return f"{self.convergence_} The most steps are max_iter={self.max_iter}; data are scaled."

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from icgd.backends.functional import recalled
 from icgd.backends.run import Run
-from icgd.estimators.base import ROOM, AbstractInContext, Lesson
+from icgd.estimators.base import ROOM, AbstractInContext, Lesson, at_once
 from icgd.estimators.reading import read_examples
 from icgd.estimators.scaling import Array, Scaling, bound_above
 from icgd.problems.domain import Domain
@@ -88,6 +88,7 @@ class InContextKernelRegressor(RegressorMixin, AbstractInContext):  # type: igno
     def _rows(self, X: Array) -> Array:
         return self._scaling.applied(X)
 
+    @at_once
     def fit(self, X: Any, y: Any) -> InContextKernelRegressor:
         """Store the examples as context, scale them, compile and run.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from icgd.estimators.base import Lesson
+from icgd.estimators.base import Lesson, at_once
 from icgd.estimators.linear import AbstractLinear
 from icgd.estimators.reading import read_examples, read_weights
 from icgd.estimators.scaling import Array, Scaling
@@ -45,6 +45,7 @@ class AbstractLeastSquares(RegressorMixin, AbstractLinear):  # type: ignore[misc
     def _penalty(self, total: float) -> ProximalStep:
         """The penalty for rows whose weights sum to `total`, on the scale of the rows."""
 
+    @at_once
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Store the examples as context, scale them, compile and run.
 

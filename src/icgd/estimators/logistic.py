@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from icgd.estimators.base import Lesson
+from icgd.estimators.base import Lesson, at_once
 from icgd.estimators.classes import AbstractClassifier
 from icgd.estimators.linear import AbstractLinear
 from icgd.estimators.reading import read_rows
@@ -80,6 +80,7 @@ class InContextLogistic(AbstractClassifier, AbstractLinear):
         self.device = device
         self.cache_context = cache_context
 
+    @at_once
     def fit(self, X: Any, y: Any) -> InContextLogistic:
         """Store the examples as context, scale them, compile and run.
 

@@ -12,7 +12,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from icgd.constructions.relu_stack import ReluStack
-from icgd.estimators.base import ROOM, AbstractInContext, Lesson
+from icgd.estimators.base import ROOM, AbstractInContext, Lesson, at_once
 from icgd.estimators.classes import AbstractClassifier
 from icgd.estimators.reading import read_examples, seed_of
 from icgd.estimators.scaling import Array, Scaling, bound_above
@@ -141,6 +141,7 @@ class InContextRegressor(RegressorMixin, AbstractNetwork):  # type: ignore[misc]
         True
     """
 
+    @at_once
     def fit(self, X: Any, y: Any) -> InContextRegressor:
         """Store the examples as context, scale them, compile and run.
 
@@ -230,6 +231,7 @@ class InContextClassifier(AbstractClassifier, AbstractNetwork):
         ['no', 'yes']
     """
 
+    @at_once
     def fit(self, X: Any, y: Any) -> InContextClassifier:
         """Store the examples as context, scale them, compile and run.
 

@@ -11,7 +11,7 @@ from sklearn.utils import Tags
 from torch import Tensor
 
 from icgd.errors import DataError
-from icgd.estimators.base import Lesson
+from icgd.estimators.base import Lesson, at_once
 from icgd.estimators.linear import AbstractLinear
 from icgd.estimators.reading import read_examples
 from icgd.estimators.scaling import Array
@@ -91,6 +91,7 @@ class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
         tags.target_tags.positive_only = True
         return tags
 
+    @at_once
     def fit(self, X: Any, y: Any) -> InContextPoisson:
         """Store the examples as context, scale them, compile and run.
 

@@ -66,7 +66,8 @@ def seed_of(random_state: Any) -> int:
 
 def _require_plain(name: str, data: Any, *, numeric: bool = True) -> None:
     """Raise `DataError` for masked entries, and for numbers with more than one part."""
-    require_unmasked(name, data)
+    is_read = hasattr(type(data), "__array__")
+    _in_our_words(name, lambda: require_unmasked(name, np.asanyarray(data) if is_read else data))
     kind = data.dtype.kind if isinstance(data, np.ndarray | np.generic) else "f"
     if numeric and (isinstance(data, complex) or kind in NO_NUMBERS):
         raise DataError.no_line(name)

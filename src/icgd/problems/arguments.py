@@ -13,6 +13,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from math import isinf
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from icgd.errors import DataError, SettingError
 from icgd.problems.settings import LARGEST_COUNT, as_float, as_whole, entries, is_sequence, is_text
-from icgd.problems.surroundings import usual_surroundings
+from icgd.problems.surroundings import usual_place, usual_surroundings
 
 Checked = TypeVar("Checked", bound=Callable[..., Any])
 Accept = Callable[[str, Any], Any]
@@ -56,21 +57,26 @@ def checked(part: Checked) -> Checked:
     return checked_but()(part)
 
 
+def checked_in_training(part: Checked) -> Checked:
+    """`part`, with its arguments checked, in the precision that a program trains in."""
+    return _checked(part, Plan(part, (), usual_place))
+
+
 def checked_but(*others: str) -> Callable[[Checked], Checked]:
     """`checked` for all arguments but `others`, which the function has better words for."""
 
     def decorate(part: Checked) -> Checked:
         if not inspect.isclass(part):
-            return _checked(part, others)
-        type.__setattr__(part, "__init__", _checked(vars(part)["__init__"], others))
+            return _checked(part, Plan(part, others))
+        made = vars(part)["__init__"]
+        type.__setattr__(part, "__init__", _checked(made, Plan(made, others)))
         return part
 
     return decorate
 
 
-def _checked(function: Checked, others: Sequence[str]) -> Checked:
+def _checked(function: Checked, plan: Plan) -> Checked:
     """A lambda, because the type checker of the tests wraps every other inner function."""
-    plan = Plan(function, others)
     call = wraps(function)(lambda *args, **kwargs: _called(function, plan, args, kwargs))
     return call  # type: ignore[return-value]
 
@@ -90,16 +96,17 @@ def _called(
     if axes:
         places = zip((name for name, _ in positions), args, strict=False)
         _require_shared(axes, dict(places) | kwargs)
-    with usual_surroundings():
+    with plan.surroundings():
         return function(*values, *args[len(values) :], **kwargs)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known of the arguments of a function, all but `others`."""
+    """What is known of the arguments of a function, all but `others`, and where it is run."""
 
     function: Callable[..., Any]
     others: Sequence[str]
+    surroundings: Callable[[], AbstractContextManager[object]] = usual_surroundings
 
     @cached_property
     def parts(self) -> tuple[list[tuple[str, Kind | None]], dict[str, Kind], Axes]:

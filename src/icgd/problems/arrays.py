@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from icgd.errors import DataError, DomainError, SettingError
 from icgd.problems.settings import named
@@ -16,6 +17,9 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 LARGEST_WHOLE = 2**53
 """Up to this, float64 holds every whole number."""
+
+NUMBERS = frozenset((bool, int, float))
+"""The types of plain numbers."""
 
 FLOAT32_ROUNDING = 2.0**-22
 """Relative change, with room to spare, of a number that is converted to float32."""
@@ -53,43 +57,74 @@ def checked_array(name: str, data: Any) -> Tensor:
 
 def as_numbers(name: str, data: Any) -> Tensor:
     """`data` as a tensor of float64 or float32, of any shape; whole numbers become float64."""
-    if isinstance(data, Tensor):
-        _require_memory(name, data)
-    else:
-        data = _as_array(name, data)
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        raise DataError.not_an_array(name, "inside FakeTensorMode, tensors hold no numbers")
+    data = _plain(name, data) if isinstance(data, Tensor) else _as_array(name, data)
     data = _as_floats(name, data)
     if str(data.dtype).removeprefix("torch.") not in DTYPES:
         raise DataError.wrong_dtype(name, str(data.dtype).removeprefix("torch."))
     return data.detach().clone() if isinstance(data, Tensor) else torch.from_numpy(data.copy())
 
 
+def _plain(name: str, data: Tensor) -> Tensor:
+    """The same numbers as a tensor of no special class."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(data):
+        raise DataError.transformed(name)
+    if is_lazy(data):
+        raise DataError.not_an_array(name, "a parameter that has no shape yet")
+    if data.is_nested or type(data).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        raise DataError.not_an_array(name, f"a tensor of another kind, {_kind(data)}")
+    with torch._C.DisableTorchFunctionSubclass():
+        _require_memory(name, data)
+        return data.as_subclass(Tensor)
+
+
+def _kind(data: Tensor) -> str:
+    return "nested" if type(data) is Tensor else type(data).__name__
+
+
 def _require_memory(name: str, data: Tensor) -> None:
     """Raise `DataError` for a tensor that is not a block of numbers in memory."""
-    if data.layout != torch.strided or data.is_nested:
+    if data.layout != torch.strided:
         raise DataError.not_an_array(name, "a sparse tensor")
     if data.is_meta:
         raise DataError.not_an_array(name, "a tensor without memory, on the device meta")
 
 
 def require_unmasked(name: str, data: Any) -> None:
-    """Raise `DataError` for an array of numpy some of whose entries are masked."""
+    """Raise `DataError` for an array of numpy some of whose entries are masked, or a row of such.
+
+    What numpy reads of another object is looked at by whoever has it read.
+    """
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
         raise DataError.not_an_array(name, "it has masked entries")
+    if isinstance(data, list | tuple) and not NUMBERS.issuperset(map(type, data)):
+        for part in data:
+            require_unmasked(name, part)
 
 
 def _as_array(name: str, data: Any) -> Any:
     """`data` as an array of numpy."""
-    require_unmasked(name, data)
     if isinstance(data, bytes | bytearray):
         raise DataError.not_an_array(name, "bytes")
     _require_numbers(name, data, column_names(data))
-    try:
-        array = np.asarray(data)
-    except (Exception, MemoryError):  # data of any class may be wrong in any way
-        raise DataError.not_an_array(name, "rows of different lengths") from None
+    array = _read(name, data)
     if array.dtype.kind in "OUS":
         raise DataError.not_an_array(name, f"dtype {array.dtype}")
     return array
+
+
+def _read(name: str, data: Any) -> Any:
+    """What numpy reads of an object, if no entry of it is masked."""
+    try:
+        require_unmasked(name, data)
+        array = np.asanyarray(data)  # it keeps a mask
+        require_unmasked(name, array)
+    except DataError:
+        raise
+    except (Exception, MemoryError):  # data of any class may be wrong in any way
+        raise DataError.not_an_array(name, "rows of different lengths") from None
+    return np.asarray(array)
 
 
 def column_names(data: Any) -> tuple[str, ...]:
@@ -120,7 +155,8 @@ def _as_floats(name: str, data: Any) -> Any:
     if not kind.startswith(("int", "uint", "bool")):
         return data
     if 0 not in data.shape and kind != "bool":
-        largest = max(abs(int(data.max())), abs(int(data.min())))
+        array = data.cpu().numpy() if isinstance(data, Tensor) else data  # it knows all kinds
+        largest = max(abs(int(array.max())), abs(int(array.min())))
         if largest > LARGEST_WHOLE:
             raise DataError.too_large_whole(name, largest, LARGEST_WHOLE)
     return data.double() if isinstance(data, Tensor) else data.astype(np.float64)

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from icgd.errors import SettingError
-from icgd.problems.arguments import checked
+from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.settings import count, instance
 from icgd.training.models import KernelTransformer
 from icgd.training.tasks import AbstractTask, Batch, InContextTask, generator_of
@@ -67,7 +67,7 @@ class AveragedTask(AbstractTask):
             raise SettingError.wrong_kind("labels", law, "a law of known covariance")
         return AveragedBatch(x, x.new_zeros(x.shape[:2]), covariance)
 
-    @checked
+    @checked_in_training
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         """The mean loss, or its logarithm."""
         mean = self.mean_loss(model, batch)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from icgd.errors import DataError, SettingError
-from icgd.problems.arguments import checked
+from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.settings import count, instance
 from icgd.training.tasks import AbstractTask, Batch, InContextTask, generator_of
 
@@ -89,7 +89,7 @@ class CausalTask(AbstractTask):
             expected = "a model that predicts every token (a Decoder)"
             raise SettingError.wrong_kind("model", type(model).__name__, expected)
 
-    @checked
+    @checked_in_training
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         """The mean of (prediction - label)^2 over tasks, tokens and the label's entries."""
         self.require(model)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from icgd.errors import SettingError, UnknownNameError
-from icgd.problems.arguments import checked
+from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import KERNELS
 from icgd.problems.settings import count, finite, named
@@ -53,7 +53,7 @@ class Trained:
     folder: Path
 
 
-@checked
+@checked_in_training
 def train_config(
     config: Config | Path | str,
     options: Mapping[str, Any] | None = None,

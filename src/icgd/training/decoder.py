@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
 
 from icgd.errors import DataError, SettingError
-from icgd.problems.arguments import checked
+from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.settings import count, described, named
 from icgd.training.decoder_memory import DecoderMemory
 from icgd.training.fast_blocks import Block, FastBlocks, shares_of_places
@@ -164,7 +164,7 @@ class Decoder(nn.Module):
             "seed": self.seed,
         }
 
-    @checked
+    @checked_in_training
     def forward(
         self,
         x: Float[Tensor, "task token input_width"],
@@ -174,7 +174,7 @@ class Decoder(nn.Module):
         stream = self._last_stream(x, y, slice(-1, None))
         return self._read(stream).reshape(y[:, -1].shape)
 
-    @checked
+    @checked_in_training
     def predictions(
         self,
         x: Float[Tensor, "task token input_width"],
@@ -184,7 +184,7 @@ class Decoder(nn.Module):
         stream = self._last_stream(x, y, self._layout.predicting)
         return self._read(stream).reshape(y.shape)
 
-    @checked
+    @checked_in_training
     def streams(
         self,
         x: Float[Tensor, "task token input_width"],

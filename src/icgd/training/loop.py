@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import nn
 
 from icgd.errors import InterruptedTrainingError, SettingError
-from icgd.problems.arguments import checked
+from icgd.problems.arguments import checked_in_training
 from icgd.problems.arrays import dtype_named
 from icgd.problems.settings import instance
 from icgd.training.devices import device_named
@@ -30,7 +30,7 @@ OnStep = Callable[[int, int, float], None]
 """A function that is told after every step: its number, their number, and the loss before it."""
 
 
-@checked
+@checked_in_training
 def train(
     model: nn.Module,
     task: AbstractTask,

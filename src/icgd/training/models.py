@@ -24,7 +24,7 @@ from torch.nn.utils.parametrize import register_parametrization, remove_parametr
 
 from icgd.errors import SettingError
 from icgd.memory import require_memory
-from icgd.problems.arguments import checked
+from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import Kernel, kernel_named
 from icgd.problems.settings import count, described, finite, positive
@@ -188,7 +188,7 @@ class KernelTransformer(nn.Module):
             "value_scale": self.value_scale,
         }
 
-    @checked
+    @checked_in_training
     def forward(
         self,
         x: Float[Tensor, "task token input_width"],

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from icgd.errors import DataError, SettingError
-from icgd.problems.arguments import checked, checked_but
+from icgd.problems.arguments import checked, checked_but, checked_in_training
 from icgd.problems.arrays import checked_array
 from icgd.problems.settings import count, entries, instance, is_sequence, within
 from icgd.problems.tables import Table, read_table
@@ -110,7 +110,7 @@ class TaskTable(AbstractTask):
         tokens = torch.from_numpy(order)
         return Batch(self.x[rows, tokens], self.y[rows, tokens])
 
-    @checked
+    @checked_in_training
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean of (prediction - label of the query)^2."""
         return query_loss(model, batch)
@@ -158,7 +158,7 @@ class GeneratedTask(AbstractTask):
             raise DataError.wrong_shape(f"x of {self.name}", x.shape, f"{n_tasks} tasks")
         return Batch(x, y)
 
-    @checked
+    @checked_in_training
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean of (prediction - label of the query)^2."""
         return query_loss(model, batch)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from icgd.errors import DataError
-from icgd.problems.arguments import checked
+from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.settings import count, instance
 from icgd.training.tasks import AbstractTask, Batch
 
@@ -54,7 +54,7 @@ class QueryTask(AbstractTask):
         y, labels = batch.y.reshape(*batch.x.shape[:2], -1).split(sizes, dim=1)
         return x, y, queries, labels
 
-    @checked
+    @checked_in_training
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         x, y, queries, labels = self.parts(batch)
         prediction: Tensor = model(x, y, queries)

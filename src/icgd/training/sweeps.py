@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from icgd.backends.run import OnProgress
 from icgd.errors import MissingExtraError, SettingError, SweepError, UnknownNameError
-from icgd.problems.arguments import checked
+from icgd.problems.arguments import checked_in_training
 from icgd.problems.settings import count
 from icgd.training.workers import Report, working
 
@@ -29,7 +29,7 @@ OnReport = Callable[[int, Any], None]
 """A function that hears the index of a configuration and what its job reports."""
 
 
-@checked
+@checked_in_training
 def sweep(
     function: Callable[..., Result],
     configurations: Sequence[Configuration],

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from icgd.errors import DataError, DistributionError
-from icgd.problems.arguments import checked
+from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.arrays import device_of
 from icgd.problems.settings import count, instance
 from icgd.training.covariates import AbstractCovariates
@@ -151,7 +151,7 @@ class InContextTask(AbstractTask):
         drawn = [self.labels.sample(x, generator) for _ in range(self.output_width)]
         return Batch(x, torch.stack(drawn, -1) if self.output_width > 1 else drawn[0])
 
-    @checked
+    @checked_in_training
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         """The mean of (prediction - label of the query)^2 over the tasks."""
         return query_loss(model, batch)

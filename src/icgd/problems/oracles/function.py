@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError
+from icgd.problems.arrays import as_numbers
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_matrix, unit_rows
 from icgd.problems.kernels import SHAPES
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
@@ -83,9 +84,8 @@ class FunctionOracle(AbstractOracle):
         return start
 
     def _is_start(self, given: Any, start: Parameters) -> bool:
-        is_plain = isinstance(given, Tensor) and given.layout == torch.strided
-        is_plain = is_plain and not given.is_nested and not given.is_meta
-        return bool(is_plain and given.shape == start.shape and not given.any())
+        numbers = as_numbers("initial", given) if isinstance(given, Tensor) else None
+        return numbers is not None and numbers.shape == start.shape and not numbers.any()
 
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
         return torch.zeros(batch, dtype=torch.float64)
