@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, prod
@@ -13,13 +13,14 @@ from torch import Tensor
 from icgd.backends.run import OnProgress
 from icgd.certificates import prediction_bounds
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
-from icgd.certificates.bounds import State, drift_of
+from icgd.certificates.bounds import Moment, State, drift_of
 from icgd.certificates.closed_form import closed_form
 from icgd.certificates.domain_bound import Weights, domain_bound, least_kept, worst
 from icgd.certificates.enclosures import Enclosure
 from icgd.certificates.ends import Ends
 from icgd.certificates.intervals import Interval
 from icgd.certificates.prediction_bounds import near_weights
+from icgd.certificates.rules import propagate
 from icgd.certificates.state_bound import StateBound, Trained
 from icgd.certificates.streams import Data, Streams
 from icgd.problems.arrays import FLOAT32_ROUNDING
@@ -55,8 +56,8 @@ class StackBounds(AbstractBounds):
             everywhere = Interval.symmetric(reach, n_weights)
             off, apart = (torch.full_like(everywhere.low, size) for size in (error, drift))
             weights = Enclosure.around(everywhere, off, everywhere)
-            numbers = self._ends.numbers
-            return worst([self.after_block(data, weights, apart, number) for number in numbers])
+            found = self._slots_after(data, weights, apart, self._ends.numbers)
+            return worst([self._weights(slots, apart) for slots in found])
 
         n_steps = self.program.n_steps
         return domain_bound(after_block, update.box, n_steps, least_kept(update, n_steps))
@@ -72,7 +73,7 @@ class StackBounds(AbstractBounds):
         def after_step(before: Trained, step: int) -> Trained:
             everywhere = Interval(-before.sizes, before.sizes)
             weights = Enclosure.around(everywhere, before.error, everywhere)
-            slots = self._slots_after(data, weights, before.drift, step)
+            [slots] = self._slots_after(data, weights, before.drift, [step])
             parameters = self.program.layout.having(Role.PARAMETER)
             sizes = torch.cat([slots[slot.name].size.flatten(-2) for slot in parameters], dim=-1)
             after = self._weights(slots, before.drift)
@@ -250,15 +251,27 @@ class StackBounds(AbstractBounds):
 
         Their copies in the registers, if it has any, may lie `drift` apart.
         """
-        return self._weights(self._slots_after(data, weights, drift, step), drift)
+        [slots] = self._slots_after(data, weights, drift, [step])
+        return self._weights(slots, drift)
 
-    def _slots_after(self, data: Data, weights: Enclosure, drift: Parameters, step: int) -> State:
-        """All slots after a step, or after any of those that a number of `Ends` stands for."""
-        program = self.program
-        if not program.schedule or step < len(program.schedule):
-            return self._streams.after(program.block_of(step), data, weights, drift)
-        streams = replace(self._streams, highest=self._ends.highest)
-        return streams.after((*program.common, *self._ends.span(step)), data, weights, drift)
+    def _slots_after(
+        self, data: Data, weights: Enclosure, drift: Parameters, numbers: Sequence[int]
+    ) -> list[State]:
+        """All slots after each of some steps, or after those that a number of `Ends` stands for.
+
+        The layers that all steps share are gone through once.
+        """
+        start = self._streams.start(data, weights, drift)
+        shared = replace(start, slots=propagate(start, self.program.common))
+        return [self._slots_at_end(shared, number) for number in numbers]
+
+    def _slots_at_end(self, shared: Moment, number: int) -> State:
+        schedule = self.program.schedule
+        if not schedule:
+            return shared.slots
+        if number < len(schedule):
+            return propagate(shared, schedule[number])
+        return propagate(replace(shared, highest=self._ends.highest), self._ends.span(number))
 
     def _weights(self, after: State, drift: Parameters) -> Weights:
         """What the slots say of the weights; without copies, `drift` is theirs."""

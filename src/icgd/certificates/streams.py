@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor
@@ -17,7 +16,6 @@ from icgd.certificates.unit_bounds import left_over
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
-from icgd.program.update_instructions import Recombine
 from icgd.shapes import Parameters
 
 Data = dict[str, Interval]
@@ -26,14 +24,10 @@ Data = dict[str, Interval]
 
 @dataclass(frozen=True)
 class Streams:
-    """Carries enclosures of a program's slots through its layers, computed as `how` says.
-
-    A sum in `highest` stands for many: see `Moment`.
-    """
+    """Carries enclosures of a program's slots through its layers, computed as `how` says."""
 
     program: StackProgram
     how: Arithmetic
-    highest: Mapping[Recombine, Recombine] = field(default_factory=dict)
 
     @property
     def have_copies(self) -> bool:
@@ -51,8 +45,11 @@ class Streams:
 
         Copies of the weights in the registers, if there are any, may lie `drift` apart.
         """
-        slots = self._before(data, weights, drift)
-        return propagate(Moment(self.program, slots, self.how, self.highest), layers)
+        return propagate(self.start(data, weights, drift), layers)
+
+    def start(self, data: Data, weights: Enclosure, drift: Parameters) -> Moment:
+        """What the first layer finds."""
+        return Moment(self.program, self._before(data, weights, drift), self.how)
 
     def _before(self, data: Data, weights: Enclosure, drift: Parameters) -> State:
         layout, x = self.program.layout, data["x"]
