@@ -66,7 +66,8 @@ def train(
             under way is whole, and a folder has its checkpoint.
         TrainingError: if there is nothing to train, or if the loss is no number any more.
         CheckpointError: if the folder holds a training with other settings, or a damaged one.
-        RunFolderError: if another process trains in the folder.
+        RunFolderError: if another process trains in the folder, or if training would replace logs
+            or a config there that icgd did not write.
         SettingError: if there are loggers but no folder.
 
     Example:
@@ -90,8 +91,7 @@ def train(
     if folder is None:
         _take_steps(training, None, on_step)
     else:
-        with recorded(training, Path(folder), makers) as record:
-            record.keep(texts or {})
+        with recorded(training, Path(folder), makers, texts) as record:
             _take_steps(training, record, on_step)
     return training.log
 

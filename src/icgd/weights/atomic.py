@@ -74,7 +74,7 @@ def require_replaceable(path: Path) -> None:
 def is_same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
     """Whether two names, each of a file that may be missing, lead to one file."""
     try:
-        return os.path.samefile(one, other)
+        return Path(one).samefile(other)
     except (OSError, ValueError):
         return _real(one) == _real(other)
 
