@@ -113,3 +113,16 @@ def test_the_module_is_the_command():
     called = [sys.executable, "-m", "icgd.cli.app", "--version"]
     result = subprocess.run(called, capture_output=True, text=True, check=True)
     assert result.stdout == f"icgd {icgd.__version__}\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it takes a shell that closes streams")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [("--help", 0), ("", 0), ("theorems --list", 0), ("size --widths 4,x", 2), ("fly", 2)],
+)
+def test_a_closed_stream_is_no_obstacle(closed, arguments, code):
+    line = f"{sys.executable} -m icgd.cli.app {arguments} {closed}"
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True)
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stderr

@@ -42,7 +42,8 @@ def locked(folder: Path) -> Iterator[None]:
     """Keep `folder`, which is made if it is missing, to the block.
 
     Raises `RunFolderError` if another process, or another block of this one, has it, or if the
-    lock's file is that of another program. Ours is removed at the end. Where a file system has no locks, a warning is given.
+    lock's file is that of another program. Ours is removed at the end. Where a file system has no
+    locks, a warning is given.
     """
     try:
         file = _own_file(folder)
