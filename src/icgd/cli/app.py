@@ -10,6 +10,7 @@ import sys
 import warnings
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -115,7 +116,7 @@ def _open_streams() -> None:
     """Give what is printed a place, also if the shell closed a stream: `icgd ... >&-`."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
 
 
 def main() -> None:
