@@ -116,7 +116,7 @@ def _open_streams() -> None:
     """Give what is printed a place, also if the shell closed a stream: `icgd ... >&-`."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from icgd.errors import SettingError
 from icgd.problems.arrays import device_of
 
-
 KINDS = ("cpu", "cuda", "mps")
 """The kinds of devices that a model may be trained on."""
 
