@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -109,7 +111,36 @@ def test_an_interrupt_ends_with_code_130(command, monkeypatch):
     assert "Traceback" not in outcome.stderr
 
 
-def test_the_module_is_the_command():
-    called = [sys.executable, "-m", "icgd.cli.app", "--version"]
+@pytest.mark.parametrize("module", ["icgd", "icgd.cli.app"])
+def test_the_module_is_the_command(module):
+    called = [sys.executable, "-m", module, "--version"]
     result = subprocess.run(called, capture_output=True, text=True, check=True)
     assert result.stdout == f"icgd {icgd.__version__}\n"
+
+
+def test_the_command_that_is_installed_is_the_module():
+    project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text())
+    assert project["project"]["scripts"]["icgd"] == "icgd.__main__:main"
+
+
+@pytest.mark.parametrize("slow", ["typer", "torch"])
+def test_ctrl_c_while_something_is_imported_leaves_no_traceback(tmp_path, slow):
+    (tmp_path / f"{slow}.py").write_text("raise KeyboardInterrupt")
+    called = [sys.executable, "-m", "icgd", "size", "--widths", "4,1"]
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    result = subprocess.run(called, capture_output=True, text=True, env=environment)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it takes a shell that closes streams")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [("--help", 0), ("", 0), ("theorems --list", 0), ("size --widths 4,x", 2), ("fly", 2)],
+)
+def test_a_closed_stream_is_no_obstacle(closed, arguments, code):
+    line = f"{sys.executable} -m icgd.cli.app {arguments} {closed}"
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True)
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stderr

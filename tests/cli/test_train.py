@@ -41,6 +41,25 @@ def test_a_config_with_every_default_is_written_and_trains(command):
     assert read_config("run/config.toml")["training"]["n_steps"] == 2
 
 
+@pytest.mark.parametrize("name", ["log.csv", "log.json", "config.toml", ".lock"])
+def test_files_of_ones_own_are_left_alone(command, name):
+    Path(name).write_text("# mine\n")
+    said = command("train", *SMALL, "--folder", ".").refusal()
+    assert said.startswith(f"{name} was not written by a training of icgd")
+    assert [(path.name, path.read_text()) for path in Path().iterdir()] == [(name, "# mine\n")]
+
+
+def test_a_config_may_stand_in_the_folder_of_its_run(command):
+    command("train", *SMALL, "--folder", "run", "--init", "config.toml")
+    Path("run").mkdir()
+    Path("run/config.toml").write_text(read_config("config.toml").moved_to(Path("run")).text())
+    with Path("run/config.toml").open("a") as file:
+        file.write("\n# a remark\n")
+    assert command("train", "run/config.toml").code == 0
+    assert command("train", "run/config.toml", "--n-steps", "6").code == 0
+    assert len(json.loads(Path("run/log.json").read_text())) == 4
+
+
 def test_a_truth_value_may_be_turned_off_again(command):
     Path("run.toml").write_text("[data]\naverage_labels = true\n")
     command("train", "run.toml", *SMALL, "--no-average-labels")
@@ -92,7 +111,9 @@ def test_what_own_code_raises_is_said_in_one_line_with_its_place(command):
         "'n_tasks' and 'generator'."
     )
     said = command("train", *SMALL, "--factory", "mine.py:make").refusal()
-    assert said.startswith("Your own code raised TypeError: Linear.forward() takes 2 positional")
+    assert said == (
+        "model must be a model whose forward takes (x, y), as InContextTask calls it, got 'Linear'."
+    )
 
 
 def test_sizes_that_no_memory_holds_are_refused_in_one_line(command):

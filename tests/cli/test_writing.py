@@ -4,7 +4,8 @@ import pytest
 
 from icgd.cli.writing import make_folder, write_file
 from icgd.errors import FileError
-from tests.cli.files import listing
+from icgd.training.logs import Log, write_json
+from tests.cli.files import listing, write_all
 
 
 def test_a_file_is_written_and_replaced(tmp_path):
@@ -60,3 +61,42 @@ def test_folders_are_made_where_possible(tmp_path):
     (tmp_path / "plain").touch()
     with pytest.raises(FileError, match=r"Cannot write .*plain: File exists\."):
         make_folder(tmp_path / "plain")
+
+
+OWN_FILES = [
+    ("run run.safetensors train.csv --queries new.csv -o train.csv", "train.csv"),
+    ("run run.safetensors train.csv --queries new.csv -o new.csv", "new.csv"),
+    ("run run.safetensors train.csv --queries new.csv -o run.safetensors", "run.safetensors"),
+    ("run run.safetensors train.csv --queries new.csv -o linked.csv", "train.csv"),
+    ("run run.safetensors train.csv --queries new.csv -o hard.csv", "train.csv"),
+    ("run run.safetensors train.csv --weights-out run.safetensors", "run.safetensors"),
+    ("run run.safetensors train.csv --queries new.csv -o a.json --weights-out ./a.json", "a.json"),
+    ("run run.safetensors train.csv --plot a.svg --queries new.csv -o a.svg", "a.svg"),
+    ("verify run.safetensors table.png --plot table.png", "table.png"),
+    ("verify run.safetensors train.csv --queries table.png --plot table.png", "table.png"),
+    ("compile --widths 4,1 --bounds-from train.csv -o train.csv", "train.csv"),
+    ("compile --link identity --widths 4,1 --step-from train.csv -o train.csv", "train.csv"),
+    ("certify run.safetensors train.csv -o train.csv", "train.csv"),
+    ("draw run.svg", "run.svg"),
+    ("plot training -o training/log.json", "training/log.json"),
+    ("plot linked", "linked/log.json"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "own"), OWN_FILES)
+def test_no_command_replaces_what_it_reads_or_writes(command, tmp_path, arguments, own):
+    write_all(tmp_path)
+    copied = {"run.svg": "run.safetensors", "table.png": "train.csv"}
+    for name, original in copied.items():
+        Path(name).write_bytes(Path(original).read_bytes())
+    Path("linked.csv").symlink_to("train.csv")
+    Path("hard.csv").hardlink_to("train.csv")
+    for name in ("training", "linked"):
+        Path(name).mkdir()
+        write_json(Log(({"step": 0.0, "loss": 1.0},)), Path(name, "log.json"))
+    Path("linked/log.png").symlink_to("log.json")
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    message = command(*arguments.split()).refusal()
+    assert message.startswith("Cannot write ")
+    assert f"it is one file with {own}, which this command reads or writes too" in message
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files

@@ -33,6 +33,11 @@ MESSAGES = [
         "The certificate would replace train.csv, a file that it is about. Write it elsewhere.",
     ),
     (
+        made(FileError.one_file, "run.svg", "run.safetensors"),
+        "Cannot write run.svg: it is one file with run.safetensors, which this command reads or "
+        "writes too. Nothing was changed; name another file.",
+    ),
+    (
         made(FileError.folder, "runs"),
         "runs is a folder; a file that icgd wrote is expected.",
     ),

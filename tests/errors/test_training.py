@@ -101,6 +101,11 @@ MESSAGES = [
         "changed; wait until that process ends, or use another folder.",
     ),
     (
+        made(RunFolderError.foreign, "run/log.csv"),
+        "run/log.csv was not written by a training of icgd, which would replace it. Nothing was "
+        "changed; move that file away, or train in another folder.",
+    ),
+    (
         made(CheckpointError.none_there, "run", "last"),
         "run has no checkpoint. Give the folder that a model was trained in, which holds files "
         "such as checkpoint-000001000.safetensors.",

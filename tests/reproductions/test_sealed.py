@@ -68,3 +68,11 @@ def test_what_is_no_json_is_refused(tmp_path, text):
 )
 def test_every_committed_result_has_its_checksum(path):
     assert opened(path, json.loads(path.read_text(encoding="utf-8")))["rows"]
+
+
+def test_what_is_nested_as_deeply_as_python_reads_is_refused(tmp_path):
+    path = tmp_path / "part.json"
+    for depth in range(800, 1001, 2):
+        path.write_text(f'{{"content": {"[" * depth}{"]" * depth}, "digest": "none"}}')
+        with pytest.raises(CheckpointError, match="is damaged"):
+            read_sealed(path)

@@ -47,3 +47,7 @@ class TwoPartError(Exception):
 
 def fails_oddly(_: int) -> None:
     raise TwoPartError("two", "parts")
+
+
+def raises(problem: type[BaseException]) -> None:
+    raise problem

@@ -135,3 +135,37 @@ def test_ctrl_c_while_the_lock_is_removed_gives_the_folder_back(tmp_path, monkey
             pass
     with locked(tmp_path):
         assert caught.value.__traceback__ is not None
+
+
+FOREIGN = ["poetry\n", "12 13\n", "4711\n\n", "9" * 200]
+"""What another program may have written into a file of this name."""
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_the_lock_of_another_program_is_left_alone(tmp_path, text):
+    (tmp_path / LOCK).write_text(text)
+    assert refusal(tmp_path) == (
+        f"{tmp_path}/{LOCK} was not written by a training of icgd, which would replace it. Nothing "
+        "was changed; move that file away, or train in another folder."
+    )
+    assert (tmp_path / LOCK).read_text() == text
+
+
+def test_a_lock_is_no_link_and_no_pipe(tmp_path):
+    target, run = tmp_path / "target.txt", tmp_path / "run"
+    target.write_text("4711\n")
+    run.mkdir()
+    (run / LOCK).symlink_to("../target.txt")
+    assert "was not written by a training of icgd" in refusal(run)
+    assert (run / LOCK).is_symlink()
+    assert target.read_text() == "4711\n"
+    (run / LOCK).unlink()
+    os.mkfifo(run / LOCK)
+    assert "was not written by a training of icgd" in refusal(run)
+    assert (run / LOCK).is_fifo()
+
+
+def test_an_empty_lock_is_taken(tmp_path):
+    (tmp_path / LOCK).touch()
+    with locked(tmp_path):
+        assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"

@@ -6,6 +6,7 @@ import signal
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from math import cos, nan, pi
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,6 +25,7 @@ from icgd.errors import (
     TrainingError,
 )
 from icgd.training.loop import Settings, train
+from tests.training.decoders import trained_decoder
 from tests.training.toy import (
     KILLED,
     SETTINGS,
@@ -451,3 +453,21 @@ def test_the_example_of_its_page_runs(monkeypatch, tmp_path, capsys):
     first, last = map(float, capsys.readouterr().out.split())
     assert last < first / 4
     assert (tmp_path / "run" / "log.csv").read_text().count("\n") == 7
+
+
+MODES = {
+    "no gradients": torch.no_grad,
+    "bfloat16": partial(torch.autocast, "cpu", torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("attention", ["softmax", "relu"])
+def test_modes_of_the_caller_change_no_bit(mode, attention):
+    expected, log = trained_decoder(attention)
+    with MODES[mode]():
+        model, again = trained_decoder(attention)
+        assert torch.is_autocast_enabled("cpu") == (mode == "bfloat16")
+        assert torch.is_grad_enabled() == (mode != "no gradients")
+    assert again == log
+    assert all(map(torch.equal, model.state_dict().values(), expected.state_dict().values()))

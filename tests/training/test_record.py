@@ -6,7 +6,7 @@ from math import nan
 import pytest
 import torch
 
-from icgd.errors import MissingExtraError, TrainingError
+from icgd.errors import CheckpointError, MissingExtraError, RunFolderError, TrainingError
 from icgd.training import checkpoints, loggers, record
 from icgd.training.loading import read_log
 from icgd.training.loggers import AbstractLogger
@@ -117,4 +117,59 @@ def test_the_log_of_a_longer_training_fits_the_checkpoint_of_the_shorter(
     train(ToyModel(), ToyTask(), short, folder=tmp_path)
     longer = replace(short, n_steps=9, checkpoint_every=6)
     trained_until_killed(tmp_path, monkeypatch, write, 1, longer)
+    assert read_log(tmp_path).rows
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.json"])
+@pytest.mark.parametrize("text", ["step,loss\n0,1\n", '[{"step": 0, "loss": 1}]', "mine"])
+def test_a_log_of_somebody_else_is_left_alone(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RunFolderError) as caught:
+        train_toy(tmp_path, loggers=["tensorboard"])
+    assert str(caught.value).startswith(f"{tmp_path / name} was not written by a training of icgd")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, text)]
+
+
+def test_a_best_state_of_somebody_else_is_left_alone(tmp_path):
+    (tmp_path / "best.safetensors").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"not a checkpoint .*\. It was left as it is"):
+        train_toy(tmp_path, replace(SETTINGS, n_validation=4))
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+    train_toy(tmp_path)  # which writes no such file
+    assert (tmp_path / "best.safetensors").read_text() == "mine"
+
+
+def test_what_is_no_file_takes_the_place_of_no_log(tmp_path):
+    (tmp_path / "log.csv").mkdir()
+    with pytest.raises(RunFolderError, match=r"log\.csv was not written by a training"):
+        train_toy(tmp_path)
+
+
+class FailingTask(ToyTask):
+    """Its first batch has no loss."""
+
+    def loss(self, model, batch):
+        return super().loss(model, batch) * nan
+
+
+TEXTS = {"note.txt": "any text", "config.toml": "# Folder of the run\n"}
+
+
+def test_a_training_that_failed_before_its_first_checkpoint_begins_again(tmp_path):
+    with pytest.raises(TrainingError):
+        train(ToyModel(), FailingTask(), SETTINGS, folder=tmp_path, texts=TEXTS)
+    assert not list(tmp_path.glob("checkpoint-*"))
+    train_toy(tmp_path, texts={"note.txt": "another", "config.toml": "# mine\n"})
+    assert read_log(tmp_path).rows
+
+
+@pytest.mark.parametrize("write", WRITES, ids=lambda write: write[1])
+def test_a_training_that_was_killed_before_its_first_checkpoint_begins_again(
+    tmp_path, monkeypatch, write
+):
+    settings = replace(SETTINGS, n_validation=4)
+    trained_until_killed(tmp_path, monkeypatch, write, 1, settings)
+    trained_until_killed(tmp_path, monkeypatch, WRITES[2], 2, settings)
+    assert not list(tmp_path.glob("checkpoint-*"))
+    train_toy(tmp_path, settings)
     assert read_log(tmp_path).rows

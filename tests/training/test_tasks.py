@@ -13,6 +13,10 @@ from icgd.errors import DistributionError, SettingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.training.covariates import Ellipsoid, Gaussian
 from icgd.training.labels import KernelProcess, LinearFunctions, ReluNetworks
+from icgd.training.loop import Settings, train
+from icgd.training.models import KernelTransformer
+from icgd.training.own_data import GeneratedTask, TaskTable
+from icgd.training.query_task import QueryTask
 from icgd.training.tasks import Batch, InContextTask, generator_of
 
 COVARIATES = Ellipsoid.of_seed(0)
@@ -163,3 +167,48 @@ def test_a_batch_is_split_in_its_order():
     parts = batch.split(2)
     assert [len(part) for part in parts] == [2, 2, 1]
     assert torch.equal(torch.cat([part.y for part in parts]), batch.y)
+
+
+class Call(nn.Module):
+    """It can be called with any arguments."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, *arguments):
+        return self.weight * arguments[1][:, -1]
+
+
+class OfQueries(Call):
+    def forward(self, x, y, queries):
+        return self.weight * y
+
+
+SMALL_TASK = InContextTask(Gaussian(torch.eye(2, dtype=torch.float64)), LinearFunctions(), 3)
+KERNEL = KernelTransformer(2, 1, ("linear",), transforms_covariates=False, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "arguments"),
+    [
+        (OfQueries(), SMALL_TASK, "x, y"),
+        (OfQueries(), GeneratedTask(lambda n_tasks, generator: None), "x, y"),
+        (OfQueries(), TaskTable(torch.ones(2, 3, 2), torch.ones(2, 3)), "x, y"),
+        (KERNEL, QueryTask(SMALL_TASK, 1), "x, y, queries"),
+    ],
+)
+def test_a_model_that_is_called_otherwise_is_refused_before_training(
+    tmp_path, model, task, arguments
+):
+    with pytest.raises(SettingError) as caught:
+        train(model, task, Settings(1, 2, 0.1), folder=tmp_path / "run")
+    assert str(caught.value) == (
+        f"model must be a model whose forward takes ({arguments}), as {type(task).__name__} calls "
+        f"it, got {type(model).__name__!r}."
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_takes_whatever_comes_is_trained():
+    assert train(Call(), SMALL_TASK, Settings(1, 2, 0.1)).rows

@@ -14,7 +14,7 @@ from icgd.errors import SweepError, WorkerError
 from icgd.training import workers
 from icgd.training.sweeps import sweep
 from icgd.training.workers import working
-from tests.training.swept import fails_oddly, is_killed, waits
+from tests.training.swept import fails_oddly, is_killed, raises, threads_and_square, waits
 
 PARENT = """
 import sys
@@ -188,3 +188,18 @@ def test_a_job_that_does_not_listen_is_killed(monkeypatch, tmp_path, forked):
     with working(waits, [tmp_path], 1) as all_news:
         number = next(all_news).value
     assert not is_alive(number)
+
+
+def test_a_configuration_that_cannot_be_sent_fails_by_itself(forked):
+    with pytest.raises(SweepError, match=r"^Configuration 1, <.*>, failed with \w+: Can't pickle"):
+        sweep(threads_and_square, [2, lambda: 0], runner="pool")
+    with pytest.raises(SweepError, match=r"^Configuration 0, <.*>, failed with \w+: Can't pickle"):
+        sweep(threads_and_square, [lambda: 0, 2], n_workers=2, runner="pool")
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt, GeneratorExit, SystemExit])
+def test_whatever_a_job_raises_is_its_failure(forked, capfd, problem):
+    with pytest.raises(SweepError, match=f"failed with {problem.__name__}: ") as caught:
+        sweep(raises, [problem], runner="pool")
+    assert isinstance(caught.value.__cause__, problem)
+    assert "Traceback" not in capfd.readouterr().err

@@ -7,7 +7,7 @@ import pytest
 
 from icgd.errors import FileError
 from icgd.weights import atomic
-from icgd.weights.atomic import remove_stale, require_replaceable, whole_file
+from icgd.weights.atomic import is_same_file, remove_stale, require_replaceable, whole_file
 
 
 def write_and_fail(path, problem):
@@ -193,3 +193,16 @@ def test_ctrl_c_while_an_unfinished_file_is_locked_leaves_no_file(tmp_path, monk
     with pytest.raises(KeyboardInterrupt), whole_file(tmp_path / "a"):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_names_of_one_file_are_known(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one").touch()
+    (tmp_path / "link").symlink_to("one")
+    (tmp_path / "hard").hardlink_to("one")
+    (tmp_path / "round").symlink_to("round")
+    (tmp_path / "other").touch()
+    assert all(is_same_file("one", name) for name in ("one", "./one", "link", "hard"))
+    assert is_same_file("new", tmp_path / "new")
+    assert is_same_file("round", "round")
+    assert not any(is_same_file("one", name) for name in ("other", "new", "round", "zero\0"))

@@ -30,7 +30,7 @@ from icgd.problems.arguments import checked
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.shapes import History
-from icgd.weights.atomic import whole_file
+from icgd.weights.atomic import is_same_file, whole_file
 
 DIGITS = 3
 """The decimal digits of a distance in a certificate."""
@@ -117,17 +117,9 @@ def require_provable(problem: Problem, task: Task, n_steps: int) -> None:
 
 def require_elsewhere(path: str | os.PathLike[str] | None, sources: Sources) -> None:
     """Raise `FileError` if a certificate at `path` would replace a file that it is about."""
-    files = {_real(file) for file in (sources.file, sources.data) if file is not None}
-    if path is not None and _real(path) in files:
+    files = [file for file in (sources.file, sources.data) if file is not None]
+    if path is not None and any(is_same_file(path, file) for file in files):
         raise FileError.own_source(path)
-
-
-def _real(path: str | os.PathLike[str]) -> Path:
-    """The file that a name leads to; the name itself if its links lead round in circles."""
-    try:
-        return Path(path).resolve()
-    except (OSError, RuntimeError):
-        return Path(path).absolute()
 
 
 def rounded_up(distance: float) -> float:

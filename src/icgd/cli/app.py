@@ -10,6 +10,7 @@ import sys
 import warnings
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -111,8 +112,16 @@ def _show_warning(message: Warning | str, *_: object) -> None:
     typer.echo(f"icgd: warning: {' '.join(str(message).split())}", err=True)
 
 
+def _open_streams() -> None:
+    """Give what is printed a place, also if the shell closed a stream: `icgd ... >&-`."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+
+
 def main() -> None:
     """Run the command line."""
+    _open_streams()
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     if len(sys.argv) == 1:
         typer.echo(FIRST_STEPS, nl=False)

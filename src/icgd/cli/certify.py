@@ -30,7 +30,7 @@ def certify(
 
     Example: icgd certify run.safetensors train.csv -o run.cert.json
     """
-    require_writable(out)
+    require_writable(out, read=(file, source.path))
     compiled = load(file)
     examples = read_examples(source, compiled.problem)
     require_within(compiled.problem.domain, examples)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from icgd.cli.options import CompiledFile, output
-from icgd.cli.writing import require_picture
+from icgd.cli.writing import require_picture, require_writable
 from icgd.pipeline import load
 
 
@@ -25,5 +25,6 @@ def draw(
     """
     path = out or file.with_suffix(".svg")
     require_picture(path)
+    require_writable(path, read=(file,))
     load(file).draw(path)
     typer.echo(f"Saved {path}")

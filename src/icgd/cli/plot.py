@@ -24,8 +24,8 @@ def plot(
 
     Example: icgd plot run -o log.png
     """
-    require_writable(out)
-    picture = log_picture(read_log(folder), folder.resolve().name)
+    log = read_log(folder)
     path = out or folder / "log.png"
-    write_file(path, plotting.png(picture))
+    require_writable(path, read=(folder / "log.json", *folder.glob("*.safetensors")))
+    write_file(path, plotting.png(log_picture(log, folder.resolve().name)))
     typer.echo(f"Saved {path}")

@@ -223,7 +223,7 @@ def takes_training_run(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(compiling)
     def checking_first(**given: Any) -> None:
-        require_writable(given.get("out"))
+        require_writable(given.get("out"), read=(given["bounds_from"], given["step_from"]))
         compiling(**given)
 
     return checking_first

@@ -71,10 +71,10 @@ def run(
     """
     if out and not queries:
         raise SettingError.without("--output", "--queries")
-    require_writable(out)
     require_picture(plot)
     if weights_out:
         require_weights_file(weights_out)
+    require_writable(out, weights_out, plot, read=(file, source.path, queries))
     compiled = load(file)
     examples = read_examples(source, compiled.problem)
     asked = read_queries(queries, examples) if queries else None

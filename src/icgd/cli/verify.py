@@ -19,7 +19,7 @@ from icgd.cli.options import (
     Seed,
 )
 from icgd.cli.progress import progress
-from icgd.cli.writing import require_picture
+from icgd.cli.writing import require_picture, require_writable
 from icgd.pipeline import load
 from icgd.pipeline import verify as verify_run
 
@@ -48,6 +48,7 @@ def verify(
     Example: icgd verify run.safetensors train.csv --target price --json
     """
     require_picture(plot)
+    require_writable(plot, read=(file, source.path, queries))
     compiled = load(file)
     examples = read_examples(source, compiled.problem)
     asked = read_queries(queries, examples) if queries else None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import polars as pl
 
 from icgd.errors import FileError
 from icgd.pictures.picture import writer_for
-from icgd.weights.atomic import require_replaceable, whole_file
+from icgd.weights.atomic import is_same_file, require_replaceable, whole_file
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -19,10 +19,20 @@ def write_file(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def require_writable(path: Path | None) -> None:
-    """Raise `FileError` before the work if a file could not be written after it."""
-    if path is None:
-        return
+def require_writable(*paths: Path | None, read: Iterable[Path | None] = ()) -> None:
+    """Raise `FileError` before the work if a file could not be written after it.
+
+    No file may replace one that the command has `read`, nor another one that it writes.
+    """
+    taken = [path for path in read if path is not None]
+    for path in paths:
+        if path is not None:
+            _require_place(path)
+            _require_apart(path, taken)
+            taken.append(path)
+
+
+def _require_place(path: Path) -> None:
     if path.is_dir():
         raise FileError.unwritable(path, "it is a folder")
     folder = path.absolute().parent
@@ -33,11 +43,16 @@ def require_writable(path: Path | None) -> None:
     require_replaceable(path)
 
 
+def _require_apart(path: Path, taken: Iterable[Path]) -> None:
+    for other in taken:
+        if is_same_file(path, other):
+            raise FileError.one_file(path, other)
+
+
 def require_picture(path: Path | None) -> None:
-    """Raise `FileError` before the work if a picture could not be written after it."""
+    """Raise `FileError` if there is a name, but without an ending that pictures are written to."""
     if path is not None:
         writer_for(path)
-        require_writable(path)
 
 
 def predictions_content(

@@ -95,6 +95,13 @@ class FileError(IcgdError, ValueError):
         )
 
     @classmethod
+    def one_file(cls, path: object, other: object) -> FileError:
+        return cls(
+            f"Cannot write {path}: it is one file with {other}, which this command reads or writes "
+            "too. Nothing was changed; name another file."
+        )
+
+    @classmethod
     def unreadable_onnx(cls, path: object, problem: str) -> FileError:
         return cls(f"{path} cannot be run as an ONNX file of icgd: {problem}. Export it again.")
 

@@ -170,6 +170,13 @@ class RunFolderError(IcgdError, RuntimeError):
             "Nothing was changed; wait until that process ends, or use another folder."
         )
 
+    @classmethod
+    def foreign(cls, path: object) -> RunFolderError:
+        return cls(
+            f"{path} was not written by a training of icgd, which would replace it. Nothing was "
+            "changed; move that file away, or train in another folder."
+        )
+
 
 class TrainingError(IcgdError, RuntimeError):
     """A model cannot be trained, or no further."""

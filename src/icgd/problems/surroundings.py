@@ -43,11 +43,19 @@ def usual_place() -> AbstractContextManager[object]:
 def _precise() -> Iterator[None]:
     with ExitStack() as usual:
         usual.enter_context(usual_place())
-        for kind in filter(torch.is_autocast_enabled, CAST):
-            usual.enter_context(torch.autocast(kind, enabled=False))
+        usual.enter_context(without_autocast())
         if (before := _precision()) != EXACT:
             usual.callback(torch.set_float32_matmul_precision, before)
             torch.set_float32_matmul_precision(EXACT)
+        yield
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """A block without autocast, whatever the caller has switched on."""
+    with ExitStack() as usual:
+        for kind in filter(torch.is_autocast_enabled, CAST):
+            usual.enter_context(torch.autocast(kind, enabled=False))
         yield
 
 

@@ -28,7 +28,11 @@ def opened(path: Path, table: object) -> dict[str, Any]:
     if not isinstance(table, dict) or DIGEST not in table:
         raise CheckpointError.damaged(path, "it has no checksum")
     content = {key: value for key, value in table.items() if key != DIGEST}
-    if table[DIGEST] != _digest(content):
+    try:
+        is_whole = table[DIGEST] == _digest(content)
+    except RecursionError as problem:  # it can be read, but not be written again
+        raise CheckpointError.damaged(path, str(problem)) from None
+    if not is_whole:
         raise CheckpointError.damaged(path, "its checksum does not match")
     return content
 

@@ -94,6 +94,11 @@ class Checkpoints:
         except CheckpointError:
             return Log()
 
+    def require_own_best(self) -> None:
+        """Raise `CheckpointError` if the file of the best state is something else."""
+        if (self.folder / BEST).exists():
+            read_checkpoint(self.folder / BEST)
+
     def tidy(self) -> None:
         """Remove earlier checkpoints that are not kept.
 

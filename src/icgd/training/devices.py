@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from math import inf
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 
 from icgd.errors import SettingError
 from icgd.problems.arrays import device_of
+from icgd.problems.surroundings import without_autocast
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,13 @@ class Device:
     def autocast(self) -> AbstractContextManager[object]:
         """A block in which the model computes."""
         return torch.autocast(self.place.type, torch.bfloat16, enabled=self.uses_bfloat16)
+
+
+@contextmanager
+def own_modes() -> Iterator[None]:
+    """A block with gradients and without autocast, whatever the caller has switched on or off."""
+    with torch.enable_grad(), without_autocast():
+        yield
 
 
 def device_named(name: str, dtype: str = "float32", *, autocast: bool = False) -> Device:

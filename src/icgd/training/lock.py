@@ -7,6 +7,8 @@ file that a killed process leaves behind locks nobody out. The file says which p
 from __future__ import annotations
 
 import os
+import re
+import stat
 import sys
 import warnings
 from collections.abc import Iterator
@@ -28,6 +30,9 @@ LOCK = ".lock"
 LOCKED_BYTE = 2**30
 """Windows locks bytes, which nobody else may read then: this one is far behind the text."""
 
+OWN_TEXT = re.compile(rb"[0-9]{0,20}\n?")
+"""What may stand in the file: the number of a process, or less while that is being written."""
+
 MOST_TRIES = 100
 """How often a file is asked for that another process may be removing or writing just now."""
 
@@ -36,8 +41,9 @@ MOST_TRIES = 100
 def locked(folder: Path) -> Iterator[None]:
     """Keep `folder`, which is made if it is missing, to the block.
 
-    Raises `RunFolderError` if another process, or another block of this one, has it. The lock's
-    file is removed at the end. Where a file system has no locks, a warning is given.
+    Raises `RunFolderError` if another process, or another block of this one, has it, or if the
+    lock's file is that of another program. Ours is removed at the end. Where a file system has no
+    locks, a warning is given.
     """
     try:
         file = _own_file(folder)
@@ -56,6 +62,7 @@ def _own_file(folder: Path) -> FileIO:
     while True:
         file = _opened(folder)
         try:
+            _require_own(file.fileno(), folder)
             if _is_locked(file.fileno(), folder):
                 _sign(file.fileno())
                 return file
@@ -73,8 +80,28 @@ def _opened(folder: Path) -> FileIO:
     for _ in range(MOST_TRIES):
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            return FileIO(folder / LOCK, "a+")
+            if (folder / LOCK).is_symlink():
+                raise RunFolderError.foreign(folder / LOCK)
+            return FileIO(folder / LOCK, "a+", opener=_open_no_link)
     raise FileNotFoundError(f"{LOCK} is removed again and again")
+
+
+def _open_no_link(path: str | Path, flags: int) -> int:
+    """Open a file for `FileIO`, but no link, also if it took the file's place just now."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def _require_own(file: int, folder: Path) -> None:
+    """Raise `RunFolderError` if another program wrote the file."""
+    is_plain = stat.S_ISREG(os.fstat(file).st_mode)
+    if not is_plain or not OWN_TEXT.fullmatch(_start(file)):
+        raise RunFolderError.foreign(folder / LOCK)
+
+
+def _start(file: int) -> bytes:
+    """The first bytes of the file, more than a lock's file has."""
+    os.lseek(file, 0, os.SEEK_SET)
+    return os.read(file, 100)
 
 
 def _is_locked(file: int, folder: Path) -> bool:
@@ -87,7 +114,7 @@ def _is_locked(file: int, folder: Path) -> bool:
         text = f"{folder} cannot be locked ({problem.strerror}). Let no other process use it."
         warnings.warn(text, stacklevel=2)
     try:
-        return os.path.samestat(os.fstat(file), (folder / LOCK).stat())
+        return os.path.samestat(os.fstat(file), (folder / LOCK).lstat())
     except FileNotFoundError:
         return False
 
@@ -110,8 +137,7 @@ def _sign(file: int) -> None:
 def _owner(file: int) -> str:
     """The number of the process that signed the file, which it does as soon as it is locked."""
     for _ in range(MOST_TRIES):
-        os.lseek(file, 0, os.SEEK_SET)
-        if text := os.read(file, 100).decode().strip():
+        if text := _start(file).decode(errors="replace").strip():
             return text
         sleep(0.01)
     return "unknown"

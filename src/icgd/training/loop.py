@@ -16,7 +16,7 @@ from icgd.errors import InterruptedTrainingError, SettingError
 from icgd.problems.arguments import checked_in_training
 from icgd.problems.arrays import dtype_named
 from icgd.problems.settings import instance
-from icgd.training.devices import device_named
+from icgd.training.devices import device_named, own_modes
 from icgd.training.interrupts import IsStopped, postponed_interrupt
 from icgd.training.loggers import MakeLogger, loggers_of
 from icgd.training.logs import Log
@@ -66,7 +66,8 @@ def train(
             under way is whole, and a folder has its checkpoint.
         TrainingError: if there is nothing to train, or if the loss is no number any more.
         CheckpointError: if the folder holds a training with other settings, or a damaged one.
-        RunFolderError: if another process trains in the folder.
+        RunFolderError: if another process trains in the folder, or if training would replace logs
+            or a config there that icgd did not write.
         SettingError: if there are loggers but no folder.
 
     Example:
@@ -86,13 +87,13 @@ def train(
     makers = loggers_of(loggers)
     if makers and folder is None:
         raise SettingError.without("loggers", "folder")
-    training = _begin(model, task, settings, measure)
-    if folder is None:
-        _take_steps(training, None, on_step)
-    else:
-        with recorded(training, Path(folder), makers) as record:
-            record.keep(texts or {})
-            _take_steps(training, record, on_step)
+    with own_modes():
+        training = _begin(model, task, settings, measure)
+        if folder is None:
+            _take_steps(training, None, on_step)
+        else:
+            with recorded(training, Path(folder), makers, texts) as record:
+                _take_steps(training, record, on_step)
     return training.log
 
 

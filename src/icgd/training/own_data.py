@@ -46,6 +46,8 @@ class TaskTable(AbstractTask):
     so that each of them may be the query.
     """
 
+    CALLED_WITH = ("x", "y")
+
     x: Tensor
     y: Tensor
     validation_share: float = 0.1
@@ -136,6 +138,8 @@ class GeneratedTask(AbstractTask):
     float32, and the last token is the query. All random numbers must come from `generator`, a
     `numpy.random.Generator`, so that a training that continues sees the same tasks.
     """
+
+    CALLED_WITH = ("x", "y")
 
     draw: Draw
 

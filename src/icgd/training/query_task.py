@@ -27,6 +27,8 @@ class QueryTask(AbstractTask):
     loss is the mean of (prediction - label)^2 over queries, entries of labels, and tasks.
     """
 
+    CALLED_WITH = ("x", "y", "queries")
+
     family: AbstractTask
     n_queries: int
 

@@ -3,30 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from icgd.errors import TrainingError
+from icgd.errors import RunFolderError, TrainingError
 from icgd.training.checkpoints import Checkpoints
+from icgd.training.config_keys import SECTIONS
 from icgd.training.lock import locked
 from icgd.training.loggers import AbstractLogger, MakeLogger
 from icgd.training.logs import write_csv, write_json
 from icgd.training.training_run import TrainingRun
 from icgd.weights.atomic import whole_file
 
+LOGS = {
+    "log.csv": "step,loss,learning_rate,gradient_norm",
+    "log.json": '[\n{"step": 0, "loss": ',
+}
+"""How the logs of a training begin that has not reached its first checkpoint."""
+
+NO_ROWS = (b"", b"\n", b"[\n\n]\n")
+"""The logs of a training that failed before its first row."""
+
+CONFIG_START = f"# {SECTIONS['']['folder'].help}"
+"""How a config begins that icgd wrote, which its user may have changed."""
+
 
 @contextmanager
 def recorded(
-    training: TrainingRun, folder: Path, loggers: Sequence[MakeLogger] = ()
+    training: TrainingRun,
+    folder: Path,
+    loggers: Sequence[MakeLogger] = (),
+    texts: Mapping[str, str] | None = None,
 ) -> Iterator[Record]:
     """Keep a training in its folder while the block runs; what the folder holds is continued.
+
+    The folder gets `texts`, files by name. Where no training was, files of a training's names are
+    somebody else's, unless they look like those of one that ended before its first checkpoint.
 
     The first process locks and writes the folder. At the end the whole log is written, also if
     training diverged: its last rows tell why.
     """
     with locked(folder) if training.processes.rank == 0 else nullcontext():
-        record = Record(training, folder, loggers)
+        record = Record(training, folder, loggers, texts or {})
         try:
+            record.keep(texts or {})
             yield record
         except TrainingError:
             record.finish()
@@ -39,16 +59,33 @@ def recorded(
 class Record:
     """The files of a training, which its first process writes."""
 
-    def __init__(self, training: TrainingRun, folder: Path, loggers: Sequence[MakeLogger]) -> None:
+    def __init__(
+        self,
+        training: TrainingRun,
+        folder: Path,
+        loggers: Sequence[MakeLogger],
+        texts: Mapping[str, str],
+    ) -> None:
         self.training, self.folder = training, folder
         self.writes = training.processes.rank == 0
         self._checkpoints = Checkpoints(folder, training.configuration())
         state = self._checkpoints.load()
         if state is not None:
             training.resume(state, self._checkpoints.best_log())
+        else:
+            self._require_own_files(texts)
         training.processes.wait()  # nobody writes while another still reads
         has_loggers = self.writes and not training.is_over
         self._loggers = [self._begun(make) for make in loggers] if has_loggers else []
+
+    def _require_own_files(self, texts: Mapping[str, str]) -> None:
+        """Raise an error if the training would replace what no training wrote."""
+        configs = [name for name, text in texts.items() if text.startswith(CONFIG_START)]
+        for name, start in (LOGS | dict.fromkeys(configs, CONFIG_START)).items():
+            if not _is_own(self.folder / name, start.encode()):
+                raise RunFolderError.foreign(self.folder / name)
+        if self.training.settings.n_validation:
+            self._checkpoints.require_own_best()
 
     def _begun(self, make: MakeLogger) -> AbstractLogger:
         return make(self.folder, self.training.step, self.training.configuration())
@@ -90,3 +127,13 @@ class Record:
     def _write_logs(self) -> None:
         write_csv(self.training.log, self.folder / "log.csv")
         write_json(self.training.log, self.folder / "log.json")
+
+
+def _is_own(path: Path, start: bytes) -> bool:
+    """Whether a file begins like this, has no rows, or is not there."""
+    if not path.is_file():
+        return not path.exists()
+    with suppress(OSError), path.open("rb") as file:
+        found = file.read(len(start))
+        return found in (start, *NO_ROWS)
+    return False

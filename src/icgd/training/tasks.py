@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
+from inspect import signature
 from statistics import fmean
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from icgd.errors import DataError, DistributionError
+from icgd.errors import DataError, DistributionError, SettingError
 from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.arrays import device_of
 from icgd.problems.settings import count, instance
@@ -75,6 +76,9 @@ def generator_of(seed: int, index: int, shard: int = 0) -> np.random.Generator:
 class AbstractTask(ABC):
     """What a model is trained on. A task has no state: a batch depends on the arguments only."""
 
+    CALLED_WITH: ClassVar[tuple[str, ...] | None] = None
+    """What the loss calls the model with; None if only the task itself knows."""
+
     @abstractmethod
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
         """Batch number `index` of the training `seed` for process `shard`, in float64 on the CPU.
@@ -91,7 +95,10 @@ class AbstractTask(ABC):
     @checked
     def require(self, model: nn.Module) -> None:
         """Raise `SettingError` if no loss of this model can be taken; asked before training."""
-        del model  # most tasks take any
+        if self.CALLED_WITH is not None and not _takes(model, self.CALLED_WITH):
+            arguments, task = ", ".join(self.CALLED_WITH), type(self).__name__
+            expected = f"a model whose forward takes ({arguments}), as {task} calls it"
+            raise SettingError.wrong_kind("model", type(model).__name__, expected)
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
@@ -100,6 +107,17 @@ class AbstractTask(ABC):
     @abstractmethod
     def description(self) -> dict[str, object]:
         """Plain data that identifies the task; a checkpoint holds it."""
+
+
+def _takes(model: nn.Module, arguments: tuple[str, ...]) -> bool:
+    """Whether a model can be called with these; True if its function does not say."""
+    try:
+        signature(model.forward).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def query_loss(model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
@@ -120,6 +138,8 @@ class InContextTask(AbstractTask):
     With an `output_width` above 1 a label is a vector, whose entries are independent draws of the
     law; the loss is the mean over them.
     """
+
+    CALLED_WITH = ("x", "y")
 
     covariates: AbstractCovariates
     labels: AbstractLabels

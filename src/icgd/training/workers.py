@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process, resource_tracker, spawn
@@ -77,12 +77,17 @@ def _news(workers: Sequence[_Worker], configurations: Sequence[Any]) -> Iterator
     waiting = iter(enumerate(configurations))
     busy = {worker.channel: worker for worker in workers if worker.takes(next(waiting, None))}
     while busy:
-        for channel in wait(list(busy)):
-            worker = busy[channel]  # type: ignore[index]
+        for worker in _with_news(busy):
             news = worker.news()
             yield news
             if news.kind != "report" and not worker.takes(next(waiting, None)):
                 del busy[worker.channel]
+
+
+def _with_news(busy: Mapping[Connection, _Worker]) -> list[_Worker]:
+    """The next workers that have something to tell: first those that got no configuration."""
+    idle = [worker for worker in busy.values() if worker.unsent is not None]
+    return idle or [busy[channel] for channel in wait(list(busy))]  # type: ignore[index]
 
 
 @dataclass(eq=False)
@@ -93,6 +98,8 @@ class _Worker:
     channel: Connection
     index: int = -1
     """The number of the configuration that it works on."""
+    unsent: Exception | None = None
+    """Why that configuration could not be sent."""
 
     @classmethod
     def started(cls, job: Job) -> _Worker:
@@ -109,12 +116,18 @@ class _Worker:
         if configuration is None:
             return False
         self.index, content = configuration
-        with suppress(OSError):  # the process is gone, which its news will tell
-            self.channel.send(content)
+        try:
+            with suppress(OSError):  # the process is gone, which its news will tell
+                self.channel.send(content)
+        except Exception as problem:  # what cannot be sent raises whatever its class likes
+            self.unsent = problem
         return True
 
     def news(self) -> News:
-        """What the process sent, or that it has ended."""
+        """What the process sent, or that it has ended, or that it got no configuration."""
+        if self.unsent is not None:
+            problem, self.unsent = self.unsent, None
+            return News(self.index, "failure", problem)
         try:
             return News(self.index, *self.channel.recv())
         except (EOFError, OSError):
@@ -217,15 +230,21 @@ def _answer(channel: Connection, job: Job, configuration: Any) -> None:
     try:
         result = job(configuration, lambda value: channel.send(("report", value)))
         channel.send(("result", result))
-    except KeyboardInterrupt:  # which may be an error of icgd too
-        raise
-    except Exception as problem:
+    except BaseException as problem:
+        if isinstance(problem, KeyboardInterrupt) and _is_to_end():
+            raise
         text = "".join(format_exception(problem))
         problem.add_note(text)
         try:
             channel.send(("failure", problem))
         except (AttributeError, TypeError, ValueError):  # it holds what cannot be sent
             channel.send(("failure", RuntimeError(text)))
+
+
+def _is_to_end() -> bool:
+    """Whether the parent, or on Windows the user, has interrupted this process."""
+    is_asked = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    return is_asked or not hasattr(signal, "pthread_sigmask")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

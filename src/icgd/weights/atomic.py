@@ -71,6 +71,22 @@ def require_replaceable(path: Path) -> None:
         raise FileError.unwritable(path, problem.strerror or str(problem)) from None
 
 
+def is_same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Whether two names, each of a file that may be missing, lead to one file."""
+    try:
+        return Path(one).samefile(other)
+    except (OSError, ValueError):
+        return _real(one) == _real(other)
+
+
+def _real(path: str | os.PathLike[str]) -> Path:
+    """The file that a name leads to; the name itself if its links lead round in circles."""
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return Path(path).absolute()
+
+
 def remove_stale(folder: Path) -> None:
     """Remove the unfinished files of processes that have ended; what cannot be removed stays."""
     with suppress(OSError), os.scandir(folder) as entries:
