@@ -159,3 +159,10 @@ def test_scores_and_labels_too_far_for_float64_are_refused(sizes):
     problem = icgd.Problem(model, "matching", step, icgd.Domain(**sizes))
     with pytest.raises(UnsupportedProblemError, match=r"its heads compare all scores and labels"):
         icgd.compile(problem, "cot-ridge", n_steps=1)
+
+
+def test_scores_that_underflow_are_refused():
+    step, model = icgd.ProximalStep(0.1, box=5e-324), icgd.LinearModel(2, "identity")
+    problem = icgd.Problem(model, "matching", step, icgd.Domain(x=0.1, y=1.0))
+    with pytest.raises(UnsupportedProblemError, match=r"which reach 0 here, too little"):
+        icgd.compile(problem, "cot-ridge", n_steps=1)

@@ -87,6 +87,11 @@ class AbstractCotLinear(AbstractConstruction):
                 f"its heads compare all scores and labels, which reach {farthest:g} here, too far "
                 "for float64; give a smaller box or domain, or Domain(score=...)."
             )
+        if not score_reach(problem) > 1 / FARTHEST:
+            return (
+                f"its heads read grids that cover all scores, which reach {score_reach(problem):g} "
+                "here, too little for float64; give a larger box or domain."
+            )
         return self.other_model(problem.model, update)
 
     @checked

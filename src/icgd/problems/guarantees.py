@@ -78,11 +78,11 @@ class InexactDescent:
         beta, off = self.curvature.largest, self.n_steps * self.step_error
         slope = start_gradient + 2 * beta * self.start_distance + l1 * sqrt(n_penalised)
         length = 2 * self.step_size * self.n_steps
-        exact = self.start_distance**2 / length if length else inf
-        return slope * off + beta * off**2 / 2 + exact
+        exact = self.start_distance * self.start_distance / length if length else inf
+        return slope * off + beta * (off * off) / 2 + exact
 
     def excess(self, l1: float, n_penalised: int) -> float:
         """A bound on the same excess, as no entry of the minimiser's gradient is larger than l1."""
         distance = self.distance()
         at_minimiser = 2 * l1 * sqrt(n_penalised) * distance
-        return at_minimiser + self.curvature.largest * distance**2 / 2
+        return at_minimiser + self.curvature.largest * (distance * distance) / 2
