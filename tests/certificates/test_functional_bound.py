@@ -193,3 +193,25 @@ def test_training_that_leaves_the_range_of_numbers_is_nothing_to_compare_with():
     compiled = icgd.compile(problem, n_steps=2)
     with pytest.raises(OverflowedRunError):
         icgd.verify(compiled, 0.5 * x, 1e300 * y)
+
+
+@pytest.mark.filterwarnings("ignore::icgd.errors.DivergenceWarning")
+@pytest.mark.parametrize(
+    ("kernel", "sizes", "noise"),
+    [("linear", (1.0, 1e308), 0.0), ("softmax", (0.1, 1e308), 2.0), ("exp", (1.0, 1.7e308), 0.1)],
+)
+def test_steps_beyond_all_numbers_are_not_taken_for_broken_ones(kernel, sizes, noise, tmp_path):
+    """The run or the oracle may stay within the range of numbers where the other one leaves it."""
+    machine, step = icgd.KernelMachine(1, kernel), icgd.FunctionalStep(sizes, noise=noise)
+    problem = icgd.Problem(machine, "squared", step, icgd.Domain(x=2.0, y=0.1))
+    compiled = icgd.compile(problem, n_steps=2)
+    compiled.save(tmp_path / "run.safetensors")
+    assert icgd.load(tmp_path / "run.safetensors") == compiled
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        x, y = (torch.rand(3, 1, generator=generator, dtype=torch.float64) for _ in range(2))
+        try:
+            report = icgd.verify(compiled, 2 * x, 0.1 * y, queries=x)
+        except OverflowedRunError:
+            continue
+        assert report.verdict.holds

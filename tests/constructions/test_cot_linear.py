@@ -166,3 +166,10 @@ def test_scores_that_underflow_are_refused():
     problem = icgd.Problem(model, "matching", step, icgd.Domain(x=0.1, y=1.0))
     with pytest.raises(UnsupportedProblemError, match=r"which reach 0 here, too little"):
         icgd.compile(problem, "cot-ridge", n_steps=1)
+
+
+def test_a_step_size_without_digits_is_refused():
+    step, model = icgd.ProximalStep(1e-320, box=1.0), icgd.LinearModel(2, "identity")
+    problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
+    with pytest.raises(UnsupportedProblemError, match=r"step_size=9\.99989e-321 is so small"):
+        icgd.compile(problem, "cot-ridge", n_steps=1)

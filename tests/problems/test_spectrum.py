@@ -229,3 +229,12 @@ def test_a_billion_steps_are_judged_at_once(momentum, step_size):
     alike = icgd.FunctionalStep((step_size,) * 10, momentum=momentum)
     expected = divergence(machine, alike, x, 10)
     assert few == expected or few.growth == pytest.approx(expected.growth, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::icgd.errors.DivergenceWarning")
+def test_steps_that_leave_the_range_of_numbers_print_nothing(capfd):
+    step = icgd.FunctionalStep(1e308, momentum=0.5)
+    machine, domain = icgd.KernelMachine(1, "linear"), icgd.Domain(x=2.0, y=1e-300)
+    compiled = icgd.compile(icgd.Problem(machine, "squared", step, domain), n_steps=1)
+    compiled.run([[2.0], [1.0], [1.5]], [1e-300, 0.0, 0.0])
+    assert capfd.readouterr() == ("", "")

@@ -266,13 +266,21 @@ class FunctionBounds(AbstractBounds):
             kernel = step.kernel[..., :n, :]
             if not update.machine_of(number, self.problem.machine).is_symmetric:
                 whole = (1 - step.size * step.noise) * torch.eye(n).to(kernel) - step.size * kernel
-                factor: Tensor = torch.linalg.matrix_norm(whole, ord=2)
+                factor = _stretch(whole)
             else:
                 if eigenvalues is None or update.changes_kernel:
                     eigenvalues = torch.linalg.eigvalsh(kernel) + step.noise
                 factor = (1 - step.size * eigenvalues).abs().amax(-1)
             # Room for the rounding of the norm itself.
             yield (factor * (1 + 1e-9) + 1e-12)[..., None, None]
+
+
+def _stretch(matrix: Tensor) -> Tensor:
+    """By how much a matrix stretches any vector at most; infinite if an entry of it is."""
+    known = matrix.isfinite().flatten(-2).all(-1)
+    finite = matrix.where(known[..., None, None], 0.0)
+    stretched: Tensor = torch.linalg.matrix_norm(finite, ord=2)
+    return stretched.where(known, inf)
 
 
 def _largest_change(motion: Motion) -> Tensor:

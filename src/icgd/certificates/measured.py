@@ -12,7 +12,10 @@ from icgd.shapes import History
 
 def real_training(problem: Problem, task: Task, n_steps: int) -> History:
     """The weights of real training, in float64; `OverflowedRunError` if they leave its range."""
-    real = problem.oracle.train(task, n_steps)
+    return _in_range(problem.oracle.train(task, n_steps))
+
+
+def _in_range(real: History) -> History:
     if not real.isfinite().all():
         raise OverflowedRunError.of_reference()
     return real
@@ -20,7 +23,7 @@ def real_training(problem: Problem, task: Task, n_steps: int) -> History:
 
 def stepwise_errors(problem: Problem, task: Task, history: History) -> Tensor:
     """For each step, the largest |w_l - step(w_{l-1})|, from the run's own weights."""
-    after = problem.oracle.stepped(task, history)
+    after = _in_range(problem.oracle.stepped(task, history))
     return (history[..., 1:, :].double() - after).abs().amax(-1)
 
 

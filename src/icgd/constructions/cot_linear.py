@@ -53,7 +53,8 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
 FARTHEST = 2.0**1000
-"""Scores beyond this leave no room for the numbers that heads compare them with."""
+"""Scores beyond this leave no room for the numbers that heads compare them with; those below its
+reciprocal, and such step sizes, have few digits."""
 
 MOST_DIFFERENT = 3 * 10**4
 """The most steps that differ from each other; the layers of more take minutes and gigabytes."""
@@ -81,6 +82,11 @@ class AbstractCotLinear(AbstractConstruction):
             )
         if update.box is None:
             return "its heads read grids that cover what a box allows; give ProximalStep(box=...)."
+        if update.step_size < 1 / FARTHEST:
+            return (
+                f"step_size={update.step_size:g} is so small that float64 rounds it by much when "
+                f"it is shared among examples; give at least {1 / FARTHEST:.2g}."
+            )
         farthest = max(score_reach(problem), problem.domain.y)
         if not farthest < FARTHEST:
             return (

@@ -97,9 +97,14 @@ def growth_of(update: FunctionalStep, eigenvalues: Tensor, n_steps: int) -> Tens
 
 
 def _rate(update: FunctionalStep, eigenvalues: Tensor) -> Tensor:
-    """The rate at which steps that are all alike let the error grow in the long run."""
-    roots: Tensor = torch.linalg.eigvals(_matrices(update, eigenvalues))
-    return roots.abs().amax(-1)
+    """The rate at which steps that are all alike let the error grow in the long run.
+
+    It is infinite where a step leaves the range of numbers, which LAPACK would print a line about.
+    """
+    matrices = _matrices(update, eigenvalues)
+    known = matrices.isfinite().flatten(-2).all(-1)
+    roots: Tensor = torch.linalg.eigvals(matrices.where(known[..., None, None], 0.0))
+    return roots.abs().amax(-1).where(known, inf)
 
 
 def _matrices(update: FunctionalStep, eigenvalues: Tensor) -> Tensor:
