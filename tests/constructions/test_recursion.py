@@ -11,7 +11,12 @@ import torch
 import icgd
 from icgd.constructions.recursion import Recursion, default_activation, literal_layers
 from icgd.constructions.registry import CONSTRUCTIONS, construction_for
-from icgd.errors import SettingError, UnsupportedActivationError, UnsupportedProblemError
+from icgd.errors import (
+    ProgramError,
+    SettingError,
+    UnsupportedActivationError,
+    UnsupportedProblemError,
+)
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
@@ -366,3 +371,22 @@ def test_averages_are_refused_by_what_takes_plain_steps():
         "it takes plain gradient steps of one size without averages, not gradient steps of 0.1, "
         "box 2, averages of weights (0.5); use relu-stack or softmax-stack."
     )
+
+
+def test_an_argument_whose_inputs_do_not_fit_its_matrix_breaks_a_rule():
+    """Each head of the first layers reads the labels, one number, in place of two inputs."""
+    program, n_tried = built(problem_of((2, 3, 3, 1)), "tanh"), 0
+    for number, layer in enumerate(program.block):
+        for place, part in enumerate(layer.instructions):
+            argument = getattr(part, "argument", None)
+            if argument is None or argument.inputs.slots != ("x",):
+                continue
+            other = replace(argument, inputs=replace(argument.inputs, slots=("y",)))
+            parts = list(layer.instructions)
+            parts[place] = replace(part, argument=other)
+            block = list(program.block)
+            block[number] = replace(layer, instructions=tuple(parts))
+            with pytest.raises(ProgramError, match=r"weights_1"):
+                check_program(replace(program, block=tuple(block)))
+            n_tried += 1
+    assert n_tried >= 2

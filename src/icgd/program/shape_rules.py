@@ -106,6 +106,17 @@ def _argument_problem(argument: Argument, layout: Layout, *same_width: str) -> s
     )
 
 
+def _inputs_problem(argument: Argument, layout: Layout) -> str | None:
+    """What is wrong with the inputs of an argument, which its matrix has a column for each of."""
+    if (problem := _width_problem(layout, *argument.inputs.slots)) or argument.weights is None:
+        return problem
+    shape, width = layout.slot(argument.weights).shape, layout.width_of(argument.inputs.slots[0])
+    expected = (
+        (width, *shape[1:2]) if argument.transposed else (shape[0], width + argument.has_bias)
+    )
+    return _shape_unlike(expected, layout, argument.weights)
+
+
 @shape_problem.register
 def _shape_of_add_gradient(instruction: basic.AddGradient, layout: Layout) -> str | None:
     left = instruction.left.slots
@@ -285,6 +296,8 @@ def _shape_of_shrink_slot(instruction: grid.ShrinkSlot, layout: Layout) -> str |
 
 @shape_problem.register
 def _shape_of_pass_on(instruction: units.PassOn, layout: Layout) -> str | None:
+    if problem := _inputs_problem(instruction.argument, layout):
+        return problem
     columns = instruction.argument.width(layout) + (instruction.bias is not None)
     expected = (layout.width_of(instruction.write), columns)
     return _shape_unlike(expected, layout, instruction.weights)
@@ -292,6 +305,8 @@ def _shape_of_pass_on(instruction: units.PassOn, layout: Layout) -> str | None:
 
 @shape_problem.register
 def _shape_of_start_jacobian(instruction: units.StartJacobian, layout: Layout) -> str | None:
+    if problem := _inputs_problem(instruction.argument, layout):
+        return problem
     rows, width = layout.slot(instruction.weights).shape[0], instruction.argument.width(layout)
     has_bias = instruction.bias is not None
     entries = width * layout.width_of(*stacked(instruction.inputs, instruction.bias))
@@ -303,6 +318,8 @@ def _shape_of_start_jacobian(instruction: units.StartJacobian, layout: Layout) -
 
 @shape_problem.register
 def _shape_of_push_jacobian(instruction: units.PushJacobian, layout: Layout) -> str | None:
+    if problem := _inputs_problem(instruction.argument, layout):
+        return problem
     rows, width = layout.slot(instruction.weights).shape[0], instruction.argument.width(layout)
     entries = layout.slot(instruction.write).shape[-1]
     has_bias = layout.slot(instruction.weights).shape == (rows, width + 1)
