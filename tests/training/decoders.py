@@ -9,11 +9,12 @@ from icgd.training.tasks import InContextTask
 from icgd.training.teachers import Teachers
 
 
-def trained_decoder(attention: str) -> tuple[Decoder, Log]:
+def trained_decoder(attention: str, autocast: bool = False) -> tuple[Decoder, Log]:
     """A small decoder with the log of its training."""
     model = Decoder(input_width=2, n_blocks=1, width=4, n_heads=2, attention=attention, seed=0)
     law = InContextTask(ShiftedMixture.of_width(2), Teachers(2, 3), n_examples=3)
-    return model, train(model, CausalTask(law), Settings(3, 4, 0.01, log_every=1))
+    settings = Settings(3, 4, 0.01, log_every=1, autocast=autocast)
+    return model, train(model, CausalTask(law), settings)
 
 
 def losses_of_decoder(attention: str) -> list[float]:

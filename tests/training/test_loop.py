@@ -463,10 +463,11 @@ MODES = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("attention", ["softmax", "relu"])
-def test_modes_of_the_caller_change_no_bit(mode, attention):
-    expected, log = trained_decoder(attention)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_modes_of_the_caller_change_no_bit(mode, attention, autocast):
+    expected, log = trained_decoder(attention, autocast)
     with MODES[mode]():
-        model, again = trained_decoder(attention)
+        model, again = trained_decoder(attention, autocast)
         assert torch.is_autocast_enabled("cpu") == (mode == "bfloat16")
         assert torch.is_grad_enabled() == (mode != "no gradients")
     assert again == log

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 
@@ -22,9 +22,16 @@ class Device:
     place: torch.device
     uses_bfloat16: bool = False
 
-    def autocast(self) -> AbstractContextManager[object]:
-        """A block in which the model computes."""
-        return torch.autocast(self.place.type, torch.bfloat16, enabled=self.uses_bfloat16)
+    @contextmanager
+    def autocast(self) -> Iterator[None]:
+        """A block in which the model computes.
+
+        Torch keeps what it rounded until the outermost block ends, which may be the caller's, and
+        would not see that a step has moved the weights.
+        """
+        torch.clear_autocast_cache()
+        with torch.autocast(self.place.type, torch.bfloat16, enabled=self.uses_bfloat16):
+            yield
 
 
 @contextmanager
