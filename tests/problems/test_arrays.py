@@ -296,3 +296,10 @@ def test_types_are_found_by_name_in_torch_and_in_numpy(name):
 def test_an_unknown_type_lists_the_known_ones():
     with pytest.raises(UnknownNameError, match=r"^Unknown dtype 'float16'; known are float64, "):
         dtype_named(torch.float16)
+
+
+@pytest.mark.filterwarnings("ignore:Determining the column names of a LazyFrame")
+def test_a_frame_that_was_not_collected_is_refused():
+    frame = pl.LazyFrame({"a": [0.5, 1.0]})
+    with pytest.raises(DataError, match=r"^X is not .* \(column 'a' cannot be read\)"):
+        as_numbers("X", frame)

@@ -138,10 +138,18 @@ def column_names(data: Any) -> tuple[str, ...]:
     return names if is_named else ()
 
 
+def _cells(name: str, frame: Any, column: str) -> Any:
+    """The cells of a column, which a frame that was not collected yet cannot tell."""
+    try:
+        return np.asarray(frame[column])
+    except (Exception, MemoryError):  # data of any class may be wrong in any way
+        raise DataError.not_an_array(name, f"column {column!r} cannot be read") from None
+
+
 def _require_numbers(name: str, frame: Any, columns: tuple[str, ...]) -> None:
     """Raise `DataError` for the first entry of a frame that is not a number."""
     for place, column in enumerate(columns):
-        cells = np.asarray(frame[column])
+        cells = _cells(name, frame, column)
         if cells.dtype.kind in "biuf":
             continue
         for row, cell in enumerate(cells.tolist()):
