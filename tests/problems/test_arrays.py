@@ -12,6 +12,7 @@ from torch.masked import masked_tensor
 from icgd.errors import DataError, DomainError, UnknownNameError
 from icgd.problems.arrays import (
     FLOAT32_ROUNDING,
+    as_numbers,
     checked_array,
     checked_inputs,
     column_names,
