@@ -37,8 +37,8 @@ POINTS_PER_DEGREE = 3
 MOST_PANELS = 1e6
 """The most panels along one argument; units as sharp as corners would need far more."""
 
-LONGEST_PROOF = 2e9
-"""The most evaluations of units, about 20 seconds; where more are needed nothing is proved."""
+LONGEST_PROOF = 7e8
+"""The most evaluations of units, 10 to 20 seconds; where more are needed nothing is proved."""
 
 NUMBERS_AT_ONCE = 2**22
 """The most units times points that are evaluated at once."""
