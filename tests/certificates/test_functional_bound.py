@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import icgd
+from icgd.certificates import measured
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.functional_bound import FunctionBounds
 from icgd.errors import OverflowedRunError, SizeError
@@ -184,15 +185,17 @@ def test_errors_of_tiny_labels_are_not_squared_away(largest, momentum):
 
 
 def test_training_that_leaves_the_range_of_numbers_is_nothing_to_compare_with():
-    """The run stays in it, by a hair; real training rounds otherwise and does not."""
-    generator = torch.Generator().manual_seed(1)
-    step = icgd.FunctionalStep((0.5, 1e10))
-    domain = icgd.Domain(x=0.5, y=1e300)
+    """A run may stay in it by a hair where real training, which rounds otherwise, does not."""
+    step, domain = icgd.FunctionalStep((0.5, 1e100)), icgd.Domain(x=0.5, y=1e300)
     problem = icgd.Problem(icgd.KernelMachine(1, "linear"), "squared", step, domain)
-    x, y = (torch.rand(3, 1, generator=generator, dtype=torch.float64) for _ in range(2))
-    compiled = icgd.compile(problem, n_steps=2)
-    with pytest.raises(OverflowedRunError):
-        icgd.verify(compiled, 0.5 * x, 1e300 * y)
+    task = icgd.as_task(problem, [[0.5], [0.25]], [1e300, 5e299])
+    history = torch.full((3, 2), -1e300, dtype=torch.float64)
+    for measure in (
+        lambda: measured.real_training(problem, task, 2),
+        lambda: measured.stepwise_errors(problem, task, history),
+    ):
+        with pytest.raises(OverflowedRunError, match=r"^Real training leaves the range of float64"):
+            measure()
 
 
 @pytest.mark.filterwarnings("ignore::icgd.errors.DivergenceWarning")
