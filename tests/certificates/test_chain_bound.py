@@ -293,6 +293,5 @@ def test_rounds_after_one_of_which_nothing_is_known_have_no_bound():
     problem = icgd.Problem(icgd.MLP((2, 1)), "squared", step, icgd.Domain(x=1.0, y=1.0))
     run = icgd.compile(problem, "cot-network", n_steps=9)
     report = icgd.verify(run, x, x.sin().mean(1), seed=3, backend="dense", dtype="float32")
-    assert float(report.trajectory_errors.max()) > 2.0
     assert report.certificate.domain_trajectory == inf
     assert report.verdict is icgd.Verdict.HOLDS_EMPTY
