@@ -66,7 +66,7 @@ fused one, which sums units in bands only, nothing."""
 
 
 DEEPEST = 256
-"""The layers of the deepest target. It has 32,640 Jacobians; those of more take minutes."""
+"""The layers of the deepest target. It has 32,640 Jacobians, whose certificate takes minutes."""
 
 
 @dataclass(frozen=True)

@@ -111,9 +111,7 @@ def _inputs_problem(argument: Argument, layout: Layout) -> str | None:
     if (problem := _width_problem(layout, *argument.inputs.slots)) or argument.weights is None:
         return problem
     shape, width = layout.slot(argument.weights).shape, layout.width_of(argument.inputs.slots[0])
-    expected = (
-        (width, *shape[1:2]) if argument.transposed else (shape[0], width + argument.has_bias)
-    )
+    expected = (width, shape[-1]) if argument.transposed else (shape[0], width + argument.has_bias)
     return _shape_unlike(expected, layout, argument.weights)
 
 
