@@ -10,9 +10,11 @@ which is an exponential for each pair of classes and a reciprocal for each class
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from icgd.program.instructions import ONE, Instruction, LayerKind
+from icgd.program.meaning import NOWHERE, Domain, Value
 from icgd.program.uses import Evaluated, Read, Written
 
 
@@ -38,6 +40,9 @@ class ShareClasses(Instruction):
     def formula(self) -> str:
         return f"{self.write} = softmax({self.scores})"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {self.write: domain.softmax(slots[self.scores])}
+
 
 @dataclass(frozen=True)
 class MapDifferences(Instruction):
@@ -50,6 +55,16 @@ class MapDifferences(Instruction):
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.source}_j - {self.source}_k)"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        n_classes, source = domain.layout.width_of(self.source), slots[self.source]
+        pairs = [(k, j) for k in range(n_classes) for j in range(n_classes)]
+        # A score less itself is 0, exactly: so it is if both are taken as 0.
+        own = domain.take(source, [k if k != j else NOWHERE for k, j in pairs])
+        other = domain.take(source, [j if k != j else NOWHERE for k, j in pairs])
+        apart = domain.combine([(1.0, other), (-1.0, own)])
+        value = domain.apply(self.function, apart, by="mlp")
+        return {self.write: domain.as_read(self, value, apart)}
 
 
 @dataclass(frozen=True)
@@ -67,3 +82,12 @@ class MapRowSums(Instruction):
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}(sum_j {self.source}_kj)"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        n_classes, source = domain.layout.width_of(self.write), slots[self.source]
+        columns = [
+            domain.take(source, [k * n_classes + j for k in range(n_classes)])
+            for j in range(n_classes)
+        ]
+        total = domain.combine([(1.0, column) for column in columns])
+        return {self.write: domain.as_read(self, domain.apply(self.function, total, by="mlp"))}

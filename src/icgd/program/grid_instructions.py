@@ -11,15 +11,25 @@ many there are, and a flag leaves queries out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from icgd.program.instructions import IS_QUERY, N_TOKENS, ONE, Instruction, LayerKind
+from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
 
 
 def _term(weight: str, read: str, factor: float) -> str:
     product = weight if read == ONE else f"<{weight}, {read}>"
     return product if factor == 1 else f"{factor:g} {product}"
+
+
+def shrunk(value: Value, threshold: float, bound: float, domain: Domain[Value]) -> Value:
+    """The value moved towards 0 by the threshold, at most to 0, then clipped."""
+    towards_zero = value
+    if threshold:
+        towards_zero = domain.combine([(1.0, value), (-1.0, domain.clip(value, threshold))])
+    return domain.clip(towards_zero, bound)
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,15 @@ class DescendExamples(Instruction):
         left = f"({self.mean}_i - {self.label}_i) ({inputs})"
         return f"{', '.join(self.weights)} += {scale} * sum_i {left}"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        left = domain.combine([(1.0, slots[self.mean]), (-1.0, slots[self.label])])
+        mean, written = self.tokens != N_TOKENS, {}
+        for weights, inputs in zip(self.weights, self.inputs, strict=True):
+            nothing = domain.zero(slots[weights])
+            moved = domain.accumulate(nothing, left, slots[inputs], self.scale, self, mean=mean)
+            written[weights] = domain.add(slots[weights], moved)
+        return written
+
 
 @dataclass(frozen=True)
 class DecaySlot(Instruction):
@@ -69,6 +88,9 @@ class DecaySlot(Instruction):
 
     def formula(self) -> str:
         return f"{self.slot} += {self.decay:g} * {self.slot}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {self.slot: domain.combine([(1 + self.decay, slots[self.slot])])}
 
 
 @dataclass(frozen=True)
@@ -99,6 +121,14 @@ class PredictMean(Instruction):
         score = " + ".join(_term(*term) for term in self.products())
         return f"{self.write} = {self.mean}({score})"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        points: dict[str, list[tuple[float, Value]]] = {}
+        for weights, inputs, factor in self.products():
+            points.setdefault(inputs, []).append((factor, slots[weights]))
+        parts = [domain.matmul(domain.combine(w), slots[x]) for x, w in points.items()]
+        score = domain.guard(domain.add(*parts), self.reach, self.checked)
+        return {self.write: domain.apply(self.mean, score, by="grid")}
+
 
 @dataclass(frozen=True)
 class ShrinkSlot(Instruction):
@@ -117,3 +147,6 @@ class ShrinkSlot(Instruction):
     def formula(self) -> str:
         clipped = f"clip to [-{self.bound:g}, {self.bound:g}]"
         return f"shrink {self.slot} by {self.threshold:g}, {clipped}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {self.slot: shrunk(slots[self.slot], self.threshold, self.bound, domain)}

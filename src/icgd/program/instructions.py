@@ -9,6 +9,7 @@ runs it directly, and `certificates/bounds.py` bounds its error.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
@@ -16,6 +17,7 @@ from typing import ClassVar
 from icgd.errors import ProgramError
 from icgd.program import uses
 from icgd.program.layout import Layout
+from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Accumulated, Added, Changed, Evaluated, Flag, Read, Use, Written
 
 ONE = "one"
@@ -61,6 +63,10 @@ class Instruction(ABC):
     def formula(self) -> str:
         """The instruction as one line of a listing."""
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        """What stands in the slots that it writes, from what stood in all slots before."""
+        raise TypeError(f"{type(self).__name__} has no meaning")
+
     def reads(self) -> tuple[str, ...]:
         """Names of the slots whose values it uses."""
         return uses.names(self, Use.READ, Use.FLAG, Use.CHANGE)
@@ -104,6 +110,10 @@ class ApplyUnits(Instruction):
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.weights} @ {below(self.inputs, self.bias)})"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        argument = self.argument.value(slots, domain)
+        return {self.write: domain.apply(self.function, argument, by="attention")}
+
     @property
     def argument(self) -> Argument:
         """What the function is applied to."""
@@ -132,6 +142,11 @@ class AccumulateOuterProduct(Instruction):
         right = below(self.right, self.bias)
         return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        right = slots[self.right] if self.bias is None else domain.above_one(slots[self.right])
+        after = domain.accumulate(slots[self.write], slots[self.left], right, self.scale, self)
+        return {self.write: after}
+
 
 @dataclass(frozen=True)
 class MultiplySlots(Instruction):
@@ -145,6 +160,9 @@ class MultiplySlots(Instruction):
 
     def formula(self) -> str:
         return f"{self.write} = {self.left} * {self.right}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {self.write: domain.multiply(slots[self.left], slots[self.right])}
 
 
 @dataclass(frozen=True)
@@ -176,6 +194,14 @@ class PullBack(Instruction):
         pulled_back = " + ".join((f"{self.weights}^T @ {self.upstream}", *self.added))
         return f"{self.write} = {self.slope} * ({pulled_back})"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        weights = domain.transpose(slots[self.weights], domain.layout.width_of(self.write))
+        pulled_back = domain.matmul(weights, slots[self.upstream])
+        pulled_back = domain.add(pulled_back, *(slots[name] for name in self.added))
+        if self.slope != ONE:
+            pulled_back = domain.multiply(slots[self.slope], pulled_back)
+        return {self.write: pulled_back}
+
 
 @dataclass(frozen=True)
 class Combination:
@@ -202,6 +228,10 @@ class Combination:
     def n_nonzero(self) -> int:
         """How many slots count."""
         return sum(coefficient != 0.0 for coefficient in self.coefficients)
+
+    def value(self, slots: Mapping[str, Value], domain: Domain[Value]) -> Value:
+        """The combination of what the slots hold."""
+        return domain.combine([(factor, slots[name]) for name, factor in self.terms()])
 
     def formula(self) -> str:
         if self.coefficients == (1.0,):
@@ -241,6 +271,15 @@ class MapSlots(Instruction):
         where = f" where {self.only_where}" if self.never_where else ""
         return f"{self.write} = {total}{where}"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        values = [
+            domain.apply(summand.function, summand.argument.value(slots, domain), by="mlp")
+            for summand in self.summands
+        ]
+        total = domain.add(*values)
+        closed_by, before = self.never_where, slots[self.write]
+        return {self.write: domain.where(self.only_where, closed_by, total, before)}
+
 
 @dataclass(frozen=True)
 class ClipSlots(Instruction):
@@ -258,6 +297,9 @@ class ClipSlots(Instruction):
         unit = "" if self.unit == ONE else f" {self.unit}"
         return f"clip {', '.join(self.slots)} to [-{self.bound:g}, {self.bound:g}]{unit}"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {name: domain.clip(slots[name], self.bound) for name in self.slots}
+
 
 @dataclass(frozen=True)
 class WipeSlots(Instruction):
@@ -268,6 +310,9 @@ class WipeSlots(Instruction):
 
     def formula(self) -> str:
         return f"wipe {', '.join(self.slots)}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {name: domain.zero(slots[name]) for name in self.slots}
 
 
 @dataclass(frozen=True)
@@ -306,6 +351,16 @@ class Argument:
         rows, columns = layout.slot(self.weights).shape
         return columns - self.has_bias if self.transposed else rows
 
+    def value(self, slots: Mapping[str, Value], domain: Domain[Value]) -> Value:
+        """The argument, from what the slots hold."""
+        inputs = self.inputs.value(slots, domain)
+        if self.weights is None:
+            return inputs
+        weights = slots[self.weights]
+        if self.transposed:
+            return domain.matmul(domain.transpose(weights, self.width(domain.layout)), inputs)
+        return domain.matmul(weights, domain.above_one(inputs) if self.has_bias else inputs)
+
     def formula(self) -> str:
         inputs = self.inputs.formula()
         if self.weights is None:
@@ -334,6 +389,13 @@ class LookUp(Instruction):
         functions = ", ".join(self.lookups)
         return f"{', '.join(self.into)} = {functions} at {self.argument.formula()}"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        argument = self.argument.value(slots, domain)
+        return {
+            write: domain.apply(name, argument, by="lattice")
+            for name, write in zip(self.lookups, self.into, strict=True)
+        }
+
 
 @dataclass(frozen=True)
 class Project(Instruction):
@@ -347,6 +409,10 @@ class Project(Instruction):
 
     def formula(self) -> str:
         return f"{self.write} = {self.argument.formula()}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        argument = self.argument.value(slots, domain)
+        return {self.write: domain.as_read(self, argument, argument)}
 
 
 @dataclass(frozen=True)
@@ -367,6 +433,11 @@ class AddProduct(Instruction):
 
     def formula(self) -> str:
         return f"{self.write} += {self.factor} * ({self.argument.formula()})"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        argument, factor = self.argument.value(slots, domain), slots[self.factor]
+        product = domain.as_read(self, domain.multiply(argument, factor), argument, factor)
+        return {self.write: domain.add(slots[self.write], product)}
 
 
 @dataclass(frozen=True)
@@ -394,3 +465,8 @@ class AddGradient(Instruction):
         left = self.left.formula()
         left = left if self.left.coefficients == (1.0,) else f"({left})"
         return f"{self.write} += {self.scale:g} * mean({left} (x) {below(self.right, self.bias)})"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        left = self.left.value(slots, domain)
+        right = slots[self.right] if self.bias is None else domain.above_one(slots[self.right])
+        return {self.write: domain.accumulate(slots[self.write], left, right, self.scale, self)}

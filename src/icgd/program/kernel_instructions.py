@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from icgd.program.instructions import IS_EXAMPLE, Instruction, LayerKind
+from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Read
 
 VELOCITY = "velocity"
@@ -84,6 +86,26 @@ class DescendFunction(Instruction):
         kernel = " + ".join(term.formula() for term in self.terms)
         moved = "" if self.transform is None else f"; {self.inputs} += A sum_j K {self.inputs}_j"
         return f"{self._step_formula()}{moved}, K = {kernel}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        read = domain.combine(
+            [(factor, slots[name]) for name, factor in self.read_at_examples().items()]
+        )
+        kernel = domain.kernel(self.terms, slots[self.inputs])
+        change = domain.combine([(-self.step_size, domain.read_examples(kernel, read))])
+        if self.noise:
+            noise = domain.combine([(-self.step_size * self.noise, read)])
+            change = domain.add(change, domain.where(IS_EXAMPLE, (), noise, domain.zero(noise)))
+        written: dict[str, Value] = {}
+        if self.velocity is not None:
+            kept = domain.combine([(self.momentum, slots[self.velocity])])
+            written[self.velocity] = change = domain.add(kept, change)
+        written[self.residual] = domain.add(slots[self.residual], change)
+        if self.transform is not None:
+            points = domain.read_examples(kernel, slots[self.inputs])
+            moved = domain.constant_map(self.transform, points)
+            written[self.inputs] = domain.add(slots[self.inputs], moved)
+        return written
 
     def _step_formula(self) -> str:
         residual, velocity = self.residual, self.velocity

@@ -7,9 +7,12 @@ ends, also through a soft threshold and a clip.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from icgd.program.grid_instructions import shrunk
 from icgd.program.instructions import ONE, Instruction, LayerKind
+from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Changed
 
 
@@ -41,6 +44,11 @@ class MoveByVelocity(Instruction):
         moved = f"{self.velocity} = {self.kept:g} {self.velocity}{decay}"
         return f"{moved}; {self.slot} += {self.velocity}"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        slot, terms = slots[self.slot], [(self.kept, slots[self.velocity])]
+        velocity = domain.combine([*terms, (-self.decay, slot)] if self.decay else terms)
+        return {self.velocity: velocity, self.slot: domain.add(slot, velocity)}
+
 
 @dataclass(frozen=True)
 class ShrinkMoved(Instruction):
@@ -67,3 +75,9 @@ class ShrinkMoved(Instruction):
         shrunk = f"shrink {self.slot} by {self.threshold:g}, " if self.threshold else ""
         clipped = f"clip {self.slot} to [-{self.bound:g}, {self.bound:g}]"
         return f"{shrunk}{clipped}; {self.velocity} likewise"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        before, velocity = slots[self.slot], slots[self.velocity]
+        after = shrunk(before, self.threshold, self.bound, domain)
+        moved = domain.combine([(1.0, after), (-1.0, before)])
+        return {self.slot: after, self.velocity: domain.add(velocity, moved)}

@@ -9,10 +9,29 @@ and mean(g h) is the covariance of g and h over their coordinates, because the m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from icgd.program.instructions import ONE, Instruction, LayerKind
+from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Read, Written
+
+
+def centring(width: int) -> tuple[tuple[float, ...], ...]:
+    """The matrix that takes the mean of its coordinates away from a vector."""
+    places = range(width)
+    return tuple(tuple((k == j) - 1.0 / width for j in places) for k in places)
+
+
+def centred(value: Value, width: int, domain: Domain[Value]) -> Value:
+    """The coordinates of a token less their mean."""
+    return domain.constant_map(centring(width), value)
+
+
+def _mean(value: Value, like: str, domain: Domain[Value]) -> Value:
+    """The mean of a token's coordinates, as many as slot `like` has."""
+    width = domain.layout.width_of(like)
+    return domain.constant_map(((1.0 / width,) * width,), value)
 
 
 @dataclass(frozen=True)
@@ -30,6 +49,14 @@ class Covary(Instruction):
 
     def formula(self) -> str:
         return f"{self.write} = cov({self.left}, {self.right})"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        left = centred(slots[self.left], domain.layout.width_of(self.left), domain)
+        if self.left == self.right:
+            squares = domain.not_negative(domain.multiply(left, left))
+            return {self.write: domain.not_negative(_mean(squares, self.left, domain))}
+        right = centred(slots[self.right], domain.layout.width_of(self.right), domain)
+        return {self.write: _mean(domain.multiply(left, right), self.left, domain)}
 
 
 @dataclass(frozen=True)
@@ -53,3 +80,11 @@ class ScaleCentred(Instruction):
     def formula(self) -> str:
         more = "" if self.along is None else f" - {self.share} * {self.along}"
         return f"{self.write} = {self.scale} * ({self.source} - mean({self.source}){more})"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        source, scale = slots[self.source], slots[self.scale]
+        value = centred(source, domain.layout.width_of(self.source), domain)
+        if self.along is not None and self.share is not None:
+            along = domain.multiply(slots[self.share], slots[self.along])
+            value = domain.add(value, domain.combine([(-1.0, along)]))
+        return {self.write: domain.as_read(self, domain.multiply(scale, value), source, scale)}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from icgd.program.instructions import ONE, Combination, Instruction, LayerKind, MapSlots, Summand
+from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Changed, Evaluated, Written
 
 
@@ -23,6 +25,10 @@ class AverageExamples(Instruction):
     def formula(self) -> str:
         weights = f"softmax({self.score.formula()})"
         return f"{self.write} = mean({self.value.formula()}) weighted by {weights}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        score, value = self.score.value(slots, domain), self.value.value(slots, domain)
+        return {self.write: domain.average_examples(score, value)}
 
 
 @dataclass(frozen=True)
@@ -55,3 +61,7 @@ class LookUpStep(Instruction):
 
     def formula(self) -> str:
         return f"{self.write} = {self.table}({self.key.formula()}), of {self.n_examples} examples"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        key = self.key.value(slots, domain)
+        return {self.write: domain.step_from_table(self, key, slots)}

@@ -13,11 +13,13 @@ Where there is a slot `bias`, the last column of a matrix of weights multiplies 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from icgd.program import instructions
 from icgd.program.instructions import IS_QUERY, ONE, Argument, Instruction, LayerKind, below
+from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
 
 EXAMPLE_SHARE = "example_share"
@@ -44,6 +46,12 @@ class ActivateUnits(ByUnits):
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.argument.formula()})"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        argument = self.argument.value(slots, domain)
+        exact = domain.evaluate(self.function, argument)
+        value = domain.by_units(self.function, exact, [(argument, self.reach)])
+        return {self.write: domain.written_over(slots[self.write], value)}
+
 
 @dataclass(frozen=True)
 class PassOn(ByUnits):
@@ -64,6 +72,16 @@ class PassOn(ByUnits):
     def formula(self) -> str:
         passed_on = below(f"{self.function}({self.argument.formula()})", self.bias)
         return f"{self.write} = {self.weights} @ {passed_on}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        argument = self.argument.value(slots, domain)
+        exact = domain.evaluate(self.function, argument)
+        width = self.argument.width(domain.layout)
+        passed_on = domain.by_units(self.function, exact, [(argument, 1.0)], n_sums=width)
+        passed_on = passed_on if self.bias is None else domain.above_one(passed_on)
+        value = domain.matmul(slots[self.weights], passed_on)
+        value = value if self.bias is None else domain.as_read(self, value, slots[self.weights])
+        return {self.write: domain.written_over(slots[self.write], value)}
 
 
 @dataclass(frozen=True)
@@ -92,6 +110,25 @@ class StartJacobian(ByUnits):
         inputs = below(self.inputs, self.bias)
         return f"{self.write} = {self.weights} * ({slope} (x) {inputs})"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        inputs = slots[self.inputs] if self.bias is None else domain.above_one(slots[self.inputs])
+        products = times_slope(self, domain.unflatten(inputs, 1), slots, domain)
+        value = domain.scale_rows(slots[self.weights], products)
+        return {self.write: domain.written_over(slots[self.write], value)}
+
+
+def times_slope(
+    jacobian: StartJacobian | PushJacobian,
+    factor: Value,
+    slots: Mapping[str, Value],
+    domain: Domain[Value],
+) -> Value:
+    """`factor[k, p] * r'(argument[k])`, in which units make the product."""
+    argument = jacobian.argument.value(slots, domain)
+    t = domain.unflatten(argument, jacobian.argument.width(domain.layout))
+    exact = domain.multiply(factor, domain.evaluate(f"{jacobian.activation}'", t))
+    return domain.by_units(jacobian.function, exact, [(factor, jacobian.reach), (t, 1.0)])
+
 
 @dataclass(frozen=True)
 class PushJacobian(ByUnits):
@@ -114,6 +151,13 @@ class PushJacobian(ByUnits):
     def formula(self) -> str:
         slope = f"{self.activation}'({self.argument.formula()})"
         return f"{self.write} = {self.weights} @ ({slope} * {self.jacobian})"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        n_rows, _ = domain.layout.slot(self.jacobian).shape
+        jacobian = domain.unflatten(slots[self.jacobian], n_rows)
+        products = times_slope(self, jacobian, slots, domain)
+        value = domain.flatten(domain.matmul_rows(slots[self.weights], products))
+        return {self.write: domain.written_over(slots[self.write], value)}
 
 
 @dataclass(frozen=True)
@@ -138,6 +182,11 @@ class AddOuterProduct(ByUnits):
         right = below(self.right, self.bias)
         return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        right = slots[self.right] if self.bias is None else domain.above_one(slots[self.right])
+        after = domain.accumulate(slots[self.write], slots[self.left], right, self.scale, self)
+        return {self.write: after}
+
 
 @dataclass(frozen=True)
 class AddJacobian(ByUnits):
@@ -158,6 +207,12 @@ class AddJacobian(ByUnits):
 
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        n_rows, _ = domain.layout.slot(self.jacobian).shape
+        jacobian = domain.unflatten(slots[self.jacobian], n_rows)
+        left, before = slots[self.left], slots[self.write]
+        return {self.write: domain.accumulate_rows(before, left, jacobian, self.scale, self)}
 
 
 @dataclass(frozen=True)
@@ -185,6 +240,11 @@ class AddGatedProduct(Instruction):
         right = below(self.right, self.bias)
         return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        right = slots[self.right] if self.bias is None else domain.above_one(slots[self.right])
+        after = domain.accumulate(slots[self.write], slots[self.left], right, self.scale, self)
+        return {self.write: after}
+
 
 @dataclass(frozen=True)
 class AddGatedJacobian(Instruction):
@@ -206,6 +266,12 @@ class AddGatedJacobian(Instruction):
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        n_rows, _ = domain.layout.slot(self.jacobian).shape
+        jacobian = domain.unflatten(slots[self.jacobian], n_rows)
+        left, before = slots[self.left], slots[self.write]
+        return {self.write: domain.accumulate_rows(before, left, jacobian, self.scale, self)}
+
 
 @dataclass(frozen=True)
 class SlopeOfLoss(ByUnits):
@@ -220,6 +286,12 @@ class SlopeOfLoss(ByUnits):
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.prediction}, {self.label})"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        prediction, label = slots[self.prediction], slots[self.label]
+        exact = domain.loss_slope(self.loss, prediction, label)
+        value = domain.by_units(self.function, exact, [(prediction, 1.0), (label, 1.0)])
+        return {self.write: domain.written_over(slots[self.write], value)}
 
 
 @dataclass(frozen=True)
@@ -236,6 +308,12 @@ class CopyToQueries(ByUnits):
     def formula(self) -> str:
         return f"{self.write} = {self.source} where {IS_QUERY}"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        source, before = slots[self.source], slots[self.write]
+        value = domain.by_units(self.function, source, [(source, 1.0), (slots[IS_QUERY], 1.0)])
+        written = domain.written_over(before, value)
+        return {self.write: domain.where(IS_QUERY, (), written, before)}
+
 
 @dataclass(frozen=True)
 class ClipByUnits(ByUnits):
@@ -249,6 +327,10 @@ class ClipByUnits(ByUnits):
     def formula(self) -> str:
         return f"clip {', '.join(self.slots)} to [-{self.bound:g}, {self.bound:g}] by units"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        clipped = (domain.clip(slots[name], self.bound, by=self.function) for name in self.slots)
+        return dict(zip(self.slots, clipped, strict=True))
+
 
 @dataclass(frozen=True)
 class WipeByUnits(ByUnits):
@@ -261,3 +343,8 @@ class WipeByUnits(ByUnits):
 
     def formula(self) -> str:
         return f"wipe {', '.join(self.slots)} by units"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {
+            name: domain.as_read(self, domain.zero(slots[name]), slots[name]) for name in self.slots
+        }

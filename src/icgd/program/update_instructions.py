@@ -6,6 +6,7 @@ other instructions have. An MLP layer does the linear part exactly, whatever the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from icgd.program.instructions import (
@@ -15,6 +16,7 @@ from icgd.program.instructions import (
     Instruction,
     LayerKind,
 )
+from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Changed, Read
 
 N_EXAMPLES = "n_examples"
@@ -80,6 +82,15 @@ class Recombine(Instruction):
         unit = "" if self.unit == ONE else f", bounds times {self.unit}"
         return f"{', '.join(part.formula() for part in self.assignments)}{unit}"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        written: dict[str, Value] = {}
+        for part in self.assignments:
+            value = part.value.value(slots, domain)
+            written[part.write] = after = domain.replace(slots[part.write], value, part.bound)
+            if part.average is not None:
+                written[part.average] = domain.mix(slots[part.average], after, part.keeps)
+        return written
+
 
 @dataclass(frozen=True)
 class TakeTurns(Instruction):
@@ -100,3 +111,6 @@ class TakeTurns(Instruction):
 
     def formula(self) -> str:
         return f"{self.place} -= {self.batch_size}, modulo {self.n_examples}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return domain.take_turns(self, slots)

@@ -1,0 +1,251 @@
+"""What instructions compute: each says it once, in `meaning`, over the primitives of a domain.
+
+A domain is a kind of value with these primitives. From one meaning follow
+
+    recorded operations     the fused run                           backends/recorder.py
+    enclosures              error bounds                            certificates/enclosing.py
+    shapes                  the check of a program when it is built program/check.py
+
+A value has a row for each token, or is a matrix that all tokens share: weights, what an optimiser
+remembers, a gradient. Instructions of one layer read what stood in the slots before it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from icgd.program.instructions import Instruction
+    from icgd.program.kernel_instructions import KernelTerm
+    from icgd.program.layout import Layout
+    from icgd.program.program import Layer
+    from icgd.program.table_instructions import LookUpStep
+
+Value = TypeVar("Value")
+Means = Literal["attention", "mlp", "lattice", "grid"]
+"""The layers that evaluate a function: bounds depend on it, because rounding does."""
+
+NOWHERE = -1
+"""The place from which `take` gathers 0."""
+
+
+class PerStep(tuple[float, ...]):
+    """A number that changes from step to step, in a program whose steps have a schedule."""
+
+    def __mul__(self, other: Any) -> PerStep:
+        return PerStep(a * b for a, b in zip(self, self._like(other), strict=True))
+
+    def __add__(self, other: Any) -> PerStep:
+        return PerStep(a + b for a, b in zip(self, self._like(other), strict=True))
+
+    def _like(self, other: Any) -> Sequence[float]:
+        return other if isinstance(other, PerStep) else [other] * len(self)
+
+    __rmul__, __radd__ = __mul__, __add__
+
+
+Factor = float | PerStep
+
+
+class Domain(ABC, Generic[Value]):
+    """The primitives that meanings are made of."""
+
+    layout: Layout
+
+    # Linear algebra.
+
+    @abstractmethod
+    def combine(self, terms: Sequence[tuple[Factor, Value]]) -> Value:
+        """The sum of all values, each times its factor."""
+
+    @abstractmethod
+    def add(self, *values: Value) -> Value:
+        """The sum, one value after the other."""
+
+    @abstractmethod
+    def multiply(self, left: Value, right: Value) -> Value:
+        """The product, entry by entry."""
+
+    @abstractmethod
+    def matmul(self, weights: Value, inputs: Value) -> Value:
+        """`weights @ inputs` at every token."""
+
+    @abstractmethod
+    def transpose(self, weights: Value, n_rows: int) -> Value:
+        """The first rows of the transposed matrix: nothing is passed back to a bias."""
+
+    @abstractmethod
+    def above_one(self, inputs: Value) -> Value:
+        """The inputs with a constant 1 below them, which the last column of weights multiplies."""
+
+    @abstractmethod
+    def take(self, value: Value, places: Sequence[int]) -> Value:
+        """The coordinates at these places; 0 from `NOWHERE`."""
+
+    @abstractmethod
+    def constant_map(self, rows: Sequence[Sequence[float]], value: Value) -> Value:
+        """A constant matrix times the value at every token."""
+
+    # Functions.
+
+    @abstractmethod
+    def apply(self, function: str, argument: Value, by: Means) -> Value:
+        """The program's function of this name, entry by entry."""
+
+    @abstractmethod
+    def softmax(self, scores: Value) -> Value:
+        """The shares exp(z_k) / sum_j exp(z_j) of a token's coordinates."""
+
+    @abstractmethod
+    def evaluate(self, function: str, argument: Value) -> Value:
+        """The real function of this name, entry by entry; `by_units` says how it is computed."""
+
+    @abstractmethod
+    def loss_slope(self, loss: str, prediction: Value, label: Value) -> Value:
+        """The slope of the real loss; `by_units` says how it is computed."""
+
+    @abstractmethod
+    def by_units(
+        self,
+        function: str,
+        exact: Value,
+        arguments: Sequence[tuple[Value, float]],
+        n_sums: int = 1,
+    ) -> Value:
+        """`exact`, computed as reach * function(arguments / their reaches), a sum of units.
+
+        The first argument's reach is that of the result. As many as `n_sums` such sums are added
+        up by the layer.
+        """
+
+    # The sum over examples.
+
+    @abstractmethod
+    def accumulate(
+        self,
+        weights: Value,
+        left: Value,
+        right: Value,
+        scale: float,
+        by: Instruction,
+        *,
+        mean: bool = True,
+    ) -> Value:
+        """`weights + scale * mean(left right^T)` over the examples, or the sum, by these heads."""
+
+    @abstractmethod
+    def average_examples(self, score: Value, value: Value) -> Value:
+        """The mean of the examples' values, weighted by the softmax of their scores."""
+
+    # What MLP layers do to a slot.
+
+    @abstractmethod
+    def clip(self, value: Value, bound: float, by: str | None = None) -> Value:
+        """The value clipped to [-bound, bound], by ReLUs or by the units of a function."""
+
+    @abstractmethod
+    def zero(self, value: Value) -> Value:
+        """Zeros of the same shape."""
+
+    @abstractmethod
+    def where(self, flag: str, closed_by: Sequence[str], value: Value, otherwise: Value) -> Value:
+        """The value at the tokens with this flag and none of the others; elsewhere `otherwise`."""
+
+    @abstractmethod
+    def replace(self, before: Value, value: Value, bound: float | None) -> Value:
+        """The value, clipped, which a residual layer puts in the place of `before`."""
+
+    @abstractmethod
+    def mix(self, before: Value, after: Value, keeps: Factor) -> Value:
+        """`keeps * before + (1 - keeps) * after`, in the layer that makes `after`."""
+
+    @abstractmethod
+    def take_turns(self, turns: Instruction, slots: Mapping[str, Value]) -> dict[str, Value]:
+        """Whose turn the next batch is."""
+
+    # What heads add to the error, and what mathematics knows.
+
+    @abstractmethod
+    def as_read(self, heads: Instruction, value: Value, *inputs: Value) -> Value:
+        """The value as heads return it that approximate it."""
+
+    @abstractmethod
+    def written_over(self, before: Value, value: Value) -> Value:
+        """The value, added to what the units of a wipe left in the slot."""
+
+    @abstractmethod
+    def guard(self, score: Value, reach: float, checked: str) -> Value:
+        """The score; a run stops if it is beyond its reach at a token with the flag `checked`."""
+
+    @abstractmethod
+    def not_negative(self, value: Value) -> Value:
+        """A mean of squares."""
+
+    # Jacobians: a matrix at every token.
+
+    @abstractmethod
+    def unflatten(self, value: Value, n_rows: int) -> Value:
+        """The coordinates of every token as a matrix with so many rows."""
+
+    @abstractmethod
+    def flatten(self, matrix: Value) -> Value:
+        """The matrix of every token as a row of coordinates."""
+
+    @abstractmethod
+    def matmul_rows(self, weights: Value, matrix: Value) -> Value:
+        """`weights @ matrix` for the matrix of every token, without the column of a bias."""
+
+    @abstractmethod
+    def scale_rows(self, weights: Value, matrix: Value) -> Value:
+        """`weights[o, k] * matrix[k, l]` as coordinates (o, k, l) of every token."""
+
+    @abstractmethod
+    def accumulate_rows(
+        self, weights: Value, left: Value, matrix: Value, scale: float, by: Instruction
+    ) -> Value:
+        """`weights + scale * mean(left^T matrix)` over the examples, by these heads."""
+
+    # Tables of whole steps, and kernels.
+
+    @abstractmethod
+    def step_from_table(self, step: LookUpStep, key: Value, slots: Mapping[str, Value]) -> Value:
+        """The new weight that the table holds for this key."""
+
+    @abstractmethod
+    def kernel(self, terms: Sequence[KernelTerm], points: Value) -> Value:
+        """The kernel of every token (row) and every example (column)."""
+
+    @abstractmethod
+    def read_examples(self, kernel: Value, value: Value) -> Value:
+        """The sum over examples j of kernel[i, j] value[j], at every token i."""
+
+
+def interpret(
+    layers: Iterable[Layer], slots: Mapping[str, Value], domain: Domain[Value]
+) -> dict[str, Value]:
+    """The values of all slots after some layers."""
+    after = dict(slots)
+    for layer in layers:
+        before = dict(after)
+        for instruction in layer.instructions:
+            after.update(instruction.meaning(before, domain))
+    return after
+
+
+def scheduled(variants: Sequence[Any]) -> Any:
+    """One part of a program for all steps, in which numbers that differ are `PerStep`."""
+    first = variants[0]
+    if isinstance(first, float):
+        same = all(number == first for number in variants)
+        return first if same else PerStep(variants)
+    if isinstance(first, tuple):
+        return tuple(scheduled(entries) for entries in zip(*variants, strict=True))
+    if is_dataclass(first) and not isinstance(first, type):
+        own = {
+            field.name: [getattr(each, field.name) for each in variants] for field in fields(first)
+        }
+        return replace(first, **{name: scheduled(values) for name, values in own.items()})
+    return first
