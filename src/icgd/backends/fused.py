@@ -16,9 +16,8 @@ from icgd.backends.backend import AbstractBackend, MakeExecutor
 from icgd.backends.chain import make_chain
 from icgd.backends.executor import AbstractExecutor
 from icgd.backends.functional import FunctionDescent
-from icgd.backends.fused_stack import FusedStack
+from icgd.backends.fused_stack import FusedStack, TracedStack
 from icgd.backends.run import RunOptions
-from icgd.backends.traced_stack import TracedStack
 from icgd.memory import require_memory
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram

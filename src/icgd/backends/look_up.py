@@ -12,138 +12,140 @@ it is tabulated as polynomials of degree 4 on equal cells, with a proved error (
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil, exp, frexp, inf, log2, pi
 
 import torch
 from torch import Tensor
 
 from icgd.approximation.lattice import chebyshev_points, head
-from icgd.errors import ProgramError
-from icgd.program.functions import Function, LatticeFunction, ReluSum
+from icgd.program.functions import LatticeFunction, ReluSum
 from icgd.shapes import Values
 
 MOST_CELLS = 2**20
 """The largest table, 8 MiB in float64; beyond it the cell is found by a search among the knots."""
 
-Operation = Callable[[], object]
-"""A closure that performs one instruction on buffers that are allocated once."""
+Call = Callable[[], object]
 
 
-class Evaluation:
-    """Some functions at one argument: what is prepared once, and an operation for each function."""
+class PieceTable:
+    """Sums of ReLUs at one argument: the slope and the intercept of every function in every cell.
 
-    def __init__(self, functions: Sequence[Function], argument: Tensor) -> None:
-        self.argument = argument
-        sums = [function for function in functions if isinstance(function, ReluSum)]
-        self._looked_up = [function for function in sums if not is_simple(function)]
-        self._cells = Cells(self._looked_up, argument) if self._looked_up else None
-        heads = [function for function in functions if isinstance(function, LatticeFunction)]
-        self._table = Table(heads, argument) if heads else None
+    The line is divided into cells in each of which all functions are straight. Knots are multiples
+    of a power of two, so that a multiplication finds the cell; where that takes too many cells,
+    the exponent of the argument and its first bits tell it, or a search does.
+    """
 
-    def prepare(self) -> None:
-        """Find the cells of the argument, if any function is looked up."""
-        if self._cells:
-            self._cells.find()
-        if self._table:
-            self._table.find()
+    finder: Callable[[Tensor], _Cells]
 
-    def operation(self, function: Function, write: Tensor) -> Operation:
-        """The operation write = function(argument), once the argument is prepared."""
-        if isinstance(function, LatticeFunction):
-            return self._table.evaluate(function, write) if self._table else _unprepared
-        if not isinstance(function, ReluSum):
-            return _unprepared
-        if self._cells and function in self._looked_up:
-            return self._cells.evaluate(function, write)
-        return simple_operation(function, self.argument, write)
-
-
-def _unprepared() -> None:
-    """A function that was not named beforehand has no table."""
-    raise ProgramError.broken("look-up", "was not prepared for this argument")
-
-
-class Cells:
-    """The common division of the line for some functions, and the cell of every argument."""
-
-    def __init__(self, functions: Sequence[ReluSum], argument: Tensor) -> None:
-        self.argument = argument
-        self.cell = torch.empty(argument.numel(), dtype=torch.int32, device=argument.device)
+    def __init__(self, functions: Sequence[ReluSum], like: Tensor) -> None:
         knots = sorted({knot for function in functions for knot in function.knots})
         width = min(function.knot_unit for function in functions)
         n_cells = round((knots[-1] - knots[0]) / width) + 2
         is_level = all(function.slopes[0] == 0.0 for function in functions)
-        bits = bits_of(knots) if is_level else None
+        bits = bits_of(knots) if is_level and n_cells > MOST_CELLS else None
         if n_cells <= MOST_CELLS:
-            self.starts = knots[0] + width * torch.arange(-1, n_cells - 1, dtype=torch.float64)
-            self.find = self._by_position(width, knots[0], n_cells)
+            starts = knots[0] + width * torch.arange(-1, n_cells - 1, dtype=torch.float64)
+            self.finder = partial(_ByPosition, self, 1.0 / width, 1.0 - knots[0] / width, n_cells)
         elif bits is not None:
-            self.starts, self.find = self._by_exponent(knots, bits)
+            starts, numbers = _starts_by_exponent(knots, bits, like.dtype)
+            self.finder = partial(_ByExponent, self, *numbers)
         else:
-            self.starts = torch.tensor([knots[0] - 1.0, *knots], dtype=torch.float64)
-            self.find = self._by_search(knots)
+            starts = torch.tensor([knots[0] - 1.0, *knots], dtype=torch.float64)
+            self.finder = partial(_BySearch, self, like.new_tensor(knots))
+        columns = []
+        for function in functions:
+            own = torch.tensor(function.knots, dtype=torch.float64)
+            piece = torch.searchsorted(own, starts, right=True)
+            for numbers_of_pieces in (function.intercepts(), function.slopes):
+                columns.append(torch.tensor(numbers_of_pieces, dtype=torch.float64)[piece])
+        self.rows = torch.stack(columns, dim=1).to(like)
 
-    def _by_position(self, width: float, low: float, n_cells: int) -> Operation:
-        argument, cell = self.argument, self.cell
-        position = torch.empty_like(argument)
-        flat, first = position.view(-1), 1.0 - low / width
 
-        def find() -> None:
-            torch.mul(argument, 1.0 / width, out=position).add_(first).clamp_(0, n_cells - 1)
-            cell.copy_(flat)
+class _Cells:
+    """The cells of an argument, and what the table holds for them: a row for each number."""
 
-        return find
+    def __init__(self, table: PieceTable | PolynomialTable, argument: Tensor) -> None:
+        n_numbers, n_columns = argument.numel(), table.rows.shape[1]
+        self.table, self.argument = table, argument
+        self.cell = torch.empty(n_numbers, dtype=torch.int32, device=argument.device)
+        self.position = torch.empty_like(argument, memory_format=torch.contiguous_format)
+        self.flat = self.position.view(-1)
+        self.rows = argument.new_empty(n_numbers, n_columns)
 
-    def _by_exponent(self, knots: list[float], bits: int) -> tuple[Tensor, Operation]:
-        """Knots of few bits: a number's exponent and its first bits tell its cell.
+    def gather(self) -> None:
+        """Read the rows of the cells that were found."""
+        torch.index_select(self.table.rows, 0, self.cell, out=self.rows)
 
-        As whole numbers, floats that are positive count on through all of them in order. Numbers
-        below 0 are taken as 0.
-        """
-        argument = self.argument
+    def column(self, number: int) -> Tensor:
+        return self.rows[:, number].view(self.argument.shape)
+
+    def evaluator(self, number: int, write: Tensor) -> Call:
+        """What evaluates function `number` of the table, once the cells are found."""
+        intercept, slope = self.column(2 * number), self.column(2 * number + 1)
+        return partial(torch.addcmul, intercept, slope, self.argument, out=write)
+
+
+class _ByPosition(_Cells):
+    def __init__(
+        self, table: PieceTable, per_unit: float, first: float, n_cells: int, argument: Tensor
+    ) -> None:
+        super().__init__(table, argument)
+        self.per_unit, self.first, self.last = per_unit, first, n_cells - 1
+
+    def find(self) -> None:
+        torch.mul(self.argument, self.per_unit, out=self.position)
+        self.position.add_(self.first).clamp_(0, self.last)
+        self.cell.copy_(self.flat)
+        self.gather()
+
+
+class _ByExponent(_Cells):
+    """Knots of few bits: a number's exponent and its first bits tell its cell.
+
+    As whole numbers, floats that are positive count on through all of them in order. Numbers below
+    0 are taken as 0, because functions are level there.
+    """
+
+    def __init__(
+        self, table: PieceTable, shift: int, first: int, last: int, argument: Tensor
+    ) -> None:
+        super().__init__(table, argument)
+        self.source, self.argument = argument, self.position
         whole = torch.int64 if argument.dtype == torch.float64 else torch.int32
-        shift = (52 if whole == torch.int64 else 23) - bits
-        ends = torch.tensor([knots[-1], next(k for k in knots if k > 0)], dtype=argument.dtype)
-        last, first = (ends.view(whole) >> shift).tolist()
-        numbers = torch.arange(first, last + 1, dtype=whole) << shift
-        starts = numbers.view(argument.dtype).double()
-        below = starts.new_tensor([0.0])
-        positive, position = torch.empty_like(argument), torch.empty_like(argument, dtype=whole)
-        self.cell, self.argument = position.view(-1), positive  # a function is level below 0
+        self.cell = torch.empty(argument.numel(), dtype=whole, device=argument.device)
+        self.bits, self.shift = self.flat.view(whole), shift
+        self.first, self.last = first, last
 
-        def find() -> None:
-            torch.clamp_min(argument, 0.0, out=positive)
-            torch.bitwise_right_shift(positive.view(whole), shift, out=position)
-            position.clamp_(first - 1, last).sub_(first - 1)
+    def find(self) -> None:
+        torch.clamp_min(self.source, 0.0, out=self.position)
+        torch.bitwise_right_shift(self.bits, self.shift, out=self.cell)
+        self.cell.clamp_(self.first - 1, self.last).sub_(self.first - 1)
+        self.gather()
 
-        return torch.cat([below, starts]), find
 
-    def _by_search(self, knots: list[float]) -> Operation:
-        argument, cell = self.argument.view(-1), self.cell
-        edges = argument.new_tensor(knots)
+def _starts_by_exponent(
+    knots: list[float], bits: int, dtype: torch.dtype
+) -> tuple[Tensor, tuple[int, int, int]]:
+    """Where the cells begin; by how many bits to shift; the first and the last whole number."""
+    whole = torch.int64 if dtype == torch.float64 else torch.int32
+    shift = (52 if whole == torch.int64 else 23) - bits
+    ends = torch.tensor([knots[-1], next(k for k in knots if k > 0)], dtype=dtype)
+    last, first = (ends.view(whole) >> shift).tolist()
+    numbers = torch.arange(first, last + 1, dtype=whole) << shift
+    starts = numbers.view(dtype).double()
+    return torch.cat([starts.new_tensor([0.0]), starts]), (shift, first, last)
 
-        def find() -> None:
-            torch.bucketize(argument, edges, out_int32=True, right=True, out=cell)
 
-        return find
+class _BySearch(_Cells):
+    def __init__(self, table: PieceTable, edges: Tensor, argument: Tensor) -> None:
+        super().__init__(table, argument)
+        self.edges = edges
 
-    def evaluate(self, function: ReluSum, write: Tensor) -> Operation:
-        """The operation write = function(argument), once the cells are found."""
-        knots = torch.tensor(function.knots, dtype=torch.float64)
-        piece = torch.searchsorted(knots, self.starts, right=True)
-        slope = torch.tensor(function.slopes, dtype=torch.float64)[piece].to(write)
-        intercept = torch.tensor(function.intercepts(), dtype=torch.float64)[piece].to(write)
-        slopes = torch.empty_like(write)
-        flat_slopes = slopes.view(-1)
-        argument, cell, flat = self.argument, self.cell, write.view(-1)
-
-        def evaluate() -> None:
-            torch.index_select(slope, 0, cell, out=flat_slopes)
-            torch.index_select(intercept, 0, cell, out=flat)
-            write.addcmul_(slopes, argument)
-
-        return evaluate
+    def find(self) -> None:
+        source = self.argument.reshape(-1)
+        torch.bucketize(source, self.edges, out_int32=True, right=True, out=self.cell)
+        self.gather()
 
 
 MOST_BITS = 12
@@ -170,40 +172,46 @@ TABLE_ACCURACY = 2.0**-40
 """The proved error of a table, relative to the largest value of a lattice point: 1e-12."""
 
 
-class Table:
-    """What some heads return, all on the same lattice, as polynomials on equal cells."""
+class PolynomialTable:
+    """What heads over one lattice return, as polynomials on equal cells."""
 
-    def __init__(self, functions: Sequence[LatticeFunction], argument: Tensor) -> None:
-        self.argument = argument
-        self.cell = torch.empty(argument.numel(), dtype=torch.int32, device=argument.device)
-        self.position = torch.empty_like(argument)
+    def __init__(self, functions: Sequence[LatticeFunction], like: Tensor) -> None:
         end, n_cells = _cells_of(functions[0])
-        self.find = self._finder(end, n_cells)
+        last = n_cells * (1 - torch.finfo(like.dtype).eps)
+        self.finder = partial(_InCell, self, n_cells / (2 * end), n_cells / 2, last)
+        self.rows = torch.cat([_polynomials(function).T for function in functions], 1).to(like)
 
-    def _finder(self, end: float, n_cells: int) -> Operation:
-        argument, position, cell = self.argument, self.position, self.cell
-        flat, per_unit = position.view(-1), n_cells / (2 * end)
-        last = n_cells * (1 - torch.finfo(argument.dtype).eps)
 
-        def find() -> None:
-            torch.mul(argument, per_unit, out=position).add_(n_cells / 2).clamp_(0.0, last)
-            cell.copy_(flat)
-            position.frac_()
+class _InCell(_Cells):
+    """Polynomials in the position within the cell."""
 
-        return find
+    def __init__(
+        self,
+        table: PolynomialTable,
+        per_unit: float,
+        middle: float,
+        last: float,
+        argument: Tensor,
+    ) -> None:
+        super().__init__(table, argument)
+        self.per_unit, self.middle, self.last = per_unit, middle, last
 
-    def evaluate(self, function: LatticeFunction, write: Tensor) -> Operation:
-        """The operation write = function(argument) by Horner's rule, once the cells are found."""
-        columns = _polynomials(function).to(write).unbind()
-        part = torch.empty_like(write)
-        cell, position = self.cell, self.position
-        flat, flat_part = write.view(-1), part.view(-1)
+    def find(self) -> None:
+        torch.mul(self.argument, self.per_unit, out=self.position)
+        self.position.add_(self.middle).clamp_(0.0, self.last)
+        self.cell.copy_(self.flat)
+        self.position.frac_()
+        self.gather()
 
-        def evaluate() -> None:
-            torch.index_select(columns[-1], 0, cell, out=flat)
-            for column in columns[-2::-1]:
-                torch.index_select(column, 0, cell, out=flat_part)
-                torch.addcmul(part, write, position, out=write)
+    def evaluator(self, number: int, write: Tensor) -> Call:
+        first = number * (DEGREE + 1)
+        *lower, value = (self.column(first + power) for power in range(DEGREE + 1))
+        position = self.position
+
+        def evaluate() -> None:  # Horner's rule
+            torch.addcmul(lower[-1], value, position, out=write)
+            for column in lower[-2::-1]:
+                torch.addcmul(column, write, position, out=write)
 
         return evaluate
 
@@ -279,68 +287,18 @@ def _polynomials(function: LatticeFunction) -> Tensor:
     return coefficients.contiguous()
 
 
-def is_simple(function: ReluSum) -> bool:
-    """Whether a function needs no table: a straight line, a kink at 0, or a single ramp."""
-    return _is_line(function) or _is_kink(function) or _is_ramp(function)
-
-
-def _is_line(function: ReluSum) -> bool:
+def is_line(function: ReluSum) -> bool:
+    """Whether it is straight."""
     return not function.knots
 
 
-def _is_kink(function: ReluSum) -> bool:
+def is_kink(function: ReluSum) -> bool:
+    """Whether it is relu or leaky relu."""
     left, right = function.slopes[0], function.slopes[-1]
     through_origin = function.anchor == function.anchor_value == 0.0
     return function.knots == (0.0,) and through_origin and left < right == 1.0
 
 
-def _is_ramp(function: ReluSum) -> bool:
+def is_single_ramp(function: ReluSum) -> bool:
+    """Whether it rises or falls once, between two levels."""
     return len(function.knots) == 2 and function.slopes[0] == function.slopes[2] == 0.0
-
-
-def simple_operation(function: ReluSum, argument: Tensor, write: Tensor) -> Operation:
-    """The operation of a function that needs no table."""
-    if _is_line(function):
-        return _line(function.slopes[0], function.intercepts()[0], argument, write)
-    if _is_kink(function):
-        return _kink(function.slopes[0], argument, write)
-    return _ramp(function, argument, write)
-
-
-def _line(slope: float, intercept: float, argument: Tensor, write: Tensor) -> Operation:
-    def constant() -> None:
-        write.fill_(intercept)
-
-    def line() -> None:
-        torch.mul(argument, slope, out=write)
-        if intercept:
-            write.add_(intercept)
-
-    return line if slope else constant
-
-
-def _kink(left: float, argument: Tensor, write: Tensor) -> Operation:
-    def relu() -> None:
-        torch.clamp_min(argument, 0.0, out=write)
-
-    def leaky() -> None:  # left < 1
-        torch.mul(argument, left, out=write)
-        torch.maximum(argument, write, out=write)
-
-    return leaky if left else relu
-
-
-def _ramp(function: ReluSum, argument: Tensor, write: Tensor) -> Operation:
-    start, end = function.knots
-    slope, foot = function.slopes[1], function(start)
-    low, high = sorted((0.0, slope * (end - start)))
-
-    def ramp() -> None:
-        torch.mul(argument, slope, out=write)
-        if start:
-            write.sub_(slope * start)
-        write.clamp_(low, high)
-        if foot:
-            write.add_(foot)
-
-    return ramp

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from icgd.approximation.ridge_sum import PRODUCT
-from icgd.backends.unit_operations import is_computed_as_such
+from icgd.backends.recorder import is_computed_as_such
 from icgd.certificates import bounds, enclosures
 from icgd.certificates.bounds import (
     Missed,

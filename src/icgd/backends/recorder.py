@@ -1,0 +1,477 @@
+"""The domain of runs writes meanings down as a list of operations on matrices.
+
+Equal operations are one operation, zeros and ones are folded away, and what no output needs is not
+listed. So an argument is computed once for all its functions, wiping a slot costs nothing, and
+neither does the slope of a linear output. `engine.py` performs the operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
+from typing import Any, TypeVar
+
+from icgd.backends.look_up import is_kink, is_line, is_single_ramp
+from icgd.problems.roots import PREFIX
+from icgd.program.functions import Function
+from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Instruction, LayerKind
+from icgd.program.kernel_instructions import KernelTerm
+from icgd.program.layout import Layout, Role
+from icgd.program.meaning import Domain, Means, PerStep, interpret, scheduled
+from icgd.program.program import Layer
+from icgd.program.ridge import RidgeSum
+from icgd.program.stack import StackProgram
+from icgd.program.table_instructions import LookUpStep
+from icgd.program.unit_instructions import AddJacobian, AddOuterProduct
+from icgd.program.update_instructions import OUT_OF_BATCH, TakeTurns
+
+AS_SUCH = 1e-8
+"""Sums of units with a smaller error than this are computed as the functions they stand for."""
+
+KEPT = (Role.PARAMETER, Role.VELOCITY, Role.TURN)
+"""The roles of slots that a step takes over from the step before it."""
+
+Kept = TypeVar("Kept")
+
+
+def is_computed_as_such(fit: RidgeSum) -> bool:
+    """Whether a fused run computes the function itself, not its units."""
+    return fit.largest_error <= AS_SUCH
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One operation on the results of others; its shape leaves the axis of tasks out."""
+
+    name: str
+    args: tuple[Op, ...]
+    options: tuple[Any, ...]
+    shape: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.name}{self.shape}"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of a run, in order. Registers are tokens only where a trace shows them."""
+
+    registers: int = 0
+    examples: int = 0
+    queries: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.registers + self.examples + self.queries
+
+    def where(self, flag: str) -> slice:
+        """The tokens at which a flag is 1."""
+        first_query = self.registers + self.examples
+        places = {
+            ONE: slice(0, self.total),
+            IS_EXAMPLE: slice(self.registers, first_query),
+            IS_QUERY: slice(first_query, self.total),
+        }
+        return places[flag]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Operations in order, the inputs that they start from, and the outputs by name.
+
+    `trace` has the values of slots after every layer, if the recording is of a traced run.
+    """
+
+    inputs: dict[str, Op]
+    ops: tuple[Op, ...]
+    outputs: dict[str, Op]
+    trace: tuple[dict[str, Op], ...] = ()
+
+
+@dataclass
+class Recorder(Domain[Op]):
+    """The primitives as operations, for a program at work on some tokens.
+
+    A step takes the mean over `n_used` examples. In a traced run batches take turns by flags, as
+    they do in the transformer; otherwise a run is given the examples of one batch alone.
+    """
+
+    program: StackProgram
+    tokens: Tokens
+    n_used: int
+    traced: bool = False
+    known: dict[Any, Op] = field(default_factory=dict)
+    waits: Op | None = None
+    """The flag of examples that are not in the batch, in a traced run."""
+
+    @property
+    def layout(self) -> Layout:  # type: ignore[override]
+        return self.program.layout
+
+    def op(self, name: str, *args: Op, options: tuple[Any, ...] = (), shape: Any) -> Op:
+        """The operation, which is the earlier one if there is an equal one."""
+        key = (name, args, tuple(id(o) if isinstance(o, Function) else o for o in options), shape)
+        return self.known.setdefault(key, Op(name, args, options, tuple(shape)))
+
+    def start(self) -> dict[str, Op]:
+        """All slots as the prompt has them; what a step remembers comes from the step before."""
+        n_tokens, slots = self.tokens.total, dict[str, Op]()
+        for slot in self.layout.slots:
+            shape: tuple[int, ...] = (n_tokens, slot.width)
+            if slot.role in (Role.PARAMETER, Role.VELOCITY, Role.SHARED):
+                shape = slot.shape
+            if slot.role in (Role.SCRATCH, Role.SHARED):
+                slots[slot.name] = self.fill(0.0, shape)
+            elif slot.name in (ONE, IS_EXAMPLE, IS_QUERY) and self._is_everywhere(slot.name):
+                slots[slot.name] = self.fill(1.0, shape)
+            elif slot.role is not Role.TURN or self.traced:
+                slots[slot.name] = self.op("input", options=(slot.name,), shape=shape)
+        self.waits = slots.get(OUT_OF_BATCH)
+        return slots
+
+    def _is_everywhere(self, flag: str) -> bool:
+        return self.tokens.where(flag) == slice(0, self.tokens.total)
+
+    def fill(self, number: float, shape: Sequence[int]) -> Op:
+        return self.op("fill", options=(number,), shape=shape)
+
+    # Linear algebra.
+
+    def combine(self, terms: Sequence[tuple[float, Op]]) -> Op:
+        constant: float = 0.0
+        factors: dict[Op, float] = {}
+        for factor, value in terms:
+            if value.name == "fill":
+                constant = constant + factor * value.options[0]
+            else:
+                factors[value] = factors.get(value, 0.0) + factor
+        factors = {value: factor for value, factor in factors.items() if factor != 0.0}
+        shape = max((value.shape for _, value in terms), key=_size)
+        if not factors and not isinstance(constant, PerStep):
+            return self.fill(constant, shape)
+        if constant == 0.0 and list(factors.values()) == [1.0]:
+            return next(iter(factors))
+        return self.op("combine", *factors, options=(*factors.values(), constant), shape=shape)
+
+    def add(self, *values: Op) -> Op:
+        return self.combine([(1.0, value) for value in values])
+
+    def multiply(self, left: Op, right: Op) -> Op:
+        shape = tuple(map(max, left.shape, right.shape))
+        for one, other in ((left, right), (right, left)):
+            if one.name == "fill" and other.shape == shape:
+                return self.combine([(one.options[0], other)])
+        return self.op("multiply", left, right, shape=shape)
+
+    def matmul(self, weights: Op, inputs: Op) -> Op:
+        return self.op(
+            "times_transposed", inputs, weights, shape=(*inputs.shape[:-1], weights.shape[0])
+        )
+
+    def transpose(self, weights: Op, n_rows: int) -> Op:
+        return self.op("transpose", weights, options=(n_rows,), shape=(n_rows, weights.shape[0]))
+
+    def above_one(self, inputs: Op) -> Op:
+        return self.op("above_one", inputs, shape=(*inputs.shape[:-1], inputs.shape[-1] + 1))
+
+    def take(self, value: Op, places: Sequence[int]) -> Op:
+        return self.op("take", value, options=tuple(places), shape=(value.shape[0], len(places)))
+
+    def constant_map(self, rows: Sequence[Sequence[float]], value: Op) -> Op:
+        matrix = tuple(map(tuple, rows))
+        return self.op("constant_map", value, options=matrix, shape=(value.shape[0], len(matrix)))
+
+    # Functions.
+
+    def apply(self, function: str, argument: Op, by: Means) -> Op:
+        if by == "grid":
+            return self.op("link", argument, options=(function,), shape=argument.shape)
+        if by == "lattice":
+            head = self.op(
+                "polynomials",
+                argument,
+                options=(self.program.look_up(function),),
+                shape=argument.shape,
+            )
+            return self.without_memory(head)
+        fit = self.program.relu_sum(function)
+        if is_line(fit):
+            slope, shift = fit.slopes[0], fit.intercepts()[0]
+            return self.combine([(slope, argument), (shift, self.fill(1.0, argument.shape))])
+        if is_kink(fit):
+            if fit.slopes[0] == 0.0:
+                return self.op("kink", argument, shape=argument.shape)
+            return self.op("leaky", argument, options=(fit.slopes[0],), shape=argument.shape)
+        if is_single_ramp(fit):
+            return self.op("ramp", argument, options=(fit,), shape=argument.shape)
+        return self.op(
+            "pieces", self._within_root(fit, argument), options=(fit,), shape=argument.shape
+        )
+
+    def _within_root(self, fit: Function, argument: Op) -> Op:
+        """The argument of an optimiser's root, which must not leave its range.
+
+        A run that starts from nothing never leaves it, so that slots which a run may start from
+        are named here, and the engine looks whether they hold anything.
+        """
+        if not fit.name.startswith(PREFIX):
+            return argument
+        read = [op.options[0] for op in argument.args if op.name == "input"]
+        started = [n for n in read if self.layout.slot(n).role is Role.PARAMETER]
+        if not started:
+            return argument
+        return self.op("guard_root", argument, options=(fit, *started), shape=argument.shape)
+
+    def softmax(self, scores: Op) -> Op:
+        return self.without_memory(self.op("softmax", scores, shape=scores.shape))
+
+    def evaluate(self, function: str, argument: Op) -> Op:
+        return self.op("evaluate", argument, options=(function,), shape=argument.shape)
+
+    def loss_slope(self, loss: str, prediction: Op, label: Op) -> Op:
+        return self.op("loss_slope", prediction, label, options=(loss,), shape=prediction.shape)
+
+    def by_units(
+        self, function: str, exact: Op, arguments: Sequence[tuple[Op, float]], n_sums: int = 1
+    ) -> Op:
+        fit = self.program.ridge_sum(function)
+        if is_computed_as_such(fit):
+            return exact
+        values, reaches = zip(*arguments, strict=True)
+        options = (fit, reaches)
+        if fit.error > AS_SUCH:
+            return self.op("units", *values, options=options, shape=exact.shape)
+        return self.op("units_near_kinks", exact, *values, options=options, shape=exact.shape)
+
+    # Sums over examples.
+
+    def examples(self, value: Op) -> Op:
+        """The rows of the examples, a view."""
+        return self.rows(value, self.tokens.where(IS_EXAMPLE))
+
+    def rows(self, value: Op, place: slice) -> Op:
+        if place == slice(0, value.shape[0]):
+            return value
+        shape = (place.stop - place.start, *value.shape[1:])
+        if value.name == "fill":
+            return self.fill(value.options[0], shape)
+        return self.op("rows", value, options=(place.start, place.stop), shape=shape)
+
+    def accumulate(
+        self,
+        weights: Op,
+        left: Op,
+        right: Op,
+        scale: float,
+        by: Instruction,
+        *,
+        mean: bool = True,
+    ) -> Op:
+        left, right = self._in_batch(self.examples(left)), self.examples(right)
+        share, args = scale / self.n_used if mean else scale, (weights, left, right)
+        if isinstance(by, AddOuterProduct):
+            fit = self.program.ridge_sum(by.function)
+            if not is_computed_as_such(fit):
+                options = (share, fit, by.reaches)
+                return self.op("add_by_units", *args, options=options, shape=weights.shape)
+        return self.op("add_outer", *args, options=(share,), shape=weights.shape)
+
+    def _in_batch(self, left: Op) -> Op:
+        """What counts of the examples: nothing of those that wait for their turn."""
+        if self.waits is None:
+            return left
+        waits = self.examples(self.waits)
+        return self.op("unless", left, waits, shape=left.shape)
+
+    def accumulate_rows(
+        self, weights: Op, left: Op, matrix: Op, scale: float, by: Instruction
+    ) -> Op:
+        left, matrix = self.examples(left), self.examples(matrix)
+        share, args = scale / self.n_used, (weights, left, matrix)
+        if isinstance(by, AddJacobian):
+            fit = self.program.ridge_sum(by.function)
+            if not is_computed_as_such(fit):
+                options = (share, fit, by.reaches)
+                return self.op("add_rows_by_units", *args, options=options, shape=weights.shape)
+        return self.op("add_rows", *args, options=(share,), shape=weights.shape)
+
+    def average_examples(self, score: Op, value: Op) -> Op:
+        score, value = self.examples(score), self.examples(value)
+        return self.op("average", score, value, shape=(self.tokens.total, value.shape[-1]))
+
+    # What MLP layers do to a slot.
+
+    def clip(self, value: Op, bound: float, by: str | None = None) -> Op:
+        fit = None if by is None else self.program.ridge_sum(by)
+        if fit is None or is_computed_as_such(fit):
+            return self.op("clip", value, options=(bound,), shape=value.shape)
+        return self.op("clip_by_units", value, options=(bound, fit), shape=value.shape)
+
+    def zero(self, value: Op) -> Op:
+        return self.fill(0.0, value.shape)
+
+    def where(self, flag: str, closed_by: Sequence[str], value: Op, otherwise: Op) -> Op:
+        if self.waits is not None and OUT_OF_BATCH in closed_by:
+            value = self.op("unless", value, self.waits, shape=value.shape)
+        if value.shape != otherwise.shape:  # what is made of shared slots is alike in all tokens
+            value = self.op("expand", value, shape=otherwise.shape)
+        place = self.tokens.where(flag)
+        if flag == ONE or place == slice(0, self.tokens.total):
+            return value
+        if place.start == place.stop:
+            return otherwise
+        options = (place.start, place.stop)
+        return self.op("where", value, otherwise, options=options, shape=value.shape)
+
+    def replace(self, before: Op, value: Op, bound: float | None) -> Op:
+        return value if bound is None else self.clip(value, bound)
+
+    def mix(self, before: Op, after: Op, keeps: float) -> Op:
+        return self.combine([(keeps, before), (1.0 + -1.0 * keeps, after)])
+
+    def take_turns(self, turns: Instruction, slots: Mapping[str, Op]) -> dict[str, Op]:
+        if self.waits is None or not isinstance(turns, TakeTurns):
+            return {}
+        place, options = slots[turns.place], (turns.batch_size, *self._span(IS_EXAMPLE))
+        return {
+            turns.place: self.op("next_place", place, options=options, shape=place.shape),
+            turns.waits: self.op("next_waits", place, options=options, shape=place.shape),
+        }
+
+    def _span(self, flag: str) -> tuple[int, int]:
+        place = self.tokens.where(flag)
+        return place.start, place.stop
+
+    # Heads are computed as what they mean.
+
+    def as_read(self, heads: Instruction, value: Op, *inputs: Op) -> Op:
+        return self.without_memory(value) if heads.kind is LayerKind.SOFTMAX else value
+
+    def without_memory(self, value: Op) -> Op:
+        """The value, but 0 at the first register: it reads itself, and holds no values."""
+        if not self.tokens.registers:
+            return value
+        return self.op("without_first", value, shape=value.shape)
+
+    def written_over(self, before: Op, value: Op) -> Op:
+        return value
+
+    def guard(self, score: Op, reach: float, checked: str) -> Op:
+        options = (reach, checked, *self._span(checked))
+        return self.op("guard_score", score, options=options, shape=score.shape)
+
+    def not_negative(self, value: Op) -> Op:
+        return value
+
+    # Jacobians.
+
+    def unflatten(self, value: Op, n_rows: int) -> Op:
+        shape = (value.shape[0], n_rows, value.shape[1] // n_rows)
+        return self.op("reshape", value, shape=shape)
+
+    def flatten(self, matrix: Op) -> Op:
+        return self.op(
+            "reshape", matrix, shape=(matrix.shape[0], matrix.shape[1] * matrix.shape[2])
+        )
+
+    def matmul_rows(self, weights: Op, matrix: Op) -> Op:
+        shape = (matrix.shape[0], weights.shape[0], matrix.shape[2])
+        return self.op("matmul_rows", weights, matrix, shape=shape)
+
+    def scale_rows(self, weights: Op, matrix: Op) -> Op:
+        n_tokens, n_rows, n_columns = matrix.shape
+        shape = (n_tokens, weights.shape[0] * n_rows * n_columns)
+        return self.op("scale_rows", weights, matrix, shape=shape)
+
+    # Tables of whole steps, and kernels.
+
+    def step_from_table(self, step: LookUpStep, key: Op, slots: Mapping[str, Op]) -> Op:
+        """The key is equal in all tokens, and the weight is kept once: the first token has it."""
+        found = self.apply(step.table, self.rows(key, slice(0, 1)), by="mlp")
+        return self.op("reshape", found, shape=self.layout.slot(step.write).shape)
+
+    def kernel(self, terms: Sequence[KernelTerm], points: Op) -> Op:
+        shape = (points.shape[0], self.tokens.examples)
+        return self.op("kernel", points, self.examples(points), options=tuple(terms), shape=shape)
+
+    def read_examples(self, kernel: Op, value: Op) -> Op:
+        shape = (kernel.shape[0], value.shape[1])
+        return self.op("times", kernel, self.examples(value), shape=shape)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return prod(shape)
+
+
+def kept_with(program: Any, key: object, make: Callable[[], Kept]) -> Kept:
+    """What `make` returns, made once for a program and kept as long as the program is."""
+    kept = vars(program).setdefault("_kept", {})
+    if key not in kept:
+        kept[key] = make()
+    found: Kept = kept[key]
+    return found
+
+
+def recorded_steps(
+    program: StackProgram, tokens: Tokens, *, trace: tuple[str, ...] | None = None
+) -> tuple[Recording, ...]:
+    """Each step of the block; if steps have a schedule, one recording whose factors change."""
+    key = ("steps", tokens, trace)
+    return kept_with(program, key, lambda: tuple(_recorded_steps(program, tokens, trace)))
+
+
+def _recorded_steps(
+    program: StackProgram, tokens: Tokens, trace: tuple[str, ...] | None
+) -> Iterable[Recording]:
+    steps = program.steps_of_block()
+    if program.schedule:
+        steps = ((*program.common, *scheduled(program.schedule)),)
+    for layers in steps:
+        yield _recorded(program, tokens, layers, trace)
+
+
+def recorded_prediction(
+    program: StackProgram, tokens: Tokens, *, trace: tuple[str, ...] | None = None
+) -> Recording:
+    """The layers that predict, whose output is slot `y`."""
+    key = ("prediction", tokens, trace)
+    make = partial(_recorded, program, tokens, program.prediction, trace, ("y",))
+    return kept_with(program, key, make)
+
+
+def _recorded(
+    program: StackProgram,
+    tokens: Tokens,
+    layers: Iterable[Layer],
+    trace: tuple[str, ...] | None,
+    outputs: tuple[str, ...] = (),
+) -> Recording:
+    n_used = program.batch_size or tokens.examples
+    recorder = Recorder(program, tokens, n_used, traced=trace is not None)
+    slots = recorder.start()
+    inputs = {name: op for name, op in slots.items() if op.name == "input"}
+    after, traced = dict(slots), []
+    for layer in layers:
+        after = interpret([layer], after, recorder)
+        traced.append({name: after[name] for name in trace or ()})
+        recorder.waits = after.get(OUT_OF_BATCH) if recorder.waits is not None else None
+    kept = [slot.name for slot in program.layout.slots if slot.role in KEPT]
+    named = {name: after[name] for name in outputs or kept if name in after}
+    wanted = [*named.values(), *(op for slots in traced for op in slots.values())]
+    return Recording(inputs, tuple(_in_order(wanted)), named, tuple(traced))
+
+
+def _in_order(wanted: Iterable[Op]) -> list[Op]:
+    """All operations that these need, each after those that it reads."""
+    found: dict[Op, None] = {}
+    stack = [(op, False) for op in reversed(list(wanted))]
+    while stack:
+        op, is_read = stack.pop()
+        if is_read:
+            found.setdefault(op)
+        elif op not in found:
+            stack.append((op, True))
+            stack.extend((arg, False) for arg in reversed(op.args))
+    return list(found)
