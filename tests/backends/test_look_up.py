@@ -7,18 +7,16 @@ from icgd.approximation.lattice import fit_on_lattice, head
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.backends import look_up
 from icgd.backends.look_up import (
-    Cells,
-    Evaluation,
-    HeadTable,
-    Table,
-    is_simple,
-    simple_operation,
+    PieceTable,
+    PolynomialTable,
+    is_kink,
+    is_line,
+    is_single_ramp,
     table_error,
 )
-from icgd.errors import ProgramError
 from icgd.problems.catalog import FUNCTIONS, function_named
 from icgd.problems.functions import SmoothFunction
-from icgd.program.functions import Function, LatticeFunction, ReluSum
+from icgd.program.functions import LatticeFunction, ReluSum
 
 SMOOTH = [name for name, f in FUNCTIONS.items() if isinstance(f, SmoothFunction)]
 KINKED = ["relu", "leaky_relu", "identity", "double", "negate", "clip"]
@@ -51,13 +49,22 @@ def assert_close(ours: torch.Tensor, theirs: torch.Tensor, size: float) -> None:
 
 
 def looked_up(functions: list[ReluSum], z: torch.Tensor) -> list[torch.Tensor]:
-    cells = Cells(functions, z)
+    """All functions from one table, as a run reads them."""
+    kind = PieceTable if isinstance(functions[0], ReluSum) else PolynomialTable
+    cells = kind(functions, z).finder(z)
     writes = [torch.full_like(z, float("nan")) for _ in functions]
-    operations = [cells.evaluate(f, write) for f, write in zip(functions, writes, strict=True)]
+    evaluators = [cells.evaluator(number, write) for number, write in enumerate(writes)]
     cells.find()
-    for operation in operations:
-        operation()
+    for evaluate in evaluators:
+        evaluate()
     return writes
+
+
+@pytest.fixture(params=["by row", "by column"], autouse=True)
+def _gathered(request, monkeypatch):
+    """Small arguments are gathered row by row, large ones column by column."""
+    at_once = 2**40 if request.param == "by row" else 0
+    monkeypatch.setattr(look_up, "GATHERED_AT_ONCE", at_once)
 
 
 by_grid_and_by_search = pytest.mark.parametrize("most_cells", [2**20, 0], ids=["grid", "search"])
@@ -91,42 +98,21 @@ def test_float32_tables_are_right_to_float32(monkeypatch, most_cells):
     assert_close(values, truth(function, z.double()), 1e-5)
 
 
-def test_an_operation_follows_later_changes_of_its_argument():
-    function = fitted("tanh")
+@pytest.mark.parametrize("make", [lambda: fitted("tanh"), lambda: looked_up_by_heads()[0]])
+def test_an_evaluation_follows_later_changes_of_its_argument(make):
+    function = make()
+    kind = PieceTable if isinstance(function, ReluSum) else PolynomialTable
     z = torch.zeros(3, 2, dtype=torch.float64)
-    cells, write = Cells([function], z), torch.empty_like(z)
-    evaluate = cells.evaluate(function, write)
-    for value in (-2.0, 0.3, 5.0):
+    table, write = kind([function], z), torch.empty_like(z)
+    cells = table.finder(z)
+    evaluate = cells.evaluator(0, write)
+    for value in (-2.0, 0.3, 2.5):
         z.fill_(value)
         cells.find()
         evaluate()
-        assert_close(write, truth(function, z), 1e-14)
-
-
-@pytest.mark.parametrize("name", SIMPLE)
-def test_a_simple_operation_gives_the_values_of_the_sum(name):
-    function = fitted(name)
-    z = arguments(function)
-    write = torch.full_like(z, float("nan"))
-    simple_operation(function, z, write)()
-    assert_close(write, truth(function, z), ROUNDING)
-
-
-SPECIAL = {
-    "a constant": ((), (0.0,), 0.0, 2.5),
-    "a line off the origin": ((), (-3.0,), 0.0, 2.5),
-    "a falling ramp off the origin": ((1.0, 3.0), (0.0, -2.0, 0.0), 1.0, 5.0),
-    "a steeper negative side": ((0.0,), (-0.5, 1.0), 0.0, 0.0),
-}
-
-
-@pytest.mark.parametrize(("knots", "slopes", "anchor", "value"), SPECIAL.values(), ids=SPECIAL)
-def test_lines_kinks_and_ramps_of_every_kind_are_simple(knots, slopes, anchor, value):
-    function = ReluSum("f", -9.0, 9.0, 1.0, knots, slopes, anchor, value, (0.0,) * len(slopes))
-    z = arguments(function)
-    write = torch.full_like(z, float("nan"))
-    simple_operation(function, z, write)()
-    assert_close(write, truth(function, z), ROUNDING)
+        expected = truth(function, z) if kind is PieceTable else head(function, z)
+        assert_close(write, expected, 1e-12)
+        assert torch.equal(table(z, 0), write)
 
 
 @pytest.mark.parametrize(
@@ -141,17 +127,15 @@ def test_lines_kinks_and_ramps_of_every_kind_are_simple(knots, slopes, anchor, v
         ((0.0, 1.0, 2.0), (0.0, 1.0, 0.0, 1.0), 0.0),
     ],
 )
-def test_other_functions_are_looked_up(knots, slopes, value):
+def test_functions_that_are_no_lines_kinks_or_ramps_are_looked_up(knots, slopes, value):
     function = ReluSum("f", -9.0, 9.0, 1.0, knots, slopes, knots[0], value, (0.0,) * len(slopes))
     assert not is_simple(function)
     z = arguments(function)
-    assert_close(evaluated([function], z)[0], truth(function, z), 1e-12)
+    assert_close(looked_up([function], z)[0], truth(function, z), 1e-12)
 
 
-def test_a_kink_that_is_anchored_elsewhere_keeps_its_value_there():
-    function = ReluSum("f", -9.0, 9.0, 1.0, (0.0,), (0.0, 1.0), 5.0, 0.0, (0.0, 0.0))
-    z = arguments(function)
-    assert_close(evaluated([function], z)[0], truth(function, z), 1e-12)
+def is_simple(function: ReluSum) -> bool:
+    return is_line(function) or is_kink(function) or is_single_ramp(function)
 
 
 def test_exactly_the_exact_functions_are_simple():
@@ -159,28 +143,6 @@ def test_exactly_the_exact_functions_are_simple():
     assert sorted(name for name in FUNCTIONS if fitted(name).is_exact) == sorted(
         {*SIMPLE} - {"relu'", "leaky_relu'"}
     )
-
-
-def evaluated(functions: list[Function], z: torch.Tensor) -> list[torch.Tensor]:
-    evaluation = Evaluation(functions, z)
-    writes = [torch.full_like(z, float("nan")) for _ in functions]
-    operations = [
-        evaluation.operation(f, write) for f, write in zip(functions, writes, strict=True)
-    ]
-    evaluation.prepare()
-    for operation in operations:
-        operation()
-    return writes
-
-
-@pytest.mark.parametrize(
-    "names", [["tanh", "tanh'"], ["relu", "relu'"], ["relu", "sigmoid", "clip", "sigmoid'"]]
-)
-def test_simple_and_looked_up_functions_are_evaluated_side_by_side(names):
-    functions = [fitted(name) for name in names]
-    z = arguments(*functions)
-    for function, values in zip(functions, evaluated(functions, z), strict=True):
-        assert_close(values, truth(function, z), 1e-12)
 
 
 LOOKED_UP = ("tanh", "tanh'", "sigmoid", "sigmoid'", "gelu'", "silu'", "coin_entropy")
@@ -211,7 +173,7 @@ both_precisions = pytest.mark.parametrize("dtype", [torch.float64, torch.float32
 def test_a_table_is_as_close_to_the_head_as_is_proved(half, dtype):
     functions = looked_up_by_heads(half=half)
     z = sample(3.0, dtype=dtype)
-    for function, ours in zip(functions, evaluated(list(functions), z), strict=True):
+    for function, ours in zip(functions, looked_up(list(functions), z), strict=True):
         assert not function.saturates
         assert table_error(function) <= 2.0**-40 * max(map(abs, function.values))
         allowed = table_error(function) + rounding_of(function, dtype)
@@ -224,7 +186,7 @@ def test_a_table_of_functions_that_saturate_holds_far_outside_too(dtype):
     functions = looked_up_by_heads(reach=1e3, half=60, names=("tanh", "silu'", "coin_entropy"))
     near, far = sample(45.0, dtype=dtype), torch.tensor([[-1e30, -1e3], [1e3, 1e30]]).to(dtype)
     z = torch.cat([near, far])
-    for function, ours in zip(functions, evaluated(list(functions), z), strict=True):
+    for function, ours in zip(functions, looked_up(list(functions), z), strict=True):
         assert function.saturates
         assert table_error(function) <= 2 * function.error + 1e-12 * max(map(abs, function.values))
         allowed = table_error(function) + rounding_of(function, dtype)
@@ -238,36 +200,7 @@ def test_a_table_of_functions_that_saturate_holds_far_outside_too(dtype):
 def test_a_table_takes_arguments_of_any_shape(shape):
     functions = list(looked_up_by_heads()[:2])
     z = torch.linspace(-3, 3, 24, dtype=torch.float64)[: torch.Size(shape).numel()].view(shape)
-    for function, ours in zip(functions, evaluated(functions, z), strict=True):
+    for function, ours in zip(functions, looked_up(functions, z), strict=True):
         assert ours.shape == z.shape
         assert_close(ours, head(function, z), 1e-12)
-        assert torch.equal(HeadTable(function, z)(z), ours)
-
-
-def test_a_table_follows_later_changes_of_its_argument():
-    function = looked_up_by_heads()[0]
-    z = torch.zeros(3, 2, dtype=torch.float64)
-    table, write = Table([function], z), torch.empty_like(z)
-    evaluate = table.evaluate(function, write)
-    for value in (-3.0, 0.3, 2.0):
-        z.fill_(value)
-        table.find()
-        evaluate()
-        assert_close(write, head(function, z), 1e-12)
-
-
-def test_sums_of_relus_and_heads_are_evaluated_side_by_side():
-    relu_sum, by_head = fitted("clip"), looked_up_by_heads()[0]
-    z = sample(3.0, 100)
-    first, second = evaluated([relu_sum, by_head], z)
-    assert_close(first, truth(relu_sum, z), 1e-12)
-    assert_close(second, head(by_head, z), 1e-12)
-
-
-def test_a_head_that_was_not_prepared_is_refused():
-    z = sample(3.0, 4)
-    operation = Evaluation([fitted("clip")], z).operation(
-        looked_up_by_heads()[0], torch.empty_like(z)
-    )
-    with pytest.raises(ProgramError, match=r"^look-up: was not prepared for this argument$"):
-        operation()
+        assert torch.equal(PolynomialTable([function], z)(z, 0), ours)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from icgd.backends.chain_generator import AbstractGenerator, Row
-from icgd.backends.look_up import HeadTable
+from icgd.backends.look_up import PolynomialTable
 from icgd.errors import ProgramError
 from icgd.program import chain_instructions as verbs
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, bit_slots, row_of
@@ -79,7 +79,9 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
         self._plans: dict[tuple[Constants, Constants], _Plan] = {}
         self._code = {name for names in bit_slots(program.n_bits) for name in names}
         self._tables = {
-            fit.name: HeadTable(fit, like) for fit in program.functions if fit.name != IDENTITY
+            fit.name: PolynomialTable([fit], like)
+            for fit in program.functions
+            if fit.name != IDENTITY
         }
 
     def encode(self, rows: Rows) -> FusedBlock:
@@ -143,7 +145,7 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
 
         def look_up(part: LookUpProduct, stream: Rows) -> Row:
             z = stream[part.product]
-            return z if isinstance(z, float) else table(z)
+            return z if isinstance(z, float) else table(z, 0)
 
         return look_up
 

@@ -11,6 +11,7 @@ it is tabulated as polynomials of degree 4 on equal cells, with a proved error (
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from math import ceil, exp, frexp, inf, log2, pi
@@ -28,7 +29,23 @@ MOST_CELLS = 2**20
 Call = Callable[[], object]
 
 
-class PieceTable:
+class Table:
+    """Some functions of one argument: coefficients of polynomials in every cell of the line."""
+
+    finder: Callable[[Tensor], _Cells]
+    n_powers: int
+    columns: Tensor
+    rows: Tensor
+
+    def __call__(self, argument: Values, number: int) -> Values:
+        """Function `number` at every entry, in a new tensor."""
+        cells, value = self.finder(argument), torch.empty_like(argument)
+        cells.find()
+        cells.evaluator(number, value)()
+        return value
+
+
+class PieceTable(Table):
     """Sums of ReLUs at one argument: the slope and the intercept of every function in every cell.
 
     The line is divided into cells in each of which all functions are straight. Knots are multiples
@@ -36,7 +53,7 @@ class PieceTable:
     the exponent of the argument and its first bits tell it, or a search does.
     """
 
-    finder: Callable[[Tensor], _Cells]
+    n_powers = 2
 
     def __init__(self, functions: Sequence[ReluSum], like: Tensor) -> None:
         knots = sorted({knot for function in functions for knot in function.knots})
@@ -59,36 +76,67 @@ class PieceTable:
             piece = torch.searchsorted(own, starts, right=True)
             for numbers_of_pieces in (function.intercepts(), function.slopes):
                 columns.append(torch.tensor(numbers_of_pieces, dtype=torch.float64)[piece])
-        self.rows = torch.stack(columns, dim=1).to(like)
+        self.columns = torch.stack(columns).to(like)
+        self.rows = self.columns.T.contiguous()
 
 
-class _Cells:
-    """The cells of an argument, and what the table holds for them: a row for each number."""
+GATHERED_AT_ONCE = 2**15
+"""As many numbers of a table are gathered row by row, which needs one call; more are gathered
+column by column, which needs less memory at a time."""
 
-    def __init__(self, table: PieceTable | PolynomialTable, argument: Tensor) -> None:
-        n_numbers, n_columns = argument.numel(), table.rows.shape[1]
+
+class _Cells(ABC):
+    """The cells of an argument, and what the table holds for them."""
+
+    def __init__(self, table: Table, argument: Tensor) -> None:
         self.table, self.argument = table, argument
-        self.cell = torch.empty(n_numbers, dtype=torch.int32, device=argument.device)
+        self.cell = torch.empty(argument.numel(), dtype=torch.int32, device=argument.device)
         self.position = torch.empty_like(argument, memory_format=torch.contiguous_format)
         self.flat = self.position.view(-1)
-        self.rows = argument.new_empty(n_numbers, n_columns)
+        self.rows: Tensor | None = None
+        if argument.numel() * table.rows.shape[1] <= GATHERED_AT_ONCE:
+            self.rows = argument.new_empty(argument.numel(), table.rows.shape[1])
+
+    @abstractmethod
+    def find(self) -> None:
+        """Find the cells, and gather what the table holds for them."""
 
     def gather(self) -> None:
         """Read the rows of the cells that were found."""
-        torch.index_select(self.table.rows, 0, self.cell, out=self.rows)
-
-    def column(self, number: int) -> Tensor:
-        return self.rows[:, number].view(self.argument.shape)
+        if self.rows is not None:
+            torch.index_select(self.table.rows, 0, self.cell, out=self.rows)
 
     def evaluator(self, number: int, write: Tensor) -> Call:
         """What evaluates function `number` of the table, once the cells are found."""
-        intercept, slope = self.column(2 * number), self.column(2 * number + 1)
-        return partial(torch.addcmul, intercept, slope, self.argument, out=write)
+        return self._horner(number, write, self.argument)
+
+    def _horner(self, number: int, write: Tensor, at: Tensor) -> Call:
+        """The polynomial whose coefficients stand in the columns of a function, constant first."""
+        n_powers = self.table.n_powers
+        first, last = number * n_powers, (number + 1) * n_powers - 1
+        if (rows := self.rows) is not None:
+            shape = self.argument.shape
+            *lower, value = (rows[:, n].view(shape) for n in range(first, last + 1))
+            steps = [partial(torch.addcmul, lower.pop(), value, at, out=write)]
+            steps += [partial(torch.addcmul, c, write, at, out=write) for c in reversed(lower)]
+        else:
+            columns, part = self.table.columns, torch.empty_like(write)
+            flat, flat_part = write.view(-1), part.view(-1)
+            steps = [partial(torch.index_select, columns[last], 0, self.cell, out=flat)]
+            for n in range(last - 1, first - 1, -1):
+                steps.append(partial(torch.index_select, columns[n], 0, self.cell, out=flat_part))
+                steps.append(partial(torch.addcmul, part, write, at, out=write))
+
+        def evaluate() -> None:
+            for step in steps:
+                step()
+
+        return evaluate
 
 
 class _ByPosition(_Cells):
     def __init__(
-        self, table: PieceTable, per_unit: float, first: float, n_cells: int, argument: Tensor
+        self, table: Table, per_unit: float, first: float, n_cells: int, argument: Tensor
     ) -> None:
         super().__init__(table, argument)
         self.per_unit, self.first, self.last = per_unit, first, n_cells - 1
@@ -107,9 +155,7 @@ class _ByExponent(_Cells):
     0 are taken as 0, because functions are level there.
     """
 
-    def __init__(
-        self, table: PieceTable, shift: int, first: int, last: int, argument: Tensor
-    ) -> None:
+    def __init__(self, table: Table, shift: int, first: int, last: int, argument: Tensor) -> None:
         super().__init__(table, argument)
         self.source, self.argument = argument, self.position
         whole = torch.int64 if argument.dtype == torch.float64 else torch.int32
@@ -138,7 +184,7 @@ def _starts_by_exponent(
 
 
 class _BySearch(_Cells):
-    def __init__(self, table: PieceTable, edges: Tensor, argument: Tensor) -> None:
+    def __init__(self, table: Table, edges: Tensor, argument: Tensor) -> None:
         super().__init__(table, argument)
         self.edges = edges
 
@@ -172,14 +218,17 @@ TABLE_ACCURACY = 2.0**-40
 """The proved error of a table, relative to the largest value of a lattice point: 1e-12."""
 
 
-class PolynomialTable:
+class PolynomialTable(Table):
     """What heads over one lattice return, as polynomials on equal cells."""
+
+    n_powers = DEGREE + 1
 
     def __init__(self, functions: Sequence[LatticeFunction], like: Tensor) -> None:
         end, n_cells = _cells_of(functions[0])
         last = n_cells * (1 - torch.finfo(like.dtype).eps)
         self.finder = partial(_InCell, self, n_cells / (2 * end), n_cells / 2, last)
-        self.rows = torch.cat([_polynomials(function).T for function in functions], 1).to(like)
+        self.columns = torch.cat([_polynomials(function) for function in functions]).to(like)
+        self.rows = self.columns.T.contiguous()
 
 
 class _InCell(_Cells):
@@ -187,7 +236,7 @@ class _InCell(_Cells):
 
     def __init__(
         self,
-        table: PolynomialTable,
+        table: Table,
         per_unit: float,
         middle: float,
         last: float,
@@ -204,36 +253,7 @@ class _InCell(_Cells):
         self.gather()
 
     def evaluator(self, number: int, write: Tensor) -> Call:
-        first = number * (DEGREE + 1)
-        *lower, value = (self.column(first + power) for power in range(DEGREE + 1))
-        position = self.position
-
-        def evaluate() -> None:  # Horner's rule
-            torch.addcmul(lower[-1], value, position, out=write)
-            for column in lower[-2::-1]:
-                torch.addcmul(column, write, position, out=write)
-
-        return evaluate
-
-
-class HeadTable:
-    """What one head returns, read from its table into a new tensor each time."""
-
-    def __init__(self, function: LatticeFunction, like: Tensor) -> None:
-        end, n_cells = _cells_of(function)
-        self._per_unit, self._middle = n_cells / (2 * end), n_cells / 2
-        self._last = n_cells * (1 - torch.finfo(like.dtype).eps)
-        self._rows = _polynomials(function).T.contiguous().to(like)
-
-    def __call__(self, argument: Values) -> Values:
-        """The function at every entry, by Horner's rule."""
-        position = argument.mul(self._per_unit).add_(self._middle).clamp_(0.0, self._last)
-        rows = self._rows.index_select(0, position.flatten().int())
-        *lower, value = rows.view(*argument.shape, DEGREE + 1).unbind(-1)
-        position.frac_()
-        for column in reversed(lower):
-            value = torch.addcmul(column, value, position)
-        return value
+        return self._horner(number, write, self.position)
 
 
 def _strip(function: LatticeFunction) -> float:

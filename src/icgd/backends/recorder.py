@@ -166,15 +166,27 @@ class Recorder(Domain[Op]):
         return self.op("multiply", left, right, shape=shape)
 
     def matmul(self, weights: Op, inputs: Op) -> Op:
-        return self.op(
-            "times_transposed", inputs, weights, shape=(*inputs.shape[:-1], weights.shape[0])
-        )
+        return self.times(inputs, self.transpose(weights, weights.shape[1]))
+
+    def times(self, left: Op, right: Op) -> Op:
+        """The product of two matrices."""
+        return self.op("times", left, right, shape=(left.shape[0], right.shape[1]))
 
     def transpose(self, weights: Op, n_rows: int) -> Op:
-        return self.op("transpose", weights, options=(n_rows,), shape=(n_rows, weights.shape[0]))
+        """The first rows of the transposed matrix, a view; one that is transposed twice is back."""
+        if weights.name == "transpose" and n_rows == weights.shape[1]:
+            return self.columns(weights.args[0], weights.shape[0])
+        return self.op("transpose", weights, shape=(n_rows, weights.shape[0]))
+
+    def columns(self, matrix: Op, n_columns: int) -> Op:
+        """The first columns of a matrix, a view."""
+        if n_columns == matrix.shape[1]:
+            return matrix
+        return self.op("columns", matrix, shape=(matrix.shape[0], n_columns))
 
     def above_one(self, inputs: Op) -> Op:
-        return self.op("above_one", inputs, shape=(*inputs.shape[:-1], inputs.shape[-1] + 1))
+        one = self.fill(1.0, (*inputs.shape[:-1], 1))
+        return self.op("beside", inputs, one, shape=(*inputs.shape[:-1], inputs.shape[-1] + 1))
 
     def take(self, value: Op, places: Sequence[int]) -> Op:
         return self.op("take", value, options=tuple(places), shape=(value.shape[0], len(places)))
@@ -270,12 +282,14 @@ class Recorder(Domain[Op]):
         mean: bool = True,
     ) -> Op:
         left, right = self._in_batch(self.examples(left)), self.examples(right)
-        share, args = scale / self.n_used if mean else scale, (weights, left, right)
+        share = scale / self.n_used if mean else scale
         if isinstance(by, AddOuterProduct):
             fit = self.program.ridge_sum(by.function)
             if not is_computed_as_such(fit):
                 options = (share, fit, by.reaches)
+                args = (weights, left, right)
                 return self.op("add_by_units", *args, options=options, shape=weights.shape)
+        args = (weights, self.transpose(left, left.shape[1]), right)
         return self.op("add_outer", *args, options=(share,), shape=weights.shape)
 
     def _in_batch(self, left: Op) -> Op:
@@ -377,13 +391,21 @@ class Recorder(Domain[Op]):
         )
 
     def matmul_rows(self, weights: Op, matrix: Op) -> Op:
+        own = self._with_axes(self.columns(weights, matrix.shape[1]), 0)
         shape = (matrix.shape[0], weights.shape[0], matrix.shape[2])
-        return self.op("matmul_rows", weights, matrix, shape=shape)
+        return self.op("matmul", own, matrix, shape=shape)
 
     def scale_rows(self, weights: Op, matrix: Op) -> Op:
-        n_tokens, n_rows, n_columns = matrix.shape
-        shape = (n_tokens, weights.shape[0] * n_rows * n_columns)
-        return self.op("scale_rows", weights, matrix, shape=shape)
+        own = self._with_axes(self.columns(weights, matrix.shape[1]), 0, 3)
+        entries = self.multiply(own, self._with_axes(matrix, 1))
+        return self.op("reshape", entries, shape=(matrix.shape[0], prod(entries.shape[1:])))
+
+    def _with_axes(self, value: Op, *places: int) -> Op:
+        """The same numbers with axes of length 1 at these places, a view."""
+        shape = list(value.shape)
+        for place in places:
+            shape.insert(place, 1)
+        return self.op("with_axes", value, options=places, shape=tuple(shape))
 
     # Tables of whole steps, and kernels.
 
@@ -397,8 +419,7 @@ class Recorder(Domain[Op]):
         return self.op("kernel", points, self.examples(points), options=tuple(terms), shape=shape)
 
     def read_examples(self, kernel: Op, value: Op) -> Op:
-        shape = (kernel.shape[0], value.shape[1])
-        return self.op("times", kernel, self.examples(value), shape=shape)
+        return self.times(kernel, self.examples(value))
 
 
 def _size(shape: tuple[int, ...]) -> int:

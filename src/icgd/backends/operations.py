@@ -1,0 +1,467 @@
+"""How torch performs the operations of a recording: each is a function of its arguments and `out`.
+
+`operation(op, run)` returns that function. With a buffer for `out` it allocates nothing; without
+one it returns a tensor of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from icgd.backends.look_up import PieceTable, PolynomialTable
+from icgd.backends.recorder import AS_SUCH, Op, kept_with
+from icgd.errors import OverflowedRunError
+from icgd.problems.catalog import function_named
+from icgd.problems.kernel_machine import KernelHead, sum_of_heads
+from icgd.problems.links import link_named
+from icgd.problems.losses import loss_named
+from icgd.problems.unit_activations import unit_activation_named
+from icgd.program.instructions import IS_EXAMPLE
+from icgd.program.meaning import NOWHERE, PerStep
+from icgd.program.ridge import RidgeSum
+
+UNITS_AT_ONCE = 2**20
+"""The number of units times arguments that are evaluated at once."""
+
+
+@dataclass
+class Running:
+    """What operations know of a run: its program, its slots, and how many steps it has taken."""
+
+    program: Any
+    inputs: dict[str, Tensor]
+    like: Tensor
+    step: int = 0
+
+    @cached_property
+    def batch(self) -> tuple[int, ...]:
+        """The axis of tasks, if there is one."""
+        return tuple(self.like.shape[:-2])
+
+
+Function = Callable[..., Tensor]
+
+
+def operation(op: Op, run: Running) -> Function:
+    """The function that performs an operation."""
+    make: Callable[[Op, Running], Function] = OPERATIONS[op.name]
+    return make(op, run)
+
+
+def view(op: Op, run: Running, source: Tensor) -> Tensor:
+    """What an operation of `VIEWS` sees of its argument; guards see it as it is."""
+    match op.name:
+        case "transpose":
+            return source[..., : op.shape[0]].mT
+        case "columns":
+            return source[..., : op.shape[1]]
+        case "rows":
+            start, stop = op.options
+            return source.narrow(len(run.batch), start, stop - start)
+        case "with_axes":
+            for place in op.options:
+                source = source.unsqueeze(len(run.batch) + place)
+            return source
+        case "expand":
+            return source.expand(*run.batch, *op.shape)
+        case "reshape":
+            return source.view(*run.batch, *op.shape)
+    return source
+
+
+VIEWS = (
+    "transpose",
+    "columns",
+    "rows",
+    "with_axes",
+    "expand",
+    "reshape",
+    "guard_root",
+    "guard_score",
+)
+"""Operations whose result is what another one wrote."""
+
+
+LOOK_UPS: dict[str, type[PieceTable] | type[PolynomialTable]] = {
+    "pieces": PieceTable,
+    "polynomials": PolynomialTable,
+}
+"""Operations that read a table."""
+
+
+def table_of(op: Op, ops: Sequence[Op], run: Running) -> tuple[Any, int]:
+    """The table of all functions of the argument of a look-up, and the number of this one."""
+    kind = LOOK_UPS[op.name]
+    functions = [o.options[0] for o in ops if o.name == op.name and o.args == op.args]
+    key = (op.name, *map(id, functions), run.like.dtype, run.like.device)
+    table = kept_with(run.program, key, lambda: kind(functions, run.like))
+    return table, functions.index(op.options[0])
+
+
+# Linear algebra.
+
+
+def _combine(op: Op, run: Running) -> Function:
+    *factors, constant = op.options
+    if any(isinstance(number, PerStep) for number in op.options):
+        return _combine_by_step(factors, constant, run)
+    if len(factors) == 1 and not constant:
+        return partial(torch.mul, other=factors[0])
+    if len(factors) == 2 and factors[0] == 1.0 and not constant:
+        return partial(torch.add, alpha=factors[1])
+
+    def combine(*args: Tensor, out: Tensor | None = None) -> Tensor:
+        if len(args) == 1:
+            total = torch.mul(args[0], factors[0], out=out)
+        elif factors[0] == 1.0:
+            total = torch.add(args[0], args[1], alpha=factors[1], out=out)
+        elif factors[1] == 1.0:
+            total = torch.add(args[1], args[0], alpha=factors[0], out=out)
+        elif out is args[1]:
+            total = torch.mul(args[1], factors[1], out=out).add_(args[0], alpha=factors[0])
+        else:
+            total = torch.mul(args[0], factors[0], out=out).add_(args[1], alpha=factors[1])
+        for value, factor in zip(args[2:], factors[2:], strict=True):
+            total.add_(value, alpha=factor)
+        return total.add_(constant) if constant else total
+
+    return combine
+
+
+def _combine_by_step(factors: Sequence[float], constant: float, run: Running) -> Function:
+    """A sum whose factors change from step to step."""
+
+    def now(number: float) -> float:
+        return number.numbers[run.step] if isinstance(number, PerStep) else number
+
+    def combine(*args: Tensor, out: Tensor | None = None) -> Tensor:
+        terms = list(zip(args, factors, strict=True))
+        if len(args) > 1 and out is args[1]:
+            terms[:2] = terms[1::-1]
+        total = torch.mul(terms[0][0], now(terms[0][1]), out=out)
+        for value, factor in terms[1:]:
+            total.add_(value, alpha=now(factor))
+        return total.add_(now(constant)) if constant != 0.0 else total
+
+    return combine
+
+
+def _product(op: Op, run: Running) -> Function:
+    return (torch.mm, torch.bmm)[len(run.batch)]
+
+
+def _beside(*args: Tensor, out: Tensor | None = None) -> Tensor:
+    return torch.cat(args, dim=-1, out=out)
+
+
+def _take(op: Op, run: Running) -> Function:
+    places = torch.tensor(op.options, device=run.like.device)
+    index, missing = places.clamp(min=0), places == NOWHERE
+
+    def take(value: Tensor, out: Tensor | None = None) -> Tensor:
+        taken = torch.index_select(value, -1, index, out=out)
+        return taken.masked_fill_(missing, 0.0)
+
+    return take
+
+
+def _constant_map(op: Op, run: Running) -> Function:
+    matrix = torch.tensor(op.options, dtype=torch.float64).to(run.like).mT.contiguous()
+    return partial(torch.matmul, other=matrix)
+
+
+# Functions.
+
+
+def _leaky(op: Op, run: Running) -> Function:
+    (left,) = op.options  # below 1
+
+    def leaky(argument: Tensor, out: Tensor | None = None) -> Tensor:
+        below = torch.mul(argument, left, out=out)
+        return torch.maximum(argument, below, out=out)
+
+    return leaky
+
+
+def _ramp(op: Op, run: Running) -> Function:
+    (fit,) = op.options
+    start, end = fit.knots
+    slope, foot = fit.slopes[1], fit(start)
+    low, high = sorted((0.0, slope * (end - start)))
+
+    def ramp(argument: Tensor, out: Tensor | None = None) -> Tensor:
+        value = torch.mul(argument, slope, out=out)
+        if start:
+            value.sub_(slope * start)
+        value.clamp_(low, high)
+        return value.add_(foot) if foot else value
+
+    return ramp
+
+
+def _computed(function: Callable[..., Tensor]) -> Function:
+    """A function that knows no buffer."""
+
+    def compute(*args: Tensor, out: Tensor | None = None) -> Tensor:
+        value = function(*args)
+        return value if out is None else out.copy_(value)
+
+    return compute
+
+
+class Units:
+    """gain * sum_m coefficient_m activation(direction_m . (z / reaches) + offset_m)."""
+
+    def __init__(
+        self, fit: RidgeSum, reaches: Sequence[float], like: Tensor, gain: float | None = None
+    ) -> None:
+        self.activation = unit_activation_named(fit.activation).value
+        self.reaches, self.gain, self.fit = reaches, reaches[0] if gain is None else gain, fit
+        self.bands = _joined_bands(fit)
+        rows = [(*unit.direction, unit.offset, unit.coefficient) for unit in fit.units]
+        *self.directions, self.offsets, self.coefficients = (
+            torch.tensor(column, dtype=torch.float64).to(like) for column in zip(*rows, strict=True)
+        )
+
+    def __call__(self, *arguments: Tensor) -> Tensor:
+        pairs = zip(arguments, self.reaches, strict=True)
+        own = torch.broadcast_tensors(*(z if reach == 1.0 else z / reach for z, reach in pairs))
+        at_once = max(1, UNITS_AT_ONCE // max(own[0].numel(), 1))
+        total = torch.zeros_like(own[0])
+        for start in range(0, len(self.offsets), at_once):
+            units = slice(start, start + at_once)
+            argument = self.offsets[units]
+            for z, direction in zip(own, self.directions, strict=True):
+                argument = argument + z.unsqueeze(-1) * direction[units]
+            total = total + self.activation(argument) @ self.coefficients[units]
+        return total if self.gain == 1.0 else self.gain * total
+
+    def is_coarse(self, z: Tensor) -> Tensor:
+        """Where the function itself is not computed: in bands of the last argument."""
+        if self.fit.error > AS_SUCH:
+            return torch.ones_like(z, dtype=torch.bool)
+        found = torch.zeros_like(z, dtype=torch.bool)
+        for low, high in self.bands:
+            found |= (z >= low) & (z <= high)
+        return found
+
+
+def _joined_bands(fit: RidgeSum) -> list[tuple[float, float]]:
+    """Where a fit is coarse, as ranges that do not overlap."""
+    joined: list[tuple[float, float]] = []
+    for band in sorted(fit.bands, key=lambda band: band.low):
+        if band.error <= AS_SUCH:
+            continue
+        if joined and band.low <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], band.high))
+        else:
+            joined.append((band.low, band.high))
+    return joined
+
+
+def _units(op: Op, run: Running) -> Function:
+    fit, reaches = op.options
+    return _computed(Units(fit, reaches, run.like))
+
+
+def _units_near_kinks(op: Op, run: Running) -> Function:
+    """The exact value, but for the few arguments near a kink, which need the units."""
+    fit, reaches = op.options
+    units = Units(fit, reaches, run.like)
+
+    def compute(exact: Tensor, *arguments: Tensor) -> Tensor:
+        near = units.is_coarse(arguments[-1])
+        if not near.any():
+            return exact
+        where, value = near.expand_as(exact), exact.clone()
+        value[where] = units(*(argument.expand_as(exact)[where] for argument in arguments))
+        return value
+
+    return _computed(compute)
+
+
+def _clip_by_units(op: Op, run: Running) -> Function:
+    """Only the weights that lie where units are coarse need them: near the corners, or all."""
+    bound, fit = op.options
+    units = Units(fit, (1.0,), run.like)
+
+    def clip(value: Tensor, out: Tensor | None = None) -> Tensor:
+        near = units.is_coarse(value)
+        soft = value[near] if near.any() else None
+        clipped = torch.clamp(value, -bound, bound, out=out)
+        if soft is not None:
+            clipped[near] = soft + units(soft)
+        return clipped
+
+    return clip
+
+
+# Sums over examples.
+
+
+def _add_outer(op: Op, run: Running) -> Function:
+    (share,) = op.options
+    is_zero = op.args[0].name == "fill" and op.args[0].options == (0.0,)
+    add = torch.baddbmm if run.batch else torch.addmm
+    return partial(add, beta=0.0 if is_zero else 1.0, alpha=share)
+
+
+def _add_by_units(op: Op, run: Running) -> Function:
+    share, fit, reaches = op.options
+    units = Units(fit, reaches, run.like, gain=reaches[0] * reaches[1])
+
+    def add(weights: Tensor, left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+        total = units(left.unsqueeze(-1), right.unsqueeze(-2)).sum(-3)
+        return torch.add(weights, total, alpha=share, out=out)
+
+    return add
+
+
+def _add_rows(op: Op, run: Running) -> Function:
+    (share,) = op.options
+
+    def add(weights: Tensor, left: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
+        if out is not weights:
+            out = weights.clone() if out is None else out.copy_(weights)
+        total = out.view(*run.batch, 1, -1)
+        add = total.baddbmm_ if run.batch else total.addmm_
+        add(left.reshape(*run.batch, 1, -1), matrix.flatten(-3, -2), alpha=share)
+        return out
+
+    return add
+
+
+def _add_rows_by_units(op: Op, run: Running) -> Function:
+    share, fit, reaches = op.options
+    units = Units(fit, reaches, run.like, gain=reaches[0] * reaches[1])
+
+    def add(weights: Tensor, left: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
+        total = units(left.unsqueeze(-1), matrix).sum((-3, -2)).view_as(weights)
+        return torch.add(weights, total, alpha=share, out=out)
+
+    return add
+
+
+def _average(score: Tensor, value: Tensor) -> Tensor:
+    return (torch.softmax(score, dim=-2) * value).sum(-2, keepdim=True)
+
+
+# What MLP layers do to a slot, and where.
+
+
+def _where(op: Op, run: Running) -> Function:
+    start, stop = op.options
+
+    def where(value: Tensor, otherwise: Tensor, out: Tensor | None = None) -> Tensor:
+        found = otherwise.clone() if out is None else out.copy_(otherwise)
+        found[..., start:stop, :] = value[..., start:stop, :]
+        return found
+
+    return where
+
+
+def _without_first(value: Tensor) -> Tensor:
+    found = value.clone()
+    found[..., :1, :] = 0.0
+    return found
+
+
+def _next_place(op: Op, run: Running) -> Function:
+    size, start, stop = op.options
+
+    def count_on(place: Tensor) -> Tensor:
+        found = place.clone()
+        found[..., start:stop, :].sub_(size).remainder_(stop - start)
+        return found
+
+    return _computed(count_on)
+
+
+def _next_waits(op: Op, run: Running) -> Function:
+    size, start, stop = op.options
+
+    def wait(place: Tensor) -> Tensor:
+        found, now = torch.zeros_like(place), place[..., start:stop, :]
+        found[..., start:stop, :] = ((now - size).remainder(stop - start) >= size).to(place)
+        return found
+
+    return _computed(wait)
+
+
+# Jacobians and kernels.
+
+
+def _kernel(op: Op, run: Running) -> Function:
+    heads = tuple(KernelHead(**vars(term)) for term in op.options)
+    return _computed(lambda points, examples: sum_of_heads(heads, points, examples))
+
+
+# Runs stop where heads are not made for what they would read.
+
+
+def guard(op: Op, run: Running, value: Tensor) -> Callable[[], None] | None:
+    """The check of a guard, which raises `OverflowedRunError`; None if it cannot fail."""
+    if op.name == "guard_root":
+        fit, *names = op.options
+        if not any(bool(run.inputs[name].any()) for name in names):
+            return None
+
+        def check_root() -> None:
+            largest = float(value.max())
+            if not largest <= fit.high:
+                raise OverflowedRunError.beyond_root(run.step + 1, largest, fit.high)
+
+        return check_root
+    reach, checked, start, stop = op.options
+    scores = value[..., start:stop, :]
+
+    def check_scores() -> None:
+        if not scores.numel() or float(torch.linalg.vector_norm(scores, inf)) <= reach:
+            return
+        outside = ~(scores.abs() <= reach)
+        row = int(outside.nonzero()[0, -2])
+        where = f"step {run.step + 1}, example" if checked == IS_EXAMPLE else "query"
+        raise OverflowedRunError.beyond_scores(where, row, float(scores[outside][0]), reach)
+
+    return check_scores
+
+
+OPERATIONS: dict[str, Callable[[Op, Running], Function]] = {
+    "combine": _combine,
+    "multiply": lambda op, run: torch.mul,
+    "times": _product,
+    "beside": lambda op, run: _beside,
+    "take": _take,
+    "constant_map": _constant_map,
+    "kink": lambda op, run: partial(torch.clamp, min=0.0),
+    "leaky": _leaky,
+    "ramp": _ramp,
+    "softmax": lambda op, run: partial(torch.softmax, dim=-1),
+    "link": lambda op, run: _computed(link_named(op.options[0]).mean),
+    "evaluate": lambda op, run: _computed(function_named(op.options[0])),
+    "loss_slope": lambda op, run: _computed(loss_named(op.options[0]).slope),
+    "units": _units,
+    "units_near_kinks": _units_near_kinks,
+    "clip_by_units": _clip_by_units,
+    "add_outer": _add_outer,
+    "add_by_units": _add_by_units,
+    "add_rows": _add_rows,
+    "add_rows_by_units": _add_rows_by_units,
+    "average": lambda op, run: _computed(_average),
+    "clip": lambda op, run: partial(torch.clamp, min=-op.options[0], max=op.options[0]),
+    "unless": lambda op, run: _computed(lambda value, flag: value * (flag == 0)),
+    "where": _where,
+    "without_first": lambda op, run: _computed(_without_first),
+    "next_place": _next_place,
+    "next_waits": _next_waits,
+    "matmul": lambda op, run: torch.matmul,
+    "kernel": _kernel,
+}
+"""How each operation is performed; views, guards and look-ups are not among them."""

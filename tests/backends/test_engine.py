@@ -1,0 +1,184 @@
+"""Recordings of steps, and the engine that performs them on buffers it uses again."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import icgd
+from icgd.backends import recorder
+from icgd.backends.dense import DenseBackend
+from icgd.backends.engine import Engine, perform
+from icgd.backends.fused import FusedBackend
+from icgd.backends.fused_stack import Aside, _Training
+from icgd.backends.operations import Units
+from icgd.backends.recorder import Recorder, Tokens, is_computed_as_such, recorded_steps
+from icgd.constructions.recursion import Recursion
+from icgd.problems.domain import Domain
+from icgd.problems.entry import as_task
+from icgd.problems.mlp import MLP
+from icgd.problems.task import Task
+from icgd.program.functions import ReluSum
+from tests import cases
+from tests.approximation.yardsticks import evaluate
+from tests.cases import batch_of, build, make_case
+from tests.contracts.backend import RECURSION, RELU_STACK, SOFTMAX_STACK, distance
+
+STEPS = {
+    "plain": icgd.GradientStep(0.1, 2.0),
+    "a schedule of batches": icgd.GradientStep((0.5, 0.25, 0.1), 2.0, batch_size=2),
+    "momentum": icgd.MomentumStep(0.1, 2.0),
+    "nesterov": icgd.MomentumStep(0.1, 2.0, nesterov=True),
+    "adam": icgd.AdamStep(0.1, 2.0),
+    "averages": icgd.GradientStep(0.1, 2.0, average=0.5),
+}
+
+
+def program_of(step, construction="relu-stack", biases=True):
+    network = icgd.MLP((2, 3, 1), "tanh", biases=biases)
+    problem = icgd.Problem(network, "squared", step, icgd.Domain(1.0, 1.0))
+    return icgd.compile(problem, construction, n_steps=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "construction"),
+    [(name, "relu-stack") for name in STEPS]
+    + [(name, "softmax-stack") for name in STEPS if name != "adam"],
+)
+def test_buffers_that_are_used_again_change_no_bit(name, construction):
+    """Every result in a tensor of its own, against results in buffers."""
+    compiled = program_of(STEPS[name], construction)
+    x = torch.linspace(-1, 1, 8, dtype=torch.float64).view(4, 2)
+    task = compiled.task(x, x[:, 0], seed=0)
+    program = compiled.program
+    training = _Training(program, task, Aside(0, task.initial, {}))
+    n_used = program.batch_size or task.n_examples
+    recordings = recorded_steps(program, Tokens(examples=n_used))
+    slots = {n: held.clone() for n, held in training.engine.inputs.items()}
+    reference = Engine(program, slots, ())
+    for step in range(3):
+        if program.batch_size:
+            rows = [(step * n_used + k) % 4 for k in range(n_used)]
+            slots |= {"x": task.x[rows], "y": task.y[rows]}
+        reference.step = step
+        recording = recordings[step % len(recordings)]
+        held = perform(recording, reference, slots)
+        slots |= {n: held[op] for n, op in recording.outputs.items()}
+        training.step()
+        for slot in recording.outputs:
+            assert torch.equal(training.engine.inputs[slot], slots[slot]), (step, slot)
+
+
+def test_an_argument_is_computed_once_and_wiping_costs_nothing():
+    program = build(RELU_STACK, make_case(MLP((3, 4, 1), "tanh"), "squared"), n_steps=1)
+    (recording,) = recorded_steps(program, Tokens(examples=5))
+    names = [op.name for op in recording.ops]
+    assert names.count("times") == 3  # weights_1 @ x for both functions, weights_2 @ units_1, back
+    assert names.count("pieces") == 2
+    assert names.count("add_outer") == 2
+    assert not {"fill", "multiply"} & {op.name for op in recording.outputs.values()}
+    zeros = [op for op in recording.ops if op.name == "fill"]
+    assert zeros == []
+
+
+def test_a_recording_stays_with_its_program_and_is_made_once():
+    program = build(RELU_STACK, cases.FEW[0], n_steps=1)
+    tokens = Tokens(examples=4)
+    assert recorded_steps(program, tokens) is recorded_steps(program, tokens)
+    assert recorded_steps(program, Tokens(examples=5)) is not recorded_steps(program, tokens)
+
+
+SIMPLE = {
+    "a constant": ((), (0.0,), 0.0, 2.5),
+    "a line off the origin": ((), (-3.0,), 0.0, 2.5),
+    "a ramp": ((0.0, 1.0), (0.0, 1.0, 0.0), 0.0, 0.0),
+    "a falling ramp off the origin": ((1.0, 3.0), (0.0, -2.0, 0.0), 1.0, 5.0),
+    "relu": ((0.0,), (0.0, 1.0), 0.0, 0.0),
+    "a steeper negative side": ((0.0,), (-0.5, 1.0), 0.0, 0.0),
+    "a kink that is anchored elsewhere": ((0.0,), (0.0, 1.0), 5.0, 0.0),
+}
+
+
+@pytest.mark.parametrize(("knots", "slopes", "anchor", "value"), SIMPLE.values(), ids=SIMPLE)
+def test_lines_kinks_and_ramps_are_computed_as_their_sums_of_relus(knots, slopes, anchor, value):
+    fit = ReluSum("f", -9.0, 9.0, 1.0, knots, slopes, anchor, value, (0.0,) * len(slopes))
+    program = replace(build(RELU_STACK, cases.FEW[0], n_steps=1), functions=(fit,))
+    z = torch.linspace(-9.5, 9.5, 40, dtype=torch.float64).view(-1, 2)
+    domain = Recorder(program, Tokens(examples=20), 20)
+    argument = domain.op("input", options=("z",), shape=(20, 2))
+    applied = domain.apply("f", argument, by="mlp")
+    recording = recorder.Recording({}, tuple(recorder._in_order([applied])), {})
+    run = Engine(program, {"x": z}, ())
+    ours = perform(recording, run, {"z": z})[applied]
+    truth = torch.tensor([[fit(p) for p in row] for row in z.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(ours, truth, rtol=1e-11, atol=1e-11)
+
+
+COARSE = make_case(MLP((2, 3, 3, 2), "tanh"), "huber", box=2.0, seed=3)
+"""Coarse with few units: r, s r'(t), the corners of the loss and of the box."""
+
+
+@pytest.mark.parametrize("activation", ["relu", "elu", "sigmoid", "cos"])
+@pytest.mark.parametrize("n_tasks", [0, 2], ids=["one task", "batch"])
+def test_coarse_fits_are_those_of_the_dense_transformer(activation, n_tasks):
+    construction = Recursion(units=40, unit_activation=activation)
+    program = construction.build(COARSE.problem, n_steps=2)
+    assert any(not is_computed_as_such(function) for function in program.functions)
+    task = (batch_of(COARSE, n_tasks) if n_tasks else COARSE).task()
+    ours, truth = FusedBackend().run(program, task), DenseBackend().run(program, task)
+    assert distance(ours.parameters, truth.parameters) <= 1e-10
+    assert distance(ours.predictions, truth.predictions) <= 1e-10
+    real = COARSE.problem.oracle.train(task, 2)
+    assert 1e-7 < distance(ours.parameters, real) < 0.3
+
+
+def test_every_fit_summed_by_units_gives_what_the_functions_themselves_give(monkeypatch):
+    """All operations by units have two ways; here both are nearly exact."""
+    case = make_case(MLP((2, 3, 3, 2), "tanh"), "squared", box=2.0, seed=3)
+    construction, task = Recursion(unit_activation="sigmoid"), batch_of(case, 2).task()
+    as_such = FusedBackend().run(construction.build(case.problem, n_steps=2), task)
+    monkeypatch.setattr(recorder, "AS_SUCH", -1.0)
+    by_units = FusedBackend().run(construction.build(case.problem, n_steps=2), task)
+    assert not torch.equal(by_units.parameters, as_such.parameters)
+    assert distance(by_units.parameters, as_such.parameters) <= 1e-9
+    assert distance(by_units.predictions, as_such.predictions) <= 1e-9
+
+
+@pytest.mark.parametrize("n_tasks", [0, 2], ids=["one task", "batch"])
+def test_units_on_a_kink_are_those_of_the_dense_transformer(n_tasks):
+    """z is -1e-5 in both hidden layers, where s r' is 0, and relus give a part of s."""
+    problem = make_case(
+        MLP((2, 2, 2, 1), "relu"), "squared", box=2.0, domain=Domain(1.0, 1.0)
+    ).problem
+    program = RECURSION.build(problem, n_steps=1)
+    first, second, last = [1.0, -1.0 - 1e-5, 0.5, 0.5], [1.0, -1e-5, 1.0, 1.0], [1.0, -1.0]
+    weights = torch.tensor([*first, *second, *last], dtype=torch.float64)
+    x = torch.tensor([[1.0, 1.0], [0.5, -1.0]], dtype=torch.float64)
+    task = as_task(problem, x, torch.ones(2, 1), initial=weights)
+    if n_tasks:
+        parts = (task.x, task.y, task.queries, task.initial)
+        task = Task(*(torch.stack([part, 0.5 * part]) for part in parts))
+    ours, truth = FusedBackend().run(program, task), DenseBackend().run(program, task)
+    assert distance(ours.parameters, truth.parameters) <= 1e-11
+    real = problem.oracle.train(task, 1)
+    assert distance(ours.parameters, real) > 1e-3
+
+
+@pytest.mark.parametrize("at_once", [1, 50, 2**20])
+def test_a_sum_of_units_is_that_of_its_fit_in_groups_of_any_size(monkeypatch, at_once):
+    monkeypatch.setattr("icgd.backends.operations.UNITS_AT_ONCE", at_once)
+    a = torch.linspace(-1, 1, 7, dtype=torch.float64)
+    b = torch.linspace(-1, 1, 5, dtype=torch.float64).unsqueeze(-1)
+    fit = RECURSION.build(COARSE.problem, n_steps=1).ridge_sum("a b")
+    pairs = torch.stack(torch.broadcast_tensors(a, b), dim=-1)
+    value = Units(fit, (1.0, 1.0), a)(a, b)
+    torch.testing.assert_close(value, evaluate(fit, pairs), rtol=0, atol=1e-12)
+
+
+def test_softmax_stacks_zero_the_memory_in_a_trace_only():
+    program = build(SOFTMAX_STACK, cases.FEW[0], n_steps=1)
+    plain = recorded_steps(program, Tokens(examples=4))
+    tokens = Tokens(program.n_registers, 4, 1)
+    traced = recorded_steps(program, tokens, trace=("weights_1",))
+    assert not any(op.name == "without_first" for step in plain for op in step.ops)
+    assert any(op.name == "without_first" for step in traced for op in step.ops)
