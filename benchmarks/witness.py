@@ -828,8 +828,9 @@ def keep_trace(record: Record, case: Case, compiled: icgd.Compiled) -> None:
 def keep_extras(record: Record, case: Case, compiled: icgd.Compiled, number: int) -> None:
     def rigorous() -> None:
         found = icgd.verify(compiled, **case.data, rigorous=True)
-        record.keep("bounds/rigorous/distances", found.rigorous.distances)
-        record.keep("least/rigorous/least", found.rigorous.least)
+        # Both enclose how far the run is from exact descent, hence move as the run does.
+        record.keep("errors/fused/float64/at most", found.rigorous.distances)
+        record.keep("errors/fused/float64/at least", found.rigorous.least)
         record.facts["verdict/rigorous"] = {"verdict": found.verdict.name}
 
     def promise() -> None:
@@ -1040,7 +1041,7 @@ def judge_array(
         judged.add(FAILED, f"{name}: {furthest(before, after)}")
     elif kind in ("run", "errors"):
         judge_run(judged, name, before, after, old)
-    elif kind in ("bounds", "proved", "least"):
+    elif kind in ("bounds", "proved"):
         judge_bounds(judged, name, before, after, old, new)
     else:
         judge_guarantee(judged, name, before, after, old)
@@ -1059,7 +1060,7 @@ def judge_run(
     """
     limits, first = run_limits(name, before, old)
     gap = np.abs(after.astype(np.float64) - before.astype(np.float64))
-    gap = np.where(before == after, 0.0, gap)
+    gap = np.where((before == after) | (np.isnan(before) & np.isnan(after)), 0.0, gap)
     if bool((gap <= np.minimum(first, limits)).all()):
         judged.add(WITHIN)
     elif bool((gap <= limits).all()):
@@ -1111,22 +1112,18 @@ def judge_bounds(
     """Bounds may be tighter, and looser by BOUND_SLACK of themselves.
 
     Bounds of a run depend on its weights: where those differ within rounding, bounds may be looser
-    by a thousand ulp as well. `least` is a lower bound, which is tighter if it is larger.
+    by a thousand ulp as well.
     """
     kind, *where, _ = name.split("/")
-    slack = BOUND_SLACK
-    place = "fused/float64" if kind == "least" or "rigorous" in where else "/".join(where)
-    run = f"run/{place}/parameters"
-    if kind != "proved" and run in old.arrays and run in new.arrays:
-        same = np.array_equal(old.arrays[run], new.arrays[run], equal_nan=True)
-        slack += 0 if same else 1000 * float(np.finfo(old.arrays[run].dtype).eps)
-    if kind == "least":
-        before, after = after, before
+    slack, run = BOUND_SLACK, f"run/{'/'.join(where)}/parameters"
+    if kind == "bounds" and not np.array_equal(old.arrays[run], new.arrays[run], equal_nan=True):
+        slack += 1000 * float(np.finfo(old.arrays[run].dtype).eps)
     if np.isnan(before).tolist() != np.isnan(after).tolist():
         judged.add(FAILED, f"{name}: {before.tolist()}, now {after.tolist()}")
         return
     with np.errstate(invalid="ignore", divide="ignore"):
         looser = np.where(before == after, 0.0, (after - before) / np.abs(before))
+        looser = np.where(np.isinf(before) & np.isfinite(after), -1.0, looser)
         if bool((looser > slack).any()):
             worst = float(np.nanmax(looser))
             judged.add(
@@ -1149,14 +1146,15 @@ def judge_guarantee(
         judged.add(WITHIN)
         judged.notes.append((f"guarantee {part}", f"{float(before):.3g}, now {float(after):.3g}"))
         return
-    room = 1e-6 * size if part.endswith("_bound") or part == "step_error" else 1e-9 * size
+    room = 1e-9 * size
     if part in ("distance", "start_distance", "distance_bound", "contraction_bound"):
         room += 2 * float(old.arrays["guarantee/distance_slack"])
     if part == "excess":
         room += 2 * sum(
             float(old.arrays[f"guarantee/{n}"]) for n in ("excess_slack", "excess_rounding")
         )
-    is_tighter = part.endswith("_bound") and float(after) < float(before)
+    is_bound = part.endswith("_bound") or part == "step_error"
+    is_tighter = is_bound and float(after) < float(before)
     if gap <= room or is_tighter:
         judged.add(WITHIN if gap <= room else TIGHTER)
         if gap > room:
@@ -1188,7 +1186,7 @@ def furthest(before: np.ndarray, after: np.ndarray) -> str:
         gap = np.nan_to_num(np.where(old == new, 0.0, np.abs(new - old)), nan=np.inf)
     place = np.unravel_index(int(gap.argmax()), gap.shape)
     spot = [int(index) for index in place]
-    return f"at {spot} {old[place]!r}, now {new[place]!r} (off by {gap[place]:.3g})"
+    return f"at {spot} {float(old[place])}, now {float(new[place])} (off by {gap[place]:.3g})"
 
 
 # --- recording and comparing ------------------------------------------------------------------
@@ -1275,10 +1273,10 @@ def selected(
             print(f"{name} was not recorded")
         elif only in name or only in json.loads(path.read_text()).get("text/problem", ""):
             found.append((name, kind, among))
-    if limit is None or limit >= len(found):
-        yield from found
-    else:
-        yield from (found[int(i * len(found) / limit)] for i in range(limit))
+    if limit is not None and limit < len(found):
+        by_kind = sorted(found, key=lambda case: (case[1], case[0]))
+        found = sorted(by_kind[int(i * len(found) / limit)] for i in range(limit))
+    yield from found
 
 
 def compare_all(out: Path, only: str, limit: int | None) -> int:
@@ -1316,7 +1314,8 @@ def compare_all(out: Path, only: str, limit: int | None) -> int:
             f"{name}: {text}" for name, text in rounding
         ],
         "tighter bounds, with the least share of the old bound": [
-            f"{name}: {text} x {ratio:.4g}" for name, text, ratio in tighter
+            f"{name}: {text} x {ratio:.6g}"
+            for name, text, ratio in sorted(tighter, key=lambda entry: entry[2])
         ],
         **{f"notes: {topic}": lines for topic, lines in notes.items()},
     }.items():
