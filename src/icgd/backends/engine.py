@@ -13,7 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from icgd.backends.operations import LOOK_UPS, VIEWS, Running, guard, operation, table_of, view
+from icgd.backends.operations import (
+    GUARDS,
+    LOOK_UPS,
+    VIEWS,
+    Running,
+    guard,
+    operation,
+    table_of,
+    view,
+)
 from icgd.backends.recorder import Op, Recording
 
 IN_PLACE = ("combine", "multiply", "clip", "clip_by_units", "kink", "ramp")
@@ -35,9 +44,9 @@ def perform(recording: Recording, run: Running, inputs: Mapping[str, Tensor]) ->
             held[op] = inputs[op.options[0]]
         elif op.name == "fill":
             held[op] = run.like.new_full((*run.batch, *op.shape), op.options[0])
-        elif op.name in VIEWS:
+        elif op.name in (*VIEWS, *GUARDS):
             held[op] = view(op, run, *args)
-            if op.name.startswith("guard") and (check := guard(op, run, *args)):
+            if op.name in GUARDS and (check := guard(op, run, *args)):
                 check()
         elif op.name in LOOK_UPS:
             table, number = table_of(op, recording.ops, run)
@@ -82,11 +91,11 @@ class Bound:
         self.calls: list[Callable[[], object]] = []
         self.commits: list[Callable[[], object]] = []
         self.held: dict[Op, Tensor] = {}
-        self.cells: dict[tuple[Op, str], Any] = {}
+        self.cells: dict[tuple[Op, int], Any] = {}
         ops = recording.ops
         self.owner: dict[Op, Op] = {}  # the operation whose buffer a view shows
         for op in ops:
-            self.owner[op] = self.owner[op.args[0]] if op.name in VIEWS else op
+            self.owner[op] = self.owner[op.args[0]] if op.name in (*VIEWS, *GUARDS) else op
         self.last_use = {self.owner[arg]: n for n, op in enumerate(ops) for arg in op.args}
         self.last_use |= {self.owner[op]: NEVER for op in recording.outputs.values()}
         self.last_use |= {self.owner[op]: NEVER for s in recording.trace for op in s.values()}
@@ -135,9 +144,9 @@ class Bound:
         elif op.name == "fill":
             shape = (*engine.batch, *op.shape)
             self.held[op] = engine.like.new_full(shape, op.options[0])
-        elif op.name in VIEWS:
+        elif op.name in (*VIEWS, *GUARDS):
             self.held[op] = view(op, engine, *args)
-            check = guard(op, engine, *args) if op.name.startswith("guard") else None
+            check = guard(op, engine, *args) if op.name in GUARDS else None
             self.calls += [check] if check else []
         elif op.name in LOOK_UPS:
             write = self.held[op] = self._target(op, number)
@@ -149,7 +158,7 @@ class Bound:
     def _look_up(self, op: Op, write: Tensor, argument: Tensor) -> None:
         """Find the cells of an argument once for all its functions, then evaluate one of them."""
         table, number = table_of(op, self.recording.ops, self.engine)
-        key = (op.args[0], op.name)
+        key = (op.args[0], id(table))
         if key not in self.cells:
             self.cells[key] = table.finder(argument)
             self.calls.append(self.cells[key].find)

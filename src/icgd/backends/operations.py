@@ -23,6 +23,7 @@ from icgd.problems.kernel_machine import KernelHead, sum_of_heads
 from icgd.problems.links import link_named
 from icgd.problems.losses import loss_named
 from icgd.problems.unit_activations import unit_activation_named
+from icgd.program.functions import LatticeFunction
 from icgd.program.instructions import IS_EXAMPLE
 from icgd.program.meaning import NOWHERE, PerStep
 from icgd.program.ridge import RidgeSum
@@ -56,7 +57,7 @@ def operation(op: Op, run: Running) -> Function:
 
 
 def view(op: Op, run: Running, source: Tensor) -> Tensor:
-    """What an operation of `VIEWS` sees of its argument; guards see it as it is."""
+    """What an operation of `VIEWS` sees of its argument; `GUARDS` hand it on as it is."""
     match op.name:
         case "transpose":
             return source[..., : op.shape[0]].mT
@@ -76,17 +77,11 @@ def view(op: Op, run: Running, source: Tensor) -> Tensor:
     return source
 
 
-VIEWS = (
-    "transpose",
-    "columns",
-    "rows",
-    "with_axes",
-    "expand",
-    "reshape",
-    "guard_root",
-    "guard_score",
-)
+VIEWS = ("transpose", "columns", "rows", "with_axes", "expand", "reshape")
 """Operations whose result is what another one wrote."""
+
+GUARDS = ("guard_root", "guard_score", "guard_reach")
+"""Operations that check what another one wrote, and hand it on."""
 
 
 LOOK_UPS: dict[str, type[PieceTable] | type[PolynomialTable]] = {
@@ -97,12 +92,22 @@ LOOK_UPS: dict[str, type[PieceTable] | type[PolynomialTable]] = {
 
 
 def table_of(op: Op, ops: Sequence[Op], run: Running) -> tuple[Any, int]:
-    """The table of all functions of the argument of a look-up, and the number of this one."""
-    kind = LOOK_UPS[op.name]
+    """The table of all functions that an argument is looked up in, and the number of this one.
+
+    Heads over one lattice share its cells; a table has one lattice.
+    """
+    fit = op.options[0]
     functions = [o.options[0] for o in ops if o.name == op.name and o.args == op.args]
+    functions = [other for other in functions if _lattice(other) == _lattice(fit)]
     key = (op.name, *map(id, functions), run.like.dtype, run.like.device)
-    table = kept_with(run.program, key, lambda: kind(functions, run.like))
-    return table, functions.index(op.options[0])
+    table = kept_with(run.program, key, lambda: LOOK_UPS[op.name](functions, run.like))
+    return table, [other is fit for other in functions].index(True)
+
+
+def _lattice(fit: Any) -> object:
+    if not isinstance(fit, LatticeFunction):
+        return None
+    return fit.reach, fit.spacing, fit.ratio, fit.half
 
 
 # Linear algebra.
@@ -395,6 +400,51 @@ def _next_waits(op: Op, run: Running) -> Function:
     return _computed(wait)
 
 
+# The blocks of a chain.
+
+
+def _select(op: Op, run: Running) -> Function:
+    """The combination of the round's own rule."""
+    n_bits, rows = op.options
+
+    def select(*args: Tensor) -> Tensor:
+        bits, values = args[:n_bits], args[n_bits:]
+        row = rows[sum(2**place for place, bit in enumerate(bits) if bit.any())]
+        terms = [(value, factor) for value, factor in zip(values, row, strict=True) if factor]
+        (value, factor), *others = terms
+        total = value if factor == 1.0 else value * factor
+        for other, factor in others:
+            total = torch.add(total, other, alpha=factor)
+        return total
+
+    return _computed(select)
+
+
+def _pass_back(op: Op, run: Running) -> Function:
+    """relu(up - B flat) - relu(-up - B flat) is up, drawn towards 0 by B flat."""
+    gate, leak, bound = op.options
+
+    def pass_back(upstream: Tensor, flat: Tensor) -> Tensor:
+        drawn = torch.sub(upstream.abs(), flat, alpha=gate)
+        steep = drawn.clamp_(min=0.0, max=bound).copysign_(upstream)
+        if not leak:
+            return steep
+        clipped = upstream if bound is None else upstream.clamp(-bound, bound)
+        return steep.mul_(1 - leak).add_(clipped, alpha=leak)
+
+    return _computed(pass_back)
+
+
+def _softmax_columns(op: Op, run: Running) -> Function:
+    (n_rows,) = op.options
+
+    def softmax(scores: Tensor) -> Tensor:
+        shares = scores[..., :n_rows, :].softmax(-2)
+        return torch.nn.functional.pad(shares, (0, 0, 0, scores.shape[-2] - n_rows))
+
+    return _computed(softmax)
+
+
 # Jacobians and kernels.
 
 
@@ -462,6 +512,9 @@ OPERATIONS: dict[str, Callable[[Op, Running], Function]] = {
     "next_place": _next_place,
     "next_waits": _next_waits,
     "matmul": lambda op, run: torch.matmul,
+    "select": _select,
+    "pass_back": _pass_back,
+    "softmax_columns": _softmax_columns,
     "kernel": _kernel,
 }
 """How each operation is performed; views, guards and look-ups are not among them."""

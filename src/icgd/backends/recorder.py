@@ -15,8 +15,17 @@ from typing import Any, TypeVar
 
 from icgd.backends.look_up import is_kink, is_line, is_single_ramp
 from icgd.problems.roots import PREFIX
+from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
+from icgd.program.chain_instructions import (
+    CopyWhere,
+    LookUpProduct,
+    MultiplyEntries,
+    MultiplyMatrices,
+    PassBack,
+    SelectWhere,
+)
 from icgd.program.functions import Function
-from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Instruction, LayerKind
+from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Combination, Instruction, LayerKind
 from icgd.program.kernel_instructions import KernelTerm
 from icgd.program.layout import Layout, Role
 from icgd.program.meaning import Domain, Means, PerStep, interpret, scheduled
@@ -98,9 +107,9 @@ class Recorder(Domain[Op]):
     they do in the transformer; otherwise a run is given the examples of one batch alone.
     """
 
-    program: StackProgram
-    tokens: Tokens
-    n_used: int
+    program: Any
+    tokens: Tokens = Tokens()
+    n_used: int = 1
     traced: bool = False
     known: dict[Any, Op] = field(default_factory=dict)
     waits: Op | None = None
@@ -108,7 +117,8 @@ class Recorder(Domain[Op]):
 
     @property
     def layout(self) -> Layout:  # type: ignore[override]
-        return self.program.layout
+        found: Layout = self.program.layout
+        return found
 
     def op(self, name: str, *args: Op, options: tuple[Any, ...] = (), shape: Any) -> Op:
         """The operation, which is the earlier one if there is an equal one."""
@@ -421,6 +431,87 @@ class Recorder(Domain[Op]):
     def read_examples(self, kernel: Op, value: Op) -> Op:
         return self.times(kernel, self.examples(value))
 
+    # The blocks of a chain.
+
+    def product(self, left: Op, right: Op) -> Op:
+        """A number is 0 here, and so is its product."""
+        shape = (left.shape[0], right.shape[1])
+        if "fill" in (left.name, right.name):
+            return self.fill(0.0, shape)
+        return self.op("matmul", left, right, shape=shape)
+
+    def transposed(self, matrix: Op) -> Op:
+        if matrix.name == "fill":
+            return self.fill(matrix.options[0], matrix.shape[::-1])
+        return self.transpose(matrix, matrix.shape[1])
+
+    def unless(self, flags: Sequence[Op], value: Op) -> Op:
+        for flag in flags:
+            if flag.name != "fill":
+                value = self.op("unless", value, flag, shape=value.shape)
+            elif flag.options != (0.0,):
+                return self.zero(value)
+        return value
+
+    def select(
+        self, bits: Sequence[Op], sources: Sequence[Combination], slots: Mapping[str, Op]
+    ) -> Op:
+        """All bits are matrices, so that one recording serves all rounds."""
+        names = list(dict.fromkeys(name for source in sources for name in source.slots))
+        names = [name for name in names if slots[name].name != "fill"]
+        terms = [dict(source.terms()) for source in sources]
+        rows = tuple(tuple(term.get(name, 0.0) for name in names) for term in terms)
+        shape = slots[names[0]].shape
+        args = (*bits, *(slots[name] for name in names))
+        return self.op("select", *args, options=(len(bits), rows), shape=shape)
+
+    def clip_copied(self, copy: CopyWhere | SelectWhere, value: Op, slots: Mapping[str, Op]) -> Op:
+        return value if copy.bound is None else self._clipped(value, copy.bound)
+
+    def _clipped(self, value: Op, bound: float) -> Op:
+        if value.name == "fill":
+            return self.fill(min(max(value.options[0], -bound), bound), value.shape)
+        return self.clip(value, bound)
+
+    def activate(self, argument: Op, kinked: Op, leak: float) -> Op:
+        if argument.name == "fill":
+            return self.zero(argument)
+        if kinked.options == (0.0,):
+            return argument
+        options = (leak,) if leak else ()
+        return self.op("leaky" if leak else "kink", argument, options=options, shape=argument.shape)
+
+    def mark_flat(self, argument: Op, width: float) -> Op:
+        if argument.name == "fill":
+            return self.zero(argument)
+        terms = [(-1.0 / width, argument), (1.0, self.fill(1.0, argument.shape))]
+        return self.op("kink", self.combine(terms), shape=argument.shape)
+
+    def pass_back(self, back: PassBack, upstream: Op, flat: Op) -> Op:
+        if "fill" in (upstream.name, flat.name):
+            return upstream if back.bound is None else self._clipped(upstream, back.bound)
+        options = (back.gate, back.leak, back.bound)
+        return self.op("pass_back", upstream, flat, options=options, shape=upstream.shape)
+
+    def from_lattice(
+        self, product: MultiplyMatrices | MultiplyEntries, value: Op, left: Op, right: Op
+    ) -> Op:
+        if value.name == "fill":
+            return value
+        return self.op("guard_reach", value, options=(product,), shape=value.shape)
+
+    def look_up_product(self, heads: LookUpProduct, product: Op, left: Op, right: Op) -> Op:
+        if product.name == "fill":
+            return product
+        options = (self.program.look_up(heads.function),)
+        return self.op("polynomials", product, options=options, shape=product.shape)
+
+    def softmax_columns(self, scores: Op, n_rows: int) -> Op:
+        """Blocks that go back have no scores, and nobody reads their shares."""
+        if scores.name == "fill":
+            return self.zero(scores)
+        return self.op("softmax_columns", scores, options=(n_rows,), shape=scores.shape)
+
 
 def _size(shape: tuple[int, ...]) -> int:
     return prod(shape)
@@ -482,6 +573,33 @@ def _recorded(
     named = {name: after[name] for name in outputs or kept if name in after}
     wanted = [*named.values(), *(op for slots in traced for op in slots.values())]
     return Recording(inputs, tuple(_in_order(wanted)), named, tuple(traced))
+
+
+Constants = tuple[float | None, ...]
+"""The rows of a block that are a number, in order; None for those that are a matrix."""
+
+
+def recorded_block(program: ChainProgram, near: Constants, far: Constants) -> Recording:
+    """The block that follows from two blocks, of which these rows are known to be numbers."""
+    return kept_with(program, ("block", near, far), lambda: _recorded_block(program, near, far))
+
+
+def _recorded_block(program: ChainProgram, near: Constants, far: Constants) -> Recording:
+    recorder = Recorder(program)
+    slots = {slot.name: recorder.fill(0.0, slot.shape) for slot in program.layout.slots}
+    slots[ONE] = recorder.fill(1.0, program.layout.slot(ONE).shape)
+    for prefix, constants in ((NEAR, near), (FAR, far)):
+        for row, constant in zip(program.rows.slots, constants, strict=True):
+            name = row_of(prefix, row.name)
+            if constant is None:
+                slots[name] = recorder.op("input", options=(name,), shape=row.shape)
+            else:
+                slots[name] = recorder.fill(constant, row.shape)
+    inputs = {name: op for name, op in slots.items() if op.name == "input"}
+    for instruction in (part for layer in program.layers for part in layer.instructions):
+        slots |= instruction.meaning(slots, recorder)
+    outputs = {name: slots[row_of(OUT, name)] for name in program.rows.names}
+    return Recording(inputs, tuple(_in_order(outputs.values())), outputs)
 
 
 def _in_order(wanted: Iterable[Op]) -> list[Op]:

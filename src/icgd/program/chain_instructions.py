@@ -12,10 +12,12 @@ where the unit is steep, and at least 1 where it is flat.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from icgd.program.instructions import IDENTITY, Combination, Instruction, LayerKind
+from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Evaluated, Flag, Read, Written
 
 NO_CLASS = "no_class"
@@ -48,6 +50,12 @@ class CopyWhere(Instruction):
         source = _clipped(self.source, self.bound)
         return f"{self.write} += {source}{_where_open(self.closed_by)}"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        source = self.source.value(slots, domain)
+        source = source if self.bound is None else domain.clip_copied(self, source, slots)
+        value = domain.unless([slots[flag] for flag in self.closed_by], source)
+        return {self.write: domain.add(slots[self.write], value)}
+
 
 @dataclass(frozen=True)
 class SelectWhere(Instruction):
@@ -70,6 +78,12 @@ class SelectWhere(Instruction):
         first, last = (_clipped(self.sources[place], self.bound) for place in (0, -1))
         where = _where_open(self.closed_by)
         return f"{self.write} += one of {len(self.sources)}: {first} .. {last}{where}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        source = domain.select([slots[flag] for flag in self.ones], self.sources, slots)
+        source = source if self.bound is None else domain.clip_copied(self, source, slots)
+        value = domain.unless([slots[flag] for flag in self.closed_by], source)
+        return {self.write: domain.add(slots[self.write], value)}
 
     def sum_of(self, number: int) -> CopyWhere:
         """What adds source `number`, if no flag closes it."""
@@ -102,6 +116,12 @@ class PassBack(Instruction):
         slope, source = f"slope({self.flat})", _clipped(self.upstream, self.bound)
         return f"{self.write} += ({source}) * {slope}{_where_open(self.closed_by)}"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        closed_by = [slots[flag] for flag in self.closed_by]
+        upstream = domain.unless(closed_by, self.upstream.value(slots, domain))
+        value = domain.pass_back(self, upstream, slots[self.flat])
+        return {self.write: domain.add(slots[self.write], value)}
+
 
 @dataclass(frozen=True)
 class ActivateWhere(Instruction):
@@ -120,6 +140,11 @@ class ActivateWhere(Instruction):
 
     def formula(self) -> str:
         return f"{self.write} += r({self.argument}, {self.kinked}){_where_open(self.closed_by)}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        closed_by = [slots[flag] for flag in self.closed_by]
+        value = domain.activate(slots[self.argument], slots[self.kinked], self.leak)
+        return {self.write: domain.add(slots[self.write], domain.unless(closed_by, value))}
 
 
 @dataclass(frozen=True)
@@ -141,6 +166,11 @@ class MarkFlat(Instruction):
     def formula(self) -> str:
         flags = (self.linear, *self.closed_by)
         return f"{self.write} += flat({self.argument}){_where_open(flags)}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        closed_by = [slots[flag] for flag in (self.linear, *self.closed_by)]
+        value = domain.unless(closed_by, domain.mark_flat(slots[self.argument], self.width))
+        return {self.write: domain.add(slots[self.write], value)}
 
 
 @dataclass(frozen=True)
@@ -164,6 +194,12 @@ class MultiplyMatrices(Instruction):
         right = f"{self.right}^T" if self.right_transposed else self.right
         return f"{self.write} = {left} @ {right}"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        left, right = slots[self.left], slots[self.right]
+        left = domain.transposed(left) if self.left_transposed else left
+        right = domain.transposed(right) if self.right_transposed else right
+        return {self.write: domain.from_lattice(self, domain.product(left, right), left, right)}
+
 
 @dataclass(frozen=True)
 class LookUpProduct(Instruction):
@@ -184,6 +220,11 @@ class LookUpProduct(Instruction):
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.left} @ {self.right})"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        left, right = slots[self.left], slots[self.right]
+        product = domain.product(left, right)
+        return {self.write: domain.look_up_product(self, product, left, right)}
+
 
 @dataclass(frozen=True)
 class MultiplyEntries(Instruction):
@@ -202,6 +243,10 @@ class MultiplyEntries(Instruction):
     def formula(self) -> str:
         return f"{self.write} = {self.left} * {self.right}"
 
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        left, right = slots[self.left], slots[self.right]
+        return {self.write: domain.from_lattice(self, domain.multiply(left, right), left, right)}
+
 
 @dataclass(frozen=True)
 class ShareColumns(Instruction):
@@ -219,6 +264,9 @@ class ShareColumns(Instruction):
 
     def formula(self) -> str:
         return f"{self.write} = softmax({self.scores}_1 .. {self.scores}_{len(self.classes)})"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {self.write: domain.softmax_columns(slots[self.scores], len(self.classes))}
 
 
 Gated = CopyWhere | SelectWhere | PassBack | ActivateWhere | MarkFlat

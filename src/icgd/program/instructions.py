@@ -63,9 +63,9 @@ class Instruction(ABC):
     def formula(self) -> str:
         """The instruction as one line of a listing."""
 
+    @abstractmethod
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         """What stands in the slots that it writes, from what stood in all slots before."""
-        raise TypeError(f"{type(self).__name__} has no meaning")
 
     def reads(self) -> tuple[str, ...]:
         """Names of the slots whose values it uses."""

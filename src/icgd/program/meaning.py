@@ -20,7 +20,15 @@ from operator import add, mul
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
-    from icgd.program.instructions import Instruction
+    from icgd.program.chain_instructions import (
+        CopyWhere,
+        LookUpProduct,
+        MultiplyEntries,
+        MultiplyMatrices,
+        PassBack,
+        SelectWhere,
+    )
+    from icgd.program.instructions import Combination, Instruction
     from icgd.program.kernel_instructions import KernelTerm
     from icgd.program.layout import Layout
     from icgd.program.program import Layer
@@ -233,6 +241,60 @@ class Domain(ABC, Generic[Value]):
     @abstractmethod
     def read_examples(self, kernel: Value, value: Value) -> Value:
         """The sum over examples j of kernel[i, j] value[j], at every token i."""
+
+    # The blocks of a chain: a value is a matrix, and a number that is known is one too.
+
+    @abstractmethod
+    def product(self, left: Value, right: Value) -> Value:
+        """The product of two matrices."""
+
+    @abstractmethod
+    def transposed(self, matrix: Value) -> Value:
+        """The transposed matrix."""
+
+    @abstractmethod
+    def unless(self, flags: Sequence[Value], value: Value) -> Value:
+        """The value where all flags are 0, and exactly 0 elsewhere."""
+
+    @abstractmethod
+    def select(
+        self, bits: Sequence[Value], sources: Sequence[Combination], slots: Mapping[str, Value]
+    ) -> Value:
+        """The combination whose number has these bits, the lowest first."""
+
+    @abstractmethod
+    def clip_copied(
+        self, copy: CopyWhere | SelectWhere, value: Value, slots: Mapping[str, Value]
+    ) -> Value:
+        """The value that is copied, clipped to the copy's bound by four ReLUs."""
+
+    @abstractmethod
+    def activate(self, argument: Value, kinked: Value, leak: float) -> Value:
+        """The argument, times `leak` where it is negative if the flag `kinked` is set."""
+
+    @abstractmethod
+    def mark_flat(self, argument: Value, width: float) -> Value:
+        """relu(width - argument) / width: 0 where a unit is steep, at least 1 where it is flat."""
+
+    @abstractmethod
+    def pass_back(self, back: PassBack, upstream: Value, flat: Value) -> Value:
+        """Upstream, clipped, times the slope that the mark `flat` stands for."""
+
+    @abstractmethod
+    def from_lattice(
+        self, product: MultiplyMatrices | MultiplyEntries, value: Value, left: Value, right: Value
+    ) -> Value:
+        """The product as heads read it; a run stops if it is beyond their reach."""
+
+    @abstractmethod
+    def look_up_product(
+        self, heads: LookUpProduct, product: Value, left: Value, right: Value
+    ) -> Value:
+        """A function of the product, read by the same heads."""
+
+    @abstractmethod
+    def softmax_columns(self, scores: Value, n_rows: int) -> Value:
+        """The softmax of the first rows in every column, and 0 in all other rows."""
 
 
 def interpret(
