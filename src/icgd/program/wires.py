@@ -11,7 +11,8 @@ Which places of its axes a wire covers:
 - An axis that the family does not have belongs to the wire alone, and is as long as its slot and
   factor say. If it is the wire's feature, each place is a feature; otherwise one feature reads all.
 
-Two wires of one projection never meet in the same entry, so that non-zeros are counted by products.
+Two wires of one projection never meet in the same entry, except where both are 0. So non-zeros are
+products of extents and of counts of factors that are not 0, quickly counted for any size.
 """
 
 from __future__ import annotations

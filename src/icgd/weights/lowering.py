@@ -6,7 +6,7 @@ weight tensor, so it is written through one strided view.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -122,7 +122,7 @@ def _unit_weights(
             for wire in wires:
                 _write(weights[units].unsqueeze(-1), wire, family, layout)
         own = shift[units].view(tuple(family.axes.values()))
-        own.copy_(_numbers(family.shift, family.axes, family, dtype))
+        own[...] = _numbers(family.shift, family.axes, family, dtype)
         first += family.size
     return reads, shift, writes
 
@@ -130,27 +130,23 @@ def _unit_weights(
 def _write(weights: Tensor, wire: Wire, family: Heads | Units, layout: Layout) -> None:
     """Write a wire's numbers into weights (head, model, feature), which are 0 there."""
     extents, (_, coordinate, feature), steps = span(wire, family.axes, layout)
-    if not weights.numel() or 0 in extents.values():
-        return
-    strides = weights.stride()
-    origin = coordinate * strides[1] + feature % weights.shape[2] * strides[2]
-    view = weights.as_strided(
-        tuple(extents.values()),
-        tuple(
-            sum(step * stride for step, stride in zip(steps[axis], strides, strict=True))
-            for axis in extents
-        ),
-        weights.storage_offset() + origin,
-    )
-    view.copy_(_numbers(wire.factor, extents, family, weights.dtype))
+    to_head, to_coordinate, to_feature = weights.stride()
+    strides = [
+        head * to_head + along * to_coordinate + further * to_feature
+        for head, along, further in steps.values()
+    ]
+    feature %= weights.shape[-1]  # -1 is the last one
+    origin = weights.storage_offset() + coordinate * to_coordinate + feature * to_feature
+    view = weights.as_strided(tuple(extents.values()), strides, origin)
+    view[...] = _numbers(wire.factor, extents, family, weights.dtype)
 
 
 def _numbers(
-    factor: Factor, extents: Mapping[str, int], family: Heads | Units, dtype: torch.dtype
-) -> Tensor:
-    """A factor as a tensor that broadcasts over the axes, rounded once to the dtype."""
+    factor: Factor, extents: dict[str, int], family: Heads | Units, dtype: torch.dtype
+) -> Tensor | float:
+    """A factor in float64, as a tensor that broadcasts over the axes if it depends on any."""
     axes = list(extents)
-    product = torch.ones((1,) * len(axes), dtype=torch.float64)
+    product: float | Tensor = 1.0
     for part in parts_of(factor):
         if isinstance(part, Over):
             numbers = torch.tensor(part.numbers, dtype=torch.float64)
@@ -160,15 +156,20 @@ def _numbers(
             product = product * numbers.permute(order).reshape(shape)
         else:
             product = product * part
-    rounded = product.to(dtype)
-    if not rounded.isfinite().all():
-        place = (~rounded.isfinite()).nonzero()[0].tolist()
+    largest = torch.finfo(dtype).max
+    if isinstance(product, Tensor):
+        fits = bool((product.abs() <= largest).all())
+    else:
+        fits = abs(product) <= largest
+    if not fits:
+        everywhere = torch.as_tensor(product).expand(tuple(extents.values()))
+        place = (~(everywhere.abs() <= largest)).nonzero()[0].tolist()
         places, head = dict(zip(axes, place, strict=True)), 0
         for axis, size in family.axes.items():
             head = head * size + places[axis]
-        name, number = f"weight of {family.label_of(head)!r}", float(product[tuple(place)])
+        name, number = f"weight of {family.label_of(head)!r}", float(everywhere[tuple(place)])
         raise OverflowedRunError.constant(name, number, str(dtype).removeprefix("torch."))
-    return rounded
+    return product
 
 
 def _pattern(pattern: Kernel | str) -> Pattern:
