@@ -108,13 +108,8 @@ def product_heads(
     `left` and `right` name the axes of the factors; an entry is the sum over their axis "term".
     """
     layout, grid = program.layout, program.look_up(function)
-    sizes = dict(
-        zip(
-            (*left, *right),
-            (*layout.slot(verb.left).shape, *layout.slot(verb.right).shape),
-            strict=True,
-        )
-    )
+    shapes = (*layout.slot(verb.left).shape, *layout.slot(verb.right).shape)
+    sizes = dict(zip((*left, *right), shapes, strict=True))
     n_terms, feature = (sizes["term"], "term") if "term" in sizes else (1, 0)
     gain = grid.half / (grid.spacing * grid.ratio**2 * scale)
     return Heads(
@@ -145,7 +140,6 @@ class CopyWhere(Instruction):
     kind = LayerKind.MLP
 
     def wires(self, program: ProgramBase) -> Wiring:
-
         return tuple(line_units(program.layout, self, self.source))
 
     def formula(self) -> str:
@@ -171,7 +165,6 @@ class SelectWhere(Instruction):
     kind = LayerKind.MLP
 
     def wires(self, program: ProgramBase) -> Wiring:
-
         parts = [self.sum_of(number) for number in range(len(self.sources))]
         return tuple(units for part in parts for units in part.wires(program))
 
@@ -267,8 +260,7 @@ class MarkFlat(Instruction):
     def wires(self, program: ProgramBase) -> Wiring:
         """relu(width - z) / width."""
         below, gain = {self.argument: -1.0}, 1 / self.width
-        flags = (self.linear,)
-        return (gated_units(program.layout, self, below, self.width, gain, flags),)
+        return (gated_units(program.layout, self, below, self.width, gain, (self.linear,)),)
 
     def formula(self) -> str:
         flags = (self.linear, *self.closed_by)

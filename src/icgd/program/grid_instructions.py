@@ -17,7 +17,7 @@ from icgd.program.base import ProgramBase
 from icgd.program.instructions import IS_QUERY, N_TOKENS, ONE, Instruction, LayerKind
 from icgd.program.layout import Layout
 from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
-from icgd.program.wires import SIGN, Factor, Grid, Heads, Over, Units, Wire, Wiring, relu_pairs
+from icgd.program.wires import SIGN, Factor, Grid, Heads, Units, Wire, Wiring, relu_pairs
 
 FIRST_COLUMN = Grid((0.0,), (0.0,), (1.0,))
 """The grid of a head that reads the first column itself."""
@@ -86,14 +86,13 @@ class DescendExamples(Instruction):
     def wires(self, program: ProgramBase) -> Wiring:
         """Query tokens, key +-(mean - label) - gate * is_query, value inputs."""
         layout = program.layout
-        minus = Over(("sign",), (-1.0, 1.0))
         return (
             Heads(
                 axes={"sign": 2},
                 query=(Wire(self.tokens),),
                 key=(
                     Wire(self.mean, factor=SIGN),
-                    Wire(self.label, factor=minus),
+                    Wire(self.label, factor=(-1.0, SIGN)),
                     Wire(IS_QUERY, factor=-self.gate),
                 ),
                 value=side_by_side(self.inputs, layout),

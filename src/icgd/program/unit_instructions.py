@@ -76,6 +76,46 @@ def offsets(
     return Wire(ONE, feature=feature, factor=Over((name, "term"), rows))  # type: ignore[arg-type]
 
 
+def product_heads(
+    verb: AddOuterProduct | AddJacobian,
+    fit: RidgeSum,
+    shape: tuple[int, ...],
+    right: tuple[Wire, ...],
+    written: tuple[str, ...],
+) -> Heads:
+    """Heads of products left[k] right[k, p]: the score a1 left[k] / reach + what `right` has.
+
+    The key has it, because the sum is over tokens; the value is `example_share`.
+    """
+    (rows, columns), (reach, other_reach) = shape, verb.reaches
+    gain = (verb.scale * reach * other_reach, fit.coefficient)
+    return Heads(
+        axes={"k": rows, "p": columns, "term": fit.n_units},
+        query=(Wire(ONE),),
+        key=(Wire(verb.left, ("k",), factor=fit.directions[0] / reach), *right),
+        value=(Wire(EXAMPLE_SHARE),),
+        output=(Wire(verb.write, written, factor=gain),),
+        label=f"gradient in {verb.write}, product [{{k}}, {{p}}], unit {{term}} of {fit.name}",
+    )
+
+
+def gated_heads(
+    verb: AddGatedProduct | AddGatedJacobian,
+    rows: int,
+    value: tuple[Wire, ...],
+    written: tuple[str, ...],
+) -> Heads:
+    """Query tokens_per_example, key +-left[k] - gate * is_query, and a value of many entries."""
+    return Heads(
+        axes={"sign": 2, "k": rows},
+        query=(Wire(instructions.TOKENS_PER_EXAMPLE, factor=verb.sharpness),),
+        key=(Wire(verb.left, ("k",), factor=SIGN), Wire(IS_QUERY, factor=-verb.gate)),
+        value=value,
+        output=(Wire(verb.write, written, "entry", (verb.scale / verb.sharpness, SIGN)),),
+        label=f"row {{k}} of the gradient in {verb.write}, where {{sign}}{verb.left} > 0",
+    )
+
+
 def ridge_units(
     fit: RidgeSum, layout: Layout, reads: tuple[tuple[str, tuple[str, ...]], ...], write: str
 ) -> Units:
@@ -292,30 +332,11 @@ class AddOuterProduct(ByUnits):
     constants = (EXAMPLE_SHARE, ONE)
 
     def wires(self, program: ProgramBase) -> Wiring:
-        """Key a1 left[k] / reach + a2 right[p] / reach + offset, value `example_share`."""
-        fit, (reach, other_reach) = program.ridge_sum(self.function), self.reaches
-        rows, columns = program.layout.slot(self.write).shape
-        slope = fit.directions[1] / other_reach
-        return (
-            Heads(
-                axes={"k": rows, "p": columns, "term": fit.n_units},
-                query=(Wire(ONE),),
-                key=(
-                    offsets(fit, slope, ("p", columns), self.bias),
-                    Wire(self.left, ("k",), factor=fit.directions[0] / reach),
-                    Wire(self.right, ("p",), factor=slope),
-                ),
-                value=(Wire(EXAMPLE_SHARE),),
-                output=(
-                    Wire(
-                        self.write,
-                        ("k", "p"),
-                        factor=(self.scale * reach * other_reach, fit.coefficient),
-                    ),
-                ),
-                label=f"gradient in {self.write}[{{k}}, {{p}}], unit {{term}} of {self.function}",
-            ),
-        )
+        shape, fit = program.layout.slot(self.write).shape, program.ridge_sum(self.function)
+        slope = fit.directions[1] / self.reaches[1]
+        right = Wire(self.right, ("p",), factor=slope)
+        constant = offsets(fit, slope, ("p", shape[1]), self.bias)
+        return (product_heads(self, fit, shape, (constant, right), ("k", "p")),)
 
     def formula(self) -> str:
         right = below(self.right, self.bias)
@@ -340,31 +361,10 @@ class AddJacobian(ByUnits):
     constants = (EXAMPLE_SHARE, ONE)
 
     def wires(self, program: ProgramBase) -> Wiring:
-        """Key a1 left[k] / reach + a2 jacobian[k, p] / reach + offset, value `example_share`."""
-        fit, (reach, other_reach) = program.ridge_sum(self.function), self.reaches
-        rows, columns = program.layout.slot(self.jacobian).shape
-        slope = fit.directions[1] / other_reach
-        return (
-            Heads(
-                axes={"k": rows, "p": columns, "term": fit.n_units},
-                query=(Wire(ONE),),
-                key=(
-                    Wire(ONE, factor=fit.offset),
-                    Wire(self.left, ("k",), factor=fit.directions[0] / reach),
-                    Wire(self.jacobian, ("k", "p"), factor=slope),
-                ),
-                value=(Wire(EXAMPLE_SHARE),),
-                output=(
-                    Wire(
-                        self.write,
-                        ("p",),
-                        factor=(self.scale * reach * other_reach, fit.coefficient),
-                    ),
-                ),
-                label=f"gradient in weight {{p}} of {self.write} through {{k}}, unit {{term}} of "
-                f"{self.function}",
-            ),
-        )
+        shape, fit = program.layout.slot(self.jacobian).shape, program.ridge_sum(self.function)
+        right = Wire(self.jacobian, ("k", "p"), factor=fit.directions[1] / self.reaches[1])
+        constant = Wire(ONE, factor=fit.offset)
+        return (product_heads(self, fit, shape, (constant, right), ("p",)),)
 
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
@@ -392,22 +392,9 @@ class AddGatedProduct(Instruction):
     constants = (instructions.TOKENS_PER_EXAMPLE, IS_QUERY)
 
     def wires(self, program: ProgramBase) -> Wiring:
-        """Query tokens_per_example, key +-left[k] - gate * is_query, value right."""
         rows, columns = program.layout.slot(self.write).shape
-        gain = Over(("sign",), (self.scale / self.sharpness, -self.scale / self.sharpness))
-        return (
-            Heads(
-                axes={"sign": 2, "k": rows},
-                query=(Wire(instructions.TOKENS_PER_EXAMPLE, factor=self.sharpness),),
-                key=(
-                    Wire(self.left, ("k",), factor=SIGN),
-                    Wire(IS_QUERY, factor=-self.gate),
-                ),
-                value=row_wires(self.right, self.bias, columns),
-                output=(Wire(self.write, ("k", "entry"), "entry", gain),),
-                label=f"row {{k}} of the gradient in {self.write}, where {{sign}}{self.left} > 0",
-            ),
-        )
+        value = row_wires(self.right, self.bias, columns)
+        return (gated_heads(self, rows, value, ("k", "entry")),)
 
     def formula(self) -> str:
         right = below(self.right, self.bias)
@@ -432,22 +419,9 @@ class AddGatedJacobian(Instruction):
     constants = (instructions.TOKENS_PER_EXAMPLE, IS_QUERY)
 
     def wires(self, program: ProgramBase) -> Wiring:
-        """Query tokens_per_example, key +-left[k] - gate * is_query, value jacobian[k, :]."""
         rows, _ = program.layout.slot(self.jacobian).shape
-        gain = Over(("sign",), (self.scale / self.sharpness, -self.scale / self.sharpness))
-        return (
-            Heads(
-                axes={"sign": 2, "k": rows},
-                query=(Wire(instructions.TOKENS_PER_EXAMPLE, factor=self.sharpness),),
-                key=(
-                    Wire(self.left, ("k",), factor=SIGN),
-                    Wire(IS_QUERY, factor=-self.gate),
-                ),
-                value=(Wire(self.jacobian, ("k", "entry"), "entry"),),
-                output=(Wire(self.write, ("entry",), "entry", gain),),
-                label=f"row {{k}} of {self.jacobian} into {self.write}, {{sign}}{self.left} > 0",
-            ),
-        )
+        value = (Wire(self.jacobian, ("k", "entry"), "entry"),)
+        return (gated_heads(self, rows, value, ("entry",)),)
 
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
@@ -466,10 +440,8 @@ class SlopeOfLoss(ByUnits):
 
     def wires(self, program: ProgramBase) -> Wiring:
         """Unit a1 prediction[k] + a2 label[k] + offset."""
-        fit, reads = (
-            program.ridge_sum(self.function),
-            ((self.prediction, ("k",)), (self.label, ("k",))),
-        )
+        reads = ((self.prediction, ("k",)), (self.label, ("k",)))
+        fit = program.ridge_sum(self.function)
         return (ridge_units(fit, program.layout, reads, self.write),)
 
     def formula(self) -> str:
