@@ -119,6 +119,7 @@ def span(wire: Wire, axes: dict[str, int], layout: Layout) -> Span:
     for axis, size in limits:
         extents[axis] = min(extents.get(axis, size), size)
 
+    # Heads are numbered along the family's axes, and coordinates row by row: the last fastest.
     head_steps, coordinate_steps = dict.fromkeys(extents, 0), dict.fromkeys(extents, 0)
     step = 1
     for axis, size in reversed(axes.items()):
