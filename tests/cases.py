@@ -23,6 +23,7 @@ from icgd.problems.task import Task
 from icgd.problems.updates import FunctionalStep
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.stack import StackProgram
+from icgd.program.wires import Wiring
 
 
 @dataclass(frozen=True, eq=False)
@@ -372,6 +373,9 @@ class Juggle(Instruction):
         return ()
 
     def writes(self) -> tuple[str, ...]:
+        return ()
+
+    def wires(self, program: StackProgram) -> Wiring:
         return ()
 
     def formula(self) -> str:

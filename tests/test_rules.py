@@ -18,12 +18,10 @@ from icgd.program import chain_check, chain_instructions, check, render, shape_r
 from icgd.program.chain_instructions import LookUpProduct
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
-from icgd.program.instructions import Instruction, LayerKind
+from icgd.program.instructions import Instruction
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.momentum_instructions import MoveByVelocity, ShrinkMoved
 from icgd.program.ridge import RidgeSum, RidgeUnit
-from icgd.weights import chain_lowering, grid_heads
-from icgd.weights import rules as writing
 
 SOURCE = Path(icgd.__file__).parent
 
@@ -40,11 +38,6 @@ OF_CHAINS = {verb for verb in VERBS if verb.__module__ == chain_instructions.__n
 OF_STACKS = VERBS - OF_CHAINS
 
 
-def of_kind(verbs: set[type], *kinds: LayerKind) -> set[type]:
-    return {verb for verb in verbs if verb.kind in kinds}
-
-
-BY_GRID = of_kind(OF_STACKS, LayerKind.GRID)
 BOUNDED_ELSEWHERE = {
     DescendFunction: "functional_bound.py bounds a whole run in function space",
     DescendExamples: "linear_bound.py bounds a whole run of a linear model",
@@ -59,14 +52,9 @@ LOOKED_UP_ELSEWHERE = {LookUpProduct: "the fused generator looks up what it mult
 
 STAGES = {
     "shape in a stack": (shape_rules.shape_problem, OF_STACKS),
-    "size in a stack": (writing.instruction_size, OF_STACKS - BY_GRID),
-    "heads or units in a stack": (writing.fill, OF_STACKS - BY_GRID),
-    "heads and size of a grid": (grid_heads.grid_head, BY_GRID),
     "operation in a stack": (running.operation, OF_STACKS - RUN_ELSEWHERE.keys()),
     "bound in a stack": (proving.rule, OF_STACKS - BOUNDED_ELSEWHERE.keys()),
     "shape in a chain": (chain_check._shape_problem, OF_CHAINS),
-    "units in a chain": (chain_lowering.relus_of, of_kind(OF_CHAINS, LayerKind.MLP)),
-    "heads in a chain": (chain_lowering.heads_of, of_kind(OF_CHAINS, LayerKind.SOFTMAX)),
     "operation in a chain": (chain_fused.result, OF_CHAINS - LOOKED_UP_ELSEWHERE.keys()),
     "bound in a chain": (chain_bound.rule, OF_CHAINS),
 }
@@ -84,7 +72,7 @@ def test_all_instructions_can_be_saved_and_loaded_and_read():
     assert len(VERBS) >= 36
     for name, verb in render.INSTRUCTIONS.items():
         assert name == verb.__name__
-        assert "formula" in vars(verb)
+        assert {"formula", "wires"} <= set(vars(verb))
 
 
 FUNCTIONS = {
@@ -116,7 +104,6 @@ def test_every_kind_of_function_has_its_rule_in_every_stage(function):
 
 STAGE_FILES = {
     "backends": (running, {"operation"}),
-    "weights": (writing, {"fill", "instruction_size"}),
     "certificates": (proving, {"rule", "propagate"}),
 }
 

@@ -16,10 +16,16 @@ from icgd.certificates.rules import propagate, rule
 from icgd.constructions.registry import construction_named
 from icgd.errors import ProgramError
 from icgd.problems.mlp import MLP
-from icgd.program.instructions import AddGradient, AddProduct, Argument, Combination, Project
+from icgd.program.instructions import (
+    PROBES,
+    AddGradient,
+    AddProduct,
+    Argument,
+    Combination,
+    Project,
+)
 from icgd.program.layout import Role
 from icgd.program.registers import SHARE
-from icgd.weights.sizes import PROBES
 from tests.cases import FEW, NARROW, Case, Juggle, build, every_construction_on, make_case
 
 PROGRAM = build(construction_named("relu-stack"), FEW[0])

@@ -16,6 +16,7 @@ from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
+from icgd.program.wires import Wiring
 from tests import cases
 
 LAYOUT = Layout(
@@ -38,6 +39,9 @@ class Attend(Instruction):
         return ()
 
     def writes(self) -> tuple[str, ...]:
+        return ()
+
+    def wires(self, program: StackProgram) -> Wiring:
         return ()
 
     def formula(self) -> str:

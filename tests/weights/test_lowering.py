@@ -11,7 +11,7 @@ from icgd.weights.lowering import lower_program
 from tests import cases
 from tests.cases import build
 from tests.contracts.backend import RELU_STACK
-from tests.weights.test_unit_heads import program_of
+from tests.weights.test_lowering_units import program_of
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

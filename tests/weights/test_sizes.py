@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from icgd.errors import ProgramError
 from icgd.program.instructions import (
     AddGradient,
     AddProduct,
@@ -15,10 +14,9 @@ from icgd.program.instructions import (
 )
 from icgd.program.program import Layer
 from icgd.weights.lowering import lower_layer
-from icgd.weights.rules import instruction_size
 from icgd.weights.sizes import LayerSize, layer_size
 from tests import cases
-from tests.cases import Juggle, build, every_construction_on
+from tests.cases import build, every_construction_on
 from tests.contracts.backend import RELU_STACK
 from tests.weights import with_registers
 
@@ -98,9 +96,10 @@ WITH_REGISTERS = {
 )
 def test_heads_over_registers_by_hand_and_as_they_are_built(instruction, n_heads, width, nonzeros):
     program = with_registers.program()
-    size = instruction_size(instruction, program)
+    here = Layer("here", (instruction,))
+    size = layer_size(here, program)
     assert (size.units, size.width, size.nonzeros) == (n_heads, width, n_heads * nonzeros)
-    layer = lower_layer(Layer("here", (instruction,)), program, torch.float64)
+    layer = lower_layer(here, program, torch.float64)
     shape = (n_heads, program.layout.width, width)
     assert {weight.shape for weight in (layer.W_Q, layer.W_K, layer.W_V)} == {shape}
     counts = [weight.count_nonzero((1, 2)).tolist() for weight in layer.parameters()]
@@ -123,9 +122,3 @@ def test_parameters_and_flops_of_a_layer(kind, parameters, flops):
     size = LayerSize("here", kind, d_model=10, units=3, width=2, nonzeros=0)
     assert size.parameters == parameters
     assert size.flops(n_tokens=5) == flops
-
-
-def test_an_instruction_without_a_rule_is_named():
-    program = build(RELU_STACK, cases.FEW[0])
-    with pytest.raises(ProgramError, match=r"^Juggle: has no size rule in weights/sizes\.py$"):
-        instruction_size(Juggle(), program)

@@ -12,6 +12,7 @@ from icgd.program.stack import StackProgram
 from icgd.weights.lowering import lower_program
 from icgd.weights.summary import dense_bytes, summarise
 from tests import cases
+from tests.backends.chain_cases import problem_of, program_of
 from tests.cases import build, every_construction_on, make_case
 from tests.contracts.backend import RELU_STACK, SOFTMAX_STACK
 
@@ -122,3 +123,21 @@ def test_a_summary_shows_itself_in_a_line():
         "Summary(construction: relu-stack; layers: 14, 6 a step; d_model: 23; "
         "heads: 4 in the widest layer, of width 4; weights: 6,848; flops: 1.832e+05 on 7 tokens)"
     )
+
+
+def test_a_summary_of_a_chain_counts_blocks_of_three_layers():
+    """Depth 2, 4 rounds: 16 blocks of training and 2 of prediction."""
+    program = program_of(problem_of(MLP((3, 4, 2), "relu"), batch_size=3))
+    summary = summarise(program, n_tokens=7)
+    assert (summary.layers_per_step, summary.n_layers) == (12, 54)
+    assert summary.n_registers == 31
+    assert summary.direct_flops == 4 * 2 * 3 * (3 * 20 - 12)
+    assert summary.flops == 18 * sum(layer.flops(1) for layer in summary.layers)
+
+
+def test_the_weights_of_a_chain_do_not_grow_with_the_depth_of_the_network():
+    sizes = {
+        summarise(program_of(problem_of(MLP((4,) * (depth + 1), "relu"))), 1).parameters
+        for depth in (1, 2, 20)
+    }
+    assert len(sizes) == 1

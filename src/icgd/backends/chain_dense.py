@@ -14,7 +14,7 @@ from icgd.program.chain_instructions import Product
 from icgd.program.instructions import ONE
 from icgd.program.layout import Layout
 from icgd.shapes import Stream
-from icgd.weights.chain_lowering import lower_chain
+from icgd.weights.lowering import lower_chain
 
 
 class DenseGenerator(AbstractGenerator[Stream]):

@@ -22,8 +22,7 @@ from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
-from icgd.weights.chain_lowering import lower_chain
-from icgd.weights.lowering import lower_program
+from icgd.weights.lowering import lower_chain, lower_program
 from icgd.weights.summary import summarise
 
 INSTEAD = "Run with backend='fused', which needs neither weights nor scores."

@@ -8,8 +8,13 @@ from torch import Tensor
 from icgd.certificates.bounds import Moment, State, not_negative, rule
 from icgd.certificates.enclosures import Arithmetic, Enclosure, add, matrix_product, multiply
 from icgd.certificates.intervals import ROOM, Interval
+from icgd.program import norm_instructions
 from icgd.program.norm_instructions import Covary, ScaleCentred
-from icgd.weights.norm_heads import centring
+
+
+def centring(width: int) -> Tensor:
+    """The matrix that takes the mean of its coordinates away from a vector."""
+    return torch.tensor(norm_instructions.centring(width), dtype=torch.float64)
 
 
 @rule.register

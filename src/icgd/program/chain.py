@@ -19,10 +19,11 @@ from typing import Any, TypeVar, final
 
 from icgd.facts import counted, shown
 from icgd.program import render
-from icgd.program.chain_instructions import MarkFlat
+from icgd.program.chain_instructions import NO_CLASS, MarkFlat, ShareColumns
 from icgd.program.functions import LatticeFunction
 from icgd.program.layout import Layout, Role
 from icgd.program.program import AbstractProgram, Layer
+from icgd.program.registers import MASKED, OFFSET, value_slot
 
 Block = TypeVar("Block")
 
@@ -39,6 +40,9 @@ LINEAR, KINKED = "linear", "kinked"
 
 BACK = "back"
 """The slot of W_i^T delta_i, which B_i leaves for the layer below."""
+
+NO_CLASS_SCORE = 4 * MASKED
+"""What grid tokens have less than classes: scores of these are at least -4096, where grids end."""
 
 LARGEST_STATE = 2.0**64
 """No box holds what an optimiser remembers, and gates close no more: a run beyond is stopped."""
@@ -227,9 +231,30 @@ class ChainProgram(AbstractProgram):
         """Whether the last column of every matrix multiplies the constant 1."""
         return CONSTANT in self.rows.names
 
-    def look_up(self, name: str) -> LatticeFunction:
-        """The function called `name`, which the grid tokens have values of."""
-        return next(function for function in self.functions if function.name == name)
+    def grid_tokens(self, layer: Layer) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
+        """The tokens of a layer of attention: multiples of the column, and what is added by slot.
+
+        There is one for each lattice point, and one for each class whose shares the layer takes.
+        """
+        half = self.functions[0].half
+        points = range(-half, half + 1)
+        names = {name for part in layer.instructions for name in part.functions()}
+        scales = tuple(g / half for g in points)
+        codes = {OFFSET: tuple(-g * g / 2 for g in points)}
+        codes |= {value_slot(f.name): f.values for f in self.functions if f.name in names}
+        shares = [part for part in layer.instructions if isinstance(part, ShareColumns)]
+        if not shares:
+            return scales, codes
+        classes = shares[0].classes
+        none = (0.0,) * len(classes)
+        codes = {slot: (*numbers, *none) for slot, numbers in codes.items()}
+        # Heads that read the grid, whose middle has the score 0, mask the tokens of classes.
+        masked = -MASKED * max(function.ratio for function in self.functions) ** 2
+        codes[OFFSET] = (*codes[OFFSET][: len(points)], *(masked for _ in classes))
+        codes[NO_CLASS] = (*(-NO_CLASS_SCORE for _ in points), *none)
+        for number, name in enumerate(classes, start=len(points)):
+            codes[name] = tuple(float(number == token) for token in range(len(points) + len(none)))
+        return (*scales, *none), codes
 
     @property
     def has_kinks(self) -> bool:

@@ -16,9 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from icgd.program.instructions import IDENTITY, Combination, Instruction, LayerKind
+from icgd.program.base import ProgramBase
+from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction, LayerKind
+from icgd.program.layout import Layout
 from icgd.program.meaning import Domain, Value
+from icgd.program.registers import OFFSET, value_slot
 from icgd.program.uses import Evaluated, Flag, Read, Written
+from icgd.program.wires import Heads, Units, Wire, Wiring, by_slot
 
 NO_CLASS = "no_class"
 """The constant slot by which heads over classes mask the tokens of a grid."""
@@ -30,6 +34,96 @@ def _where_open(closed_by: tuple[str, ...]) -> str:
 
 def _clipped(source: Combination, bound: float | None) -> str:
     return source.formula() if bound is None else f"clip({source.formula()}, {bound:g})"
+
+
+def gated_units(
+    layout: Layout,
+    verb: Gated,
+    terms: Mapping[str, float],
+    shift: float = 0.0,
+    gain: float = 1.0,
+    more_flags: tuple[str, ...] = (),
+) -> Units:
+    """gain * relu(terms + shift - gate * flags) for every entry of what the verb writes.
+
+    The flags are `more_flags` and those that close the verb. A slot with one row or one column is
+    read alike in all of them.
+    """
+    shape, flags = layout.slot(verb.write).shape, (*more_flags, *verb.closed_by)
+    axes = dict(zip(("row", "column")[: len(shape)], shape, strict=True))
+
+    def read(slot: str, factor: float) -> Wire:
+        sizes = layout.slot(slot).shape
+        names = [*axes][len(axes) - len(sizes) :]
+        at = tuple(
+            name if size == axes[name] else 0 for name, size in zip(names, sizes, strict=True)
+        )
+        return Wire(slot, at, factor=factor)
+
+    summed = by_slot([*terms.items(), *((flag, -verb.gate) for flag in flags)])
+    argument = " ".join(f"{factor:+g} {slot}" for slot, factor in terms.items())
+    place = ", ".join(f"{{{name}}}" for name in axes)
+    return Units(
+        axes=axes,
+        reads=tuple(read(slot, factor) for slot, factor in summed.items()),
+        shift=shift,
+        writes=(Wire(verb.write, tuple(axes), factor=gain),),
+        label=f"{verb.write}[{place}] {gain:+g} relu({argument} {shift:+g}){_where_open(flags)}",
+    )
+
+
+def line_units(
+    layout: Layout,
+    verb: CopyWhere | PassBack,
+    source: Combination,
+    factor: float = 1.0,
+    more_flags: tuple[str, ...] = (),
+) -> list[Units]:
+    """factor * s = factor * relu(s) - factor * relu(-s); a bound clips s."""
+    pieces = [(sign, 0.0, sign * factor) for sign in (1.0, -1.0) if factor]
+    if verb.bound is not None:
+        pieces += [(sign, -verb.bound, -gain) for sign, _, gain in pieces]
+    return [
+        gated_units(
+            layout,
+            verb,
+            {slot: sign * c for slot, c in by_slot(source.terms()).items()},
+            shift,
+            gain,
+            more_flags,
+        )
+        for sign, shift, gain in pieces
+    ]
+
+
+def product_heads(
+    program: ProgramBase,
+    verb: Product | LookUpProduct,
+    function: str,
+    scale: float,
+    left: tuple[str, str],
+    right: tuple[str, str],
+) -> Heads:
+    """Heads that write scale * function(entry / scale) for every entry of a product.
+
+    `left` and `right` name the axes of the factors; an entry is the sum over their axis "term".
+    """
+    layout, grid = program.layout, program.look_up(function)
+    shapes = (*layout.slot(verb.left).shape, *layout.slot(verb.right).shape)
+    sizes = dict(zip((*left, *right), shapes, strict=True))
+    n_terms, feature = (sizes["term"], "term") if "term" in sizes else (1, 0)
+    gain = grid.half / (grid.spacing * grid.ratio**2 * scale)
+    return Heads(
+        axes={"row": sizes["row"], "column": sizes["column"]},
+        query=(
+            Wire(verb.left, left, feature, gain),
+            Wire(ONE, feature=n_terms, factor=1 / grid.ratio**2),
+        ),
+        key=(Wire(verb.right, right, feature), Wire(OFFSET, feature=n_terms)),
+        value=(Wire(value_slot(grid.name)),),
+        output=(Wire(verb.write, ("row", "column"), factor=scale),),
+        label=f"{verb.write}[{{row}}, {{column}}], {function} of the product",
+    )
 
 
 @dataclass(frozen=True)
@@ -45,6 +139,9 @@ class CopyWhere(Instruction):
     write: Written
     bound: float | None = None
     kind = LayerKind.MLP
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        return tuple(line_units(program.layout, self, self.source))
 
     def formula(self) -> str:
         source = _clipped(self.source, self.bound)
@@ -73,6 +170,10 @@ class SelectWhere(Instruction):
     write: Written
     bound: float | None = None
     kind = LayerKind.MLP
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        parts = [self.sum_of(number) for number in range(len(self.sources))]
+        return tuple(units for part in parts for units in part.wires(program))
 
     def formula(self) -> str:
         first, last = (_clipped(self.sources[place], self.bound) for place in (0, -1))
@@ -112,6 +213,12 @@ class PassBack(Instruction):
     bound: float | None = None
     kind = LayerKind.MLP
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        """leak * upstream, and (1 - leak) * upstream, which `flat` closes as a flag does."""
+        everywhere = line_units(program.layout, self, self.upstream, self.leak)
+        steep = line_units(program.layout, self, self.upstream, 1 - self.leak, (self.flat,))
+        return (*everywhere, *steep)
+
     def formula(self) -> str:
         slope, source = f"slope({self.flat})", _clipped(self.upstream, self.bound)
         return f"{self.write} += ({source}) * {slope}{_where_open(self.closed_by)}"
@@ -138,6 +245,17 @@ class ActivateWhere(Instruction):
     write: Written
     kind = LayerKind.MLP
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        """relu(z) - leak relu(-z), minus (1 - leak) relu(-z) if there is no kink."""
+        layout, z, below = program.layout, {self.argument: 1.0}, {self.argument: -1.0}
+        units = [gated_units(layout, self, z)]
+        if self.leak != 1.0:
+            kinked = (self.kinked,)
+            units.append(gated_units(layout, self, below, gain=self.leak - 1, more_flags=kinked))
+        if self.leak:
+            units.append(gated_units(layout, self, below, gain=-self.leak))
+        return tuple(units)
+
     def formula(self) -> str:
         return f"{self.write} += r({self.argument}, {self.kinked}){_where_open(self.closed_by)}"
 
@@ -162,6 +280,11 @@ class MarkFlat(Instruction):
     gate: float
     write: Written
     kind = LayerKind.MLP
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """relu(width - z) / width."""
+        below, gain = {self.argument: -1.0}, 1 / self.width
+        return (gated_units(program.layout, self, below, self.width, gain, (self.linear,)),)
 
     def formula(self) -> str:
         flags = (self.linear, *self.closed_by)
@@ -188,6 +311,12 @@ class MultiplyMatrices(Instruction):
     right_transposed: bool = False
     kind = LayerKind.SOFTMAX
     function: ClassVar[Evaluated] = IDENTITY
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """A head has a row of `left` in the query and a column of `right` in the key."""
+        left = ("term", "row") if self.left_transposed else ("row", "term")
+        right = ("column", "term") if self.right_transposed else ("term", "column")
+        return (product_heads(program, self, IDENTITY, self.reach, left, right),)
 
     def formula(self) -> str:
         left = f"{self.left}^T" if self.left_transposed else self.left
@@ -217,6 +346,11 @@ class LookUpProduct(Instruction):
     write: Written
     kind = LayerKind.SOFTMAX
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        """The heads of the product, with the values of the function."""
+        left, right = ("row", "term"), ("term", "column")
+        return (product_heads(program, self, self.function, 1.0, left, right),)
+
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.left} @ {self.right})"
 
@@ -240,6 +374,11 @@ class MultiplyEntries(Instruction):
     kind = LayerKind.SOFTMAX
     function: ClassVar[Evaluated] = IDENTITY
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Head [row, column] has one entry in the query and one in the key."""
+        entry = ("row", "column")
+        return (product_heads(program, self, IDENTITY, self.reach, entry, entry),)
+
     def formula(self) -> str:
         return f"{self.write} = {self.left} * {self.right}"
 
@@ -261,6 +400,24 @@ class ShareColumns(Instruction):
     classes: tuple[Read, ...]
     write: Written
     kind = LayerKind.SOFTMAX
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query [scores of a column; 1], key [class; mask], value the class."""
+        mask = len(self.classes)
+        classes = tuple(Wire(name, feature=n) for n, name in enumerate(self.classes))
+        return (
+            Heads(
+                axes={"column": program.layout.slot(self.scores).shape[1]},
+                query=(
+                    *(Wire(self.scores, (n, "column"), n) for n in range(mask)),
+                    Wire(ONE, feature=mask),
+                ),
+                key=(*classes, Wire(NO_CLASS, feature=mask)),
+                value=classes,
+                output=tuple(Wire(self.write, (n, "column"), n) for n in range(mask)),
+                label=f"column {{column}} of {self.write}, the shares of all classes",
+            ),
+        )
 
     def formula(self) -> str:
         return f"{self.write} = softmax({self.scores}_1 .. {self.scores}_{len(self.classes)})"

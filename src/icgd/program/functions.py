@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar, final
 
+from icgd.program.wires import Over
+
 AnyFunction = TypeVar("AnyFunction", bound="Function")
 
 
@@ -136,10 +138,16 @@ class ReluSum(Function):
         return tuple(term for term in terms if term.coefficient != 0.0)
 
     @cached_property
-    def n_scaled_and_shifted(self) -> tuple[int, int]:
-        """How many terms have a scale, and how many a shift, that is not 0."""
+    def pieces(self) -> tuple[Over, Over, Over]:
+        """The scales, shifts and coefficients of its terms, along the axis "piece"."""
         terms = self.terms()
-        return sum(term.scale != 0.0 for term in terms), sum(term.shift != 0.0 for term in terms)
+        columns = (
+            tuple(term.scale for term in terms),
+            tuple(term.shift for term in terms),
+            tuple(term.coefficient for term in terms),
+        )
+        scale, shift, coefficient = (Over(("piece",), numbers) for numbers in columns)
+        return scale, shift, coefficient
 
     def intercepts(self) -> tuple[float, ...]:
         """The constants b with f(z) = slope * z + b, one for each piece."""

@@ -12,11 +12,46 @@ many there are, and a flag leaves queries out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from icgd.program.base import ProgramBase
 from icgd.program.instructions import IS_QUERY, N_TOKENS, ONE, Instruction, LayerKind
+from icgd.program.layout import Layout
 from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
+from icgd.program.wires import SIGN, Factor, Grid, Heads, Units, Wire, Wiring, relu_pairs
+
+FIRST_COLUMN = Grid((0.0,), (0.0,), (1.0,))
+"""The grid of a head that reads the first column itself."""
+
+
+def side_by_side(slots: tuple[str, ...], layout: Layout, *factors: Factor) -> tuple[Wire, ...]:
+    """Wires of slots whose entries are consecutive features, with a factor for all or for each."""
+    wires, start = [], 0
+    factors = factors or (1.0,)
+    for number, slot in enumerate(slots):
+        factor = factors[number % len(factors)]
+        wires.append(Wire(slot, ("entry",), "entry", factor, start))
+        start += layout.width_of(slot)
+    return tuple(wires)
+
+
+def shrinking(
+    layout: Layout, slot: str, pieces: tuple[tuple[float, float], ...], *also: str
+) -> tuple[Units, ...]:
+    """Units -sign relu(w - begin) and their mirror images, for each piece (begin, sign)."""
+    return tuple(
+        units
+        for number, (begin, sign) in enumerate(pieces, start=1)
+        for units in relu_pairs(
+            layout,
+            (slot,),
+            f"shrink and clip, piece {number}:",
+            gain=-sign,
+            lowered_by=(Wire(ONE, factor=-begin),),
+            also=also,
+        )
+    )
 
 
 def _term(weight: str, read: str, factor: float) -> str:
@@ -58,6 +93,25 @@ class DescendExamples(Instruction):
         """The weight of an example in the sum: 1, or 1 / n_examples in a mean."""
         return 1.0 if self.tokens == N_TOKENS else 1 / n_examples
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query tokens, key +-(mean - label) - gate * is_query, value inputs."""
+        layout = program.layout
+        return (
+            Heads(
+                axes={"sign": 2},
+                query=(Wire(self.tokens),),
+                key=(
+                    Wire(self.mean, factor=SIGN),
+                    Wire(self.label, factor=(-1.0, SIGN)),
+                    Wire(IS_QUERY, factor=-self.gate),
+                ),
+                value=side_by_side(self.inputs, layout),
+                output=side_by_side(self.weights, layout, (self.scale, SIGN)),
+                label=f"the gradient in {', '.join(self.weights)}, where {{sign}}({self.mean} - "
+                f"{self.label}) > 0",
+            ),
+        )
+
     def formula(self) -> str:
         inputs = ", ".join(f"{name}_i" if name != ONE else "1" for name in self.inputs)
         scale = f"{self.scale:g}" if self.tokens == N_TOKENS else f"{self.scale:g} / n"
@@ -85,6 +139,21 @@ class DecaySlot(Instruction):
     decay: float
     kind = LayerKind.GRID
     constants = (ONE,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """A head with one token, which is the first column itself."""
+        entries = Wire(self.slot, ("entry",), "entry")
+        return (
+            Heads(
+                axes={},
+                query=(Wire(ONE, feature=-1),),
+                key=(),
+                value=(entries,),
+                output=(replace(entries, factor=self.decay),),
+                label=f"{self.slot}, {self.decay:g} times itself",
+                grid=FIRST_COLUMN,
+            ),
+        )
 
     def formula(self) -> str:
         return f"{self.slot} += {self.decay:g} * {self.slot}"
@@ -117,6 +186,22 @@ class PredictMean(Instruction):
         factors = self.factors or (1.0,) * len(self.weights)
         return tuple(zip(self.weights, self.inputs, factors, strict=True))
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Every column has its own inputs in the query, and meets the weights of the first."""
+        layout, mean = program.layout, program.grid_mean(self.mean)
+        factors = [factor for _, _, factor in self.products()]
+        return (
+            Heads(
+                axes={},
+                query=(*side_by_side(self.inputs, layout), Wire(ONE, feature=-1)),
+                key=side_by_side(self.weights, layout, *factors),
+                value=(Wire(ONE),),
+                output=(Wire(self.write),),
+                label=f"{self.write}, the mean {self.mean}",
+                grid=Grid(mean.points, mean.offsets, mean.values),
+            ),
+        )
+
     def formula(self) -> str:
         score = " + ".join(_term(*term) for term in self.products())
         return f"{self.write} = {self.mean}({score})"
@@ -143,6 +228,12 @@ class ShrinkSlot(Instruction):
     bound: float
     kind = LayerKind.MLP
     constants = (ONE,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """-relu(w) + relu(-w), +-relu(+-w - threshold), -+relu(+-w - threshold - bound)."""
+        begins = (0.0, self.threshold, self.threshold + self.bound)
+        pieces = tuple(zip(begins, (1.0, -1.0, 1.0), strict=True))
+        return shrinking(program.layout, self.slot, pieces)
 
     def formula(self) -> str:
         clipped = f"clip to [-{self.bound:g}, {self.bound:g}]"

@@ -2,8 +2,8 @@ r"""Instructions: verbs on slots, at the level of meaning.
 
 An instruction says what it computes at every token, which slots it reads and writes, and in which
 kind of layer it runs. All instructions of a layer read the stream as it was before the layer.
-`weights/lowering.py` spells an instruction out as heads or hidden units, `backends/fused.py`
-runs it directly, and `certificates/bounds.py` bounds its error.
+Its `wires` are the heads or hidden units that compute it, from which `weights/` has the numbers and
+the sizes; `backends/fused.py` runs it directly, and `certificates/bounds.py` bounds its error.
 """
 
 from __future__ import annotations
@@ -16,9 +16,34 @@ from typing import ClassVar
 
 from icgd.errors import ProgramError
 from icgd.program import uses
+from icgd.program.base import ProgramBase
+from icgd.program.functions import LatticeFunction
 from icgd.program.layout import Layout
 from icgd.program.meaning import Domain, Value
+from icgd.program.registers import (
+    IS_MEMORY,
+    IS_REGISTER,
+    LOG_EXAMPLES,
+    MASKED,
+    OFFSET,
+    SCALE,
+    SHARE,
+    SINK,
+    value_slot,
+)
+from icgd.program.registers import SIGN as SCALE_SIGN
 from icgd.program.uses import Accumulated, Added, Changed, Evaluated, Flag, Read, Use, Written
+from icgd.program.wires import (
+    SIGN,
+    Factor,
+    Heads,
+    Over,
+    Units,
+    Wire,
+    Wiring,
+    by_slot,
+    relu_pairs,
+)
 
 ONE = "one"
 """The slot that holds 1 in every token."""
@@ -34,6 +59,13 @@ RATES = "rates"
 
 N_TOKENS = "n_tokens"
 """The slot that holds the number of tokens in every token."""
+
+OUT_OF_BATCH = "out_of_batch"
+"""The flag of examples that are not in the batch of this step."""
+
+PROBES = ((1.0, 3 / 2), (2.0, -3 / 5), (3.0, 1 / 10))
+"""Multiples k of the probe in `AddGradient` and shares c of them: sum_k c_k sinh(k e) / k is e up
+to a seventh power."""
 
 IDENTITY, SQUARE = "identity", "square"
 """The functions that `Project` and `AddProduct` look up."""
@@ -58,6 +90,10 @@ class Instruction(ABC):
 
     kind: ClassVar[LayerKind]
     constants: ClassVar[tuple[Read, ...]] = ()
+
+    @abstractmethod
+    def wires(self, program: ProgramBase) -> Wiring:
+        """The heads or hidden units that compute it, in the order that they have in its layer."""
 
     @abstractmethod
     def formula(self) -> str:
@@ -85,6 +121,12 @@ def stacked(inputs: str, bias: str | None) -> tuple[str, ...]:
     return (inputs,) if bias is None else (inputs, bias)
 
 
+def row_wires(inputs: str, bias: str | None, width: int, factor: Factor = 1.0) -> tuple[Wire, ...]:
+    """Features that have the inputs, and in the last of `width` the constant if there is one."""
+    row = (Wire(inputs, ("entry",), "entry", factor),)
+    return row if bias is None else (*row, Wire(bias, feature=width - 1, factor=factor))
+
+
 def below(inputs: str, bias: str | None) -> str:
     """Inputs, and the constant below them if there is one, in a formula."""
     return inputs if bias is None else f"({inputs}, {bias})"
@@ -106,6 +148,22 @@ class ApplyUnits(Instruction):
     bias: Read | None = None
     kind = LayerKind.ATTENTION
     constants = (ONE,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query [scale * inputs; shift], key [weights[unit, :]; 1], value coefficient."""
+        n_units, fan_in = program.layout.slot(self.weights).shape
+        scale, shift, coefficient = program.relu_sum(self.function).pieces
+        inputs = row_wires(self.inputs, self.bias, fan_in, scale)
+        return (
+            Heads(
+                axes={"unit": n_units, "piece": len(scale.numbers)},
+                query=(*inputs, Wire(ONE, feature=fan_in, factor=shift)),
+                key=(Wire(self.weights, ("unit", "entry"), "entry"), Wire(ONE, feature=fan_in)),
+                value=(Wire(ONE),),
+                output=(Wire(self.write, ("unit",), factor=coefficient),),
+                label=f"unit {{unit}} of {self.write}, piece {{piece}} of {self.function}",
+            ),
+        )
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.weights} @ {below(self.inputs, self.bias)})"
@@ -138,6 +196,20 @@ class AccumulateOuterProduct(Instruction):
     kind = LayerKind.ATTENTION
     constants = (TOKENS_PER_EXAMPLE,)
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query +-tokens_per_example, key left[row], value right, written +-scale times."""
+        rows, columns = program.layout.slot(self.write).shape
+        return (
+            Heads(
+                axes={"sign": 2, "row": rows},
+                query=(Wire(TOKENS_PER_EXAMPLE, factor=SIGN),),
+                key=(Wire(self.left, ("row",)),),
+                value=row_wires(self.right, self.bias, columns),
+                output=(Wire(self.write, ("row", "entry"), "entry", (self.scale, SIGN)),),
+                label=f"row {{row}} of the gradient in {self.write}, where {{sign}}{self.left} > 0",
+            ),
+        )
+
     def formula(self) -> str:
         right = below(self.right, self.bias)
         return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
@@ -157,6 +229,19 @@ class MultiplySlots(Instruction):
     write: Written
     kind = LayerKind.PRODUCT
     constants = (ONE,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query left[k], key right[k], value 1."""
+        return (
+            Heads(
+                axes={"k": program.layout.width_of(self.write)},
+                query=(Wire(self.left, ("k",)),),
+                key=(Wire(self.right, ("k",)),),
+                value=(Wire(ONE),),
+                output=(Wire(self.write, ("k",)),),
+                label=f"{self.write}[{{k}}], the product of {self.left} and {self.right}",
+            ),
+        )
 
     def formula(self) -> str:
         return f"{self.write} = {self.left} * {self.right}"
@@ -189,6 +274,27 @@ class PullBack(Instruction):
     def added(self) -> tuple[str, ...]:
         """The slots that are added to what is pulled back."""
         return self.plus or ()
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query [weights[:, k]; plus[k]], key [upstream; 1], value slope[k]."""
+        rows, _ = program.layout.slot(self.weights).shape
+        added = [*enumerate(self.added, start=rows)]
+        return (
+            Heads(
+                axes={"k": program.layout.width_of(self.write)},
+                query=(
+                    Wire(self.weights, ("entry", "k"), "entry"),
+                    *(Wire(name, ("k",), feature) for feature, name in added),
+                ),
+                key=(
+                    Wire(self.upstream, ("entry",), "entry"),
+                    *(Wire(ONE, feature=feature) for feature, _ in added),
+                ),
+                value=(Wire(self.slope, () if self.slope == ONE else ("k",)),),
+                output=(Wire(self.write, ("k",)),),
+                label=f"{self.write}[{{k}}], pulled back by {self.weights}",
+            ),
+        )
 
     def formula(self) -> str:
         pulled_back = " + ".join((f"{self.weights}^T @ {self.upstream}", *self.added))
@@ -266,6 +372,26 @@ class MapSlots(Instruction):
     write: Written
     kind = LayerKind.MLP
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        """relu(scale * argument[k] + shift - gate * never_where) for each coordinate and piece."""
+        families = []
+        for summand in self.summands:
+            scale, shift, coefficient = program.relu_sum(summand.function).pieces
+            terms = by_slot(summand.argument.terms())
+            families.append(
+                Units(
+                    axes={"k": program.layout.width_of(self.write), "piece": len(scale.numbers)},
+                    reads=(
+                        *(Wire(slot, ("k",), factor=(c, scale)) for slot, c in terms.items()),
+                        *(Wire(flag, factor=-self.gate) for flag in self.never_where),
+                    ),
+                    shift=shift,
+                    writes=(Wire(self.write, ("k",), factor=coefficient),),
+                    label=f"{self.write}[{{k}}], piece {{piece}} of {summand.formula()}",
+                )
+            )
+        return tuple(families)
+
     def formula(self) -> str:
         total = " + ".join(summand.formula() for summand in self.summands)
         where = f" where {self.only_where}" if self.never_where else ""
@@ -293,6 +419,11 @@ class ClipSlots(Instruction):
     unit: Read
     kind = LayerKind.MLP
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        """-relu(w - bound * unit) + relu(-w - bound * unit)."""
+        lowered_by = (Wire(self.unit, factor=-self.bound),)
+        return relu_pairs(program.layout, self.slots, "clip", lowered_by=lowered_by)
+
     def formula(self) -> str:
         unit = "" if self.unit == ONE else f" {self.unit}"
         return f"clip {', '.join(self.slots)} to [-{self.bound:g}, {self.bound:g}]{unit}"
@@ -307,6 +438,10 @@ class WipeSlots(Instruction):
 
     slots: tuple[Changed, ...]
     kind = LayerKind.MLP
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """-relu(h) + relu(-h)."""
+        return relu_pairs(program.layout, self.slots, "wipe")
 
     def formula(self) -> str:
         return f"wipe {', '.join(self.slots)}"
@@ -371,6 +506,60 @@ class Argument:
         return f"{self.weights} @ {below(inputs, self.bias)}"
 
 
+def lattice_scores(
+    argument: Argument, function: LatticeFunction, reach: float, layout: Layout
+) -> tuple[tuple[Wire, ...], tuple[Wire, ...]]:
+    """Query and key of scores (g a / spacing - g^2 / 2) / ratio^2 at register g.
+
+    Here a = argument / reach. The features are the argument's own, then the offset, then one by
+    which the memory reads itself. Other tokens are masked. A register's scale is g / half.
+    """
+    n_features = argument.features(layout)
+    gain = function.half / (function.spacing * function.ratio**2 * reach)
+    terms = by_slot(argument.inputs.terms()).items()
+    if argument.weights is None:
+        query = [Wire(slot, ("k",), factor=gain * factor) for slot, factor in terms]
+        key = [Wire(SCALE)]
+    else:
+        query = [Wire(slot, ("entry",), "entry", gain * factor) for slot, factor in terms]
+        at = ("entry", "k") if argument.transposed else ("k", "entry")
+        key = [Wire(argument.weights, at, "entry")]
+    if argument.bias is not None and not argument.transposed:
+        query.append(Wire(argument.bias, feature=n_features - 1, factor=gain))
+    offset, memory = n_features, n_features + 1
+    lowest = (MASKED + function.half**2 / 2) / function.ratio**2  # the memory's own offset
+    query += [
+        Wire(ONE, feature=offset, factor=1 / function.ratio**2),
+        Wire(IS_MEMORY, feature=memory, factor=lowest + MASKED),
+    ]
+    key += [
+        Wire(OFFSET, feature=offset),
+        Wire(IS_EXAMPLE, feature=offset, factor=-MASKED),
+        Wire(IS_QUERY, feature=offset, factor=-MASKED),
+        Wire(IS_MEMORY, feature=memory),
+    ]
+    return tuple(query), tuple(key)
+
+
+def look_up_heads(
+    program: ProgramBase, argument: Argument, reach: float, functions: tuple[tuple[str, str], ...]
+) -> Heads:
+    """Heads that look up functions at every coordinate of argument / reach: (function, write)."""
+    layout, (first, _) = program.layout, functions[0]
+    query, key = lattice_scores(argument, program.look_up(first), reach, layout)
+    names = ", ".join(name for name, _ in functions)
+    return Heads(
+        axes={"k": argument.width(layout)},
+        query=query,
+        key=key,
+        value=tuple(Wire(value_slot(name), feature=n) for n, (name, _) in enumerate(functions)),
+        output=tuple(
+            Wire(write, ("k",), feature=n, factor=reach) for n, (_, write) in enumerate(functions)
+        ),
+        label=f"{names} at coordinate {{k}} of {argument.formula()}",
+    )
+
+
 @dataclass(frozen=True)
 class LookUp(Instruction):
     """Set `into[i] = lookups[i](argument)`, with one head for each coordinate.
@@ -384,6 +573,11 @@ class LookUp(Instruction):
     into: tuple[Written, ...]
     reach: ClassVar[float] = 1.0
     kind = LayerKind.SOFTMAX
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Head k looks up all functions at coordinate k of the argument."""
+        functions = tuple(zip(self.lookups, self.into, strict=True))
+        return (look_up_heads(program, self.argument, self.reach, functions),)
 
     def formula(self) -> str:
         functions = ", ".join(self.lookups)
@@ -406,6 +600,11 @@ class Project(Instruction):
     write: Written
     kind = LayerKind.SOFTMAX
     function: ClassVar[Evaluated] = IDENTITY
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Head k looks up the identity at coordinate k of argument / reach."""
+        functions = ((self.function, self.write),)
+        return (look_up_heads(program, self.argument, self.reach, functions),)
 
     def formula(self) -> str:
         return f"{self.write} = {self.argument.formula()}"
@@ -430,6 +629,24 @@ class AddProduct(Instruction):
     write: Added
     kind = LayerKind.SOFTMAX
     function: ClassVar[Evaluated] = SQUARE
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Heads read the square at argument / reach +- factor / factor_reach."""
+        layout, square = program.layout, program.look_up(SQUARE)
+        query, key = lattice_scores(self.argument, square, self.reach, layout)
+        feature = self.argument.features(layout) + 2
+        gain = square.half / (square.spacing * square.ratio**2 * self.factor_reach)
+        product = self.reach * self.factor_reach / 4
+        return (
+            Heads(
+                axes={"sign": 2, "k": self.argument.width(layout)},
+                query=(*query, Wire(self.factor, ("k",), feature, (gain, SIGN))),
+                key=(*key, Wire(SCALE, feature=feature)),
+                value=(Wire(value_slot(SQUARE)),),
+                output=(Wire(self.write, ("k",), factor=(product, SIGN)),),
+                label=f"{self.write}[{{k}}], the square of argument {{sign}} {self.factor}",
+            ),
+        )
 
     def formula(self) -> str:
         return f"{self.write} += {self.factor} * ({self.argument.formula()})"
@@ -460,6 +677,43 @@ class AddGradient(Instruction):
     write: Accumulated
     bias: Read | None = None
     kind = LayerKind.SOFTMAX
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """There is a head for each multiple of the probe, each sign and each row.
+
+        A register has the scores probe * left[row] at examples and log n - log(share) at the
+        memory, whose value is 0. All other tokens are masked, and so are examples that wait for
+        their turn; tokens that are no registers read the memory.
+        """
+        layout = program.layout
+        rows, columns = layout.slot(self.write).shape
+        steps = [(sign * k * self.probe, share) for k, share in PROBES for sign in (1.0, -1.0)]
+        gains = tuple(share * self.scale / (2 * probe * SHARE) for probe, share in steps)
+        waiting = [OUT_OF_BATCH] if OUT_OF_BATCH in layout.names else []
+        left = by_slot(self.left.terms())
+        return (
+            Heads(
+                axes={"probe": len(steps), "row": rows},
+                query=(
+                    Wire(SCALE_SIGN, factor=Over(("probe",), tuple(probe for probe, _ in steps))),
+                    Wire(LOG_EXAMPLES, feature=1),
+                    Wire(SINK, feature=1),
+                    Wire(IS_EXAMPLE, feature=2, factor=-MASKED),
+                    Wire(IS_QUERY, feature=2, factor=-MASKED),
+                    Wire(ONE, feature=3, factor=-MASKED),
+                ),
+                key=(
+                    *(Wire(slot, ("row",), factor=factor) for slot, factor in left.items()),
+                    Wire(IS_MEMORY, feature=1),
+                    Wire(IS_EXAMPLE, feature=2),
+                    *(Wire(flag, feature=3) for flag in (IS_QUERY, IS_REGISTER, *waiting)),
+                    Wire(IS_MEMORY, feature=3, factor=-1.0),
+                ),
+                value=row_wires(self.right, self.bias, columns),
+                output=(Wire(self.write, ("row", "entry"), "entry", Over(("probe",), gains)),),
+                label=f"row {{row}} of the gradient in {self.write}, probe {{probe}}",
+            ),
+        )
 
     def formula(self) -> str:
         left = self.left.formula()

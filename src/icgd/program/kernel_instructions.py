@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from icgd.program.base import ProgramBase
 from icgd.program.instructions import IS_EXAMPLE, Instruction, LayerKind
 from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Read
+from icgd.program.wires import (
+    ITSELF_AT_EXAMPLES,
+    ITSELF_AT_TOKENS,
+    Heads,
+    Kernel,
+    Over,
+    Rows,
+    Wire,
+    Wiring,
+)
 
 VELOCITY = "velocity"
 """The slot of what the last step changed, at every token."""
@@ -81,6 +92,46 @@ class DescendFunction(Instruction):
         """What is read of an example, besides its inputs: slots and their factors."""
         ahead = {self.velocity: self.ahead} if self.velocity and self.ahead else {}
         return {self.residual: 1.0, **ahead}
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """A weighted V = diag(A, -step_size) for every kernel; the noise changes labels alone.
+
+        Where there is a velocity, all of them write it too; the last head, in which every token
+        reads itself, turns it into the kept part of the change.
+        """
+        labels = program.layout.width_of(self.residual)
+        read = tuple(Wire(s, ("k",), "k", c) for s, c in self.read_at_examples().items())
+        heads = []
+        for number, term in enumerate(self.terms, start=1):
+            query, key = (self._scores(matrix, program) for matrix in term.matrices)
+            value, output = read, self._learnt(-self.step_size * term.weight)
+            if self.transform is not None:
+                matrix = Over(("to", "from"), self.transform)
+                value += (Wire(self.inputs, ("from",), "from", start=labels),)
+                output += (Wire(self.inputs, ("to",), "from", (term.weight, matrix), labels),)
+            label, kernel = f"kernel {number}, {term.kernel}", Kernel(term.kernel, term.shape)
+            heads.append(Heads({}, query, key, value, output, label, pattern=kernel))
+        if self.noise > 0:
+            output = self._learnt(-self.step_size * self.noise)
+            heads.append(Heads({}, (), (), read, output, "noise", pattern=ITSELF_AT_EXAMPLES))
+        if self.velocity is not None:
+            value = (Wire(self.velocity, ("k",), "k"),)
+            kept = {self.residual: self.momentum, self.velocity: -1.0 + self.momentum}
+            output = tuple(Wire(slot, ("k",), "k", factor) for slot, factor in kept.items())
+            heads.append(Heads({}, (), (), value, output, "momentum", pattern=ITSELF_AT_TOKENS))
+        return tuple(heads)
+
+    def _scores(self, matrix: Rows | None, program: ProgramBase) -> tuple[Wire, ...]:
+        """Features G x, or x itself; there are at least as many as inputs."""
+        if matrix is None:
+            return (Wire(self.inputs, ("j",), "j"),)
+        width = program.layout.width_of(self.inputs)
+        rows = (*matrix, *((0.0,) * width,) * (width - len(matrix)))
+        return (Wire(self.inputs, ("j",), "direction", Over(("direction", "j"), rows)),)
+
+    def _learnt(self, scale: float) -> tuple[Wire, ...]:
+        """Outputs that add `scale` times what is read."""
+        return tuple(Wire(slot, ("k",), "k", scale) for slot in self.learnt)
 
     def formula(self) -> str:
         kernel = " + ".join(term.formula() for term in self.terms)

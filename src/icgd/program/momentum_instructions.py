@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from icgd.program.grid_instructions import shrunk
+from icgd.program.base import ProgramBase
+from icgd.program.grid_instructions import FIRST_COLUMN, shrinking, shrunk, side_by_side
 from icgd.program.instructions import ONE, Instruction, LayerKind
 from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Changed
+from icgd.program.wires import Heads, Wire, Wiring
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,26 @@ class MoveByVelocity(Instruction):
     def kept(self) -> float:
         """What is added of the velocity to the slot."""
         return self.momentum - self.decay * self.ahead
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """It reads weights and velocity of the first column, and adds to both."""
+        width, kept, decay = program.layout.width_of(self.slot), self.kept, self.decay
+        return (
+            Heads(
+                axes={},
+                query=(Wire(ONE, feature=-1),),
+                key=(),
+                value=side_by_side((self.slot, self.velocity), program.layout),
+                output=(
+                    Wire(self.slot, ("entry",), "entry", -decay),
+                    Wire(self.velocity, ("entry",), "entry", -decay),
+                    Wire(self.slot, ("entry",), "entry", kept, width),
+                    Wire(self.velocity, ("entry",), "entry", kept - 1, width),
+                ),
+                label=f"{self.slot} and {self.velocity}, moved on",
+                grid=FIRST_COLUMN,
+            ),
+        )
 
     def formula(self) -> str:
         decay = f" - {self.decay:g} {self.slot}" if self.decay else ""
@@ -70,6 +92,10 @@ class ShrinkMoved(Instruction):
         """
         last = (self.threshold + self.bound, 1.0)
         return ((0.0, 1.0), (self.threshold, -1.0), last) if self.threshold else (last,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """The units of a soft threshold and of a clip; what they write, they write to both."""
+        return shrinking(program.layout, self.slot, self.pieces(), self.velocity)
 
     def formula(self) -> str:
         shrunk = f"shrink {self.slot} by {self.threshold:g}, " if self.threshold else ""

@@ -11,16 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
+from icgd.program.base import ProgramBase
 from icgd.program.instructions import ONE, Instruction, LayerKind
 from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Read, Written
+from icgd.program.wires import Heads, Over, Rows, Wire, Wiring
 
 
-def centring(width: int) -> tuple[tuple[float, ...], ...]:
+@cache
+def centring(width: int) -> Rows:
     """The matrix that takes the mean of its coordinates away from a vector."""
-    places = range(width)
-    return tuple(tuple((k == j) - 1.0 / width for j in places) for k in places)
+    mean = 1.0 / width
+    return tuple(
+        tuple(1.0 - mean if row == column else 0.0 - mean for column in range(width))
+        for row in range(width)
+    )
 
 
 def centred(value: Value, width: int, domain: Domain[Value]) -> Value:
@@ -46,6 +53,21 @@ class Covary(Instruction):
     write: Written
     kind = LayerKind.PRODUCT
     constants = (ONE,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query left - mean(left), key right - mean(right), value 1, output 1 / width."""
+        width = program.layout.width_of(self.left)
+        centre = Over(("k", "feature"), centring(width))
+        return (
+            Heads(
+                axes={},
+                query=(Wire(self.left, ("k",), "feature", centre),),
+                key=(Wire(self.right, ("k",), "feature", centre),),
+                value=(Wire(ONE),),
+                output=(Wire(self.write, factor=1.0 / width),),
+                label=f"{self.write}, the covariance of {self.left} and {self.right}",
+            ),
+        )
 
     def formula(self) -> str:
         return f"{self.write} = cov({self.left}, {self.right})"
@@ -76,6 +98,25 @@ class ScaleCentred(Instruction):
     reach: float | None = None
     kind = LayerKind.PRODUCT
     constants = (ONE,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query [source[k] - mean(source); -along[k]], key [1; share], value scale."""
+        width = program.layout.width_of(self.source)
+        query = [Wire(self.source, ("j",), factor=Over(("k", "j"), centring(width)))]
+        key = [Wire(ONE)]
+        if self.along is not None and self.share is not None:
+            query.append(Wire(self.along, ("k",), 1, -1.0))
+            key.append(Wire(self.share, feature=1))
+        return (
+            Heads(
+                axes={"k": width},
+                query=tuple(query),
+                key=tuple(key),
+                value=(Wire(self.scale),),
+                output=(Wire(self.write, ("k",)),),
+                label=f"{self.write}[{{k}}], {self.source} centred and scaled",
+            ),
+        )
 
     def formula(self) -> str:
         more = "" if self.along is None else f" - {self.share} * {self.along}"

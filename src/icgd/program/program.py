@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from icgd.program.base import ProgramBase
 from icgd.program.functions import Function
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.layout import Layout
+from icgd.program.wires import Heads, Units
 
 AnyInstruction = TypeVar("AnyInstruction", bound=Instruction)
 
@@ -25,8 +27,22 @@ class Layer:
     def kind(self) -> LayerKind:
         return self.instructions[0].kind
 
+    def wires(self, program: ProgramBase) -> tuple[Heads | Units, ...]:
+        """Its heads or hidden units, those of one instruction after those of the other."""
+        return tuple(
+            family for instruction in self.instructions for family in instruction.wires(program)
+        )
 
-class AbstractProgram(ABC):
+    def label_of(self, program: ProgramBase, number: int) -> str:
+        """What head or hidden unit `number` is for."""
+        for family in self.wires(program):
+            if number < family.size:
+                return family.label_of(number)
+            number -= family.size
+        raise IndexError(f"layer {self.title!r} has no head or unit of this number")
+
+
+class AbstractProgram(ProgramBase, ABC):
     """What every program says of itself. Subclasses are final, frozen dataclasses.
 
     `layers` holds the layers that exist as weights, each once, however often it runs. They work on

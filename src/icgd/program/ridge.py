@@ -14,9 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import final
 
 from icgd.program.functions import Function
+from icgd.program.wires import Over
+
+ACTIVATIONS_AT_ONE = {
+    "relu": 1.0,
+    "sigmoid": 0.7310585786300049,
+    "tanh": 0.7615941559557649,
+    "softplus": 1.3132616875182228,
+    "gelu": 0.8413447460685429,
+    "silu": 0.7310585786300049,
+    "elu": 1.0,
+    "cos": 0.5403023058681398,
+}
+"""The value of every activation of units at 1: a head whose score is 1 divides by it."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +81,25 @@ class RidgeSum(Function):
     @property
     def n_units(self) -> int:
         return len(self.units)
+
+    @cached_property
+    def directions(self) -> tuple[Over, ...]:
+        """For each argument its entries of the directions, along the axis "term"."""
+        arguments = range(len(self.half_widths))
+        return tuple(
+            Over(("term",), tuple(unit.direction[argument] for unit in self.units))
+            for argument in arguments
+        )
+
+    @cached_property
+    def offset(self) -> Over:
+        """The offsets, along the axis "term"."""
+        return Over(("term",), tuple(unit.offset for unit in self.units))
+
+    @cached_property
+    def coefficient(self) -> Over:
+        """The coefficients, along the axis "term"."""
+        return Over(("term",), tuple(unit.coefficient for unit in self.units))
 
     @property
     def fineness(self) -> str:

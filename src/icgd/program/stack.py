@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, final
 
-from icgd.errors import UnknownNameError
 from icgd.facts import counted, shown
 from icgd.program import render
 from icgd.program.class_instructions import ShareClasses
-from icgd.program.functions import AnyFunction, Function, GridMean, LatticeFunction, ReluSum
+from icgd.program.functions import Function, LatticeFunction
 from icgd.program.grid_instructions import DescendExamples, PredictMean
 from icgd.program.layout import Layout, Role
 from icgd.program.program import AbstractProgram, Layer
@@ -169,31 +168,6 @@ class StackProgram(AbstractProgram):
             for place, name in zip(places, names, strict=True)
         }
         return found | own
-
-    def relu_sum(self, name: str) -> ReluSum:
-        """The program's sum of ReLUs for the function called `name`."""
-        return self.function(name, ReluSum)
-
-    def look_up(self, name: str) -> LatticeFunction:
-        """The program's look-up of the function called `name`."""
-        return self.function(name, LatticeFunction)
-
-    def grid_mean(self, name: str) -> GridMean:
-        """The program's mean over tokens for the function called `name`."""
-        return self.function(name, GridMean)
-
-    def ridge_sum(self, name: str) -> RidgeSum:
-        """The program's sum of units for the function called `name`."""
-        return self.function(name, RidgeSum)
-
-    def function(self, name: str, kind: type[AnyFunction]) -> AnyFunction:
-        """The program's function of a kind that is called `name`."""
-        candidates = [function for function in self.functions if isinstance(function, kind)]
-        for function in candidates:
-            if function.name == name:
-                return function
-        known = [function.name for function in candidates]
-        raise UnknownNameError.of("function of the program", name, known=known)
 
     def unrolled(self) -> Iterator[Layer]:
         """All layers in the order in which they run."""

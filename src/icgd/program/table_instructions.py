@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from icgd.program.instructions import ONE, Combination, Instruction, LayerKind, MapSlots, Summand
+from icgd.program.base import ProgramBase
+from icgd.program.instructions import (
+    IS_QUERY,
+    ONE,
+    Combination,
+    Instruction,
+    LayerKind,
+    MapSlots,
+    Summand,
+)
 from icgd.program.meaning import Domain, Value
+from icgd.program.registers import IS_REGISTER, MASKED
 from icgd.program.uses import Changed, Evaluated, Written
+from icgd.program.wires import Heads, Wire, Wiring, by_slot, relu_pairs
 
 
 @dataclass(frozen=True)
@@ -21,6 +32,24 @@ class AverageExamples(Instruction):
     value: Combination
     write: Written
     kind = LayerKind.SOFTMAX
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query 1, key the score, which is lowered at other tokens, value every coordinate."""
+        score, value = by_slot(self.score.terms()), by_slot(self.value.terms())
+        others = [flag for flag in (IS_QUERY, IS_REGISTER) if flag in program.layout.names]
+        return (
+            Heads(
+                axes={},
+                query=(Wire(ONE),),
+                key=(
+                    *(Wire(slot, factor=factor) for slot, factor in score.items()),
+                    *(Wire(flag, factor=-MASKED) for flag in others),
+                ),
+                value=tuple(Wire(s, ("entry",), "entry", factor) for s, factor in value.items()),
+                output=(Wire(self.write, ("entry",), "entry"),),
+                label=f"{self.write}, the mean of {self.value.formula()}",
+            ),
+        )
 
     def formula(self) -> str:
         weights = f"softmax({self.score.formula()})"
@@ -58,6 +87,11 @@ class LookUpStep(Instruction):
     def addition(self) -> MapSlots:
         """The instruction that adds the new weight after the old one is wiped."""
         return MapSlots((Summand(self.key, self.table),), ONE, (), 0.0, self.write)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """The table's units, and two units that take the old weight away."""
+        wiped = relu_pairs(program.layout, (self.write,), "wipe")
+        return (*self.addition.wires(program), *wiped)
 
     def formula(self) -> str:
         return f"{self.write} = {self.table}({self.key.formula()}), of {self.n_examples} examples"

@@ -18,9 +18,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from icgd.program import instructions
-from icgd.program.instructions import IS_QUERY, ONE, Argument, Instruction, LayerKind, below
+from icgd.program.base import ProgramBase
+from icgd.program.instructions import (
+    IS_QUERY,
+    ONE,
+    Argument,
+    Instruction,
+    LayerKind,
+    below,
+    row_wires,
+    stacked,
+)
+from icgd.program.layout import Layout
 from icgd.program.meaning import Domain, Value
+from icgd.program.ridge import ACTIVATIONS_AT_ONE, RidgeSum
 from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
+from icgd.program.wires import SIGN, Heads, Over, Units, Wire, Wiring, by_slot
 
 EXAMPLE_SHARE = "example_share"
 """The slot that holds n_tokens / n_examples in every example and 0 in every query."""
@@ -30,6 +43,93 @@ class ByUnits(Instruction):
     """An instruction that evaluates one sum of units."""
 
     function: Evaluated
+
+
+def argument_scores(
+    argument: Argument, scale: Over, layout: Layout
+) -> tuple[list[Wire], list[Wire], int]:
+    """Query and key of the scores scale * argument[k], and the feature for what is added to them.
+
+    That feature has the key 1. Without weights it is the only one.
+    """
+    terms = by_slot(argument.inputs.terms()).items()
+    if argument.weights is None:
+        query = [Wire(slot, ("k",), factor=(factor, scale)) for slot, factor in terms]
+        return query, [Wire(ONE)], 0
+    last = argument.features(layout)
+    query = [Wire(slot, ("entry",), "entry", (factor, scale)) for slot, factor in terms]
+    if argument.bias is not None:
+        query.append(Wire(argument.bias, feature=last - 1, factor=scale))
+    return query, [Wire(argument.weights, ("k", "entry"), "entry"), Wire(ONE, feature=last)], last
+
+
+def offsets(
+    fit: RidgeSum, slope: Over, axis: tuple[str, int], bias: str | None, feature: int = 0
+) -> Wire:
+    """The offset of every unit; at the last place of the axis, a constant takes an argument's part.
+
+    There the argument's slope, times the constant 1, is added to the offset.
+    """
+    if bias is None:
+        return Wire(ONE, feature=feature, factor=fit.offset)
+    name, size = axis
+    last = tuple(a + b for a, b in zip(fit.offset.numbers, slope.numbers, strict=True))  # type: ignore[operator]
+    rows = (*(fit.offset.numbers,) * (size - 1), last)
+    return Wire(ONE, feature=feature, factor=Over((name, "term"), rows))  # type: ignore[arg-type]
+
+
+def product_heads(
+    verb: AddOuterProduct | AddJacobian,
+    fit: RidgeSum,
+    shape: tuple[int, ...],
+    right: tuple[Wire, ...],
+    written: tuple[str, ...],
+) -> Heads:
+    """Heads of products left[k] right[k, p]: the score a1 left[k] / reach + what `right` has.
+
+    The key has it, because the sum is over tokens; the value is `example_share`.
+    """
+    (rows, columns), (reach, other_reach) = shape, verb.reaches
+    gain = (verb.scale * reach * other_reach, fit.coefficient)
+    return Heads(
+        axes={"k": rows, "p": columns, "term": fit.n_units},
+        query=(Wire(ONE),),
+        key=(Wire(verb.left, ("k",), factor=fit.directions[0] / reach), *right),
+        value=(Wire(EXAMPLE_SHARE),),
+        output=(Wire(verb.write, written, factor=gain),),
+        label=f"gradient in {verb.write}, product [{{k}}, {{p}}], unit {{term}} of {fit.name}",
+    )
+
+
+def gated_heads(
+    verb: AddGatedProduct | AddGatedJacobian,
+    rows: int,
+    value: tuple[Wire, ...],
+    written: tuple[str, ...],
+) -> Heads:
+    """Query tokens_per_example, key +-left[k] - gate * is_query, and a value of many entries."""
+    return Heads(
+        axes={"sign": 2, "k": rows},
+        query=(Wire(instructions.TOKENS_PER_EXAMPLE, factor=verb.sharpness),),
+        key=(Wire(verb.left, ("k",), factor=SIGN), Wire(IS_QUERY, factor=-verb.gate)),
+        value=value,
+        output=(Wire(verb.write, written, "entry", (verb.scale / verb.sharpness, SIGN)),),
+        label=f"row {{k}} of the gradient in {verb.write}, where {{sign}}{verb.left} > 0",
+    )
+
+
+def ridge_units(
+    fit: RidgeSum, layout: Layout, reads: tuple[tuple[str, tuple[str, ...]], ...], write: str
+) -> Units:
+    """Units of `fit` for every coordinate k of `write`; argument i is slot reads[i] at its axes."""
+    pairs = zip(reads, fit.directions, strict=True)
+    return Units(
+        axes={"k": layout.width_of(write), "term": fit.n_units},
+        reads=tuple(Wire(slot, at, factor=direction) for (slot, at), direction in pairs),
+        shift=fit.offset,
+        writes=(Wire(write, ("k",), factor=fit.coefficient),),
+        label=f"{write}[{{k}}], unit {{term}} of {fit.name}",
+    )
 
 
 @dataclass(frozen=True)
@@ -42,6 +142,21 @@ class ActivateUnits(ByUnits):
     write: Written
     kind = LayerKind.ATTENTION
     constants = (ONE,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query [scale * inputs; offset], key [weights[k, :]; 1], value 1."""
+        layout, fit = program.layout, program.ridge_sum(self.function)
+        query, key, last = argument_scores(self.argument, fit.directions[0] / self.reach, layout)
+        return (
+            Heads(
+                axes={"k": self.argument.width(layout), "term": fit.n_units},
+                query=(*query, Wire(ONE, feature=last, factor=fit.offset)),
+                key=tuple(key),
+                value=(Wire(ONE),),
+                output=(Wire(self.write, ("k",), factor=(self.reach, fit.coefficient)),),
+                label=f"{self.write}[{{k}}], unit {{term}} of {self.function}",
+            ),
+        )
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.argument.formula()})"
@@ -68,6 +183,36 @@ class PassOn(ByUnits):
     bias: Read | None = None
     kind = LayerKind.ATTENTION
     constants = (ONE,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query and key are those of `ActivateUnits`, the value is weights[:, k].
+
+        The head of the bias has the score 1, and its output undoes activation(1).
+        """
+        layout, fit = program.layout, program.ridge_sum(self.function)
+        query, key, last = argument_scores(self.argument, fit.directions[0], layout)
+        heads = Heads(
+            axes={"k": self.argument.width(layout), "term": fit.n_units},
+            query=(*query, Wire(ONE, feature=last, factor=fit.offset)),
+            key=tuple(key),
+            value=(Wire(self.weights, ("row", "k"), "row"),),
+            output=(Wire(self.write, ("row",), "row", fit.coefficient),),
+            label=f"column {{k}} of {self.weights} into {self.write}, unit {{term}} of "
+            f"{self.function}",
+        )
+        if self.bias is None:
+            return (heads,)
+        last_column = layout.slot(self.weights).shape[-1] - 1
+        undo = 1 / ACTIVATIONS_AT_ONE[fit.activation]
+        bias = Heads(
+            axes={},
+            query=(Wire(self.bias),),
+            key=(Wire(ONE),),
+            value=(Wire(self.weights, ("row", last_column), "row"),),
+            output=(Wire(self.write, ("row",), "row", undo),),
+            label=f"the biases in {self.weights} into {self.write}",
+        )
+        return heads, bias
 
     def formula(self) -> str:
         passed_on = below(f"{self.function}({self.argument.formula()})", self.bias)
@@ -104,6 +249,36 @@ class StartJacobian(ByUnits):
     bias: Read | None = None
     kind = LayerKind.ATTENTION
     constants = (ONE,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Scores a1 inputs[input] / reach + a2 argument[k] + offset, value weights[:, k]."""
+        layout, fit = program.layout, program.ridge_sum(self.function)
+        n_inputs = layout.width_of(*stacked(self.inputs, self.bias))
+        slope = fit.directions[0] / self.reach
+        query, key, last = argument_scores(self.argument, fit.directions[1], layout)
+        constant = offsets(fit, slope, ("input", n_inputs), self.bias, last)
+        return (
+            Heads(
+                axes={
+                    "k": self.argument.width(layout),
+                    "input": n_inputs,
+                    "term": fit.n_units,
+                },
+                query=(*query, constant, Wire(self.inputs, ("input",), last, slope)),
+                key=tuple(key),
+                value=(Wire(self.weights, ("row", "k"), "row"),),
+                output=(
+                    Wire(
+                        self.write,
+                        ("row", ("k", "input")),
+                        "row",
+                        (self.reach, fit.coefficient),
+                    ),
+                ),
+                label=f"{self.write} by weight [{{k}}, {{input}}], unit {{term}} of "
+                f"{self.function}",
+            ),
+        )
 
     def formula(self) -> str:
         slope = f"{self.activation}'({self.argument.formula()})"
@@ -148,6 +323,28 @@ class PushJacobian(ByUnits):
     kind = LayerKind.ATTENTION
     constants = (ONE,)
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Scores a1 jacobian[k, p] / reach + a2 argument[k] + offset, value weights[:, k]."""
+        layout, fit = program.layout, program.ridge_sum(self.function)
+        rows, columns = layout.slot(self.jacobian).shape
+        slope = fit.directions[0] / self.reach
+        query, key, last = argument_scores(self.argument, fit.directions[1], layout)
+        return (
+            Heads(
+                axes={"k": rows, "p": columns, "term": fit.n_units},
+                query=(
+                    *query,
+                    Wire(ONE, feature=last, factor=fit.offset),
+                    Wire(self.jacobian, ("k", "p"), last, slope),
+                ),
+                key=tuple(key),
+                value=(Wire(self.weights, ("row", "k"), "row"),),
+                output=(Wire(self.write, ("row", "p"), "row", (self.reach, fit.coefficient)),),
+                label=f"{self.write} by weight {{p}} through {{k}}, unit {{term}} of "
+                f"{self.function}",
+            ),
+        )
+
     def formula(self) -> str:
         slope = f"{self.activation}'({self.argument.formula()})"
         return f"{self.write} = {self.weights} @ ({slope} * {self.jacobian})"
@@ -178,6 +375,13 @@ class AddOuterProduct(ByUnits):
     kind = LayerKind.ATTENTION
     constants = (EXAMPLE_SHARE, ONE)
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        shape, fit = program.layout.slot(self.write).shape, program.ridge_sum(self.function)
+        slope = fit.directions[1] / self.reaches[1]
+        right = Wire(self.right, ("p",), factor=slope)
+        constant = offsets(fit, slope, ("p", shape[1]), self.bias)
+        return (product_heads(self, fit, shape, (constant, right), ("k", "p")),)
+
     def formula(self) -> str:
         right = below(self.right, self.bias)
         return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
@@ -204,6 +408,12 @@ class AddJacobian(ByUnits):
     write: Accumulated
     kind = LayerKind.ATTENTION
     constants = (EXAMPLE_SHARE, ONE)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        shape, fit = program.layout.slot(self.jacobian).shape, program.ridge_sum(self.function)
+        right = Wire(self.jacobian, ("k", "p"), factor=fit.directions[1] / self.reaches[1])
+        constant = Wire(ONE, factor=fit.offset)
+        return (product_heads(self, fit, shape, (constant, right), ("p",)),)
 
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
@@ -236,6 +446,11 @@ class AddGatedProduct(Instruction):
     kind = LayerKind.ATTENTION
     constants = (instructions.TOKENS_PER_EXAMPLE, IS_QUERY)
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        rows, columns = program.layout.slot(self.write).shape
+        value = row_wires(self.right, self.bias, columns)
+        return (gated_heads(self, rows, value, ("k", "entry")),)
+
     def formula(self) -> str:
         right = below(self.right, self.bias)
         return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
@@ -263,6 +478,11 @@ class AddGatedJacobian(Instruction):
     kind = LayerKind.ATTENTION
     constants = (instructions.TOKENS_PER_EXAMPLE, IS_QUERY)
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        rows, _ = program.layout.slot(self.jacobian).shape
+        value = (Wire(self.jacobian, ("k", "entry"), "entry"),)
+        return (gated_heads(self, rows, value, ("entry",)),)
+
     def formula(self) -> str:
         return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
 
@@ -283,6 +503,12 @@ class SlopeOfLoss(ByUnits):
     function: Evaluated
     write: Written
     kind = LayerKind.MLP
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Unit a1 prediction[k] + a2 label[k] + offset."""
+        reads = ((self.prediction, ("k",)), (self.label, ("k",)))
+        fit = program.ridge_sum(self.function)
+        return (ridge_units(fit, program.layout, reads, self.write),)
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.prediction}, {self.label})"
@@ -305,6 +531,11 @@ class CopyToQueries(ByUnits):
     constants = (IS_QUERY,)
     only_where: ClassVar[str] = IS_QUERY
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Unit a1 source[k] + a2 is_query + offset."""
+        fit, reads = program.ridge_sum(self.function), ((self.source, ("k",)), (IS_QUERY, ()))
+        return (ridge_units(fit, program.layout, reads, self.write),)
+
     def formula(self) -> str:
         return f"{self.write} = {self.source} where {IS_QUERY}"
 
@@ -324,6 +555,13 @@ class ClipByUnits(ByUnits):
     function: Evaluated
     kind = LayerKind.MLP
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Unit a w + offset for every coordinate w."""
+        fit = program.ridge_sum(self.function)
+        return tuple(
+            ridge_units(fit, program.layout, ((slot, ("k",)),), slot) for slot in self.slots
+        )
+
     def formula(self) -> str:
         return f"clip {', '.join(self.slots)} to [-{self.bound:g}, {self.bound:g}] by units"
 
@@ -340,6 +578,13 @@ class WipeByUnits(ByUnits):
     function: Evaluated
     reach: float
     kind = LayerKind.MLP
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Unit a h / reach + offset for every coordinate h."""
+        fit = program.ridge_sum(self.function).along((1 / self.reach,), -self.reach)
+        return tuple(
+            ridge_units(fit, program.layout, ((slot, ("k",)),), slot) for slot in self.slots
+        )
 
     def formula(self) -> str:
         return f"wipe {', '.join(self.slots)} by units"

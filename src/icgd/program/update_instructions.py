@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from icgd.program import instructions
+from icgd.program.base import ProgramBase
 from icgd.program.instructions import (
     IS_EXAMPLE,
     ONE,
@@ -18,11 +20,12 @@ from icgd.program.instructions import (
 )
 from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Changed, Read
+from icgd.program.wires import SIGN, Units, Wire, Wiring, by_slot
 
 N_EXAMPLES = "n_examples"
 """The slot that holds the number of examples in every token."""
 
-PLACE, OUT_OF_BATCH = "place", "out_of_batch"
+PLACE, OUT_OF_BATCH = "place", instructions.OUT_OF_BATCH
 """How many examples come before this one until its batch begins, and whether it has to wait."""
 
 LARGEST_COUNT = 2.0**20
@@ -78,6 +81,30 @@ class Recombine(Instruction):
     unit: Read
     kind = LayerKind.MLP
 
+    def wires(self, program: ProgramBase) -> Wiring:
+        """+-relu(+-d), then -+relu(+-value - bound * unit), for every coordinate."""
+        families = []
+        for part in self.assignments:
+            for write, share in part.shares.items():
+                kinds: list[tuple[str, dict[str, float], float, tuple[Wire, ...]]] = []
+                if change := part.change(write):
+                    kinds.append(("change", change, 1.0, ()))
+                if part.bound is not None:
+                    bound = Wire(self.unit, factor=-part.bound)
+                    kinds.append(("clip", by_slot(part.value.terms()), -share, (bound,)))
+                for kind, terms, gain, lowered_by in kinds:
+                    read = (Wire(s, ("k",), factor=(c, SIGN)) for s, c in terms.items())
+                    families.append(
+                        Units(
+                            axes={"sign": 2, "k": program.layout.width_of(write)},
+                            reads=(*read, *lowered_by),
+                            shift=0.0,
+                            writes=(Wire(write, ("k",), factor=(gain, SIGN)),),
+                            label=f"{kind} {write}[{{k}}], relu({{sign}} d)",
+                        )
+                    )
+        return tuple(families)
+
     def formula(self) -> str:
         unit = "" if self.unit == ONE else f", bounds times {self.unit}"
         return f"{', '.join(part.formula() for part in self.assignments)}{unit}"
@@ -108,6 +135,36 @@ class TakeTurns(Instruction):
     n_examples: Read
     kind = LayerKind.MLP
     constants = (ONE, IS_EXAMPLE)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Units of one number; a gate closes them at tokens that are no examples."""
+        place, waits, n, example = self.place, self.waits, self.n_examples, IS_EXAMPLE
+        size, gate = float(self.batch_size), LARGEST_COUNT
+        units: list[tuple[str, dict[str, float], str, float]] = [
+            ("a batch further", {example: 1.0}, place, -size),
+            ("round again", {n: 1.0, ONE: -gate, example: gate, waits: -gate}, place, 1.0),
+            ("waits", {example: 1.0}, waits, 1.0),
+            ("waited", {waits: 1.0}, waits, -1.0),
+        ]
+        brackets = {
+            f"{place} < 2 b": (2 * size, 0.0, -1.0),
+            f"{place} < b": (size, 0.0, 1.0),
+            f"{place} < 2 b - n": (2 * size, -1.0, -1.0),
+        }
+        for label, (end, of_n, gain) in brackets.items():
+            for below, sign in ((0.0, gain), (1.0, -gain)):
+                read = {place: -1.0, ONE: end - below - gate, example: gate, n: of_n}
+                units.append((f"{label}, relu of the end less {below:g}", read, waits, sign))
+        return tuple(
+            Units(
+                axes={},
+                reads=tuple(Wire(slot, factor=factor) for slot, factor in read.items()),
+                shift=0.0,
+                writes=(Wire(write, factor=gain),),
+                label=f"{write}: {label}",
+            )
+            for label, read, write, gain in units
+        )
 
     def formula(self) -> str:
         return f"{self.place} -= {self.batch_size}, modulo {self.n_examples}"

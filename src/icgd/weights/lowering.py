@@ -1,31 +1,45 @@
-r"""Lowering: each instruction spelt out as numbers in W_Q, W_K, W_V, W_O or W_in, b_in, W_out.
+r"""Lowering: the heads and hidden units of instructions as numbers in weight matrices.
 
-The instructions of a layer get consecutive heads (or hidden units). The rules that fill them are in
-the files that `rules.py` lists.
+Every wire (`program/wires.py`) is a set of entries that lie at equal steps in the memory of a
+weight tensor, so it is written through one strided view.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+from collections.abc import Sequence
 
+import torch
+from torch import Tensor, nn
+
+from icgd.errors import OverflowedRunError
 from icgd.layers.activation_attention import ActivationAttention
+from icgd.layers.grid_attention import GridAttention
 from icgd.layers.kernel_attention import Itself, KernelAttention, Pattern
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.product import ProductLayer
+from icgd.layers.sequence_attention import SequenceAttention
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.layers.transformer import Transformer
 from icgd.problems.kernels import kernel_named
 from icgd.problems.unit_activations import unit_activation_named
+from icgd.program.chain import ChainProgram
 from icgd.program.instructions import IS_EXAMPLE, LayerKind
-from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout
-from icgd.program.program import Layer
+from icgd.program.program import AbstractProgram, Layer
+from icgd.program.registers import MASKED
 from icgd.program.stack import StackProgram
-from icgd.weights.grid_heads import lower_grid_attention
-from icgd.weights.heads import Heads, Units, coordinate_of
-from icgd.weights.rules import fill, instruction_size
-from icgd.weights.sizes import layer_size
+from icgd.program.wires import (
+    ITSELF_AT_EXAMPLES,
+    ITSELF_AT_TOKENS,
+    Factor,
+    Heads,
+    Kernel,
+    Over,
+    Units,
+    Wire,
+    parts_of,
+    span,
+)
 
 
 def lower_program(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
@@ -41,38 +55,156 @@ def lower_program(program: StackProgram, dtype: torch.dtype = torch.float64) -> 
     )
 
 
-def lower_layer(layer: Layer, program: StackProgram, dtype: torch.dtype) -> nn.Module:
+def lower_chain(program: ChainProgram, dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    """The block of layers with ordinary weights, the same for every step of the chain."""
+    return nn.Sequential(*(lower_layer(layer, program, dtype) for layer in program.layers))
+
+
+def lower_layer(layer: Layer, program: AbstractProgram, dtype: torch.dtype) -> nn.Module:
     """One layer of the program as one layer of the transformer."""
-    if layer.kind is LayerKind.GRID:
-        return lower_grid_attention(layer, program, dtype)
-    size, activation = layer_size(layer, program), unit_activation_named(program.activation).value
+    families = layer.wires(program)
+    activation = program.activation if isinstance(program, StackProgram) else "relu"
+    activate = unit_activation_named(activation).value
     if layer.kind is LayerKind.MLP:
-        units = Units.zeros(size.units, size.d_model, dtype)
-        _fill_in_turn(layer, program, units)
-        return MLPLayer(units.reads.T.contiguous(), units.bias, units.writes, activation)
-    heads = Heads.zeros(size.units, size.d_model, size.width, dtype)
-    _fill_in_turn(layer, program, heads)
-    if layer.kind is LayerKind.KERNEL:
-        return _kernel_attention(layer, program.layout, heads)
-    if layer.kind is LayerKind.ATTENTION:
-        return ActivationAttention(*heads, activation)
-    return ProductLayer(*heads) if layer.kind is LayerKind.PRODUCT else SoftmaxAttention(*heads)
+        units = [family for family in families if isinstance(family, Units)]
+        return MLPLayer(*_unit_weights(units, program.layout, dtype), activate)
+    heads = [family for family in families if isinstance(family, Heads)]
+    weights = _head_weights(heads, program.layout, dtype)
+    if isinstance(program, ChainProgram):
+        return GridAttention(*weights, *_chain_tokens(layer, program, dtype))
+    match layer.kind:
+        case LayerKind.GRID:
+            return SequenceAttention(*weights, *_grid_tokens(heads, weights[0].shape[-1], dtype))
+        case LayerKind.KERNEL:
+            patterns = [_pattern(family.pattern) for family in heads]
+            example = program.layout.range_of(IS_EXAMPLE).start
+            return KernelAttention(*weights, patterns, example)
+        case LayerKind.ATTENTION:
+            return ActivationAttention(*weights, activate)
+        case LayerKind.PRODUCT:
+            return ProductLayer(*weights)
+        case _:
+            return SoftmaxAttention(*weights)
 
 
-def _kernel_attention(layer: Layer, layout: Layout, heads: Heads) -> KernelAttention:
-    """Attention whose heads have kernels; those of noise and momentum have none, and come last."""
-    patterns: list[Pattern] = []
-    for instruction in layer.instructions:
-        if isinstance(instruction, DescendFunction):
-            patterns += [kernel_named(term.kernel, term.shape).matrix for term in instruction.terms]
-            patterns += [Itself.EXAMPLES] * (instruction.noise > 0)
-            patterns += [Itself.TOKENS] * (instruction.velocity is not None)
-    return KernelAttention(*heads, patterns, coordinate_of(layout, IS_EXAMPLE))
+def _head_weights(
+    families: Sequence[Heads], layout: Layout, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """W_Q, W_K, W_V (head, model, feature) and W_O (head, feature, model) of all heads."""
+    n_heads = sum(family.size for family in families)
+    width = max(family.width(layout) for family in families)
+    shape = (n_heads, layout.width, width)
+    query, key, value = (torch.zeros(shape, dtype=dtype) for _ in range(3))
+    output = torch.zeros(n_heads, width, layout.width, dtype=dtype)
+    first = 0
+    for family in families:
+        targets = zip((query, key, value, output.mT), family.projections, strict=True)
+        for weights, wires in targets:
+            part = weights[first : first + family.size]
+            for wire in wires:
+                _write(part, wire, family, layout)
+        first += family.size
+    return query, key, value, output
 
 
-def _fill_in_turn(layer: Layer, program: StackProgram, weights: Heads | Units) -> None:
-    start = 0
-    for instruction in layer.instructions:
-        length = instruction_size(instruction, program).units
-        fill(instruction, program, weights.part(start, length))
-        start += length
+def _unit_weights(
+    families: Sequence[Units], layout: Layout, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """W_in (model, unit), b_in and W_out (unit, model) of all hidden units."""
+    n_units = sum(family.size for family in families)
+    reads = torch.zeros(layout.width, n_units, dtype=dtype)
+    writes = torch.zeros(n_units, layout.width, dtype=dtype)
+    shift = torch.zeros(n_units, dtype=dtype)
+    first = 0
+    for family in families:
+        units = slice(first, first + family.size)
+        for weights, wires in ((reads.T, family.reads), (writes, family.writes)):
+            for wire in wires:
+                _write(weights[units].unsqueeze(-1), wire, family, layout)
+        own = shift[units].view(tuple(family.axes.values()))
+        own[...] = _numbers(family.shift, family.axes, family, dtype)
+        first += family.size
+    return reads, shift, writes
+
+
+def _write(weights: Tensor, wire: Wire, family: Heads | Units, layout: Layout) -> None:
+    """Write a wire's numbers into weights (head, model, feature), which are 0 there."""
+    extents, (_, coordinate, feature), steps = span(wire, family.axes, layout)
+    to_head, to_coordinate, to_feature = weights.stride()
+    strides = [
+        head * to_head + along * to_coordinate + further * to_feature
+        for head, along, further in steps.values()
+    ]
+    feature %= weights.shape[-1]  # -1 is the last one
+    origin = weights.storage_offset() + coordinate * to_coordinate + feature * to_feature
+    view = weights.as_strided(tuple(extents.values()), strides, origin)
+    view[...] = _numbers(wire.factor, extents, family, weights.dtype)
+
+
+def _numbers(
+    factor: Factor, extents: dict[str, int], family: Heads | Units, dtype: torch.dtype
+) -> Tensor | float:
+    """A factor in float64, as a tensor that broadcasts over the axes if it depends on any."""
+    axes = list(extents)
+    product: float | Tensor = 1.0
+    for part in parts_of(factor):
+        if isinstance(part, Over):
+            numbers = torch.tensor(part.numbers, dtype=torch.float64)
+            numbers = numbers[tuple(slice(extents[axis]) for axis in part.axes)]
+            order = sorted(range(len(part.axes)), key=lambda n: axes.index(part.axes[n]))
+            shape = [extents[axis] if axis in part.axes else 1 for axis in axes]
+            product = product * numbers.permute(order).reshape(shape)
+        else:
+            product = product * part
+    largest = torch.finfo(dtype).max
+    if isinstance(product, Tensor):
+        fits = bool((product.abs() <= largest).all())
+    else:
+        fits = abs(product) <= largest
+    if not fits:
+        everywhere = torch.as_tensor(product).expand(tuple(extents.values()))
+        place = (~(everywhere.abs() <= largest)).nonzero()[0].tolist()
+        places, head = dict(zip(axes, place, strict=True)), 0
+        for axis, size in family.axes.items():
+            head = head * size + places[axis]
+        name, number = f"weight of {family.label_of(head)!r}", float(everywhere[tuple(place)])
+        raise OverflowedRunError.constant(name, number, str(dtype).removeprefix("torch."))
+    return product
+
+
+def _pattern(pattern: Kernel | str) -> Pattern:
+    """What a head of kernel attention makes of its queries and keys."""
+    if isinstance(pattern, Kernel):
+        return kernel_named(pattern.name, pattern.shape).matrix
+    return {ITSELF_AT_EXAMPLES: Itself.EXAMPLES, ITSELF_AT_TOKENS: Itself.TOKENS}[pattern]
+
+
+def _grid_tokens(
+    heads: Sequence[Heads], width: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The maps of keys and values, and the position codes: offsets, in the last feature.
+
+    All heads have as many tokens as the largest grid; no softmax sees those that a head does not
+    need.
+    """
+    grids = [family.grid for family in heads if family.grid is not None]
+    n_tokens = max(len(grid.values) for grid in grids)
+    key_map, value_map = (torch.zeros(len(grids), n_tokens, 1, dtype=dtype) for _ in range(2))
+    positions = torch.zeros(len(grids), n_tokens, width, dtype=dtype)
+    positions[..., -1] = -MASKED
+    for head, grid in enumerate(grids):
+        table = torch.tensor((grid.points, grid.values, grid.offsets), dtype=torch.float64)
+        own = slice(len(grid.values))
+        key_map[head, own, 0], value_map[head, own, 0], positions[head, own, -1] = table.to(dtype)
+    return key_map, value_map, positions
+
+
+def _chain_tokens(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The sequence map (token, 1) and the position codes (token, model) of a chain's layer."""
+    scales, codes = program.grid_tokens(layer)
+    positions = torch.zeros(len(scales), program.layout.width, dtype=torch.float64)
+    for slot, numbers in codes.items():
+        positions[:, program.layout.range_of(slot).start] = torch.tensor(
+            numbers, dtype=torch.float64
+        )
+    return torch.tensor(scales, dtype=torch.float64).unsqueeze(-1).to(dtype), positions.to(dtype)

@@ -10,12 +10,9 @@ from typing import Any
 from icgd.errors import ProgramError
 from icgd.facts import counted, number, shown
 from icgd.program.chain import ChainProgram
-from icgd.program.instructions import LayerKind
 from icgd.program.layout import Role
-from icgd.program.program import AbstractProgram, Layer
+from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
-from icgd.weights.chain_sizes import chain_layer_size
-from icgd.weights.grid_heads import grid_layer_size
 from icgd.weights.sizes import LayerSize, layer_size
 
 WEIGHTS = "weights_"
@@ -76,10 +73,10 @@ def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
 
 @summarise.register
 def _summarise_stack(program: StackProgram, n_tokens: int) -> Summary:
-    layers = tuple(_layer_size(layer, program) for layer in program.layers)
+    layers = tuple(layer_size(layer, program) for layer in program.layers)
     flops = [layer.flops(program.n_registers + n_tokens) for layer in layers]
     n_block = len(program.block)
-    others = [_layer_size(layer, program) for end in program.schedule[1:] for layer in end]
+    others = [layer_size(layer, program) for end in program.schedule[1:] for layer in end]
     return _summary(
         program,
         layers,
@@ -94,15 +91,10 @@ def _summarise_stack(program: StackProgram, n_tokens: int) -> Summary:
     )
 
 
-def _layer_size(layer: Layer, program: StackProgram) -> LayerSize:
-    is_grid = layer.kind is LayerKind.GRID
-    return grid_layer_size(layer, program) if is_grid else layer_size(layer, program)
-
-
 @summarise.register
 def _summarise_chain(program: ChainProgram, n_tokens: int) -> Summary:
     """The same layers write all blocks, each from one column and its grid."""
-    layers = tuple(chain_layer_size(layer, program) for layer in program.layers)
+    layers = tuple(layer_size(layer, program) for layer in program.layers)
     n_blocks = program.n_blocks + len(program.shapes)
     weights = [rows * columns for rows, columns in program.shapes]
     direct = 2 * program.batch_size * (3 * sum(weights) - weights[0])

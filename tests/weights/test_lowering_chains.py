@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from icgd.errors import ProgramError
 from icgd.problems.mlp import MLP
 from icgd.program.chain_instructions import (
     ActivateWhere,
@@ -13,20 +12,22 @@ from icgd.program.chain_instructions import (
     SelectWhere,
 )
 from icgd.program.instructions import Combination
-from icgd.weights.chain_lowering import heads_of, lower_chain, relus_of
+from icgd.program.layout import Layout, Role, Slot
+from icgd.program.stack import StackProgram
+from icgd.weights.lowering import lower_chain
 from tests.backends.chain_cases import problem_of, program_of
-from tests.cases import Juggle
 
 UP = Combination(("a", "b"), (2.0, -1.0))
 
 
 def value_of(instruction, **slots: float) -> float:
     """The sum of the instruction's ReLUs at one coordinate."""
+    layout = Layout(tuple(Slot(name, (1,), Role.SCRATCH) for name in (*slots, "w")))
     total = 0.0
-    for relu in relus_of(instruction):
-        argument = sum(factor * slots[slot] for slot, factor in relu.slots.terms()) + relu.shift
-        argument -= relu.gate * sum(slots[flag] for flag in relu.closed_by)
-        total += relu.coefficient * max(argument, 0.0)
+    for relu in instruction.wires(StackProgram("by hand", layout, (), (), 0, ())):
+        argument = relu.shift + sum(wire.factor * slots[wire.slot] for wire in relu.reads)
+        (write,) = relu.writes
+        total += write.factor * max(argument, 0.0)
     return total
 
 
@@ -180,10 +181,3 @@ def test_attention_multiplies_matrices():
         torch.testing.assert_close(read, product, rtol=0, atol=1e-11)
     written = sum(layout.slot(name).width for name in products)
     assert int((after != 0).sum()) == written, "no other slot changes"
-
-
-def test_an_instruction_without_a_rule_is_named():
-    with pytest.raises(ProgramError, match=r"Juggle: has no rule in weights/chain_lowering.py"):
-        relus_of(Juggle())
-    with pytest.raises(ProgramError, match=r"Juggle: has no heads in weights/chain_lowering.py"):
-        heads_of(Juggle(), program_of(problem_of(MLP((1, 1), "relu"))), torch.float64)

@@ -7,11 +7,10 @@ from torch.nn import functional
 from icgd.layers.product import ProductLayer
 from icgd.program.instructions import ONE, PullBack
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.norm_instructions import Covary, ScaleCentred
+from icgd.program.norm_instructions import Covary, ScaleCentred, centring
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.weights.lowering import lower_layer
-from icgd.weights.norm_heads import centring
 from icgd.weights.sizes import layer_size
 
 WIDE, N_TOKENS = ("source", "along", "plus", "slope", "write"), 5
@@ -79,7 +78,8 @@ def test_heads_write_what_the_instruction_says_and_nothing_else(name, instructio
 
 def test_centring_takes_the_mean_away():
     z = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)
-    torch.testing.assert_close(centring(3) @ z, z - 3.0)
+    matrix = torch.tensor(centring(3), dtype=torch.float64)
+    torch.testing.assert_close(matrix @ z, z - 3.0)
 
 
 def test_four_layers_are_a_layer_norm():

@@ -5,7 +5,6 @@ import torch
 
 from icgd.approximation.lattice import head
 from icgd.approximation.relu_sum import fit_relu_sum
-from icgd.errors import ProgramError
 from icgd.layers.activation_attention import ActivationAttention
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.product import ProductLayer
@@ -31,10 +30,7 @@ from icgd.program.instructions import (
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
-from icgd.weights.heads import Heads
 from icgd.weights.lowering import lower_layer
-from icgd.weights.rules import fill
-from tests.cases import Juggle
 from tests.weights import with_registers
 from tests.weights.with_registers import LAYOUT as REGISTER_LAYOUT
 from tests.weights.with_registers import examples
@@ -238,12 +234,6 @@ def test_heads_of_different_width_share_a_layer():
         write=value("tanh", slots["x"] @ slots["matrix"][0].T),
         row=slots["row"] + slots["right"][:N_EXAMPLES].mean(0),
     )
-
-
-def test_an_instruction_without_a_rule_is_named():
-    nothing = Heads(*[torch.zeros(0, 1, 1)] * 4)
-    with pytest.raises(ProgramError, match=r"^Juggle: has no rule in weights/heads\.py$"):
-        fill(Juggle(), PROGRAM, nothing)
 
 
 OF_X = Argument(Combination.of("x"), "matrix")

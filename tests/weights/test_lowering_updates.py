@@ -12,7 +12,6 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.program.update_instructions import Assignment, Recombine, TakeTurns
 from icgd.weights.lowering import lower_layer
-from icgd.weights.rules import instruction_size
 from icgd.weights.sizes import layer_size
 
 # Slots between those in use, so that a wrong offset shows.
@@ -124,7 +123,7 @@ SIZES = {
 
 @pytest.mark.parametrize(("instruction", "units", "nonzeros"), SIZES.values(), ids=SIZES)
 def test_sizes_are_those_of_the_weights_and_of_counting_by_hand(instruction, units, nonzeros):
-    size = instruction_size(instruction, PROGRAM)
+    size = layer_size(Layer("here", (instruction,)), PROGRAM)
     layer = lowered(instruction)
     assert (size.units, size.width, size.nonzeros) == (units, 1, nonzeros)
     assert layer.W_in.shape == (LAYOUT.width, units)

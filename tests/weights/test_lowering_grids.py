@@ -5,9 +5,6 @@ import torch
 
 import icgd
 from icgd.backends.prompt import encode
-from icgd.errors import ProgramError
-from icgd.program.instructions import WipeSlots
-from icgd.weights.grid_heads import grid_head, grid_layer_size, layer_heads
 from icgd.weights.lowering import lower_layer
 from icgd.weights.sizes import layer_size
 from icgd.weights.summary import summarise
@@ -19,7 +16,7 @@ def test_every_link_takes_a_head_one_more_for_l2_and_two_that_sum(link):
     """However many examples there are."""
     for l2, n_heads in ((0.0, 1), (0.1, 2)):
         program = compiled_of(problem_of(link, l2=l2)).program
-        assert len(layer_heads(program.block[0], program)) == n_heads
+        assert len(program.block[0].wires(program)) == n_heads
         assert lower_layer(program.block[1], program, torch.float64).W_Q.shape[0] == 2
 
 
@@ -62,18 +59,12 @@ def test_queries_whose_scores_no_head_is_made_for_change_no_coefficient(link):
     assert (after[0] - start).abs().min() > 1e-3
 
 
-def test_an_instruction_without_heads_is_named():
-    program = compiled_of(PROBLEMS["logistic"]).program
-    with pytest.raises(ProgramError, match="WipeSlots"):
-        grid_head(WipeSlots(("mean",)), program)
-
-
 @pytest.mark.parametrize("problem", [*PROBLEMS.values(), PLAIN["logistic"]])
 def test_sizes_are_those_of_the_weights(problem):
     program = compiled_of(problem).program
     for layer in (program.block[0], program.prediction[0]):
         module = lower_layer(layer, program, torch.float64)
-        size, weights = grid_layer_size(layer, program), list(module.parameters())
+        size, weights = layer_size(layer, program), list(module.parameters())
         assert size.parameters == sum(weight.numel() for weight in weights)
         assert size.nonzeros == sum(int(weight.count_nonzero()) for weight in weights)
         assert (size.units, size.n_grid, 1) == tuple(module.A_K.shape)
@@ -98,7 +89,7 @@ def test_a_summary_counts_three_layers_a_step_and_two_to_predict():
 def test_flops_of_the_step_by_hand():
     """Projections of 7 tokens and the first column, two maps, scores and means over 2 tokens."""
     program = compiled_of(PROBLEMS["logistic"]).program
-    size = grid_layer_size(program.block[0], program)
+    size = layer_size(program.block[0], program)
     heads, width, model = 2, 5, program.layout.width
     projections = 2 * 2 * heads * model * width * (7 + 1)
     assert size.flops(7) == projections + 2 * 2 * heads * 2 * width + 4 * heads * 7 * 2 * width
