@@ -281,7 +281,7 @@ def _polynomials(function: LatticeFunction) -> Tensor:
 
 def is_simple(function: ReluSum) -> bool:
     """Whether a function needs no table: a straight line, a kink at 0, or a single ramp."""
-    return _is_line(function) or _is_kink(function) or _is_ramp(function)
+    return _is_line(function) or _is_kink(function) or _is_clamped_line(function)
 
 
 def _is_line(function: ReluSum) -> bool:
@@ -294,7 +294,7 @@ def _is_kink(function: ReluSum) -> bool:
     return function.knots == (0.0,) and through_origin and left < right == 1.0
 
 
-def _is_ramp(function: ReluSum) -> bool:
+def _is_clamped_line(function: ReluSum) -> bool:
     return len(function.knots) == 2 and function.slopes[0] == function.slopes[2] == 0.0
 
 
