@@ -1,7 +1,7 @@
 """No instruction and no kind of function lacks the rule of a stage."""
 
 import ast
-from inspect import isabstract
+from inspect import getsource, isabstract
 from pathlib import Path
 
 import pytest
@@ -11,16 +11,13 @@ import icgd
 from icgd.backends import chain_fused
 from icgd.backends import rules as running
 from icgd.certificates import chain_bound
-from icgd.certificates import rules as proving
 from icgd.certificates.enclosures import fit_error
 from icgd.certificates.intervals import Interval
 from icgd.program import chain_check, chain_instructions, check, render, shape_rules
 from icgd.program.chain_instructions import LookUpProduct
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
-from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.kernel_instructions import DescendFunction
-from icgd.program.momentum_instructions import MoveByVelocity, ShrinkMoved
 from icgd.program.ridge import RidgeSum, RidgeUnit
 from icgd.weights import chain_lowering, grid_heads
 from icgd.weights import rules as writing
@@ -45,15 +42,6 @@ def of_kind(verbs: set[type], *kinds: LayerKind) -> set[type]:
 
 
 BY_GRID = of_kind(OF_STACKS, LayerKind.GRID)
-BOUNDED_ELSEWHERE = {
-    DescendFunction: "functional_bound.py bounds a whole run in function space",
-    DescendExamples: "linear_bound.py bounds a whole run of a linear model",
-    DecaySlot: "linear_bound.py, likewise",
-    ShrinkSlot: "linear_bound.py, likewise",
-    PredictMean: "linear_bound.py, likewise",
-    MoveByVelocity: "linear_bound.py, likewise",
-    ShrinkMoved: "linear_bound.py, likewise",
-}
 RUN_ELSEWHERE = {DescendFunction: "functional.py runs all steps in function space"}
 LOOKED_UP_ELSEWHERE = {LookUpProduct: "the fused generator looks up what it multiplied before"}
 
@@ -63,7 +51,6 @@ STAGES = {
     "heads or units in a stack": (writing.fill, OF_STACKS - BY_GRID),
     "heads and size of a grid": (grid_heads.grid_head, BY_GRID),
     "operation in a stack": (running.operation, OF_STACKS - RUN_ELSEWHERE.keys()),
-    "bound in a stack": (proving.rule, OF_STACKS - BOUNDED_ELSEWHERE.keys()),
     "shape in a chain": (chain_check._shape_problem, OF_CHAINS),
     "units in a chain": (chain_lowering.relus_of, of_kind(OF_CHAINS, LayerKind.MLP)),
     "heads in a chain": (chain_lowering.heads_of, of_kind(OF_CHAINS, LayerKind.SOFTMAX)),
@@ -77,6 +64,13 @@ def test_every_instruction_has_its_rule_in_every_stage_and_no_other(rule, verbs)
     missing = rule.dispatch(object)
     with_rule = {verb for verb in VERBS if rule.dispatch(verb) is not missing}
     assert with_rule == verbs
+
+
+def test_every_instruction_of_a_stack_has_a_meaning_and_approximate_heads_their_own_error():
+    for verb in OF_STACKS:
+        assert "meaning" in vars(verb), verb
+        reads = "domain.as_read(self" in getsource(verb.meaning)
+        assert reads == ("own_error" in vars(verb)), verb
 
 
 def test_all_instructions_can_be_saved_and_loaded_and_read():
@@ -117,7 +111,6 @@ def test_every_kind_of_function_has_its_rule_in_every_stage(function):
 STAGE_FILES = {
     "backends": (running, {"operation"}),
     "weights": (writing, {"fill", "instruction_size"}),
-    "certificates": (proving, {"rule", "propagate"}),
 }
 
 

@@ -44,7 +44,7 @@ from icgd.program.functions import ReluSum
 from icgd.program.instructions import IDENTITY, IS_QUERY, ONE, HeadError
 from icgd.program.kernel_instructions import KernelTerm
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.meaning import NOWHERE, Domain, Factor, Means
+from icgd.program.meaning import NOWHERE, Domain, Means, PerStep
 from icgd.program.program import Layer
 from icgd.program.ridge import RidgeSum
 from icgd.program.stack import StackProgram
@@ -119,7 +119,7 @@ Rows = tuple[tuple[float, ...], ...]
 
 
 class Enclosures(Domain[Bounded]):
-    """The primitives on enclosures, for one pass through a program's layers, computed as `how` says.
+    """The primitives on enclosures, for one pass through the layers of a program.
 
     An argument that another function asks for again is found in `_found`, by where its operands
     stand in memory. They are kept, so that nothing else gets that place.
@@ -176,7 +176,7 @@ class Enclosures(Domain[Bounded]):
 
     # Linear algebra.
 
-    def combine(self, terms: Sequence[tuple[Factor, Bounded]]) -> Bounded:
+    def combine(self, terms: Sequence[tuple[float, Bounded]]) -> Bounded:
         (first, alone), *others = terms
         if first == 1.0 and not others:  # itself, so that arguments made of it are found again
             return alone
@@ -488,9 +488,9 @@ class Enclosures(Domain[Bounded]):
         apart = None if before.apart is None else ROOM * (2 * rounding + value.distance)
         return Bounded(after, apart, n_terms, lambda: sizes)
 
-    def mix(self, before: Bounded, after: Bounded, keeps: Factor) -> Bounded:
+    def mix(self, before: Bounded, after: Bounded, keeps: float) -> Bounded:
         """The layer makes it of the terms that `after` is made of."""
-        if isinstance(keeps, tuple):
+        if isinstance(keeps, PerStep):
             raise TypeError("An average whose share changes is bounded step by step")
         old, new, share = before.value, after.value, 1.0 - keeps
         sizes = after.sizes + 2 * old.size + new.size

@@ -38,7 +38,7 @@ from icgd.problems.class_functions import SOFTMAX_ROUNDING
 from icgd.problems.function_rounding import rounding_of
 from icgd.problems.functions import ScalarFunction
 from icgd.program.functions import GridMean, LatticeFunction, ReluSum
-from icgd.program.meaning import Factor
+from icgd.program.meaning import PerStep
 from icgd.program.ridge import RidgeSum
 from icgd.shapes import Values
 
@@ -479,17 +479,17 @@ def multiply(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
     return Enclosure.around(left.exact * right.exact, error, actual)
 
 
-def largest(factor: Factor) -> float:
+def largest(factor: float) -> float:
     """The size of a factor, or of the largest of those of a schedule."""
     return max(map(abs, _ends(factor)))
 
 
-def _ends(factor: Factor) -> tuple[float, float]:
-    return (min(factor), max(factor)) if isinstance(factor, tuple) else (factor, factor)
+def _ends(factor: float) -> tuple[float, float]:
+    return (min(factor), max(factor)) if isinstance(factor, PerStep) else (factor, factor)
 
 
 def combination(
-    terms: Sequence[tuple[Factor, Enclosure]], how: Arithmetic
+    terms: Sequence[tuple[float, Enclosure]], how: Arithmetic
 ) -> tuple[Enclosure, Tensor]:
     """The sum of all enclosures times their factors, and the total size of its terms.
 

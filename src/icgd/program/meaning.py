@@ -13,8 +13,10 @@ remembers, a gradient. Instructions of one layer read what stood in the slots be
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from math import nan
+from operator import add, mul
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
@@ -32,22 +34,32 @@ NOWHERE = -1
 """The place from which `take` gathers 0."""
 
 
-class PerStep(tuple[float, ...]):
-    """A number that changes from step to step, in a program whose steps have a schedule."""
+class PerStep(float):
+    """A number that changes from step to step, in a program whose steps have a schedule.
 
-    def __mul__(self, other: Any) -> PerStep:
-        return PerStep(a * b for a, b in zip(self, self._like(other), strict=True))
+    As a float it is no number, so that it equals none.
+    """
 
-    def __add__(self, other: Any) -> PerStep:
-        return PerStep(a + b for a, b in zip(self, self._like(other), strict=True))
+    numbers: tuple[float, ...]
 
-    def _like(self, other: Any) -> Sequence[float]:
-        return other if isinstance(other, PerStep) else [other] * len(self)
+    def __new__(cls, numbers: Iterable[float]) -> PerStep:
+        made = super().__new__(cls, nan)
+        made.numbers = tuple(numbers)
+        return made
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.numbers)
+
+    def __mul__(self, other: float) -> PerStep:
+        return PerStep(map(mul, self, self._like(other)))
+
+    def __add__(self, other: float) -> PerStep:
+        return PerStep(map(add, self, self._like(other)))
+
+    def _like(self, other: float) -> Iterable[float]:
+        return other if isinstance(other, PerStep) else [other] * len(self.numbers)
 
     __rmul__, __radd__ = __mul__, __add__
-
-
-Factor = float | PerStep
 
 
 class Domain(ABC, Generic[Value]):
@@ -58,7 +70,7 @@ class Domain(ABC, Generic[Value]):
     # Linear algebra.
 
     @abstractmethod
-    def combine(self, terms: Sequence[tuple[Factor, Value]]) -> Value:
+    def combine(self, terms: Sequence[tuple[float, Value]]) -> Value:
         """The sum of all values, each times its factor."""
 
     @abstractmethod
@@ -159,7 +171,7 @@ class Domain(ABC, Generic[Value]):
         """The value, clipped, which a residual layer puts in the place of `before`."""
 
     @abstractmethod
-    def mix(self, before: Value, after: Value, keeps: Factor) -> Value:
+    def mix(self, before: Value, after: Value, keeps: float) -> Value:
         """`keeps * before + (1 - keeps) * after`, in the layer that makes `after`."""
 
     @abstractmethod
