@@ -125,7 +125,7 @@ class Enclosures(Domain[Bounded]):
     stand in memory. They are kept, so that nothing else gets that place.
     """
 
-    room = ROOM
+    room = ROOM  # for what instructions say of their own errors
 
     def __init__(self, program: StackProgram, how: Arithmetic) -> None:
         self.program, self.how, self.layout = program, how, program.layout

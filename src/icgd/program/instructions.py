@@ -3,7 +3,7 @@ r"""Instructions: verbs on slots, at the level of meaning.
 An instruction says what it computes at every token, which slots it reads and writes, and in which
 kind of layer it runs. All instructions of a layer read the stream as it was before the layer.
 `weights/lowering.py` spells an instruction out as heads or hidden units, `backends/fused.py`
-runs it directly, and `certificates/bounds.py` bounds its error.
+runs it directly, and `certificates/enclosing.py` bounds its error.
 """
 
 from __future__ import annotations
