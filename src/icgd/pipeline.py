@@ -14,7 +14,7 @@ from icgd.certificates.certificate import Report
 from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.linear_bound import LinearBounds
 from icgd.certificates.near_kinks import near_kinks
-from icgd.certificates.prediction_bounds import at_end, prediction_errors
+from icgd.certificates.network import at_end, prediction_errors
 from icgd.certificates.rigorous import require_enclosable, rigorous_trajectory
 from icgd.certificates.trial import load_tried
 from icgd.choice import choose

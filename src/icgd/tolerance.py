@@ -12,9 +12,8 @@ from math import inf
 
 from torch import Tensor
 
-from icgd.certificates.enclosures import is_ramp
 from icgd.certificates.near_kinks import near_kinks
-from icgd.certificates.prediction_bounds import at_end
+from icgd.certificates.network import at_end
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.errors import DataError, SettingError, ToleranceError, UnknownNameError
@@ -294,14 +293,14 @@ def _over_tasks(bounds: Tensor) -> list[float]:
 
 def function_error(program: AbstractProgram) -> float:
     """The largest certified error of a function, except at jumps, which no program can have."""
-    functions = (function for function in program.functions if not is_ramp(function))
+    functions = (function for function in program.functions if not function.is_ramp)
     return max((function.largest_error for function in functions), default=0.0)
 
 
 def can_be_finer(program: AbstractProgram) -> bool:
     """Whether a function errs that is not a line or a square, which are accurate at any setting."""
     curves = (f for f in program.functions if f.name not in (IDENTITY, SQUARE))
-    return any(not (curve.is_exact or is_ramp(curve)) for curve in curves)
+    return any(not (curve.is_exact or curve.is_ramp) for curve in curves)
 
 
 def _require_default(construction: AbstractConstruction) -> None:

@@ -1,6 +1,7 @@
-"""Enclosures of functions, and how rounding enters them."""
+"""Enclosures: how rounding and fits enter them."""
 
-from math import inf
+from dataclasses import replace
+from math import inf, nan
 
 import pytest
 import torch
@@ -10,10 +11,13 @@ from hypothesis import strategies as st
 from icgd.approximation.lattice import Lattice, fit_on_lattice, fit_to_accuracy
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.backends.registry import BACKENDS
+from icgd.certificates import enclosures
 from icgd.certificates.enclosures import Arithmetic, fit_error, uneven_response
 from icgd.certificates.intervals import Interval
 from icgd.problems.catalog import FUNCTIONS, function_named
 from icgd.program.functions import LatticeFunction
+
+# Arithmetic and fits.
 
 
 def doubles(numbers: list[float]) -> torch.Tensor:
@@ -118,3 +122,42 @@ def test_a_narrow_ramp_that_is_read_at_relu_rounds_like_its_levels(backend):
     rounding = how.function(ramp, 1, where.size, 1, where)
     assert 1e-16 < float(rounding[:2].max()) < 2e-14
     assert float(rounding[2]) < 2e-14 if backend == "fused" else float(rounding[2]) > 1
+
+
+# Which pieces of a function an interval touches.
+
+
+FIT = fit_relu_sum(function_named("tanh"), -6.0, 6.0, pieces=16)
+KNOTS = torch.tensor(FIT.knots, dtype=torch.float64)
+VALUES = torch.cat([KNOTS, KNOTS.nextafter(KNOTS + 1), KNOTS.nextafter(KNOTS - 1)])
+VALUES = torch.cat([VALUES, torch.tensor([-inf, -1e300, 0.0, 1e300, inf], dtype=torch.float64)])
+
+
+def test_the_table_counts_the_knots_that_a_search_finds():
+    assert enclosures.knots_below(FIT, VALUES).tolist() == [
+        sum(knot < value for knot in FIT.knots) for value in VALUES.tolist()
+    ]
+    assert enclosures.knots_up_to(FIT, VALUES).tolist() == [
+        sum(knot <= value for knot in FIT.knots) for value in VALUES.tolist()
+    ]
+
+
+def test_without_a_table_the_counts_are_the_same(monkeypatch):
+    below, up_to = enclosures.knots_below(FIT, VALUES), enclosures.knots_up_to(FIT, VALUES)
+    monkeypatch.setattr(enclosures, "MOST_CELLS", 1)
+    assert torch.equal(enclosures.knots_below(FIT, VALUES), below)
+    assert torch.equal(enclosures.knots_up_to(FIT, VALUES), up_to)
+
+
+def test_a_knot_belongs_to_the_piece_on_its_left_and_what_is_no_number_to_the_last():
+    first, last = enclosures.touched(FIT, Interval.point(KNOTS))
+    assert first.tolist() == last.tolist() == list(range(len(FIT.knots)))
+    unknown = torch.tensor([nan, 0.0], dtype=torch.float64)
+    assert enclosures.knots_below(FIT, unknown)[0] == len(FIT.knots)
+
+
+def test_a_function_without_knots_has_one_piece():
+    line = fit_relu_sum(function_named("identity"), -1.0, 1.0, pieces=1)
+    assert replace(line, name="line").knots == ()
+    first, last = enclosures.touched(line, Interval.symmetric(5.0, 2))
+    assert first.tolist() == last.tolist() == [0, 0]

@@ -11,7 +11,7 @@ from icgd import facts
 from icgd.backends.registry import BACKENDS
 from icgd.certificates.certificate import Verdict
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.prediction_bounds import (
+from icgd.certificates.network import (
     at_end,
     near_weights,
     of_table,

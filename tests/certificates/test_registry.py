@@ -8,8 +8,8 @@ from icgd.certificates.chain_bound import ChainBounds
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.functional_bound import FunctionBounds
 from icgd.certificates.linear_bound import LinearBounds
+from icgd.certificates.network import StackBounds
 from icgd.certificates.registry import BOUNDS, bounds_of
-from icgd.certificates.stack_bounds import StackBounds
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import ORACLES

@@ -4,7 +4,9 @@ from dataclasses import is_dataclass
 
 import pytest
 
-from icgd.certificates.enclosures import is_ramp
+from icgd.problems.catalog import FUNCTIONS
+from icgd.problems.functions import StepFunction
+from icgd.program.functions import ReluSum
 from icgd.program.instructions import (
     ApplyUnits,
     ClipSlots,
@@ -47,10 +49,15 @@ def test_the_abstract_program_is_not_made():
 
 @every_construction_on(cases.SMALL)
 def test_a_program_knows_from_its_numbers_alone_whether_it_has_ramps(construction, case):
-    """The bounds ask the catalogue of functions instead."""
-    program = build(construction, case)
-    by_name = any(is_ramp(fit) and not fit.is_exact for fit in program.functions)
-    assert program.has_kinks is by_name
+    """The catalogue of functions knows which of them are steps; without knots they are constant."""
+    program, steps = build(construction, case), []
+    for fit in program.functions:
+        real = FUNCTIONS.get(fit.name.removeprefix("s ").removesuffix("(t)"))
+        is_step = isinstance(real, StepFunction)
+        jumps = is_step and bool(real.knots)
+        assert fit.is_ramp is (is_step if isinstance(fit, ReluSum) else jumps)
+        steps.append(jumps)
+    assert program.has_kinks is any(steps)
 
 
 @every_construction_on(cases.SMALL)

@@ -28,7 +28,7 @@ from icgd.program.functions import Function
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Combination, Instruction, LayerKind
 from icgd.program.kernel_instructions import KernelTerm
 from icgd.program.layout import Layout, Role
-from icgd.program.meaning import Domain, Means, PerStep, interpret, scheduled
+from icgd.program.meaning import BlockDomain, Domain, Means, PerStep, interpret, scheduled
 from icgd.program.program import Layer
 from icgd.program.ridge import RidgeSum
 from icgd.program.stack import StackProgram
@@ -100,7 +100,7 @@ class Recording:
 
 
 @dataclass
-class Recorder(Domain[Op]):
+class Recorder(Domain[Op], BlockDomain[Op]):
     """The primitives as operations, for a program at work on some tokens.
 
     A step takes the mean over `n_used` examples. In a traced run batches take turns by flags, as

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from icgd import pictures
 from icgd.certificates.near_kinks import NearKinks
-from icgd.certificates.prediction_bounds import at_end
+from icgd.certificates.network import at_end
 from icgd.certificates.rigorous import Trajectory
 from icgd.facts import number, shown
 from icgd.problems.arguments import checked

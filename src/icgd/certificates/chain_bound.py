@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from icgd.backends.chain import input_columns, learnt_matrices, padded, travelling_rows
 from icgd.backends.run import OnProgress
-from icgd.certificates import bounds, enclosures
+from icgd.certificates import enclosures
 from icgd.certificates.abstract_bounds import (
     INTERVALS,
     AbstractBounds,
@@ -31,10 +31,15 @@ from icgd.certificates.abstract_bounds import (
     RunBounds,
     one_by_one,
 )
-from icgd.certificates.class_bounds import shares_of
-from icgd.certificates.domain_bound import STEPS_ONE_BY_ONE, after_steps, least_kept
-from icgd.certificates.enclosures import Arithmetic, Enclosure, matrix_product, moved, multiply
+from icgd.certificates.enclosures import (
+    Arithmetic,
+    Enclosure,
+    matrix_product,
+    multiply,
+    shares_of,
+)
 from icgd.certificates.intervals import ROOM, Interval
+from icgd.certificates.network import STEPS_ONE_BY_ONE, after_steps, least_kept
 from icgd.constructions.cot_network import LARGEST_REACH
 from icgd.errors import ProgramError
 from icgd.memory import require_memory
@@ -300,19 +305,16 @@ class Moment:
     def _combined(self, combination: Combination) -> Row:
         if combination.coefficients == (1.0,):
             return self.rows[combination.slots[0]]
-        enclosed: dict[str, Enclosure] = {}
-        factors, number = [], 0.0
+        enclosed, number = list[tuple[float, Enclosure]](), 0.0
         for slot, factor in combination.terms():
             row = self.rows[slot]
             if isinstance(row, float):
                 number += factor * row
             else:
-                enclosed[slot] = row
-                factors.append(factor)
+                enclosed.append((factor, row))
         if not enclosed:
             return number
-        parts = Combination(tuple(enclosed), tuple(factors))
-        return bounds.combination_at(parts, enclosed, self.how).value.without_nan()
+        return enclosures.combination(enclosed, self.how)[0].without_nan()
 
 
 @singledispatch
@@ -369,7 +371,7 @@ def _bound_of_activate_where(instruction: verbs.ActivateWhere, now: Moment) -> R
         return 0.0
     is_kinked = bool(now.rows[instruction.kinked])
     value = enclosures.function_at(_kinked(instruction.leak), z) if is_kinked else z
-    value = moved(value, now.how.sum_of(3, z.actual.size))  # three ReLUs
+    value = value.moved(now.how.sum_of(3, z.actual.size))  # three ReLUs
     return now.where_open(value, instruction.closed_by)
 
 
@@ -405,7 +407,7 @@ def _read(
     instruction: verbs.Product, value: Enclosure, n_terms: int, sizes: Tensor, now: Moment
 ) -> Enclosure:
     """A product of `n_terms` terms, of these sizes in all, as heads read it from the lattice."""
-    value = moved(value, _lattice_error(n_terms, sizes, instruction.reach, now))
+    value = value.moved(_lattice_error(n_terms, sizes, instruction.reach, now))
     # Or the run is stopped; only what B_1 passes back may be larger, and nobody reads that.
     known = Interval.symmetric(instruction.reach, 1, 1)
     return Enclosure.around(value.exact, value.error, value.actual.within(known))

@@ -18,10 +18,12 @@ than the rule adds for underflow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from math import ceil, inf
+from operator import add as plus
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -31,16 +33,20 @@ from icgd.approximation.lattice import lattice_of
 from icgd.backends.look_up import DEGREE, table_error
 from icgd.backends.registry import backend_named
 from icgd.certificates.intervals import ROOM, UNIT_ROUNDOFF, Interval
-from icgd.certificates.pieces import touched
-from icgd.problems.catalog import FUNCTIONS, function_named
+from icgd.problems.catalog import function_named
+from icgd.problems.class_functions import SOFTMAX_ROUNDING
 from icgd.problems.function_rounding import rounding_of
-from icgd.problems.functions import ScalarFunction, StepFunction
-from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
+from icgd.problems.functions import ScalarFunction
+from icgd.program.functions import GridMean, LatticeFunction, ReluSum
+from icgd.program.meaning import PerStep
 from icgd.program.ridge import RidgeSum
 from icgd.shapes import Values
 
 FEW_TERMS = 3
 """The most ReLUs of a function that are looked at one by one: those of kinks and of ramps."""
+
+MOST_CELLS = 2**20
+"""The most multiples of a knot unit in a table; more knots than that are searched for."""
 
 Fit = ReluSum | LatticeFunction | GridMean | RidgeSum
 
@@ -94,12 +100,45 @@ class Enclosure:
         exact, error = self.exact.mapped(change), change(self.error)
         return Enclosure(exact, exact if self.is_common else self.actual.mapped(change), error)
 
+    def moved(self, off: Tensor) -> Enclosure:
+        """The value as the transformer has it after getting it wrong by `off`."""
+        return Enclosure.around(self.exact, self.error + off, self.actual.widened(off))
+
+    @property
+    def negative(self) -> Enclosure:
+        """The negative, which has the same error."""
+        exact = self.exact.times(-1.0)
+        return Enclosure(exact, exact if self.is_common else self.actual.times(-1.0), self.error)
+
+    def times(self, factor: float) -> Enclosure:
+        """The multiple by a number that is not rounded."""
+        exact, actual = self.exact.times(factor), self.actual.times(factor)
+        return Enclosure(exact, actual, ROOM * abs(factor) * self.error)
+
+    def at_least(self, low: Tensor) -> Enclosure:
+        """The value, if the transformer's own is known to be at least `low`."""
+        known = Interval(low, torch.full_like(low, inf))
+        return Enclosure.around(self.exact, self.error, self.actual.within(known))
+
+    def within(self, reach: Tensor) -> Enclosure:
+        """The value, if it is known to lie in [-reach, reach]."""
+        known = Interval(-reach, reach)
+        exact, actual = self.exact.within(known), self.actual.within(known)
+        return Enclosure(exact, actual, torch.minimum(self.error, ROOM * exact.distance_to(actual)))
+
+    def lowered(self, missed: float) -> Enclosure:
+        """The value, which is not negative, if the exact one may be lower by `missed`."""
+        exact = Interval((self.exact.low - missed).clamp(min=0.0), self.exact.high)
+        return Enclosure(exact, self.actual, self.error + missed)
+
     def without_nan(self) -> Enclosure:
         """The enclosure with an infinite error where infinities cancelled."""
         error = self.error
         if bool(error.sum().isnan()):
             error = torch.where(error.isnan(), inf, error)
-        return Enclosure(self.exact.without_nan(), self.actual.without_nan(), error)
+        exact, actual = self.exact.without_nan(), self.actual.without_nan()
+        is_same = exact is self.exact and actual is self.actual and error is self.error
+        return self if is_same else Enclosure(exact, actual, error)
 
 
 @dataclass(frozen=True)
@@ -206,7 +245,7 @@ class Arithmetic:
 
     def _of_table(self, fit: ReluSum, argument: Tensor) -> Tensor:
         """The rounding of a function that is looked up piece by piece, or computed as such."""
-        if is_ramp(fit):  # clamped between its levels, exactly
+        if fit.is_ramp:  # clamped between its levels, exactly
             return self.sum_of(0, torch.full_like(argument, max(map(abs, _levels(fit)))))
         jumps = zip(fit.knots, fit.slopes[:-1], fit.slopes[1:], strict=True)
         constant = abs(fit.anchor_value) + sum(abs(knot * (b - a)) for knot, a, b in jumps)
@@ -256,13 +295,6 @@ def uneven_response(fit: LatticeFunction) -> float:
     return 1.02 * float((weights * spread * gains).sum(-1).max())
 
 
-def is_ramp(fit: Function) -> bool:
-    """Whether the fit stands in for a step function, or for a step function times a number."""
-    if isinstance(fit, RidgeSum):
-        return bool(fit.bands) and fit.name.endswith("'(t)")
-    return isinstance(fit, ReluSum) and isinstance(FUNCTIONS.get(fit.name), StepFunction)
-
-
 def _levels(fit: ReluSum) -> tuple[float, ...]:
     """The levels between which a ramp runs."""
     return (fit.anchor_value, *(fit(knot) for knot in fit.knots))
@@ -276,7 +308,7 @@ def fitted_at(fit: Fit, argument: Enclosure, rounding: Tensor) -> Enclosure:
     real = function_at(function_named(fit.name), argument)
     fitted = fit_error(fit, argument.actual) + rounding
     actual = real.actual.widened(fitted)
-    if isinstance(fit, ReluSum) and is_ramp(fit):  # it stays between the levels of the step
+    if isinstance(fit, ReluSum) and fit.is_ramp:  # it stays between the levels of the step
         levels = _levels(fit)
         actual = actual.within(Interval(min(levels) - rounding, max(levels) + rounding))
     return Enclosure.around(real.exact, real.error + fitted, actual)
@@ -310,10 +342,64 @@ def fit_error(fit: Fit, argument: Interval) -> Tensor:
         return torch.where(outside, torch.inf, torch.full_like(argument.low, fit.error))
     first, last = touched(fit, argument)
     error = _largest_between(torch.tensor(fit.errors, dtype=torch.float64), first, last)
-    if is_ramp(fit):
+    if fit.is_ramp:
         return error
     outside = (argument.low < fit.low) | (argument.high > fit.high)
     return torch.where(outside, torch.inf, error)
+
+
+def touched(fit: ReluSum, argument: Interval) -> tuple[Tensor, Tensor]:
+    """The numbers of the first and of the last piece that the argument can lie on.
+
+    A piece holds its right end. Knots are multiples of `knot_unit`, a power of two, so that a
+    division by it is exact. A table tells how many knots lie at or below every multiple of it.
+    """
+    last = knots_below(fit, argument.high)
+    first = torch.minimum(knots_up_to(fit, argument.low), last)
+    return first, last
+
+
+def knots_below(fit: ReluSum, values: Values) -> Tensor:
+    """How many knots are less than each value."""
+    if not _has_table(fit, values):
+        return torch.searchsorted(_knots(fit), values.contiguous())
+    return _read(fit, (values / fit.knot_unit).ceil_().sub_(1.0))
+
+
+def knots_up_to(fit: ReluSum, values: Values) -> Tensor:
+    """How many knots are at most each value."""
+    if not _has_table(fit, values):
+        return torch.searchsorted(_knots(fit), values.contiguous(), right=True)
+    return _read(fit, (values / fit.knot_unit).floor_())
+
+
+def _read(fit: ReluSum, multiples: Tensor) -> Tensor:
+    """How many knots are at most each multiple of the knot unit."""
+    table = _table(fit)
+    cells = multiples.sub_(_first_multiple(fit) - 1).clamp_(0, len(table) - 1)
+    return torch.take(table, cells.long())
+
+
+def _has_table(fit: ReluSum, values: Tensor) -> bool:
+    """A table serves if it is not too large, and where no value is NaN, which is in no cell."""
+    is_short = bool(fit.knots) and fit.knots[-1] - fit.knots[0] <= MOST_CELLS * fit.knot_unit
+    return is_short and not bool(values.sum().isnan())
+
+
+def _first_multiple(fit: ReluSum) -> int:
+    return round(fit.knots[0] / fit.knot_unit)
+
+
+def _knots(fit: ReluSum) -> Tensor:
+    return torch.tensor(fit.knots, dtype=torch.float64)
+
+
+@lru_cache(maxsize=64)
+def _table(fit: ReluSum) -> Tensor:
+    """The number of knots up to every multiple of the knot unit, from one before the first knot."""
+    n_cells = round((fit.knots[-1] - fit.knots[0]) / fit.knot_unit) + 2
+    multiples = _first_multiple(fit) - 1 + torch.arange(n_cells, dtype=torch.float64)
+    return torch.searchsorted(_knots(fit), multiples * fit.knot_unit, right=True)
 
 
 def ridge_error(fit: RidgeSum, *arguments: Interval) -> Tensor:
@@ -321,8 +407,8 @@ def ridge_error(fit: RidgeSum, *arguments: Interval) -> Tensor:
     last, shape = arguments[-1], torch.broadcast_tensors(*(part.low for part in arguments))[0].shape
     error = last.low.new_full(shape, fit.error)
     for band in fit.bands:
-        touched = (last.low <= band.high) & (last.high >= band.low)
-        error = torch.where(touched, error.clamp(min=band.error), error)
+        is_inside = (last.low <= band.high) & (last.high >= band.low)
+        error = torch.where(is_inside, error.clamp(min=band.error), error)
     for argument, width in zip(arguments, fit.half_widths, strict=True):
         error = torch.where(argument.size > width, torch.inf, error)
     return error
@@ -355,11 +441,6 @@ def matrix_product(weights: Enclosure, inputs: Enclosure, how: Arithmetic) -> En
         return Enclosure.around(exact, error)
     actual = (inputs.actual @ weights.actual.mT).widened(rounding)
     return Enclosure.around(exact, error, actual)
-
-
-def moved(value: Enclosure, off: Tensor) -> Enclosure:
-    """The value as the transformer has it after getting it wrong by `off`."""
-    return Enclosure.around(value.exact, value.error + off, value.actual.widened(off))
 
 
 def clipped(value: Enclosure, bound: float, off: Tensor) -> Enclosure:
@@ -396,3 +477,68 @@ def multiply(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
     error = left.error * right.exact.size + left.actual.size * right.error + rounding
     actual = (left.actual * right.actual).widened(rounding)
     return Enclosure.around(left.exact * right.exact, error, actual)
+
+
+def largest(factor: float) -> float:
+    """The size of a factor, or of the largest of those of a schedule."""
+    return max(map(abs, _ends(factor)))
+
+
+def _ends(factor: float) -> tuple[float, float]:
+    return (min(factor), max(factor)) if isinstance(factor, PerStep) else (factor, factor)
+
+
+def combination(
+    terms: Sequence[tuple[float, Enclosure]], how: Arithmetic
+) -> tuple[Enclosure, Tensor]:
+    """The sum of all enclosures times their factors, and the total size of its terms.
+
+    A factor of a schedule may be anything between its least and its largest number. An enclosure
+    itself, or its negative, is not rounded.
+    """
+    (first, alone), *others = terms
+    if first in (1.0, -1.0) and not others:
+        return alone if first == 1.0 else alone.negative, alone.size
+    sizes = reduce(plus, [largest(factor) * part.size for factor, part in terms])
+    error = reduce(plus, [largest(factor) * part.error for factor, part in terms])
+    exact, actual = (
+        reduce(plus, [side(part).times_within(*_ends(factor)) for factor, part in terms])
+        for side in (attrgetter("exact"), attrgetter("actual"))
+    )
+    rounding = how.sum_of(len(terms), sizes)
+    error, actual = error + rounding, actual.widened(rounding)
+    if len(terms) > 2:  # the oracle may add them in another order
+        exact = exact.widened(how.oracle.sum_of(len(terms), sizes))
+    return Enclosure.around(exact, error, actual), sizes
+
+
+def shares_of(scores: Enclosure, n_tokens: int, how: Arithmetic) -> Enclosure:
+    """The softmax over the last axis, by heads that read `n_tokens` tokens.
+
+    Shares rise with their own score and fall with all others. The slopes of a share p with respect
+    to all scores add up to 2 p (1 - p), at most 1 / 2.
+    """
+    n_classes = scores.error.shape[-1]
+    exact, actual = (_shares(part) for part in (scores.exact, scores.actual))
+    high = torch.maximum(exact.high, actual.high)
+    low = torch.minimum(exact.low, actual.low)
+    slope = torch.minimum(2 * high, 2 * (1 - low)).clamp(max=0.5)
+    moved = ROOM * slope * scores.error.amax(-1, keepdim=True)
+    moved = torch.minimum(moved, exact.distance_to(actual))
+    sizes = slope * scores.size.amax(-1, keepdim=True) + high
+    rounding = how.sum_of(n_classes + n_tokens + SOFTMAX_ROUNDING, sizes)
+    return Enclosure.around(exact, moved + rounding, actual.widened(rounding))
+
+
+def _shares(scores: Interval) -> Interval:
+    """The softmax of scores in intervals, with room for the rounding and underflow of values."""
+    low, high = scores.low, scores.high
+    ends = []
+    for own, others in ((low, high), (high, low)):
+        apart = others.unsqueeze(-2) - own.unsqueeze(-1)  # (class, other)
+        apart = apart - torch.diag_embed(torch.diagonal(apart, dim1=-2, dim2=-1))
+        ends.append(1 / apart.exp().sum(-1))
+    room = 1 + 2.0**-40
+    relative = torch.maximum(low.abs(), high.abs()).amax(-1, keepdim=True) * 2.0**-50
+    high = (ends[1] * room * (1 + relative)).clamp(min=torch.finfo(torch.float64).tiny)
+    return Interval(ends[0] / room * (1 - relative).clamp(min=0), high)

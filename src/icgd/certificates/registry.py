@@ -9,7 +9,7 @@ from icgd.certificates.chain_bound import ChainBounds
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.functional_bound import FunctionBounds
 from icgd.certificates.linear_bound import LinearBounds
-from icgd.certificates.stack_bounds import StackBounds
+from icgd.certificates.network import StackBounds
 from icgd.memory import require_memory
 from icgd.problems.oracles.function import FunctionOracle
 from icgd.problems.oracles.linear import LinearOracle

@@ -22,7 +22,7 @@ from icgd.backends.look_up import size_of_table
 from icgd.backends.run import PLAIN
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.measured import stepwise_errors
-from icgd.certificates.prediction_bounds import prediction_errors
+from icgd.certificates.network import prediction_errors
 from icgd.certificates.registry import bounds_of
 from icgd.errors import DataError, FileError, IcgdError
 from icgd.problems.drawn_task import drawn_task

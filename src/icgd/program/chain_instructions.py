@@ -19,7 +19,7 @@ from typing import ClassVar
 from icgd.program.base import ProgramBase
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction, LayerKind
 from icgd.program.layout import Layout
-from icgd.program.meaning import Domain, Value
+from icgd.program.meaning import BlockDomain, Value
 from icgd.program.registers import OFFSET, value_slot
 from icgd.program.uses import Evaluated, Flag, Read, Written
 from icgd.program.wires import Heads, Units, Wire, Wiring, by_slot
@@ -147,7 +147,7 @@ class CopyWhere(Instruction):
         source = _clipped(self.source, self.bound)
         return f"{self.write} += {source}{_where_open(self.closed_by)}"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         source = self.source.value(slots, domain)
         source = source if self.bound is None else domain.clip_copied(self, source, slots)
         value = domain.unless([slots[flag] for flag in self.closed_by], source)
@@ -180,7 +180,7 @@ class SelectWhere(Instruction):
         where = _where_open(self.closed_by)
         return f"{self.write} += one of {len(self.sources)}: {first} .. {last}{where}"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         source = domain.select([slots[flag] for flag in self.ones], self.sources, slots)
         source = source if self.bound is None else domain.clip_copied(self, source, slots)
         value = domain.unless([slots[flag] for flag in self.closed_by], source)
@@ -223,7 +223,7 @@ class PassBack(Instruction):
         slope, source = f"slope({self.flat})", _clipped(self.upstream, self.bound)
         return f"{self.write} += ({source}) * {slope}{_where_open(self.closed_by)}"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         closed_by = [slots[flag] for flag in self.closed_by]
         upstream = domain.unless(closed_by, self.upstream.value(slots, domain))
         value = domain.pass_back(self, upstream, slots[self.flat])
@@ -259,7 +259,7 @@ class ActivateWhere(Instruction):
     def formula(self) -> str:
         return f"{self.write} += r({self.argument}, {self.kinked}){_where_open(self.closed_by)}"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         closed_by = [slots[flag] for flag in self.closed_by]
         value = domain.activate(slots[self.argument], slots[self.kinked], self.leak)
         return {self.write: domain.add(slots[self.write], domain.unless(closed_by, value))}
@@ -290,7 +290,7 @@ class MarkFlat(Instruction):
         flags = (self.linear, *self.closed_by)
         return f"{self.write} += flat({self.argument}){_where_open(flags)}"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         closed_by = [slots[flag] for flag in (self.linear, *self.closed_by)]
         value = domain.unless(closed_by, domain.mark_flat(slots[self.argument], self.width))
         return {self.write: domain.add(slots[self.write], value)}
@@ -323,7 +323,7 @@ class MultiplyMatrices(Instruction):
         right = f"{self.right}^T" if self.right_transposed else self.right
         return f"{self.write} = {left} @ {right}"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         left, right = slots[self.left], slots[self.right]
         left = domain.transposed(left) if self.left_transposed else left
         right = domain.transposed(right) if self.right_transposed else right
@@ -354,7 +354,7 @@ class LookUpProduct(Instruction):
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.left} @ {self.right})"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         left, right = slots[self.left], slots[self.right]
         product = domain.product(left, right)
         return {self.write: domain.look_up_product(self, product, left, right)}
@@ -382,7 +382,7 @@ class MultiplyEntries(Instruction):
     def formula(self) -> str:
         return f"{self.write} = {self.left} * {self.right}"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         left, right = slots[self.left], slots[self.right]
         return {self.write: domain.from_lattice(self, domain.multiply(left, right), left, right)}
 
@@ -422,7 +422,7 @@ class ShareColumns(Instruction):
     def formula(self) -> str:
         return f"{self.write} = softmax({self.scores}_1 .. {self.scores}_{len(self.classes)})"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         return {self.write: domain.softmax_columns(slots[self.scores], len(self.classes))}
 
 

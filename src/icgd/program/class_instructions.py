@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from icgd.program.base import ProgramBase
 from icgd.program.instructions import ONE, Instruction, LayerKind
@@ -115,6 +116,10 @@ class MapDifferences(Instruction):
         value = domain.apply(self.function, apart, by="mlp")
         return {self.write: domain.as_read(self, value, apart)}
 
+    def own_error(self, bounds: Any, value: Any, apart: Any) -> Any:
+        """None beyond that of the function, which rises from 0: so does its fit."""
+        return value.at_least(-bounds.mlp_rounding(self.function, apart))
+
 
 @dataclass(frozen=True)
 class MapRowSums(Instruction):
@@ -155,3 +160,7 @@ class MapRowSums(Instruction):
         ]
         total = domain.combine([(1.0, column) for column in columns])
         return {self.write: domain.as_read(self, domain.apply(self.function, total, by="mlp"))}
+
+    def own_error(self, bounds: Any, value: Any) -> Any:
+        """What a cap on the source misses: shares are smaller without it."""
+        return value.lowered(self.missed)

@@ -58,7 +58,7 @@ class Function(ABC):
 
     @property
     def is_ramp(self) -> bool:
-        """Whether it stands in for a function that jumps."""
+        """Whether it stands in for a step function, or for a step function times a number."""
         return False
 
     def without_error(self: AnyFunction) -> AnyFunction:
@@ -115,8 +115,9 @@ class ReluSum(Function):
 
     @property
     def is_ramp(self) -> bool:
-        """Whether it stands in for a derivative that jumps: then every other piece is level."""
-        return self.name.endswith("'") and not self.is_exact and not any(self.slopes[::2])
+        """Whether it stands in for a derivative that is level but for jumps."""
+        is_level = not any(self.slopes[::2]) and not any(self.errors[::2])
+        return is_level and self.name.endswith("'")
 
     def terms(self) -> tuple[ReluTerm, ...]:
         """The function as a sum of ReLUs; terms that vanish identically are left out."""

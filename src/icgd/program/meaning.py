@@ -242,7 +242,21 @@ class Domain(ABC, Generic[Value]):
     def read_examples(self, kernel: Value, value: Value) -> Value:
         """The sum over examples j of kernel[i, j] value[j], at every token i."""
 
-    # The blocks of a chain: a value is a matrix, and a number that is known is one too.
+
+class BlockDomain(ABC, Generic[Value]):
+    """The primitives of chains, whose slots hold a matrix or a number that is known."""
+
+    @abstractmethod
+    def combine(self, terms: Sequence[tuple[float, Value]]) -> Value:
+        """The sum of all values, each times its factor."""
+
+    @abstractmethod
+    def add(self, *values: Value) -> Value:
+        """The sum, one value after the other."""
+
+    @abstractmethod
+    def multiply(self, left: Value, right: Value) -> Value:
+        """The product, entry by entry."""
 
     @abstractmethod
     def product(self, left: Value, right: Value) -> Value:
@@ -295,6 +309,9 @@ class Domain(ABC, Generic[Value]):
     @abstractmethod
     def softmax_columns(self, scores: Value, n_rows: int) -> Value:
         """The softmax of the first rows in every column, and 0 in all other rows."""
+
+
+AnyDomain = Domain[Value] | BlockDomain[Value]
 
 
 def interpret(

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
+from typing import Any
 
 from icgd.program.base import ProgramBase
 from icgd.program.instructions import ONE, Instruction, LayerKind
@@ -20,7 +21,7 @@ from icgd.program.uses import Read, Written
 from icgd.program.wires import Heads, Over, Rows, Wire, Wiring
 
 
-@cache
+@lru_cache(maxsize=16)
 def centring(width: int) -> Rows:
     """The matrix that takes the mean of its coordinates away from a vector."""
     mean = 1.0 / width
@@ -129,3 +130,12 @@ class ScaleCentred(Instruction):
             along = domain.multiply(slots[self.share], slots[self.along])
             value = domain.add(value, domain.combine([(-1.0, along)]))
         return {self.write: domain.as_read(self, domain.multiply(scale, value), source, scale)}
+
+    def own_error(self, bounds: Any, value: Any, source: Any, scale: Any) -> Any:
+        """Rounding alone exceeds the reach: a norm centres twice, once for the deviation."""
+        if self.reach is None:
+            return value
+        width = source.value.error.shape[-1]
+        sizes = source.value.size @ bounds.matrix(centring(width)).abs()
+        off = bounds.how.sum_of(2 * width, sizes)
+        return value.within(self.reach + 2 * bounds.room * scale.value.size * off)

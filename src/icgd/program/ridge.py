@@ -125,7 +125,7 @@ class RidgeSum(Function):
 
     @property
     def is_ramp(self) -> bool:
-        """Whether it stands in for a step function times a number."""
+        """Whether it stands in for a derivative that jumps, times a number."""
         return bool(self.bands) and self.name.endswith("'(t)")
 
     @property

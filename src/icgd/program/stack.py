@@ -177,7 +177,7 @@ class StackProgram(AbstractProgram):
 
     @property
     def has_kinks(self) -> bool:
-        return any(function.is_ramp for function in self.functions)
+        return any(function.is_ramp and not function.is_exact for function in self.functions)
 
     def ramps(self, derivative: str) -> tuple[tuple[float, float], ...]:
         """The ends of the ramps of a sum of ReLUs, or of the bands of a sum of units.

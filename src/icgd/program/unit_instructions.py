@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from math import inf
+from typing import Any, ClassVar
 
 from icgd.program import instructions
 from icgd.program.base import ProgramBase
@@ -23,6 +24,7 @@ from icgd.program.instructions import (
     IS_QUERY,
     ONE,
     Argument,
+    HeadError,
     Instruction,
     LayerKind,
     below,
@@ -37,6 +39,9 @@ from icgd.program.wires import SIGN, Heads, Over, Units, Wire, Wiring, by_slot
 
 EXAMPLE_SHARE = "example_share"
 """The slot that holds n_tokens / n_examples in every example and 0 in every query."""
+
+OFF_RELU = 1.0
+"""No unit activation that bends like relu is farther from it: elu is that far, relu not at all."""
 
 
 class ByUnits(Instruction):
@@ -228,6 +233,10 @@ class PassOn(ByUnits):
         value = value if self.bias is None else domain.as_read(self, value, slots[self.weights])
         return {self.write: domain.written_over(slots[self.write], value)}
 
+    def own_error(self, bounds: Any, value: Any, weights: Any) -> Any:
+        """The rounding of the head of the bias."""
+        return value.moved(bounds.how.sum_of(bounds.how.n_tokens, weights.value.size[..., -1:].mT))
+
 
 @dataclass(frozen=True)
 class StartJacobian(ByUnits):
@@ -297,12 +306,14 @@ def times_slope(
     factor: Value,
     slots: Mapping[str, Value],
     domain: Domain[Value],
+    n_sums: int = 1,
 ) -> Value:
     """`factor[k, p] * r'(argument[k])`, in which units make the product."""
     argument = jacobian.argument.value(slots, domain)
     t = domain.unflatten(argument, jacobian.argument.width(domain.layout))
     exact = domain.multiply(factor, domain.evaluate(f"{jacobian.activation}'", t))
-    return domain.by_units(jacobian.function, exact, [(factor, jacobian.reach), (t, 1.0)])
+    arguments = [(factor, jacobian.reach), (t, 1.0)]
+    return domain.by_units(jacobian.function, exact, arguments, n_sums)
 
 
 @dataclass(frozen=True)
@@ -352,7 +363,7 @@ class PushJacobian(ByUnits):
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         n_rows, _ = domain.layout.slot(self.jacobian).shape
         jacobian = domain.unflatten(slots[self.jacobian], n_rows)
-        products = times_slope(self, jacobian, slots, domain)
+        products = times_slope(self, jacobian, slots, domain, n_sums=n_rows)
         value = domain.flatten(domain.matmul_rows(slots[self.weights], products))
         return {self.write: domain.written_over(slots[self.write], value)}
 
@@ -391,6 +402,19 @@ class AddOuterProduct(ByUnits):
         after = domain.accumulate(slots[self.write], slots[self.left], right, self.scale, self)
         return {self.write: after}
 
+    def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
+        """What units miss of every product, on the mean over the examples."""
+        factors = left.value.actual.mapped(_as_column), right.value.actual.mapped(_as_row)
+        return HeadError(bounds.product_by_units(self.function, self.reaches, factors).mean(-3))
+
+
+def _as_column(part: Any) -> Any:
+    return part.unsqueeze(-1)
+
+
+def _as_row(part: Any) -> Any:
+    return part.unsqueeze(-2)
+
 
 @dataclass(frozen=True)
 class AddJacobian(ByUnits):
@@ -423,6 +447,12 @@ class AddJacobian(ByUnits):
         jacobian = domain.unflatten(slots[self.jacobian], n_rows)
         left, before = slots[self.left], slots[self.write]
         return {self.write: domain.accumulate_rows(before, left, jacobian, self.scale, self)}
+
+    def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
+        """What units miss of every product, on the mean over the rows of all examples."""
+        factors = left.value.actual.mapped(_as_column), right.value.actual
+        missed = bounds.product_by_units(self.function, self.reaches, factors)
+        return HeadError(missed.mean((-3, -2)).unsqueeze(-2))
 
 
 @dataclass(frozen=True)
@@ -460,6 +490,24 @@ class AddGatedProduct(Instruction):
         after = domain.accumulate(slots[self.write], slots[self.left], right, self.scale, self)
         return {self.write: after}
 
+    def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
+        return HeadError(missed_by_bends(self, bounds, left, right))
+
+
+def missed_by_bends(
+    instruction: AddGatedProduct | AddGatedJacobian, bounds: Any, left: Any, right: Any
+) -> float:
+    """What the two heads of a product miss: each is as far off as the activation is from relu.
+
+    A left factor beyond the gate would let queries in.
+    """
+    if not bounds.how.sums_terms:
+        return 0.0
+    if not bool((left.value.actual.size <= instruction.gate).all()):
+        return inf
+    reach = max(instruction.reach, float(right.value.actual.size.max()))
+    return 2 * OFF_RELU / instruction.sharpness * reach * (instruction.sharpness > 1)
+
 
 @dataclass(frozen=True)
 class AddGatedJacobian(Instruction):
@@ -491,6 +539,9 @@ class AddGatedJacobian(Instruction):
         jacobian = domain.unflatten(slots[self.jacobian], n_rows)
         left, before = slots[self.left], slots[self.write]
         return {self.write: domain.accumulate_rows(before, left, jacobian, self.scale, self)}
+
+    def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
+        return HeadError(missed_by_bends(self, bounds, left, right))
 
 
 @dataclass(frozen=True)
@@ -593,3 +644,14 @@ class WipeByUnits(ByUnits):
         return {
             name: domain.as_read(self, domain.zero(slots[name]), slots[name]) for name in self.slots
         }
+
+    def left_over(self, bounds: Any) -> float:
+        """The most that is left in a slot of numbers up to the reach."""
+        whole = bounds.units_at_one(self.function) if bounds.how.sums_terms else 0.0
+        return self.reach * whole
+
+    def own_error(self, bounds: Any, value: Any, before: Any) -> Any:
+        """What is left in the slot; of numbers beyond the reach it may be anything."""
+        is_beyond = before.value.actual.size > self.reach
+        off = before.value.error.new_full(is_beyond.shape, self.left_over(bounds))
+        return value.moved(off.masked_fill(is_beyond, inf))

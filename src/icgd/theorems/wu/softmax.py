@@ -12,7 +12,7 @@ from math import log, log10, pi, sqrt
 import torch
 from torch import Tensor
 
-from icgd.certificates.table_bound import step_lipschitz, table_step
+from icgd.certificates.closed_form import step_lipschitz, table_step
 from icgd.compiled import Compiled
 from icgd.constructions.universal import STEP_TABLE, ContextHead, context_head, level_values
 from icgd.pipeline import compile
