@@ -17,12 +17,10 @@ from icgd.backends.look_up import is_kink, is_line, is_single_ramp
 from icgd.problems.roots import PREFIX
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
 from icgd.program.chain_instructions import (
-    CopyWhere,
     LookUpProduct,
     MultiplyEntries,
     MultiplyMatrices,
     PassBack,
-    SelectWhere,
 )
 from icgd.program.functions import Function
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Combination, Instruction, LayerKind
@@ -453,20 +451,26 @@ class Recorder(Domain[Op], BlockDomain[Op]):
                 return self.zero(value)
         return value
 
-    def select(
-        self, bits: Sequence[Op], sources: Sequence[Combination], slots: Mapping[str, Op]
+    def copied(
+        self,
+        sources: Sequence[Combination],
+        bits: Sequence[Op],
+        bound: float | None,
+        slots: Mapping[str, Op],
     ) -> Op:
-        """All bits are matrices, so that one recording serves all rounds."""
-        names = list(dict.fromkeys(name for source in sources for name in source.slots))
-        names = [name for name in names if slots[name].name != "fill"]
-        terms = [dict(source.terms()) for source in sources]
-        rows = tuple(tuple(term.get(name, 0.0) for name in names) for term in terms)
-        shape = slots[names[0]].shape
-        args = (*bits, *(slots[name] for name in names))
-        return self.op("select", *args, options=(len(bits), rows), shape=shape)
+        value = self._selected(sources, bits, slots) if bits else sources[0].value(slots, self)
+        return value if bound is None else self._clipped(value, bound)
 
-    def clip_copied(self, copy: CopyWhere | SelectWhere, value: Op, slots: Mapping[str, Op]) -> Op:
-        return value if copy.bound is None else self._clipped(value, copy.bound)
+    def _selected(
+        self, sources: Sequence[Combination], bits: Sequence[Op], slots: Mapping[str, Op]
+    ) -> Op:
+        """One of many combinations; bits are matrices, so that one recording serves all rounds."""
+        names = dict.fromkeys(name for source in sources for name in source.slots)
+        values = {name: slots[name] for name in names if slots[name].name != "fill"}
+        terms = [dict(source.terms()) for source in sources]
+        rows = tuple(tuple(term.get(name, 0.0) for name in values) for term in terms)
+        shape = next(iter(values.values())).shape
+        return self.op("select", *bits, *values.values(), options=(len(bits), rows), shape=shape)
 
     def _clipped(self, value: Op, bound: float) -> Op:
         if value.name == "fill":

@@ -1,4 +1,4 @@
-r"""Bounds for chains carry enclosures through the blocks, as `bounds.py` does through layers.
+r"""Bounds for chains carry enclosures through the blocks, as `enclosing.py` does through layers.
 
 A row is an enclosure, or a number that is known. Row `flat` carries z itself: the units that stand
 in for the slope r' are closed up to 3c/4, because the gate is 4 times what it closes, and open from
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, singledispatch
+from functools import partial
 from math import inf
 
 import torch
@@ -35,20 +35,19 @@ from icgd.certificates.enclosures import (
     Arithmetic,
     Enclosure,
     matrix_product,
-    multiply,
     shares_of,
 )
 from icgd.certificates.intervals import ROOM, Interval
 from icgd.certificates.network import STEPS_ONE_BY_ONE, after_steps, least_kept
 from icgd.constructions.cot_network import LARGEST_REACH
-from icgd.errors import ProgramError
 from icgd.memory import require_memory
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.task import Task
 from icgd.program import chain_instructions as verbs
 from icgd.program.chain import FAR, IS_BACKWARD, IS_DATA, NEAR, OUT, ChainProgram, row_of
-from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
+from icgd.program.instructions import IDENTITY, ONE, Combination
+from icgd.program.meaning import BlockDomain
 from icgd.shapes import History, Predictions, Queries
 
 Row = Enclosure | float
@@ -227,24 +226,13 @@ class ChainBounds(AbstractBounds):
     def next_block(self, near: Rows, far: Rows) -> Rows:
         """The enclosures of the block that a step writes."""
         names = self.program.rows.names
-        rows: dict[str, Row] = {row_of(OUT, name): 0.0 for name in names}
+        rows: dict[str, Row] = dict.fromkeys(self.program.layout.names, 0.0)
         rows[ONE] = 1.0
         for prefix, block in ((NEAR, near), (FAR, far)):
             rows |= {row_of(prefix, name): block.get(name, 0.0) for name in names}
-        now = Moment(self.program, rows, self.how)
+        domain = BlockEnclosures(self.program, self.how)
         for part in (part for layer in self.program.layers for part in layer.instructions):
-            is_closed = isinstance(part, verbs.Gated) and now.is_closed(part.closed_by)
-            value = 0.0 if is_closed else rule(part, now)
-            (write,) = part.writes()
-            before = rows.get(write, 0.0)
-            if isinstance(value, Enclosure) and not isinstance(
-                part, verbs.CopyWhere | verbs.SelectWhere
-            ):
-                value = value.without_nan()
-            if isinstance(value, Enclosure) and isinstance(before, Enclosure):
-                value = enclosures.add(before, value, self.how)
-            if value != 0.0 or write not in rows:
-                rows[write] = value
+            rows |= part.meaning(rows, domain)
         return {name: rows[row_of(OUT, name)] for name in names}
 
 
@@ -261,98 +249,154 @@ def _data(columns: Interval) -> dict[str, Row]:
 
 
 @dataclass(frozen=True)
-class Moment:
-    """What an instruction finds: the program, the rows of the stream, and the arithmetic."""
+class BlockEnclosures(BlockDomain[Row]):
+    """The primitives of chains on enclosures and on numbers that are known."""
 
     program: ChainProgram
-    rows: Rows
     how: Arithmetic
 
-    def is_closed(self, closed_by: tuple[str, ...]) -> bool:
-        """Whether a flag closes all entries."""
-        flags = (self.rows[flag] for flag in closed_by)
-        return any(flag != 0.0 for flag in flags if isinstance(flag, float))
+    def combine(self, terms: Sequence[tuple[float, Row]]) -> Row:
+        """Numbers beside enclosures are 0, and add nothing."""
+        if terms[0][0] == 1.0 and len(terms) == 1:
+            return terms[0][1]
+        enclosed = [(factor, row) for factor, row in terms if isinstance(row, Enclosure)]
+        if not enclosed:
+            return sum(factor * row for factor, row in terms if isinstance(row, float))
+        return enclosures.combination(enclosed, self.how)[0].without_nan()
 
-    def where_open(self, value: Row, closed_by: tuple[str, ...]) -> Row:
+    def add(self, *values: Row) -> Row:
+        total, *others = values
+        for value in others:
+            if isinstance(total, Enclosure) and isinstance(value, Enclosure):
+                total = enclosures.add(total, value, self.how)
+            elif value != 0.0:
+                total = value
+        return total
+
+    def multiply(self, left: Row, right: Row) -> Row:
+        if isinstance(left, float):
+            return 0.0
+        if isinstance(right, float):  # the slope of a linear layer
+            right = Enclosure.common(Interval.point(torch.full_like(left.error, right)))
+        return enclosures.multiply(left, right, self.how)
+
+    def product(self, left: Row, right: Row) -> Row:
+        if isinstance(left, float) or isinstance(right, float):
+            return 0.0
+        return matrix_product(left, right.mT, self.how).mT
+
+    def transposed(self, matrix: Row) -> Row:
+        return matrix if isinstance(matrix, float) else matrix.mT
+
+    def unless(self, flags: Sequence[Row], value: Row) -> Row:
         """The value, which is exactly 0 at the units that a flag closes."""
-        for flag in (self.rows[name] for name in closed_by):
+        if any(flag != 0.0 for flag in flags if isinstance(flag, float)):
+            return 0.0
+        for flag in flags:
             if isinstance(flag, Enclosure) and isinstance(value, Enclosure):
                 closed = flag.exact.low != 0
                 value = value.mapped(partial(torch.masked_fill, mask=closed, value=0.0))
         return value
 
-    def combined(self, combination: Combination, bound: float | None) -> Row:
-        """A combination, clipped if there is a bound; rows that are 0 add nothing."""
-        total = self._combined(combination)
-        if bound is None or isinstance(total, float):
-            return total
-        total = self._decayed(total, combination)
-        return enclosures.clipped(total, bound, self.how.sum_of(4, total.actual.size))  # four ReLUs
+    def copied(
+        self,
+        sources: Sequence[Combination],
+        bits: Sequence[Row],
+        bound: float | None,
+        slots: Mapping[str, Row],
+    ) -> Row:
+        """A copy, or new weights, which four ReLUs clip.
 
-    def _decayed(self, moved: Enclosure, combination: Combination) -> Enclosure:
-        """New weights; where they decay, the oracle may cancel what it rounded before.
-
-        It takes the decay d w from w, and the sizes of both add up to |1 - d| |w| + 2 |w| at most.
+        Where weights decay, the oracle may cancel what it rounded before: it takes the decay d w
+        from w, and the sizes of both add up to |1 - d| |w| + 2 |w| at most.
         """
-        weights, kept = self.rows.get(WEIGHTS), dict(combination.terms()).get(WEIGHTS, 1.0)
-        if kept == 1.0 or not isinstance(weights, Enclosure):
-            return moved
-        n_terms, sizes = len(combination.slots) + 4, (abs(kept) + 2) * weights.size
-        off, of_oracle = (how.sum_of(n_terms, sizes) for how in (self.how, self.how.oracle))
-        exact, actual = moved.exact.widened(of_oracle), moved.actual.widened(off)
-        return Enclosure.around(exact, moved.error + off, actual)
+        source = sources[sum(2**place for place, bit in enumerate(bits) if bit != 0.0)]
+        value: Row = source.value(slots, self)
+        if isinstance(value, float) or bound is None:
+            return value
+        weights, kept = slots.get(WEIGHTS), dict(source.terms()).get(WEIGHTS, 1.0)
+        if kept != 1.0 and isinstance(weights, Enclosure):
+            n_terms, sizes = len(source.slots) + 4, (abs(kept) + 2) * weights.size
+            off, of_oracle = (how.sum_of(n_terms, sizes) for how in (self.how, self.how.oracle))
+            exact, actual = value.exact.widened(of_oracle), value.actual.widened(off)
+            value = Enclosure.around(exact, value.error + off, actual)
+        return enclosures.clipped(value, bound, self.how.sum_of(4, value.actual.size))
 
-    def _combined(self, combination: Combination) -> Row:
-        if combination.coefficients == (1.0,):
-            return self.rows[combination.slots[0]]
-        enclosed, number = list[tuple[float, Enclosure]](), 0.0
-        for slot, factor in combination.terms():
-            row = self.rows[slot]
-            if isinstance(row, float):
-                number += factor * row
-            else:
-                enclosed.append((factor, row))
-        if not enclosed:
-            return number
-        return enclosures.combination(enclosed, self.how)[0].without_nan()
+    def activate(self, argument: Row, kinked: Row, leak: float) -> Row:
+        if isinstance(argument, float):
+            return 0.0
+        value = enclosures.function_at(_kinked(leak), argument) if kinked else argument
+        return value.moved(self.how.sum_of(3, argument.actual.size)).without_nan()  # three ReLUs
 
+    def mark_flat(self, argument: Row, width: float) -> Row:
+        """The argument itself, from which `pass_back` knows the slope."""
+        return argument
 
-@singledispatch
-def rule(instruction: Instruction, now: Moment) -> Row:
-    """What an instruction that is not closed adds; if a number, no other writes to its slot."""
-    missing = "has no rule in certificates/chain_bound.py"
-    raise ProgramError.broken(type(instruction).__name__, missing)
+    def pass_back(self, back: verbs.PassBack, upstream: Row, flat: Row) -> Row:
+        """The slope is closed up to 3/4 of the kink's width and open from the whole of it on."""
+        if back.bound is not None and isinstance(upstream, Enclosure):
+            rounding = self.how.sum_of(4, upstream.actual.size)
+            upstream = enclosures.clipped(upstream, back.bound, rounding)
+        if isinstance(upstream, float) or isinstance(flat, float):
+            return upstream
+        step, width = _kinked(back.leak).derivative(), self.program.kink_width
+        exact = Interval(*step.bounds(flat.exact.low, flat.exact.high))
+        ends = (Interval.point(flat.error.new_tensor(-part)) for part in (width, 0.75 * width))
+        low, high = (flat.actual + end for end in ends)
+        actual = Interval(*step.bounds(low.low, high.high))
+        slope = Enclosure(exact, actual, ROOM * exact.distance_to(actual))
+        return enclosures.multiply(upstream, slope, self.how).without_nan()
 
+    def from_lattice(
+        self,
+        product: verbs.MultiplyMatrices | verbs.MultiplyEntries,
+        value: Row,
+        left: Row,
+        right: Row,
+    ) -> Row:
+        if isinstance(value, float) or isinstance(left, float):
+            return value
+        n_terms, sizes = self._terms(product, left, right)
+        value = value.moved(self._lattice_error(n_terms, sizes, product.reach))
+        # Or the run is stopped; only what B_1 passes back may be larger, and nobody reads that.
+        known = Interval.symmetric(product.reach, 1, 1)
+        return Enclosure.around(value.exact, value.error, value.actual.within(known)).without_nan()
 
-@rule.register
-def _bound_of_copy_where(instruction: verbs.CopyWhere, now: Moment) -> Row:
-    source = now.combined(instruction.source, instruction.bound)
-    return now.where_open(source, instruction.closed_by)
+    def _terms(self, product: object, left: Enclosure, right: Row) -> tuple[int, Tensor]:
+        """How many terms an entry of the product has, and their total size."""
+        if isinstance(product, verbs.MultiplyEntries):
+            size = abs(right) if isinstance(right, float) else right.actual.size
+            return 1, left.actual.size * size
+        if isinstance(right, float):
+            return left.error.shape[-1], torch.zeros_like(left.error)
+        return left.error.shape[-1], left.actual.size @ right.actual.size
 
+    def _lattice_error(self, n_terms: int, sizes: Tensor, reach: float) -> Tensor:
+        fit, apart = self.program.look_up(IDENTITY), torch.zeros_like(sizes)
+        return reach * enclosures.lattice_error(fit, n_terms, sizes / reach, apart, self.how)
 
-@rule.register
-def _bound_of_select_where(instruction: verbs.SelectWhere, now: Moment) -> Row:
-    bits = enumerate(now.rows[flag] for flag in instruction.ones)
-    number = sum(2**place for place, bit in bits if bit != 0.0)
-    return _bound_of_copy_where(instruction.sum_of(number), now)
+    def look_up_product(
+        self, heads: verbs.LookUpProduct, product: Row, left: Row, right: Row
+    ) -> Row:
+        if isinstance(product, float) or isinstance(left, float):
+            return 0.0
+        n_terms, sizes = self._terms(heads, left, right)
+        off = self._lattice_error(n_terms, sizes, heads.reach)
+        # That is how far the product may lie, or the run is stopped.
+        known = Interval.symmetric(heads.reach, 1, 1).widened(off)
+        argument = Enclosure.around(product.exact, product.error, product.actual.within(known))
+        fit = self.program.look_up(heads.function)
+        rounding = self.how.head(fit, n_terms, sizes, torch.zeros_like(sizes))
+        return enclosures.fitted_at(fit, argument, rounding).without_nan()
 
-
-@rule.register
-def _bound_of_pass_back(instruction: verbs.PassBack, now: Moment) -> Row:
-    upstream = now.combined(instruction.upstream, instruction.bound)
-    upstream, z = now.where_open(upstream, instruction.closed_by), now.rows[instruction.flat]
-    if isinstance(upstream, float) or isinstance(z, float):
-        return upstream
-    return multiply(upstream, _slope(instruction.leak, now.program.kink_width, z), now.how)
-
-
-def _slope(leak: float, width: float, z: Enclosure) -> Enclosure:
-    """The slope r'(z), closed up to 3/4 of the kink's width and open from the whole of it on."""
-    step, open_up = _kinked(leak).derivative(), 0.75 * width
-    exact = Interval(*step.bounds(z.exact.low, z.exact.high))
-    low, high = (z.actual + Interval.point(z.error.new_tensor(-part)) for part in (width, open_up))
-    actual = Interval(*step.bounds(low.low, high.high))
-    return Enclosure(exact, actual, ROOM * exact.distance_to(actual))
+    def softmax_columns(self, scores: Row, n_rows: int) -> Row:
+        if isinstance(scores, float):
+            return 0.0
+        n_others = scores.error.shape[-2] - n_rows
+        n_tokens = n_rows + len(self.program.functions[0].values)
+        shares = shares_of(scores.mapped(lambda part: part[..., :n_rows, :].mT), n_tokens, self.how)
+        padded_shares = shares.mapped(lambda part: functional.pad(part.mT, (0, 0, 0, n_others)))
+        return padded_shares.without_nan()
 
 
 def _kinked(leak: float) -> KinkedFunction:
@@ -362,84 +406,3 @@ def _kinked(leak: float) -> KinkedFunction:
         return functional.leaky_relu(z, leak)
 
     return KinkedFunction("kinked", evaluate, (0.0,), (leak, 1.0))
-
-
-@rule.register
-def _bound_of_activate_where(instruction: verbs.ActivateWhere, now: Moment) -> Row:
-    z = now.rows[instruction.argument]
-    if isinstance(z, float):
-        return 0.0
-    is_kinked = bool(now.rows[instruction.kinked])
-    value = enclosures.function_at(_kinked(instruction.leak), z) if is_kinked else z
-    value = value.moved(now.how.sum_of(3, z.actual.size))  # three ReLUs
-    return now.where_open(value, instruction.closed_by)
-
-
-@rule.register
-def _bound_of_mark_flat(instruction: verbs.MarkFlat, now: Moment) -> Row:
-    return 0.0 if now.rows[instruction.linear] else now.rows[instruction.argument]
-
-
-@rule.register
-def _bound_of_multiply_matrices(instruction: verbs.MultiplyMatrices, now: Moment) -> Row:
-    left, right = now.rows[instruction.left], now.rows[instruction.right]
-    if isinstance(left, float) or isinstance(right, float):
-        return 0.0
-    left = left.mT if instruction.left_transposed else left
-    right = right.mT if instruction.right_transposed else right
-    value = matrix_product(left, right.mT, now.how).mT
-    sizes = left.actual.size @ right.actual.size
-    return _read(instruction, value, left.error.shape[-1], sizes, now)
-
-
-@rule.register
-def _bound_of_multiply_entries(instruction: verbs.MultiplyEntries, now: Moment) -> Row:
-    left, right = now.rows[instruction.left], now.rows[instruction.right]
-    if isinstance(left, float):
-        return 0.0
-    if isinstance(right, float):  # the slope of a linear layer
-        right = Enclosure.common(Interval.point(torch.full_like(left.error, right)))
-    sizes = left.actual.size * right.actual.size
-    return _read(instruction, multiply(left, right, now.how), 1, sizes, now)
-
-
-def _read(
-    instruction: verbs.Product, value: Enclosure, n_terms: int, sizes: Tensor, now: Moment
-) -> Enclosure:
-    """A product of `n_terms` terms, of these sizes in all, as heads read it from the lattice."""
-    value = value.moved(_lattice_error(n_terms, sizes, instruction.reach, now))
-    # Or the run is stopped; only what B_1 passes back may be larger, and nobody reads that.
-    known = Interval.symmetric(instruction.reach, 1, 1)
-    return Enclosure.around(value.exact, value.error, value.actual.within(known))
-
-
-def _lattice_error(n_terms: int, sizes: Tensor, reach: float, now: Moment) -> Tensor:
-    fit, apart = now.program.look_up(IDENTITY), torch.zeros_like(sizes)
-    return reach * enclosures.lattice_error(fit, n_terms, sizes / reach, apart, now.how)
-
-
-@rule.register
-def _bound_of_look_up_product(instruction: verbs.LookUpProduct, now: Moment) -> Row:
-    left, right = now.rows[instruction.left], now.rows[instruction.right]
-    if isinstance(left, float) or isinstance(right, float):
-        return 0.0
-    value, n_terms = matrix_product(left, right.mT, now.how).mT, left.error.shape[-1]
-    sizes, reach = left.actual.size @ right.actual.size, instruction.reach
-    off = _lattice_error(n_terms, sizes, reach, now)
-    known = Interval.symmetric(reach, 1, 1).widened(off)  # of the product, or the run is stopped
-    argument = Enclosure.around(value.exact, value.error, value.actual.within(known))
-    fit = now.program.look_up(instruction.function)
-    rounding = now.how.head(fit, n_terms, sizes, torch.zeros_like(sizes))
-    return enclosures.fitted_at(fit, argument, rounding)
-
-
-@rule.register
-def _bound_of_share_columns(instruction: verbs.ShareColumns, now: Moment) -> Row:
-    scores, n_classes = now.rows[instruction.scores], len(instruction.classes)
-    if isinstance(scores, float):
-        return 0.0
-    n_others = scores.error.shape[-2] - n_classes
-    n_tokens = n_classes + len(now.program.functions[0].values)
-    own = scores.mapped(lambda part: part[..., :n_classes, :].mT)
-    shares = shares_of(own, n_tokens, now.how)
-    return shares.mapped(lambda part: functional.pad(part.mT, (0, 0, 0, n_others)))

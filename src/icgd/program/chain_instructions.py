@@ -148,8 +148,7 @@ class CopyWhere(Instruction):
         return f"{self.write} += {source}{_where_open(self.closed_by)}"
 
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
-        source = self.source.value(slots, domain)
-        source = source if self.bound is None else domain.clip_copied(self, source, slots)
+        source = domain.copied((self.source,), (), self.bound, slots)
         value = domain.unless([slots[flag] for flag in self.closed_by], source)
         return {self.write: domain.add(slots[self.write], value)}
 
@@ -181,8 +180,8 @@ class SelectWhere(Instruction):
         return f"{self.write} += one of {len(self.sources)}: {first} .. {last}{where}"
 
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
-        source = domain.select([slots[flag] for flag in self.ones], self.sources, slots)
-        source = source if self.bound is None else domain.clip_copied(self, source, slots)
+        bits = [slots[flag] for flag in self.ones]
+        source = domain.copied(self.sources, bits, self.bound, slots)
         value = domain.unless([slots[flag] for flag in self.closed_by], source)
         return {self.write: domain.add(slots[self.write], value)}
 

@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
     from icgd.program.chain_instructions import (
-        CopyWhere,
         LookUpProduct,
         MultiplyEntries,
         MultiplyMatrices,
         PassBack,
-        SelectWhere,
     )
     from icgd.program.instructions import Combination, Instruction
     from icgd.program.kernel_instructions import KernelTerm
@@ -271,16 +269,14 @@ class BlockDomain(ABC, Generic[Value]):
         """The value where all flags are 0, and exactly 0 elsewhere."""
 
     @abstractmethod
-    def select(
-        self, bits: Sequence[Value], sources: Sequence[Combination], slots: Mapping[str, Value]
+    def copied(
+        self,
+        sources: Sequence[Combination],
+        bits: Sequence[Value],
+        bound: float | None,
+        slots: Mapping[str, Value],
     ) -> Value:
-        """The combination whose number has these bits, the lowest first."""
-
-    @abstractmethod
-    def clip_copied(
-        self, copy: CopyWhere | SelectWhere, value: Value, slots: Mapping[str, Value]
-    ) -> Value:
-        """The value that is copied, clipped to the copy's bound by four ReLUs."""
+        """The source whose number has these bits, the lowest first, clipped to +-bound if given."""
 
     @abstractmethod
     def activate(self, argument: Value, kinked: Value, leak: float) -> Value:
