@@ -23,8 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from icgd.errors import UnsupportedActivationError
-from icgd.errors.base import brief
+from icgd.errors import UnsupportedActivationError, brief
 from icgd.problems.arguments import checked
 from icgd.problems.functions import Evaluate
 
