@@ -195,7 +195,7 @@ def test_a_model_beyond_the_format_is_refused_before_it_is_built(monkeypatch, tm
 def test_a_layer_without_a_rule_is_named(tmp_path):
     given = hand_made("A", 1, "")
     odd = HandMade(given.problem, given.program, weights=Transformer([nn.ReLU()], 1, []))
-    with pytest.raises(ProgramError, match=r"ReLU: has no rule in exports/onnx\.py"):
+    with pytest.raises(ProgramError, match=r"ReLU has no rule in exports/onnx\.py"):
         export_onnx(odd, tmp_path / "run.onnx")
 
 
