@@ -183,7 +183,7 @@ def test_attention_multiplies_matrices():
 
 
 def test_an_instruction_without_a_rule_is_named():
-    with pytest.raises(ProgramError, match=r"Juggle: has no rule in weights/chain_lowering.py"):
+    with pytest.raises(ProgramError, match=r"Juggle has no rule in weights/chain_lowering.py"):
         relus_of(Juggle())
-    with pytest.raises(ProgramError, match=r"Juggle: has no heads in weights/chain_lowering.py"):
+    with pytest.raises(ProgramError, match=r"Juggle has no heads in weights/chain_lowering.py"):
         heads_of(Juggle(), program_of(problem_of(MLP((1, 1), "relu"))), torch.float64)

@@ -216,8 +216,7 @@ def _clipped(value: Row, bound: float | None) -> Row:
 @singledispatch
 def result(instruction: Instruction, stream: Rows) -> Row:
     """What the instruction adds to the slot that it writes."""
-    rule = "has no operation in backends/chain_fused.py"
-    raise ProgramError.broken(type(instruction).__name__, rule)
+    raise ProgramError(f"{type(instruction).__name__} has no operation in backends/chain_fused.py")
 
 
 @result.register

@@ -318,8 +318,7 @@ class Moment:
 @singledispatch
 def rule(instruction: Instruction, now: Moment) -> Row:
     """What an instruction that is not closed adds; if a number, no other writes to its slot."""
-    missing = "has no rule in certificates/chain_bound.py"
-    raise ProgramError.broken(type(instruction).__name__, missing)
+    raise ProgramError(f"{type(instruction).__name__} has no rule in certificates/chain_bound.py")
 
 
 @rule.register

@@ -46,8 +46,7 @@ class GatedRelu:
 @singledispatch
 def relus_of(instruction: Instruction) -> list[GatedRelu]:
     """The ReLUs whose sum an instruction of an MLP adds to each coordinate that it writes."""
-    rule = "has no rule in weights/chain_lowering.py"
-    raise ProgramError.broken(type(instruction).__name__, rule)
+    raise ProgramError(f"{type(instruction).__name__} has no rule in weights/chain_lowering.py")
 
 
 def _times(factor: float, combination: Combination) -> Combination:
@@ -200,8 +199,7 @@ def functions_of(layer: Layer, program: ChainProgram) -> list[LatticeFunction]:
 @singledispatch
 def heads_of(instruction: Instruction, program: ChainProgram, dtype: torch.dtype) -> Heads:
     """The heads of an instruction of attention, one for each entry that it writes."""
-    rule = "has no heads in weights/chain_lowering.py"
-    raise ProgramError.broken(type(instruction).__name__, rule)
+    raise ProgramError(f"{type(instruction).__name__} has no heads in weights/chain_lowering.py")
 
 
 @heads_of.register
