@@ -237,7 +237,7 @@ def test_the_example_of_its_page_runs(monkeypatch, tmp_path):
 
 def test_missing_packages_are_named_with_their_extra(monkeypatch, tmp_path):
     monkeypatch.setattr(exports, "onnx", None)
-    message = "An ONNX file needs onnx and onnxruntime. Install it with: pip install 'icgd[onnx]'"
+    message = "An ONNX file needs onnx and onnxruntime. Install them with: pip install 'icgd[onnx]'"
     with pytest.raises(MissingExtraError) as caught:
         export_onnx(compiled_case(), tmp_path / "run.onnx")
     assert str(caught.value) == message
