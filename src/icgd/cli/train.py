@@ -79,7 +79,7 @@ def train(
     """
     if init is not None:
         if init.exists():
-            raise FileError(f"Cannot write {init}: it is there already.")
+            raise FileError(f"Cannot write {init}: it exists already.")
         write_file(init, config.moved_to(init.parent).text().encode())
         typer.echo(f"Saved {init}; train with: icgd train {init}")
         return
@@ -96,7 +96,7 @@ def _trained(config: Config) -> Trained:
     except KeyboardInterrupt:
         between = InterruptedTrainingError(
             f"Training was interrupted while no step was under way. Whatever {config.run_folder} "
-            "holds is whole; train again alike to go on."
+            "holds is complete; run the same training again to continue."
         )
         typer.echo(f"icgd: {between}", err=True)
     raise typer.Exit(INTERRUPTED)

@@ -47,7 +47,7 @@ def _require_apart(path: Path, taken: Iterable[Path]) -> None:
     for other in taken:
         if is_same_file(path, other):
             raise FileError(
-                f"Cannot write {path}: it is one file with {other}, which this command reads or "
+                f"Cannot write {path}: it is the same file as {other}, which this command reads or "
                 "writes too. Nothing was changed; name another file."
             )
 

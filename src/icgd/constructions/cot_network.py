@@ -178,7 +178,7 @@ def _widths_at(widths: tuple[int, ...], depth: int) -> tuple[int, ...]:
     hidden = widths[1:-1] or widths[:1]
     if len(set(hidden)) > 1:
         raise ConstructionError(
-            f"depth={depth} leaves open how wide the hidden layers are, because those of "
+            f"depth={depth} does not say how wide the hidden layers are, because those of "
             f"widths={tuple(widths)} differ. Compile a target whose hidden layers all have one "
             "width."
         )

@@ -102,7 +102,9 @@ class MLP:
         for pair in _entries("shortcuts", self.shortcuts, expected):
             ends = _entries("shortcuts", pair, expected)
             if len(ends) != 2:
-                raise SettingError(f"a shortcut has {len(ends)} entries, expected 2, as in (0, 2).")
+                raise SettingError(
+                    f"a shortcut has {len(ends)} entries; expected 2, such as (0, 2)."
+                )
             last = count("the end of a shortcut", ends[1], most=self.depth)
             first = count("the start of a shortcut", ends[0], least=0, most=last - 1)
             if self.widths[first] != self.widths[last]:

@@ -75,8 +75,8 @@ class Decoder(nn.Module):
         self.width, self.n_heads = count("width", width), count("n_heads", n_heads)
         if self.width % self.n_heads:
             raise SettingError(
-                f"width={self.width} is no multiple of n_heads={self.n_heads}, and heads share it "
-                "equally. Give a width that is a multiple of the number of heads."
+                f"width={self.width} is not a multiple of n_heads={self.n_heads}, and heads share "
+                "it equally. Give a width that is a multiple of the number of heads."
             )
         self.mlp_width = count("mlp_width", 4 * self.width if mlp_width is None else mlp_width)
         self.attention, self.tokens = attention, tokens

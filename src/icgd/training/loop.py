@@ -118,7 +118,10 @@ def _take_steps(training: TrainingRun, record: Record | None, on_step: OnStep | 
     if is_stopped():  # asked only now, so that no Ctrl-C comes too late to be noticed
         kept = "Nothing was saved; with a folder it could go on later."
         if record:
-            kept = f"The checkpoint of this step is in {record.folder}; train again alike to go on."
+            kept = (
+                f"The checkpoint of this step is in {record.folder}; run the same training again "
+                "to continue."
+            )
         raise InterruptedTrainingError(
             f"Training was interrupted after {training.step} of {training.settings.n_steps} steps. "
             f"{kept}"

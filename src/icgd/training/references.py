@@ -42,8 +42,8 @@ def function_named(reference: str, folder: Path) -> Any:
     module, separator, name = reference.rpartition(":")
     if not separator or not name.isidentifier():
         raise OwnCodeError(
-            f"{brief(reference)} names no function; expected a file or a module, a colon and a "
-            "name, such as my_data.py:draw."
+            f"{brief(reference)} does not name a function; expected a file or a module, a colon "
+            "and a name, such as my_data.py:draw."
         )
     found = imported(module, folder)
     if not callable(getattr(found, name, None)):

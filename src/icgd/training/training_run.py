@@ -122,8 +122,8 @@ class TrainingRun:
             own |= {"learning_rate": rate, "gradient_norm": norm}
             if taken := own.keys() & measured.keys():
                 raise TrainingError(
-                    f"measure returned {brief(min(taken))}, which the log has of its own; call the "
-                    "column otherwise."
+                    f"measure returned {brief(min(taken))}, a column that the log already has. "
+                    "Name it differently."
                 )
             self.log = self.log.with_row(self._kept({**own, **measured}))
             self.is_best = self._is_best()
@@ -142,8 +142,8 @@ class TrainingRun:
             return measured
         if "validation_loss" in measured:
             raise TrainingError(
-                "measure returned 'validation_loss', which the log has of its own; call the column "
-                "otherwise."
+                "measure returned 'validation_loss', a column that the log already has. Name it "
+                "differently."
             )
         return {"validation_loss": self._validation_loss(), **measured}
 

@@ -280,20 +280,20 @@ class NetworkOracle(AbstractOracle):
         target, update = self.target, self.update
         if not update.is_plain:
             raise ProofError(
-                "icgd-check knows plain gradient steps of one size, and no proof of "
+                "icgd-check checks plain gradient steps of one size only, not "
                 f"{update.in_words()}. Leave out `rigorous` or `certify`; bounds of single steps "
                 "and of the run hold without it."
             )
         if not target.is_chain:
             raise ProofError(
-                "icgd-check knows no shortcuts and layer norms, and no proof of a "
+                "icgd-check cannot check networks with shortcuts or layer norms, such as this "
                 f"{target.in_words()}. Leave out `rigorous` or `certify`; bounds of single steps "
                 "and of the run hold without it."
             )
         if task.rates is not None:
             raise ProofError(
-                "icgd-check knows no rates of examples. Leave out `rigorous` or `certify`; bounds "
-                "of single steps and of the run hold without it."
+                "icgd-check cannot check rates of examples. Leave out `rigorous` or `certify`; "
+                "bounds of single steps and of the run hold without it."
             )
         return {
             "kind": "network",
