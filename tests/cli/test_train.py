@@ -76,7 +76,7 @@ def test_ctrl_c_says_what_was_saved_and_the_same_command_goes_on(command):
     started.send_signal(signal.SIGINT)
     _, said = started.communicate()
     assert started.returncode == 130
-    assert "of 100000 steps. The checkpoint of this step is in run; run the same training again" in said
+    assert "of 100000 steps. The checkpoint of this step is in run; run the same" in said
     assert "Traceback" not in said
     assert not Path("run/.lock").exists()
 
