@@ -19,7 +19,10 @@ class Gpt2(nn.Module):
     def __init__(self, decoder: Decoder, n_positions: int) -> None:
         super().__init__()
         if transformers is None:
-            raise MissingExtraError.of("transformers", "gpt2", "The benchmark of the decoder")
+            raise MissingExtraError(
+                "The benchmark of the decoder needs transformers. Install it with: pip install "
+                "'icgd[gpt2]'"
+            )
         self.layout = TOKEN_LAYOUTS[decoder.tokens]
         token_width = self.layout.width(decoder.input_width, decoder.output_width)
         torch.manual_seed(0)

@@ -19,7 +19,7 @@ from typing import Any
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import able_to_serve
-from icgd.errors import SettingError, ToleranceError
+from icgd.errors import SettingError, ToleranceError, listed
 from icgd.problems.problem import Problem
 from icgd.tolerance import Tolerance, function_error
 from icgd.weights.summary import summarise
@@ -44,7 +44,7 @@ def choose(
     choice = _Choice(problem, n_steps)
     if goal is not None:
         for setting in (c.setting for c in candidates if c.setting in settings):
-            raise SettingError.both(str(setting), "tolerance")
+            raise SettingError(f"Give either {setting} or tolerance, not both.")
         best = choice.within(goal, candidates)
     elif len(candidates) > 1:
         dtype = getattr(candidates[0], "dtype", "float64")  # all have the same
@@ -79,7 +79,10 @@ class _Choice:
         if best is None and len(self.refusals) == 1:
             raise next(iter(self.refusals.values()))
         if best is None:
-            raise ToleranceError.by_all(goal.in_words, self.refusals)
+            raise ToleranceError(
+                f"{goal.in_words} cannot be proved by any construction that serves this problem. "
+                f"{listed(self.refusals)}"
+            )
         fewest = f"no other construction proves {goal.in_words} with fewer weights"
         return replace(best, chosen_because=fewest)
 

@@ -33,6 +33,7 @@ from icgd.errors import (
     InterruptedRunError,
     LayoutError,
     OverflowedRunError,
+    brief,
 )
 from icgd.facts import shown
 from icgd.layers.transformer import Transformer
@@ -109,7 +110,11 @@ class Compiled:
     def stack(self) -> StackProgram:
         """The program, if it is a stack of layers."""
         if not isinstance(self.program, StackProgram):
-            raise ConstructionError.is_a_chain(self.program.construction)
+            raise ConstructionError(
+                f"{self.program.construction} is one block of layers that writes a chain, not a "
+                "stack of layers; its weights are those of block(). Compile with relu-stack for a "
+                "whole transformer."
+            )
         return self.program
 
     @checked
@@ -312,7 +317,10 @@ class Compiled:
         names = entries("trace", trace) if is_sequence(trace) else [trace]
         for name in names:
             if not isinstance(name, str):
-                raise LayoutError.unknown_slot(name, known=self.program.recordable)
+                raise LayoutError(
+                    f"Layout has no slot {brief(name)}; it has "
+                    f"{', '.join(self.program.recordable)}."
+                )
         return tuple(names)
 
     @cached_property
@@ -324,7 +332,12 @@ class Compiled:
     def _require_range(self, dtype: torch.dtype) -> None:
         """Raise `OverflowedRunError` if a constant of the program is too large for `dtype`."""
         if found := self._beyond[dtype]:
-            raise OverflowedRunError.constant(*found, str(dtype).removeprefix("torch."))
+            name, value = found
+            kind = str(dtype).removeprefix("torch.")
+            raise OverflowedRunError(
+                f"The program's {name} is {value:g}, outside the range of {kind}. Run in float64, "
+                "or change the problem."
+            )
 
     @checked
     def certificate(
@@ -572,7 +585,11 @@ class Compiled:
             (2, 2, 2, 2, 1)
         """
         if not isinstance(self.program, ChainProgram):
-            raise ConstructionError.not_a_chain(self.program.construction)
+            raise ConstructionError(
+                "Only the block of cot-network trains networks of every depth, and this is "
+                f"{self.program.construction}, whose layers belong to one depth. Compile with "
+                "cot-network, or compile the deeper problem itself."
+            )
         return Compiled(
             *for_depth(self.problem, self.program, count("depth", depth, most=LARGEST_DEPTH))
         )

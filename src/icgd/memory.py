@@ -35,7 +35,10 @@ def require_memory(what: str, n_bytes: int, remedy: str) -> None:
         return
     room = usable_memory()
     if n_bytes > room.n_bytes:
-        raise SizeError.too_large(what, n_bytes, room.n_bytes, room.limit, remedy)
+        raise SizeError(
+            f"{what} takes about {n_bytes / 2**30:,.1f} GiB; {room.n_bytes / 2**30:,.1f} GiB "
+            f"may be used, {room.limit}. {remedy}"
+        )
 
 
 def usable_memory(root: Path = Path("/")) -> Memory:

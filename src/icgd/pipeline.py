@@ -84,7 +84,7 @@ def compile(
     if goal is None:
         return Compiled(problem, chosen.program(problem, n_steps))
     if chosen.setting in settings:
-        raise SettingError.both(chosen.setting, "tolerance")
+        raise SettingError(f"Give either {chosen.setting} or tolerance, not both.")
     return goal.within(chosen, problem, n_steps)
 
 
@@ -156,7 +156,12 @@ def verify(
     history, real = run.parameters, measured.real_training(problem, task, program.n_steps)
     rules = compiled.bounds_for(task, backend)
     if rules.estimated:
-        warnings.warn(EstimateWarning.of(rules.estimated), stacklevel=2)
+        message = (
+            "Bounds rest on Lipschitz constants of the kernel "
+            f"{', '.join(map(repr, rules.estimated))} that are estimated from these data: they "
+            "prove nothing. State them with icgd.register_kernel(..., lipschitz=...)."
+        )
+        warnings.warn(message, EstimateWarning, stacklevel=2)
     bounds = rules.run(task, history, real, bounding)
     certificate = compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype)
     return Report(
@@ -222,7 +227,10 @@ def guarantee(
     task = compiled.task(X, y, initial=initial)
     bounds = compiled.bounds_for(task, backend)
     if not isinstance(bounds, LinearBounds):
-        raise SettingError.only_linear_models(compiled.program.construction)
+        raise SettingError(
+            "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, "
+            f"cot-glm), and this is {compiled.program.construction}. Use verify for its bounds."
+        )
     run = compiled.run_task(task, backend=backend, on_progress=on_progress, stop_below=stop_below)
     return check_guarantee(bounds, task, run.parameters)
 

@@ -50,7 +50,10 @@ class Tolerance:
         if self.task is not None:
             instance("task", self.task, Task)
             if self.of == PREDICTIONS and not self.task.n_queries:
-                raise DataError.no_queries()
+                raise DataError(
+                    "tolerance_of='predictions' is about predictions at queries, and the task has "
+                    "none. Give them: icgd.as_task(problem, X, y, queries=...)."
+                )
 
     @property
     def in_words(self) -> str:
@@ -89,11 +92,11 @@ class Tolerance:
         """Raise `ToleranceError` if no setting has a bound on the whole domain."""
         if self.task is None and problem.update.has_root:
             remembered = " and ".join(problem.gradient_step.state).replace("_", " ")
-            reason = (
+            raise ToleranceError(
+                f"{self.in_words} cannot be proved: the smallest bound is inf, with any setting. "
                 f"On the whole domain nothing is known of the {remembered} that a step starts "
                 "with. Prove it for one run with task=..."
             )
-            raise ToleranceError.unreachable(self.in_words, inf, "any setting", reason)
 
     def bound(self, compiled: Compiled) -> float:
         """The largest error that is proved for this run: of a step, or after the last one."""
@@ -119,7 +122,11 @@ class Tolerance:
     def _require_proof(self, estimated: tuple[str, ...]) -> None:
         """Raise `ToleranceError` if bounds would be estimates."""
         if estimated:
-            raise ToleranceError.of_estimates(self.in_words, estimated)
+            raise ToleranceError(
+                f"{self.in_words} cannot be proved: no Lipschitz constant was stated of the kernel "
+                f"{', '.join(map(repr, estimated))}. Register it with icgd.register_kernel(..., "
+                "lipschitz=...)."
+            )
 
     def _exact_within(self, construction: AbstractConstruction, compiled: Compiled) -> Compiled:
         """A run that cannot be finer, if its rounding and what it looks up are exact enough."""
@@ -135,7 +142,10 @@ class Tolerance:
         )
         otherwise = f"Only {errs}: {helps}."
         reason = self.reason(construction, compiled, otherwise)
-        raise ToleranceError.unreachable(self.in_words, bound, finest, reason)
+        raise ToleranceError(
+            f"{self.in_words} cannot be proved: the smallest bound is {bound:.3g}, with {finest}. "
+            f"{reason}"
+        )
 
     def reason(self, construction: AbstractConstruction, compiled: Compiled, otherwise: str) -> str:
         """What stands in the way: the length of a run, a kink, or else `otherwise`."""
@@ -208,9 +218,9 @@ def goal_of(size: float | None, of: str, task: Task | None) -> Tolerance | None:
     if size is not None:
         return Tolerance(size, task, of)
     if task is not None:
-        raise SettingError.without("task", "tolerance")
+        raise SettingError("task has no effect without tolerance; give both or neither.")
     if of != STEP:
-        raise SettingError.without("tolerance_of", "tolerance")
+        raise SettingError("tolerance_of has no effect without tolerance; give both or neither.")
     return None
 
 
@@ -255,7 +265,10 @@ class _Search:
             return self.trial(min(2 * setting, finest))
         compiled = Compiled(self.problem, program)
         if compiled.summary().parameters > self.room:
-            raise ToleranceError.no_room(self.goal.in_words, self.construction.name, self.room)
+            raise ToleranceError(
+                f"{self.goal.in_words} takes {self.construction.name} more than {self.room:,.0f} "
+                "weights."
+            )
         return _Trial(setting, compiled, self.goal.bound(compiled))
 
     def progress(self, trial: _Trial) -> tuple[float, float]:
@@ -278,7 +291,10 @@ class _Search:
         """Why the tolerance cannot be proved, with the best that can be."""
         finest = f"{best.setting} {self.construction.setting}"
         reason = self.goal.reason(self.construction, best.compiled, self.construction.limit)
-        return ToleranceError.unreachable(self.goal.in_words, best.bound, finest, reason)
+        return ToleranceError(
+            f"{self.goal.in_words} cannot be proved: the smallest bound is {best.bound:.3g}, with "
+            f"{finest}. {reason}"
+        )
 
 
 def _largest(bounds: Tensor) -> float:
@@ -308,4 +324,4 @@ def _require_default(construction: AbstractConstruction) -> None:
     name = str(construction.setting)
     default = next(field.default for field in fields(construction) if field.name == name)
     if getattr(construction, name) != default:
-        raise SettingError.both(name, "tolerance")
+        raise SettingError(f"Give either {name} or tolerance, not both.")

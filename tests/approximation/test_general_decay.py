@@ -96,14 +96,14 @@ UNUSABLE = [
     (
         lambda x: x.sum(),
         "Activation 'mine' must be a function of a tensor, entry by entry, that torch can "
-        "differentiate, but what it returns is no tensor of the same shape with a derivative. "
-        "Build it of torch functions, such as torch.tanh.",
+        "differentiate, but it does not return a tensor of the same shape with a derivative. "
+        "Build it from torch functions, such as torch.tanh.",
         False,
     ),
     (
         3,
         "Activation 'mine' must be a function of a tensor, entry by entry, that torch can "
-        "differentiate, but it is 3. Build it of torch functions, such as torch.tanh.",
+        "differentiate, but it is 3. Build it from torch functions, such as torch.tanh.",
         False,
     ),
     (

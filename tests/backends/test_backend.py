@@ -28,7 +28,7 @@ def test_every_backend_has_an_executor_for_every_program(kind):
 @pytest.mark.parametrize("backend", [FusedBackend(), DenseBackend()], ids=["fused", "dense"])
 def test_a_program_that_no_backend_runs_is_named(backend):
     other = type("Loop", (AbstractProgram,), dict.fromkeys(AbstractProgram.__abstractmethods__))()
-    with pytest.raises(ProgramError, match=f"Loop: has no executor in the {backend.name} backend"):
+    with pytest.raises(ProgramError, match=f"Loop has no executor in the {backend.name} backend"):
         backend.run(other, cases.FEW[0].task())
 
 

@@ -95,5 +95,5 @@ def test_work_that_nothing_kept_depends_on_is_left_out():
 
 
 def test_an_instruction_without_an_operation_is_named():
-    with pytest.raises(ProgramError, match=r"Juggle: has no operation in backends/chain_fused.py"):
+    with pytest.raises(ProgramError, match=r"Juggle has no operation in backends/chain_fused.py"):
         result(Juggle(), {})

@@ -23,7 +23,7 @@ def run(task: Task, options: RunOptions) -> Run:
 
 def interrupted(task: Task, options: RunOptions) -> Run:
     known = Run(task.initial[:, None], task.y[:, :0])
-    raise InterruptedRunError.after(0, 2, known)
+    raise InterruptedRunError("after 0 of 2 steps", known)
 
 
 @pytest.mark.parametrize(("size", "lengths"), [(2, [2, 2, 1]), (5, [5]), (9, [5]), (0, [1] * 5)])
@@ -50,7 +50,7 @@ def test_groups_are_joined_in_order_and_progress_counts_all_their_steps():
 def test_an_interruption_leaves_the_groups_that_are_done():
     def interrupt(done: int, total: int) -> None:
         if done == 5:
-            raise InterruptedRunError.after(0, 2, "of the third group")
+            raise InterruptedRunError("after 0 of 2 steps", "of the third group")
 
     with pytest.raises(InterruptedRunError, match="whole runs of the first 4 of 5") as caught:
         run_in_groups(run, BATCH, 2, RunOptions(on_progress=interrupt))

@@ -6,7 +6,8 @@ import torch
 
 import icgd
 from icgd.backends.run import PLAIN, Run, RunOptions, with_origin
-from icgd.errors import InterruptedRunError, OverflowedRunError, SettingError
+from icgd.errors import InterruptedRunError, SettingError
+from icgd.problems.oracles.oracle import overflowed
 
 
 def test_a_run_is_without_a_trace_unless_one_is_asked_for():
@@ -16,7 +17,7 @@ def test_a_run_is_without_a_trace_unless_one_is_asked_for():
 
 
 def test_a_plain_run_has_its_history_and_takes_all_steps():
-    assert RunOptions((), True, None, None, OverflowedRunError.of) == PLAIN
+    assert RunOptions((), True, None, None, overflowed) == PLAIN
     assert str(PLAIN.overflow("float32")) == (
         "The run leaves the range of float32: a step is too large for these data. Use a "
         "smaller step size."

@@ -225,7 +225,7 @@ def test_a_wrong_step_exceeds_its_bound():
 
 def test_an_instruction_without_a_rule_is_named():
     how = Arithmetic.of(torch.float64, 1, "fused")
-    with pytest.raises(ProgramError, match=r"Juggle: has no rule in certificates/chain_bound.py"):
+    with pytest.raises(ProgramError, match=r"Juggle has no rule in certificates/chain_bound.py"):
         rule(Juggle(), Moment(program_of(PROBLEMS["relu"]), {}, how))
 
 

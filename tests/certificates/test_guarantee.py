@@ -61,7 +61,9 @@ def test_the_distance_is_that_from_scikit_learn():
 def test_nothing_is_promised_of_momentum():
     x, y, _ = data()
     problem = problem_of("identity", momentum=0.5)
-    with pytest.raises(SettingError, match=r"A promise of Theorems 3\.1 to 3\.3 takes steps"):
+    with pytest.raises(
+        SettingError, match=r"Theorems 3\.1 to 3\.3 are about steps without momentum"
+    ):
         icgd.guarantee(compiled_of(problem), x, y)
 
 

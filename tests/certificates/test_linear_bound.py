@@ -220,7 +220,7 @@ def test_a_program_of_another_kind_has_no_such_bound():
     )
     program = icgd.compile(network, "relu-stack", n_steps=1).program
     how = Arithmetic.of(torch.float64, 9, "dense")
-    with pytest.raises(ProgramError, match="relu-stack: has no step on a linear model"):
+    with pytest.raises(ProgramError, match="relu-stack has no step on a linear model"):
         LinearBounds(PROBLEMS["logistic"], program, how).domain()
 
 

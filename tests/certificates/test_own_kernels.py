@@ -176,7 +176,7 @@ FALSE = {
     "shares": (
         lambda u, w: torch.softmax(u @ w.mT, dim=-1),
         {"lipschitz": 10.0, "symmetric": False},
-        r"no function of two points: at \[0, 0\] it is 1 for the pair alone and 0\.",
+        r"not a function of two points: at \[0, 0\] it is 1 for the pair alone and 0\.",
     ),
     "no number": (
         falling,

@@ -202,7 +202,7 @@ def test_a_task_that_overflows_does_not_hide_what_the_others_refute():
 
 def test_ctrl_c_while_a_program_is_tried_interrupts_its_loading(tmp_path, monkeypatch):
     def interrupted(*_: object) -> None:
-        raise InterruptedRunError.after(1, 2, None)
+        raise InterruptedRunError("after 1 of 2 steps", None)
 
     path = tmp_path / "run.safetensors"
     compiled("relu-stack").save(path)

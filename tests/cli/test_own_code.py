@@ -28,7 +28,7 @@ def test_a_defect_without_own_code_and_an_error_of_icgd_stay_as_they_are():
     with pytest.raises(ZeroDivisionError), told_in_a_sentence(LAW):
         divided()
     with pytest.raises(SettingError, match="n_steps"), told_in_a_sentence(OWN):
-        raise SettingError.not_count("n_steps", 0, least=1)
+        raise SettingError("n_steps must be a whole number of at least 1, got 0.")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_a_config_with_every_default_is_written_and_trains(command):
     assert "Saved run.toml" in command("train", *SMALL, "--init", "run.toml").stdout
     assert not Path("run").exists()
     refusal = command("train", "--init", "run.toml").refusal()
-    assert refusal == "Cannot write run.toml: it is there already."
+    assert refusal == "Cannot write run.toml: it exists already."
     assert read_config("run.toml")["training"]["n_steps"] == 4
     command("train", "run.toml", "--n-steps", "2")
     assert read_config("run/config.toml")["training"]["n_steps"] == 2
@@ -76,7 +76,7 @@ def test_ctrl_c_says_what_was_saved_and_the_same_command_goes_on(command):
     started.send_signal(signal.SIGINT)
     _, said = started.communicate()
     assert started.returncode == 130
-    assert "of 100000 steps. The checkpoint of this step is in run; train again" in said
+    assert "of 100000 steps. The checkpoint of this step is in run; run the same" in said
     assert "Traceback" not in said
     assert not Path("run/.lock").exists()
 

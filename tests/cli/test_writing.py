@@ -98,5 +98,5 @@ def test_no_command_replaces_what_it_reads_or_writes(command, tmp_path, argument
     files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     message = command(*arguments.split()).refusal()
     assert message.startswith("Cannot write ")
-    assert f"it is one file with {own}, which this command reads or writes too" in message
+    assert f"it is the same file as {own}, which this command reads or writes too" in message
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files

@@ -114,7 +114,7 @@ def test_a_tolerance_is_met_by_rounding_alone_or_not_at_all():
             lambda: icgd.Problem(
                 icgd.KernelMachine(3), "huber", icgd.FunctionalStep(0.1), icgd.Domain(1.0, 1.0)
             ),
-            "loss of a kernel machine must be one of squared, got 'huber'",
+            "loss of a kernel machine must be 'squared', got 'huber'",
         ),
         (
             lambda: icgd.Problem(
@@ -124,7 +124,7 @@ def test_a_tolerance_is_met_by_rounding_alone_or_not_at_all():
         ),
         (
             lambda: problem_of(icgd.FunctionalStep(0.1, transforms=(((1.0,),),))),
-            "transforms must be a 3 x 3 matrix, got '1 x 1'",
+            "transforms must be 3 x 3 matrices, got one of 1 x 1",
         ),
     ],
 )

@@ -18,6 +18,7 @@ from icgd.backends.driver import drive
 from icgd.backends.executor import AbstractExecutor
 from icgd.backends.run import Run, RunOptions
 from icgd.errors import InterruptedRunError, OverflowedRunError
+from icgd.problems.oracles.oracle import overflowed
 from icgd.problems.task import Task
 
 N_STEPS = 4
@@ -214,7 +215,7 @@ class ExecutorContract:
         assert found.predictions.shape[-2] == 0
 
     def test_an_overflow_says_what_to_blame(self):
-        overflow = partial(OverflowedRunError.of, step_size=0.125)
+        overflow = partial(overflowed, step_size=0.125)
         if (task := self.overflowing()) is None:
             pytest.skip("a guard names the number that leaves its range before")
         with pytest.raises(OverflowedRunError, match=r"of float64: step_size=0\.125 is too large"):

@@ -195,7 +195,7 @@ def test_a_model_beyond_the_format_is_refused_before_it_is_built(monkeypatch, tm
 def test_a_layer_without_a_rule_is_named(tmp_path):
     given = hand_made("A", 1, "")
     odd = HandMade(given.problem, given.program, weights=Transformer([nn.ReLU()], 1, []))
-    with pytest.raises(ProgramError, match=r"ReLU: has no rule in exports/onnx\.py"):
+    with pytest.raises(ProgramError, match=r"ReLU has no rule in exports/onnx\.py"):
         export_onnx(odd, tmp_path / "run.onnx")
 
 
@@ -237,7 +237,7 @@ def test_the_example_of_its_page_runs(monkeypatch, tmp_path):
 
 def test_missing_packages_are_named_with_their_extra(monkeypatch, tmp_path):
     monkeypatch.setattr(exports, "onnx", None)
-    message = "An ONNX file needs onnx and onnxruntime. Install it with: pip install 'icgd[onnx]'"
+    message = "An ONNX file needs onnx and onnxruntime. Install them with: pip install 'icgd[onnx]'"
     with pytest.raises(MissingExtraError) as caught:
         export_onnx(compiled_case(), tmp_path / "run.onnx")
     assert str(caught.value) == message

@@ -71,7 +71,7 @@ def test_a_kernel_that_overflows_is_named():
     ("settings", "message"),
     [
         ({"input_width": 0}, "input_width must be a whole number of at least 1, got 0"),
-        ({"heads": ()}, "heads has 0 entries; expected at least one"),
+        ({"heads": ()}, "heads is empty; give at least one"),
         ({"heads": (KernelHead(transform=((1.0,),)),)}, "row of transform has 1 entries; exp"),
         (
             {"heads": KernelHead("rbf", G[:1], key_transform=((1.0,),))},
@@ -94,7 +94,7 @@ def test_wrong_machines_are_refused(settings, message):
         ({"key_transform": G}, "key_transform has no effect without transform; give both"),
         (
             {"transform": G, "key_transform": G[:1]},
-            "key_transform has 1 entries; expected 2, one for each row of transform",
+            "key_transform has 1 rows; expected 2, as many as transform has",
         ),
     ],
 )

@@ -110,7 +110,11 @@ def test_what_is_stated_of_a_kernel_is_a_number_or_follows_from_a_radius(monkeyp
         (lambda: kernel_named("rfb"), UnknownNameError, "kernel 'rfb'.*Did you mean 'rbf'"),
         (lambda: kernel_named("rbf", 2.0), KernelError, "'rbf' has no shape, got shape=2.0"),
         (lambda: kernel_named("matern", 1.0), SettingError, "one of 0.5, 1.5, 2.5, got 1.0"),
-        (lambda: kernel_named("polynomial", 1.5), SettingError, "one of 1, ..., 32, got 1.5"),
+        (
+            lambda: kernel_named("polynomial", 1.5),
+            SettingError,
+            "a whole number from 1 to 32, got 1.5",
+        ),
         (lambda: kernel_named("polynomial", 33.0), SettingError, "got 33.0"),
         (lambda: register_kernel("rbf", torch.add), KernelError, "'rbf' is a kernel of icgd"),
         (lambda: register_unchecked(None, torch.add), KernelError, "non-empty string, got None"),

@@ -28,7 +28,7 @@ def test_momentum_is_one_number_or_one_for_each_step():
     [
         (1.5, r"momentum must lie between 0 and 1, got 1\.5"),
         ((0.5, -0.1), r"momentum must lie between 0 and 1, got -0\.1"),
-        ((), "momentum has 0 entries; expected one a step"),
+        ((), "momentum is empty; give one number for each step"),
         ("much", "momentum must be a finite number, got 'much'"),
     ],
 )

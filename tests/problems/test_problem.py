@@ -134,7 +134,7 @@ def test_only_linear_models_have_a_bound_on_scores(problem):
 
 @pytest.mark.parametrize(("problem", "only"), [(KERNEL, "squared"), (LINEAR, "matching")])
 def test_the_loss_of_machines_and_linear_models_is_given(problem, only):
-    with pytest.raises(SettingError, match=f"^loss of a .* must be one of {only}, got 'huber'"):
+    with pytest.raises(SettingError, match=f"^loss of a .* must be '{only}', got 'huber'"):
         replace(problem, loss="huber")
 
 

@@ -98,13 +98,13 @@ def test_the_best_constant_step_is_best():
         (lambda: GradientStep(0.0, 1.0), "step_size must be a positive finite number, got 0.0"),
         (lambda: GradientStep(0.1, 1.0, 0), "batch_size must be a whole number of at least 1, got"),
         (lambda: FunctionalStep(-1.0), "step_size must be a positive finite number, got -1.0"),
-        (lambda: FunctionalStep(()), "step_size has 0 entries; expected one a step"),
+        (lambda: FunctionalStep(()), "step_size is empty; give one number for each step"),
         (lambda: FunctionalStep((0.1, float("inf"))), "step_size must be .* got inf"),
         (lambda: FunctionalStep(0.1, noise=-0.1), "noise must be a positive finite number"),
         (lambda: FunctionalStep(0.1, transforms=float("nan")), "transforms must be a fin"),
         (
             lambda: FunctionalStep(0.1, transforms=(A[:1],)).require_machine(KernelMachine(2)),
-            "transforms must be a 2 x 2 matrix, got '1 x 2'",
+            "transforms must be 2 x 2 matrices, got one of 1 x 2",
         ),
         (lambda: FunctionalStep(0.1, heads=["rbf"]), "head must be of type KernelHead, got 'rbf'"),
         (

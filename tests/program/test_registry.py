@@ -33,4 +33,4 @@ def test_each_kind_has_a_key_that_no_other_has():
 def test_data_of_no_program_are_refused():
     with pytest.raises(ProgramError) as caught:
         from_data({"construction": "relu-stack"})
-    assert str(caught.value) == "data of a program: lack a key of block, rows"
+    assert str(caught.value) == "The data of a program lack a key of block, rows."

@@ -82,7 +82,7 @@ def test_every_construction_for_networks_compiles_them_in_a_box_that_holds_them(
 
 def test_a_construction_that_cannot_compile_a_network_is_left_out(monkeypatch):
     def refused(problem, *, n_steps, construction):
-        raise ConstructionError.too_few_registers(3)
+        raise ConstructionError("registers=3 is too few for these ranges")
 
     monkeypatch.setattr(MODULE, "compile", refused)
     rows = rows_of("smoke")

@@ -132,7 +132,7 @@ def test_times_without_a_score_are_refused():
         Span(0.1, 21.0)
     with pytest.raises(SettingError, match=r"^last must lie between 0\.5 and 20, got 0\.1\.$"):
         Span(0.5, 0.1)
-    with pytest.raises(SettingError, match=r"^An interval needs finite ends low < high"):
+    with pytest.raises(SettingError, match=r"^An interval of times needs first < last"):
         Span(1.0, 1.0)
     with pytest.raises(SettingError, match=r"^first must be a finite number, got nan\.$"):
         Span(float("nan"), 1.0)

@@ -97,7 +97,7 @@ def test_what_cannot_grow_or_predict_is_refused():
 def test_predictions_of_another_shape_are_refused():
     model = Shifted()
     model.predictions = lambda x, y: y[:, :-1]
-    with pytest.raises(DataError, match=r"predictions has shape \(2, 7\); expected \(2, 8\), the"):
+    with pytest.raises(DataError, match=r"predictions have shape \(2, 7\); expected \(2, 8\), the"):
         CausalTask(PROMPTS).loss(model, PROMPTS.sample(2, seed=0, index=0))
 
 

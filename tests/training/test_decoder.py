@@ -210,7 +210,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"n_heads": 3}, SettingError, "width=8 is no multiple of n_heads=3"),
+        ({"n_heads": 3}, SettingError, "width=8 is not a multiple of n_heads=3"),
         (
             {"attention": "sofmax"},
             UnknownNameError,

@@ -175,7 +175,9 @@ def test_a_head_that_goes_uphill_is_named_and_its_nearest_does_nothing():
     with torch.no_grad():
         model.r[1, 1] = 0.25
     reason = "r = 0.25 in layer 1, head 1, and a step of descent has r < 0"
-    with pytest.raises(TrainingError, match=f"^This model is no program of .*: {reason}. Compile"):
+    with pytest.raises(
+        TrainingError, match=f"^This model is not a program of .*: {reason}. Compile"
+    ):
         as_compiled(model, domain=DOMAIN)
     nearest = nearest_descent(model).model
     assert nearest.r[1, 1] == 0

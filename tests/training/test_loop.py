@@ -286,7 +286,7 @@ def test_measuring_may_use_gradients():
 
 
 def test_columns_of_measure_must_be_new():
-    with pytest.raises(TrainingError, match="measure returned 'loss', which the log has"):
+    with pytest.raises(TrainingError, match="measure returned 'loss', a column that the log"):
         train(ToyModel(), ToyTask(), SETTINGS, measure=lambda model: {"loss": 0.0})
 
 

@@ -185,7 +185,7 @@ def test_impossible_settings_are_named():
         model_of(("softmx",), False)
     with pytest.raises(SettingError, match="n_layers must be a whole number of at least 1, got 0"):
         model_of(("exp",), False, n_layers=0)
-    with pytest.raises(SettingError, match="kernels has 0 entries; expected at least one"):
+    with pytest.raises(SettingError, match="kernels is empty; give at least one"):
         model_of((), False)
     with pytest.raises(SettingError, match="shapes has 1 entries; expected 2, one for each kernel"):
         model_of(("exp", "matern"), False, shapes=(0.5,))

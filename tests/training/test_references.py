@@ -27,8 +27,11 @@ def test_a_name_means_the_file_beside_the_config_first(tmp_path):
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("mine.py", "'mine.py' names no function; expected a file or a module, a colon and a name"),
-        ("mine.py:", "names no function"),
+        (
+            "mine.py",
+            "'mine.py' does not name a function; expected a file or a module, a colon and a name",
+        ),
+        ("mine.py:", "does not name a function"),
         ("mine.py:drew", "mine.py has no function called 'drew'. Did you mean 'draw'?"),
         ("none.py:draw", "none.py cannot be imported (FileNotFoundError:"),
         ("no_such_module_here:draw", "no_such_module_here cannot be imported (ModuleNotFoundError"),

@@ -44,10 +44,17 @@ def fit_clip(
     everywhere.
     """
     if positive("reach", reach) <= positive("bound", bound):
-        raise SettingError.nothing_to_clip(bound, reach)
+        raise SettingError(
+            f"reach={reach:g} must exceed bound={bound:g}: what stays within the bound is never "
+            "clipped. Give the largest size before clipping as reach, or leave the clipping out."
+        )
     check_box((reach,), activation, units)
     if bound < SMALLEST_BOUND and activation != "relu":
-        raise SettingError.bound_too_small(bound, SMALLEST_BOUND, activation)
+        raise SettingError(
+            f"{activation} units cannot clip to [-{bound:g}, {bound:g}]: their slopes grow like "
+            f"1 / {bound:g}, beyond the range of float64. Use a box of at least "
+            f"{SMALLEST_BOUND:.2g}, or relu units, whose corners are sharp by themselves."
+        )
     if unit_activation_named(activation).bends:
         relus = [RidgeUnit((-sign,), -bound, sign) for sign in (1.0, -1.0)]
         return by_bends("clip", activation, (reach,), relus)

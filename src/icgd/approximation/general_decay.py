@@ -23,8 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from icgd.errors import UnsupportedActivationError
-from icgd.errors.base import brief
+from icgd.errors import UnsupportedActivationError, brief
 from icgd.problems.arguments import checked
 from icgd.problems.functions import Evaluate
 
@@ -129,7 +128,11 @@ def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
         difference = _difference(name, order)
         value, slope = _seen(difference, activation, x)
         if not bool(value.any()):
-            raise UnsupportedActivationError.polynomial(name, order - 1)
+            raise UnsupportedActivationError(
+                f"Activation {brief(name)} is a polynomial of degree {order - 1}: so is every "
+                "combination of its copies, and it decays only if it is zero. Use an activation "
+                "that is not a polynomial, such as relu or sigmoid."
+            )
         size = torch.maximum(value, slope)
         if (found := _decaying(difference, x, size)) is not None:
             return found
@@ -146,17 +149,30 @@ def _line() -> Tensor:
 
 def _require_function(name: str, activation: Any, x: Tensor) -> None:
     """Refuse what is no function of torch with finite values."""
+    expected = (
+        f"Activation {brief(name)} must be a function of a tensor, entry by entry, that torch can "
+        "differentiate"
+    )
+    remedy = "Build it from torch functions, such as torch.tanh."
     if not callable(activation):
-        raise UnsupportedActivationError.not_differentiable(name, f"it is {brief(activation)}")
+        raise UnsupportedActivationError(f"{expected}, but it is {brief(activation)}. {remedy}")
     try:
         value = activation(x.clone().requires_grad_())
     except (TypeError, ValueError, RuntimeError) as problem:
-        raise UnsupportedActivationError.not_differentiable(name, str(problem)) from None
+        raise UnsupportedActivationError(
+            f"{expected}, but {str(problem).rstrip('.')}. {remedy}"
+        ) from None
     if not isinstance(value, Tensor) or value.shape != x.shape or not value.requires_grad:
-        reason = "what it returns is no tensor of the same shape with a derivative"
-        raise UnsupportedActivationError.not_differentiable(name, reason)
+        raise UnsupportedActivationError(
+            f"{expected}, but it does not return a tensor of the same shape with a derivative. "
+            f"{remedy}"
+        )
     if not bool((finite := value.isfinite()).all()):
-        raise UnsupportedActivationError.not_finite(name, float(x[~finite][0]))
+        raise UnsupportedActivationError(
+            f"Activation {brief(name)} has no finite value at x = {float(x[~finite][0]):.3g}, but "
+            "general decay is checked for |x| up to 1000. Use an activation that grows no faster "
+            "than a line."
+        )
 
 
 def _difference(name: str, order: int) -> GeneralDecay:
@@ -197,4 +213,8 @@ def _periodic(name: str, activation: Evaluate, share: float) -> GeneralDecay:
     for period in _PERIODS:
         if float((activation(x + period) - value).abs().max()) <= _PERIODIC:
             return GeneralDecay(name, (), (), 0.0, float(value.abs().max()), period)
-    raise UnsupportedActivationError.no_decay(name, HIGHEST_ORDER, share)
+    raise UnsupportedActivationError(
+        f"Activation {brief(name)} has no general decay: far out its differences up to order "
+        f"{HIGHEST_ORDER} keep at least {share:.1%} of their size. Use relu, sigmoid or another "
+        "activation that is nearly a line on either side."
+    )

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from icgd.approximation.lattice import MOST_POINTS, fit_to_accuracy, identity, line_lattice
-from icgd.errors import ConstructionError, SettingError
+from icgd.errors import ConstructionError, SettingError, brief
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.links import link_named
 from icgd.program.functions import GridMean, LatticeFunction
@@ -87,14 +87,21 @@ def line(name: str, reach: float) -> GridMean:
 def _fitted(link: str, reach: float) -> LatticeFunction:
     mean = link_named(link).mean
     if not isinstance(mean, SmoothFunction):
-        raise SettingError.wrong_kind(f"mean of {link}", mean, "SmoothFunction")
+        raise SettingError(f"mean of {link} must be of type SmoothFunction, got {brief(mean)}.")
     if reach > WIDEST_FIT and link not in SATURATES:
-        raise ConstructionError.scores_too_wide(link, reach, MOST_POINTS)
+        raise _too_wide(link, reach)
     largest = max(1.0, float(mean(torch.tensor(reach, dtype=torch.float64))))
     for accuracy in ACCURACIES:
         with suppress(SettingError):
             return fit_to_accuracy((mean,), reach, accuracy * largest)[0]
-    raise ConstructionError.scores_too_wide(link, reach, MOST_POINTS)
+    raise _too_wide(link, reach)
+
+
+def _too_wide(link: str, reach: float) -> ConstructionError:
+    return ConstructionError(
+        f"A head of {MOST_POINTS} tokens cannot return the {link} mean of scores up to "
+        f"{reach:.4g}. Give a smaller bound with Domain(score=...), or a smaller box."
+    )
 
 
 def _from_lattice(name: str, reach: float, fit: LatticeFunction) -> GridMean:
@@ -125,7 +132,7 @@ def _last_label(reach: float) -> int:
         for last in range(1, MOST_POINTS):
             if _beyond(reach, last) <= CUT_OFF * exp(reach):
                 return last
-    raise ConstructionError.scores_too_wide("poisson", reach, MOST_POINTS)
+    raise _too_wide("poisson", reach)
 
 
 def _beyond(reach: float, last: int) -> float:

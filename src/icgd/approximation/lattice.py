@@ -135,7 +135,10 @@ def fit_to_accuracy(
     while (error := _worst(trial(enough))) > accuracy:
         best = min(best, error)
         if 4 * enough > MOST_POINTS:
-            raise ConstructionError.unreachable_accuracy(accuracy, best, MOST_POINTS)
+            raise ConstructionError(
+                f"accuracy={accuracy:g} cannot be proved with {MOST_POINTS} lattice points; the "
+                f"smallest error is {best:.3g}. Ask for less, or use a smaller range."
+            )
         too_few, enough = enough, 2 * enough
     while enough - too_few > 1:
         middle = (too_few + enough) // 2

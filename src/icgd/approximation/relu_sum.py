@@ -53,7 +53,7 @@ def fit_relu_sum(
     """
     count("pieces", pieces)
     if not -inf < low < high < inf:
-        raise SettingError.bad_interval(low, high)
+        raise SettingError(f"An interval needs finite ends low < high, got [{low}, {high}].")
     width = narrow_ramp(max(-low, high)) if kink_width is None else kink_width
     power_of_two("kink_width", width)
     return _fit(function, low, high, pieces, width)

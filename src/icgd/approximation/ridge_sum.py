@@ -104,7 +104,11 @@ def fit_slope_product(
         target = Profile(function.derivative(), half_widths)
         return joined(f"s {function.name}'(t)", half_widths, parts, target)
     if not unit_activation_named(activation).bends:
-        raise SettingError.slope_jumps(function.name, activation, able=bending_activations())
+        raise SettingError(
+            f"s {function.name}'(t) jumps where {function.name} has a kink, and {activation} units "
+            f"have no kink to put there. Use units of {', '.join(bending_activations())}, or a "
+            f"smooth activation in place of {function.name}, such as softplus."
+        )
     return kinked_slope(function, half_widths, activation, kink_width)
 
 
@@ -114,7 +118,10 @@ def fit_loss_slope(
     """u(p, y) = d loss / d p on |p| <= half_widths[0], |y| <= half_widths[1]."""
     check_box(half_widths, activation, units)
     if loss.slope_parts is None:
-        raise SettingError.no_slope_parts(loss.name)
+        raise SettingError(
+            f"The slope of the {loss.name} loss couples all outputs; it is no sum of functions of "
+            "one variable. Use squared, logistic or huber."
+        )
     each, parts = units // len(loss.slope_parts), []
     for part in loss.slope_parts:
         axis = (part.prediction, part.label)
@@ -146,13 +153,10 @@ def accurate(
     if error_of(fit) <= positive("accuracy", accuracy):
         return fit
     tried = sorted({min(2**doublings * units, MOST_UNITS) for doublings in range(1, 10)})
-    enough = (more for more in tried if error_of(fit_with(more)) <= accuracy)
-    raise SettingError.box_too_large(
-        fit.name,
-        fit.half_widths,
-        f"{units} {fit.activation} units",
-        error_of(fit),
-        accuracy,
-        next(enough, None),
-        most=MOST_UNITS,
+    enough = next((more for more in tried if error_of(fit_with(more)) <= accuracy), None)
+    box = " x ".join(f"[{-width:g}, {width:g}]" for width in fit.half_widths)
+    hint = f"About {enough} would do; or" if enough else f"Even {MOST_UNITS} would not do:"
+    raise SettingError(
+        f"The box {box} is too large for {units} {fit.activation} units: the error of {fit.name} "
+        f"would be {error_of(fit):.3g}, above accuracy={accuracy:g}. {hint} use a smaller box."
     )

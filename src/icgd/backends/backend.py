@@ -42,8 +42,9 @@ class AbstractBackend(ABC):
         require_entry(program, task)
         make = self.executors.get(type(program))
         if make is None:
-            missing = f"has no executor in the {self.name} backend"
-            raise ProgramError.broken(type(program).__name__, missing)
+            raise ProgramError(
+                f"{type(program).__name__} has no executor in the {self.name} backend"
+            )
         n_at_once = len(task.x) if options.stop_below else self.tasks_at_once(program, task)
 
         def run(group: Task, options: RunOptions) -> Run:

@@ -81,7 +81,10 @@ def _require_softmax(program: StackProgram) -> None:
     """Raise `ProgramError` unless all layers are softmax attention and MLPs."""
     kinds = {layer.kind for layer in (*program.block, *program.prediction)}
     if not kinds <= {LayerKind.SOFTMAX, LayerKind.MLP}:
-        raise ProgramError.not_masked(program.construction)
+        raise ProgramError(
+            f"A mask needs softmax attention alone; {program.construction} has other attention "
+            "too. Compile with construction='softmax-stack'."
+        )
 
 
 @checked_but("program")
@@ -113,7 +116,11 @@ def run_causal(program: StackProgram, task: Task) -> Run:
         True
     """
     if not isinstance(program, StackProgram):
-        raise ProgramError.not_a_stack(type(program).__name__)
+        raise ProgramError(
+            "A causal mask needs a program of type StackProgram, got one of type "
+            f"{type(program).__name__}. Give compiled.stack of a run that was compiled with "
+            "construction='softmax-stack'."
+        )
     _require_softmax(program)
     final = run_under(program, task, causal_prompt(program, task), causal_mask(program, task))
     last = final.shape[-2] - task.n_queries - program.n_registers

@@ -18,7 +18,7 @@ from icgd.backends.chain_generator import AbstractGenerator, Row
 from icgd.backends.driver import drive
 from icgd.backends.executor import AbstractExecutor
 from icgd.backends.run import PLAIN, Run, RunOptions
-from icgd.errors import OverflowedRunError, SettingError, UnknownNameError
+from icgd.errors import OverflowedRunError, SettingError, UnknownNameError, brief
 from icgd.problems.task import Task
 from icgd.program.chain import (
     CONSTANT,
@@ -54,7 +54,7 @@ def run_chain(
     if backend not in GENERATORS:
         raise UnknownNameError.of("backend", backend, known=list(GENERATORS))
     if memory not in MEMORIES:
-        raise SettingError.not_one_of("memory", memory, MEMORIES)
+        raise SettingError(f"memory must be one of {', '.join(MEMORIES)}, got {brief(memory)}.")
     make = partial(make_chain, program, task, options, backend=backend, memory=memory)
     return drive(make, program, task, options)
 
@@ -154,7 +154,11 @@ class Chain(AbstractExecutor[Parameters]):
         _, *state = learnt.chunk(len(self.program.learnt), dim=-1)
         for name, part in zip(self.program.learnt[1:], state, strict=True):
             if not (largest := float(part.abs().max())) <= LARGEST_STATE:
-                raise OverflowedRunError.beyond_gates(name, n_rounds, largest, LARGEST_STATE)
+                raise OverflowedRunError(
+                    f"The {name} of a weight is {largest:.6g} after {n_rounds} rounds, but the "
+                    f"gates of the block close no more than {LARGEST_STATE:.6g}. Use a smaller "
+                    "step size or momentum, or start from a smaller state."
+                )
 
     def _for_all_tasks(self, row: Row) -> Row:
         if isinstance(row, float):

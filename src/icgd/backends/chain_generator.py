@@ -53,7 +53,11 @@ class AbstractGenerator(ABC, Generic[Block]):
         place, reach = self.program.mask.place(number), product.reach
         if not _is_unread(product, place, largest):
             title = place.title(at_queries=at_queries)
-            raise OverflowedRunError.beyond_grid(product.write, number, title, largest, reach)
+            raise OverflowedRunError(
+                f"Row {product.write} of block {number} ({title}) reaches {largest:.6g}, but the "
+                f"grid that its heads read ends at {reach:.6g}. Use a smaller step size, box or "
+                "domain."
+            )
 
     def expanded(self, row: Row, name: str) -> Tensor:
         """A row as a tensor."""

@@ -32,14 +32,19 @@ def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64)
     """The transformer with ordinary weights, if they fit in memory."""
     _require_room(program, dtype)
     if dtype == torch.float32 and program.made_for == "float64":
-        warnings.warn(PrecisionWarning.of(program.construction), stacklevel=2)
+        message = (
+            f"This {program.construction} was compiled for float64, but its weights are used in "
+            "float32, where gradients lose several times more to rounding than they must. Compile "
+            "with dtype='float32' (--dtype float32), or use float64 or backend='fused'."
+        )
+        warnings.warn(message, PrecisionWarning, stacklevel=2)
     return lower_program(program, dtype)
 
 
 @singledispatch
 def build_block(program: AbstractProgram, dtype: torch.dtype = torch.float64) -> nn.Module:
     """The layers that exist as weights, if they fit in memory: a stack, or a chain's block."""
-    raise ProgramError.broken(type(program).__name__, "has no rule in backends/dense.py")
+    raise ProgramError(f"{type(program).__name__} has no rule in backends/dense.py")
 
 
 build_block.register(StackProgram, build_transformer)

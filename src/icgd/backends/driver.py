@@ -147,9 +147,15 @@ class _Drive:
             trace = _made_or(known.trace, partial(executor.trace, n_done))
             known = replace(known, predictions=predictions, trace=trace)
         following = self.program.next_example(n_done, self.task.n_examples)
-        can_go_on = self.program.can_go_on
-        return InterruptedRunError.after(
-            n_done, self.n_steps, known, following, can_go_on=can_go_on
+        then = "go on with initial=...[-1]"
+        if not self.program.can_go_on:
+            then = "they cannot be resumed: every run starts with its first step"
+        elif following:  # a new run starts with example 0 anyway
+            then += f" and with the examples from number {following} (counted from 0) first"
+        return InterruptedRunError(
+            f"The run was interrupted after {n_done} of {self.n_steps} steps. The weights so far "
+            f"are in the error's `partial.parameters`; {then}.",
+            known,
         )
 
     def whole(self) -> tuple[Last, History]:

@@ -34,7 +34,12 @@ def run_in_groups(run: RunGroup, task: Task, n_at_once: int, options: RunOptions
             raise
     if runs:
         known, n_known = joined(runs), sum(len(done.parameters) for done in runs)
-    raise InterruptedRunError.of_tasks(n_known, len(task.x), bool(runs), known)
+    raise InterruptedRunError(
+        f"The run was interrupted: the {'whole runs' if runs else 'runs so far'} of the first "
+        f"{n_known} of {len(task.x)} tasks are in the error's `partial`. Run the other tasks "
+        "again.",
+        known,
+    )
 
 
 def in_groups(task: Task, size: int) -> list[Task]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from icgd.backends.look_up import PieceTable, PolynomialTable
+from icgd.backends.reciprocal_roots import require_root
 from icgd.backends.recorder import AS_SUCH, Op, kept_with
-from icgd.errors import OverflowedRunError
+from icgd.backends.scores import require_scores
 from icgd.problems.catalog import function_named
 from icgd.problems.kernel_machine import KernelHead, sum_of_heads
 from icgd.problems.links import link_named
@@ -463,24 +463,11 @@ def guard(op: Op, run: Running, value: Tensor) -> Callable[[], None] | None:
         if not any(bool(run.inputs[name].any()) for name in names):
             return None
 
-        def check_root() -> None:
-            largest = float(value.max())
-            if not largest <= fit.high:
-                raise OverflowedRunError.beyond_root(run.step + 1, largest, fit.high)
-
-        return check_root
+        return lambda: require_root(value, fit, run.step)
     reach, checked, start, stop = op.options
     scores = value[..., start:stop, :]
-
-    def check_scores() -> None:
-        if not scores.numel() or float(torch.linalg.vector_norm(scores, inf)) <= reach:
-            return
-        outside = ~(scores.abs() <= reach)
-        row = int(outside.nonzero()[0, -2])
-        where = f"step {run.step + 1}, example" if checked == IS_EXAMPLE else "query"
-        raise OverflowedRunError.beyond_scores(where, row, float(scores[outside][0]), reach)
-
-    return check_scores
+    where = "step {}, example" if checked == IS_EXAMPLE else "query"
+    return lambda: require_scores(scores, reach, where.format(run.step + 1))
 
 
 OPERATIONS: dict[str, Callable[[Op, Running], Function]] = {

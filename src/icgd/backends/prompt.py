@@ -8,7 +8,7 @@ from math import log
 import torch
 from torch import Tensor
 
-from icgd.errors import DataError
+from icgd.errors import DataError, at
 from icgd.problems.task import Task
 from icgd.program import instructions, registers, unit_instructions, update_instructions
 from icgd.program.layout import Layout, Role
@@ -36,7 +36,11 @@ def require_entry(program: object, task: Task) -> None:
 def require_entry_of_stack(program: StackProgram, task: Task) -> None:
     """Some stacks are made for a number of examples, or for inputs and labels on levels."""
     if program.n_examples is not None and task.n_examples != program.n_examples:
-        raise DataError.other_number_of_examples(task.n_examples, program.n_examples)
+        raise DataError(
+            f"X has {task.n_examples} examples, but the transformer was made for prompts of "
+            f"{program.n_examples}. Give {program.n_examples}, or compile with "
+            f"n_examples={task.n_examples}."
+        )
     table = program.step_table
     if table is None:
         return
@@ -48,7 +52,11 @@ def require_entry_of_stack(program: StackProgram, task: Task) -> None:
             if inside.any():
                 index = inside.nonzero()[0].tolist()
                 value = data[tuple(index)].item()
-                raise DataError.between_levels(name, index, value, size * low, size * high)
+                raise DataError(
+                    f"{name}{at(index)} is {value:.12g}, on the ramp between two levels: the table "
+                    f"has no entry for examples strictly between {size * low:.12g} and "
+                    f"{size * high:.12g}. Move it out, or compile with a smaller kink_width."
+                )
 
 
 def encode(program: StackProgram, task: Task) -> Stream:

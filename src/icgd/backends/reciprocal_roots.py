@@ -35,7 +35,11 @@ def require_root(argument: Tensor, function: ReluSum, step: int) -> None:
     """Raise `OverflowedRunError` if an argument of a step, counted from 0, leaves the range."""
     largest = float(argument.max())
     if not largest <= function.high:
-        raise OverflowedRunError.beyond_root(step + 1, largest, function.high)
+        raise OverflowedRunError(
+            f"Step {step + 1} divides by the root of {largest:.6g}, but the transformer was made "
+            f"for roots of up to {function.high:.6g}, which no run that starts from 0 leaves. Give "
+            "initial with a smaller second moment, or without one."
+        )
 
 
 def require_roots(program: StackProgram, layer: Layer, stream: Stream, step: int) -> None:

@@ -18,6 +18,7 @@ from icgd.facts import counted, in_short, number, shown
 from icgd.problems.arguments import checked
 from icgd.problems.from_torch import load_weights
 from icgd.problems.optimisers.gradient_step import AVERAGE
+from icgd.problems.oracles.oracle import overflowed
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, instance
 from icgd.problems.task import Task
@@ -44,7 +45,7 @@ class RunOptions:
     history: bool | int = True
     on_progress: OnProgress | None = None
     stop_below: float | None = None
-    overflow: Callable[[str], OverflowedRunError] = OverflowedRunError.of
+    overflow: Callable[[str], OverflowedRunError] = overflowed
 
     def every(self, n_steps: int) -> int:
         """After how many steps of a run the weights are kept again."""
@@ -146,7 +147,10 @@ class Run:
 
     def _known_origin(self) -> Origin:
         if self.origin is None:
-            raise SettingError.no_origin()
+            raise SettingError(
+                "This run does not know what it trained, because a backend made it on its own. "
+                "Make it with compiled.run or compiled.run_task."
+            )
         return self.origin
 
     @property
@@ -170,7 +174,9 @@ class Run:
             if kind in names
         }
         if not found:
-            raise SettingError.no_average()
+            raise SettingError(
+                "This run keeps no average of its weights. Give its update average=0.99, say."
+            )
         return found
 
     @checked
@@ -309,7 +315,10 @@ class Run:
             'Picture'
         """
         if not self.trace:
-            raise SettingError.not_traced()
+            raise SettingError(
+                "The run recorded no slot, so there is no residual stream to draw. Run with "
+                "trace=True, or name the slots, such as trace=['y']."
+            )
         if slot is not None and slot not in self.trace:
             raise UnknownNameError.of("traced slot", slot, known=list(self.trace))
         return pictures.stream_picture.draw(self.trace, self._known_origin().program, slot, path)

@@ -35,4 +35,8 @@ def require_scores(scores: Labels, reach: float, where: str) -> None:
         return
     outside = ~(scores.abs() <= reach)
     row = int(outside.nonzero()[0, -2])
-    raise OverflowedRunError.beyond_scores(where, row, float(scores[outside][0]), reach)
+    raise OverflowedRunError(
+        f"The score <w, x> at {where} {row} (counted from 0) is {float(scores[outside][0]):.6g}, "
+        f"but the heads are made for scores up to {reach:.6g}. Compile with a larger "
+        "Domain(score=...), or use a smaller step size or box."
+    )

@@ -159,12 +159,16 @@ def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guara
     `SeparableDataError` if there is no minimiser.
     """
     if task.batch:
-        expected = "(n, d_x): one task at a time"
-        raise DataError.wrong_shape("X", task.x.shape, expected)
+        raise DataError(
+            f"X has shape {tuple(task.x.shape)}; expected (n, d_x): one task at a time."
+        )
     oracle, history = bounds.problem.linear_oracle, history.double()
     model, update = oracle.target, oracle.update
     if update.momentum is not None:
-        raise SettingError.has_momentum("A promise of Theorems 3.1 to 3.3")
+        raise SettingError(
+            "Theorems 3.1 to 3.3 are about steps without momentum, and here they have some. Leave "
+            "it out, or use icgd.verify without rigorous=True, which bounds every step."
+        )
     found = find_minimiser(oracle, replace(task, initial=history[-1]))
     promised = _promised(bounds, task, history, found)
     slope = float(oracle.gradient(task, history[0]).norm())

@@ -314,7 +314,7 @@ class LinearBounds(AbstractBounds):
     @property
     def _descent(self) -> DescendExamples:
         if (descent := self.program.descent) is None:
-            raise ProgramError.broken(self.program.construction, "has no step on a linear model")
+            raise ProgramError(f"{self.program.construction} has no step on a linear model")
         return descent
 
     @property

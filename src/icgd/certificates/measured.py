@@ -17,7 +17,10 @@ def real_training(problem: Problem, task: Task, n_steps: int) -> History:
 
 def _in_range(real: History) -> History:
     if not real.isfinite().all():
-        raise OverflowedRunError.of_reference()
+        raise OverflowedRunError(
+            "Real training leaves the range of float64 on these data, so that there is nothing to "
+            "compare the run with. Rescale the data, or use a smaller step size."
+        )
     return real
 
 

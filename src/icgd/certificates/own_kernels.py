@@ -30,7 +30,7 @@ from torch import Tensor
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.intervals import ROOM, UNIT_ROUNDOFF
 from icgd.certificates.rounded_points import Rounded, moved_error
-from icgd.errors import KernelError
+from icgd.errors import KernelError, at, brief
 from icgd.problems.arrays import first_set
 from icgd.problems.kernel_machine import KernelHead
 from icgd.problems.kernels import Kernel
@@ -157,7 +157,10 @@ def _require_as_stated(kernel: Kernel, values: _Values, facts: _Facts, how: Arit
     rounding = facts.error(values.kernel, torch.zeros_like(values.kernel), values.size)
     if index := first_set(values.kernel.abs() > facts.returned):
         value = values.kernel[tuple(index)].item()
-        raise KernelError.beyond_bound(kernel.name, index, value, facts.largest)
+        raise KernelError(
+            f"Kernel {brief(kernel.name)} contradicts its statement: it is {value:.6g} at "
+            f"{at(index)}, and bound is {facts.largest:.6g}. Register it with a larger bound."
+        )
     for side in (values, values.mirrored):
         _require_slope(kernel, side, facts, 2 * float(rounding.max()))
     _require_pairs(kernel, values, rounding)
@@ -168,24 +171,38 @@ def _require_pairs(kernel: Kernel, values: _Values, rounding: Tensor) -> None:
     """The kernel of a pair is the same if the other examples are not there."""
     alone = kernel.matrix(values.left, values.right[..., :1, :])
     if index := first_set((alone - values.kernel[..., :1]).abs() > rounding[..., :1]):
-        both = alone[tuple(index)].item(), values.kernel[tuple(index)].item()
-        raise KernelError.not_of_two_points(kernel.name, index, *both)
+        raise KernelError(
+            f"Kernel {brief(kernel.name)} is not a function of two points: at {at(index)} it is "
+            f"{alone[tuple(index)].item():.6g} for the pair alone and "
+            f"{values.kernel[tuple(index)].item():.6g} among the others. Constants cannot be "
+            "stated of it: leave lipschitz out."
+        )
 
 
 def _require_rounding(kernel: Kernel, values: _Values, facts: _Facts, how: Arithmetic) -> None:
     off = 2 * NUDGE * how.roundoff * values.size
     allowed, change = facts.error(values.kernel, off, values.size), _nudged(kernel, values, how)
     if index := first_set(change > allowed):
-        found = change[tuple(index)].item(), allowed[tuple(index)].item()
-        raise KernelError.rounds_more(kernel.name, index, *found)
+        raise KernelError(
+            f"Kernel {brief(kernel.name)} contradicts its statement: it changes by "
+            f"{change[tuple(index)].item():.3g} at {at(index)} if a point moves by its last "
+            f"digits, and lipschitz and rounding allow {allowed[tuple(index)].item():.3g}. Compute "
+            "it without cancellation, such as distances by torch.cdist with "
+            "compute_mode='donot_use_mm_for_euclid_dist', or register it with a larger rounding."
+        )
 
 
 def _require_slope(kernel: Kernel, values: _Values, facts: _Facts, rounding: float) -> None:
     for distance, change in _comparisons(values):
         allowed = ROOM * facts.slope * distance + rounding
         if index := first_set(change > _known(allowed)):
-            found = change[tuple(index)].item(), distance[tuple(index[:-1])].item()
-            raise KernelError.steeper(kernel.name, *found, facts.slope)
+            raise KernelError(
+                f"Kernel {brief(kernel.name)} contradicts its statement: it changes by "
+                f"{change[tuple(index)].item():.6g} between two points of these data that are "
+                f"{distance[tuple(index[:-1])].item():.6g} apart, and lipschitz is "
+                f"{facts.slope:.6g}. Register it with a larger lipschitz; if it jumps, it has "
+                "none: leave lipschitz out."
+            )
 
 
 def _comparisons(values: _Values) -> Iterator[_Comparison]:

@@ -89,7 +89,11 @@ def prove(
     enclosed = rigorous_trajectory(problem, task, history, on_progress)
     distances = tuple(rounded_up(distance) for distance in enclosed.distances.tolist())
     if not all(map(isfinite, distances)):
-        raise ProofError.unbounded(list(map(isfinite, distances)).index(False) + 1, enclosed.bits)
+        step = list(map(isfinite, distances)).index(False) + 1
+        raise ProofError(
+            f"Nothing can be proved of step {step}: {enclosed.bits} bits enclose exact descent in "
+            "no finite interval. Certify fewer steps, or take a smaller step size."
+        )
     claim = checker().CLAIM.format(n_steps, distances[-1])
     fields = {
         "version": checker().VERSION,
@@ -110,16 +114,22 @@ def require_provable(problem: Problem, task: Task, n_steps: int) -> None:
     """Raise an error if no run of this task could be certified, before it takes its time."""
     require_enclosable(problem, task, n_steps)
     if task.batch:
-        raise DataError.wrong_shape("X", task.x.shape, "(n, d_x): one task at a time")
+        raise DataError(
+            f"X has shape {tuple(task.x.shape)}; expected (n, d_x): one task at a time."
+        )
     if not n_steps:
-        raise ProofError.no_steps()
+        raise ProofError(
+            "The run has no steps, so there is nothing to certify. Compile at least one step."
+        )
 
 
 def require_elsewhere(path: str | os.PathLike[str] | None, sources: Sources) -> None:
     """Raise `FileError` if a certificate at `path` would replace a file that it is about."""
     files = [file for file in (sources.file, sources.data) if file is not None]
     if path is not None and any(is_same_file(path, file) for file in files):
-        raise FileError.own_source(path)
+        raise FileError(
+            f"The certificate would replace {path}, a file that it is about. Write it elsewhere."
+        )
 
 
 def rounded_up(distance: float) -> float:
@@ -137,7 +147,7 @@ def _hash_of(path: str | os.PathLike[str] | None) -> str | None:
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as problem:
-        raise FileError.unreadable(path, problem.strerror or str(problem)) from None
+        raise FileError(f"Cannot read {path}: {problem.strerror or problem}.") from None
 
 
 def _sealed(fields: dict[str, Any]) -> str:

@@ -65,7 +65,10 @@ def is_available() -> bool:
 def checker() -> Any:
     """The module `icgd_check`; Arb is loaded only if it is needed."""
     if not is_available():
-        raise MissingExtraError.of("python-flint", "proofs", "A rigorous proof of a run")
+        raise MissingExtraError(
+            "A rigorous proof of a run needs python-flint. Install it with: pip install "
+            "'icgd[proofs]'"
+        )
     return import_module("icgd_check")
 
 
@@ -188,7 +191,10 @@ class _Search:
             with closing(balls_after) as balls:
                 return self._compared(balls, bits, patient=patient)
         except checker().RefusedError as problem:
-            raise ProofError.refused(str(problem)) from None
+            raise ProofError(
+                f"icgd-check would refuse a proof of this run: {problem}. Take fewer examples, or "
+                "a narrower network."
+            ) from None
 
     def _compared(self, balls_after: Iterable[Any], bits: int, *, patient: bool) -> _Attempt:
         """Compare up to the first ball that is not small, or to the run's end if `patient`."""

@@ -19,7 +19,7 @@ from typer.main import get_command
 
 from icgd import __version__
 from icgd.cli.exit_codes import INTERRUPTED, WRONG_INPUT
-from icgd.errors import FileError, IcgdError
+from icgd.errors import FileError, IcgdError, cut
 
 COMMANDS = {
     "demo": "Train a network on real cars in a transformer's forward pass, and check it.",
@@ -132,7 +132,8 @@ def main() -> None:
         raise _refusal(error) from None
     except OSError as problem:  # a full disk, or a name that no system has
         place = problem.filename or "standard output"
-        raise _refusal(FileError.unusable(place, problem.strerror or str(problem))) from None
+        refused = FileError(f"Cannot use {cut(str(place))}: {problem.strerror or problem}.")
+        raise _refusal(refused) from None
     except KeyboardInterrupt:  # before a command has begun
         raise SystemExit(INTERRUPTED) from None
 

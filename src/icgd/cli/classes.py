@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from icgd.errors import DataError
+from icgd.errors import DataError, brief, did_you_mean
 from icgd.problems.losses import LOGISTIC
 from icgd.problems.problem import Problem
 from icgd.problems.tables import Numbers
@@ -28,9 +28,17 @@ class Classes:
         """The classes of a column; `DataError` if the outputs cannot tell them apart."""
         names, n_outputs = tuple(sorted(set(cells))), problem.target.output_width
         if len(names) < 2:
-            raise DataError.one_class_in(path, column, names[0])
+            raise DataError(
+                f"{path}, column {brief(column)} has only the class {brief(names[0])}; two are "
+                "needed. Name another column with --target."
+            )
         if n_outputs != len(names) and (n_outputs, len(names)) != (1, 2):
-            raise DataError.wrong_classes(path, column, names, n_outputs)
+            shown = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
+            raise DataError(
+                f"{path}, column {brief(column)} has {len(names)} classes ({shown}), but the model "
+                f"has {n_outputs} output{'s' * (n_outputs > 1)}. Compile with --widths that end "
+                f"with {len(names)}."
+            )
         # A network with the logistic loss returns a score; all others return the label itself.
         return cls(names, n_outputs, 0.0 if problem.loss == LOGISTIC.name else 0.5)
 
@@ -41,14 +49,21 @@ class Classes:
         names = tuple(map(str, range(n_outputs)))
         for cell in cells:
             if cell not in names:
-                raise DataError.no_class_number(path, column, cell, n_outputs)
+                raise DataError(
+                    f"{path}, column {column!r} has the class {cell}; the cross_entropy loss of "
+                    f"{n_outputs} outputs needs classes from 0 to {n_outputs - 1}."
+                )
         return cls(names, n_outputs, threshold=0.5)
 
     def encoded(self, path: Path, column: str, cells: Sequence[str]) -> Numbers:
         """A row of labels for each cell: 0 or 1, or a 1 in the place of its class."""
         for cell in cells:
             if cell not in self.names:
-                raise DataError.unknown_class(path, column, cell, self.names)
+                raise DataError(
+                    f"{path}, column {brief(column)} has the class {brief(cell)}, which the "
+                    "examples lack; known are "
+                    f"{', '.join(self.names)}.{did_you_mean(cell, self.names)}"
+                )
         places = np.array([self.names.index(cell) for cell in cells])
         one_hot: Numbers = np.eye(len(self.names))[places]
         return one_hot if self.n_outputs > 1 else one_hot[:, 1:]

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from icgd.cli.classes import Classes
-from icgd.errors import DataError, DomainError, SettingError
+from icgd.errors import DataError, DomainError, SettingError, brief
 from icgd.problems.csv_text import Reading
 from icgd.problems.domain import Domain
 from icgd.problems.losses import CROSS_ENTROPY, HUBER, SQUARED
@@ -36,10 +36,15 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.missing not in CHOICES:
-            raise SettingError.not_one_of("--missing", self.missing, CHOICES)
+            raise SettingError(
+                f"--missing must be one of {', '.join(CHOICES)}, got {brief(self.missing)}."
+            )
         for name in self.ignored:
             if name in self.targets:
-                raise DataError.ignored_label(name)
+                raise DataError(
+                    f"Column {brief(name)} is both a label and ignored. Name it with --target or "
+                    "with --ignore, not with both."
+                )
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,12 @@ def read_examples(source: Source, problem: Problem) -> Examples:
     targets = _targets(table, source, problem)
     inputs = tuple(name for name in table.names if name not in targets)
     if len(inputs) != problem.target.input_width:
-        raise DataError.wrong_inputs(source.path, inputs, problem.target.input_width)
+        shown = ", ".join(inputs[:6]) + ", ..." * (len(inputs) > 6)
+        raise DataError(
+            f"{source.path} has {len(inputs)} columns of inputs ({shown or 'none'}); the model has "
+            f"{problem.target.input_width}. Name the label columns with --target and columns to "
+            f"leave out with --ignore, or compile with --widths that begin with {len(inputs)}."
+        )
     table, fills = _without_gaps(table, inputs, targets, source.missing)
     classes, labels = _labels(table, targets, problem)
     x = table.numbers(inputs)
@@ -132,7 +142,10 @@ def read_queries(path: Path, examples: Examples) -> Queries:
     inputs = examples.input_names
     if not (table.has_header and examples.has_header):
         if len(table.names) != len(inputs):
-            raise DataError.wrong_query_columns(path, len(table.names), len(inputs))
+            raise DataError(
+                f"{path} has {len(table.names)} columns; a query has {len(inputs)} inputs. Keep "
+                "only those, or give both files a header, so that inputs are found by name."
+            )
         inputs = table.names
     if examples.fills is not None:
         table = table.filled(dict(zip(inputs, examples.fills.values(), strict=True)))
@@ -153,7 +166,10 @@ def _targets(table: Table, source: Source, problem: Problem) -> tuple[str, ...]:
     is_of_texts = len(targets) == 1 and table.texts(targets[0]) is not None
     is_of_classes = is_of_texts or (len(targets) == 1 and _numbers_classes(problem))
     if not is_of_classes and not len(targets) == len(set(targets)) == n_outputs:
-        raise DataError.wrong_labels(targets, n_outputs)
+        raise DataError(
+            f"The model has {n_outputs} output{'s' * (n_outputs > 1)}, but the label columns are "
+            f"{', '.join(targets)}. Give --target once for each output."
+        )
     return targets
 
 
@@ -218,15 +234,24 @@ def _require_within(
     largest = np.abs(numbers).max(0)
     column = int(largest.argmax())
     if largest[column] > bound:
-        value = numbers[np.abs(numbers[:, column]).argmax(), column]
-        raise DomainError.column_outside(path, names[column], float(value), bound, option, units)
+        value = float(numbers[np.abs(numbers[:, column]).argmax(), column])
+        raise DomainError(
+            f"{path}, column {brief(names[column])} goes to {value:.6g}{units}, but the "
+            f"transformer was made for {bound:g} at most. Compile with {option} "
+            f"{abs(value) * 1.001:.4g} or larger, or with --bounds-from a table that holds "
+            "such values."
+        )
 
 
 def _refuse_gaps(table: Table, inputs: Sequence[str]) -> None:
     for name in inputs:
         gaps = table.gaps(name)
         if gaps:
-            raise DataError.missing_in_query(table.path, gaps[0], name)
+            raise DataError(
+                f"{table.path}, line {gaps[0]} has no value in column {brief(name)}, and a query "
+                "cannot be dropped. Fill it, or give --missing mean or median, which are those of "
+                "the examples."
+            )
 
 
 def _known_labels(table: Table, examples: Examples) -> Numbers | None:

@@ -56,7 +56,7 @@ def fitted_to(
     if data is None:
         _refuse_without_table(target, standardize, ignore)
         if problem.update.step_size is None:
-            raise SettingError.neither("--step-size", "--bounds-from")
+            raise SettingError("Give --step-size or --bounds-from; got neither.")
         return problem
     source = source_from(data, target, header, delimiter, decimal, missing, standardize, ignore)
     examples = read_examples(source, problem)
@@ -69,7 +69,7 @@ def _refuse_without_table(target: Targets, standardize: bool, ignore: Ignored) -
     given = {"--target": target, "--standardize": standardize, "--ignore": ignore}
     for name, value in given.items():
         if value:
-            raise SettingError.without(name, "--bounds-from")
+            raise SettingError(f"{name} has no effect without --bounds-from; give both or neither.")
 
 
 def _bounds(domain: Domain, examples: Examples, stated: Mapping[str, float | None]) -> Domain:
@@ -83,9 +83,9 @@ def _sized(problem: Problem, examples: Examples, *, is_asked: bool) -> Problem:
     """The problem with a step size from the curvature on the examples, if it has none."""
     is_linear = isinstance(problem.oracle, LinearOracle)
     if is_asked and not is_linear:
-        raise SettingError.without("--step-from", "--link")
+        raise SettingError("--step-from has no effect without --link; give both or neither.")
     if is_asked and problem.update.step_size is not None:
-        raise SettingError.both("--step-size", "--step-from")
+        raise SettingError("Give either --step-size or --step-from, not both.")
     if problem.update.step_size is not None:
         return problem
     return sized_problem(problem, as_task(problem, examples.inputs, examples.labels).x)

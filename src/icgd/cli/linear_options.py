@@ -27,7 +27,10 @@ class LinearOptions:
         """Raise `SettingError` if one was given although no linear model is trained."""
         for name, value in vars(self).items():
             if value is not None and value is not False:
-                raise SettingError.without(f"--{name.replace('_', '-')}", "--link")
+                raise SettingError(
+                    f"--{name.replace('_', '-')} has no effect without --link; give both or "
+                    "neither."
+                )
 
     def problem(
         self,
@@ -39,7 +42,10 @@ class LinearOptions:
     ) -> Problem:
         """The problem of a linear model; without a step size one must be chosen for it."""
         if len(widths) != 2 or widths[1] != 1:
-            raise SettingError.wrong_linear_widths(widths)
+            raise SettingError(
+                "widths of a linear model are its inputs and one output, such as 4,1, got "
+                f"{','.join(map(str, widths))}."
+            )
         model = LinearModel(widths[0], link, self.intercept, self.reduction or "mean")
         update = ProximalStep(step_size, self.l2 or 0.0, self.l1 or 0.0, box)
         return Problem(model, MATCHING, update, replace(domain, score=self.score_bound))
@@ -49,4 +55,4 @@ def refuse_beside(chosen: str, others: Mapping[str, object]) -> None:
     """Raise `SettingError` if an option was given that makes no sense beside `chosen`."""
     for name, value in others.items():
         if value is not None:
-            raise SettingError.both(name, chosen)
+            raise SettingError(f"Give either {name} or {chosen}, not both.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from icgd.errors import SettingError
+from icgd.errors import SettingError, brief
 from icgd.problems.optimisers.adam_step import AdamStep, RmspropStep
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
 from icgd.problems.optimisers.momentum_step import MomentumStep
@@ -74,7 +74,9 @@ class OptimiserOptions:
         """The update; `SettingError` if the optimiser is unknown or an option belongs to others."""
         chosen = self.optimiser or SGD
         if chosen not in OPTIMISERS:
-            raise SettingError.not_one_of("optimiser", chosen, list(OPTIMISERS))
+            raise SettingError(
+                f"optimiser must be one of {', '.join(OPTIMISERS)}, got {brief(chosen)}."
+            )
         own = {name: value for name, value in vars(self).items() if value is not None}
         own.pop("optimiser", None)
         for name in own:
@@ -82,7 +84,10 @@ class OptimiserOptions:
             if chosen not in owners:
                 *others, last = owners
                 listed = f"{', '.join(others)} or {last}" if others else last
-                raise SettingError.without(_option(name), f"--optimiser {listed}")
+                raise SettingError(
+                    f"{_option(name)} has no effect without --optimiser {listed}; give both or "
+                    "neither."
+                )
         return OPTIMISERS[chosen](step_size=step_size, box=box, batch_size=batch_size, **own)
 
 

@@ -29,10 +29,16 @@ def told_in_a_sentence(config: Config) -> Iterator[None]:
         raise
     except Exception as problem:
         if _is_too_large(problem):
-            raise TrainingError.does_not_fit(str(problem)) from problem
+            raise TrainingError(
+                f"The tasks or the model do not fit into memory ({problem}). Give smaller sizes, "
+                "or gather the gradient in parts (accumulate)."
+            ) from problem
         if not _has_own_code(config):
             raise
-        raise OwnCodeError.raised(problem, _place(problem)) from problem
+        place = f" ({_place(problem)})" if _place(problem) else ""
+        raise OwnCodeError(
+            f"Your own code raised {type(problem).__name__}: {problem}{place}."
+        ) from problem
 
 
 def _is_too_large(problem: Exception) -> bool:

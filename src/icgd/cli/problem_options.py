@@ -15,7 +15,7 @@ from icgd.cli.progress import progress
 from icgd.cli.writing import require_writable
 from icgd.compiled import Compiled
 from icgd.constructions.registry import CONSTRUCTIONS
-from icgd.errors import SettingError
+from icgd.errors import SettingError, brief
 from icgd.pipeline import compile
 from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.arrays import DTYPES
@@ -141,7 +141,7 @@ def problem_from(
         optimiser, momentum, dampening, weight_decay, beta1, beta2, alpha, eps, average
     )
     if noise and kernel is None:
-        raise SettingError.without("--noise", "--kernel")
+        raise SettingError("--noise has no effect without --kernel; give both or neither.")
     of_networks = {
         "--activation": activation,
         "--output-activation": output_activation,
@@ -190,8 +190,10 @@ def _setting(name: str, kind: Any, text: str) -> Parameter:
 
 def _machine(widths: tuple[int, ...], kernel: str) -> KernelMachine:
     if len(widths) != 2:
-        expected = "2 with --kernel: inputs and outputs, such as 4,1"
-        raise SettingError.wrong_length("widths", len(widths), expected)
+        raise SettingError(
+            f"widths has {len(widths)} entries; expected 2 with --kernel: inputs and outputs, such "
+            "as 4,1."
+        )
     return KernelMachine(widths[0], kernel, widths[1])
 
 
@@ -200,7 +202,9 @@ def parse_widths(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise SettingError.not_joined("--widths", "whole numbers", "4,16,1", text) from None
+        raise SettingError(
+            f"--widths must be whole numbers joined by commas, such as 4,16,1, got {brief(text)}."
+        ) from None
 
 
 def takes_problem(command: Callable[..., None]) -> Callable[..., None]:

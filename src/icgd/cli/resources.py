@@ -14,7 +14,7 @@ import typer
 from icgd.cli import show
 from icgd.cli.options import AsJson, output
 from icgd.cli.reproduce import reproduced
-from icgd.errors import SettingError, UnknownNameError
+from icgd.errors import SettingError, UnknownNameError, brief
 from icgd.reproductions import resources as theory_of
 from icgd.reproductions.reproduction import PRESETS, Row
 from icgd.reproductions.resources import Pair, Resources
@@ -121,7 +121,9 @@ def parse_errors(text: str) -> list[float]:
     try:
         errors = [float(part) for part in text.split(",")]
     except ValueError:
-        raise SettingError.not_joined("--errors", "numbers", "0.1,0.05", text) from None
+        raise SettingError(
+            f"--errors must be numbers joined by commas, such as 0.1,0.05, got {brief(text)}."
+        ) from None
     return [theory_of.within_one("--errors", error) for error in errors]
 
 
@@ -129,7 +131,9 @@ def _refuse(options: Mapping[str, object], kind: str) -> None:
     """Raise `SettingError` if an option was given that only the other kind has."""
     for name, value in options.items():
         if value is not None:
-            raise SettingError.without(name, f"the kind {kind}")
+            raise SettingError(
+                f"{name} has no effect without the kind {kind}; give both or neither."
+            )
 
 
 def _of_smooth(errors: Sequence[float], **given: int | None) -> Theory:

@@ -70,7 +70,7 @@ def run(
     Example: icgd run run.safetensors train.csv --target price --queries new.csv -o prices.csv
     """
     if out and not queries:
-        raise SettingError.without("--output", "--queries")
+        raise SettingError("--output has no effect without --queries; give both or neither.")
     require_picture(plot)
     if weights_out:
         require_weights_file(weights_out)

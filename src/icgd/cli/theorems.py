@@ -56,9 +56,9 @@ def theorems(
 def _chosen(paper: str | None, run: str | None, *, list_all: bool) -> list[Statement]:
     """The one statement to run, or those of a paper, or all."""
     if run is not None and paper is not None:
-        raise SettingError.both("a paper", "--run")
+        raise SettingError("Give either a paper or --run, not both.")
     if run is not None and list_all:
-        raise SettingError.both("--list", "--run")
+        raise SettingError("Give either --list or --run, not both.")
     if run is not None:
         return [statement_named(run)]
     return list(STATEMENTS.values()) if paper is None else statements_of(paper_named(paper))

@@ -79,7 +79,7 @@ def train(
     """
     if init is not None:
         if init.exists():
-            raise FileError.unwritable(init, "it is there already")
+            raise FileError(f"Cannot write {init}: it exists already.")
         write_file(init, config.moved_to(init.parent).text().encode())
         typer.echo(f"Saved {init}; train with: icgd train {init}")
         return
@@ -94,7 +94,10 @@ def _trained(config: Config) -> Trained:
     except InterruptedTrainingError as interruption:
         typer.echo(f"icgd: {interruption}", err=True)
     except KeyboardInterrupt:
-        between = InterruptedTrainingError.between_steps(config.run_folder)
+        between = InterruptedTrainingError(
+            f"Training was interrupted while no step was under way. Whatever {config.run_folder} "
+            "holds is complete; run the same training again to continue."
+        )
         typer.echo(f"icgd: {between}", err=True)
     raise typer.Exit(INTERRUPTED)
 

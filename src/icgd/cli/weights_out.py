@@ -44,7 +44,10 @@ WRITERS: dict[str, Callable[[Mapping[str, Tensor]], bytes]] = {
 def require_weights_file(path: Path) -> None:
     """Raise `FileError` if the name has no ending that weights are written to."""
     if path.suffix.lower() not in WRITERS:
-        raise FileError.no_weights(path, list(WRITERS))
+        raise FileError(
+            f"Weights are written to a {' or '.join(WRITERS)} file; {path} has another "
+            "ending. Rename it."
+        )
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:

@@ -34,19 +34,22 @@ def require_writable(*paths: Path | None, read: Iterable[Path | None] = ()) -> N
 
 def _require_place(path: Path) -> None:
     if path.is_dir():
-        raise FileError.unwritable(path, "it is a folder")
+        raise FileError(f"Cannot write {path}: it is a folder.")
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise FileError.unwritable(path, f"there is no folder {path.parent}")
+        raise FileError(f"Cannot write {path}: there is no folder {path.parent}.")
     if not os.access(folder, os.W_OK):
-        raise FileError.unwritable(path, f"the folder {path.parent} is read-only")
+        raise FileError(f"Cannot write {path}: the folder {path.parent} is read-only.")
     require_replaceable(path)
 
 
 def _require_apart(path: Path, taken: Iterable[Path]) -> None:
     for other in taken:
         if is_same_file(path, other):
-            raise FileError.one_file(path, other)
+            raise FileError(
+                f"Cannot write {path}: it is the same file as {other}, which this command reads or "
+                "writes too. Nothing was changed; name another file."
+            )
 
 
 def require_picture(path: Path | None) -> None:
@@ -72,4 +75,4 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise FileError.unwritable(path, problem.strerror or str(problem)) from None
+        raise FileError(f"Cannot write {path}: {problem.strerror or problem}.") from None

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
+from icgd.errors import SettingError
 from icgd.problems.arguments import checked
 from icgd.problems.arrays import dtype_named
 from icgd.problems.kernel_machine import KernelMachine
@@ -13,7 +14,9 @@ from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.problem import Problem
+from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.settings import count, positive, power_of_two, within
+from icgd.problems.updates import FunctionalStep
 from icgd.program.check import check_program
 from icgd.program.program import AbstractProgram
 
@@ -309,3 +312,15 @@ def kink_width_within(width: object, least: float = 2.0**-60, most: float = 1.0)
     number = power_of_two("kink_width", width)
     within("kink_width", number, least, most)
     return number
+
+
+def require_few_steps(
+    update: AbstractGradientStep | FunctionalStep | ProximalStep, n_steps: int, most: int
+) -> None:
+    """Raise `SettingError` if steps differ and are too many to write down the layers of each."""
+    if n_steps > most and not update.is_constant:
+        raise SettingError(
+            f"n_steps must be at most {most:,} here, got {n_steps:,}: {update.in_words()}, differ "
+            "from each other, and the layers of each are written down. Take fewer steps, or steps "
+            "that are all alike: of one size, without averages and corrections."
+        )

@@ -35,9 +35,8 @@ from typing import ClassVar
 
 from icgd.approximation.grid_mean import mean_of_link
 from icgd.approximation.relu_sum import fit_relu_sum
-from icgd.constructions.base import AbstractConstruction
+from icgd.constructions.base import AbstractConstruction, require_few_steps
 from icgd.constructions.parts.ranges import ROUNDING_ROOM
-from icgd.errors import SettingError
 from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.arguments import checked
 from icgd.problems.linear_model import LinearModel
@@ -122,9 +121,8 @@ class AbstractCotLinear(AbstractConstruction):
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         builder, update = _Builder(problem), problem.proximal_step
         update.require_steps(n_steps)
+        require_few_steps(update, n_steps, MOST_DIFFERENT)
         alike = update.is_constant or n_steps == 0
-        if not alike and n_steps > MOST_DIFFERENT:
-            raise SettingError.too_many_ends(n_steps, MOST_DIFFERENT, update.in_words())
         steps = range(1) if alike else range(n_steps)
         return StackProgram(
             construction=self.name,

@@ -162,7 +162,10 @@ def for_depth(problem: Problem, program: ChainProgram, depth: int) -> tuple[Prob
     deeper = replace(target, widths=_widths_at(target.widths, depth))
     known = {activation.name for activation in activations_of(target)}
     if missing := [a.name for a in activations_of(deeper) if a.name not in known]:
-        raise ConstructionError.not_in_block(depth, missing[0])
+        raise ConstructionError(
+            f"A network of depth={depth} has layers with the activation {missing[0]}, which the "
+            "block was not compiled for. Compile a target that has a hidden layer."
+        )
     kinds = tuple(_kind(activation) for activation in activations_of(deeper))
     program = replace(program, shapes=deeper.matrix_shapes, kinds=kinds)
     return replace(problem, target=deeper), program
@@ -174,7 +177,11 @@ def _widths_at(widths: tuple[int, ...], depth: int) -> tuple[int, ...]:
         return widths
     hidden = widths[1:-1] or widths[:1]
     if len(set(hidden)) > 1:
-        raise ConstructionError.unlike_layers(widths, depth)
+        raise ConstructionError(
+            f"depth={depth} does not say how wide the hidden layers are, because those of "
+            f"widths={tuple(widths)} differ. Compile a target whose hidden layers all have one "
+            "width."
+        )
     return (widths[0], *hidden[:1] * (depth - 1), widths[-1])
 
 

@@ -30,8 +30,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
-from icgd.constructions.base import AbstractConstruction
-from icgd.errors import SettingError
+from icgd.constructions.base import AbstractConstruction, require_few_steps
 from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.problem import Problem
@@ -69,9 +68,8 @@ class Functional(AbstractConstruction):
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         machine, update = problem.machine, problem.functional_step
         update.require_steps(n_steps)
+        require_few_steps(update, n_steps, MOST_LAYERS)
         alike = update.is_constant or n_steps == 0
-        if not alike and n_steps > MOST_LAYERS:
-            raise SettingError.too_many_ends(n_steps, MOST_LAYERS, update.in_words())
         steps = range(1) if alike else range(n_steps)
         return StackProgram(
             construction=self.name,

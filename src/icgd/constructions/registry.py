@@ -14,7 +14,14 @@ from icgd.constructions.recursion import Recursion
 from icgd.constructions.relu_stack import ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.constructions.universal import Universal
-from icgd.errors import ConstructionError, UnknownNameError, UnsupportedProblemError
+from icgd.errors import (
+    ConstructionError,
+    UnknownNameError,
+    UnsupportedProblemError,
+    brief,
+    did_you_mean,
+    listed,
+)
 from icgd.problems.problem import Problem
 
 CONSTRUCTIONS: dict[str, AbstractConstruction] = {
@@ -37,7 +44,10 @@ CONSTRUCTIONS: dict[str, AbstractConstruction] = {
 def construction_named(name: str) -> AbstractConstruction:
     """The construction called `name`."""
     if isinstance(name, type) and issubclass(name, AbstractConstruction):
-        raise ConstructionError.construction_class(name.__name__)
+        raise ConstructionError(
+            f"construction is the class {name.__name__}; an object of it is expected, which has "
+            f"settings. Give {name.__name__}()."
+        )
     if not isinstance(name, str) or name not in CONSTRUCTIONS:
         raise UnknownNameError.of("construction", name, known=list(CONSTRUCTIONS))
     return CONSTRUCTIONS[name]
@@ -53,9 +63,20 @@ def construction_for(
     reason = construction.why_not(problem)
     if reason is not None:
         able = [other.name for other in CONSTRUCTIONS.values() if other.why_not(problem) is None]
-        raise UnsupportedProblemError.of(construction.name, reason, able)
+        hint = (
+            f"Constructions that can: {', '.join(able)}."
+            if able
+            else "No construction takes it as it is."
+        )
+        raise UnsupportedProblemError(
+            f"{construction.name} cannot compile this problem: {reason} {hint}"
+        )
     if settings and construction is chosen:
-        raise ConstructionError.beside_construction(type(construction).__name__, settings)
+        given = ", ".join(f"{name}={brief(value)}" for name, value in settings.items())
+        raise ConstructionError(
+            f"{given} was given beside a construction object, which has its own settings. Put it "
+            f"into the object: {type(construction).__name__}({given})."
+        )
     return with_settings(construction, settings or {})
 
 
@@ -67,7 +88,12 @@ def with_settings(
     for name in settings:
         if name not in own:
             owners = [c.name for c in CONSTRUCTIONS.values() if name in c.settings()]
-            raise ConstructionError.no_setting(construction.name, name, own, owners)
+            has = f"its settings are {', '.join(own)}" if own else "it has no settings"
+            hint = f" {name} is a setting of {', '.join(owners)}." if owners else ""
+            raise ConstructionError(
+                f"{construction.name} has no setting {brief(name)}; {has}."
+                f"{hint or did_you_mean(name, own)}"
+            )
     return replace(construction, **settings)
 
 
@@ -76,10 +102,18 @@ def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[Abstrac
     reasons = {name: c.why_not(problem) for name, c in CONSTRUCTIONS.items()}
     able = [c for name, c in CONSTRUCTIONS.items() if reasons[name] is None]
     if not able:
-        raise UnsupportedProblemError.by_all(_relevant(problem, reasons))
+        raise UnsupportedProblemError(
+            f"No construction can compile this problem. {listed(_relevant(problem, reasons))}"
+        )
     owners = [c for c in able if set(settings) <= set(c.settings())] or able[:1]
     if len(able) > 1 and not set(settings) <= set(owners[0].settings()):
-        raise ConstructionError.no_owner(tuple(settings), {c.name: c.settings() for c in able})
+        known = [name for c in able for name in c.settings()]
+        has = "; ".join(f"{c.name} has {', '.join(c.settings()) or 'none'}" for c in able)
+        hints = (did_you_mean(name, known) for name in settings if name not in known)
+        raise ConstructionError(
+            "No construction that serves this problem has all of the given settings "
+            f"({', '.join(settings)}): {has}.{''.join(hints)}"
+        )
     first_choices = [c for c in owners if not c.is_last_resort] or owners
     return [with_settings(construction, settings) for construction in first_choices]
 

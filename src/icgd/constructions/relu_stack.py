@@ -240,7 +240,10 @@ def _fitted_functions(
             problem, sizes.ranges_on_domain(problem, margin)
         )
         if margin and not reach <= 2 * LARGEST_ARGUMENT:  # so few pieces err more and more
-            raise ConstructionError.too_few_pieces(pieces, target.activation)
+            raise ConstructionError(
+                f"pieces={pieces} is too few for {target.activation}: the error of the fit grows "
+                "with the interval, so no interval covers the layers' outputs. Give at least 2."
+            )
         functions = tuple(
             fit_relu_sum(function, -reach, reach, pieces, kink_width)
             for function in needed.values()

@@ -197,7 +197,11 @@ class _Builder:
                 return cls(problem, settings, look_ups, forward, backward)
             margin = 1.25 * excess
             if not margin <= LARGEST_ARGUMENT:
-                raise ConstructionError.too_few_registers(len(look_ups[0].values) + 1)
+                raise ConstructionError(
+                    f"registers={len(look_ups[0].values) + 1} is too few for these ranges: the "
+                    "error of a look-up exceeds what it looks up. Give more registers, or use a "
+                    "smaller box or domain."
+                )
 
     @property
     def depth(self) -> int:

@@ -183,9 +183,15 @@ def _largest_answer(problem: Problem) -> float:
 def _require_size(problem: Problem, n_examples: int, levels: int) -> None:
     size = table_size(problem, n_examples, levels)
     if not log2(10) * size.log10_entries <= log2(MOST_ENTRIES):
-        raise ConstructionError.table_too_large(levels, n_examples, size.entries, most=MOST_ENTRIES)
+        raise ConstructionError(
+            f"levels={levels} with n_examples={n_examples} needs a table of {size.entries} "
+            f"entries; at most {MOST_ENTRIES:,} fit. Give fewer levels or examples."
+        )
     if context_head(levels, n_examples).largest_key > LARGEST_KEY:
-        raise ConstructionError.keys_too_close(levels, n_examples)
+        raise ConstructionError(
+            f"levels={levels} with n_examples={n_examples} needs keys that are too close for "
+            "float64 to tell apart. Give fewer levels or examples."
+        )
 
 
 def _layout(target: MLP) -> Layout:

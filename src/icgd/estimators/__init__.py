@@ -9,7 +9,9 @@ from icgd.errors import MissingExtraError
 try:
     import sklearn  # noqa: F401 - only to say what is missing
 except ImportError:
-    raise MissingExtraError.of("scikit-learn", "sklearn", "icgd.estimators") from None
+    raise MissingExtraError(
+        "icgd.estimators needs scikit-learn. Install it with: pip install 'icgd[sklearn]'"
+    ) from None
 
 from icgd.estimators.kernel_regressor import InContextKernelRegressor
 from icgd.estimators.least_squares import InContextLasso, InContextRidge

@@ -148,7 +148,11 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
                     return lesson, compiled, task, run
             lesson = lesson.shortened()
         size: Any = lesson.problem.update.step_size
-        raise OverflowedRunError.never_falls(float(size))
+        raise OverflowedRunError(
+            "The loss is larger after the run than before it, even with "
+            f"step_size={float(size):g}. Look for examples that are far larger than all others, or "
+            "take fewer steps."
+        )
 
     def _moved(self, *arrays: Array) -> list[Tensor]:
         """Arrays as tensors on the estimator's device."""

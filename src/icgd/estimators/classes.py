@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from icgd.errors import DataError
+from icgd.errors import DataError, brief
 from icgd.estimators.reading import read_examples
 from icgd.estimators.scaling import Array
 
@@ -34,7 +34,10 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise DataError.one_class(self.classes_.tolist()[0])
+            raise DataError(
+                f"All labels are of one class, {brief(self.classes_.tolist()[0])}; a classifier "
+                "needs examples of at least two classes."
+            )
         if len(self.classes_) == 2:
             return X, numbers.reshape(-1, 1).astype(np.float64)
         return X, np.eye(len(self.classes_))[numbers]

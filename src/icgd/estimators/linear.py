@@ -12,7 +12,7 @@ from math import sqrt
 import numpy as np
 from torch import Tensor
 
-from icgd.errors import SettingError
+from icgd.errors import SettingError, brief
 from icgd.estimators.base import ROOM, AbstractInContext
 from icgd.estimators.scaling import Array, Scaling, bound_above
 from icgd.problems.domain import Domain
@@ -48,7 +48,10 @@ class AbstractLinear(AbstractInContext):
         """The setting called `name`, if it is a number that is not negative."""
         number = finite(name, getattr(self, name))
         if number < 0:
-            raise SettingError.negative_penalty(name, number)
+            raise SettingError(
+                f"{name} must not be negative, got {brief(number)}: a penalty draws coefficients "
+                "towards 0. Give 0 for none."
+            )
         return number
 
     @property

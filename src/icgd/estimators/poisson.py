@@ -128,7 +128,13 @@ class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
     def _unit_of(self, labels: Array) -> float:
         """What labels are divided by: their mean, which an intercept makes up for."""
         if (labels < 0).any() or not labels.any():
-            raise DataError.not_counts(float(labels.min()))
+            least = float(labels.min())
+            fault = (
+                "all are 0, which no finite intercept fits" if least == 0 else f"one is {least:g}"
+            )
+            raise DataError(
+                f"Labels of a poisson model are counts or rates of at least 0, but {fault}."
+            )
         return float(labels.mean()) if self.fit_intercept else 1.0
 
     def predict(self, X: Any) -> Array:
@@ -155,7 +161,12 @@ class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
     def _predictions(self, task: Task) -> Tensor:
         largest, row = self._scores(task.queries).abs().flatten().max(0)
         if largest > LARGEST_SCORE:
-            raise DataError.score_too_large(int(row), float(largest), LARGEST_SCORE)
+            raise DataError(
+                f"The expected count of row {int(row)} (counted from 0) is exp({largest:.3g}) "
+                "times as large or small as the mean label, but the heads are made for up to "
+                f"exp({LARGEST_SCORE:g}). Leave such rows out, or clip their inputs to the range "
+                "of the context."
+            )
         return super()._predictions(task)
 
 

@@ -7,14 +7,13 @@ type that scikit-learn expects.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from icgd.errors import DataError, DataTypeError, IcgdError, SettingError
+from icgd.errors import DataError, DataTypeError, IcgdError, SettingError, brief, cut
 from icgd.estimators.scaling import Array
 from icgd.problems.arrays import require_unmasked
 from icgd.problems.settings import NO_NUMBERS
@@ -49,9 +48,16 @@ def read_weights(sample_weight: Any, X: Array) -> Array:
         lambda: _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True),
     )
     if not np.isfinite(weights).all():
-        raise DataError.not_finite("sample_weight", (int(np.isfinite(weights).argmin()),), inf)
+        row = int(np.isfinite(weights).argmin())
+        raise DataError(
+            f"sample_weight[{row}] is {weights[row]}; every entry must be finite. Drop or fill "
+            "such rows first."
+        )
     if not weights.any():
-        raise DataError.no_weight(len(weights))
+        raise DataError(
+            f"The weight of all {len(weights)} examples is zero; at least one sample_weight must "
+            "be positive."
+        )
     return weights
 
 
@@ -60,8 +66,10 @@ def seed_of(random_state: Any) -> int:
     try:
         return int(check_random_state(random_state).randint(2**31 - 1))
     except Exception:  # a value of any class may be wrong in any way
-        expected = "a seed from 0 to 2**32 - 1, a RandomState or None"
-        raise SettingError.wrong_kind("random_state", random_state, expected) from None
+        raise SettingError(
+            "random_state must be a seed from 0 to 2**32 - 1, a RandomState or None, got "
+            f"{brief(random_state)}."
+        ) from None
 
 
 def _require_plain(name: str, data: Any, *, numeric: bool = True) -> None:
@@ -70,7 +78,10 @@ def _require_plain(name: str, data: Any, *, numeric: bool = True) -> None:
     _in_our_words(name, lambda: require_unmasked(name, np.asanyarray(data) if is_read else data))
     kind = data.dtype.kind if isinstance(data, np.ndarray | np.generic) else "f"
     if numeric and (isinstance(data, complex) or kind in NO_NUMBERS):
-        raise DataError.no_line(name)
+        raise DataError(
+            f"{name} cannot be used: Complex data not supported, nor dates, durations and records. "
+            "Give real numbers."
+        )
 
 
 def _in_our_words(name: str, read: Callable[[], Any]) -> Any:
@@ -80,6 +91,8 @@ def _in_our_words(name: str, read: Callable[[], Any]) -> Any:
     except IcgdError:
         raise
     except TypeError as problem:
-        raise DataTypeError.of(name, str(problem)) from None
+        raise DataTypeError(f"{name} cannot be used: {cut(str(problem))}") from None
     except (Exception, MemoryError) as problem:  # data of any class may be wrong in any way
-        raise DataError.refused(name, str(problem) or type(problem).__name__) from None
+        raise DataError(
+            f"{name} cannot be used: {cut(str(problem) or type(problem).__name__)}"
+        ) from None

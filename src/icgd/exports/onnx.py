@@ -89,10 +89,17 @@ def export_onnx(
     _require_packages()
     require_known_kernels(compiled.stack)
     if compiled.stack.activation not in ACTIVATIONS:
-        raise ExportError.activation("ONNX", compiled.stack.activation, list(ACTIVATIONS))
+        raise ExportError(
+            f"ONNX cannot hold {compiled.stack.activation} units. Compile with unit_activation=... "
+            f"one of {', '.join(ACTIVATIONS)}, or use compiled.transformer(), a torch module."
+        )
     needed = compiled.summary().parameters * dtype_named(dtype).itemsize + ROOM
     if needed > LARGEST_FILE:
-        raise ExportError.too_large("ONNX", needed, LARGEST_FILE)
+        raise ExportError(
+            f"The ONNX file would take {needed / 2**30:.1f} GiB; such a file can hold "
+            f"{LARGEST_FILE / 2**30:.0f} GiB. Export with dtype='float32', or compile a smaller "
+            "transformer: fewer pieces, or a smaller network."
+        )
     content = _model(compiled, dtype_named(dtype)).SerializeToString(deterministic=True)
     with whole_file(Path(path)) as temporary:
         temporary.write_bytes(content)
@@ -139,18 +146,25 @@ def run_onnx(path: str | os.PathLike[str], stream: Stream) -> Stream:
 
 def _require_packages() -> None:
     if onnx is None:
-        raise MissingExtraError.of("onnx and onnxruntime", "onnx", "An ONNX file")
+        raise MissingExtraError(
+            "An ONNX file needs onnx and onnxruntime. Install them with: pip install 'icgd[onnx]'"
+        )
 
 
 def _session(path: Path) -> Any:
     if not path.is_file():
-        raise FileError.missing(path)
+        raise FileError(f"There is no file {path}.")
     try:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     except Exception as problem:  # onnxruntime's exceptions have no other common base
-        raise FileError.unreadable_onnx(path, str(problem)) from None
+        raise FileError(
+            f"{path} cannot be run as an ONNX file of icgd: {problem}. Export it again."
+        ) from None
     if "icgd" not in session.get_modelmeta().custom_metadata_map:
-        raise FileError.unreadable_onnx(path, "its metadata have no 'icgd' entry")
+        raise FileError(
+            f"{path} cannot be run as an ONNX file of icgd: its metadata have no 'icgd' entry. "
+            "Export it again."
+        )
     return session
 
 
@@ -234,7 +248,7 @@ ACTIVATIONS: dict[str, Callable[[Graph, str], str]] = {
 @singledispatch
 def append(layer: nn.Module, graph: Graph, name: str, stream: str) -> str:
     """Append the layer called `name`, and return what it adds to the stream."""
-    raise ProgramError.broken(type(layer).__name__, "has no rule in exports/onnx.py")
+    raise ProgramError(f"{type(layer).__name__} has no rule in exports/onnx.py")
 
 
 @append.register

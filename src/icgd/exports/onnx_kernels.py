@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial, reduce
 from math import inf, sqrt
 
-from icgd.errors import ExportError
+from icgd.errors import ExportError, brief
 from icgd.exports.onnx_graph import Graph
 from icgd.layers.kernel_attention import Itself, KernelAttention
 from icgd.problems.kernels import SHAPES
@@ -23,7 +23,11 @@ def require_known_kernels(program: StackProgram) -> None:
         for part in layer.instructions:
             names = [term.kernel for term in getattr(part, "terms", ())]
             if own := [name for name in names if name not in PATTERNS]:
-                raise ExportError.own_kernel("ONNX", own[0], list(PATTERNS))
+                raise ExportError(
+                    f"ONNX cannot hold the kernel {brief(own[0])}, which is a function of your "
+                    f"own. It has {', '.join(PATTERNS)}. Use compiled.transformer(), a torch "
+                    "module."
+                )
 
 
 def append_kernels(layer: KernelAttention, graph: Graph, name: str, stream: str) -> str:

@@ -142,7 +142,9 @@ class LensModel:
         for name in self.layout.names:
             if 0 <= coordinate < self.layout.range_of(name).stop:
                 return name
-        raise LayoutError.no_coordinate(coordinate, self.layout.width)
+        raise LayoutError(
+            f"The residual stream has coordinates 0 to {self.layout.width - 1}, got {coordinate}."
+        )
 
     def label(self, coordinate: int) -> str:
         """A coordinate of the residual stream in words, such as "weights_2[3, 1]"."""
@@ -192,11 +194,22 @@ def open_in_transformer_lens(
     program = compiled.stack
     kinds = {layer.kind for layer in program.unrolled()}
     if reason := next((found for found in map(_foreign_kernel, program.block) if found), None):
-        raise ExportError.kernel_attention("TransformerLens", reason)
+        raise ExportError(
+            f"TransformerLens has softmax attention only; this functional descent has {reason} "
+            "too. Use the softmax kernel without noise, icgd.exports.onnx, which writes every "
+            "kernel, or compiled.transformer(), a torch module."
+        )
     if foreign := [name for kind, name in NOT_STANDARD.items() if kind in kinds]:
-        raise ExportError.not_standard("TransformerLens", program.construction, foreign)
+        raise ExportError(
+            "TransformerLens has softmax attention and MLP layers only; the transformer of "
+            f"{program.construction} has {' and '.join(foreign)} too. Compile with "
+            "construction='softmax-stack', or use icgd.exports.onnx, which writes every layer."
+        )
     if TransformerBridge is None:
-        raise MissingExtraError.of("transformer-lens", "lens", "Opening a model in TransformerLens")
+        raise MissingExtraError(
+            "Opening a model in TransformerLens needs transformer-lens. Install it with: pip "
+            "install 'icgd[lens]'"
+        )
     transformer = compiled.transformer(dtype)
     blocks = _repeated(transformer) + _packed(transformer.final)
     config = _config(blocks, program.layout.width, max_tokens, dtype_named(dtype))

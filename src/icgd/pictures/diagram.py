@@ -162,7 +162,7 @@ class Diagram:
 @singledispatch
 def diagram(program: AbstractProgram) -> Diagram:
     """The rows and columns of a program."""
-    raise ProgramError.broken(type(program).__name__, "has no rule in pictures/diagram.py")
+    raise ProgramError(f"{type(program).__name__} has no rule in pictures/diagram.py")
 
 
 @diagram.register

@@ -48,7 +48,10 @@ def writer_for(path: Path) -> Callable[[Figure], bytes]:
     """How a figure becomes this file; raises `FileError` if the name has no ending for pictures."""
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
-        raise FileError.no_picture(path, list(WRITERS))
+        raise FileError(
+            f"The name of a picture must end in {' or '.join(WRITERS)}, but {path} does not. "
+            "Rename it."
+        )
     return writer
 
 

@@ -84,8 +84,10 @@ def guesses_of(
         known = oracle.labelled(known, tuple(predictions.shape))
         known = known.reshape(-1, 1) if known.ndim == 1 else known
         if known.shape != predictions.shape:
-            expected = f"{tuple(predictions.shape)}, a row for each query"
-            raise DataError.wrong_shape("labels", known.shape, expected)
+            raise DataError(
+                f"labels has shape {tuple(known.shape)}; expected {tuple(predictions.shape)}, a "
+                "row for each query."
+            )
     if task.batch or not task.n_queries:
         return None
     return Guesses(task, predictions, known, column_names(labels))

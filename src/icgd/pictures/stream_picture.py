@@ -91,7 +91,7 @@ def _name_rows(panel: Axes, names: list[str]) -> None:
 @singledispatch
 def step_starts(program: AbstractProgram, n_columns: int) -> range:
     """The columns with which steps begin, and the one after the last step."""
-    raise ProgramError.broken(type(program).__name__, "has no rule in pictures/stream_picture.py")
+    raise ProgramError(f"{type(program).__name__} has no rule in pictures/stream_picture.py")
 
 
 @step_starts.register

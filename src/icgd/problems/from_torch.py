@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from icgd.errors import UnreadableError
+from icgd.errors import UnreadableError, brief
 from icgd.problems.activations import LEAK
 from icgd.problems.arguments import checked_but
 from icgd.problems.domain import Domain
@@ -142,28 +142,43 @@ class _Layers:
                 activations.append("identity")
             elif type(module) in ACTIVATIONS:
                 if not linear or activations[-1] != "identity":
-                    raise UnreadableError.misplaced(place, _named(module))
+                    raise _misplaced(place, module)
                 activations[-1] = _activation(place, module)
             elif isinstance(module, nn.LayerNorm):
                 if not linear or activations[-1] != "identity" or len(linear) in norms:
-                    raise UnreadableError.misplaced(place, _named(module))
+                    raise _misplaced(place, module)
                 norms[len(linear)] = _norm_eps(place, module, linear[-1].out_features, norms)
             elif not isinstance(module, SKIPPED):
                 readable: list[type] = [nn.Linear, nn.LayerNorm, *ACTIVATIONS, *SKIPPED]
                 known = [kind.__name__ for kind in readable]
-                raise UnreadableError.module(place, _named(module), known)
+                raise UnreadableError(
+                    f"{place} is {_named(module)}, which is not read. It may be {', '.join(known)}."
+                )
         if not linear:
-            raise UnreadableError.no_layers(_named(model))
+            raise UnreadableError(
+                f"The model is {_named(model)} without any Linear. Give an nn.Sequential of Linear "
+                "layers and activations."
+            )
         return cls(tuple(linear), tuple(activations), norms).checked()
 
     def checked(self) -> _Layers:
         """Raise `UnreadableError` unless all layers are alike, and each is there once."""
         if len({id(layer.weight) for layer in self.linear}) < len(self.linear):
-            raise UnreadableError.shared()
+            raise UnreadableError(
+                "The model uses the same weights in two layers. Give every layer weights of its "
+                "own."
+            )
         if len({layer.bias is None for layer in self.linear}) > 1:
-            raise UnreadableError.some_biases([layer.bias is not None for layer in self.linear])
+            found = ["without" if layer.bias is None else "with" for layer in self.linear]
+            raise UnreadableError(
+                f"The layers of the model are {', '.join(found)} bias, in this order. Give all of "
+                "them a bias, or none."
+            )
         if len(set(self.activations[:-1])) > 1:
-            raise UnreadableError.several_activations(self.activations[:-1])
+            raise UnreadableError(
+                f"The hidden layers have the activations {', '.join(self.activations[:-1])}. Give "
+                "all of them the same; the last layer may have another."
+            )
         for name, weights in self.parameters():
             _require_plain(name, weights)
         return self
@@ -211,18 +226,29 @@ def _leaves(model: nn.Module, place: str = "model") -> Iterator[tuple[str, nn.Mo
         yield from _leaves(module, f"{place}[{number}]")
 
 
+def _misplaced(place: str, module: nn.Module) -> UnreadableError:
+    return UnreadableError(
+        f"{place} is {_named(module)}, but no linear layer stands right before it. Every "
+        "activation and every norm belongs to the Linear before it."
+    )
+
+
 def _require_own_forward(place: str, module: nn.Module) -> None:
     """A layer computes what torch says that it does, and a flattened row is the row itself."""
     where = f"{place} ({_named(module)})"
     if isinstance(module, nn.Linear) and is_lazy(module.weight):
-        raise UnreadableError.option(where, "weight", "not known before a batch", "known numbers")
+        raise UnreadableError(
+            f"{where} has no weights before it sees a batch. Run the model on one batch first."
+        )
     for kind in (nn.Sequential, nn.Linear, nn.LayerNorm, *SKIPPED):
         if isinstance(module, kind) and type(module).forward is not kind.forward:
-            raise UnreadableError.option(where, "forward", "its own", f"that of {kind.__name__}")
+            raise UnreadableError(
+                f"{where} has a forward of its own, expected that of {kind.__name__}, which is the "
+                "one that would be compiled."
+            )
     names = ("_forward_hooks", "_forward_pre_hooks") if isinstance(module, nn.Module) else ()
     hooks = [getattr(module, name, ()) for name in names]
-    if any(hooks):
-        raise UnreadableError.option(where, "forward hooks", sum(map(len, hooks)), 0)
+    _require_options(where, {"forward hooks": sum(map(len, hooks))}, {"forward hooks": 0})
     if isinstance(module, nn.Flatten):
         _require_options(where, vars(module), {"start_dim": 1, "end_dim": -1})
 
@@ -251,26 +277,36 @@ def _norm_eps(place: str, module: nn.LayerNorm, width: int, others: Mapping[int,
 def _require_options(where: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     for option, value in expected.items():
         if found.get(option, value) != value:
-            raise UnreadableError.option(where, option, found[option], value)
+            raise UnreadableError(
+                f"{where} has {option} = {brief(found[option])}, expected {brief(value)}. Another "
+                "value would give another training run than the one that is compiled."
+            )
 
 
 def _require_plain(name: str, weights: Tensor) -> None:
     """Weights are on the CPU, in single or double precision, trained and finite."""
     if weights.device.type != "cpu":
-        raise UnreadableError.option(name, "device", str(weights.device), "cpu")
+        raise UnreadableError(
+            f"{name} is on device {weights.device}, expected cpu. Move the model there: "
+            "model.cpu()."
+        )
     if weights.dtype not in (torch.float32, torch.float64):
-        raise UnreadableError.option(name, "dtype", str(weights.dtype), "float32 or float64")
-    if not weights.requires_grad:
-        raise UnreadableError.option(name, "requires_grad", False, True)
+        raise UnreadableError(
+            f"{name} has dtype {weights.dtype}, expected float32 or float64. Convert the model, "
+            "such as model.double()."
+        )
+    _require_options(name, {"requires_grad": weights.requires_grad}, {"requires_grad": True})
     if not bool(weights.isfinite().all()):
-        raise UnreadableError.option(name, "value", "not finite", "finite numbers")
+        raise UnreadableError(f"{name} has an entry that is not finite. Start from finite weights.")
 
 
 def _loss(loss: nn.Module, n_outputs: int, n_examples: int | None) -> tuple[str, float]:
     """The loss by name, and what the gradient of half its mean is multiplied by."""
     if type(loss) not in LOSSES:
         known = [kind.__name__ for kind in LOSSES]
-        raise UnreadableError.module("loss", _named(loss), known)
+        raise UnreadableError(
+            f"loss is {_named(loss)}, which is not read. It may be {', '.join(known)}."
+        )
     name, own_factor = LOSSES[type(loss)](loss)
     expected = {"weight": None, "pos_weight": None, "label_smoothing": 0.0, "ignore_index": -100}
     _require_options(f"loss ({_named(loss)})", vars(loss), expected)
@@ -280,9 +316,15 @@ def _loss(loss: nn.Module, n_outputs: int, n_examples: int | None) -> tuple[str,
     if reduction == "mean":
         return name, 2 * own_factor / n_means
     if reduction != "sum":
-        raise UnreadableError.option("loss", "reduction", reduction, "mean or sum")
+        raise UnreadableError(
+            f"loss has reduction = {brief(reduction)}, expected 'mean' or 'sum': a gradient needs "
+            "one number."
+        )
     if n_examples is None:
-        raise UnreadableError.sum_of_unknown()
+        raise UnreadableError(
+            'The loss has reduction="sum", whose gradient grows with the number of examples. '
+            "Pass n_examples or batch_size."
+        )
     return name, 2 * own_factor * count("n_examples", n_examples)
 
 
@@ -304,16 +346,26 @@ def _options(optimizer: torch.optim.Optimizer, layers: _Layers) -> dict[str, Any
     """The options of an optimiser, which are the same for all parameters of the model."""
     if type(optimizer) not in OPTIMISERS:
         known = [kind.__name__ for kind in OPTIMISERS]
-        raise UnreadableError.module("optimizer", _named(optimizer), known)
+        raise UnreadableError(
+            f"optimizer is {_named(optimizer)}, which is not read. It may be {', '.join(known)}."
+        )
     if optimizer.state:
-        raise UnreadableError.has_stepped(_named(optimizer))
+        raise UnreadableError(
+            f"The optimizer {_named(optimizer)} has already taken steps, and remembers them. Give "
+            "a new one, made from the model as it is now."
+        )
     first, *others = [_plain(group) for group in optimizer.param_groups]
     for group in others:
         _require_options("optimizer.param_groups", group, first)
     trained = {id(part) for group in optimizer.param_groups for part in group["params"]}
     missing = [name for name, part in layers.parameters() if id(part) not in trained]
     if missing or len(trained) > len(list(layers.parameters())):
-        raise UnreadableError.other_parameters(missing)
+        fault = "trains other parameters too"
+        if missing:
+            fault = f"does not train the {', '.join(missing)}"
+        raise UnreadableError(
+            f"The optimizer {fault}. Give it exactly the parameters of the model."
+        )
     where = f"optimizer ({_named(optimizer)})"
     unused = {"maximize": False, "amsgrad": False, "centered": False}
     _require_options(where, first, unused)
@@ -335,12 +387,20 @@ def _step_sizes(
     if scheduler is None:
         return float(optimizer.param_groups[0]["lr"])
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise UnreadableError.looks_at_loss(_named(scheduler))
+        raise UnreadableError(
+            f"The scheduler {_named(scheduler)} looks at the loss, which a compiled run cannot. "
+            "Use one whose step sizes are known beforehand, such as CosineAnnealingLR."
+        )
     is_one = isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler)
     if not is_one or scheduler.optimizer is not optimizer:
-        raise UnreadableError.option("scheduler", "optimizer", "another one", "this optimizer")
+        raise UnreadableError(
+            "The scheduler does not belong to this optimizer, so its step sizes would not be used. "
+            "Make it from the optimizer that you pass."
+        )
     if n_steps is None:
-        raise UnreadableError.no_number_of_steps(_named(scheduler))
+        raise UnreadableError(
+            f"The scheduler {_named(scheduler)} needs n_steps: it gives a step size for each step."
+        )
     sizes, others = [], []
     copied = copy.deepcopy(scheduler)
     with warnings.catch_warnings():
@@ -405,10 +465,18 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
         for part, value, name in pairs:
             shape = None if value is None else tuple(value.shape)
             if shape != tuple(part.shape):
-                raise UnreadableError.other_shape(name, shape, tuple(part.shape))
+                found = "is not there" if shape is None else f"has shape {shape}"
+                raise UnreadableError(
+                    f"{name} of the run {found}, where the model expects {tuple(part.shape)}. Load "
+                    "into a model of the shape that was compiled; of a batch of tasks, load one "
+                    "task."
+                )
         own = {name for *_, name in pairs}
         for name, value in named.items():
             if name.startswith(("weights_", "bias_")) and name not in own:
-                raise UnreadableError.other_shape(name, tuple(value.shape), None)
+                raise UnreadableError(
+                    f"{name} of the run has shape {tuple(value.shape)}, where the model has no "
+                    "such weights. Load into a model of the shape that was compiled."
+                )
         for part, value, _ in pairs:
             part.copy_(part if value is None else value)

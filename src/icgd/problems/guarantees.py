@@ -44,7 +44,11 @@ class InexactDescent:
 
     def __post_init__(self) -> None:
         if self.step_size * self.curvature.largest > 1 + ROUNDING:
-            raise SettingError.step_too_long(self.step_size, 1 / self.curvature.largest)
+            raise SettingError(
+                f"step_size={self.step_size:g} is above 1 / beta = {1 / self.curvature.largest:g}, "
+                "and the theorems say nothing. Shorten the step, or leave it out to have it chosen "
+                "from the data."
+            )
 
     @property
     def radius(self) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from icgd.errors import DataError, KernelError, SettingError
+from icgd.errors import DataError, KernelError, SettingError, at, brief
 from icgd.facts import counted
 from icgd.memory import require_memory
 from icgd.problems.arguments import checked
@@ -31,9 +31,9 @@ def as_rows(name: str, matrix: object) -> Rows:
     try:
         tensor = as_numbers(name, matrix).double()
     except DataError:
-        raise SettingError.wrong_kind(name, matrix, "a matrix of numbers") from None
+        raise SettingError(f"{name} must be a matrix of numbers, got {brief(matrix)}.") from None
     if tensor.ndim != 2 or not tensor.isfinite().all():
-        raise SettingError.wrong_kind(name, matrix, "a matrix of finite numbers")
+        raise SettingError(f"{name} must be a matrix of finite numbers, got {brief(matrix)}.")
     return tuple(tuple(row) for row in tensor.tolist())
 
 
@@ -91,10 +91,14 @@ class KernelHead:
     def _require_same_rows(self) -> None:
         """Scores and distances are of vectors of one length."""
         if self.transform is None:
-            raise SettingError.without("key_transform", "transform")
+            raise SettingError(
+                "key_transform has no effect without transform; give both or neither."
+            )
         if len(self.key_transform) != len(self.transform):
-            expected = f"{len(self.transform)}, one for each row of transform"
-            raise SettingError.wrong_length("key_transform", len(self.key_transform), expected)
+            raise SettingError(
+                f"key_transform has {len(self.key_transform)} rows; expected "
+                f"{len(self.transform)}, as many as transform has."
+            )
 
     def __repr__(self) -> str:
         """The head without the numbers of its matrices."""
@@ -218,7 +222,7 @@ class KernelMachine:
             **{name: count(name, width) for name, width in widths.items()},
         )
         if not self.heads:
-            raise SettingError.wrong_length("heads", 0, "at least one")
+            raise SettingError("heads is empty; give at least one.")
         for head in self.heads:
             instance("head", head, KernelHead)
             self._require_width(head)
@@ -228,7 +232,9 @@ class KernelMachine:
         for name in ("transform", "key_transform"):
             for row in getattr(head, name) or ():
                 if len(row) != self.input_width:
-                    raise SettingError.wrong_length(f"A row of {name}", len(row), expected)
+                    raise SettingError(
+                        f"A row of {name} has {len(row)} entries; expected {expected}."
+                    )
 
     def in_words(self) -> str:
         """The machine in a few words, such as "function of 3 inputs, rbf kernel".
@@ -291,11 +297,13 @@ class KernelMachine:
             >>> icgd.KernelMachine(2, "softmax").require_symmetric("The spectrum")
             Traceback (most recent call last):
                 ...
-            icgd.errors.problems.KernelError: The spectrum needs a symmetric kernel...
+            icgd.errors.KernelError: The spectrum needs a symmetric kernel...
         """
         for head in self.heads:
             if not head.is_symmetric:
-                raise KernelError.needs_symmetry(head.kernel, purpose)
+                raise KernelError(
+                    f"{purpose} needs a symmetric kernel, which {brief(head.kernel)} is not."
+                )
 
     @checked
     def gram(self, points: Points) -> KernelMatrix:
@@ -329,11 +337,18 @@ def sum_of_heads(heads: tuple[KernelHead, ...], left: Points, right: OtherPoints
 
 def _require_gram(head: KernelHead, matrix: Tensor) -> None:
     if index := first_set(~matrix.isfinite()):
-        raise KernelError.not_finite(head.kernel, index, matrix[tuple(index)].item())
+        raise KernelError(
+            f"Kernel {brief(head.kernel)} returned {matrix[tuple(index)].item()} at {at(index)}; "
+            "every entry must be finite. Rescale the inputs, or use a kernel that stays bounded."
+        )
     if not head.is_symmetric or not matrix.numel():
         return
     excess = (matrix - matrix.mT).abs() - ASYMMETRY * matrix.abs().amax()
     if index := first_set(excess > 0):
         mirrored = [*index[:-2], index[-1], index[-2]]
-        values = matrix[tuple(index)].item(), matrix[tuple(mirrored)].item()
-        raise KernelError.not_symmetric(head.kernel, index, *values)
+        raise KernelError(
+            f"Kernel {brief(head.kernel)} is not symmetric: it is "
+            f"{matrix[tuple(index)].item():.6g} at {at(index)} and "
+            f"{matrix[tuple(mirrored)].item():.6g} with the two points exchanged. Correct it, or "
+            "register it with symmetric=False and do without what needs symmetry."
+        )

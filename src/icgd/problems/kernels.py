@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from icgd.errors import KernelError, SettingError
+from icgd.errors import KernelError, SettingError, at, brief
 from icgd.problems.arguments import checked
 from icgd.problems.arrays import first_set
 from icgd.problems.settings import as_float, by_name, finite, named
@@ -71,20 +71,36 @@ class Kernel:
             return inf
         number = as_float(value)
         if not number >= 0:  # also if it is not a number
-            raise KernelError.bad_constant(self.name, what, radius, value)
+            raise KernelError(
+                f"{what} of kernel {brief(self.name)} is {brief(value)} for points of norm up to "
+                f"{radius:.6g}; expected a number that is not negative. Correct the function that "
+                f"was given as {what}."
+            )
         return number
 
 
 def _require_matrix(name: str, values: Any, left: Tensor, right: Tensor) -> None:
     shape = (*left.shape[:-1], right.shape[-2])
     if not isinstance(values, Tensor):
-        raise KernelError.wrong_shape(name, f"a {type(values).__name__}", shape)
+        raise KernelError(
+            f"Kernel {brief(name)} returned a {type(values).__name__}; expected a tensor of shape "
+            f"{shape}: a row for each point on the left, a column for each on the right."
+        )
     if tuple(values.shape) != shape:
-        raise KernelError.wrong_shape(name, str(tuple(values.shape)), shape)
+        raise KernelError(
+            f"Kernel {brief(name)} returned {tuple(values.shape)}; expected a tensor of shape "
+            f"{shape}: a row for each point on the left, a column for each on the right."
+        )
     if values.dtype is not left.dtype:
-        raise KernelError.wrong_dtype(name, str(values.dtype), str(left.dtype))
+        raise KernelError(
+            f"Kernel {brief(name)} returned {str(values.dtype).removeprefix('torch.')} for points "
+            f"of {str(left.dtype).removeprefix('torch.')}. Keep the type of the points."
+        )
     if index := first_set(~values.isfinite()):
-        raise KernelError.not_finite(name, index, values[tuple(index)].item())
+        raise KernelError(
+            f"Kernel {brief(name)} returned {values[tuple(index)].item()} at {at(index)}; every "
+            "entry must be finite. Rescale the inputs, or use a kernel that stays bounded."
+        )
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
@@ -109,7 +125,10 @@ SHAPES: dict[str, float] = {"matern": 1.5, "polynomial": 2.0}
 
 def _matern(shape: float) -> MatrixOf:
     if shape not in _MATERN:
-        raise SettingError.not_one_of("shape of the matern kernel", shape, tuple(_MATERN))
+        known = ", ".join(map(str, _MATERN))
+        raise SettingError(
+            f"shape of the matern kernel must be one of {known}, got {brief(shape)}."
+        )
 
     def matrix(left: Tensor, right: Tensor) -> Tensor:
         scaled = sqrt(2 * shape) * _distance(left, right)
@@ -120,7 +139,10 @@ def _matern(shape: float) -> MatrixOf:
 
 def _polynomial(shape: float) -> MatrixOf:
     if shape != int(shape) or not 1 <= shape <= 32:
-        raise SettingError.not_one_of("degree of the polynomial kernel", shape, ("1", "...", "32"))
+        raise SettingError(
+            "degree of the polynomial kernel must be a whole number from 1 to 32, got "
+            f"{brief(shape)}."
+        )
     return lambda left, right: (1 + _product(left, right)) ** int(shape)
 
 
@@ -147,7 +169,10 @@ def kernel_named(name: str, shape: float | None = None) -> Kernel:
     if shape is None:
         return kernel
     if name not in SHAPES:
-        raise KernelError.no_shape(name, shape, tuple(SHAPES))
+        raise KernelError(
+            f"Kernel {brief(name)} has no shape, got shape={brief(shape)}; only "
+            f"{' and '.join(SHAPES)} have one. Rescale inputs with the head's transform."
+        )
     of_shape = _matern if name == "matern" else _polynomial
     return Kernel(name, of_shape(shape))
 
@@ -196,13 +221,21 @@ def register_kernel(
         tensor([[1.]])
     """
     if not isinstance(name, str) or not name.strip():
-        raise KernelError.bad_name(name)
+        raise KernelError(
+            f"The name of a kernel must be a non-empty string, got {brief(name)}. Call "
+            "icgd.register_kernel('mine', function)."
+        )
     if name in KERNELS and not KERNELS[name].is_own:
-        raise KernelError.taken(name)
+        raise KernelError(
+            f"{brief(name)} is a kernel of icgd already; register yours under another name."
+        )
     if not callable(function):
-        raise KernelError.not_callable(name, function)
+        raise KernelError(
+            f"Kernel {brief(name)} must be a function of two tensors of points that returns a "
+            f"tensor, got {brief(function)}."
+        )
     if bound is not None and lipschitz is None:
-        raise SettingError.without("bound", "lipschitz")
+        raise SettingError("bound has no effect without lipschitz; give both or neither.")
     KERNELS[name] = Kernel(
         name,
         function,
@@ -224,5 +257,5 @@ def _constant(what: str, value: Any) -> Constant | None:
 def _not_negative(what: str, value: Any) -> float:
     number = finite(what, value)
     if number < 0:
-        raise SettingError.wrong_kind(what, value, "a number that is not negative")
+        raise SettingError(f"{what} must be a number that is not negative, got {brief(value)}.")
     return number

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from icgd.errors import DataError, SettingError
+from icgd.errors import DataError, SettingError, at, brief
 from icgd.facts import counted
 from icgd.problems.arguments import checked
 from icgd.problems.arrays import checked_array, checked_inputs, first_set
@@ -55,7 +55,9 @@ class LinearModel:
         link_named(self.link)
         instance("intercept", self.intercept, bool)
         if not is_text(self.reduction) or self.reduction not in REDUCTIONS:
-            raise SettingError.not_one_of("reduction", self.reduction, REDUCTIONS)
+            raise SettingError(
+                f"reduction must be one of {', '.join(REDUCTIONS)}, got {brief(self.reduction)}."
+            )
 
     def in_words(self) -> str:
         """The model in a few words, such as "linear model of 3 inputs, logistic link".
@@ -163,7 +165,9 @@ def require_data(model: LinearModel, x: Tensor, y: Tensor) -> None:
     checked_inputs(x, model.input_width)
     expected = (*x.shape[:-1], 1)
     if checked_array("y", y).shape != expected:
-        raise DataError.wrong_shape("y", y.shape, f"{expected}, a label for each row of X")
+        raise DataError(
+            f"y has shape {tuple(y.shape)}; expected {expected}, a label for each row of X."
+        )
     require_labels(model.link_function, y)
 
 
@@ -171,4 +175,7 @@ def require_labels(link: Link, y: Labels) -> None:
     """Raise `DataError` unless the link allows every label."""
     if index := first_set((y < link.least_label) | (y > link.largest_label)):
         value = y[tuple(index)].item()
-        raise DataError.wrong_label("link", link.name, index, value, link.labels)
+        raise DataError(
+            f"y{at(index)} is {value:.12g}; the {link.name} link needs {link.labels}. Recode the "
+            "labels, or use link='identity'."
+        )

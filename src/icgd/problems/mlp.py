@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.errors import DataError, SettingError
+from icgd.errors import DataError, SettingError, brief
 from icgd.memory import require_memory
 from icgd.problems.activations import Activation, activation_named
 from icgd.problems.arguments import checked
@@ -83,7 +83,10 @@ class MLP:
         widths = entries("widths", given) if is_sequence(given) else [given]
         settle(self, widths=tuple(count(f"widths[{i}]", width) for i, width in enumerate(widths)))
         if len(self.widths) < 2:
-            raise SettingError.too_few_widths(self.widths)
+            raise SettingError(
+                "widths must name the input and at least one layer, such as (4, 16, 1), got "
+                f"{self.widths}."
+            )
         activation_named(self.activation)
         activation_named(self.output_activation)
         instance("biases", self.biases, bool)
@@ -91,7 +94,7 @@ class MLP:
         settle(self, norm_eps=positive("norm_eps", self.norm_eps))
         within("norm_eps", self.norm_eps, LEAST_EPS, LARGEST_EPS)
         if self.norm_eps != NORM_EPS and not self.norms:
-            raise SettingError.without("norm_eps", "norms")
+            raise SettingError("norm_eps has no effect without norms; give both or neither.")
 
     def _checked_shortcuts(self) -> tuple[tuple[int, int], ...]:
         found: list[tuple[int, int]] = []
@@ -99,11 +102,17 @@ class MLP:
         for pair in _entries("shortcuts", self.shortcuts, expected):
             ends = _entries("shortcuts", pair, expected)
             if len(ends) != 2:
-                raise SettingError.wrong_length("a shortcut", len(ends), "2, such as (0, 2)")
+                raise SettingError(
+                    f"a shortcut has {len(ends)} entries; expected 2, such as (0, 2)."
+                )
             last = count("the end of a shortcut", ends[1], most=self.depth)
             first = count("the start of a shortcut", ends[0], least=0, most=last - 1)
             if self.widths[first] != self.widths[last]:
-                raise SettingError.unequal_shortcut((first, last), self.widths)
+                raise SettingError(
+                    f"shortcut {(first, last)} adds the {self.widths[first]} outputs of layer "
+                    f"{first} to the {self.widths[last]} of layer {last}; both must have one "
+                    f"width. widths are {self.widths}."
+                )
             found.append((first, last))
         return _once("shortcuts", sorted(found))
 
@@ -112,7 +121,10 @@ class MLP:
         layers = sorted(count("a layer in norms", layer, most=self.depth) for layer in norms)
         for layer in layers:
             if self.widths[layer] == 1:
-                raise SettingError.norm_of_one(layer)
+                raise SettingError(
+                    f"norms has layer {layer}, whose width is 1: a number less its own mean is 0. "
+                    "Norms need layers of width 2 or more."
+                )
         return _once("norms", layers)
 
     def in_words(self) -> str:
@@ -237,8 +249,9 @@ class MLP:
         """
         sizes = [rows * columns for rows, columns in self.matrix_shapes]
         if parameters.shape[-1] != sum(sizes):
-            expected = f"(..., {sum(sizes)})"
-            raise DataError.wrong_shape("parameters", parameters.shape, expected)
+            raise DataError(
+                f"parameters has shape {tuple(parameters.shape)}; expected (..., {sum(sizes)})."
+            )
         parts: tuple[Tensor, ...] = parameters.split(sizes, dim=-1)
         return [
             part.unflatten(-1, shape) for part, shape in zip(parts, self.matrix_shapes, strict=True)
@@ -296,7 +309,7 @@ class MLP:
 def _entries(name: str, value: object, expected: str) -> list[Any]:
     """The entries of a row."""
     if not is_sequence(value):
-        raise SettingError.wrong_kind(name, value, expected)
+        raise SettingError(f"{name} must be {expected}, got {brief(value)}.")
     return entries(name, value)
 
 
@@ -304,5 +317,5 @@ def _once(name: str, entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """The entries, none of which may be there twice."""
     for entry, following in pairwise(entries):
         if entry == following:
-            raise SettingError.twice(name, entry)
+            raise SettingError(f"{name} has {entry!r} twice; name it once.")
     return tuple(entries)

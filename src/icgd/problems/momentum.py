@@ -23,7 +23,7 @@ def as_momentum(value: object) -> Schedule | None:
         return _share(value)
     shares = tuple(_share(share) for share in entries("momentum", value))
     if not shares:
-        raise SettingError.wrong_length("momentum", 0, "one a step")
+        raise SettingError("momentum is empty; give one number for each step.")
     return shares
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import Any, Generic, TypeVar, cast
 
-from icgd.errors import SettingError
+from icgd.errors import SettingError, brief
 from icgd.facts import shown
 from icgd.problems.arguments import checked
 from icgd.problems.domain import Domain
@@ -103,9 +103,11 @@ class Problem:
         if type(self.target) not in ORACLES:
             names = [kind.__name__ for kind in ORACLES]
             kinds = f"{', '.join(names[:-1])} or {names[-1]}"
-            raise SettingError.wrong_kind("target", self.target, kinds)
+            raise SettingError(f"target must be of type {kinds}, got {brief(self.target)}.")
         if not isinstance(self.update, kind := ORACLES[type(self.target)][1]):
-            raise SettingError.wrong_kind("update", self.update, UPDATES_IN_WORDS[kind])
+            raise SettingError(
+                f"update must be of type {UPDATES_IN_WORDS[kind]}, got {brief(self.update)}."
+            )
         self.oracle  # noqa: B018 - it checks that its parts suit each other
 
     @cached_property
@@ -216,7 +218,7 @@ class Problem:
 def _numbers(name: str, values: Any) -> tuple[float, ...]:
     """A row of finite numbers, whatever holds them."""
     if not is_sequence(values):
-        raise SettingError.wrong_kind(name, values, "a row of numbers")
+        raise SettingError(f"{name} must be a row of numbers, got {brief(values)}.")
     return tuple(finite(name, number) for number in entries(name, values))
 
 

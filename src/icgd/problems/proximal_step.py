@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from icgd.errors import SettingError
+from icgd.errors import SettingError, brief
 from icgd.problems.arguments import checked
 from icgd.problems.momentum import Accelerated, as_momentum, momentum_in_words
 from icgd.problems.settings import finite, instance, positive, settle
@@ -54,7 +54,7 @@ class ProximalStep(Accelerated):
         settle(self, momentum=as_momentum(self.momentum))
         instance("nesterov", self.nesterov, bool)
         if self.nesterov and self.momentum is None:
-            raise SettingError.without("nesterov", "momentum")
+            raise SettingError("nesterov has no effect without momentum; give both or neither.")
 
     def in_words(self) -> str:
         """The step in a few words, such as "proximal steps of 0.3, l2 0.1, box 1".
@@ -93,8 +93,9 @@ class ProximalStep(Accelerated):
             >>> icgd.ProximalStep(0.1, momentum=(0.0, 0.5)).require_steps(2)
         """
         if isinstance(self.momentum, tuple) and len(self.momentum) != n_steps:
-            expected = f"{n_steps}, one for each step"
-            raise SettingError.wrong_length("momentum", len(self.momentum), expected)
+            raise SettingError(
+                f"momentum has {len(self.momentum)} entries; expected {n_steps}, one for each step."
+            )
 
     @property
     def overshoot(self) -> float:
@@ -111,5 +112,8 @@ class ProximalStep(Accelerated):
 def _penalty(name: str, value: object) -> float:
     number = finite(name, value)
     if number < 0:
-        raise SettingError.negative_penalty(name, number)
+        raise SettingError(
+            f"{name} must not be negative, got {brief(number)}: a penalty draws coefficients "
+            "towards 0. Give 0 for none."
+        )
     return number

@@ -50,10 +50,20 @@ def require_minimiser(model: LinearModel, update: ProximalStep, x: Inputs, y: La
         found = separation(model, update, task_x, task_y)
         if found is None:
             continue
-        number = task if x.ndim > 2 else None
+        of_task = f" of task {task}" if x.ndim > 2 else ""
         if update.penalises:
-            raise SeparableDataError.intercept(model.link, float(task_y[0]), number)
-        raise SeparableDataError.of(model.link, found.is_complete, found.direction.tolist(), number)
+            raise SeparableDataError(
+                f"Every label{of_task} is {float(task_y[0]):g}, so no minimiser exists: the "
+                f"intercept of the {model.link} link grows for ever, and penalties leave it out. "
+                "Use intercept=False, or give examples with other labels."
+            )
+        extent = "completely" if found.is_complete else "quasi-completely"
+        falls = "every example" if found.is_complete else "some examples and rises at none"
+        raise SeparableDataError(
+            f"The data{of_task} are {extent} separable, so no minimiser exists: along a direction "
+            f"(most of it coefficient {int(found.direction.abs().argmax())}) the {model.link} loss "
+            f"falls for ever at {falls}. Add an l2 penalty, such as l2=0.01."
+        )
 
 
 def separation(model: LinearModel, update: ProximalStep, x: Inputs, y: Labels) -> Separation | None:

@@ -143,7 +143,7 @@ class Task:
             ((), (2,))
         """
         if not self.batch:
-            raise DataError.no_batch()
+            raise DataError("This is one task, which has no places. Use it as it is.")
         if not isinstance(place, slice):
             within("place", place, -len(self.x), len(self.x) - 1)
         rates = None if self.rates is None else self.rates[place]

@@ -120,5 +120,10 @@ def bending_activations() -> list[str]:
 def unit_activation_named(name: str) -> UnitActivation:
     """The activation called `name`."""
     if isinstance(name, str) and name in DEGREES:
-        raise UnsupportedActivationError.polynomial(name, DEGREES[name])
+        of_degree = "" if DEGREES[name] is None else f" of degree {DEGREES[name]}"
+        raise UnsupportedActivationError(
+            f"Activation {name!r} is a polynomial{of_degree}: so is every combination of its "
+            "copies, and it decays only if it is zero. Use an activation that is not a polynomial, "
+            "such as relu or sigmoid."
+        )
     return named("unit activation", name, UNIT_ACTIVATIONS)

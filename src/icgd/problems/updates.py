@@ -92,7 +92,7 @@ class FunctionalStep(Accelerated):
         instance("nesterov", nesterov, bool)
         settle(self, nesterov=nesterov)
         if nesterov and momentum is None:
-            raise SettingError.without("nesterov", "momentum")
+            raise SettingError("nesterov has no effect without momentum; give both or neither.")
 
     def in_words(self) -> str:
         """The step in a few words, such as "functional steps of 0.1, noise 0.3".
@@ -148,8 +148,9 @@ class FunctionalStep(Accelerated):
         }
         for name, schedule in schedules.items():
             if isinstance(schedule, tuple) and len(schedule) != n_steps:
-                expected = f"{n_steps}, one for each step"
-                raise SettingError.wrong_length(name, len(schedule), expected)
+                raise SettingError(
+                    f"{name} has {len(schedule)} entries; expected {n_steps}, one for each step."
+                )
 
     @checked
     def require_machine(self, machine: KernelMachine) -> None:
@@ -172,8 +173,10 @@ class FunctionalStep(Accelerated):
     def _require_width(self, width: int) -> None:
         for part in self.transforms:
             if not isinstance(part, float) and {len(part), *map(len, part)} != {width}:
-                shape = f"{len(part)} x {len(part[0])}"
-                raise SettingError.wrong_kind("transforms", shape, f"a {width} x {width} matrix")
+                raise SettingError(
+                    f"transforms must be {width} x {width} matrices, got one of "
+                    f"{len(part)} x {len(part[0])}."
+                )
 
     def size_of(self, step: int) -> float:
         """The step size of a step, counted from 0.
@@ -298,7 +301,7 @@ def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
     """
     require_regular(low, high)
     if not low < high:
-        raise SettingError.bad_interval(low, high)
+        raise SettingError(f"An interval needs finite ends low < high, got [{low}, {high}].")
     count("n_steps", n_steps, most=MOST_CHEBYSHEV_STEPS)
     middle, radius = (high + low) / 2, (high - low) / 2
     points = [middle + radius * cos((2 * k + 1) * pi / (2 * n_steps)) for k in range(n_steps)]
@@ -327,4 +330,13 @@ def best_constant_step(low: float, high: float) -> float:
 def require_regular(low: float, high: float) -> None:
     """Raise `SettingError` unless a kernel with these outermost eigenvalues can be inverted."""
     if finite("low", low) <= LEAST_SHARE * positive("high", high):
-        raise SettingError.singular(low, high, LEAST_SHARE)
+        noise = f"{0.01 * high - min(low, 0.0):.3g}"
+        is_negative = low < -LEAST_SHARE * high  # not by rounding
+        remedy = "another kernel" if is_negative else f"one constant step size below {2 / high:.3g}"
+        raise SettingError(
+            f"low, the smallest eigenvalue of the kernel on the examples, is {low:.3g}, but it "
+            f"must be above {LEAST_SHARE:g} times the largest one, which is {high:.3g}: no step "
+            "makes the error smaller along its eigenvector. Add noise, such as "
+            f"icgd.spectrum(machine, X, noise={noise}) and icgd.FunctionalStep(steps, "
+            f"noise={noise}). Or use {remedy}."
+        )

@@ -338,8 +338,10 @@ class Combination:
 
     def __post_init__(self) -> None:
         if not len(self.slots) == len(self.coefficients) > 0:
-            found = f"{len(self.coefficients)} coefficients for {len(self.slots)} slots"
-            raise ProgramError.broken("Combination", f"has {found}, expected one for each of them")
+            raise ProgramError(
+                f"Combination: has {len(self.coefficients)} coefficients for {len(self.slots)} "
+                "slots, expected one for each of them"
+            )
 
     @classmethod
     def of(cls, slot: str) -> Combination:

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 from math import prod
 
-from icgd.errors import LayoutError
+from icgd.errors import LayoutError, brief, did_you_mean
 
 
 class Role(Enum):
@@ -48,7 +48,9 @@ class Layout:
         seen: set[str] = set()
         for slot in self.slots:
             if slot.name in seen:
-                raise LayoutError.duplicate_slot(slot.name)
+                raise LayoutError(
+                    f"Layout names slot {brief(slot.name)} twice; slot names must be unique."
+                )
             seen.add(slot.name)
 
     @cached_property
@@ -63,7 +65,10 @@ class Layout:
     def slot(self, name: str) -> Slot:
         """The slot called `name`."""
         if (slot := self._by_name.get(name)) is None:
-            raise LayoutError.unknown_slot(name, known=self.names)
+            raise LayoutError(
+                f"Layout has no slot {brief(name)}; it has {', '.join(self.names)}."
+                f"{did_you_mean(name, self.names)}"
+            )
         return slot
 
     @cached_property

@@ -19,4 +19,4 @@ def from_data(data: Mapping[str, Any]) -> AbstractProgram:
     for key, kind in PROGRAMS.items():
         if key in data:
             return kind.from_data(data)
-    raise ProgramError.broken("data of a program", f"lack a key of {', '.join(PROGRAMS)}")
+    raise ProgramError(f"The data of a program lack a key of {', '.join(PROGRAMS)}.")

@@ -150,7 +150,7 @@ def _reader(hint: Any) -> Reader:
 def _of_kind(kind: Any, expected: str, data: Any, where: str) -> Any:
     """The data themselves; a flag is no number."""
     if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
-        raise ProgramError.broken(where, f"is {data!r:.40}, expected {expected}")
+        raise ProgramError(f"{where}: is {data!r:.40}, expected {expected}")
     return data
 
 
@@ -158,7 +158,7 @@ def _number(data: Any, where: str) -> float:
     try:
         return float(_of_kind((float, int), "a number", data, where))
     except OverflowError:
-        raise ProgramError.broken(where, "is a number too large for a float") from None
+        raise ProgramError(f"{where}: is a number too large for a float") from None
 
 
 def _optional(read: Reader, data: Any, where: str) -> Any:
@@ -175,7 +175,7 @@ def _list(read: Reader, data: Any, where: str) -> tuple[Any, ...]:
 def _some(kinds: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
     """A tuple of a certain length."""
     if len(entries := _of_kind((list, tuple), "a list", data, where)) != len(kinds):
-        raise ProgramError.broken(where, f"has {len(entries)} entries, expected {len(kinds)}")
+        raise ProgramError(f"{where}: has {len(entries)} entries, expected {len(kinds)}")
     return tuple(_reader(kind)(entry, where) for kind, entry in zip(kinds, entries, strict=True))
 
 
@@ -184,7 +184,7 @@ def _built(kind: Callable[..., Part], data: Any, where: str) -> Part:
     readers, parts = _readers(kind), {}
     for key, value in _of_kind(dict, f"the fields of {kind.__name__}", data, where).items():
         if key not in readers:
-            raise ProgramError.broken(where, f"has {key!r}, which {kind.__name__} has not")
+            raise ProgramError(f"{where}: has {key!r}, which {kind.__name__} has not")
         name, read = readers[key]
         parts[name] = read(value, f"{kind.__name__}.{name}")
     return kind(**parts)
@@ -214,7 +214,7 @@ def _layer(data: Any, where: str) -> Layer:
     own = dict(_of_kind(dict, "the fields of Layer", data, where))
     kind, layer = own.pop("kind", None), _built(Layer, own, where)
     if layer.instructions and kind != layer.kind.value:
-        raise ProgramError.broken(where, f"is of kind {kind!r}, its verbs of {layer.kind.value!r}")
+        raise ProgramError(f"{where}: is of kind {kind!r}, its verbs of {layer.kind.value!r}")
     return layer
 
 

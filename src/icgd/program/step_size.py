@@ -27,7 +27,11 @@ def step_layer(program: AbstractProgram) -> int:
     """
     places = [place for place, layer in enumerate(program.layers) if _is_scaled(layer)]
     if len(places) != 1:
-        raise ConstructionError.no_step_layer(program.construction)
+        raise ConstructionError(
+            f"In {program.construction} the step size is not a factor of one layer and of nothing "
+            "else, so it cannot be learnt. Compile with relu-stack, which is exact for "
+            "piecewise-linear networks, or with softmax-stack."
+        )
     return places[0]
 
 

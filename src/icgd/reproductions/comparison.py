@@ -27,7 +27,7 @@ from icgd.certificates.certificate import Report, Verdict
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
-from icgd.errors import SettingError, UnsupportedProblemError
+from icgd.errors import SettingError, UnsupportedProblemError, listed
 from icgd.facts import counted
 from icgd.memory import usable_memory
 from icgd.pictures import plotting
@@ -174,7 +174,9 @@ def _entries(settings: Settings) -> tuple[dict[str, _Entry], dict[str, str]]:
         except SettingError as refusal:  # such as a table that would be too large
             refusals[name] = str(refusal)
     if not entries:
-        raise UnsupportedProblemError.by_all(refusals)
+        raise UnsupportedProblemError(
+            f"No construction can compile this problem. {listed(refusals)}"
+        )
     return entries, refusals
 
 

@@ -130,7 +130,7 @@ class ChainVariant(AbstractVariant):
 def chain_of(compiled: Compiled) -> ChainProgram:
     """The program, which must be a chain."""
     if not isinstance(compiled.program, ChainProgram):
-        raise ProgramError.broken(compiled.program.construction, "is no chain")
+        raise ProgramError(f"{compiled.program.construction} is not a chain.")
     return compiled.program
 
 

@@ -24,7 +24,10 @@ MOST_PANELS = 12
 def log_picture(log: Log, title: str) -> Figure:
     """A panel for the losses, and one for every other column of the log."""
     if len(log.rows) < 2:
-        raise DataError.short_log(title, len(log.rows))
+        raise DataError(
+            f"The log of {title} has {len(log.rows)} row{'s' * (len(log.rows) != 1)}; a curve "
+            "needs two. Train longer, or with a smaller log_every."
+        )
     others = [name for name in log.columns if name not in ("step", *LOSSES)][: MOST_PANELS - 1]
     figure, panels = plotting.new_panels(1 + len(others), min(3, 1 + len(others)), 4.4, 3.2)
     losses = [name for name in LOSSES if name in log.columns]

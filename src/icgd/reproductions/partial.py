@@ -16,9 +16,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from icgd.errors import CheckpointError, IcgdError, InterruptedStudiesError, SweepError
+from icgd.errors import IcgdError, InterruptedStudiesError, SweepError
 from icgd.reproductions.reproduction import AbstractStudy, Conduct
 from icgd.reproductions.sealed import read_sealed, write_sealed
+from icgd.training.checkpoint_rules import damaged
 from icgd.training.checkpoints import flat, require_equal
 from icgd.training.lock import LOCK
 from icgd.training.sweeps import sweep
@@ -69,7 +70,7 @@ def claim(folder: Path, seed: int, studies: Sequence[AbstractStudy[Any]]) -> Non
     if record.exists():
         require_equal(folder, _table(record), given)
     elif any(path.is_dir() for path in folder.iterdir()):
-        raise CheckpointError.damaged(folder, f"it has no {RECORD}")
+        raise damaged(folder, f"it has no {RECORD}")
     else:
         write_sealed(record, given)
 
@@ -105,7 +106,10 @@ def carry_out(jobs: Sequence[Job], n_workers: int, on_standing: OnStanding | Non
 def interruption(jobs: Sequence[Job], folder: Path) -> InterruptedStudiesError:
     """What is kept of the studies now."""
     n_finished, n_begun = sum(job.is_finished for job in jobs), sum(job.is_begun for job in jobs)
-    return InterruptedStudiesError.after(n_finished, n_begun, len(jobs), folder)
+    return InterruptedStudiesError(
+        f"Stopped with {n_finished} of {len(jobs)} studies finished and {n_begun} begun; they are "
+        f"kept in {folder}. Give the same command again to go on."
+    )
 
 
 def _outcome(job: Job, report: Report) -> Any:
@@ -127,14 +131,14 @@ def _read_outcome(study: AbstractStudy[Any], record: Path) -> Any:
     try:
         return study.outcome_of(data)
     except (AttributeError, KeyError, TypeError, ValueError) as problem:
-        raise CheckpointError.damaged(record, f"it is no outcome: {problem}") from None
+        raise damaged(record, f"it is no outcome: {problem}") from None
 
 
 def _table(record: Path) -> dict[str, Any]:
     """The table in a record; `CheckpointError` if that is damaged."""
     table = read_sealed(record)
     if not isinstance(table, dict):
-        raise CheckpointError.damaged(record, "it is no table")
+        raise damaged(record, "it is no table")
     return table
 
 

@@ -139,7 +139,7 @@ class AbstractReproduction(ABC, Generic[Study, Outcome]):
         if not names:
             return self
         if not self.parts:
-            raise SettingError.no_parts(self.name)
+            raise SettingError(f"{self.name} has no panels to choose from. Leave out --only.")
         for name in names:
             if name not in self.parts:
                 raise UnknownNameError.of(f"part of {self.name}", name, known=list(self.parts))

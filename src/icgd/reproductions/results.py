@@ -28,7 +28,7 @@ from typing import Any, Generic
 import numpy as np
 import torch
 
-from icgd.errors import CheckpointError, FileError, SettingError
+from icgd.errors import FileError, SettingError, brief
 from icgd.pictures import plotting
 from icgd.problems.settings import count
 from icgd.reproductions.partial import (
@@ -43,6 +43,7 @@ from icgd.reproductions.partial import (
 from icgd.reproductions.reproduction import AbstractReproduction, Outcome, Row, Study, Summary
 from icgd.reproductions.sealed import opened, read_json, sealed
 from icgd.reproductions.stopwatch import Stopwatch
+from icgd.training.checkpoint_rules import damaged
 from icgd.training.devices import device_named
 from icgd.training.lock import locked
 from icgd.training.tasks import LARGEST_SEED
@@ -74,7 +75,10 @@ class Order(Generic[Study, Outcome]):
         """Refuse a device that is not there, and one that the figure would not use."""
         is_asked = device_named(self.device).place.type != "cpu" and self.device != "auto"
         if is_asked and not self._uses_device:
-            raise SettingError.device_not_used(self.device, self.reproduction.name)
+            raise SettingError(
+                f"device={brief(self.device)} would not be used: the studies of "
+                f"{self.reproduction.name} compute on the processor. Leave it out, or use 'auto'."
+            )
 
     @cached_property
     def _uses_device(self) -> bool:
@@ -204,7 +208,7 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise FileError.unwritable(folder, problem.strerror or str(problem)) from None
+        raise FileError(f"Cannot write {folder}: {problem.strerror or problem}.") from None
 
 
 def write(
@@ -238,7 +242,7 @@ def stored_rows(path: Path) -> list[Row]:
     """The rows in a file of numbers."""
     rows = stored_numbers(path).get("rows")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise CheckpointError.damaged(path, "it has no rows")
+        raise damaged(path, "it has no rows")
     return rows
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from icgd.errors import CheckpointError
+from icgd.training.checkpoint_rules import damaged
 from icgd.weights.atomic import whole_file
 
 DIGEST = "digest"
@@ -26,14 +26,14 @@ def sealed(table: Mapping[str, Any]) -> dict[str, Any]:
 def opened(path: Path, table: object) -> dict[str, Any]:
     """The table that `sealed` was given; `CheckpointError` if its checksum does not fit."""
     if not isinstance(table, dict) or DIGEST not in table:
-        raise CheckpointError.damaged(path, "it has no checksum")
+        raise damaged(path, "it has no checksum")
     content = {key: value for key, value in table.items() if key != DIGEST}
     try:
         is_whole = table[DIGEST] == _digest(content)
     except RecursionError as problem:  # it can be read, but not be written again
-        raise CheckpointError.damaged(path, str(problem)) from None
+        raise damaged(path, problem) from None
     if not is_whole:
-        raise CheckpointError.damaged(path, "its checksum does not match")
+        raise damaged(path, "its checksum does not match")
     return content
 
 
@@ -49,7 +49,7 @@ def read_sealed(path: Path) -> Any:
     try:
         return opened(path, read_json(path))["content"]
     except KeyError:
-        raise CheckpointError.damaged(path, "it has no content") from None
+        raise damaged(path, "it has no content") from None
 
 
 def read_json(path: Path) -> Any:
@@ -57,7 +57,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as problem:
-        raise CheckpointError.damaged(path, str(problem)) from None
+        raise damaged(path, problem) from None
 
 
 def _digest(table: Mapping[str, Any]) -> str:

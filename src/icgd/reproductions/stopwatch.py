@@ -6,8 +6,8 @@ from math import inf
 from pathlib import Path
 from time import perf_counter
 
-from icgd.errors import CheckpointError
 from icgd.reproductions.sealed import read_sealed, write_sealed
+from icgd.training.checkpoint_rules import damaged
 
 KEEP_EVERY = 1.0
 """Seconds between two writings of the file; a kill loses no more."""
@@ -36,5 +36,5 @@ class Stopwatch:
 def _kept(path: Path) -> float:
     seconds = read_sealed(path)
     if not isinstance(seconds, float) or not 0 <= seconds < inf:
-        raise CheckpointError.damaged(path, f"it says {seconds!r:.40}, expected seconds")
+        raise damaged(path, f"it says {seconds!r:.40}, expected seconds")
     return seconds

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from icgd.errors import DataError, SettingError
+from icgd.errors import DataError, SettingError, brief
 from icgd.problems.settings import finite, settle, within
 from icgd.reproductions.wu_score_laws import Law, Points, Times, decay, spread
 from icgd.training.covariates import normal
@@ -49,10 +49,15 @@ class Span:
     def __post_init__(self) -> None:
         settle(self, first=finite("first", self.first), last=finite("last", self.last))
         if self.first <= 0:
-            raise SettingError.no_score_at(self.first)
+            raise SettingError(
+                f"A diffusion must begin at a time above 0, got first={brief(self.first)}: data "
+                "without noise may have no score. Give a small time T_0, such as 0.02."
+            )
         within("last", self.last, self.first, LATEST)
         if self.first == self.last:
-            raise SettingError.bad_interval(self.first, self.last)
+            raise SettingError(
+                f"An interval of times needs first < last, got [{self.first}, {self.last}]."
+            )
 
     def drawn(self, n_times: int, generator: np.random.Generator) -> Times:
         """Times whose logarithm is uniform."""
@@ -149,7 +154,9 @@ def sliced_wasserstein(
 ) -> float:
     """The root mean square, over random directions, of the 2-Wasserstein distance along each."""
     if first.shape != second.shape:
-        raise DataError.wrong_shape("second", second.shape, f"{tuple(first.shape)}, as of first")
+        raise DataError(
+            f"second has shape {tuple(second.shape)}; expected {tuple(first.shape)}, as of first."
+        )
     directions = normal(generator, first.shape[1], n_directions)
     directions = directions / directions.norm(dim=0)
     along = [(points @ directions).sort(dim=0).values for points in (first, second)]

@@ -94,7 +94,12 @@ def _require_finite(score: Points, x: Points, times: Times) -> None:
     wrong = ~score.isfinite().all(-1)
     if wrong.any():
         where = int(wrong.nonzero()[0, 0])
-        raise DistributionError.score_overflows(float(times[where]), x[where].tolist())
+        point = ", ".join(f"{entry:.4g}" for entry in x[where].tolist())
+        raise DistributionError(
+            f"The score of the law is not a finite number at t = {float(times[where]):g}, x = "
+            f"({point}). Its components are too far apart or too narrow for float64. Scale the "
+            "data to variance 1, or begin at a later time."
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -104,7 +104,11 @@ class Budget:
         count("n_seeds", self.n_seeds)
         count("n_test", self.n_test, least=2)  # the variance of one label is 0
         if max(self.lengths) > self.longest:
-            raise SettingError.beyond_prompt(max(self.lengths), self.longest)
+            raise SettingError(
+                f"lengths go up to {max(self.lengths)} examples, and a test prompt has "
+                f"{self.longest}, 1.5 times those of pretraining, for which the decoder has "
+                "positions. Give shorter lengths, or more n_examples."
+            )
 
     @property
     def longest(self) -> int:

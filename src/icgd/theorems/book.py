@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from math import inf, isfinite, isnan
 from typing import Any
 
-from icgd.errors import UnknownNameError
-from icgd.errors.base import brief
+from icgd.errors import UnknownNameError, brief
 from icgd.problems.arguments import checked
 from icgd.theorems.papers import PAPERS, Paper
 from icgd.theorems.registry import STATEMENTS

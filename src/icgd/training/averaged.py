@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from icgd.errors import SettingError
+from icgd.errors import SettingError, brief
 from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.settings import count, instance
 from icgd.training.models import KernelTransformer
@@ -63,8 +63,10 @@ class AveragedTask(AbstractTask):
         x = self.task.covariates.sample(count("n_tasks", n_tasks), n_tokens, generator)
         covariance = self.task.labels.covariance(x)
         if covariance is None:
-            law = type(self.task.labels).__name__
-            raise SettingError.wrong_kind("labels", law, "a law of known covariance")
+            raise SettingError(
+                "labels must be a law of known covariance, got "
+                f"{brief(type(self.task.labels).__name__)}."
+            )
         return AveragedBatch(x, x.new_zeros(x.shape[:2]), covariance)
 
     @checked_in_training
@@ -77,9 +79,13 @@ class AveragedTask(AbstractTask):
     def mean_loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         """The mean of c^T K_+ c over the tasks; bfloat16 would lose too much, as in the model."""
         if not isinstance(model, KernelTransformer):
-            raise SettingError.wrong_kind("model", type(model).__name__, "KernelTransformer")
+            raise SettingError(
+                f"model must be of type KernelTransformer, got {brief(type(model).__name__)}."
+            )
         if not isinstance(batch, AveragedBatch):
-            raise SettingError.wrong_kind("batch", type(batch).__name__, "AveragedBatch")
+            raise SettingError(
+                f"batch must be of type AveragedBatch, got {brief(type(batch).__name__)}."
+            )
         with torch.autocast(batch.x.device.type, enabled=False):
             weights = label_weights(model, batch.x)
             against = torch.cat([weights, -torch.ones_like(weights[:, :1])], dim=1)

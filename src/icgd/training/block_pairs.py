@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from icgd.errors import DataError, DistributionError, SettingError
+from icgd.errors import DataError, DistributionError, SettingError, brief
 from icgd.problems.settings import count, instance, positive
 from icgd.training.chain_blocks import (
     Block,
@@ -102,8 +102,10 @@ class Teachers:
         sizes = block.abs().nan_to_num(nan=torch.inf).amax(-1)
         if (largest := float(sizes.max())) > LARGEST_NUMBER:
             teacher = int(sizes.argmax())
-            raise DistributionError.descent_overflows(
-                teacher, number + 1, largest, self.step_size, self.weight_scale
+            raise DistributionError(
+                f"The descent of student {teacher} overflows: a number of its chain is "
+                f"{largest:.3g} in round {number + 1}, with step_size={self.step_size:g} and "
+                f"weight_scale={self.weight_scale:g}. Make one of them smaller."
             )
 
 
@@ -128,7 +130,9 @@ class BlockTask(AbstractTask):
         count("n_teachers", self.n_teachers)
         count("n_validation_teachers", self.n_validation_teachers)
         if self.direction not in DIRECTIONS:
-            raise SettingError.not_one_of("direction", self.direction, DIRECTIONS)
+            raise SettingError(
+                f"direction must be one of {', '.join(DIRECTIONS)}, got {brief(self.direction)}."
+            )
 
     @property
     def n_pairs(self) -> int:
@@ -143,7 +147,7 @@ class BlockTask(AbstractTask):
     def steps_per_epoch(self, batch_size: int) -> int:
         """The batches of an epoch; pairs that fill no batch wait for the next one."""
         if batch_size > self.n_pairs:
-            raise SettingError.too_large("batch_size", batch_size, most=self.n_pairs)
+            raise SettingError(f"batch_size must be at most {self.n_pairs}, got {batch_size}.")
         return self.n_pairs // batch_size
 
     @cached_property
@@ -177,8 +181,10 @@ class BlockTask(AbstractTask):
         made: Tensor = model(batch.x[:, 0])
         n_rows = self.teachers.rows.n_rows
         if made.ndim != 3 or made.shape[-1] != n_rows:
-            expected = f"(pair, column, {n_rows})"
-            raise DataError.wrong_shape("The operator's block", made.shape, expected)
+            raise DataError(
+                f"The operator's block has shape {tuple(made.shape)}; expected (pair, column, "
+                f"{n_rows})."
+            )
         return self.teachers.width * (made - batch.y).square().sum(-1).mean()
 
     def description(self) -> dict[str, object]:

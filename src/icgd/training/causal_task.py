@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from icgd.errors import DataError, SettingError
+from icgd.errors import DataError, SettingError, brief
 from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.settings import count, instance
 from icgd.training.tasks import AbstractTask, Batch, InContextTask, generator_of
@@ -64,7 +64,10 @@ class CausalTask(AbstractTask):
 
     def _require_growth(self, curriculum: Curriculum) -> None:
         if not isinstance(self.task, InContextTask):
-            raise SettingError.cannot_grow(type(self.task).__name__)
+            raise SettingError(
+                "A curriculum needs an InContextTask, whose sizes it can change; got "
+                f"{type(self.task).__name__}. Leave the curriculum out."
+            )
         count("first_width", curriculum.first_width, most=self.task.covariates.input_width)
         count("first_examples", curriculum.first_examples, most=self.task.n_examples)
 
@@ -86,8 +89,10 @@ class CausalTask(AbstractTask):
     def require(self, model: nn.Module) -> None:
         """Raise `SettingError` unless the model predicts every token."""
         if not callable(getattr(model, "predictions", None)):
-            expected = "a model that predicts every token (a Decoder)"
-            raise SettingError.wrong_kind("model", type(model).__name__, expected)
+            raise SettingError(
+                "model must be a model that predicts every token (a Decoder), got "
+                f"{brief(type(model).__name__)}."
+            )
 
     @checked_in_training
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
@@ -95,8 +100,10 @@ class CausalTask(AbstractTask):
         self.require(model)
         predictions: Tensor = model.predictions(batch.x, batch.y)  # type: ignore[operator]
         if predictions.shape != batch.y.shape:
-            expected = f"{tuple(batch.y.shape)}, the shape of the labels"
-            raise DataError.wrong_shape("The model's predictions", predictions.shape, expected)
+            raise DataError(
+                f"The model's predictions have shape {tuple(predictions.shape)}; expected "
+                f"{tuple(batch.y.shape)}, the shape of the labels."
+            )
         return mse_loss(predictions, batch.y)
 
     def description(self) -> dict[str, object]:

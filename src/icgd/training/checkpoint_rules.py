@@ -12,6 +12,8 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
+from icgd.errors import CheckpointError
+
 DEEPEST = 64
 """How deep the tables of a header may lie in each other."""
 
@@ -20,6 +22,14 @@ OWN_COLUMNS = ("step", "loss")
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 """What Adam remembers of a parameter."""
+
+
+def damaged(path: object, problem: object) -> CheckpointError:
+    """The error of a checkpoint that cannot be read."""
+    return CheckpointError(
+        f"{path} is damaged or not a checkpoint ({problem}). It was left as it is; remove it to "
+        "train without it."
+    )
 
 
 def header_problem(header: Mapping[str, Any]) -> str | None:

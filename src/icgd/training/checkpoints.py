@@ -21,9 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from icgd.errors import CheckpointError
+from icgd.errors import CheckpointError, brief
 from icgd.training.checkpoint_rules import (
     MOMENTS,
+    damaged,
     header_problem,
     log_problem,
     tensor_problem,
@@ -142,11 +143,11 @@ class Checkpoints:
         """Raise `CheckpointError` unless the state is one of this training, at one of its steps."""
         n_steps = self.configuration.get("settings", {}).get("n_steps", state.step)
         if state.step > n_steps:
-            raise CheckpointError.damaged(path, f"it is at step {state.step} of {n_steps}")
+            raise damaged(path, f"it is at step {state.step} of {n_steps}")
         shapes = self.configuration.get("parameters")
         problem = shapes and tensor_problem(state.tensors, shapes, state.step)
         if problem:
-            raise CheckpointError.damaged(path, problem)
+            raise damaged(path, problem)
 
     def _paths(self) -> list[Path]:
         """All checkpoints, the oldest first."""
@@ -172,17 +173,21 @@ def read_checkpoint(path: Path) -> tuple[State, Configuration]:
             header = json.loads(stored.metadata.get(HEADER, "{}"))
             tensors = {name: stored.read(name) for name in stored.entries}
     except (OSError, ValueError, RecursionError) as problem:
-        raise CheckpointError.damaged(path, str(problem)) from None
+        raise damaged(path, problem) from None
     if not isinstance(header, dict):
-        raise CheckpointError.damaged(path, "its header is no table")
+        raise damaged(path, "its header is no table")
     if header.get("format") != FORMAT:
-        raise CheckpointError.foreign(path, header.get("format"), FORMAT)
+        raise CheckpointError(
+            f"{path} has checkpoint format {brief(header.get('format'))}; this version of icgd "
+            f"reads format {FORMAT}. It was left as it is; use the icgd that wrote it, or train in "
+            "another folder."
+        )
     if header.pop("digest", None) != _digest(header, tensors):
-        raise CheckpointError.damaged(path, "its checksum does not match")
+        raise damaged(path, "its checksum does not match")
     if (log := tensors.pop("log", None)) is None:
-        raise CheckpointError.damaged(path, "it has no log")
+        raise damaged(path, "it has no log")
     if wrong := header_problem(header) or log_problem(log, header["columns"], header["step"]):
-        raise CheckpointError.damaged(path, wrong)
+        raise damaged(path, wrong)
     return State(header["step"], tensors, _as_log(log, header["columns"])), header["configuration"]
 
 
@@ -208,7 +213,11 @@ def require_equal(
     for name in {**given, **stored}:
         old, new = stored.get(name), given.get(name)
         if old != new and name not in exempt:
-            raise CheckpointError.other_configuration(path, name, old, new)
+            raise CheckpointError(
+                f"{path} belongs to another run: its {name} is {brief(old)}, here it is "
+                f"{brief(new)}. It was left as it is; go on with the old value, or train in "
+                "another folder."
+            )
 
 
 def _may_train_on(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:

@@ -35,7 +35,7 @@ class Config:
     def run_folder(self) -> Path:
         """The folder of the run."""
         if not self.values[""]["folder"]:
-            raise SettingError.wrong_kind("folder", "", "a folder's name")
+            raise SettingError("folder must be a folder's name, got ''.")
         return Path(self.folder, self.values[""]["folder"])
 
     @checked
@@ -92,15 +92,15 @@ def read_config(path: Path | str | None = None, options: Mapping[str, Any] | Non
 
 def _read(path: Path) -> dict[str, Any]:
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise DataError.unreadable(path, "it is a device or a pipe; a file is expected")
+        raise DataError(f"Cannot read {path}: it is a device or a pipe; a file is expected.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as problem:
-        raise DataError.unreadable(path, problem.strerror or str(problem)) from None
+        raise DataError(f"Cannot read {path}: {problem.strerror or problem}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise DataError.unreadable(path, str(problem)) from None
+        raise DataError(f"Cannot read {path}: {problem}.") from None
     except RecursionError:
-        raise DataError.unreadable(path, "it is nested too deeply") from None
+        raise DataError(f"Cannot read {path}: it is nested too deeply.") from None
 
 
 def _checked(read: Mapping[str, Any], where: str) -> Values:

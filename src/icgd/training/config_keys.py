@@ -7,7 +7,7 @@ from os.path import realpath, relpath
 from pathlib import Path
 from typing import Any
 
-from icgd.errors import SettingError
+from icgd.errors import SettingError, brief
 from icgd.problems.settings import as_float, count, is_sequence
 from icgd.training.references import file_of
 
@@ -45,7 +45,9 @@ class Key:
         if isinstance(value, str):
             value = [self._parsed(part) for part in value.split(",")] if value else []
         if not is_sequence(value):
-            raise SettingError.wrong_kind(self.name, value, f"a list, each {KINDS[self.kind]}")
+            raise SettingError(
+                f"{self.name} must be a list, each {KINDS[self.kind]}, got {brief(value)}."
+            )
         return [self._one(each) for each in value]
 
     def moved(self, value: Any, origin: Path, target: Path) -> Any:
@@ -66,16 +68,21 @@ class Key:
             return as_float(value)
         fits = is_whole if self.kind is int else isinstance(value, self.kind)
         if not fits:
-            raise SettingError.wrong_kind(self.name, value, KINDS[self.kind])
+            raise self._refusal(value)
         if isinstance(value, str) and not _is_writable(value):
-            raise SettingError.wrong_kind(self.name, value, "a text that can be written")
+            raise SettingError(
+                f"{self.name} must be a text that can be written, got {brief(value)}."
+            )
         return count(self.name, value, least=-LARGEST, most=LARGEST) if self.kind is int else value
 
     def _parsed(self, part: str) -> object:
         try:
             return self.kind(part)
         except ValueError:
-            raise SettingError.wrong_kind(self.name, part, KINDS[self.kind]) from None
+            raise self._refusal(part) from None
+
+    def _refusal(self, value: object) -> SettingError:
+        return SettingError(f"{self.name} must be {KINDS[self.kind]}, got {brief(value)}.")
 
 
 def _moved(path: str, origin: Path, target: Path) -> str:

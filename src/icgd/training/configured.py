@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from icgd.errors import SettingError, UnknownNameError
+from icgd.errors import SettingError, UnknownNameError, brief
 from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import KERNELS
@@ -111,9 +111,9 @@ def task_of(config: Config) -> AbstractTask:
     require_effective(config)
     data = config["data"]
     if data["tasks"] and data["generator"]:
-        raise SettingError.both("tasks", "generator")
+        raise SettingError("Give either tasks or generator, not both.")
     if data["average_labels"] and data["every_token"]:
-        raise SettingError.both("average_labels", "every_token")
+        raise SettingError("Give either average_labels or every_token, not both.")
     task = _prompts_of(config)
     if data["every_token"]:
         return CausalTask(task, _curriculum_of(data))
@@ -159,7 +159,9 @@ def _covariance(data: Mapping[str, Any]) -> Tensor:
     width = count("input_width", data["input_width"])
     spectrum = data["spectrum"] or [1.0] * width
     if len(spectrum) != width:
-        raise SettingError.wrong_length("spectrum", len(spectrum), f"{width}, one for each input")
+        raise SettingError(
+            f"spectrum has {len(spectrum)} entries; expected {width}, one for each input."
+        )
     return torch.diag(torch.tensor(spectrum, dtype=torch.float64))
 
 
@@ -198,8 +200,9 @@ def model_of(config: Config, task: AbstractTask) -> nn.Module:
     if model["factory"]:
         made = function_named(model["factory"], config.folder)()
         if not isinstance(made, nn.Module):
-            made_by = f"The result of {model['factory']}"
-            raise SettingError.wrong_kind(made_by, made, "a torch module")
+            raise SettingError(
+                f"The result of {model['factory']} must be a torch module, got {brief(made)}."
+            )
         return made
     return named("kind of model", model["kind"], MODELS)(model, task.sample(1, seed=0, index=0))
 

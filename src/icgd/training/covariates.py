@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.errors import DistributionError, SettingError
+from icgd.errors import DistributionError, SettingError, brief
 from icgd.memory import require_memory
 from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import ASYMMETRY, as_rows
@@ -70,7 +70,10 @@ def as_matrix(name: str, matrix: object) -> Tensor:
     """The matrix in float64; it must be square and have finite entries."""
     square = torch.tensor(as_rows(name, matrix), dtype=torch.float64)
     if square.ndim != 2 or square.shape[0] != square.shape[1]:
-        raise DistributionError.not_square(name, square.shape)
+        raise DistributionError(
+            f"{name} must be a square matrix, a row and a column for each input; got shape "
+            f"{tuple(square.shape)}."
+        )
     return square
 
 
@@ -83,25 +86,33 @@ def _unit_matrix(input_width: int) -> Square:
 def _numbers(name: str, values: object) -> tuple[float, ...]:
     """A row of finite numbers."""
     if not is_sequence(values):
-        raise SettingError.wrong_kind(name, values, "a row of numbers")
+        raise SettingError(f"{name} must be a row of numbers, got {brief(values)}.")
     return tuple(finite(name, value) for value in entries(name, values))
 
 
 def require_width(got: int, expected: int) -> None:
     """Raise `DistributionError` if a matrix on the inputs has another width than they have."""
     if got != expected:
-        raise DistributionError.other_width(expected, got)
+        raise DistributionError(
+            f"The labels are a function of {expected} inputs, but the covariates have {got}. Give "
+            "both the same width."
+        )
 
 
 def _require_positive_definite(matrix: Tensor) -> None:
     gap = (matrix - matrix.mT).abs()
     if gap.max() > ASYMMETRY * matrix.abs().max():
         row, column = divmod(int(gap.argmax()), len(matrix))
-        values = matrix[row, column].item(), matrix[column, row].item()
-        raise DistributionError.not_symmetric("covariance", (row, column), *values)
+        raise DistributionError(
+            f"covariance must be symmetric; it is {matrix[row, column]:.6g} at [{row}, {column}] "
+            f"and {matrix[column, row]:.6g} mirrored. Give (S + S^T) / 2."
+        )
     values = torch.linalg.eigvalsh(matrix)
     if values[0] <= len(matrix) * torch.finfo(matrix.dtype).eps * values[-1]:  # 0 up to rounding
-        raise DistributionError.not_positive_definite("covariance", values[0].item())
+        raise DistributionError(
+            "covariance must be positive definite; its smallest eigenvalue is "
+            f"{values[0].item():.3g}. Leave out the inputs without variance."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,10 +237,13 @@ class ShiftedMixture(AbstractCovariates):
         centres = _numbers("centres", self.centres)
         settle(self, weights=weights, centres=centres)
         if min(weights, default=-1) < 0 or abs(sum(weights) - 1) > SHARES_ROUNDING:
-            raise DistributionError.not_shares("weights", weights)
+            raise DistributionError(
+                f"weights must be shares of at least 0 that add up to 1; got {weights}."
+            )
         if len(centres) != len(weights):
-            expected = f"{len(weights)}, one for each weight"
-            raise SettingError.wrong_length("centres", len(centres), expected)
+            raise SettingError(
+                f"centres has {len(centres)} entries; expected {len(weights)}, one for each weight."
+            )
 
     @classmethod
     @checked

@@ -74,7 +74,10 @@ class Decoder(nn.Module):
         self.n_blocks = count("n_blocks", n_blocks)
         self.width, self.n_heads = count("width", width), count("n_heads", n_heads)
         if self.width % self.n_heads:
-            raise SettingError.uneven_heads(self.width, self.n_heads)
+            raise SettingError(
+                f"width={self.width} is not a multiple of n_heads={self.n_heads}, and heads share "
+                "it equally. Give a width that is a multiple of the number of heads."
+            )
         self.mlp_width = count("mlp_width", 4 * self.width if mlp_width is None else mlp_width)
         self.attention, self.tokens = attention, tokens
         self._attend = named("attention", attention, ATTENTIONS)
@@ -228,10 +231,14 @@ class Decoder(nn.Module):
     def _tokens(self, x: Inputs, y: Tensor) -> Tensor:
         """The tokens of a prompt, if the model can read it."""
         if x.shape[-1] != self.input_width:
-            raise DataError.wrong_shape("x", x.shape, f"(task, token, {self.input_width})")
+            raise DataError(
+                f"x has shape {tuple(x.shape)}; expected (task, token, {self.input_width})."
+            )
         labels = y[..., None] if y.ndim == 2 else y
         if labels.shape[-1] != self.output_width:
-            raise DataError.wrong_shape("y", y.shape, f"(task, token, {self.output_width})")
+            raise DataError(
+                f"y has shape {tuple(y.shape)}; expected (task, token, {self.output_width})."
+            )
         self.require_length(x.shape[1])
         return self._layout.tokens(x, labels)
 
@@ -240,7 +247,11 @@ class Decoder(nn.Module):
         """Raise `DataError` unless prompts of `n_tokens`, with the query, have positions."""
         n_places = self._layout.n_places(n_tokens)
         if self.n_positions is not None and n_places > self.n_positions:
-            raise DataError.too_long(n_tokens - 1, n_places, self.n_positions)
+            raise DataError(
+                f"A prompt of {n_tokens - 1} examples and a query takes {n_places} places; the "
+                f"decoder has n_positions={self.n_positions}. Give shorter prompts, or make a "
+                f"decoder with n_positions={n_places}, or without positions (n_positions=None)."
+            )
 
     @property
     def _blocks(self) -> Block:

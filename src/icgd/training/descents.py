@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from icgd.compiled import Compiled
-from icgd.errors import SettingError, TrainingError
+from icgd.errors import SettingError, TrainingError, brief
 from icgd.pipeline import compile as compile_problem
 from icgd.problems.arguments import checked
 from icgd.problems.domain import Domain
@@ -72,7 +72,7 @@ def as_compiled(model: nn.Module, *, domain: Domain) -> Compiled:
     learnt = _known(model)
     steps = [step for layer in range(learnt.n_layers) if (step := _step(learnt, layer)).heads]
     if not steps:
-        raise TrainingError.no_step("r = 0 in every head, so that it predicts 0")
+        raise _no_step("r = 0 in every head, so that it predicts 0")
     machine = KernelMachine(learnt.input_width, steps[0].heads)
     alike = all(step.heads == steps[0].heads for step in steps)
     update = FunctionalStep(
@@ -161,9 +161,18 @@ def distances_to_descent(model: nn.Module) -> Tensor:
     return torch.tensor(found, dtype=torch.float64).view(learnt.n_layers, -1)
 
 
+def _no_step(reason: str) -> TrainingError:
+    return TrainingError(
+        f"This model is not a program of functional descent: {reason}. Compile "
+        "nearest_descent(model).model in its place, or run the torch module itself."
+    )
+
+
 def _known(model: nn.Module) -> KernelTransformer:
     if not isinstance(model, KernelTransformer):
-        raise SettingError.wrong_kind("model", type(model).__name__, "KernelTransformer")
+        raise SettingError(
+            f"model must be of type KernelTransformer, got {brief(type(model).__name__)}."
+        )
     return model
 
 
@@ -181,7 +190,7 @@ def _step(model: KernelTransformer, layer: int) -> _Step:
     sizes = [-_signed(model, layer, head)[0] for head in range(len(model.kernels))]
     for head, size in enumerate(sizes):
         if reason := _uphill(layer, head, -size, moves):
-            raise TrainingError.no_step(reason)
+            raise _no_step(reason)
     total = float(torch.stack(sizes).sum())
     weights = {head: float(size) / total for head, size in enumerate(sizes) if size > 0}
     heads = tuple(_head(model, layer, head, weight) for head, weight in weights.items())
@@ -209,13 +218,13 @@ def _head(model: KernelTransformer, layer: int, head: int, weight: float) -> Ker
 def _common_move(model: KernelTransformer, layer: int, weights: dict[int, float]) -> Tensor:
     """The matrix A of which every head's is a multiple, by its weight."""
     if model.A is None:
-        raise TrainingError.no_step("it has no A")
+        raise _no_step("it has no A")
     A = model.A.detach().cpu().double()[layer]
     first, *others = [A[head] / weight for head, weight in weights.items()]
     for head, other in enumerate(others, start=1):
         off = float((other - first).norm() / max(first.norm(), other.norm()))
         if off > ROUNDING:
-            raise TrainingError.no_step(
+            raise _no_step(
                 f"in layer {layer}, heads 0 and {head} move the inputs by matrices A that are no "
                 f"multiples by their weights r; they differ by {off:.2g} of their size"
             )

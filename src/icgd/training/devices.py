@@ -10,7 +10,7 @@ from math import inf
 import torch
 import torch.distributed as dist
 
-from icgd.errors import SettingError
+from icgd.errors import SettingError, brief
 from icgd.problems.arrays import device_of
 from icgd.problems.surroundings import without_autocast
 
@@ -48,9 +48,13 @@ def device_named(name: str, dtype: str = "float32", *, autocast: bool = False) -
     """
     place = _place(name)
     if place.type == "mps" and dtype == "float64":
-        raise SettingError.no_precision(name, "float64", "dtype='float32'")
+        raise SettingError(
+            f"device={brief(name)} does not compute in float64. Use dtype='float32'."
+        )
     if autocast and not _has_bfloat16(place):
-        raise SettingError.no_precision(name, "bfloat16", "autocast=False")
+        raise SettingError(
+            f"device={brief(name)} does not compute in bfloat16. Use autocast=False."
+        )
     return Device(place, autocast)
 
 
@@ -58,13 +62,16 @@ def _place(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if _has_mps() else "cpu"
     kind, _, number = name.partition(":")
-    if kind == "mps" and not _has_mps():
-        raise SettingError.no_device(name, _there())
-    if kind != "cuda":
-        return torch.device(kind) if kind == "mps" else device_of(kind)
+    if kind not in ("cuda", "mps"):
+        return device_of(kind)
+    if kind == "mps" and _has_mps():
+        return torch.device(kind)
     chosen = _own_card() if not number else int(number) if number.isdecimal() else inf
-    if chosen >= torch.cuda.device_count():
-        raise SettingError.no_device(name, _there())
+    if kind == "mps" or chosen >= torch.cuda.device_count():
+        raise SettingError(
+            f"device={brief(name)} is not there: torch finds {', '.join(_there())}. Use one of "
+            "these, or 'auto' to take what there is."
+        )
     return torch.device("cuda", int(chosen))
 
 

@@ -39,4 +39,4 @@ def require_effective(config: Config) -> None:
 def _require_default(config: Config, section: str, names: tuple[str, ...], missing: str) -> None:
     for name in names:
         if config[section][name] != SECTIONS[section][name].default:
-            raise SettingError.without(name, missing)
+            raise SettingError(f"{name} has no effect without {missing}; give both or neither.")

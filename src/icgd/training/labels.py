@@ -26,11 +26,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from icgd.errors import DataError, DistributionError
+from icgd.errors import DataError
 from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.settings import count, instance
-from icgd.training.covariates import Tokens, as_matrix, normal
+from icgd.training.covariates import Tokens, as_matrix, normal, require_width
 
 TokenLabels = Float[Tensor, "task token"]
 """The labels of all tokens, the query last."""
@@ -80,7 +80,9 @@ class AbstractLabels(ABC):
     def whitened(self, x: Tokens) -> Tokens:
         """The points that have the labels, in float64: kernel matrices are nearly singular."""
         if self.input_width not in (None, x.shape[-1]):
-            raise DataError.wrong_shape("x", x.shape, f"(task, token, {self.input_width})")
+            raise DataError(
+                f"x has shape {tuple(x.shape)}; expected (task, token, {self.input_width})."
+            )
         return x.double() if self.whitening is None else x.double() @ self.whitening.mT
 
     def description(self) -> dict[str, object]:
@@ -105,8 +107,8 @@ class KernelProcess(AbstractLabels):
         super().__post_init__()
         instance("machine", self.machine, KernelMachine)
         self.machine.require_symmetric("A kernel process")
-        if self.whitening is not None and len(self.whitening) != self.input_width:
-            raise DistributionError.other_width(self.input_width, len(self.whitening))
+        if self.whitening is not None:
+            require_width(len(self.whitening), self.input_width)
 
     @property
     def name(self) -> str:

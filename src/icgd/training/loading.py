@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from icgd.errors import CheckpointError, FileError, IcgdError, UnknownNameError
+from icgd.errors import CheckpointError, FileError, IcgdError, UnknownNameError, brief
 from icgd.problems.arguments import checked
-from icgd.training.checkpoint_rules import size_problem
+from icgd.training.checkpoint_rules import damaged, size_problem
 from icgd.training.checkpoints import (
     BEST,
     Configuration,
@@ -124,7 +124,10 @@ def read_log(folder: str | os.PathLike[str]) -> Log:
     log = read_json(path)
     for row, kept in zip(log.rows, _kept_rows(Path(folder), log), strict=False):
         if not _is_same(row, kept):
-            raise CheckpointError.other_log(path, int(kept["step"]))
+            raise CheckpointError(
+                f"{path} was changed: its row of step {int(kept['step'])} is not the one in the "
+                "checkpoint beside it. `icgd train` on the same folder writes it again."
+            )
     return log
 
 
@@ -161,21 +164,38 @@ def _newest(folder: Path, which: str) -> tuple[Path, State, Configuration]:
         for damage in damages:
             warnings.warn(f"{damage} {path} is loaded in its place.", stacklevel=3)
         return path, state, configuration
-    raise damages[0] if damages else CheckpointError.none_there(folder, which)
+    if damages:
+        raise damages[0]
+    if which == "best":
+        raise CheckpointError(
+            f"{folder} has no best.safetensors, which a training with a validation split writes. "
+            "Load its last checkpoint with which='last'."
+        )
+    raise CheckpointError(
+        f"{folder} has no checkpoint. Give the folder that a model was trained in, which holds "
+        "files such as checkpoint-000001000.safetensors."
+    )
 
 
 def _rebuilt(path: Path, described: object, tensors: Mapping[str, Tensor]) -> nn.Module:
     kind = described.get("kind") if isinstance(described, Mapping) else described
     if not isinstance(described, Mapping) or not isinstance(kind, str) or kind not in BUILDERS:
-        raise CheckpointError.own_model(path, kind, list(BUILDERS))
+        raise CheckpointError(
+            f"{path} holds a model of kind {brief(kind)}, and icgd can build "
+            f"{', '.join(BUILDERS)} only. Make a module of the same shape, and give it as "
+            "load(folder, model=module)."
+        )
     if wrong := size_problem(described, tensors):
-        raise CheckpointError.damaged(path, wrong)
+        raise damaged(path, wrong)
     try:
         model = BUILDERS[kind](described)
     except UnknownNameError as problem:
-        raise FileError.unknown_name(path, str(problem)) from None
+        raise FileError(
+            f"{path} needs what is not known here: {problem} Register kernels of your own with "
+            "icgd.register_kernel, and state their constants again, before loading."
+        ) from None
     except IcgdError as problem:
-        raise CheckpointError.damaged(path, f"it does not describe a {kind}: {problem}") from None
+        raise damaged(path, f"it does not describe a {kind}: {problem}") from None
     _require_same(path, described, tensors, model)
     model.to(_dtype_of(tensors)).load_state_dict(tensors)
     if isinstance(model, KernelTransformer):
@@ -195,9 +215,14 @@ def _require_same(
     """Raise `CheckpointError` unless the tensors are those of such a model."""
     own = model.state_dict()
     for name in {**tensors, **own}:
-        shapes = [list(of[name].shape) if name in of else None for of in (tensors, own)]
-        if shapes[0] != shapes[1]:
-            raise CheckpointError.other_model(path, name, *shapes)
+        stored, expected = (
+            f"shape {list(of[name].shape)}" if name in of else "none" for of in (tensors, own)
+        )
+        if stored != expected:
+            raise CheckpointError(
+                f"{path} holds another model: for {brief(name)} it has {stored}, the module "
+                f"{expected}. Give a module of the shape that was trained."
+            )
     describe = getattr(model, "description", None)
     if describe is not None and isinstance(described, Mapping):
         require_equal(path, flat(dict(described)), flat(describe()), BEFORE_TRAINING)

@@ -48,7 +48,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         file = _own_file(folder)
     except OSError as problem:
-        raise FileError.unwritable(folder, problem.strerror or str(problem)) from None
+        raise FileError(f"Cannot write {folder}: {problem.strerror or problem}.") from None
     with file:  # which is closed whatever happens, also if Ctrl-C comes while it is removed
         try:
             yield
@@ -81,7 +81,7 @@ def _opened(folder: Path) -> FileIO:
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             if (folder / LOCK).is_symlink():
-                raise RunFolderError.foreign(folder / LOCK)
+                raise foreign(folder / LOCK)
             return FileIO(folder / LOCK, "a+", opener=_open_no_link)
     raise FileNotFoundError(f"{LOCK} is removed again and again")
 
@@ -95,7 +95,15 @@ def _require_own(file: int, folder: Path) -> None:
     """Raise `RunFolderError` if another program wrote the file."""
     is_plain = stat.S_ISREG(os.fstat(file).st_mode)
     if not is_plain or not OWN_TEXT.fullmatch(_start(file)):
-        raise RunFolderError.foreign(folder / LOCK)
+        raise foreign(folder / LOCK)
+
+
+def foreign(path: Path) -> RunFolderError:
+    """The error of a file that stands in the way."""
+    return RunFolderError(
+        f"{path} was not written by a training of icgd, which would replace it. Nothing was "
+        "changed; move that file away, or train in another folder."
+    )
 
 
 def _start(file: int) -> bytes:
@@ -109,7 +117,10 @@ def _is_locked(file: int, folder: Path) -> bool:
     try:
         _ask_for_lock(file)
     except (BlockingIOError, PermissionError):
-        raise RunFolderError.in_use(folder, _owner(file)) from None
+        raise RunFolderError(
+            f"{folder} is in use by process {_owner(file)}; two would overwrite each other's "
+            "files. Nothing was changed; wait until that process ends, or use another folder."
+        ) from None
     except OSError as problem:
         text = f"{folder} cannot be locked ({problem.strerror}). Let no other process use it."
         warnings.warn(text, stacklevel=2)

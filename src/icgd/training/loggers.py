@@ -78,7 +78,10 @@ class TensorBoard(AbstractLogger):
     def __init__(self, folder: Path, first_step: int, configuration: dict[str, Any]) -> None:
         super().__init__(folder, first_step, configuration)
         if SummaryWriter is None:
-            raise MissingExtraError.of("tensorboard", "train", "Logging for TensorBoard")
+            raise MissingExtraError(
+                "Logging for TensorBoard needs tensorboard. Install it with: pip install "
+                "'icgd[train]'"
+            )
         self._writer = SummaryWriter(str(folder), purge_step=first_step)
 
     def append(self, step: int, row: Row) -> None:
@@ -102,7 +105,10 @@ class WeightsAndBiases(AbstractLogger):
     def __init__(self, folder: Path, first_step: int, configuration: dict[str, Any]) -> None:
         super().__init__(folder, first_step, configuration)
         if wandb is None:
-            raise MissingExtraError.of("wandb", "wandb", "Logging to Weights & Biases")
+            raise MissingExtraError(
+                "Logging to Weights & Biases needs wandb. Install it with: pip install "
+                "'icgd[wandb]'"
+            )
         known = _kept(folder / "wandb-run.txt", lambda: uuid4().hex)
         self._run = wandb.init(
             dir=str(folder), name=folder.name, id=known, resume="allow", config=configuration
@@ -126,7 +132,9 @@ class MLflow(AbstractLogger):
     def __init__(self, folder: Path, first_step: int, configuration: dict[str, Any]) -> None:
         super().__init__(folder, first_step, configuration)
         if mlflow is None:
-            raise MissingExtraError.of("mlflow", "mlflow", "Logging to MLflow")
+            raise MissingExtraError(
+                "Logging to MLflow needs mlflow. Install it with: pip install 'icgd[mlflow]'"
+            )
         self._client = mlflow.MlflowClient()
         self._run = _kept(folder / "mlflow-run.txt", self._new_run)
 

@@ -40,7 +40,11 @@ class Log:
     def with_row(self, row: Mapping[str, float]) -> Log:
         """The log with one more row, which must have the columns of the others."""
         if self.rows and tuple(row) != self.columns:
-            raise TrainingError.other_columns(tuple(row), self.columns)
+            raise TrainingError(
+                f"The log has columns {', '.join(self.columns)}; a row came with "
+                f"{', '.join(row)}. measure must return the same names, in the same order, "
+                "each time."
+            )
         return Log((*self.rows, {name: float(value) for name, value in row.items()}))
 
     @checked
@@ -54,9 +58,9 @@ def read_json(path: Path) -> Log:
     try:
         return _checked(json.loads(path.read_text(encoding="utf-8")))
     except OSError as problem:
-        raise DataError.unreadable(path, problem.strerror or str(problem)) from None
+        raise DataError(f"Cannot read {path}: {problem.strerror or problem}.") from None
     except (ValueError, TypeError, OverflowError, RecursionError) as problem:
-        raise DataError.unreadable(path, f"it is no log ({problem})") from None
+        raise DataError(f"Cannot read {path}: it is no log ({problem}).") from None
 
 
 def _checked(rows: object) -> Log:

@@ -86,7 +86,7 @@ def train(
     instance("settings", settings, Settings)
     makers = loggers_of(loggers)
     if makers and folder is None:
-        raise SettingError.without("loggers", "folder")
+        raise SettingError("loggers has no effect without folder; give both or neither.")
     with own_modes():
         training = _begin(model, task, settings, measure)
         if folder is None:
@@ -116,8 +116,16 @@ def _take_steps(training: TrainingRun, record: Record | None, on_step: OnStep | 
     with postponed_interrupt() as is_stopped:
         _walk(training, record, on_step, is_stopped)
     if is_stopped():  # asked only now, so that no Ctrl-C comes too late to be noticed
-        kept = record.folder if record else None
-        raise InterruptedTrainingError.after(training.step, training.settings.n_steps, kept)
+        kept = "Nothing was saved; with a folder it could go on later."
+        if record:
+            kept = (
+                f"The checkpoint of this step is in {record.folder}; run the same training again "
+                "to continue."
+            )
+        raise InterruptedTrainingError(
+            f"Training was interrupted after {training.step} of {training.settings.n_steps} steps. "
+            f"{kept}"
+        )
 
 
 def _walk(

@@ -95,10 +95,11 @@ class KernelTransformer(nn.Module):
     def _require_heads(self) -> None:
         n_heads = len(self.kernels)
         if not n_heads:
-            raise SettingError.wrong_length("kernels", 0, "at least one")
+            raise SettingError("kernels is empty; give at least one.")
         if len(self.shapes) != n_heads:
-            expected = f"{n_heads}, one for each kernel"
-            raise SettingError.wrong_length("shapes", len(self.shapes), expected)
+            raise SettingError(
+                f"shapes has {len(self.shapes)} entries; expected {n_heads}, one for each kernel."
+            )
         self.heads()
 
     def heads(self) -> list[Kernel]:

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from icgd.errors import SettingError
+from icgd.errors import SettingError, brief
 from icgd.problems.settings import count, described
 from icgd.training.chain_blocks import Block, BlockRows, Operator, Stacked
 
@@ -75,12 +75,15 @@ class PlainOperator(nn.Module):
     ) -> None:
         super().__init__()
         if positions not in POSITIONS:
-            raise SettingError.not_one_of("positions", positions, POSITIONS)
+            raise SettingError(
+                f"positions must be one of {', '.join(POSITIONS)}, got {brief(positions)}."
+            )
         rows, width = BlockRows(block_width), count("stream_width", stream_width)
         self.sizes = (block_width, width, count("n_heads", n_heads), hidden_width)
         self.positions, self.seed = positions, seed
         if width % n_heads:
-            raise SettingError.not_one_of("n_heads", n_heads, _divisors(width))
+            divisors = ", ".join(map(str, _divisors(width)))
+            raise SettingError(f"n_heads must be one of {divisors}, got {n_heads}.")
         n_columns = 1 if positions == "none" else block_width
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

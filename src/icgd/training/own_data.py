@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from icgd.errors import DataError, SettingError
+from icgd.errors import DataError, SettingError, brief
 from icgd.problems.arguments import checked, checked_but, checked_in_training
 from icgd.problems.arrays import checked_array
 from icgd.problems.settings import count, entries, instance, is_sequence, within
@@ -60,7 +60,10 @@ class TaskTable(AbstractTask):
         within("validation_share", self.validation_share, 0.0, 0.9)
         instance("shuffles_tokens", self.shuffles_tokens, bool)
         if self.n_held_out == len(x):
-            raise SettingError.all_held_out(self.validation_share, len(x))
+            raise SettingError(
+                f"validation_share={self.validation_share:g} of {len(x)} tasks holds all of them "
+                "out for validation, and none is left to train on. Give a smaller share."
+            )
 
     @classmethod
     @checked_but("label_columns")
@@ -100,7 +103,10 @@ class TaskTable(AbstractTask):
     def validation(self, n_tasks: int, *, seed: int) -> Batch:
         """The first `n_tasks` of the tasks that are held out, or all if these are fewer."""
         if not self.n_held_out:
-            raise SettingError.nothing_held_out(self.validation_share, len(self.x))
+            raise SettingError(
+                f"validation_share={self.validation_share:g} of {len(self.x)} tasks holds none out "
+                "for validation. Give a larger share, or n_validation=0."
+            )
         held_out = self._order[len(self.x) - self.n_held_out :]
         return self._batch(held_out[:n_tasks], None)
 
@@ -145,7 +151,7 @@ class GeneratedTask(AbstractTask):
 
     def __post_init__(self) -> None:
         if not callable(self.draw):
-            raise SettingError.wrong_kind("draw", self.draw, "a function that draws tasks")
+            raise SettingError(f"draw must be a function that draws tasks, got {brief(self.draw)}.")
 
     @property
     def name(self) -> str:
@@ -156,10 +162,14 @@ class GeneratedTask(AbstractTask):
         """Call the function with a generator that belongs to these numbers alone."""
         drawn = self.draw(count("n_tasks", n_tasks), generator_of(seed, index, shard))
         if not isinstance(drawn, tuple | list) or len(drawn) != 2:
-            raise SettingError.wrong_kind(f"The result of {self.name}", drawn, "a pair of x and y")
+            raise SettingError(
+                f"The result of {self.name} must be a pair of x and y, got {brief(drawn)}."
+            )
         x, y = checked_tasks(*drawn, f"x of {self.name}", f"y of {self.name}")
         if len(x) != n_tasks:
-            raise DataError.wrong_shape(f"x of {self.name}", x.shape, f"{n_tasks} tasks")
+            raise DataError(
+                f"x of {self.name} has shape {tuple(x.shape)}; expected {n_tasks} tasks."
+            )
         return Batch(x, y)
 
     @checked_in_training
@@ -180,11 +190,15 @@ def checked_tasks(x: Any, y: Any, x_name: str, y_name: str) -> tuple[Tensor, Ten
     """Inputs and labels in float64, if they are finite and of the shapes of tasks."""
     x, y = (checked_array(name, part).double().cpu() for name, part in ((x_name, x), (y_name, y)))
     if x.ndim != 3 or x.shape[1] < 2:
-        expected = "(task, token, input_width) with at least 2 tokens, the last of them the query"
-        raise DataError.wrong_shape(x_name, x.shape, expected)
+        raise DataError(
+            f"{x_name} has shape {tuple(x.shape)}; expected (task, token, input_width) with at "
+            "least 2 tokens, the last of them the query."
+        )
     if y.ndim not in (2, 3) or y.shape[:2] != x.shape[:2]:
         sizes = f"{x.shape[0]}, {x.shape[1]}"
-        raise DataError.wrong_shape(y_name, y.shape, f"({sizes}) or ({sizes}, output_width)")
+        raise DataError(
+            f"{y_name} has shape {tuple(y.shape)}; expected ({sizes}) or ({sizes}, output_width)."
+        )
     return x, y
 
 
@@ -203,7 +217,7 @@ def _read_npz(path: Path) -> tuple[Any, Any]:
                     raise ValueError(f"it has no array called {name!r}")
             return arrays["x"], arrays["y"]
     except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as problem:
-        raise DataError.unreadable(path, str(problem)) from None
+        raise DataError(f"Cannot read {path}: {problem}.") from None
 
 
 def _read_table(path: Path, label_columns: Sequence[str]) -> tuple[Any, Any]:
@@ -212,12 +226,14 @@ def _read_table(path: Path, label_columns: Sequence[str]) -> tuple[Any, Any]:
     numbers = table.numbers([TASK_COLUMN])[:, 0]
     inputs, labels = _inputs_and_labels(table, label_columns)
     if not inputs:
-        raise DataError.unreadable(path, "it has no column of inputs")
+        raise DataError(f"Cannot read {path}: it has no column of inputs.")
     names, counts = np.unique(numbers, return_counts=True)
     if len(set(counts)) > 1:
         other = int(np.argmax(counts != counts[0]))
-        sizes = [(float(names[each]), int(counts[each])) for each in (0, other)]
-        raise DataError.uneven_tasks(path, *sizes[0], *sizes[1])
+        raise DataError(
+            f"{path}: task {names[0]:g} has {counts[0]} rows, but task {names[other]:g} has "
+            f"{counts[other]}. Give every task as many rows: its examples, and last its query."
+        )
     shape = (len(names), counts[0], -1)
     order = np.argsort(numbers, kind="stable")
     x, y = (table.numbers(part)[order].reshape(shape) for part in (inputs, labels))
@@ -230,12 +246,14 @@ def _inputs_and_labels(
     """The names of these columns; the column `task` is neither."""
     others = [name for name in table.names if name != TASK_COLUMN]
     if not is_sequence(label_columns):
-        raise SettingError.wrong_kind("label_columns", label_columns, "a list of columns")
+        raise SettingError(f"label_columns must be a list of columns, got {brief(label_columns)}.")
     given = entries("label_columns", label_columns)
     labels = given or others[-1:]
     if not all(isinstance(name, str) for name in labels):
-        raise SettingError.wrong_kind("label_columns", label_columns, "a list of texts")
+        raise SettingError(f"label_columns must be a list of texts, got {brief(label_columns)}.")
     if TASK_COLUMN in labels or len(set(labels)) < len(labels):
-        expected = f"a list of columns other than {TASK_COLUMN!r}, each named once"
-        raise SettingError.wrong_kind("label_columns", label_columns, expected)
+        raise SettingError(
+            f"label_columns must be a list of columns other than {TASK_COLUMN!r}, each named once, "
+            f"got {brief(label_columns)}."
+        )
     return [name for name in others if name not in labels], labels

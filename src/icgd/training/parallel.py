@@ -26,13 +26,19 @@ class Processes:
     def share_of(self, batch_size: int) -> int:
         """How many tasks of a batch this process draws."""
         if batch_size % self.count:
-            raise SettingError.uneven_shares(batch_size, self.count)
+            raise SettingError(
+                f"batch_size={batch_size} cannot be shared evenly by {self.count} processes. Give "
+                f"a multiple of {self.count}."
+            )
         return batch_size // self.count
 
     def part_of(self, share: int, n_parts: int) -> int:
         """How many tasks of its share a process takes at a time, in `n_parts` equal parts."""
         if share % n_parts:
-            raise SettingError.uneven_parts(share, n_parts)
+            raise SettingError(
+                f"accumulate={n_parts} does not divide the {share} tasks that a process takes in a "
+                "step. Give a batch_size that is a multiple of it for each process."
+            )
         return share // n_parts
 
     def average(self, tensors: Sequence[Tensor]) -> None:

@@ -49,8 +49,10 @@ class QueryTask(AbstractTask):
         """The examples and the queries of the tasks; labels have an axis for their entries."""
         n_tokens = batch.x.shape[1]
         if n_tokens <= self.n_queries:
-            expected = f"more tokens than {self.n_queries}, the number of queries"
-            raise DataError.wrong_shape("x", batch.x.shape, expected)
+            raise DataError(
+                f"x has shape {tuple(batch.x.shape)}; expected more tokens than {self.n_queries}, "
+                "the number of queries."
+            )
         sizes = [n_tokens - self.n_queries, self.n_queries]
         x, queries = batch.x.split(sizes, dim=1)
         y, labels = batch.y.reshape(*batch.x.shape[:2], -1).split(sizes, dim=1)
@@ -61,8 +63,10 @@ class QueryTask(AbstractTask):
         x, y, queries, labels = self.parts(batch)
         prediction: Tensor = model(x, y, queries)
         if prediction.shape != labels.shape:
-            expected = f"{tuple(labels.shape)}, the shape of the queries' labels"
-            raise DataError.wrong_shape("The model's prediction", prediction.shape, expected)
+            raise DataError(
+                f"The model's prediction has shape {tuple(prediction.shape)}; expected "
+                f"{tuple(labels.shape)}, the shape of the queries' labels."
+            )
         return (prediction - labels).square().mean()
 
     def description(self) -> dict[str, object]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from icgd.errors import RunFolderError, TrainingError
+from icgd.errors import TrainingError
 from icgd.training.checkpoints import Checkpoints
 from icgd.training.config_keys import SECTIONS
-from icgd.training.lock import locked
+from icgd.training.lock import foreign, locked
 from icgd.training.loggers import AbstractLogger, MakeLogger
 from icgd.training.logs import write_csv, write_json
 from icgd.training.training_run import TrainingRun
@@ -83,7 +83,7 @@ class Record:
         configs = [name for name, text in texts.items() if text.startswith(CONFIG_START)]
         for name, start in (LOGS | dict.fromkeys(configs, CONFIG_START)).items():
             if not _is_own(self.folder / name, start.encode()):
-                raise RunFolderError.foreign(self.folder / name)
+                raise foreign(self.folder / name)
         if self.training.settings.n_validation:
             self._checkpoints.require_own_best()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from icgd.errors import OwnCodeError
+from icgd.errors import OwnCodeError, brief, did_you_mean
 
 
 def imported(module: str, folder: Path) -> ModuleType:
@@ -22,8 +22,9 @@ def imported(module: str, folder: Path) -> ModuleType:
     try:
         return import_module(module) if file is None else _of_file(folder / file)
     except Exception as problem:  # whatever the user's code raises
-        reason = f"{type(problem).__name__}: {problem}"
-        raise OwnCodeError.cannot_import(module, reason) from problem
+        raise OwnCodeError(
+            f"{module} cannot be imported ({type(problem).__name__}: {problem})."
+        ) from problem
 
 
 def file_of(module: str, folder: Path) -> str | None:
@@ -40,11 +41,16 @@ def function_named(reference: str, folder: Path) -> Any:
     """The function that a reference such as "my_data.py:draw" or "package.module:draw" names."""
     module, separator, name = reference.rpartition(":")
     if not separator or not name.isidentifier():
-        raise OwnCodeError.malformed(reference)
+        raise OwnCodeError(
+            f"{brief(reference)} does not name a function; expected a file or a module, a colon "
+            "and a name, such as my_data.py:draw."
+        )
     found = imported(module, folder)
     if not callable(getattr(found, name, None)):
         known = [each for each in vars(found) if callable(vars(found)[each])]
-        raise OwnCodeError.no_function(module, name, known)
+        raise OwnCodeError(
+            f"{module} has no function called {brief(name)}.{did_you_mean(name, known)}"
+        )
     return getattr(found, name)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import Parameter
 from torch.optim import Adam, AdamW
 
-from icgd.errors import SettingError, UnknownNameError
+from icgd.errors import SettingError, UnknownNameError, brief
 from icgd.problems.arguments import checked
 from icgd.problems.arrays import dtype_named
 from icgd.problems.settings import count, named, positive, settle
@@ -81,16 +81,20 @@ class Settings:
     def _require_names(self) -> None:
         named("optimizer", self.optimizer, OPTIMIZERS)
         if self.weight_decay is not None and self.optimizer != "adamw":
-            raise SettingError.without("weight_decay", 'optimizer="adamw"')
+            raise SettingError(
+                'weight_decay has no effect without optimizer="adamw"; give both or neither.'
+            )
         if not isinstance(self.autocast, bool):
-            raise SettingError.wrong_kind(
-                "autocast", self.autocast, "a truth value (true or false)"
+            raise SettingError(
+                f"autocast must be a truth value (true or false), got {brief(self.autocast)}."
             )
         if not is_device(self.device):
             raise UnknownNameError.of("device", self.device, known=DEVICES)
         is_double = dtype_named(self.dtype) == torch.float64
         if self.autocast and is_double:  # autocast leaves float64 as it is
-            raise SettingError.without("autocast", "dtype='float32'")
+            raise SettingError(
+                "autocast has no effect without dtype='float32'; give both or neither."
+            )
 
     @checked
     def learning_rate_at(self, step: int) -> float:
@@ -107,7 +111,7 @@ class Settings:
     def new_optimizer(self, parameters: list[Parameter]) -> Adam:
         """Adam or AdamW, before its first step."""
         if not parameters:
-            raise SettingError.wrong_length("parameters", 0, "at least one")
+            raise SettingError("parameters is empty; give at least one.")
         usual = DEFAULT_DECAY if self.optimizer == "adamw" else 0.0
         decay = usual if self.weight_decay is None else self.weight_decay
         return OPTIMIZERS[self.optimizer](parameters, lr=self.learning_rate, weight_decay=decay)

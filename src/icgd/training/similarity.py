@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from icgd.errors import SettingError
+from icgd.errors import SettingError, brief
 from icgd.problems.arguments import checked
 from icgd.problems.settings import count, instance
 from icgd.training.covariates import Square, power_of
@@ -139,7 +139,7 @@ def _require_same_shape(first: KernelTransformer, second: KernelTransformer) -> 
         for model in (first, second)
     ]
     if shapes[0] != shapes[1]:
-        raise SettingError.wrong_kind("second", shapes[1], f"a model with {shapes[0]}")
+        raise SettingError(f"second must be a model with {shapes[0]}, got {brief(shapes[1])}.")
 
 
 def distance_to_identity(matrix: Square) -> float:

@@ -10,7 +10,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, Generic, TypeVar
 
 from icgd.backends.run import OnProgress
-from icgd.errors import MissingExtraError, SettingError, SweepError, UnknownNameError
+from icgd.errors import MissingExtraError, SettingError, SweepError, UnknownNameError, brief
 from icgd.problems.arguments import checked_in_training
 from icgd.problems.settings import count
 from icgd.training.workers import Report, working
@@ -83,7 +83,9 @@ def _chosen(runner: str, n_workers: int) -> str:
     if runner not in RUNNERS:
         raise UnknownNameError.of("runner", runner, known=RUNNERS)
     if runner == "ray" and ray is None:
-        raise MissingExtraError.of("ray", "sweeps", "A sweep through Ray")
+        raise MissingExtraError(
+            "A sweep through Ray needs ray. Install it with: pip install 'icgd[sweeps]'"
+        )
     if runner != "auto":
         return runner
     if n_workers == 1:
@@ -109,7 +111,10 @@ class _Jobs(Generic[Configuration, Result]):
             self.on_report(index, value)
 
     def failure(self, index: int, problem: BaseException) -> SweepError:
-        return SweepError.failed(index, self.configurations[index], problem)
+        return SweepError(
+            f"Configuration {index}, {brief(self.configurations[index])}, failed with "
+            f"{type(problem).__name__}: {problem}"
+        )
 
 
 def _unreported(
@@ -144,8 +149,10 @@ def _in_pool(jobs: _Jobs[Configuration, Result]) -> Finished[Result]:
     try:
         ForkingPickler.dumps(jobs.function)
     except Exception:  # what cannot be sent raises whatever its class likes
-        expected = "a function that a module has by name, so that workers can import it"
-        raise SettingError.wrong_kind("function", jobs.function, expected) from None
+        raise SettingError(
+            "function must be a function that a module has by name, so that workers can import "
+            f"it, got {brief(jobs.function)}."
+        ) from None
     with working(jobs.call(), jobs.configurations, jobs.n_workers) as all_news:
         for news in all_news:
             if news.kind == "failure":

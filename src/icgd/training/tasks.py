@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from icgd.errors import DataError, DistributionError, SettingError
+from icgd.errors import DataError, SettingError, brief
 from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.arrays import device_of
 from icgd.problems.settings import count, instance
-from icgd.training.covariates import AbstractCovariates
+from icgd.training.covariates import AbstractCovariates, require_width
 from icgd.training.labels import AbstractLabels
 
 LARGEST_SEED = 2**32 - 1
@@ -96,9 +96,10 @@ class AbstractTask(ABC):
     def require(self, model: nn.Module) -> None:
         """Raise `SettingError` if no loss of this model can be taken; asked before training."""
         if self.CALLED_WITH is not None and not _takes(model, self.CALLED_WITH):
-            arguments, task = ", ".join(self.CALLED_WITH), type(self).__name__
-            expected = f"a model whose forward takes ({arguments}), as {task} calls it"
-            raise SettingError.wrong_kind("model", type(model).__name__, expected)
+            raise SettingError(
+                f"model must be a model whose forward takes ({', '.join(self.CALLED_WITH)}), as "
+                f"{type(self).__name__} calls it, got {brief(type(model).__name__)}."
+            )
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
@@ -124,8 +125,10 @@ def query_loss(model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
     """The mean of (prediction - label of the query)^2 over the tasks and the label's entries."""
     prediction: Tensor = model(batch.x, batch.y)
     if prediction.shape != batch.y[:, -1].shape:
-        expected = f"{tuple(batch.y[:, -1].shape)}, the shape of the queries' labels"
-        raise DataError.wrong_shape("The model's prediction", prediction.shape, expected)
+        raise DataError(
+            f"The model's prediction has shape {tuple(prediction.shape)}; expected "
+            f"{tuple(batch.y[:, -1].shape)}, the shape of the queries' labels."
+        )
     return (prediction - batch.y[:, -1]).square().mean()
 
 
@@ -152,8 +155,8 @@ class InContextTask(AbstractTask):
         count("n_examples", self.n_examples)
         count("output_width", self.output_width)
         width = self.labels.input_width
-        if width not in (None, self.covariates.input_width):
-            raise DistributionError.other_width(width, self.covariates.input_width)
+        if width is not None:
+            require_width(self.covariates.input_width, width)
 
     @checked
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:

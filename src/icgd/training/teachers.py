@@ -88,5 +88,9 @@ def _of_moderate_size(labels: Tensor, law: str) -> Tensor:
     """The labels, if training can square them."""
     largest = float(labels.abs().max())
     if not largest <= LARGEST_LABEL:  # no number is not below it either
-        raise DistributionError.overflows(law, largest, LARGEST_LABEL)
+        raise DistributionError(
+            f"Labels of {law} overflow: the largest is {largest:.3g}, and training can square "
+            f"labels up to {LARGEST_LABEL:.0e}. Give fewer layers, smaller widths, a mean nearer "
+            "to 0, or smaller inputs."
+        )
     return labels

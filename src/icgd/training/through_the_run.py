@@ -158,7 +158,11 @@ class LearnableRun(AbstractRun):
         place, precision = step_layer(compiled.program), dtype_named(dtype)
         problem, n_steps = compiled.problem, compiled.program.n_steps
         if compiled.stack.schedule:
-            raise ConstructionError.steps_differ(problem.gradient_step.in_words())
+            raise ConstructionError(
+                f"The step size cannot be learnt of {problem.gradient_step.in_words()}: the layers "
+                "of its steps differ from each other. Give an update with one step size for all "
+                "steps and without an average."
+            )
         usual = problem.gradient_step.size_of(0)
         sizes = _step_sizes(usual if step_sizes is None else step_sizes, n_steps)
         start = _start(problem, initial, seed, precision)
@@ -274,5 +278,7 @@ def _step_sizes(given: object, n_steps: int) -> float | list[float]:
     row = entries("step_sizes", given)
     sizes = [positive(f"step_sizes[{number}]", size) for number, size in enumerate(row)]
     if len(sizes) != n_steps:
-        raise SettingError.wrong_length("step_sizes", len(sizes), f"{n_steps}, one for each step")
+        raise SettingError(
+            f"step_sizes has {len(sizes)} entries; expected {n_steps}, one for each step."
+        )
     return sizes

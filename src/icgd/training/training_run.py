@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from icgd.errors import TrainingError
+from icgd.errors import TrainingError, brief
 from icgd.training.buffers import Buffers, copied_buffers, put_buffers
 from icgd.training.checkpoints import Configuration, State, restore, tensors_of
 from icgd.training.devices import Device
@@ -47,7 +47,10 @@ class TrainingRun:
         self.part = processes.part_of(self.share, settings.accumulate)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
-            raise TrainingError.nothing_to_train(type(model).__name__)
+            raise TrainingError(
+                f"{type(model).__name__} has no parameter that requires a gradient; there is "
+                "nothing to train."
+            )
         processes.copy_from_first(list(model.state_dict().values()))
         self.optimizer = settings.new_optimizer(self.parameters)
         self.step, self.log, self.is_over, self.is_best = 0, Log(), False, False
@@ -118,7 +121,10 @@ class TrainingRun:
             own = {"step": float(self.step), "loss": loss}
             own |= {"learning_rate": rate, "gradient_norm": norm}
             if taken := own.keys() & measured.keys():
-                raise TrainingError.taken_column(min(taken))
+                raise TrainingError(
+                    f"measure returned {brief(min(taken))}, a column that the log already has. "
+                    "Name it differently."
+                )
             self.log = self.log.with_row(self._kept({**own, **measured}))
             self.is_best = self._is_best()
             self.is_over = self._ends()
@@ -135,7 +141,10 @@ class TrainingRun:
         if not self.settings.n_validation:
             return measured
         if "validation_loss" in measured:
-            raise TrainingError.taken_column("validation_loss")
+            raise TrainingError(
+                "measure returned 'validation_loss', a column that the log already has. Name it "
+                "differently."
+            )
         return {"validation_loss": self._validation_loss(), **measured}
 
     @torch.no_grad()
@@ -159,7 +168,11 @@ class TrainingRun:
         norm = float(clip_grad_norm_(self.parameters, self.settings.clip_norm or inf))
         for name, value in (("loss", float(loss)), ("gradient's norm", norm)):
             if not isfinite(value):
-                raise TrainingError.diverged(name, value, self.step)
+                raise TrainingError(
+                    f"The {name} is {value} at step {self.step}; training has stopped, and the "
+                    "last checkpoint is kept. Lower learning_rate or clip_norm, or train with "
+                    "dtype='float64'."
+                )
         return float(loss), norm
 
     def _add_gradient(self, part: Batch, n_parts: int) -> Tensor:

@@ -132,7 +132,11 @@ class _Worker:
             return News(self.index, *self.channel.recv())
         except (EOFError, OSError):
             self.process.join(GRACE)
-            return News(self.index, "failure", WorkerError.ended(self.process.exitcode))
+            ended = WorkerError(
+                f"A worker's process ended with exit code {self.process.exitcode}; -9 often means "
+                "that memory ran out. Use fewer workers."
+            )
+            return News(self.index, "failure", ended)
         except Exception as problem:  # an exception that cannot be sent
             return News(self.index, "failure", problem)
 

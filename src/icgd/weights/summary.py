@@ -68,7 +68,7 @@ class Summary:
 @singledispatch
 def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
     """Count everything without building a weight, so that any size is counted quickly."""
-    raise ProgramError.broken(type(program).__name__, "has no rule in weights/summary.py")
+    raise ProgramError(f"{type(program).__name__} has no rule in weights/summary.py")
 
 
 @summarise.register

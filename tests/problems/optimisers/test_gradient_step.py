@@ -58,7 +58,7 @@ def test_batches_go_round():
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ((), "step_size has 0 entries; expected one a step."),
+        ((), "step_size is empty; give one number for each step."),
         ((0.5, -0.25), "step_size must be a finite number that is not negative, got -0.25."),
         ((float("nan"),), "step_size must be a finite number that is not negative, got nan."),
     ],

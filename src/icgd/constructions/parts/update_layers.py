@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from icgd.errors import SettingError
+from icgd.constructions.base import require_few_steps
 from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import AVERAGE, AbstractGradientStep
@@ -199,9 +199,7 @@ def require_few_ends(update: AbstractGradientStep, n_steps: int, n_sums: int) ->
 
     There are `n_sums` sums of weights in each of them, and as many of all that is remembered.
     """
-    most = MOST_SUMS // (n_sums * (1 + len(update.remembered)))
-    if n_steps > most and not update.is_constant:
-        raise SettingError.too_many_ends(n_steps, most, update.in_words())
+    require_few_steps(update, n_steps, MOST_SUMS // (n_sums * (1 + len(update.remembered))))
 
 
 def _of_layer(terms: Sum, layer: int) -> Combination:

@@ -80,7 +80,7 @@ class AdamStep(AbstractGradientStep):
         super().__post_init__()
         betas = entries("betas", self.betas) if is_sequence(self.betas) else [self.betas]
         if len(betas) != 2:
-            raise SettingError.wrong_length("betas", len(betas), "2, one for each moment")
+            raise SettingError(f"betas has {len(betas)} entries; expected 2, one for each moment.")
         first, second = (below_one(f"betas[{place}]", beta) for place, beta in enumerate(betas))
         settle(self, betas=(first, second))
         settle(self, eps=_eps(self.eps))

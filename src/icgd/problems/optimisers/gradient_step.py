@@ -174,8 +174,10 @@ class AbstractGradientStep(ABC):
             >>> icgd.GradientStep((0.2, 0.1), box=2.0).require_steps(2)
         """
         if isinstance(self.step_size, tuple) and len(self.step_size) != n_steps:
-            expected = f"{n_steps}, one for each step"
-            raise SettingError.wrong_length("step_size", len(self.step_size), expected)
+            raise SettingError(
+                f"step_size has {len(self.step_size)} entries; expected {n_steps}, one for each "
+                "step."
+            )
 
     def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
         """The examples of a step, counted from 0.
@@ -239,7 +241,7 @@ def _sizes_of_steps(value: Any) -> float | tuple[float, ...]:
         return positive("step_size", value)
     sizes = tuple(not_negative("step_size", size) for size in entries("step_size", value))
     if not sizes:
-        raise SettingError.wrong_length("step_size", 0, "one a step")
+        raise SettingError("step_size is empty; give one number for each step.")
     return sizes
 
 
@@ -249,5 +251,5 @@ def step_sizes(value: Any) -> float | tuple[float, ...]:
         return positive("step_size", value)
     sizes = tuple(positive("step_size", size) for size in entries("step_size", value))
     if not sizes:
-        raise SettingError.wrong_length("step_size", 0, "one a step")
+        raise SettingError("step_size is empty; give one number for each step.")
     return sizes

@@ -59,7 +59,10 @@ class MomentumStep(AbstractGradientStep):
         settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
         instance("nesterov", self.nesterov, bool)
         if self.nesterov and (self.momentum == 0.0 or self.dampening != 0.0):
-            raise SettingError.not_nesterov(self.momentum, self.dampening)
+            raise SettingError(
+                "nesterov=True needs a momentum above 0 and no dampening, got "
+                f"momentum={self.momentum:g} and dampening={self.dampening:g}."
+            )
 
     @property
     def state(self) -> tuple[str, ...]:

@@ -21,11 +21,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError
+from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError, brief
 from icgd.problems.arrays import as_numbers
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_matrix, unit_rows
 from icgd.problems.kernels import SHAPES
-from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
+from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes, overflowed
 from icgd.problems.oracles.resumed import ResumedStep, stepped, trained
 from icgd.problems.spectrum import divergence
 from icgd.problems.task import Task
@@ -40,7 +40,10 @@ def _hex(rows: Rows | None) -> list[list[str]]:
 def _described(head: KernelHead, width: int) -> dict[str, Any]:
     """A head in the words of a certificate: nothing is left to a default."""
     if head.function.is_own:
-        raise SettingError.own_kernel(head.kernel)
+        raise SettingError(
+            f"The kernel {brief(head.kernel)} is a function of your own, which no rigorous proof "
+            "can enclose. Use one of icgd's kernels, or leave the rigorous proof out."
+        )
     shape = SHAPES.get(head.kernel, 0.0) if head.shape is None else head.shape
     return {
         "kernel": head.kernel,
@@ -59,12 +62,14 @@ class FunctionOracle(AbstractOracle):
 
     def __post_init__(self) -> None:
         if self.loss != "squared":
-            raise SettingError.not_one_of("loss of a kernel machine", self.loss, ("squared",))
+            raise SettingError(
+                f"loss of a kernel machine must be 'squared', got {brief(self.loss)}."
+            )
         self.update.require_machine(self.target)
         if self.domain.score is not None:
-            raise SettingError.without("domain.score", "a linear model")
+            raise SettingError("domain.score has no effect without a linear model; leave it out.")
         if self.domain.rate is not None:
-            raise SettingError.without("domain.rate", "a network")
+            raise SettingError("domain.rate has no effect without a network; leave it out.")
 
     @property
     def weight_shapes(self) -> Shapes:
@@ -80,7 +85,7 @@ class FunctionOracle(AbstractOracle):
         n_values = (x.shape[-2] + queries.shape[-2]) * self.target.output_width
         start = self.own_start((*x.shape[:-2], n_values), seed).to(x.device)
         if given is not None and not self._is_start(given, start):
-            raise SettingError.starts_from_zero()
+            raise SettingError("A kernel machine starts from the function 0; leave `initial` out.")
         return start
 
     def _is_start(self, given: Any, start: Parameters) -> bool:
@@ -131,9 +136,16 @@ class FunctionOracle(AbstractOracle):
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
         update, width = self.update, self.target.input_width
         if update.heads or any(head.key_transform for head in self.target.heads):
-            raise SettingError.steps_with_kernels("A rigorous proof")
+            raise SettingError(
+                "A rigorous proof needs one kernel for all steps, with one transform for queries "
+                "and keys; here steps have kernels of their own, as learnt layers have. Use "
+                "icgd.verify, which measures and bounds every step."
+            )
         if update.momentum is not None:
-            raise SettingError.has_momentum("A rigorous proof")
+            raise SettingError(
+                "A rigorous proof takes steps without momentum, and here they have some. Leave it "
+                "out, or use icgd.verify without rigorous=True, which bounds every step."
+            )
         n_transforms = len(update.transforms)
         return {
             "kind": "function",
@@ -167,7 +179,11 @@ class FunctionOracle(AbstractOracle):
         its range.
         """
         if self.update.heads:
-            raise SettingError.steps_with_kernels("What the function tends to")
+            raise SettingError(
+                "What the function tends to needs one kernel for all steps, with one transform for "
+                "queries and keys; here steps have kernels of their own, as learnt layers have. "
+                "Use icgd.verify, which measures and bounds every step."
+            )
         points, y = task.points, task.y.double()
         examples, queries = points[..., : task.n_examples, :], points[..., task.n_examples :, :]
         noise = self.update.noise * torch.eye(task.n_examples).to(points)
@@ -202,21 +218,40 @@ class FunctionOracle(AbstractOracle):
 
     def require_end(self, task: Task) -> None:
         """A function takes all its steps."""
-        raise SettingError.functions_do_not_stop()
+        raise SettingError(
+            "stop_below is for runs that train weights; a function takes all its steps. Leave it "
+            "out."
+        )
 
     def overflow(self, dtype: str) -> OverflowedRunError:
         """Transforms let the inputs grow with every step."""
         if not self.update.transforms:
-            return OverflowedRunError.of(dtype, self.update.step_size)
+            return overflowed(dtype, self.update.step_size)
         width, n_transforms = self.target.input_width, len(self.update.transforms)
         matrices = (self.update.transform_of(step, width) or () for step in range(n_transforms))
         largest = max(abs(entry) for matrix in matrices for row in matrix for entry in row)
-        return OverflowedRunError.by_transforms(dtype, largest)
+        return OverflowedRunError(
+            f"The run leaves the range of {dtype}: transforms with entries of up to {largest:g} "
+            "are too large for these data, as they let the inputs grow with every step. Use "
+            "smaller transforms."
+        )
 
     def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
         """A warning if steps are too long for these data; a function is not clipped."""
         worst = divergence(self.target, self.update, task.x, n_steps)
         if worst is not None:
-            step_size, has_momentum = self.update.step_size, self.update.momentum is not None
-            constant = None if has_momentum or isinstance(step_size, tuple) else step_size
-            yield DivergenceWarning.of(worst.eigenvalue, worst.growth, constant)
+            yield self._diverges(worst.eigenvalue, worst.growth)
+
+    def _diverges(self, eigenvalue: float, growth: float) -> DivergenceWarning:
+        start = f"The steps diverge on these data: the error grows {growth:.3g}-fold along "
+        if eigenvalue < 0:
+            return DivergenceWarning(
+                f"{start}an eigenvector of eigenvalue {eigenvalue:.6g}. The kernel is not positive "
+                "there: add noise of at least that size, or use another kernel."
+            )
+        size = self.update.step_size
+        if self.update.momentum is not None or isinstance(size, tuple):
+            remedy = "Choose steps for a spectrum that reaches that far."
+        else:
+            remedy = f"step_size is {size:.6g}; it must be below {2 / eigenvalue:.6g}."
+        return DivergenceWarning(f"{start}the kernel's eigenvalue {eigenvalue:.6g}. {remedy}")

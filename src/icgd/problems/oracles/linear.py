@@ -19,10 +19,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from icgd.errors import BoxWarning, OverflowedRunError, SettingError
+from icgd.errors import BoxWarning, SettingError, brief
 from icgd.problems.curvature import step_size
 from icgd.problems.linear_model import LinearModel, require_labels
-from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
+from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes, overflowed
 from icgd.problems.oracles.resumed import ResumedStep, stepped, trained
 from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.separable import require_minimiser
@@ -61,9 +61,11 @@ class LinearOracle(AbstractOracle):
 
     def __post_init__(self) -> None:
         if self.loss != MATCHING:
-            raise SettingError.not_one_of("loss of a linear model", self.loss, (MATCHING,))
+            raise SettingError(
+                f"loss of a linear model must be {MATCHING!r}, got {brief(self.loss)}."
+            )
         if self.domain.rate is not None:
-            raise SettingError.without("domain.rate", "a network")
+            raise SettingError("domain.rate has no effect without a network; leave it out.")
 
     @property
     def weight_shapes(self) -> Shapes:
@@ -151,7 +153,10 @@ class LinearOracle(AbstractOracle):
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
         update, box = self.update, self.update.box
         if update.momentum is not None:
-            raise SettingError.has_momentum("A rigorous proof")
+            raise SettingError(
+                "A rigorous proof takes steps without momentum, and here they have some. Leave it "
+                "out, or use icgd.verify without rigorous=True, which bounds every step."
+            )
         return {
             "kind": "linear",
             "link": self.target.link,
@@ -179,7 +184,7 @@ class LinearOracle(AbstractOracle):
             if change <= tolerance:
                 return Descent(weights, n_steps, change, converged=True)
             if not change < float("inf"):
-                raise OverflowedRunError.of("float64", step_size(self.target, self.update, task.x))
+                raise overflowed("float64", step_size(self.target, self.update, task.x))
         return Descent(weights, most_steps, change, converged=False)
 
     def require_end(self, task: Task) -> None:
@@ -200,5 +205,11 @@ class LinearOracle(AbstractOracle):
             return
         largest, place = weights.abs().flatten().max(0)
         if largest >= box:
-            names = self._names(task.input_names) if task.input_names else ()
-            yield BoxWarning.of(int(place) % weights.shape[-1], box, names)
+            number = int(place) % weights.shape[-1]
+            which = f"Coefficient {number} (counted from 0)"
+            if task.input_names:
+                which = f"The coefficient of {self._names(task.input_names)[number]!r}"
+            yield BoxWarning(
+                f"{which} ends at the box, {box:g}: without it, it would be larger. Give a larger "
+                "box, or a smaller step size if steps diverge."
+            )

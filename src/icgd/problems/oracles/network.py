@@ -27,7 +27,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.errors import BoxWarning, DataError, ProofError, SettingError
+from icgd.errors import BoxWarning, DataError, ProofError, SettingError, at
 from icgd.problems.arrays import first_set
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
@@ -140,12 +140,14 @@ class NetworkOracle(AbstractOracle):
     def __post_init__(self) -> None:
         loss_named(self.loss)
         if self.domain.score is not None:
-            raise SettingError.without("domain.score", "a linear model")
+            raise SettingError("domain.score has no effect without a linear model; leave it out.")
 
     def started_from(self, initial: Sequence[float]) -> NetworkOracle:
         if len(initial) != self.target.n_parameters:
-            expected = f"{self.target.n_parameters}, one for each weight"
-            raise SettingError.wrong_length("initial", len(initial), expected)
+            raise SettingError(
+                f"initial has {len(initial)} entries; expected {self.target.n_parameters}, one for "
+                "each weight."
+            )
         return replace(self, start=tuple(initial))
 
     @property
@@ -176,11 +178,15 @@ class NetworkOracle(AbstractOracle):
             part = trained[..., number * n_weights : (number + 1) * n_weights].double()
             low, high = (0.0, inf) if name == SECOND else (-largest, largest)
             if index := first_set((part < low) | (part > high)):
-                value, place = (
-                    part[tuple(index)].item(),
-                    [*index[:-1], number * n_weights + index[-1]],
+                place = [*index[:-1], number * n_weights + index[-1]]
+                why = f"which lies within [{low:.6g}, {high:.6g}], or no digit of a weight is left"
+                if name == SECOND:
+                    why = "a mean of squares, which is not negative"
+                raise DataError(
+                    f"initial{at(place)} is {part[tuple(index)].item():.12g}; it belongs to the "
+                    f"{name.replace('_', ' ')}, {why}. Give another one, or weights alone: the "
+                    "optimiser then starts from 0."
                 )
-                raise DataError.wrong_state(place, value, name, low, high)
 
     def starts_fresh(self, trained: Tensor) -> bool:
         return not bool(trained[..., self._state].any())
@@ -206,21 +212,30 @@ class NetworkOracle(AbstractOracle):
         if n_classes == 1 and bool((y == 1).all()):  # shares, not classes
             return y
         if index := first_set((y < 0) | (y >= n_classes) | (y != y.round())):
-            raise DataError.no_class(index, y[tuple(index)].item(), n_classes)
+            raise DataError(
+                f"y{at(index)} is {y[tuple(index)].item():.12g}; the cross_entropy loss of "
+                f"{n_classes} outputs needs classes from 0 to {n_classes - 1}, or a row of "
+                f"{n_classes} shares for each example."
+            )
         return functional.one_hot(y.long(), n_classes).to(y)
 
     def require_labels(self, y: Labels) -> None:
         are_probabilities = loss_named(self.loss).labels_are_probabilities
         if are_probabilities and (index := first_set((y < 0) | (y > 1))):
-            raise DataError.wrong_label(
-                "loss", self.loss, index, y[tuple(index)].item(), PROBABILITIES
+            raise DataError(
+                f"y{at(index)} is {y[tuple(index)].item():.12g}; the {self.loss} loss needs "
+                f"{PROBABILITIES}. Recode the labels, or use loss='squared'."
             )
 
         if loss_named(self.loss).is_softmax:
             off = (y.sum(-1, keepdim=True) - 1).abs() > LABEL_SUM_ROUNDING
             if index := first_set(off.expand_as(y)):
                 total = y.sum(-1)[tuple(index[:-1])].item()
-                raise DataError.wrong_sum(self.loss, index[:-1], total)
+                raise DataError(
+                    f"The labels of example {at(index[:-1])} add up to {total:.12g}; the "
+                    f"{self.loss} loss needs shares that add up to 1, such as a 1 for the class "
+                    "and 0 for all others."
+                )
 
     @property
     def batch_size(self) -> int | None:
@@ -264,11 +279,22 @@ class NetworkOracle(AbstractOracle):
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
         target, update = self.target, self.update
         if not update.is_plain:
-            raise ProofError.unknown_update(update.in_words())
+            raise ProofError(
+                "icgd-check checks plain gradient steps of one size only, not "
+                f"{update.in_words()}. Leave out `rigorous` or `certify`; bounds of single steps "
+                "and of the run hold without it."
+            )
         if not target.is_chain:
-            raise ProofError.no_chain(target.in_words())
+            raise ProofError(
+                "icgd-check cannot check networks with shortcuts or layer norms, such as this "
+                f"{target.in_words()}. Leave out `rigorous` or `certify`; bounds of single steps "
+                "and of the run hold without it."
+            )
         if task.rates is not None:
-            raise ProofError.rated()
+            raise ProofError(
+                "icgd-check cannot check rates of examples. Leave out `rigorous` or `certify`; "
+                "bounds of single steps and of the run hold without it."
+            )
         return {
             "kind": "network",
             "widths": list(target.widths),
@@ -333,7 +359,10 @@ class NetworkOracle(AbstractOracle):
         """A warning if a run that was given its start, as one from torch, ends at the box."""
         box, own = self.update.box, self.weights_of(weights)
         if self.start is not None and bool((own.abs() >= box).any()):
-            yield BoxWarning.of_network(box)
+            yield BoxWarning(
+                f"A weight ends at the box, {box:g}, which PyTorch does not have: the run is no "
+                "longer the one of your script. Give a larger box."
+            )
 
     def preactivations(self, task: Task, weights: Parameters, number: int) -> list[Tensor]:
         x = self.examples(task, number).x.double()

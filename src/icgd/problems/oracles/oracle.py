@@ -36,6 +36,16 @@ COPIES = 4
 """How often a run holds all weights at least: before and after a step, their gradient, its own."""
 
 
+def overflowed(dtype: str, step_size: float | Sequence[float] | None = None) -> OverflowedRunError:
+    """The error of a run that leaves the range of its numbers; `step_size` if it is known."""
+    largest = max(step_size) if isinstance(step_size, Sequence) else step_size
+    blamed = "a step" if largest is None else f"step_size={largest:g}"
+    return OverflowedRunError(
+        f"The run leaves the range of {dtype}: {blamed} is too large for these data. Use a smaller "
+        "step size."
+    )
+
+
 @dataclass(frozen=True)
 class AbstractOracle(ABC):
     """How one kind of target is really trained. Subclasses are final and made by `Problem`.
@@ -51,7 +61,7 @@ class AbstractOracle(ABC):
 
     def started_from(self, initial: Sequence[float]) -> AbstractOracle:
         """The oracle whose own start are these weights."""
-        raise SettingError.without("initial", "a network")
+        raise SettingError("initial has no effect without a network; leave it out.")
 
     @property
     @abstractmethod
@@ -74,7 +84,10 @@ class AbstractOracle(ABC):
     def require_examples(self, n_examples: int) -> None:
         """Raise `DataError` if a step needs more examples than there are."""
         if self.batch_size is not None and self.batch_size > n_examples:
-            raise DataError.smaller_than_batch(n_examples, self.batch_size)
+            raise DataError(
+                f"X has {n_examples} examples, fewer than batch_size={self.batch_size} that a step "
+                f"takes. Give at least {self.batch_size}, or a smaller batch_size."
+            )
 
     def initial(
         self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
@@ -87,10 +100,10 @@ class AbstractOracle(ABC):
         if given is None:
             return self.own_start(batch, seed)
         if seed is not None:
-            raise SettingError.both("initial", "seed")
+            raise SettingError("Give either initial or seed, not both.")
         weights = self.with_state(checked_array("initial", given))
         if tuple(weights.shape) not in {(n_weights,), shape}:
-            raise DataError.wrong_shape("initial", weights.shape, str(shape))
+            raise DataError(f"initial has shape {tuple(weights.shape)}; expected {shape}.")
         return weights.expand(shape)
 
     def with_state(self, weights: Tensor) -> Tensor:
@@ -190,7 +203,7 @@ class AbstractOracle(ABC):
 
     def overflow(self, dtype: str) -> OverflowedRunError:
         """What to say of a run that leaves the range of its numbers."""
-        return OverflowedRunError.of(dtype, self.update.step_size)
+        return overflowed(dtype, self.update.step_size)
 
     def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
         """What to warn of before a run."""
