@@ -14,7 +14,7 @@ from icgd.certificates import chain_bound
 from icgd.certificates import rules as proving
 from icgd.certificates.enclosures import fit_error
 from icgd.certificates.intervals import Interval
-from icgd.program import chain_check, chain_instructions, check, render, shape_rules
+from icgd.program import chain_instructions, chain_shapes, render, shape_rules
 from icgd.program.chain_instructions import LookUpProduct
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
 from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
@@ -64,7 +64,7 @@ STAGES = {
     "heads and size of a grid": (grid_heads.grid_head, BY_GRID),
     "operation in a stack": (running.operation, OF_STACKS - RUN_ELSEWHERE.keys()),
     "bound in a stack": (proving.rule, OF_STACKS - BOUNDED_ELSEWHERE.keys()),
-    "shape in a chain": (chain_check._shape_problem, OF_CHAINS),
+    "shape in a chain": (chain_shapes.chain_shape_problem, OF_CHAINS),
     "units in a chain": (chain_lowering.relus_of, of_kind(OF_CHAINS, LayerKind.MLP)),
     "heads in a chain": (chain_lowering.heads_of, of_kind(OF_CHAINS, LayerKind.SOFTMAX)),
     "operation in a chain": (chain_fused.result, OF_CHAINS - LOOKED_UP_ELSEWHERE.keys()),
@@ -103,7 +103,6 @@ def test_the_table_of_functions_here_has_all_kinds():
     "function", FUNCTIONS.values(), ids=lambda function: type(function).__name__
 )
 def test_every_kind_of_function_has_its_rule_in_every_stage(function):
-    assert check._function_problem(function) is None
     assert render.read(Function, render.data_of(function)) == function
     (line,) = render.function_lines([function])
     assert function.fineness in line

@@ -29,8 +29,7 @@ from icgd.training.checkpoint_rules import (
     tensor_problem,
 )
 from icgd.training.logs import Log
-from icgd.weights.files import digest
-from icgd.weights.tensors import stored_tensors, write_tensors
+from icgd.weights.files import checksum, read_tensors, write_tensors
 
 FORMAT = 1
 """The version of the file format; it rises when older readers could misread a file."""
@@ -161,17 +160,16 @@ def _write(path: Path, state: State, configuration: Configuration) -> None:
         "columns": list(state.log.columns),
         "configuration": configuration,
     }
-    sealed = {**header, "digest": _digest(header, tensors)}
-    write_tensors(path, tensors, {HEADER: json.dumps(sealed)})
+    with_digest = {**header, "digest": _digest(header, tensors)}
+    write_tensors(path, tensors, {HEADER: json.dumps(with_digest)})
 
 
 def read_checkpoint(path: Path) -> tuple[State, Configuration]:
     """The state and the configuration in a file, whose digest and whose header are checked."""
     try:
-        with stored_tensors(path) as stored:
-            header = json.loads(stored.metadata.get(HEADER, "{}"))
-            tensors = {name: stored.read(name) for name in stored.entries}
-    except (OSError, ValueError, RecursionError) as problem:
+        metadata, tensors = read_tensors(path)
+        header = json.loads(metadata.get(HEADER, "{}"))
+    except (OSError, ValueError) as problem:
         raise CheckpointError.damaged(path, str(problem)) from None
     if not isinstance(header, dict):
         raise CheckpointError.damaged(path, "its header is no table")
@@ -187,7 +185,7 @@ def read_checkpoint(path: Path) -> tuple[State, Configuration]:
 
 
 def _digest(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    return digest({HEADER: json.dumps(header)}, tensors, tensors.__getitem__)
+    return checksum({HEADER: json.dumps(header)}, tensors)
 
 
 def _as_tensor(log: Log) -> Tensor:
