@@ -13,7 +13,6 @@ from torch import Tensor
 
 from icgd.training.covariates import Gaussian
 from icgd.training.labels import LinearFunctions
-from icgd.training.loading import load
 from icgd.training.loop import Settings, train
 from icgd.training.models import KernelTransformer
 from icgd.training.tasks import InContextTask
@@ -79,6 +78,7 @@ DAMAGED = Campaign(
     allowed={"refused": "an error of icgd", "the same": "the damage changed nothing that is read"},
     cases=damaged_checkpoints,
 )
+
 
 @both_sizes
 def test_damaged_checkpoints_are_refused(whole):

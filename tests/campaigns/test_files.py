@@ -12,6 +12,7 @@ from tests.campaigns.compiled_files import ORDERS, compiled
 from tests.campaigns.mutations import damaged
 from tests.campaigns.outcomes import Campaign, both_sizes, outcome_of_error
 
+
 @cache
 def content_of(name: str, weights: bool) -> bytes:
     with TemporaryDirectory() as folder:
@@ -46,6 +47,7 @@ DAMAGED = Campaign(
     allowed={"refused": "an error of icgd", "the same": "the damage changed nothing that is read"},
     cases=damaged_files,
 )
+
 
 @both_sizes
 def test_damaged_files_are_refused(whole):

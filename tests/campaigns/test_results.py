@@ -90,6 +90,7 @@ DAMAGED = Campaign(
     cases=damaged_results,
 )
 
+
 @both_sizes
 def test_damaged_results_are_refused(whole):
     DAMAGED.carry_out(whole=whole)

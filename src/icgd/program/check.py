@@ -112,6 +112,6 @@ def _evaluated(instruction: Instruction) -> type[Function]:
     """The kind of function that an instruction of a stack evaluates."""
     if isinstance(instruction, ByUnits):
         return RidgeSum
-    return {LayerKind.GRID: GridMean, LayerKind.SOFTMAX: LatticeFunction}.get(
-        instruction.kind, ReluSum
-    )
+    if instruction.kind is LayerKind.GRID:
+        return GridMean
+    return LatticeFunction if instruction.kind is LayerKind.SOFTMAX else ReluSum

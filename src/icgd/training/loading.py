@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from icgd.errors import CheckpointError, FileError, IcgdError, UnknownNameError
 from icgd.problems.arguments import checked
-from icgd.training.checkpoint_rules import size_problem
 from icgd.training.checkpoints import (
     BEST,
     Configuration,
@@ -168,12 +167,13 @@ def _rebuilt(path: Path, described: object, tensors: Mapping[str, Tensor]) -> nn
     kind = described.get("kind") if isinstance(described, Mapping) else described
     if not isinstance(described, Mapping) or not isinstance(kind, str) or kind not in BUILDERS:
         raise CheckpointError.own_model(path, kind, list(BUILDERS))
-    if wrong := size_problem(described, tensors):
-        raise CheckpointError.damaged(path, wrong)
     try:
         model = BUILDERS[kind](described)
     except UnknownNameError as problem:
-        raise FileError.unknown_name(path, str(problem)) from None
+        raise FileError(
+            f"{path} needs what is not known here: {problem} Register kernels of your own with "
+            "icgd.register_kernel before loading."
+        ) from None
     except IcgdError as problem:
         raise CheckpointError.damaged(path, f"it does not describe a {kind}: {problem}") from None
     _require_same(path, described, tensors, model)

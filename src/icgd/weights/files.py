@@ -119,7 +119,8 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     except (SafetensorError, KeyError) as error:  # a type of numbers that is unknown is a KeyError
         raise ValueError(str(error)) from None
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    return header.get("__metadata__") or {}, tensors
+    metadata = header.pop("__metadata__", None) or {}
+    return metadata, {name: tensors[name] for name in header}  # in the order of the file
 
 
 def checksum(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
