@@ -74,7 +74,7 @@ def _check_layers(
             kind = LatticeFunction if is_chain else _evaluated(part)
             # Where queries are, the slot of the labels is empty.
             at_queries = getattr(part, "only_where", None) == IS_QUERY
-            problem = None
+            problem: str | None
             if part.kind is not layer.kind:
                 problem = f"is for {part.kind.value} layers, and the layer is {layer.kind.value}"
             elif unknown := {*reads, *writes} - set(layout.names):
