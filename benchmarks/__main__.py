@@ -70,7 +70,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "scaling": ("Cost of a fused run along each axis (tanh, width 32)", scaling.rows),
     "memory": ("Peak memory beyond the inputs", memory.rows),
     "start_up": ("Start-up", start_up.rows),
-    "loading": ("Loading a compiled run with its checks, tanh, one thread", loading.rows),
+    "loading": ("Loading a compiled run, tanh, one thread", loading.rows),
     "fits": ("Certified error of 64 pieces on [-6, 6]", accuracy.fits),
     "lattices": ("Softmax lattices: identity on [-1, 1], tanh on [-6, 6]", accuracy.lattices),
     "ridge_sums": ("Ridge sums: certified errors on [-2, 2]^2, r = tanh", accuracy.ridge_sums),

@@ -20,7 +20,7 @@ COUNTS, PAGE = ROOT / "tests" / "campaigns" / "counts", ROOT / "docs" / "campaig
 HEAD = """\
 # Campaigns
 
-A campaign tries hostile cases by the thousand: files that were altered, processes that are \
+A campaign tries hostile cases by the thousand: files that were damaged, processes that are \
 killed, arguments of the wrong kind. Every case ends in an outcome, and each outcome that is not \
 allowed fails the campaign. What is allowed is in the tables, with what it means.
 

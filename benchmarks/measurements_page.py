@@ -56,8 +56,7 @@ SECTIONS = {
     "start_up": ("Start", "Seconds until something happens."),
     "loading": (
         "Loading a compiled run",
-        "Its functions are held against the real ones, and its first steps against real "
-        "training. Nothing of earlier loads is remembered.",
+        "A file without weights is read, and its checksum compared.",
     ),
     "weights": (
         "relu-stack: error over the number of pieces",

@@ -16,7 +16,6 @@ from icgd.certificates.linear_bound import LinearBounds
 from icgd.certificates.near_kinks import near_kinks
 from icgd.certificates.network import at_end, prediction_errors
 from icgd.certificates.rigorous import require_enclosable, rigorous_trajectory
-from icgd.certificates.trial import load_tried
 from icgd.choice import choose
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
@@ -27,6 +26,7 @@ from icgd.problems.problem import Problem
 from icgd.problems.settings import MOST_STEPS, count
 from icgd.problems.task import Task
 from icgd.tolerance import STEP, goal_of
+from icgd.weights import files
 
 
 @checked_but("construction")
@@ -239,8 +239,8 @@ def guarantee(
 def load(path: str | os.PathLike[str]) -> Compiled:
     """Read a compiled run that `Compiled.save` wrote.
 
-    It takes a few steps on data drawn over its domain, which must be as close to real training as
-    is proved of them: a file that was altered may hold a program of another problem.
+    A checksum detects damage. It does not detect a file that somebody altered and whose checksum
+    they computed again: `icgd.verify` compares what a run does with exact gradient descent.
 
     Args:
         path: the file.
@@ -249,8 +249,8 @@ def load(path: str | os.PathLike[str]) -> Compiled:
         The run, equal to the one that was saved.
 
     Raises:
-        FileError: if there is no such file, if it is damaged or of another program, or if it does
-            not train its problem.
+        FileError: if there is no such file, or if it is damaged, of another program, or of a
+            format that this version does not read.
 
     Example:
         >>> import icgd
@@ -264,4 +264,4 @@ def load(path: str | os.PathLike[str]) -> Compiled:
         ...     icgd.load(Path(folder) / "run.safetensors") == compiled
         True
     """
-    return Compiled(*load_tried(path))
+    return Compiled(*files.load(path))

@@ -1,4 +1,4 @@
-"""Results of figures and outcomes of studies that were damaged, or altered and sealed again."""
+"""Damaged results of figures and outcomes of studies."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from icgd.reproductions.partial import FOUND, Job, carry_out, claim
 from icgd.reproductions.results import stored_numbers, stored_rows
 from icgd.reproductions.sealed import sealed
 from icgd.reproductions.stopwatch import Stopwatch
-from tests.campaigns.mutations import altered, damaged
+from tests.campaigns.mutations import damaged
 from tests.campaigns.outcomes import Campaign, both_sizes, outcome_of_error
 from tests.reproductions.committed import RESULTS
 from tests.reproductions.test_partial import Counting
@@ -81,30 +81,6 @@ def damaged_results(n: int) -> Iterator[tuple[str, str]]:
         yield f"case {index}: {name}, {said}", outcome
 
 
-def resealed_results(n: int) -> Iterator[tuple[str, str]]:
-    for index in range(n):
-        random = Random(f"resealed result {index}")
-        name = random.choice(list(work()))
-        table = json.loads(work()[name][1])
-        del table["digest"]
-        said, text = altered(random, table)
-        try:
-            read(name, resealed(text))
-            outcome = "read"
-        except BaseException as problem:
-            outcome = outcome_of_error(problem)
-        yield f"case {index}: {name}, {said}", outcome
-
-
-def resealed(text: str) -> bytes:
-    """The text with a checksum that fits, if it is a table that can be read."""
-    try:
-        table = json.loads(text)
-    except (ValueError, RecursionError):
-        return text.encode()
-    return json.dumps(sealed(table) if isinstance(table, dict) else table).encode()
-
-
 DAMAGED = Campaign(
     name="damaged_results",
     title="Results and outcomes with damaged bytes",
@@ -114,21 +90,7 @@ DAMAGED = Campaign(
     cases=damaged_results,
 )
 
-RESEALED = Campaign(
-    name="resealed_results",
-    title="Results and outcomes that were altered and sealed again",
-    sample=300,
-    whole=20_000,
-    allowed={"refused": "an error of icgd", "read": "it has the form of a result"},
-    cases=resealed_results,
-)
-
 
 @both_sizes
 def test_damaged_results_are_refused(whole):
     DAMAGED.carry_out(whole=whole)
-
-
-@both_sizes
-def test_resealed_results_are_refused_or_have_their_form(whole):
-    RESEALED.carry_out(whole=whole)

@@ -6,7 +6,7 @@ import pytest
 from icgd.cli.data_options import source_from, takes_table
 from icgd.cli.examples import Source
 from icgd.errors import SettingError, UnknownNameError
-from icgd.problems.csv_text import Reading
+from icgd.problems.tables import Reading
 
 
 def test_every_option_reaches_the_source():

@@ -209,8 +209,7 @@ def test_a_file_that_is_no_compiled_run_is_refused(run, tmp_path):
     assert run().refusal().startswith("run.safetensors is damaged or not a safetensors file (")
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     assert run().refusal() == (
-        "run.safetensors is damaged or not a safetensors file (its checksum does not match). "
-        "Compile it again."
+        "run.safetensors is damaged: its checksum does not match. Compile it again."
     )
     save_file({"weight": torch.zeros(2)}, path)
     assert run().refusal() == (

@@ -27,7 +27,7 @@ def test_a_new_file_can_be_read_by_whom_the_system_allows(tmp_path):
     [
         ("missing/out.csv", "No such file or directory"),
         ("plain/out.csv", "Not a directory"),
-        ("folder", "Is a directory"),
+        ("folder", "it is a folder"),
     ],
 )
 def test_an_impossible_place_is_refused(tmp_path, monkeypatch, name, reason):

@@ -333,22 +333,26 @@ def tampered(number: int, **changes: object) -> StackProgram:
 @pytest.mark.parametrize(
     ("number", "changes", "message"),
     [
-        (2, {"n_examples": 0}, "block layer 3 (look up): its table is made for 0 examples"),
+        (2, {"n_examples": 0}, "block layer 3 (look up), LookUpStep: its table is made for 0 "),
         (
             2,
             {"write": "level_w"},
-            "block layer 3 (look up): 'level_w' has shape (1,), expected (1, 1)",
+            "block layer 3 (look up), LookUpStep: 'level_w' has shape (1,), expected (1, 1)",
         ),
-        (2, {"table": "stairs"}, "Unknown function of the program 'stairs'; known are identity, "),
+        (
+            2,
+            {"table": "stairs"},
+            "block layer 3 (look up), LookUpStep: needs a ReluSum called 'stairs', and there is",
+        ),
         (
             1,
             {"score": Combination(("level_x", "wide"), (1.0, 1.0))},
-            "block layer 2 (context): its scores wide have more than one coordinate",
+            "block layer 2 (context), AverageExamples: its scores wide have more than one",
         ),
         (
             1,
             {"value": Combination(("level_x", "wide"), (1.0, 1.0))},
-            "block layer 2 (context): widths differ: level_x 1, wide 2, context 1",
+            "block layer 2 (context), AverageExamples: widths differ: level_x 1, wide 2, context 1",
         ),
     ],
     ids=["no examples", "no weight", "no table", "wide score", "wide value"],

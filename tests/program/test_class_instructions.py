@@ -73,7 +73,7 @@ def broken(good: StackProgram, kind: type, **change: object) -> StackProgram:
         (ShareClasses, {"classes": ("class_1", "class_2")}, r"has shape \(3,\), expected \(2,\)"),
         (MapDifferences, {"write": "shares"}, r"'shares' has shape \(3,\), expected \(9,\)"),
         (MapRowSums, {"source": "units_2"}, r"'units_2' has shape \(3,\), expected \(9,\)"),
-        (MapRowSums, {"missed": float("nan")}, "missed is nan, expected a finite number"),
+        (MapRowSums, {"missed": float("nan")}, "missed of MapRowSums in layer .* is nan"),
     ],
 )
 def test_a_broken_instruction_is_named(kind, change, rule):

@@ -28,17 +28,6 @@ def test_the_block_is_repeated_once_a_step_and_prediction_follows():
     assert PROGRAM.n_layers == 7
 
 
-def test_a_beginning_has_the_first_steps_of_a_block_that_differ_and_of_a_schedule():
-    titles = [layer.title for layer in PROGRAM.beginning(1).unrolled()]
-    assert titles == ["first", "second", "last"]
-    differing = replace(PROGRAM, block=(FIRST, SECOND, LAST), steps_per_block=3)
-    titles = [layer.title for layer in differing.beginning(2).unrolled()]
-    assert titles == ["first", "second", "last"]
-    scheduled = replace(PROGRAM, schedule=((SECOND,), (LAST,), (FIRST,)))
-    titles = [layer.title for layer in scheduled.beginning(2).unrolled()]
-    assert titles == ["first", "second", "first", "last", "last"]
-
-
 def test_functions_are_found_by_name():
     assert PROGRAM.relu_sum("double") is TWICE
 

@@ -224,12 +224,3 @@ def test_a_device_that_a_figure_would_not_use_is_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     assert Order(RATES, "smoke", tmp_path, device="auto").facts["device"] == "cpu"
     assert Order(FIGURE_3, "smoke", tmp_path, device="cuda").facts["device"] == "meta"
-
-
-def test_files_that_a_killed_process_had_not_finished_are_removed(tmp_path):
-    folder = tmp_path / "cheng-fig3"
-    folder.mkdir()
-    (folder / ".smoke.json.0123456789abcdef.icgd-partial").touch()
-    reproduce(FIGURE_3, "smoke", out=tmp_path)
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == ["smoke.csv", "smoke.json", "smoke.png"]

@@ -1,13 +1,10 @@
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from icgd.errors import FileError
-from icgd.weights import atomic
-from icgd.weights.atomic import is_same_file, remove_stale, require_replaceable, whole_file
+from icgd.weights.atomic import is_same_file, require_replaceable, whole_file
 
 
 def write_and_fail(path, problem):
@@ -131,27 +128,6 @@ def test_a_loop_of_links_is_an_error_of_ours(tmp_path):
         write_and_fail(tmp_path / "a", AssertionError())
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-from icgd.weights.atomic import whole_file
-
-with whole_file(Path(sys.argv[1])) as temporary:
-    temporary.write_bytes(b"half")
-    os.kill(os.getpid(), 9)
-"""
-
-
-def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
-    path = tmp_path / "out\n"
-    subprocess.run([sys.executable, "-c", KILLED, path])
-    [left] = tmp_path.iterdir()
-    assert left.read_bytes() == b"half"
-    with whole_file(tmp_path / "other") as temporary:
-        temporary.write_bytes(b"new")
-    assert [each.name for each in tmp_path.iterdir()] == ["other"]
-
-
 def test_what_is_being_written_stays(tmp_path):
     with whole_file(tmp_path / "slow") as slow:
         slow.write_bytes(b"slow")
@@ -159,18 +135,6 @@ def test_what_is_being_written_stays(tmp_path):
             fast.write_bytes(b"fast")
         assert slow.exists()
     assert (tmp_path / "slow").read_bytes() == b"slow"
-
-
-def test_files_of_others_stay(tmp_path):
-    names = [".out.partial", ".out.123.partial", "out.icgd-partial", "notes"]
-    for name in names:
-        (tmp_path / name).touch()
-    (tmp_path / ".out.0123456789abcdef.icgd-partial").mkdir()
-    remove_stale(tmp_path)
-    assert {each.name for each in tmp_path.iterdir()} == {
-        *names,
-        ".out.0123456789abcdef.icgd-partial",
-    }
 
 
 def test_bytes_are_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_path, monkeypatch):
@@ -183,16 +147,6 @@ def test_bytes_are_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_p
     with whole_file(tmp_path / "out") as temporary:
         temporary.write_bytes(b"new")
     assert calls == ["fsync", "replace", "fsync"]
-
-
-def test_ctrl_c_while_an_unfinished_file_is_locked_leaves_no_file(tmp_path, monkeypatch):
-    def interrupted(_: object) -> bool:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(atomic, "_is_locked", interrupted)
-    with pytest.raises(KeyboardInterrupt), whole_file(tmp_path / "a"):
-        pass
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_names_of_one_file_are_known(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from math import ceil, exp, frexp, inf, log2, pi
+from math import ceil, exp, frexp, log2, pi
 
 import torch
 from torch import Tensor
@@ -284,14 +284,6 @@ def table_error(function: LatticeFunction) -> float:
     ratio = 4 * _strip(function) * n_cells / (2 * end)
     inside = 4 * _largest(function) * ratio**-DEGREE / (ratio - 1)
     return inside + (2 * function.error if function.saturates else 0.0)
-
-
-def size_of_table(function: LatticeFunction) -> float:
-    """How often a lattice point is evaluated for a table; infinite if it has no end."""
-    try:
-        return _cells_of(function)[1] * (DEGREE + 1.0) * len(function.values)
-    except (ArithmeticError, ValueError):
-        return inf
 
 
 @lru_cache(maxsize=64)  # up to a megabyte each

@@ -12,7 +12,7 @@ import typer
 
 from icgd.cli.examples import CHOICES, Source
 from icgd.cli.options import in_panel, options_of
-from icgd.problems.csv_text import Reading
+from icgd.problems.tables import Reading
 
 _table = in_panel("The table")
 

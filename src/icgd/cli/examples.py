@@ -11,12 +11,11 @@ import polars as pl
 
 from icgd.cli.classes import Classes
 from icgd.errors import DataError, DomainError, SettingError, brief
-from icgd.problems.csv_text import Reading
 from icgd.problems.domain import Domain
 from icgd.problems.losses import CROSS_ENTROPY, HUBER, SQUARED
 from icgd.problems.problem import Problem
 from icgd.problems.scaling import Scaling
-from icgd.problems.tables import Numbers, Table, read_table
+from icgd.problems.tables import Numbers, Reading, Table, read_table
 
 FILLS = ("mean", "median")
 CHOICES = ("refuse", "drop", *FILLS)

@@ -1,8 +1,6 @@
-"""Data drawn over the domain of a problem: what to try a program on if nobody gives any."""
+"""Data drawn over the domain of a problem, where nobody gives any."""
 
 from __future__ import annotations
-
-from math import inf
 
 import torch
 from torch import Tensor
@@ -15,25 +13,20 @@ from icgd.problems.settings import count
 from icgd.problems.task import Task
 
 
-def drawn_task(
-    problem: Problem, n_examples: int, *, seed: int, n_queries: int = 0, largest: float = inf
-) -> Task:
-    """Inputs over the whole domain, labels between 0 and 1; those of classes add up to 1.
+def drawn_task(problem: Problem, n_examples: int, *, seed: int) -> Task:
+    """Draw inputs over the whole domain, and labels between 0 and 1; those of classes add up to 1.
 
-    Inputs are no larger than `largest`, if the domain allows larger ones. Raises `SizeError` if so
-    many examples do not fit into memory.
+    Raise `SizeError` if so many examples do not fit into memory.
     """
-    target, n_tokens = problem.target, n_examples + n_queries
-    n_numbers = n_tokens * (target.input_width + target.output_width)
+    target = problem.target
+    n_numbers = n_examples * (target.input_width + target.output_width)
     require_memory(f"{n_examples:,} examples", 8 * n_numbers, "Give fewer examples.")
     generator = torch.Generator().manual_seed(count("seed", seed, least=0))
-    bound = min(problem.domain.x, largest)
-    x = bound * (2 * _uniform(n_tokens, target.input_width, generator) - 1)
+    x = problem.domain.x * (2 * _uniform(n_examples, target.input_width, generator) - 1)
     y = _uniform(n_examples, target.output_width, generator) * min(1.0, problem.domain.y)
     if problem.loss == CROSS_ENTROPY.name:
         y = y / y.sum(-1, keepdim=True)
-    x, queries = x.split([n_examples, n_queries])
-    return as_task(problem, x, y, queries=queries if n_queries else None, seed=seed)
+    return as_task(problem, x, y, seed=seed)
 
 
 def _uniform(rows: int, columns: int, generator: torch.Generator) -> Tensor:

@@ -1,15 +1,22 @@
-"""Tables in files: CSV of any delimiter and decimal mark, also compressed, Parquet and Arrow.
+"""Read tables from files: CSV of any delimiter and decimal mark, also compressed, Parquet, Arrow.
 
-polars reads them. What a CSV file does not say of itself is found in it: its delimiter, its decimal
-mark, and whether its first line is a header. Where that cannot be told, the file is refused, and
-the message says what to give. Without a header the columns are called column_1, column_2 and so on.
+polars reads them. What a CSV file does not say of itself is found in it. The delimiter is the first
+of ; tab | , and space that stands equally often in all of the first lines. The decimal mark is a
+comma if numbers have one and none has a point. The first line is a header if it has a text above
+numbers; where that cannot be told, the file is refused, and the message says what to give. Without
+a header the columns are called column_1, column_2 and so on.
 """
 
 from __future__ import annotations
 
+import gzip
+import re
+import shlex
 import stat
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +24,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from icgd.errors import DataError, UnknownNameError
-from icgd.problems.csv_text import Cells, Reading, read_cells
+from icgd.problems.settings import named
 
 Numbers = NDArray[np.float64]
 
@@ -28,6 +35,41 @@ READERS = {
     ".ipc": pl.read_ipc,
 }
 """What reads a file, by the ending of its name; all others are CSV."""
+
+DELIMITERS = (";", "\t", "|", ",", " ")
+"""Those that are looked for. A comma comes late, because it may be a decimal mark."""
+
+NAMED_DELIMITERS = {
+    "comma": ",",
+    "semicolon": ";",
+    "tab": "\t",
+    "space": " ",
+    "bar": "|",
+    **{mark: mark for mark in DELIMITERS},
+}
+MARKS = {"point": ".", "comma": ",", ".": ".", ",": ","}
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")
+"""Cells that stand for a missing value, in small letters."""
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+WITH_COMMA = re.compile(r"[+-]?(\d+,\d*|,\d+)([eE][+-]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is known of a CSV file; what is None is found in it.
+
+    `delimiter` is a mark or its name, such as ";" or "semicolon", `decimal` is "point" or "comma".
+    """
+
+    delimiter: str | None = None
+    decimal: str | None = None
+    header: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in (("delimiter", NAMED_DELIMITERS), ("decimal", MARKS)):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, named(name, value, known))
 
 
 @dataclass(frozen=True)
@@ -78,7 +120,10 @@ class Table:
         for name in names:
             self._column(name)
         if set(names) == set(self.names):
-            raise DataError.nothing_left(self.path, self.names)
+            raise DataError(
+                f"{self.path} has no column beside those that are ignored: "
+                f"{', '.join(self.names)}. Ignore fewer of them."
+            )
         return replace(self, frame=self.frame.drop(names))
 
     def without_gaps(self, names: Sequence[str]) -> Table:
@@ -87,7 +132,10 @@ class Table:
             self._require_something(name)
         kept = self.frame.select(pl.all_horizontal(pl.col(list(names)).is_not_null())).to_series()
         if not kept.any():
-            raise DataError.no_whole_row(self.path)
+            raise DataError(
+                f"Every row of {self.path} lacks a value, so --missing drop leaves none. Use "
+                "--missing mean or median, or leave the columns with gaps out (--ignore)."
+            )
         lines = tuple(line for line, stays in zip(self.lines, kept, strict=True) if stays)
         return replace(self, frame=self.frame.filter(kept), lines=lines)
 
@@ -102,8 +150,13 @@ class Table:
         """
         gaps = {name: lines for name in names if (lines := self.gaps(name))}
         if gaps:
-            columns, total = list(gaps), sum(map(len, gaps.values()))
-            raise DataError.missing_value(self.path, gaps[columns[0]][0], columns, total, remedy)
+            (name, lines), *_ = gaps.items()
+            total = sum(map(len, gaps.values()))
+            rest = f" ({total:,} are missing, in {', '.join(gaps)})" if total > 1 else ""
+            raise DataError(
+                f"{self.path}, line {lines[0]} has no value in column {name!r}{rest}. Fill it, or "
+                f"remove the line{remedy}."
+            )
 
     def _column(self, name: str) -> pl.Series:
         if name not in self.names:
@@ -112,62 +165,181 @@ class Table:
 
     def _require_something(self, name: str) -> None:
         if self._column(name).is_null().all():
-            raise DataError.nothing_there(self.path, name)
+            raise DataError(
+                f"{self.path}, column {name!r} has no value at all, so nothing can fill it. Leave "
+                f"it out: --ignore {shlex.quote(name)}."
+            )
 
     def _require_numbers(self, name: str) -> None:
         column = self._column(name)
         if column.dtype == pl.String:
-            first = column.str.strip_chars().cast(pl.Float64, strict=False).is_null()
-            row = (first & column.is_not_null()).arg_true()[0]
-            raise DataError.text_cell(self.path, self.lines[row], name, column[row])
+            is_text = column.cast(pl.Float64, strict=False).is_null() & column.is_not_null()
+            row = is_text.arg_true()[0]
+            raise DataError(
+                f"{self.path}, line {self.lines[row]}, column {name!r}: {column[row]!r} is not a "
+                "number. Remove the column or encode it as numbers. `icgd run` can leave it out: "
+                f"--ignore {shlex.quote(name)}."
+            )
         if not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
-            raise DataError.other_type(self.path, name, str(column.dtype))
+            raise DataError(
+                f"{self.path}, column {name!r} holds {column.dtype}; numbers are expected. Remove "
+                "the column or encode it as numbers."
+            )
 
     def _require_finite(self, name: str) -> None:
         column = self._column(name).cast(pl.Float64)
         if not (infinite := column.is_infinite().arg_true()).is_empty():
             row = infinite[0]
-            raise DataError.not_finite_cell(self.path, self.lines[row], name, column[row])
+            raise DataError(
+                f"{self.path}, line {self.lines[row]}, column {name!r} is {column[row]}; every "
+                "number must be finite. Correct the cell, or remove the line."
+            )
         self.require_whole([name])
 
 
 def read_table(path: Path, reading: Reading | None = None) -> Table:
-    """The table in a file; `reading` says what is known of it."""
-    _require_file(path)
-    endings = [ending.lower() for ending in path.suffixes[-1:]]
-    reader = READERS.get("".join(endings))
+    """Read the table in a file; `reading` says what is known of it."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise DataError(f"Cannot read {path}: {getattr(error, 'strerror', error)}.") from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # it might never come to an end
+        raise DataError(f"Cannot read {path}: it is a device or a pipe; a file is expected.")
+    reader = READERS.get(path.suffix.lower())
     if reader is None:
-        return _of_cells(path, read_cells(path, reading or Reading()))
+        return _read_csv(path, reading or Reading())
     try:
         frame = reader(path)
-    except OSError as problem:
-        raise DataError.unreadable(path, problem.strerror or str(problem)) from None
-    except pl.exceptions.PolarsError as problem:
-        raise DataError.unreadable(path, str(problem).splitlines()[0]) from None
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {error.strerror or error}.") from None
+    except pl.exceptions.PolarsError as error:
+        raise DataError(f"Cannot read {path}: {str(error).splitlines()[0]}.") from None
     if frame.is_empty():
-        raise DataError.unreadable(path, "it has no rows")
+        raise DataError(f"Cannot read {path}: it has no rows.")
     floats = [pl.col(name).fill_nan(None) for name in frame.columns if frame[name].dtype.is_float()]
     return Table(path, frame.with_columns(floats), True, tuple(range(1, len(frame) + 1)))
 
 
-def _require_file(path: Path) -> None:
-    """Raise `DataError` for what is no file: a device or a pipe may never come to an end."""
+def _read_csv(path: Path, reading: Reading) -> Table:
+    """Read all cells as texts, then make numbers of the columns in which every text is one."""
+    full = [
+        (number, line)
+        for number, line in enumerate(_text(path).splitlines(), start=1)
+        if line.strip()
+    ]
+    if not full:
+        raise DataError(f"Cannot read {path}: it is empty.")
+    delimiter = reading.delimiter or _delimiter([line for _, line in full[:20]])
+    text = "\n".join(line for _, line in full)
     try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError) as problem:
-        raise DataError.unreadable(path, getattr(problem, "strerror", str(problem))) from None
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise DataError.unreadable(path, "it is a device or a pipe; a file is expected")
+        cells = pl.read_csv(
+            text.encode(), has_header=False, infer_schema=False, separator=delimiter
+        )
+    except pl.exceptions.PolarsError as error:
+        problem = "a cell has text beside its quotes."
+        if "more fields" in str(error):
+            problem = (
+                f"a line has more cells than the first one, with {delimiter!r} between cells. Mend "
+                "the line, or give --delimiter."
+            )
+        raise DataError(f"Cannot read {path}: {problem}") from None
+    cells = cells.with_columns(pl.all().str.strip_chars())
+    if (reading.decimal or _decimal(cells, delimiter)) == ",":
+        has_comma = pl.all().str.contains(f"^{WITH_COMMA.pattern}$")
+        with_point = pl.all().str.replace(",", ".", literal=True)
+        cells = cells.with_columns(pl.when(has_comma).then(with_point).otherwise(pl.all()))
+    lines = [number for number, _ in full]
+    if len(cells) != len(lines):  # cells may have several lines
+        lines = list(range(1, len(cells) + 1))
+    first = [cell or "" for cell in cells.row(0)]
+    is_missing = pl.all().str.to_lowercase().is_in(MISSING)
+    cells = cells.with_columns(pl.when(is_missing).then(None).otherwise(pl.all()).name.keep())
+    has_header = reading.header
+    if has_header is None:
+        has_header = _has_header(path, first, cells[1:])
+    names = [f"column_{place}" for place in range(1, len(first) + 1)]
+    if has_header:
+        names = [name or place for name, place in zip(first, names, strict=True)]
+        cells, lines = cells[1:], lines[1:]
+        if cells.is_empty():
+            raise DataError(f"Cannot read {path}: it has a header and no rows.")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise DataError(
+                f"{path} has two columns called {twice[0]!r}; column names must be unique."
+            )
+        counts = [[str(start + row) for row in range(len(cells))] for start in (0, 1)]
+        if not first[0] and len(cells) > 1 and cells.to_series(0).to_list() in counts:
+            raise DataError(
+                f"The first column of {path} has no name and only counts the rows. Remove it, or "
+                "give it a name if it is an input."
+            )
+    numbers = cells.with_columns(pl.all().cast(pl.Float64, strict=False).fill_nan(None))
+    columns = [
+        text if (number.is_null() & text.is_not_null()).any() else number
+        for text, number in zip(cells.iter_columns(), numbers.iter_columns(), strict=True)
+    ]
+    frame = pl.DataFrame(dict(zip(names, columns, strict=True)))
+    return Table(path, frame, has_header, tuple(lines))
 
 
-def _of_cells(path: Path, cells: Cells) -> Table:
-    """Columns of texts as numbers, where every text that is there is a number."""
-    columns = [_typed(column) for column in cells.frame.iter_columns()]
-    frame = pl.DataFrame(columns).rename(dict(zip(cells.frame.columns, cells.names, strict=True)))
-    return Table(path, frame, cells.has_header, cells.lines)
+def _text(path: Path) -> str:
+    """Read the text of a file, which may be compressed."""
+    try:
+        content = path.read_bytes()
+        is_compressed = content.startswith(b"\x1f\x8b")
+        return (gzip.decompress(content) if is_compressed else content).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"Cannot read {path}: byte {error.start} is not UTF-8 text.") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"Cannot read {path}: it is no whole gz file ({error}).") from None
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {error.strerror or error}.") from None
 
 
-def _typed(column: pl.Series) -> pl.Series:
-    numbers = column.cast(pl.Float64, strict=False)
-    is_text = (numbers.is_null() & column.is_not_null()).any()
-    return column if is_text else numbers.fill_nan(None)
+def _delimiter(lines: Sequence[str]) -> str:
+    """Find the mark that stands equally often in all lines; a comma if there is none."""
+    plain = [re.sub(r'"[^"]*"', "", line.strip()) for line in lines]
+    for mark in DELIMITERS:
+        counts = {line.count(mark) for line in plain}
+        if len(counts) == 1 and counts != {0}:
+            return mark
+    return ","
+
+
+def _decimal(cells: pl.DataFrame, delimiter: str) -> str:
+    texts = [text for row in cells.head(1000).rows() for text in row if text]
+    has_comma = delimiter != "," and any(WITH_COMMA.fullmatch(text) for text in texts)
+    has_point = any("." in text and NUMBER.fullmatch(text) for text in texts)
+    return "," if has_comma and not has_point else "."
+
+
+def _has_header(path: Path, first: Sequence[str], body: pl.DataFrame) -> bool:
+    """Tell whether the first line has names, or raise `DataError` if it may be either.
+
+    It may be either if it has numbers, and also a text above a column of numbers, or if its numbers
+    count on, such as 0, 1, 2 or 2019, 2020, above numbers that are not whole.
+    """
+    numbers = [cell for cell in first if NUMBER.fullmatch(cell)]
+    if not numbers:
+        return any(first)
+    below = [[cell for cell in column if cell is not None] for column in body.iter_columns()]
+    is_above = any(
+        name and not NUMBER.fullmatch(name) and cells and all(map(NUMBER.fullmatch, cells))
+        for name, cells in zip(first, below, strict=True)
+    )
+    steps = (
+        {int(b) - int(a) for a, b in pairwise(numbers)} if all(map(str.isdigit, numbers)) else {}
+    )
+    counts_on = len(steps) == 1 and 0 not in steps and (len(numbers) > 2 or 1 in steps)
+    has_fractions = any(
+        NUMBER.fullmatch(cell) and not cell.lstrip("+-").isdigit()
+        for cells in below
+        for cell in cells
+    )
+    if is_above or (counts_on and has_fractions):
+        shown = ", ".join(first[:4]) + ", ..." * (len(first) > 4)
+        raise DataError(
+            f"The first line of {path} ({shown}) may be a header or an example. Give --header or "
+            "--no-header (header=True or False in Python)."
+        )
+    return False

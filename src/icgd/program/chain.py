@@ -14,7 +14,7 @@ The prompt ends with the initial weights in blocks B_N .. B_1, which are blocks 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
 from icgd.facts import counted, shown
@@ -271,11 +271,6 @@ class ChainProgram(AbstractProgram):
         return 0.0 if mark is None else mark.width
 
     @property
-    def runs_per_step(self) -> int:
-        """The layers write one block of the 2N of a round at a time."""
-        return self.mask.blocks_per_round
-
-    @property
     def n_blocks(self) -> int:
         """How many blocks training generates: 2N a round."""
         return self.mask.blocks_per_round * self.n_steps
@@ -283,9 +278,6 @@ class ChainProgram(AbstractProgram):
     @property
     def can_go_on(self) -> bool:
         return not self.rules
-
-    def beginning(self, n_steps: int) -> ChainProgram:
-        return replace(self, n_steps=n_steps)  # all rules stay: their number tells the bits
 
     def listing(self) -> str:
         blocks = f"{self.n_blocks} blocks of {self.rows.width} rows"

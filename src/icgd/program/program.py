@@ -71,11 +71,6 @@ class AbstractProgram(ProgramBase, ABC):
 
     @property
     @abstractmethod
-    def runs_per_step(self) -> int:
-        """How often the layers of a step run until the step is done."""
-
-    @property
-    @abstractmethod
     def recordable(self) -> tuple[str, ...]:
         """The names of what a run can record."""
 
@@ -104,10 +99,6 @@ class AbstractProgram(ProgramBase, ABC):
     @abstractmethod
     def next_example(self, n_steps: int, n_examples: int) -> int | None:
         """The example with which the step after `n_steps` begins, if a step does not use all."""
-
-    @abstractmethod
-    def beginning(self, n_steps: int) -> AbstractProgram:
-        """The program of its first steps alone, which are no more than it has."""
 
     @abstractmethod
     def listing(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Any, final
 
@@ -64,10 +64,6 @@ class StackProgram(AbstractProgram):
     @property
     def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(slot.shape for slot in self.layout.having(Role.PARAMETER))
-
-    @property
-    def runs_per_step(self) -> int:
-        return 1
 
     @property
     def recordable(self) -> tuple[str, ...]:
@@ -195,12 +191,6 @@ class StackProgram(AbstractProgram):
     def can_go_on(self) -> bool:
         is_alike = not self.schedule and self.steps_per_block == 1
         return is_alike and bool(self.weight_shapes)  # a function starts from 0
-
-    def beginning(self, n_steps: int) -> StackProgram:
-        if self.steps_per_block == 1 or not n_steps:
-            return replace(self, n_steps=n_steps, schedule=self.schedule[:n_steps])
-        block = self.block[: n_steps * self.layers_per_step]
-        return replace(self, n_steps=n_steps, block=block, steps_per_block=n_steps)
 
     def listing(self) -> str:
         layout = self.layout

@@ -19,8 +19,7 @@ from typing import Any
 from icgd.errors import IcgdError, InterruptedStudiesError, SweepError
 from icgd.reproductions.reproduction import AbstractStudy, Conduct
 from icgd.reproductions.sealed import read_sealed, write_sealed
-from icgd.training.checkpoint_rules import damaged
-from icgd.training.checkpoints import flat, require_equal
+from icgd.training.checkpoints import damaged, flat, require_equal
 from icgd.training.lock import LOCK
 from icgd.training.sweeps import sweep
 from icgd.training.workers import Report

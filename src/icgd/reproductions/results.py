@@ -43,7 +43,7 @@ from icgd.reproductions.partial import (
 from icgd.reproductions.reproduction import AbstractReproduction, Outcome, Row, Study, Summary
 from icgd.reproductions.sealed import opened, read_json, sealed
 from icgd.reproductions.stopwatch import Stopwatch
-from icgd.training.checkpoint_rules import damaged
+from icgd.training.checkpoints import damaged
 from icgd.training.devices import device_named
 from icgd.training.lock import locked
 from icgd.training.tasks import LARGEST_SEED

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from icgd.training.checkpoint_rules import damaged
+from icgd.training.checkpoints import damaged
 from icgd.weights.atomic import whole_file
 
 DIGEST = "digest"

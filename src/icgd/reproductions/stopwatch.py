@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 
 from icgd.reproductions.sealed import read_sealed, write_sealed
-from icgd.training.checkpoint_rules import damaged
+from icgd.training.checkpoints import damaged
 
 KEEP_EVERY = 1.0
 """Seconds between two writings of the file; a kill loses no more."""

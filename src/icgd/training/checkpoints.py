@@ -22,16 +22,8 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from icgd.errors import CheckpointError, brief
-from icgd.training.checkpoint_rules import (
-    MOMENTS,
-    damaged,
-    header_problem,
-    log_problem,
-    tensor_problem,
-)
 from icgd.training.logs import Log
-from icgd.weights.files import digest
-from icgd.weights.tensors import stored_tensors, write_tensors
+from icgd.weights.files import checksum, read_tensors, write_tensors
 
 FORMAT = 1
 """The version of the file format; it rises when older readers could misread a file."""
@@ -44,6 +36,9 @@ KEPT = 2
 
 BEST = "best.safetensors"
 """The checkpoint of the smallest validation loss."""
+
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+"""What Adam remembers of a parameter."""
 
 Configuration = dict[str, Any]
 """Plain JSON data that identify a training: its settings, its task, its model."""
@@ -101,16 +96,17 @@ class Checkpoints:
             read_checkpoint(self.folder / BEST)
 
     def tidy(self) -> None:
-        """Remove earlier checkpoints that are not kept.
+        """Remove earlier checkpoints that are not kept, and what killed processes left unfinished.
 
         Later checkpoints are damaged, or they would have been loaded; they stay until training
         reaches their step and replaces them.
         """
         newest = self._good[-1:]
-        for path in self._paths():
-            if [path] < newest and path not in self._good:
-                with suppress(OSError):  # a file that stays does no harm
-                    path.unlink()
+        old = [path for path in self._paths() if [path] < newest and path not in self._good]
+        # The folder is locked, so nobody is writing the unfinished files that are there.
+        for path in (*old, *self.folder.glob(".*.icgd-partial")):
+            with suppress(OSError):  # a file that stays does no harm
+                path.unlink()
 
     def load(self) -> State | None:
         """The newest state that can be read; None if the training has not begun.
@@ -130,7 +126,6 @@ class Checkpoints:
             before, now = (LATER_SETTINGS | flat(each) for each in (stored, self.configuration))
             free = ("settings.checkpoint_every", *["settings.n_steps"] * _may_train_on(before, now))
             require_equal(paths[-1], before, now, free)
-            self._require_own(paths[-1], state)
             for damage in damages:
                 warnings.warn(f"{damage} Going on from {paths[-1]}.", stacklevel=2)
             self._good = paths[-KEPT:]
@@ -138,16 +133,6 @@ class Checkpoints:
         if damages:
             raise damages[0]
         return None
-
-    def _require_own(self, path: Path, state: State) -> None:
-        """Raise `CheckpointError` unless the state is one of this training, at one of its steps."""
-        n_steps = self.configuration.get("settings", {}).get("n_steps", state.step)
-        if state.step > n_steps:
-            raise damaged(path, f"it is at step {state.step} of {n_steps}")
-        shapes = self.configuration.get("parameters")
-        problem = shapes and tensor_problem(state.tensors, shapes, state.step)
-        if problem:
-            raise damaged(path, problem)
 
     def _paths(self) -> list[Path]:
         """All checkpoints, the oldest first."""
@@ -162,17 +147,24 @@ def _write(path: Path, state: State, configuration: Configuration) -> None:
         "columns": list(state.log.columns),
         "configuration": configuration,
     }
-    sealed = {**header, "digest": _digest(header, tensors)}
-    write_tensors(path, tensors, {HEADER: json.dumps(sealed)})
+    with_digest = {**header, "digest": _digest(header, tensors)}
+    write_tensors(path, tensors, {HEADER: json.dumps(with_digest)})
+
+
+def damaged(path: object, problem: object) -> CheckpointError:
+    """The error of a checkpoint that cannot be read."""
+    return CheckpointError(
+        f"{path} is damaged or not a checkpoint ({problem}). It was left as it is; remove it to "
+        "train without it."
+    )
 
 
 def read_checkpoint(path: Path) -> tuple[State, Configuration]:
-    """The state and the configuration in a file, whose digest and whose header are checked."""
+    """The state and the configuration in a file whose checksum fits."""
     try:
-        with stored_tensors(path) as stored:
-            header = json.loads(stored.metadata.get(HEADER, "{}"))
-            tensors = {name: stored.read(name) for name in stored.entries}
-    except (OSError, ValueError, RecursionError) as problem:
+        metadata, tensors = read_tensors(path)
+        header = json.loads(metadata.get(HEADER, "{}"))
+    except (OSError, ValueError) as problem:
         raise damaged(path, problem) from None
     if not isinstance(header, dict):
         raise damaged(path, "its header is no table")
@@ -184,15 +176,12 @@ def read_checkpoint(path: Path) -> tuple[State, Configuration]:
         )
     if header.pop("digest", None) != _digest(header, tensors):
         raise damaged(path, "its checksum does not match")
-    if (log := tensors.pop("log", None)) is None:
-        raise damaged(path, "it has no log")
-    if wrong := header_problem(header) or log_problem(log, header["columns"], header["step"]):
-        raise damaged(path, wrong)
-    return State(header["step"], tensors, _as_log(log, header["columns"])), header["configuration"]
+    log = _as_log(tensors.pop("log"), header["columns"])
+    return State(header["step"], tensors, log), header["configuration"]
 
 
 def _digest(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    return digest({HEADER: json.dumps(header)}, tensors, tensors.__getitem__)
+    return checksum({HEADER: json.dumps(header)}, tensors)
 
 
 def _as_tensor(log: Log) -> Tensor:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from icgd.errors import CheckpointError, FileError, IcgdError, UnknownNameError, brief
 from icgd.problems.arguments import checked
-from icgd.training.checkpoint_rules import damaged, size_problem
 from icgd.training.checkpoints import (
     BEST,
     Configuration,
     State,
+    damaged,
     flat,
     read_checkpoint,
     require_equal,
@@ -185,14 +185,12 @@ def _rebuilt(path: Path, described: object, tensors: Mapping[str, Tensor]) -> nn
             f"{', '.join(BUILDERS)} only. Make a module of the same shape, and give it as "
             "load(folder, model=module)."
         )
-    if wrong := size_problem(described, tensors):
-        raise damaged(path, wrong)
     try:
         model = BUILDERS[kind](described)
     except UnknownNameError as problem:
         raise FileError(
             f"{path} needs what is not known here: {problem} Register kernels of your own with "
-            "icgd.register_kernel, and state their constants again, before loading."
+            "icgd.register_kernel before loading."
         ) from None
     except IcgdError as problem:
         raise damaged(path, f"it does not describe a {kind}: {problem}") from None
