@@ -4,7 +4,7 @@ import torch
 
 from icgd.constructions.cot_network import CotNetwork
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
+from icgd.problems.data import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem

@@ -17,7 +17,7 @@ from icgd.constructions.parts.chain_block import BACKWARD, FORWARD, FROM_X, FROM
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, ToleranceError, UnsupportedProblemError
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
+from icgd.problems.data import as_task
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.adam_step import AdamStep

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.masked import masked_tensor
 
 from icgd.errors import DataError, DomainError, UnknownNameError
-from icgd.problems.arrays import (
+from icgd.problems.data import (
     FLOAT32_ROUNDING,
     as_numbers,
     checked_array,

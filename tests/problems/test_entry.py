@@ -10,7 +10,7 @@ import torch
 import icgd
 from icgd.errors import DataError, DomainError, IcgdError, SettingError, UnknownNameError
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task, checked_task
+from icgd.problems.data import as_task, checked_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.optimisers.momentum_step import MomentumStep

@@ -25,7 +25,6 @@ from torch import Tensor
 
 from icgd.errors import UnsupportedActivationError
 from icgd.errors.base import brief
-from icgd.problems.arguments import checked
 from icgd.problems.functions import Evaluate
 
 LARGEST_EXPONENT = 8.0
@@ -43,7 +42,6 @@ _PERIODS = (2 * pi, pi, 1.0, 2.0)
 _PERIODIC = 1e-9
 
 
-@checked
 @dataclass(frozen=True)
 class GeneralDecay:
     """sum_i weights[i] activation(x + shifts[i]) decays at least like constant (1 + |x|)^-exponent.
@@ -77,7 +75,6 @@ class GeneralDecay:
         """Which difference it is; 0 for a periodic activation."""
         return max(len(self.weights) - 1, 0)
 
-    @checked
     def combination(self, activation: Evaluate, x: Tensor) -> Tensor:
         """The combination at every entry of `x`.
 
@@ -98,7 +95,6 @@ class GeneralDecay:
         return torch.stack(terms).sum(0)
 
 
-@checked
 def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
     """What decays of an activation: a function of a tensor, applied entry by entry.
 

@@ -27,7 +27,6 @@ from icgd.backends.run import Run
 from icgd.errors import ProgramError
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.layers.transformer import Transformer
-from icgd.problems.arguments import checked_but
 from icgd.problems.task import Task
 from icgd.program.instructions import LayerKind
 from icgd.program.stack import StackProgram
@@ -84,7 +83,6 @@ def _require_softmax(program: StackProgram) -> None:
         raise ProgramError.not_masked(program.construction)
 
 
-@checked_but("program")
 def run_causal(program: StackProgram, task: Task) -> Run:
     """Run a softmax-stack under a causal mask, left to right over a repeated prompt.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from functools import singledispatch
 from math import prod
@@ -22,6 +21,7 @@ from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
+from icgd.warn import warn
 from icgd.weights.chain_lowering import lower_chain
 from icgd.weights.lowering import lower_program
 from icgd.weights.summary import summarise
@@ -33,7 +33,7 @@ def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64)
     """The transformer with ordinary weights, if they fit in memory."""
     _require_room(program, dtype)
     if dtype == torch.float32 and program.made_for == "float64":
-        warnings.warn(PrecisionWarning.of(program.construction), stacklevel=2)
+        warn(PrecisionWarning.of(program.construction))
     return lower_program(program, dtype)
 
 

@@ -15,7 +15,7 @@ from math import inf
 import torch
 
 from icgd.certificates.abstract_bounds import DomainBound
-from icgd.problems.arrays import FLOAT32_ROUNDING
+from icgd.problems.data import FLOAT32_ROUNDING
 from icgd.problems.optimisers.gradient_step import AVERAGE, AbstractGradientStep
 from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.shapes import Parameters

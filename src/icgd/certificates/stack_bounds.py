@@ -23,7 +23,7 @@ from icgd.certificates.prediction_bounds import near_weights
 from icgd.certificates.rules import propagate
 from icgd.certificates.state_bound import StateBound, Trained
 from icgd.certificates.streams import Data, Streams
-from icgd.problems.arrays import FLOAT32_ROUNDING
+from icgd.problems.data import FLOAT32_ROUNDING
 from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.task import Task
 from icgd.program.instructions import RATES

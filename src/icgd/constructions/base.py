@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from icgd.problems.arguments import checked
-from icgd.problems.arrays import dtype_named
+from icgd.problems.data import dtype_named
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
@@ -78,7 +77,6 @@ class AbstractConstruction(ABC):
         """
         return tuple(field.name for field in fields(cls))
 
-    @checked
     def why_not(self, problem: Problem) -> str | None:
         """The reason why this construction cannot serve `problem`, or None if it can.
 
@@ -100,7 +98,6 @@ class AbstractConstruction(ABC):
         of_network = self._network_objection(problem) if self.target is MLP else None
         return of_network or self.objection(problem)
 
-    @checked
     def trains(self, problem: Problem) -> bool:
         """Whether it trains targets of this kind.
 
@@ -169,7 +166,6 @@ class AbstractConstruction(ABC):
             'its blocks have a column for each example of a round; give batch_size=1 ...'
         """
 
-    @checked
     def finer(self, setting: int, excess: float) -> int:
         """The setting with which the error is about `excess` times smaller.
 
@@ -188,7 +184,6 @@ class AbstractConstruction(ABC):
         positive("excess", excess)
         return count("setting", setting)
 
-    @checked
     def narrower(self, problem: Problem) -> AbstractConstruction | None:
         """The same with narrower ramps, if they were left to it and could be narrower.
 
@@ -207,7 +202,6 @@ class AbstractConstruction(ABC):
         """
         return None
 
-    @checked
     def may_be_accurate(self, problem: Problem) -> bool:
         """Whether its functions can err by rounding alone, as known before anything is fitted.
 
@@ -226,7 +220,6 @@ class AbstractConstruction(ABC):
         """
         return True
 
-    @checked
     def sketch(self, problem: Problem) -> AbstractProgram | None:
         """A program with no more weights than that of `build`, made in no time, if there is one.
 
@@ -267,7 +260,6 @@ class AbstractConstruction(ABC):
             3
         """
 
-    @checked
     def program(self, problem: Problem, n_steps: int) -> AbstractProgram:
         """What `build` returns, after all rules on programs were checked.
 

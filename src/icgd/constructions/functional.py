@@ -32,7 +32,6 @@ from typing import ClassVar
 
 from icgd.constructions.base import AbstractConstruction
 from icgd.errors import SettingError
-from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.problem import Problem
 from icgd.problems.updates import FunctionalStep
@@ -61,11 +60,9 @@ class Functional(AbstractConstruction):
     name: ClassVar[str] = "functional"
     target: ClassVar[type] = KernelMachine
 
-    @checked
     def objection(self, problem: Problem) -> str | None:
         return None
 
-    @checked
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         machine, update = problem.machine, problem.functional_step
         update.require_steps(n_steps)

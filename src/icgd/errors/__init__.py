@@ -3,7 +3,16 @@
 Messages are built here and nowhere else, and each is matched by a test in `tests/errors/`.
 """
 
-from icgd.errors.base import IcgdError, MissingExtraError, SizeError, UnknownNameError
+from icgd.errors.base import (
+    IcgdError,
+    MissingExtraError,
+    SizeError,
+    UnknownNameError,
+    at,
+    brief,
+    cut,
+    did_you_mean,
+)
 from icgd.errors.constructions import ConstructionError
 from icgd.errors.data import DataError, DataTypeError, DomainError
 from icgd.errors.files import ExportError, FileError
@@ -76,4 +85,8 @@ __all__ = [
     "UnsupportedActivationError",
     "UnsupportedProblemError",
     "WorkerError",
+    "at",
+    "brief",
+    "cut",
+    "did_you_mean",
 ]

@@ -10,7 +10,6 @@ parameters and the rows of the log.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from icgd.training.checkpoint_rules import (
     tensor_problem,
 )
 from icgd.training.logs import Log
+from icgd.warn import warn
 from icgd.weights.files import digest
 from icgd.weights.tensors import stored_tensors, write_tensors
 
@@ -131,7 +131,7 @@ class Checkpoints:
             require_equal(paths[-1], before, now, free)
             self._require_own(paths[-1], state)
             for damage in damages:
-                warnings.warn(f"{damage} Going on from {paths[-1]}.", stacklevel=2)
+                warn(UserWarning(f"{damage} Going on from {paths[-1]}."))
             self._good = paths[-KEPT:]
             return state
         if damages:

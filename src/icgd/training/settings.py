@@ -11,8 +11,7 @@ from torch.nn import Parameter
 from torch.optim import Adam, AdamW
 
 from icgd.errors import SettingError, UnknownNameError
-from icgd.problems.arguments import checked
-from icgd.problems.arrays import dtype_named
+from icgd.problems.data import dtype_named
 from icgd.problems.settings import count, named, positive, settle
 from icgd.training.tasks import LARGEST_SEED
 
@@ -92,7 +91,6 @@ class Settings:
         if self.autocast and is_double:  # autocast leaves float64 as it is
             raise SettingError.without("autocast", "dtype='float32'")
 
-    @checked
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of the update that follows `step` updates."""
         if count("step", step, least=0) < self.warmup_steps:
@@ -103,7 +101,6 @@ class Settings:
         turned = pi * (step - warm) / (self.n_steps - warm)
         return self.final_learning_rate + above * (1 + cos(turned)) / 2
 
-    @checked
     def new_optimizer(self, parameters: list[Parameter]) -> Adam:
         """Adam or AdamW, before its first step."""
         if not parameters:
