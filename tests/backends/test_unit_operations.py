@@ -13,8 +13,8 @@ from icgd.backends.rules import Machine, operation
 from icgd.backends.unit_operations import UnitSum, is_computed_as_such
 from icgd.constructions.recursion import Recursion
 from icgd.problems.activations import TANH
-from icgd.problems.domain import Domain
 from icgd.problems.data import as_task
+from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.task import Task
 from icgd.program.ridge import Band

@@ -30,6 +30,7 @@ from icgd.layers.transformer import Transformer
 from icgd.problems.task import Task
 from icgd.program.instructions import LayerKind
 from icgd.program.stack import StackProgram
+from icgd.torch_modes import own_modes
 
 Mask = Bool[Tensor, "token token"]
 
@@ -83,6 +84,7 @@ def _require_softmax(program: StackProgram) -> None:
         raise ProgramError.not_masked(program.construction)
 
 
+@own_modes()
 def run_causal(program: StackProgram, task: Task) -> Run:
     """Run a softmax-stack under a causal mask, left to right over a repeated prompt.
 

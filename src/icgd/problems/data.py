@@ -14,6 +14,7 @@ from torch import Tensor
 from icgd.errors import DataError, DomainError, SettingError, at, brief
 from icgd.problems.settings import named
 from icgd.problems.task import Task
+from icgd.torch_modes import own_modes
 
 if TYPE_CHECKING:  # a problem needs the arrays below
     from icgd.problems.problem import Problem
@@ -24,6 +25,7 @@ FLOAT32_ROUNDING = 2.0**-22
 """Relative change, with room to spare, of a number that is converted to float32."""
 
 
+@own_modes()
 def as_task(
     problem: Problem,
     x: Any,
@@ -205,8 +207,13 @@ def _as_array(name: str, data: Any) -> Any:
     """Read lists, arrays and data frames as an array of numpy; name the first text or gap."""
     if np.ma.is_masked(data):  # numpy would hand on what the mask hides
         raise DataError(f"{name} has masked entries. Drop or fill them first.")
+    columns = column_names(data)
     try:
         array = np.asarray(data)
+    except TypeError:  # polars has no array of dates beside numbers
+        if not columns:
+            raise
+        array = np.array([list(data[column]) for column in columns], object).T
     except ValueError:
         raise DataError(
             f"{name} is not a rectangular array of numbers (rows of different lengths). "
@@ -215,7 +222,7 @@ def _as_array(name: str, data: Any) -> Any:
     if array.dtype.kind in "OUS":
         for index, cell in np.ndenumerate(array):
             if not isinstance(cell, Real):
-                place = at(index, column_names(data)) if index else ""
+                place = at(index, columns) if index else ""
                 raise DataError(
                     f"{name}{place} is {brief(cell)}, which is not a number. Remove the column or "
                     "encode it as numbers; drop or fill what is missing."

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import frexp, inf, nan
 from numbers import Integral, Real
-from typing import Any, Protocol, TypeGuard, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from icgd.errors import IcgdError, SettingError, UnknownNameError, brief, did_you_mean
 
 
+@runtime_checkable
 class Named(Protocol):
     """What is known by its name."""
 

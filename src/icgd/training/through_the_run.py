@@ -38,6 +38,7 @@ from icgd.problems.task import Task
 from icgd.program.stack import StackProgram
 from icgd.program.step_size import of_unit_step, step_layer
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Queries, Stream
+from icgd.torch_modes import own_modes
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class AbstractRun(nn.Module, ABC):
     def after_step(self, stream: Stream, number: int) -> Stream:
         """The stream after the layers of step `number`, counted from 0."""
 
+    @own_modes()
     def forward(self, x: Any, y: Any, queries: Any) -> Predictions:
         """The predictions at the queries after all steps.
 
@@ -86,6 +88,7 @@ class AbstractRun(nn.Module, ABC):
         *_, last = self._streams(task)
         return self._predictions(last, task)
 
+    @own_modes()
     def steps(self, x: Any, y: Any, queries: Any) -> Steps:
         """The weights in the stream, and what they predict, before the first step and after each.
 
