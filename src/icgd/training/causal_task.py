@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from icgd.errors import DataError, SettingError
-from icgd.problems.settings import count
+from icgd.problems.settings import count, settle
 from icgd.training.tasks import AbstractTask, Batch, InContextTask, generator_of
 
 
@@ -28,9 +28,8 @@ class Curriculum:
     n_batches: int
 
     def __post_init__(self) -> None:
-        count("first_width", self.first_width)
-        count("first_examples", self.first_examples)
-        count("n_batches", self.n_batches)
+        for name in ("first_width", "first_examples", "n_batches"):
+            settle(self, **{name: count(name, getattr(self, name))})
 
     def sizes(self, index: int, width: int, n_examples: int) -> tuple[int, int]:
         """The active entries and the examples of batch `index`, where the last two are the full."""

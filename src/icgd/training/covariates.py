@@ -186,7 +186,7 @@ class GaussianMixture(AbstractCovariates):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        count("n_clusters", self.n_clusters)
+        settle(self, n_clusters=count("n_clusters", self.n_clusters))
 
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """The sum of a mean of the task and noise of the token, times Sigma^{1/2}."""
