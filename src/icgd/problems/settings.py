@@ -1,7 +1,7 @@
 """Checks of single settings, shared by everything that a user configures.
 
 Each returns the value as a plain number of Python, so that numbers of numpy can be given and files
-can be written. A value of another type is refused where that takes no extra line.
+can be written.
 """
 
 from __future__ import annotations
