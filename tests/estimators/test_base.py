@@ -214,11 +214,6 @@ def test_the_device_is_one_of_torch():
         InContextRidge(device="abacus").fit(X, Y)
 
 
-def test_the_cache_is_on_or_off():
-    with pytest.raises(SettingError, match="cache_context must be of type bool, got 'yes'"):
-        InContextRidge(cache_context="yes").fit(X, Y)
-
-
 def test_nothing_is_known_before_fit():
     for name in ("loss_curve_", "certificate_"):
         with pytest.raises(NotFittedError):
