@@ -15,7 +15,7 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import has_fit_parameter
 
-from icgd.compiled import Compiled
+from icgd import compiled
 from icgd.errors import MissingExtraError, SettingError
 from icgd.estimators import (
     InContextClassifier,
@@ -81,13 +81,13 @@ def test_the_cached_context_gives_the_same_bits(estimator, rows):
 def test_a_cached_context_trains_no_more(estimator, monkeypatch):
     fit = fitted(estimator)
     steps = []
-    run = Compiled._run  # whatever asks for it
+    run = compiled.run_checked  # whatever asks for it
 
-    def counted(self, *arguments):
-        steps.append(self.program.n_steps)
-        return run(self, *arguments)
+    def counted(trained, *arguments, **options):
+        steps.append(trained.program.n_steps)
+        return run(trained, *arguments, **options)
 
-    monkeypatch.setattr(Compiled, "_run", counted)
+    monkeypatch.setattr(compiled, "run_checked", counted)
     fit.predict(NEW)
     assert sum(steps) == 0
     fit.set_params(cache_context=False).predict(NEW)
